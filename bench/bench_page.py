@@ -2,11 +2,12 @@
 
 A real control plane over many datanodes and containers, made in memory as its tables keep them. One
 node is dead, one has not reported, volumes have failed, containers are damaged, and the weeks of
-history are full: all that a page shows is there to be shown. While the page is made a thread calls
-for one datanode after the other; how long the lock was held is what the control plane's own
-histogram says: on the wall, where the machine's other work counts, and in processor time.
+history are full: all that a page shows is there to be shown. How long the lock was held is what the
+control plane's own histograms say: first by the page, a scrape and a look for the history alone,
+then while a thread calls for one datanode after the other. Those holds are judged by their
+processor time: who holds the lock then also waits for the interpreter and for the machine.
 
-`PAGE_CONTAINERS=10000000 python -m bench page` is the cluster of the promise and takes about 10 GiB
+`PAGE_CONTAINERS=10000000 python -m bench page` is the cluster of the promise and takes about 7 GiB
 of memory; the million that runs by default is looked at in the same way.
 """
 
@@ -67,13 +68,16 @@ def measures() -> list[Measure]:
         with CallThreads(2, 4) as calls:
             http = HttpStatus(cluster.control, calls, LoopSet(), lambda: True)
             before = cluster.longer()
+            http.page({})
+            http.metrics()
+            cluster.control._chronicle._noted_at_s = None
+            cluster.control.note_history()
+            own, _ = since(before, cluster.longer())
+            before = cluster.longer()
             with cluster.calling():
                 taken = [duration_s(lambda: http.page({})) for _ in range(ROUNDS)]
                 scraped = [duration_s(http.metrics) for _ in range(ROUNDS)]
-                cluster.control.note_history()
-            longer, dearer = (
-                now - then for now, then in zip(cluster.longer(), before, strict=True)
-            )
+            longer, dearer = since(before, cluster.longer())
             body = http.page({}).body
             rack = http.page({"rack": "/rack-000"}).body
         is_true = b"Not whole" in body and b"All " not in body
@@ -83,13 +87,19 @@ def measures() -> list[Measure]:
         at_most(name + "page", max(taken), "s", PAGE_S_MAX, compared_with="the longest of 7"),
         at_most(name + "its size", len(body), "bytes", PAGE_BYTES_MAX),
         at_most(name + "the page of a rack", len(rack), "bytes", PAGE_BYTES_MAX),
-        at_most(f"holds of the lock longer than {LOCK_S_MAX:g} s", longer, "holds", 0),
-        at_most(f"holds of more than {LOCK_S_MAX:g} CPU s", dearer, "holds", 0),
+        at_most(name + f"own holds of the lock, longer than {LOCK_S_MAX:g} s", own, "holds", 0),
+        at_most(name + f"while others call, of more than {LOCK_S_MAX:g} CPU s", dearer, "holds", 0),
+        Measure(name + f"the same, longer than {LOCK_S_MAX:g} s on the wall", longer, "holds"),
         at_least(name + "what it says is true", is_true, "yes", 1),
         Measure(name + "a scrape of the metrics", max(scraped), "s"),
         Measure(name + "counting all after a start", counted_s, "s"),
         Measure(name + "memory of the process", own_bytes / 2**20, "MiB"),
     ]
+
+
+def since(before: tuple[int, int], after: tuple[int, int]) -> tuple[int, int]:
+    """Return how many holds were added."""
+    return after[0] - before[0], after[1] - before[1]
 
 
 class Cluster:

@@ -120,7 +120,9 @@ class ReplicationManager:
 
     def unlooked_count(self) -> int:
         """Return how many containers were not looked at since something about them changed."""
-        return max(0, len(self._state.containers) - len(self._judged))
+        given_up = (one.container.container_id for one in self._state.forgotten.values())
+        looked_at = len(self._judged) - sum(number in self._judged for number in given_up)
+        return max(0, len(self._state.containers) - looked_at)
 
     def begin_turn(self) -> None:
         """Let the round through all containers go on, by what is to be looked at in a turn; what

@@ -33,6 +33,7 @@ class Sums:
 
     name: str = ""
     node_count: int = 0
+    heard_count: int = 0
     silent: list[str] = field(default_factory=list)  # ids of nodes
     unreported: list[str] = field(default_factory=list)
     leaving_count: int = 0  # not in service
@@ -47,6 +48,11 @@ class Sums:
     oldest_scan_at_ms: int = NOTHING_TO_VERIFY
     oldest_on: str = ""  # node and path
 
+    @property
+    def expected_count(self) -> int:
+        """How many are to be heard: all but those that have left."""
+        return self.heard_count + len(self.silent)
+
     def add(self, view: NodeView) -> None:
         """Count one more node."""
         name = view.node.datanode_id
@@ -57,6 +63,10 @@ class Sums:
             self.silent.append(name)
         if is_unreported(view):
             self.unreported.append(name)
+        if view.health is Health.HEALTHY:
+            self.heard_count += 1
+        elif view.node.op_state is GONE:
+            return  # what is switched off is neither room nor data
         for volume in volumes_of(view):
             self._add_volume(name, volume)
 

@@ -81,7 +81,7 @@ def judged(look: Look, troubles: Sequence[str] = ()) -> Judgement:
 
 def _whole(look: Look) -> str:
     closed = look.counts.all - look.counts.open
-    nodes = f"{look.sums.node_count:,} datanode" + ("" if look.sums.node_count == 1 else "s")
+    nodes = _counted(look.sums.heard_count, "datanode")
     if not closed:
         return f"No closed container holds data yet; {nodes} heard"
     noun = "closed container is" if closed == 1 else "closed containers are"
@@ -123,7 +123,7 @@ def _not_known(look: Look) -> Iterator[tuple[str, str]]:
     if not sums.node_count:
         yield "no datanode has registered yet", "suture scm nodes"
     if sums.silent:
-        yield unheard(sums.silent, sums.node_count), "suture status"
+        yield unheard(sums.silent, sums.expected_count), "suture status"
     if sums.unreported:
         noun = "datanode has" if len(sums.unreported) == 1 else "datanodes have"
         text = f"{len(sums.unreported):,} {noun} not named all replicas since the start"

@@ -136,8 +136,7 @@ def _facts(survey: Survey) -> Iterator[tuple[str, object]]:
     closed = counts.all - counts.open
     yield "closed containers whole", f"{counts.whole:,} of {closed:,}"
     yield "open containers", f"{counts.open:,}"
-    heard = sums.node_count - len(sums.silent)
-    yield "datanodes heard", f"{heard:,} of {sums.node_count:,}"
+    yield "datanodes heard", f"{sums.heard_count:,} of {sums.expected_count:,}"
     good = sums.volume_count - sums.failed_volume_count
     yield "volumes that work", f"{good:,} of {sums.volume_count:,}"
     yield "full", node_pages.fill(sums)

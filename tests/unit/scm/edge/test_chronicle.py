@@ -6,9 +6,9 @@ import pytest
 
 from merkle.replica import ReplicaState
 from scm.edge.overview import chronicle
-from scm.state.facts import Kind, Outcome, OutcomeState
+from scm.state.facts import Forgotten, Kind, Outcome, OutcomeState
 from scm.state.history.samples import LEVELS, Verdict
-from tests.support.scm_world import ScmWorld, replica, with_whole_replicas
+from tests.support.scm_world import ScmWorld, container, replica, with_whole_replicas
 
 NODES = ("a", "b", "c")
 
@@ -140,4 +140,26 @@ def test_the_last_verification_is_known_after_a_restart(world: ScmWorld) -> None
     assert ["", "suture-verify ended with 1"] == [
         one.error for one in world.control.survey().past.verifications
     ]
+    world.state.close()
+
+
+def test_what_was_not_looked_at_since_it_changed_is_counted(world: ScmWorld) -> None:
+    """A container that was given up, and was looked at before, stands for none that was not."""
+    with world.state.change() as change:
+        for number in (2, 3):
+            change.put(world.state.containers, container(container_id=number))
+        world.state.counters["next_container_id"] = 4
+    wait(world, 700)
+    manager = world.control._manager
+    assert 0 == manager.unlooked_count()
+
+    with world.state.change() as change:
+        given_up = world.state.containers.get(3)
+        assert given_up is not None
+        change.remove(world.state.containers, 3)
+        change.put(world.state.forgotten, Forgotten(given_up, 1, 0))
+    wait(world, 700)
+    world.state.stir([1])
+
+    assert 1 == manager.unlooked_count()
     world.state.close()

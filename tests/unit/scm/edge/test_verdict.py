@@ -20,7 +20,7 @@ COUNTS = Counts(
 
 def sums(**facts: object) -> Sums:
     """Return three nodes that were all heard, but for `facts`."""
-    return Sums(**({"node_count": 3, "volume_count": 6} | facts))  # type: ignore[arg-type]
+    return Sums(**({"node_count": 3, "heard_count": 3, "volume_count": 6} | facts))  # type: ignore[arg-type]
 
 
 def look(**facts: object) -> Look:
@@ -51,7 +51,10 @@ WRONG: Mapping[str, tuple[dict[str, object], str]] = {  # each with what must be
 UNKNOWN: Mapping[str, tuple[dict[str, object], str]] = {
     "safe mode": ({"gate": Gate(False, "2 of 3 have reported")}, "safe mode: 2 of 3 have reported"),
     "nobody": ({"sums": sums(node_count=0)}, "no datanode has registered yet"),
-    "silent": ({"sums": sums(silent=["dn-1"])}, "1 of 3 datanodes were not heard (dn-1)"),
+    "silent": (
+        {"sums": sums(heard_count=2, silent=["dn-1"])},
+        "1 of 3 datanodes were not heard (dn-1)",
+    ),
     "unreported": ({"sums": sums(unreported=["a", "b"])}, "2 datanodes have not named all"),
     "uncounted": ({"uncounted_count": 1}, "1 container not counted yet"),
     "unlooked": ({"unlooked_count": 5}, "5 containers changed and not looked at since"),
