@@ -71,6 +71,10 @@ class Run:
     jobs: int
     spilled_bytes: int
 
+    def table(self, name: str) -> Path:
+        """The directory of its rows of a table."""
+        return self.directory.parent / name / self.directory.name
+
 
 def measures() -> list[Measure]:
     """Return seconds, jobs, ratios to DuckDB and the score of the seeded faults."""
@@ -111,8 +115,8 @@ def _small(step: str, snapshot: Path, run: Run) -> list[Measure]:
 
 
 def _suspects(step: str, _snapshot: Path, run: Run) -> list[Measure]:
-    distinct = "SELECT count(DISTINCT container_id) FROM '$run/replica_class/*.parquet'"
-    (count,) = _row(distinct, run=run.directory)
+    distinct = "SELECT count(DISTINCT container_id) FROM '$table/*.parquet'"
+    (count,) = _row(distinct, table=run.table("replica_class"))
     return [
         at_least(f"spark_{step}_judged", count, "containers", SUSPECTS_MIN),
         at_most(f"spark_{step}", run.seconds, "s", SUSPECTS_S_MAX, compared_with="whole process"),
@@ -124,7 +128,7 @@ def _versus(step: str, snapshot: Path, run: Run) -> list[Measure]:
     out = run.directory.parent / "duckdb"
     duckdb_s = _process_s(["-m", "bench.duckdb_verify", str(snapshot), str(out)], codes=(0,))
     for table in ("health", "replica_class", "divergent", "reconcile_plan", "plan"):
-        assert _differing(run.directory / table, out / table) == 0, f"{table}/ differs"
+        assert _differing(run.table(table), out / table) == 0, f"{table}/ differs"
     input_bytes = sum(path.stat().st_size for path in snapshot.rglob("*.parquet"))
     phases = json.loads((run.directory / "manifest.json").read_text())["seconds"]
     print(f"{step}: {run.seconds:.1f} s of which {phases}, DuckDB {duckdb_s:.1f} s", flush=True)
@@ -158,7 +162,7 @@ def _score(step: str, snapshot: Path, run: Run) -> list[Measure]:
         FROM '$truth/*.parquet' LEFT JOIN '$health/*.parquet' USING (container_id)
         """,
         truth=snapshot / "truth",
-        health=run.directory / "health",
+        health=run.table("health"),
     )
     return [
         at_least(

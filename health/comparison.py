@@ -19,7 +19,7 @@ import numpy as np
 
 from health.batch import View
 from health.segments import Bools, Groups, Ints, first_that_holds
-from health.words import ChecksumClass, State
+from health.words import UNKNOWN, ChecksumClass, Incomparable, State
 
 MAJORITY_MIN: Final = 2
 """One replica alone is no majority, however small the others are."""
@@ -48,6 +48,21 @@ class Comparison:
     """Replicas of one number told roots that may be compared; NO_VOTE of one that told none."""
     is_exposed: Bools
     """It could have lost: enough others voted beside it for a majority, and there was one."""
+
+
+def why_not_compared(view: View, compared: Comparison) -> Ints:
+    """Return for each container why it is NOT_COMPARABLE; UNKNOWN for one that is not."""
+    state = view.batch.containers.state
+    is_grey = compared.checksum_class == ChecksumClass.NOT_COMPARABLE
+    is_written = (state != State.CLOSED) & (state != State.QUASI_CLOSED)
+    is_alone = view.is_ec & ~view.rows.some(compared.contest != NO_VOTE)
+    rules = (
+        (~is_grey, UNKNOWN),
+        (is_written, Incomparable.NOT_CLOSED),
+        (view.countable == 0, Incomparable.NO_REPLICA_ANSWERS),
+        (is_alone, Incomparable.SHARDS_ALONE),
+    )
+    return first_that_holds(rules, Incomparable.TREES_OF_OTHER_KINDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,6 +188,22 @@ CLASSES: Final = (
 )
 """Of the comparison of a container's roots, from worst to best: the order of reports."""
 
+INCOMPARABLE: Final = ("NOT_CLOSED", "NO_REPLICA_ANSWERS", "SHARDS_ALONE", "TREES_OF_OTHER_KINDS")
+"""Why a container is NOT_COMPARABLE; the first that holds."""
+
+
+class Incomparable(IntEnum):
+    """Codes of `INCOMPARABLE`."""
+
+    NOT_CLOSED = 0
+    """Its replicas are still written, or on their way out: they may differ."""
+    NO_REPLICA_ANSWERS = 1
+    SHARDS_ALONE = 2
+    """Erasure-coded, and no shard is there twice: shards differ by their nature."""
+    TREES_OF_OTHER_KINDS = 3
+    """Its trees were made by several algorithms, of which no two replicas have the same."""
+
+
 DISPUTED: Final = CLASSES[:3]
 """Nobody can say which of the replicas that answer is right."""
 

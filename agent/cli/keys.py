@@ -239,12 +239,16 @@ def write_whole(path: Path, pieces: Iterable[Data]) -> None:
 
 def ls(
     prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only keys that begin so.")] = "",
+    container: Annotated[
+        list[int] | None,
+        typer.Option(min=1, metavar="ID", help="Only keys with a block there; may be repeated."),
+    ] = None,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> None:
     """List keys with their size and the blocks that hold them."""
     with connect(scm) as client:
-        keys = list(all_keys(client, prefix))
+        keys = list(all_keys(client, prefix, frozenset(container or ())))
     if as_json:
         emit([key_facts(key) for key in keys])
         return
@@ -259,14 +263,25 @@ def ls(
         say(f"{counted(lost, 'key')} lost: a container of theirs was given up (suture scm forget)")
 
 
-def all_keys(client: Client, prefix: str) -> Iterable[scm_pb2.KeyInfo]:
-    """Yield every key that begins with `prefix`, page by page."""
+def all_keys(
+    client: Client, prefix: str, container_ids: frozenset[int] = frozenset()
+) -> Iterable[scm_pb2.KeyInfo]:
+    """Yield every key that begins with `prefix`, page by page; with `container_ids` those with a
+    block in one of these."""
     start_after = ""
     while True:
         page = client.scm.list_keys(
-            scm_pb2.ListKeysRequest(prefix=prefix, start_after=start_after, count=KEYS_PER_PAGE)
+            scm_pb2.ListKeysRequest(
+                prefix=prefix,
+                start_after=start_after,
+                count=KEYS_PER_PAGE,
+                container_ids=sorted(container_ids),
+            )
         )
-        yield from page.keys
+        for key in page.keys:  # a control plane from before sends all of them
+            blocks = {block.block_id.container_id for block in key.blocks}
+            if not container_ids or blocks & container_ids:
+                yield key
         start_after = page.next_start_after
         if not start_after:
             return

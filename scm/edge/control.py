@@ -5,7 +5,7 @@
 The modules named decide; this one says in which order. It sends nothing: datanodes fetch commands.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from agent.errors import Code, Refused, Unavailable
@@ -329,13 +329,22 @@ class ControlPlane(Operators):
             equal_count,
         )
 
-    def list_keys(self, *, prefix: str, start_after: str, count: int) -> tuple[list[Key], str]:
-        """Return a page of keys and the name to go on after (empty: no more)."""
+    def list_keys(
+        self, *, prefix: str, start_after: str, count: int, container_ids: Collection[int] = ()
+    ) -> tuple[list[Key], str]:
+        """Return a page of keys and the name to go on after (empty: no more).
+
+        With `container_ids` only those of the page that have a block in one of these.
+        """
         with self._lock:
             keys = self._state.keys.page(prefix=prefix, start_after=start_after, count=count + 1)
-        if len(keys) <= count:
-            return keys, ""
-        return keys[:count], keys[count - 1].name
+        next_start_after = keys[count - 1].name if len(keys) > count else ""
+        wanted = frozenset(container_ids)
+        return [
+            key
+            for key in keys[:count]
+            if not wanted or any(block.container_id in wanted for block in key.blocks)
+        ], next_start_after
 
     def lost_of(self, key: Key) -> list[int]:
         """Return the containers of a key that were given up; none: it is not lost."""

@@ -113,6 +113,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             prefix=wire.cut(request.prefix),
             start_after=wire.cut(request.start_after),
             count=_page_size(request.count),
+            container_ids=request.container_ids,
         )
         return scm_pb2.ListKeysResponse(
             keys=[answers.key_message(key, self._control.lost_of(key)) for key in keys],

@@ -1,5 +1,6 @@
 """The report: one HTML file that can be mailed. No network, no script, plots as inline SVG."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import resources
@@ -33,6 +34,18 @@ FLAG_COLOURS: Final = {
     "UNDER_REPLICATED": "#e8a33d",
     "UNHEALTHY_REPLICA": "#e8a33d",
 }
+GREY: Final = {
+    "NOT_CLOSED": "still written, or on their way out: their replicas may differ",
+    "NO_REPLICA_ANSWERS": "no replica answers",
+    "SHARDS_ALONE": "erasure-coded, with no shard twice: parity says whether shards fit "
+    "(suture verify-parity ID)",
+    "TREES_OF_OTHER_KINDS": "trees of several algorithms: the next scan makes them alike",
+}
+"""Why containers cannot be compared, for people."""
+
+KEYS_ASKED_MAX: Final = 20
+"""Containers in the command that asks for their keys."""
+
 QUIET: Final = "#7b8ea3"
 VERDICTS: Final = {
     0: ("clean", "clean", "Every comparable replica agrees; nothing to do."),
@@ -86,11 +99,19 @@ def render(summary: dict[str, Any]) -> str:
         flag_bars=rows_of_bars(summary["flags"], FLAG_COLOURS),
         age_bars=rows_of_bars(summary["verification_age"], {}),
         colours=COLOURS,
+        grey=GREY,
+        keys_command=keys_command(summary["samples"]["flags"].get("DATA_AT_RISK", ())),
         heat=heat_map(summary["lost_by_volume"]),
         trend=trend(summary),
         tables=tuple(RESULTS),
         leaving=summary["leaving"][:LEAVING_ROWS_MAX],
     )
+
+
+def keys_command(container_ids: Sequence[int]) -> str:
+    """Return the command that names the keys in some containers: a snapshot has none."""
+    shown = container_ids[:KEYS_ASKED_MAX]
+    return " ".join(["suture ls", *(f"--container {number}" for number in shown)]) if shown else ""
 
 
 def verdict(summary: dict[str, Any]) -> tuple[str, str, str]:

@@ -13,6 +13,7 @@ from health.words import (
     CONTAINER_STATES,
     DISPUTED,
     FLAGS,
+    INCOMPARABLE,
     Health,
     flag_names,
     states_counted,
@@ -112,6 +113,16 @@ def samples(kinds: Iterable[Kind], sample_max: int) -> dict[str, dict[str, list[
             if name in names
         }
         for what, names in found.items()
+    }
+
+
+def incomparable(tallies: Tallies) -> dict[str, dict[str, Any]]:
+    """Return for each reason why containers cannot be compared how many they are, and the first
+    of them."""
+    return {
+        word: {"containers": count, "ids": tallies.ids("incomparable", (word,))}
+        for word in INCOMPARABLE
+        if (count := tallies.of("incomparable").get((word,), [0])[0])
     }
 
 

@@ -7,10 +7,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from health.comparison import why_not_compared
 from health.departure import HELD_BY
 from health.judge import Judgement
 from health.segments import Groups, Ints
-from health.words import ACTIONS, CLASSES, CONTAINER_STATES, UNKNOWN, Health
+from health.words import ACTIONS, CLASSES, CONTAINER_STATES, INCOMPARABLE, UNKNOWN, Health
 from spark_verify.rows import SAMPLE_MAX
 from spark_verify.tasks.batches import coded
 
@@ -53,6 +54,7 @@ class Tallies:
     def count(self, judgement: Judgement) -> None:
         """Count one judged batch."""
         self._count_health(judgement)
+        self._count_incomparable(judgement)
         self._count_plan(judgement)
         self._count_departures(judgement)
 
@@ -114,6 +116,14 @@ class Tallies:
             word = "" if state == UNKNOWN else CONTAINER_STATES[state]
             key = (word, str(health), str(stuck), str(flags), CLASSES[checksum_class], str(known))
             self.add("health", key, (count,), ids[group] if flags else ())
+
+    def _count_incomparable(self, judgement: Judgement) -> None:
+        codes = why_not_compared(judgement.view, judgement.compared)
+        containers = judgement.view.batch.containers
+        for code, word in enumerate(INCOMPARABLE):
+            own = containers.container_id[(codes == code) & containers.is_known]
+            if len(own):
+                self.add("incomparable", (word,), (len(own),), own[: self.sample_max].tolist())
 
     def _count_plan(self, judgement: Judgement) -> None:
         actions = judgement.actions

@@ -592,14 +592,16 @@ class ContainerReplicas(_message.Message):
     def __init__(self, container_id: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[_container_pb2.DatanodeEndpoint, _Mapping]]] = ..., scheme: _Optional[str] = ..., equal_count: _Optional[int] = ...) -> None: ...
 
 class ListKeysRequest(_message.Message):
-    __slots__ = ("prefix", "start_after", "count")
+    __slots__ = ("prefix", "start_after", "count", "container_ids")
     PREFIX_FIELD_NUMBER: _ClassVar[int]
     START_AFTER_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
     prefix: str
     start_after: str
     count: int
-    def __init__(self, prefix: _Optional[str] = ..., start_after: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
+    container_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, prefix: _Optional[str] = ..., start_after: _Optional[str] = ..., count: _Optional[int] = ..., container_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ListKeysResponse(_message.Message):
     __slots__ = ("keys", "next_start_after")

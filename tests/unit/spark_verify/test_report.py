@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 from spark_verify.pipeline import Request, verify
-from spark_verify.report.page import bars, bytes_text, instant_text, number_text
+from spark_verify.report.page import GREY, bars, bytes_text, instant_text, number_text
+from spark_verify.results import RESULTS
 from spark_verify.rows import root_text
 from tests.support.snapshots import container, gather
 
@@ -63,8 +64,48 @@ def test_the_report_says_what_to_do_next(tmp_path: Path) -> None:
     page = (run / "report.html").read_text(encoding="utf-8")
     assert 1 == page.count("<code>suture scm apply run_id=r --dry-run</code>"), "replicate alone"
     assert '<td class="name">UNDER_REPLICATED</td><td class="n">1</td>' in page
-    linked = re.findall(r'<a href="(\w+)/">', page)
-    assert sorted(linked) == sorted(path.name for path in run.iterdir() if path.is_dir())
+    linked = re.findall(r'<a href="([\w./=]+)/">', page)
+    assert len(RESULTS) == len(linked)
+    assert {run.parent / name / run.name for name in RESULTS} == {
+        (run / link).resolve() for link in linked
+    }
+    assert "Not comparable" not in page
+    assert "suture ls --container" not in page
+
+
+def test_grey_containers_have_a_reason_and_lost_ones_their_keys(tmp_path: Path) -> None:
+    """
+    Each that cannot be compared for one of four reasons, which are told with the first ids; and
+    the command that names the keys in those at risk.
+    """
+    rows = gather(
+        [
+            container(1, "R OPEN 10", "O=7x3"),
+            container(2, "R CLOSED 10", "C=7?d"),
+            container(3, "EC CLOSED", "C#1=1 C#2=2 C#3=3 C#4=4 C#5=5"),
+            container(4, "R CLOSED 10", "C=7 C=8~crc32c"),
+            container(5, "R CLOSED 10", "U=7x3"),
+            container(6, "R CLOSED 10", "C=7x3"),
+            container(7, "R OPEN 10", "O=7x3"),
+        ]
+    )
+    result = verify(Request(str(rows.write(tmp_path / "s")), tmp_path / "out", run_id="r"))
+
+    told = {
+        word: (found["containers"], found["ids"])
+        for word, found in result.summary["incomparable"].items()
+    }
+    assert {
+        "NOT_CLOSED": (2, [1, 7]),
+        "NO_REPLICA_ANSWERS": (1, [2]),
+        "SHARDS_ALONE": (1, [3]),
+        "TREES_OF_OTHER_KINDS": (1, [4]),
+    } == told
+    assert 5 == result.summary["checksum_classes"]["NOT_COMPARABLE"]
+    page = (result.directory / "report.html").read_text(encoding="utf-8")
+    for words in GREY.values():
+        assert words in page
+    assert "<code>suture ls --container 2 --container 5</code>" in page
 
 
 class TestBars:

@@ -265,6 +265,26 @@ class TestListKeys:
         assert ["a/1", "a/2", "a/3"] == [k.name for k in first + second]
         assert "" == end
 
+    def test_those_with_a_block_in_a_container_are_found(self, world: ScmWorld) -> None:
+        """Page by page, of which some may be empty; the prefix counts as well."""
+        for name in ("a/1", "a/2", "a/3", "b/1"):
+            world.write("s", name, 1)
+        known, _ = world.control.list_keys(prefix="a/", start_after="", count=9)
+        wanted = {block.container_id for block in known[-1].blocks}
+        expected = [k.name for k in known if wanted & {b.container_id for b in k.blocks}]
+
+        found, after = [], ""
+        for _ in range(3):
+            page, after = world.control.list_keys(
+                prefix="a/", start_after=after, count=1, container_ids=wanted
+            )
+            found += page
+        none, _ = world.control.list_keys(prefix="", start_after="", count=9, container_ids=[10**9])
+
+        assert expected == [key.name for key in found]
+        assert "" == after
+        assert [] == none
+
     def test_an_unknown_key_is_refused_by_name(self, world: ScmWorld) -> None:
         """The code is stable; the name is in the message."""
         with pytest.raises(Refused) as caught:
