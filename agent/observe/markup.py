@@ -39,7 +39,8 @@ th.n,td.n{text-align:right;font-variant-numeric:tabular-nums}td.n,.share{white-s
 .bar{display:inline-block;width:5rem;height:.6rem;background:var(--line);border-radius:.2rem;
 overflow:hidden;margin-right:.4rem}.bar i{display:block;height:100%;background:var(--fill)}
 .bar.wrong i{background:var(--bad)}.bar.doubt i{background:var(--doubt)}
-svg{display:block;width:100%;height:auto}svg text{fill:var(--soft);font-size:11px}
+svg{display:block;width:100%}svg.strip{height:1.6rem}svg.curve{height:4.5rem}
+p.scale{display:flex;justify-content:space-between;margin:.2rem 0;font-size:.8rem}
 .k{display:inline-block;width:.7rem;height:.7rem;margin:0 .3rem 0 .8rem;border-radius:.15rem}
 @media(max-width:40rem){thead{position:absolute;left:-9999px}
 tr{display:block;padding:.5rem 0;border-bottom:1px solid var(--line)}

@@ -9,8 +9,8 @@ from scm.state.history.samples import DAY_MS, HOUR_MS, Sample, Verdict
 WIDTH: Final = 1000
 STRIP: Final = 26
 LINE: Final = 90
-LABEL: Final = 16
-WEEKS_MS: Final = 21 * DAY_MS
+WEEKS_D: Final = 21
+WEEKS_MS: Final = WEEKS_D * DAY_MS
 COLOURS: Final = {
     Verdict.WHOLE: "var(--good)",
     Verdict.UNKNOWN: "var(--doubt)",
@@ -39,21 +39,27 @@ def weeks(samples: Sequence[Sample], now_ms: int) -> Markup:
         Markup('<span class=k style="background:var(--line)"></span>'),
         "nobody watched",
     )
-    days = "".join(_day(i, begin_ms) for i in range(0, 22, 7))
+    days = [moment(begin_ms + number * DAY_MS)[:10] for number in range(0, WEEKS_D + 1, 7)]
     return joined(
         Markup(
-            f'<svg viewBox="0 0 {WIDTH} {STRIP + LABEL}" role=img '
+            f'<svg class="strip" viewBox="0 0 {WIDTH} {STRIP}" preserveAspectRatio="none" role=img '
             f'aria-label="what was said of the data in the last three weeks">'
-            f'<rect width="{WIDTH}" height="{STRIP}" fill="var(--line)"/>{boxes}{days}</svg>'
+            f'<rect width="{WIDTH}" height="{STRIP}" fill="var(--line)"/>{boxes}</svg>'
         ),
+        element("p", *(element("span", day) for day in days), kind="soft scale"),
         element("p", keys, kind="soft"),
     )
 
 
 def curve(
-    title: str, samples: Sequence[Sample], now_ms: int, value: Callable[[Sample], float | None]
+    title: str,
+    samples: Sequence[Sample],
+    now_ms: int,
+    value: Callable[[Sample], float | None],
+    spoken: Callable[[float], str],
 ) -> Markup:
-    """Return one number of the last three weeks by the hour, between 0 and the largest."""
+    """Return one number of the last three weeks by the hour, between 0 and the largest, which is
+    told in words."""
     begin_ms = now_ms - WEEKS_MS
     points = [
         (_x(sample.at_ms, begin_ms), number)
@@ -62,7 +68,8 @@ def curve(
     ]
     if not points:
         return Markup("")
-    top = max(number for _, number in points) or 1.0
+    most = max(number for _, number in points)
+    top = most or 1.0
     path = "".join(
         f'<rect x="{x:.1f}" y="{LINE - number / top * (LINE - 4):.1f}" width="2" '
         f'height="{number / top * (LINE - 4):.1f}" fill="var(--fill)"/>'
@@ -70,9 +77,10 @@ def curve(
         if number
     )
     return joined(
-        element("p", title, kind="soft"),
+        element("p", f"{title}: at most {spoken(most)}", kind="soft"),
         Markup(
-            f'<svg viewBox="0 0 {WIDTH} {LINE}" role=img aria-label="{html(title)}">'
+            f'<svg class="curve" viewBox="0 0 {WIDTH} {LINE}" preserveAspectRatio="none" role=img '
+            f'aria-label="{html(title)}">'
             f'<line x1="0" x2="{WIDTH}" y1="{LINE - 1}" y2="{LINE - 1}" stroke="var(--line)"/>'
             f"{path}</svg>"
         ),
@@ -96,13 +104,6 @@ def _box(verdict: Verdict, start: float, stop: float) -> str:
         f'<rect x="{start:.1f}" width="{max(0.5, min(WIDTH, stop) - start):.1f}" '
         f'height="{STRIP}" fill="{COLOURS[verdict]}"><title>{WORDS[verdict]}</title></rect>'
     )
-
-
-def _day(number: int, begin_ms: int) -> str:
-    x = min(WIDTH, number * WIDTH // 21)
-    anchor = "start" if number == 0 else "end" if number == 21 else "middle"
-    text = html(moment(begin_ms + number * DAY_MS)[:10])
-    return f'<text x="{x}" y="{STRIP + LABEL - 3}" text-anchor="{anchor}">{text}</text>'
 
 
 def _x(at_ms: int, begin_ms: int) -> float:

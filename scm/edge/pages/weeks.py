@@ -22,9 +22,9 @@ def history(past: Past, now_ms: int) -> Markup:
     days = past.samples[DAYS] if past.samples else ()
     return joined(
         weeks(hours, now_ms),
-        curve("Closed containers that were not whole", hours, now_ms, _to_do),
-        curve("Bytes that copies and repairs moved, an hour", hours, now_ms, _moved),
-        curve("Age of the oldest verification", hours, now_ms, _age),
+        curve("Closed containers that were not whole", hours, now_ms, _to_do, _count),
+        curve("Bytes that copies and repairs moved, an hour", hours, now_ms, _moved, size_text),
+        curve("Age of the oldest verification", hours, now_ms, _age, spoken_duration),
         element("p", "When it changed, the newest first:", kind="soft"),
         _turns(past.turns, now_ms),
         element("p", "The days, each at its worst:", kind="soft"),
@@ -70,6 +70,10 @@ def _days(days: Sequence[Sample]) -> Markup:
 
 def _to_do(sample: Sample) -> float:
     return sample.to_do_count
+
+
+def _count(number: float) -> str:
+    return f"{number:,.0f}"
 
 
 def _moved(sample: Sample) -> float:

@@ -200,6 +200,24 @@ def test_a_process_answers_and_stops(tmp_path: Path) -> None:
         urllib.request.urlopen(f"http://{scm.listening['web']}/healthz", timeout=5)
 
 
+def test_the_weeks_before_outlive_a_killed_process(tmp_path: Path) -> None:
+    """What was written down is on the medium; that nobody watched meanwhile is said."""
+    for term in (1, 2):
+        scm = ScmProcess.start(tmp_path, observe_listen="127.0.0.1:0", heartbeat_interval_ms=100)
+        try:
+            address, deadline_s = f"http://{scm.listening['web']}/", time.monotonic() + 30
+            page = ""
+            while page.count("The control plane started") < term:
+                assert time.monotonic() < deadline_s, page
+                page = urllib.request.urlopen(address, timeout=30).read().decode()
+                Event().wait(0.05)
+        finally:
+            scm.kill()
+
+    assert "The control plane started for the first time" in page
+    assert "The control plane started; nobody watched since" in page
+
+
 def test_an_address_that_cannot_be_taken_is_refused(tmp_path: Path) -> None:
     """Before it serves anybody."""
     process = spawn(tmp_path, observe_listen="127.0.0.1:99999")

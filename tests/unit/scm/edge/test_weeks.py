@@ -1,0 +1,67 @@
+"""The weeks before, as a picture and in words."""
+
+import re
+
+from agent.errors import size_text
+from scm.edge.overview.chronicle import Past
+from scm.edge.pages.chart import curve, weeks
+from scm.edge.pages.weeks import history
+from scm.state.history.samples import DAY_MS, HOUR_MS, Sample, Turn, Verdict
+
+NOW_MS = 1_000 * DAY_MS
+BEGIN_MS = NOW_MS - 21 * DAY_MS
+
+
+def hour(number: int, verdict: Verdict = Verdict.WHOLE, **facts: int) -> Sample:
+    """Return the sample of an hour, counted from three weeks ago."""
+    return Sample(1, BEGIN_MS + number * HOUR_MS, verdict, **facts)
+
+
+def boxes(text: str) -> list[tuple[str, float, float]]:
+    """Return what the picture says: words, and from which hour on for how many."""
+    found = re.findall(
+        r'<rect x="([\d.]+)" width="([\d.]+)" height="26" fill="[^"]+"><title>([\w ]+)<', text
+    )
+    hours = 21 * 24 / 1000
+    return [(word, round(float(x) * hours), round(float(w) * hours)) for x, w, word in found]
+
+
+def test_hours_of_one_kind_are_one_box_and_a_gap_is_none() -> None:
+    """Where nobody watched nothing is drawn: it is not whole."""
+    samples = [*map(hour, range(100)), hour(100, Verdict.UNWELL), *map(hour, range(200, 504))]
+
+    shown = boxes(weeks(samples, NOW_MS))
+
+    assert [("whole", 0, 100), ("not whole", 100, 1), ("whole", 200, 304)] == shown
+
+
+def test_what_is_older_or_not_yet_is_not_drawn() -> None:
+    """A clock that was ahead once paints nothing over the present."""
+    samples = [hour(-5), hour(3, Verdict.UNKNOWN), hour(600)]
+
+    assert [("not known", 3, 1)] == boxes(weeks(samples, NOW_MS))
+
+
+def test_a_curve_says_its_largest_number_and_leaves_out_what_is_not_known() -> None:
+    """Nothing known: nothing drawn."""
+    samples = [hour(1, moved_bytes=2048), hour(2, moved_bytes=1024), hour(3)]
+
+    text = curve("moved", samples, NOW_MS, lambda sample: sample.moved_bytes, size_text)
+
+    assert "moved: at most 2.0 KiB" in text
+    assert ["86.0", "43.0"] == re.findall(r'height="([\d.]+)" fill', text)
+    assert "" == curve("moved", samples, NOW_MS, lambda _: None, size_text)
+
+
+def test_changes_are_told_with_their_reason_the_newest_first() -> None:
+    """Each lasted until the next, the last until now."""
+    turns = [
+        Turn(NOW_MS - 3 * HOUR_MS, Verdict.UNKNOWN, "The control plane started"),
+        Turn(NOW_MS - HOUR_MS, Verdict.UNWELL, "1 <volume> failed"),
+    ]
+
+    text = history(Past(([], [], []), turns), NOW_MS)
+
+    newest, before = text.index("1 &lt;volume&gt; failed"), text.index("The control plane started")
+    assert newest < before
+    assert ["1 h", "2 h"] == re.findall(r'data-l="for">([^<]+)<', text)
