@@ -43,6 +43,9 @@ from merkle.witness import witness_is_native
 
 RETRY_S: Final = 1.0
 DECOMMISSIONED: Final = "DECOMMISSIONED"
+USAGE: Final = 64  # as of every program of ours: 2 says that there is something to do
+TYPERS_USAGE: Final = 2
+HELP: Final = {"help_option_names": ["-h", "--help"]}
 SWITCH_S: Final = 0.0005  # a read waits so long for each thread of a storm, not Python's 5 ms
 
 log = structlog.get_logger()
@@ -199,7 +202,7 @@ def serve(
     return 1 if unfinished else 0
 
 
-@app.command(help="Run Suture's agent on this storage host.")
+@app.command(context_settings=HELP, help="Run Suture's agent on this storage host.")
 def command(
     config: Annotated[Path, typer.Option(help="TOML file; `--check` shows every option.")],
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
@@ -223,8 +226,11 @@ def command(
 
 
 def main() -> None:
-    """Run the command line."""
-    app()
+    """Run the command line. 0: stopped as told; 1: it could not start, or not drain; 64: usage."""
+    try:
+        app()
+    except SystemExit as end:
+        sys.exit(USAGE if end.code == TYPERS_USAGE else end.code)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,9 @@ TICK_QUIET_S_MIN: Final = 30.0  # without a tick: then time stands still
 TICKS_MISSED_MAX: Final = 10
 NOTICE: Final = "single node, not highly available: while it is down, nothing is ordered"
 
+USAGE: Final = 64  # as of every program of ours: 2 says that there is something to do
+TYPERS_USAGE: Final = 2
+HELP: Final = {"help_option_names": ["-h", "--help"]}
 _log = structlog.get_logger("suture.scm")
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -246,7 +249,7 @@ def _settings(pairs: list[str]) -> dict[str, str]:
     return settings
 
 
-@app.command(help=f"Run Suture's reference control plane ({NOTICE}).")
+@app.command(context_settings=HELP, help=f"Run Suture's reference control plane ({NOTICE}).")
 def run(
     data: Annotated[
         Path | None, typer.Option(help="Directory of the state and the snapshots.")
@@ -303,8 +306,11 @@ def run(
 
 
 def main() -> None:
-    """Run the command line."""
-    app()
+    """Run the command line. 0: stopped as told; 1: it could not start, or failed; 64: usage."""
+    try:
+        app()
+    except SystemExit as end:
+        sys.exit(USAGE if end.code == TYPERS_USAGE else end.code)
 
 
 if __name__ == "__main__":

@@ -41,10 +41,8 @@ def helps(program: str, python: Path, words: list[str]) -> Iterator[tuple[list[s
     """Yield (words, help) of a command and of all below it."""
     text = help_text(program, python, words)
     yield words, text
-    _, found, commands = text.partition("\nCommands:\n")
-    if found:
-        for name in COMMAND.findall(commands.partition("\n\n")[0]):
-            yield from helps(program, python, [*words, name])
+    for name in COMMAND.findall(text.partition("\nOptions:\n")[2].partition("\n\n")[2]):
+        yield from helps(program, python, [*words, name])
 
 
 def help_text(program: str, python: Path, words: list[str]) -> str:

@@ -12,6 +12,7 @@ from rich.progress import Progress
 
 from agent.cli.terminal.connection import connect
 from agent.cli.terminal.output import bytes_progress, counted, emit, grid, remark, say, show, size
+from agent.cli.terminal.selection import datanode_id
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import LANES_DEFAULT, Client
 from agent.client.writer import Source
@@ -164,7 +165,7 @@ def get(
     scm: ScmOption = SCM_DEFAULT,
     datanode: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Only its replica; a prefix of a datanode's id will do."),
+        typer.Option(metavar="ID|HOST:PORT", help="Only its replica."),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -178,7 +179,8 @@ def get(
         )
     with connect(scm) as client:
         found = client.find(key)
-        pieces = client.read(found, datanode_id=datanode)
+        only = None if datanode is None else datanode_id(client, datanode)
+        pieces = client.read(found, datanode_id=only)
         if output is None:
             for piece in pieces:
                 sys.stdout.buffer.write(piece)

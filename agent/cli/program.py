@@ -11,6 +11,7 @@ import typer
 from agent.cli.quick import QUICK
 from agent.cli.terminal.connection import choose
 from agent.cli.terminal.output import Exit, fail_usage, remark
+from agent.cli.terminal.tasks import HELP_NAMES, TaskGroup
 from agent.cli.terminal.typer_options import for_typer
 from agent.observe import logs
 
@@ -88,6 +89,8 @@ def program(arguments: Sequence[str]) -> typer.Typer:
         name="suture",
         help=HELP,
         epilog=CODES,
+        cls=TaskGroup,
+        context_settings=HELP_NAMES,
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -101,7 +104,7 @@ def program(arguments: Sequence[str]) -> typer.Typer:
             app.command(name)(for_typer(command) if name in QUICK else command)
     for name, (module, text) in GROUPS.items():
         if name in wanted:
-            app.add_typer(import_module(module).app, name=name, help=text)
+            app.add_typer(import_module(module).app, name=name, help=text, cls=TaskGroup)
     return app
 
 

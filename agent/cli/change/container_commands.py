@@ -27,16 +27,21 @@ ForceFlag = Annotated[
 ]
 DryRunFlag = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 NodeOption = Annotated[
-    str, typer.Option("--datanode", metavar="ID", help="Whose replicas; a prefix will do.")
+    str, typer.Option("--datanode", metavar="ID|HOST:PORT", help="Whose replicas.")
 ]
 TargetOption = Annotated[
-    str, typer.Option("--target", metavar="ID", help="Where to; the SCM chooses if not given.")
+    str,
+    typer.Option(
+        "--target", metavar="ID|HOST:PORT", help="Where to; the SCM chooses if not given."
+    ),
 ]
 
 TrustOption = Annotated[
     str,
     typer.Option(
-        "--trust", metavar="ID", help="Whose replica is right, if they contradict each other."
+        "--trust",
+        metavar="ID|HOST:PORT",
+        help="Whose replica is right, if they contradict each other.",
     ),
 ]
 ShownOption = Annotated[

@@ -12,7 +12,7 @@ from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.rpc.v1 import scm_pb2
 
 ReplicaOption = Annotated[
-    str, typer.Option("--datanode", metavar="ID", help="Only its replicas; a prefix will do.")
+    str, typer.Option("--datanode", metavar="ID|HOST:PORT", help="Only its replicas.")
 ]
 
 

@@ -1,6 +1,5 @@
 """scm decommission, maintenance, recommission ...: orders about whole datanodes."""
 
-import re
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -12,10 +11,10 @@ from agent.cli.change.container_commands import DryRunFlag, YesFlag, refuse_unas
 from agent.cli.inspect.key_lists import keys_in
 from agent.cli.inspect.scm import app, facts
 from agent.cli.terminal.connection import connect
+from agent.cli.terminal.durations import duration
 from agent.cli.terminal.output import Exit, counted, emit, grid, remark, say, say_lines, short, show
 from agent.cli.terminal.selection import OnOption, datanode_ids, selected
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.errors import Code, Refused
 from agent.observe.answer import containers_of, doubts_about, silent_of, unheard
 from agent.observe.printable import printable
 from agent.rpc.v1 import scm_pb2
@@ -65,8 +64,11 @@ def maintenance(
     ids: Datanodes,
     scm: ScmOption = SCM_DEFAULT,
     until: Annotated[
-        str, typer.Option(metavar="TIME", help="Back in service after so long: 90m, 12h, 7d.")
-    ] = "",
+        float,
+        duration(
+            "--until", text="Back in service after so long: 90m, 12h, 7d; 0: never.", shown=False
+        ),
+    ] = 0,
     force: ForceFlag = False,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
@@ -91,14 +93,9 @@ def recommission(ids: Datanodes, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag
     return set_states(scm, ids, "IN_SERVICE", yes=True, as_json=as_json)
 
 
-def expiry_ms(text: str) -> int:
-    """Return the wall-clock time that is `text` from now."""
-    match = re.fullmatch(r"(\d{1,6})([smhd])", text)
-    if match is None:
-        raise Refused(
-            Code.MALFORMED_REQUEST, f"--until {text}: write a number and s, m, h or d", hint="7d"
-        )
-    return int(time.time() * 1000) + int(match[1]) * UNIT_MS[match[2]]
+def expiry_ms(wait_s: float) -> int:
+    """Return the wall-clock time so many seconds from now."""
+    return int((time.time() + wait_s) * 1000)
 
 
 def set_states(

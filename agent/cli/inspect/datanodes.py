@@ -9,6 +9,7 @@ import typer
 from agent.cli.terminal.ask import Answered, NodeOption, ask_each, nodes_of, told
 from agent.cli.terminal.connection import connect
 from agent.cli.terminal.document import facts
+from agent.cli.terminal.durations import duration
 from agent.cli.terminal.output import Exit, counted, emit, grid, people, say, short, show
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.config.quantity import spoken_duration
@@ -80,7 +81,7 @@ def top(
     scm: ScmOption = SCM_DEFAULT,
     datanode: NodeOption = None,
     interval_s: Annotated[
-        float, typer.Option("--every", metavar="SECONDS", min=0.1, help="Time between two looks.")
+        float, duration("--every", text="Time between two looks.", min_s=0.1, shown="2s")
     ] = INTERVAL_S_DEFAULT,
     count: Annotated[
         int, typer.Option(metavar="N", min=0, help="Stop after so many looks; 0: at Ctrl-C.")

@@ -49,7 +49,7 @@ ContainerArgument = Annotated[
     int, typer.Argument(metavar="CONTAINER", help="Container id.", min=1, max=ID_MAX)
 ]
 DatanodeOption = Annotated[
-    str | None, typer.Option(metavar="ID", help="Only this datanode; a prefix of its id will do.")
+    str | None, typer.Option(metavar="ID|HOST:PORT", help="Only this datanode.")
 ]
 
 
@@ -81,13 +81,22 @@ def replicas_of(client: Client, container_id: int, datanode: str | None) -> list
 def chosen_replicas(
     info: scm_pb2.ContainerInfo, datanode: str | None
 ) -> list[scm_pb2.ContainerInfoReplica]:
-    """Return the replicas on datanodes whose id begins so; refuse to choose none."""
-    chosen = [r for r in info.replicas if r.datanode.datanode_id.startswith(datanode or "")]
+    """Return all replicas, or the one on the datanode with this address, or whose id begins so;
+    refuse to choose none, or between several."""
+    if datanode is None:
+        return list(info.replicas)
+    chosen = [r for r in info.replicas if r.datanode.address == datanode]
+    chosen = chosen or [r for r in info.replicas if r.datanode.datanode_id.startswith(datanode)]
+    if len(chosen) > 1:
+        raise Refused(
+            Code.WRONG_DATANODE,
+            f"{len(chosen)} datanodes with a replica have an id that begins with {datanode}",
+            hint="write more of it",
+        )
     if not chosen:
         raise Refused(
             Code.CONTAINER_NOT_FOUND,
-            f"no datanode whose id begins with {datanode} has a replica of container "
-            f"{info.container_id}",
+            f"no datanode {datanode} has a replica of container {info.container_id}",
             hint=f"see suture scm container {info.container_id}",
         )
     return chosen
@@ -182,23 +191,20 @@ def diff(
     container_id: ContainerArgument,
     scm: ScmOption = SCM_DEFAULT,
     datanode: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only what this datanode would do.")
+        str | None, typer.Option(metavar="ID|HOST:PORT", help="Only what this datanode would do.")
     ] = None,
     as_json: JsonFlag = False,
 ) -> int:
     """Show where replicas differ, and what each would do about it. 0: equal; 2: they differ."""
     with connect(scm) as client:
         info = container_info(client, container_id)
-        if datanode is not None:
-            chosen_replicas(info, datanode)
+        wanted = {r.datanode.datanode_id for r in chosen_replicas(info, datanode)}
         replicas = replicas_of(client, container_id, None)
     pairs = [
         (mine, theirs)
         for mine in replicas
         for theirs in replicas
-        if mine is not theirs
-        and mine.index == theirs.index
-        and (datanode is None or mine.datanode_id.startswith(datanode))
+        if mine is not theirs and mine.index == theirs.index and mine.datanode_id in wanted
     ]
     if info.scheme and not pairs:
         raise Refused(

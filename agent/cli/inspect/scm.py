@@ -9,6 +9,7 @@ from rich.table import Table
 from agent.cli.inspect.verified import ago
 from agent.cli.terminal.connection import connect
 from agent.cli.terminal.document import facts as facts
+from agent.cli.terminal.durations import duration
 from agent.cli.terminal.output import (
     ID_MAX,
     Exit,
@@ -41,7 +42,7 @@ Containers = Annotated[
     list[int], typer.Argument(metavar="CONTAINER", help="Container ids.", min=1, max=ID_MAX)
 ]
 WaitOption = Annotated[
-    float, typer.Option("--wait-s", min=0, help="Wait so long for the results; 0: do not wait.")
+    float, duration("--wait-for", "--wait-s", text="Wait so long for the results; 0: do not wait.")
 ]
 
 

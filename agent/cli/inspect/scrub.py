@@ -6,25 +6,21 @@ from typing import Annotated, Final
 
 import typer
 
+from agent.cli.terminal.ask import NodeOption, nodes_of
 from agent.cli.terminal.connection import connect
 from agent.cli.terminal.document import facts
+from agent.cli.terminal.durations import duration
 from agent.cli.terminal.output import Exit, counted, emit, grid, say, short, show, size
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.config.quantity import spoken_duration
-from agent.errors import Code, Refused
 from agent.observe.answer import percent
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
-from agent.rpc.v1 import scm_pb2
 
 PAUSE_S_DEFAULT: Final = 3600.0
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-NodeOption = Annotated[
-    str | None,
-    typer.Option("--datanode", metavar="ID|HOST:PORT", help="One datanode only; default: all."),
-]
 VolumeOption = Annotated[str, typer.Option(help="One volume only, by its id; default: all.")]
 Answers = list[tuple[str, pb.ScrubStatusResponse]]
 
@@ -43,7 +39,7 @@ def pause(
     datanode: NodeOption = None,
     volume: VolumeOption = "",
     duration_s: Annotated[
-        float, typer.Option("--for", metavar="SECONDS", min=0.001, help="The pause ends by itself.")
+        float, duration("--for", text="The pause ends by itself.", min_s=0.001, shown="1h")
     ] = PAUSE_S_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
@@ -81,20 +77,9 @@ def ask(
 ) -> Answers:
     """Ask one datanode or all; return the answers by datanode."""
     with connect(scm) as client:
-        if datanode is not None and ":" in datanode:
-            return [(datanode, question(client.peer(datanode)))]
-        nodes = [
-            node
-            for node in client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
-            if datanode is None or node.datanode_id.startswith(datanode)
+        return [
+            (name, question(client.peer(address))) for name, address in nodes_of(client, datanode)
         ]
-        if not nodes:
-            raise Refused(
-                Code.WRONG_DATANODE,
-                f"the SCM knows no datanode {datanode or ''}".rstrip(),
-                hint="suture status lists them",
-            )
-        return [(node.datanode_id, question(client.peer(node.address))) for node in nodes]
 
 
 def tell(answers: Answers, *, as_json: bool) -> int:

@@ -33,14 +33,25 @@ TIMEOUT_S: Final = 15.0
 def status(
     scm: Annotated[str, SCM] = SCM_DEFAULT,
     datanode: Annotated[
-        str | None, Option("--datanode", "Ask one datanode only, not the SCM.", "HOST:PORT")
+        str | None, Option("--datanode", "Ask one datanode only.", "ID|HOST:PORT")
     ] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> int:
     """Say in one line whether the data is whole, then show every datanode."""
     if datanode is not None:
-        return one_datanode(datanode, as_json=as_json)
+        return one_datanode(address_of(scm, datanode), as_json=as_json)
     return whole_cluster(scm, as_json=as_json)
+
+
+def address_of(scm: str, datanode: str) -> str:
+    """Return where a datanode is; an address is believed: there may be no SCM to ask."""
+    if ":" in datanode:
+        return datanode
+    from agent.cli.terminal.selection import one_node
+    from agent.rpc.calls.scm import ScmClient
+
+    with ScmClient(scm, security=security()) as control:
+        return one_node(control.list_nodes(scm_pb2.ListNodesRequest()).nodes, datanode).address
 
 
 def one_datanode(address: str, *, as_json: bool) -> int:

@@ -3,7 +3,7 @@
 0   done, and nothing is wrong
 1   refused or failed; the message says why
 2   done, and there is something to do: damage, differences, replicas not healed
-3   not possible now; try again later
+3   not possible now, or nobody can tell; try again later
 64  the command line was wrong
 130 stopped by Ctrl-C
 """

@@ -29,6 +29,7 @@ ID_SHOWN = 8  # characters of a UUID: 2^32 datanodes until two look alike
 ID_MAX: Final = 2**63 - 1  # of a container, on the wire
 
 LAST_COLUMN_MIN = 24  # columns that a remark needs
+GAP: Final = 2  # columns between two of a table
 TABLE_WIDTH_MAX = 1000  # columns: wider than any table
 PIPE_WIDTH = 160  # columns of a table that no terminal shows
 
@@ -47,24 +48,49 @@ def emit(value: object) -> None:
 
 
 def show(table: Table) -> None:
-    """Print a table for people; where the terminal is too narrow for it, row by row in words."""
+    """Print a table for people; where the terminal is too narrow for it, in parts one below the
+    other, each of which begins with what tells the rows apart."""
     wide = people.options.update(width=TABLE_WIDTH_MAX)
     natural = people.measure(table, options=wide).maximum
     last = max((len(str(cell)) for cell in table.columns[-1].cells), default=0)
-    if natural - max(0, last - LAST_COLUMN_MIN) > people.width:  # the last holds words: it may fold
-        show_rows_in_words(table)
-    else:
+    if natural - max(0, last - LAST_COLUMN_MIN) <= people.width:  # the last has words: it may fold
         people.print(table)
+        return
+    for part in parts_of(table, people.width):
+        people.print(part)
 
 
-def show_rows_in_words(table: Table) -> None:
-    """Print each row as `column value, column value`; what is empty is left out."""
-    names = [str(column.header) for column in table.columns]
-    if table.title:
-        people.print(printable(str(table.title)), style="bold")
-    for cells in zip(*(column.cells for column in table.columns), strict=True):
-        pairs = [f"{name} {cell}" for name, cell in zip(names, cells, strict=True) if str(cell)]
-        people.print(", ".join(pairs))
+def parts_of(table: Table, width: int) -> list[Table]:
+    """Return the columns of a table in tables that are not wider than `width`, as far as that
+    goes; each begins with the columns that tell its rows apart."""
+    cells = [[str(cell) for cell in column.cells] for column in table.columns]
+    headers = [str(column.header) for column in table.columns]
+    widths = [
+        max([len(header), *map(len, column)]) + GAP
+        for header, column in zip(headers, cells, strict=True)
+    ]
+    keys = [0] if len(set(cells[0])) == len(cells[0]) else [0, 1]
+    room = width - sum(widths[key] for key in keys)
+    parts: list[list[int]] = []
+    left = 0
+    for number in range(len(keys), len(headers)):
+        if not any(cells[number]):
+            continue  # nothing stands in it
+        if not parts or widths[number] > left:
+            parts.append([])
+            left = room
+        parts[-1].append(number)
+        left -= widths[number]
+    marks = ["#" if column.justify == "right" else "" for column in table.columns]
+    title = str(table.title) if table.title else ""
+    return [
+        grid(
+            title if not place else "",
+            [headers[number] + marks[number] for number in (*keys, *part)],
+            zip(*(cells[number] for number in (*keys, *part)), strict=True),
+        )
+        for place, part in enumerate(parts)
+    ]
 
 
 def say(text: str) -> None:

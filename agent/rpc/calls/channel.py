@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
-from agent.errors import Code, SutureError, Unavailable
+from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.security.renewing import RenewingChannel
 from agent.rpc.security.tls import LOOPBACK_ONLY, Material, Security, channel_credentials
 from agent.rpc.wire.errors import error_from
@@ -24,6 +24,7 @@ KEEPALIVE_MS: Final = 20_000  # our servers refuse pings more often than every 1
 KEEPALIVE_TIMEOUT_MS: Final = 10_000
 RECONNECT_MS_MAX: Final = 1_000  # gRPC's own is two minutes: a peer that is back would wait for us
 ATTEMPTS_MAX: Final = 3
+PORT_MAX: Final = 65_535
 RETRY_WAIT_S: Final = 0.05
 UPLOAD_POLL_S: Final = 0.2
 RETRY_WAIT_S_MAX: Final = 1.0
@@ -38,8 +39,9 @@ Method = Callable[..., Any]  # a grpc multi-callable; its stubs are untyped
 def open_channel(address: str, security: Security = LOOPBACK_ONLY) -> grpc.Channel:
     """Return a channel to `address`; it connects on first use and notices a dead peer.
 
-    Raise Refused(INVALID_CONFIG) where plaintext is not allowed.
+    Raise Refused(INVALID_CONFIG) where plaintext is not allowed, and for what is no address.
     """
+    check_address(address)
     options = [
         ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -57,6 +59,19 @@ def open_channel(address: str, security: Security = LOOPBACK_ONLY) -> grpc.Chann
         return grpc.secure_channel(address, channel_credentials(material), options)
 
     return RenewingChannel(security.certificates, open_one)
+
+
+def check_address(address: str) -> None:
+    """Refuse an address without a port, which gRPC would take for port 443, or without a host."""
+    host, _, port = address.rpartition(":")
+    if port.isdecimal() and int(port) <= PORT_MAX and host and not host.endswith(":"):
+        return
+    what = "has no port" if ":" not in address else "is no address"
+    raise Refused(
+        Code.INVALID_CONFIG,
+        f"{address!r} {what}",
+        hint="write HOST:PORT, as scm.example.org:9860 or 192.0.2.7:9859 or [2001:db8::7]:9859",
+    )
 
 
 def call(

@@ -171,6 +171,13 @@ def _foreign(code: grpc.StatusCode, details: str, party: str) -> SutureError:
     message = f"{prefix}{code.name.lower()}: {_cut(details, MESSAGE_BYTES_MAX)}"
     if code in _RETRY_GRPC_CODES:
         return Unavailable(Code.UNAVAILABLE, message)
+    if code is grpc.StatusCode.UNIMPLEMENTED and party:
+        return Refused(
+            Code.MALFORMED_REQUEST,
+            f"whoever answers for {party} does not know this call",
+            hint="is it the right address? An SCM listens on port 9860 usually, a datanode on "
+            "9859; or one of the two is of an earlier version",
+        )
     if code is grpc.StatusCode.CANCELLED:
         return Unavailable(Code.CANCELLED, message)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:

@@ -49,11 +49,12 @@ def test_letters_of_every_script_stay() -> None:
 @pytest.mark.parametrize("hostile", [text for text, _ in HOSTILE.values()])
 def test_all_ways_out_show_it(hostile: str, capsys: pytest.CaptureFixture[str]) -> None:
     """
-    Lines, titles, cells, rows in words, errors, hints, remarks and the label of a bar.
+    Lines, titles, cells, parts of tables, errors, hints, remarks and the label of a bar.
     """
     output.say(hostile)
     output.show(output.grid(hostile, ["a", "b"], [(hostile, MARKUP), (MARKUP, hostile)]))
-    output.show_rows_in_words(output.grid(hostile, ["a"], [(hostile,)]))
+    for part in output.parts_of(output.grid(hostile, ["a", "b"], [(hostile, hostile)]), 10):
+        output.people.print(part)
     output.remark(hostile)
     output.fail(Refused(Code.MALFORMED_REQUEST, hostile, hint=hostile), as_json=False)
     output.fail_usage(hostile, hostile, as_json=False)

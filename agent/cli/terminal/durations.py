@@ -1,0 +1,40 @@
+"""Times on the command line as people write them: 90s, 5m, 12h, 7d, 1d12h; a bare number is
+seconds."""
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+import typer
+
+from agent.config.quantity import parse_duration_s
+
+METAVAR: Final = "TIME"
+_BARE: Final = re.compile(r"\d+(?:\.\d+)?")
+_MINUTES: Final = re.compile(r"(?<=\d)m(?![a-z])")
+
+
+def seconds(text: str) -> float:
+    """Return the seconds that a text means. Raises ValueError."""
+    if _BARE.fullmatch(text):
+        return float(text)
+    return parse_duration_s(_MINUTES.sub("min", text))
+
+
+def duration(
+    *names: str, text: str, min_s: float = 0.0, shown: str | bool = True
+) -> Any:  # typer's, as an option
+    """Return an option that is a time; its value is in seconds. The last names are older ones;
+    `shown` is the default as people write it."""
+
+    def parsed(given: object) -> float:
+        try:
+            value = float(given) if isinstance(given, float | int) else seconds(str(given))
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+        if value < min_s:
+            raise typer.BadParameter(f"{given} is less than {min_s:g}s")
+        return value
+
+    parse: Callable[[str], float] = parsed
+    return typer.Option(*names, metavar=METAVAR, help=text, parser=parse, show_default=shown)

@@ -1,0 +1,149 @@
+"""Every command of `suture`, found by walking the program itself: none is left out."""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+import typer
+from typer.main import get_command
+
+from agent.cli.main import run
+from agent.cli.program import program
+from agent.cli.terminal.durations import METAVAR, seconds
+from agent.cli.terminal.exits import Exit
+from agent.cli.terminal.tasks import OTHERS, TASKS, sections
+
+COLUMNS: Final = 80
+NAMES_A_DATANODE: Final = {"datanode", "target", "trust"}
+TIMES: Final = re.compile(r"(^|_)(for|every|until|since|wait_s|interval_s|duration_s)$")
+
+
+def walk(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every command and group, with the words that lead to it."""
+    yield words, command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from walk(below, (*words, name))
+
+
+ALL: Final = dict(walk(get_command(program([]))))
+LEAVES: Final = {words: one for words, one in ALL.items() if not hasattr(one, "commands")}
+NAMED: Final = [" ".join(words) for words in ALL]
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be a terminal of 80 columns."""
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+
+
+def test_there_are_many() -> None:
+    """
+    The walk goes into every group.
+    """
+    assert len(LEAVES) > 60
+    assert {("scm", "nodes"), ("volume", "retire"), ("status",)} <= set(LEAVES)
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+@pytest.mark.parametrize("words", NAMED)
+def test_each_helps_within_80_columns(
+    words: str, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    By either name; no line is wider than the terminal, and no sentence ends in dots.
+    """
+    assert Exit.OK == run([*words.split(), option])
+
+    shown = capsys.readouterr().out
+    assert "Usage: suture" in shown
+    assert [] == [line for line in shown.splitlines() if len(line) > COLUMNS]
+    in_one_line = " ".join(shown.split())
+    for below in getattr(ALL[tuple(words.split())], "commands", {}).values():
+        sentence = " ".join((below.help or "").partition("\n\n")[0].split())
+        assert sentence in in_one_line, "no sentence is cut"
+
+
+@pytest.mark.parametrize("group", sorted(TASKS))
+def test_each_stands_under_a_task(group: str) -> None:
+    """
+    Once, and no task names a command that is not there.
+    """
+    words = () if group == "suture" else (group,)
+    names = list(ALL[words].commands)
+    told = [name for known in TASKS[group].values() for name in known]
+
+    assert OTHERS not in sections(group, names), sections(group, names)
+    assert sorted(names) == sorted(told)
+
+
+@pytest.mark.parametrize("words", [" ".join(words) for words in LEAVES])
+def test_each_says_what_it_does_and_takes_what_all_take(words: str) -> None:
+    """
+    A datanode is named in the same ways everywhere, a time is written as people write it, and the
+    first sentence of the help ends with a full stop.
+    """
+    command = LEAVES[tuple(words.split())]
+    options = {one.name: one for one in command.params if one.param_type_name == "option"}
+
+    assert re.search(r"[.?]( |$|\n)", command.help or ""), words
+    for name, option in options.items():
+        if name in NAMES_A_DATANODE:
+            assert "ID|HOST:PORT" == option.metavar, (words, name)
+        if TIMES.search(name) and not option.is_flag:
+            assert METAVAR == option.metavar, (words, name)
+    assert not any("--wait-s" == option.opts[0] for option in options.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *(("90s", 90), ("90", 90), ("0", 0), ("5m", 300), ("5min", 300), ("12h", 43_200)),
+        *(("7d", 604_800), ("1d12h", 129_600), ("250ms", 0.25), ("1.5h", 5_400)),
+    ],
+)
+def test_times_are_as_people_write_them(text: str, expected: float) -> None:
+    """
+    A bare number is seconds, as it was before.
+    """
+    assert expected == seconds(text)
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "7x", "", "1h1d"])
+def test_what_is_no_time_is_refused_by_name(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """
+    As a wrong command line, with how to write one.
+    """
+    assert Exit.USAGE == run(["scrub", "pause", f"--for={text}"])
+    assert "write it like" in capsys.readouterr().err or not text
+
+
+@pytest.mark.parametrize(
+    ("address", "what"),
+    [
+        ("localhost", "has no port"),
+        ("scm.example.org", "has no port"),
+        ("127.0.0.1:", "is no address"),
+        ("127.0.0.1:http", "is no address"),
+        ("127.0.0.1:99999", "is no address"),
+        ("::1", "is no address"),
+    ],
+)
+def test_an_address_without_a_port_is_named(
+    address: str, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Not that nobody answers there: gRPC would call another port.
+    """
+    for words in (["status"], ["scm", "nodes"]):
+        assert Exit.FAILED == run([*words, "--scm", address])
+        said = capsys.readouterr().err
+        assert what in said
+        assert "HOST:PORT" in said
+
+
+def test_typer_is_what_is_walked() -> None:
+    """
+    The words of the walk are those of the program that runs.
+    """
+    assert isinstance(program([]), typer.Typer)
