@@ -270,7 +270,7 @@ class TestGet:
         refused = suture.json(*chosen, "zz", code=Exit.FAILED)
 
         assert FILE_BYTES == answer["bytes"] == (tmp_path / "back").stat().st_size
-        assert "CONTAINER_NOT_FOUND" == refused["error"]["code"]
+        assert "WRONG_DATANODE" == refused["error"]["code"]
 
 
 class TestOrders:
