@@ -83,7 +83,7 @@ class Ticker(threading.Thread):
                 try:
                     self._control.tick(self._stopping.wait, self._look_on)
                     self._look_on()
-                    self._control.note_history()
+                    self._control.note_history(self._stopping.wait)
                 except SutureError as error:
                     _log.error("tick_failed", code=error.code, error=str(error))
                 self._ticked_at_s = time.monotonic()

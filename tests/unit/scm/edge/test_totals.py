@@ -149,3 +149,21 @@ def test_after_a_restart_all_is_counted_a_part_at_a_time(
     expected = replace(NONE, all=5, whole=1, to_do=4, few_replicas=4, unknown=4, lost=4)
     assert expected == world.control.count_containers()
     world.state.close()
+
+
+def test_between_ticks_many_portions_are_counted_with_pauses(
+    world: ScmWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start need not wait for somebody who asks; and others get the lock in between."""
+    monkeypatch.setattr(totals, "COUNTED_MAX", 2)
+    with world.state.change() as change:
+        for container_id in range(2, 8):
+            change.put(world.state.containers, container(container_id=container_id))
+    world.restart()
+    pauses: list[float] = []
+
+    world.control.note_history(pauses.append)
+
+    assert 0 == world.control._totals.due_count
+    assert 3 == len(pauses)
+    world.state.close()
