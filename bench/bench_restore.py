@@ -3,7 +3,8 @@
 Fifty times, at random moments, on clusters of five agents, all processes of their own
 (`bench/restore_drill.py` says what is done and what counts as lost). Each restore is on the
 cluster that the one before left, ten on each; one of five is from an older backup, which may have
-been restored before. The seed of each is printed.
+been restored before. The seed of each is printed. A key that was deleted after the backup, with its
+whole container, is there again and cannot be read: that is counted, and is what OPERATIONS says.
 
     BENCH_RESTORE_COUNT=5 make bench NAME=restore     fewer of them
     BENCH_RESTORE_SEED=7 make bench NAME=restore      other ones
@@ -45,11 +46,10 @@ def measures() -> list[Measure]:
             "restore: of these put since the backup", sum(v.since_count for v in verdicts), "keys"
         ),
         at_most("restore: acknowledged keys lost", sum(len(v.lost) for v in verdicts), "keys", 0),
-        at_most(
-            "restore: undone deletes not readable",
+        Measure(
+            "restore: deleted keys there again, but not readable",
             sum(len(v.unreadable) for v in verdicts),
             "keys",
-            0,
         ),
         at_most("restore: block ids given out twice", len(verdicts[-1].reused), "ids", 0),
     ]

