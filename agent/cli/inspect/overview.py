@@ -29,7 +29,7 @@ def containers_line(counts: scm_pb2.CountContainersResponse) -> str:
     if not counts.all:
         return "no containers yet"
     words = {
-        "without a whole one": counts.lost,
+        "without a whole replica": counts.lost,
         "whose replicas contradict each other": counts.contradict,
         "with damaged replicas": counts.unhealthy,
         "whose replicas differ": counts.differ,

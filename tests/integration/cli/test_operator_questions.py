@@ -24,6 +24,19 @@ QUESTION = re.compile(
     r"^### (.+[.?])\n\n```console\n\$ (suture .+)\n((?:.|\n)*?)^```", re.MULTILINE
 )
 QUESTIONS = QUESTION.findall((ROOT / "docs" / "OPERATIONS.md").read_text())
+SAYS = {
+    "May I switch this datanode off?": r"\Ayes: ",
+    "What if it never came back?": r"\Anothing would be lost",
+    "Empty this disk, so that it may be pulled.": r" is empty; it may be pulled",
+    "Have nothing new written to this disk.": r"\bread-only\b",
+    "Which keys are in this container?": r"\breport\.pdf\b",
+    "Where are the replicas of this container, and when was each read last?": r"\b(never|ago)\b",
+    "What was changed on the disks last night?": r"\b1\b",
+    "Does the control plane decide yet, and whom does it wait for?": r"\Asafe mode is off",
+    "Which containers are not well, and which keys are in them?": r"Container Summary Report",
+}
+"""What an answer must say in this cluster, whatever columns it has."""
+
 WITHOUT_SCM = {"config", "tls", "ozone"}
 OF_THE_LOST = (
     "suture scm backup",
@@ -94,6 +107,8 @@ def test_each_question_is_answered_by_its_command(
 
         assert code in {Exit.OK, Exit.TO_DO}, question
         assert words_of(header(shown)) <= words_of(said), f"{question}: {said}"
+        assert re.search(SAYS.get(question, ""), said), f"{question}: {said}"
+    assert SAYS.keys() <= {question for question, _, _ in QUESTIONS}
 
 
 def test_every_other_command_of_the_manuals_works(
