@@ -19,7 +19,7 @@ from agent.errors import Code, Refused, Unavailable
 from agent.salvage.blocks import Hole, Reader, matches
 from agent.salvage.inventory import Inventory, Wanted, take_inventory
 from agent.salvage.volumes import opened
-from agent.salvage.writing import existing, growing
+from agent.salvage.writing import existing, growing, sync
 from merkle.replica import ContainerId
 
 MARK: Final = "salvage.json"  # says what the directory is of
@@ -100,6 +100,7 @@ def salvage(
                     state = _one(inventory, wanted, to, summary, is_partial=is_partial)
                     lines.write(json.dumps({**asdict(wanted), "state": state}).encode() + b"\n")
                     told.done(wanted.size_bytes)
+            sync(to)
         except OSError as error:
             raise Unavailable(
                 Code.IO_EXCEPTION,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from agent.errors import Code, Refused
+from agent.store.files.durable import sync_file_system
 
 GROWING: Final = "%!"  # behind a name: no key's path ends so
 MODE: Final = 0o640
@@ -31,12 +32,19 @@ def growing(root: Path, relative: str) -> Iterator[IO[bytes]]:
     try:
         with os.fdopen(os.open(draft, flags, MODE), "wb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
         draft.rename(path)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def sync(root: Path) -> None:
+    """Have all files on the medium. One that a crash cuts off before is told by its bytes."""
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sync_file_system(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -94,8 +94,10 @@ class Recovery:
             end_id = since.end_container_id or state.counters["next_container_id"]
             asked.update(since.unfinished, self._made_between(since, end_id))
         if state.restored is not None:
-            needed = state.keys.last_bcsids().keys() - asked
-            asked.update(c for c in needed if self._has_other_deleted(c))
+            needed = sorted(state.keys.last_bcsids().keys() - asked)
+            owner, rows = state.replicas.owned(needed)
+            buried = np.unique(owner[rows["tombstone_count"] > 0])
+            asked.update(c for c in (needed[i] for i in buried) if self._has_other_deleted(c))
         ids = (c for c in asked if state.forgotten.get(c) is None)
         return ToRecover(state.restored, missing if state.restored else (), tuple(sorted(ids)))
 

@@ -139,6 +139,19 @@ class TestSafeMode:
         recover(world, is_end=True, is_forced=True)
         assert world.state.restored is None
 
+    def test_without_any_key_there_is_nothing_to_look_into(self, tmp_path: Path) -> None:
+        """
+        A backup of the first minute ends as well.
+        """
+        world = ScmWorld(tmp_path / "young")
+        world.state.close()
+        begin_anew(tmp_path / "young" / "state", taken_at_ms=TAKEN_MS - 1, now_ms=TAKEN_MS)
+        world.start()
+        with world.running():
+            assert () == world.control.to_recover().container_ids
+            recover(world, is_end=True)
+            assert world.state.restored is None
+
     def test_what_was_being_written_is_closed(self, world: ScmWorld) -> None:
         """
         No writer is promised a block in a container that others may have gone on with.
