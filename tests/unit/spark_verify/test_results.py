@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -9,6 +10,9 @@ import pytest
 from spark_verify.errors import SnapshotRefused
 from spark_verify.pipeline import _check_counts
 from spark_verify.places import Place
+from spark_verify.report.views import views
+from spark_verify.results import RESULTS
+from spark_verify.runs import run_of, table_of
 from spark_verify.snapshot.manifest import Manifest
 from spark_verify.tasks.tables import sweep, write
 from spark_verify.tasks.tallies import Tallies
@@ -29,6 +33,26 @@ def test_a_task_that_is_done_twice_leaves_one_file(tmp_path: Path) -> None:
 
     assert ["part-00007.parquet"] == [path.name for path in (tmp_path / "health").iterdir()]
     assert TABLE == pq.read_table(tmp_path / "health")
+
+
+def test_sql_sees_no_half_run(tmp_path: Path) -> None:
+    """
+    Nor does it take the name of a run for a number.
+    """
+    out = Place.of(tmp_path)
+    for name in ("001", "002"):
+        for table in RESULTS:
+            rows = [dict.fromkeys(RESULTS[table].schema.names)]
+            run = table_of(run_of(out, name), table)
+            write(pa.Table.from_pylist(rows, schema=RESULTS[table].schema), run, "00000")
+    table_of(run_of(out, "002"), "runs").remove()
+
+    with duckdb.connect() as connection:
+        for statement in views(out, "duckdb"):
+            connection.execute(statement)
+        for table in RESULTS:
+            found = connection.execute(f"SELECT run_id FROM {table}").fetchall()  # noqa: S608
+            assert [("001",)] == found, table
 
 
 @pytest.mark.parametrize("shown", [(1, 3, 0), (2, 3, 0), (2, 2, 1)])

@@ -11,12 +11,14 @@ import pytest
 
 from health.rules import Rules
 from spark_verify.errors import RunConflict
+from spark_verify.places import Place
 from spark_verify.rows import RESULT_VERSION
 from spark_verify.runs import (
     PACKAGES,
     code_checksum,
     finished,
     inputs_of,
+    remove_left,
     run_id_of,
     work_directory,
 )
@@ -192,6 +194,24 @@ class TestWork:
         with work_directory(tmp_path, "r") as work:
             assert list(work.iterdir()) == []
         assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_of_a_run_that_never_ended_go(tmp_path: Path) -> None:
+    """
+    Those of a finished one stay, and of one that another process is about to finish.
+    """
+    for name in ("dead", "done", "moves"):
+        place = tmp_path / "health" / f"run_id={name}"
+        place.mkdir(parents=True)
+        (place / "part-00000.parquet").touch()
+    kept(tmp_path / "run_id=done", {})
+
+    with work_directory(tmp_path, "moves"):
+        remove_left(Place.of(tmp_path))
+
+    assert ["run_id=done", "run_id=moves"] == sorted(
+        path.name for path in (tmp_path / "health").iterdir()
+    )
 
 
 def test_every_source_that_a_result_follows_from_is_asked() -> None:
