@@ -13,10 +13,11 @@ import sys
 import sysconfig
 import urllib.request
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import pyspark
@@ -101,10 +102,10 @@ class SparkCluster:
             "PYSPARK_DRIVER_PYTHON": sys.executable,
         }
 
-    def settings(self, log: Path) -> list[str]:
+    def settings(self, log: Path, more: Mapping[str, str] = MappingProxyType({})) -> list[str]:
         """Return the settings of a client, whose events are logged in a new directory."""
         log.mkdir(parents=True)
-        given = SETTINGS | {"spark.eventLog.dir": log.as_uri()}
+        given = SETTINGS | {"spark.eventLog.dir": log.as_uri()} | dict(more)
         return [word for name, value in given.items() for word in ("--conf", f"{name}={value}")]
 
     def _start(self, log: str, *command: str) -> None:
