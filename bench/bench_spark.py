@@ -115,10 +115,13 @@ def _small(step: str, snapshot: Path, run: Run) -> list[Measure]:
 
 
 def _suspects(step: str, _snapshot: Path, run: Run) -> list[Measure]:
-    distinct = "SELECT count(DISTINCT container_id) FROM '$table/*.parquet'"
-    (count,) = _row(distinct, table=run.table("replica_class"))
+    (count,) = _row(
+        "SELECT count(*) FROM '$table/*.parquet' "
+        "WHERE flags <> 0 OR checksum_class LIKE 'MISMATCH%'",
+        table=run.table("health"),
+    )
     return [
-        at_least(f"spark_{step}_judged", count, "containers", SUSPECTS_MIN),
+        at_least(f"spark_{step}_told", count, "containers", SUSPECTS_MIN),
         at_most(f"spark_{step}", run.seconds, "s", SUSPECTS_S_MAX, compared_with="whole process"),
     ]
 
