@@ -9,6 +9,14 @@ from tests.support.java import skip_without_java
 from tests.support.object_store import give_credentials
 
 
+@pytest.fixture(scope="session", autouse=True)
+def spark_local_dirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Have every process of Spark keep its files where they go with the tests': some are killed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_LOCAL_DIRS", str(tmp_path_factory.mktemp("spark-local")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[object]:
     """A session on two cores with four shuffle partitions."""

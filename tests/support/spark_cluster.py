@@ -98,6 +98,7 @@ class SparkCluster:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYTHON"))}
         return kept | {
             "SPARK_HOME": str(home()),
+            "SPARK_LOCAL_DIRS": str(self.directory),  # killed, nobody removes what is there
             "PYSPARK_PYTHON": str(self.python),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
         }
