@@ -19,7 +19,7 @@ from scm.cluster.safemode import SafeMode
 from scm.replication.batches import Batches
 from scm.state.facts import Container, Health, OpState
 
-PAGE: Final = 5_000  # containers that are copied while the lock is held, some 20 ms
+PAGE: Final = 2_000  # containers that are copied while the lock is held, some 20 ms
 TRIES: Final = 3
 NEVER_DEAD: Final = frozenset({OpState.IN_MAINTENANCE, OpState.ENTERING_MAINTENANCE})
 """States in which a silent datanode is waited for."""

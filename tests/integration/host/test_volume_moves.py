@@ -251,6 +251,19 @@ class TestDamage:
         assert before["a"] == host.on("a")
         assert -1 == progress.eta_s(1, host.moves.now_s())
 
+    def test_a_volume_that_is_not_empty_is_not_called_so(self, host: Host) -> None:
+        """
+        Whoever says that it is done: the store looks, and says what is left.
+        """
+        before = host.fill()
+        volume_id = host.id_of("a")
+        host.store.set_service(volume_id, Mode.RETIRING)
+
+        why = host.store.end_retirement(volume_id)
+
+        assert f"{len(before['a'])} replicas are left" in why
+        assert Mode.RETIRING is host.store.service(volume_id).mode
+
     def test_a_copy_that_was_not_read_does_not_stand_in(self, host: Host) -> None:
         """
         The store itself refuses to let the old one go.
