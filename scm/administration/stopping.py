@@ -3,9 +3,9 @@
     batch ──as it is──────────► who serves: for certain, and at best
       └──the same, changed────► health.judge: what lacks, in which health
 
-A pending copy is taken to fail and a pending delete to succeed. A replica serves for certain if its
-datanode answers and has named all it holds, nothing speaks against it, and it has every commit that
-a client was told of; at best it serves unless its datanode is dead. Where the two disagree nobody
+A pending copy is taken to fail. A replica serves for certain if its datanode answers and has named
+all it holds, nothing speaks against it, it is not to be deleted, and it has every commit that a
+client was told of; at best it serves unless its datanode is dead. Where the two disagree nobody
 can tell, and that is an answer of its own.
 """
 
@@ -146,10 +146,10 @@ def serving(found: Diagnosis) -> tuple[Bools, Bools]:
     seen = found.view
     replicas, containers = seen.batch.replicas, seen.batch.containers
     is_silent = seen.batch.nodes.health[replicas.node] == NodeHealth.STALE
-    at_best = seen.is_present & (seen.is_reachable | is_silent) & ~seen.is_leaving
+    at_best = seen.is_present & (seen.is_reachable | is_silent)
     is_settled = seen.of_container(containers.state == State.CLOSED)
     has_all = is_settled | (replicas.bcsid >= seen.of_container(containers.acknowledged_id))
-    certain = at_best & seen.is_reachable & ~seen.is_bad & seen.is_confirmed
+    certain = at_best & seen.is_reachable & ~seen.is_bad & seen.is_confirmed & ~seen.is_leaving
     return at_best, certain & has_all & (found.doubts == Doubt.NONE)
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from merkle.replica import ReplicaState
 from scm.administration.foresight import Foreseen, Question
 from scm.administration.stopping import Answer
+from scm.state.facts import Kind
 from scm.state.options import ScmOptions
 from tests.support.scm_world import ScmWorld, confirm, container, replica
 from tests.support.stores import private_directory
@@ -37,14 +38,22 @@ class World:
     silent: frozenset[str]
     dead: frozenset[str]
 
-    def serving(self, number: int, off: frozenset[str], *, certain: bool) -> bool:
+    def serving(
+        self,
+        number: int,
+        off: frozenset[str],
+        *,
+        certain: bool,
+        deleted: frozenset[tuple[int, str]] = frozenset(),
+    ) -> bool:
         """Whether a container can be read with these off: surely, or if all goes well."""
         scheme, replicas = self.containers[number - 1]
         gone = off | self.dead | (self.silent if certain else frozenset())
         indexes = {
             held.index
             for held in replicas
-            if held.node not in gone and (held.kind == "whole" or not certain)
+            if held.node not in gone
+            and (not certain or (held.kind == "whole" and (number, held.node) not in deleted))
         }
         return len(indexes) >= SCHEMES[scheme][1]
 
@@ -69,8 +78,9 @@ def worlds(draw: st.DrawFn) -> World:
     return World(tuple(containers), silent, dead)
 
 
-def asked(world: World, off: frozenset[str]) -> Foreseen:
-    """Build the cluster, let the silent be silent and the dead dead, and ask."""
+def asked(world: World, off: frozenset[str]) -> tuple[Foreseen, frozenset[tuple[int, str]]]:
+    """Build the cluster, let the silent be silent and the dead dead, and ask; return also which
+    replicas the control plane has ordered deleted meanwhile."""
     with private_directory() as path, ScmWorld(path, options=OPTIONS).running() as made:
         made.join(*NODES)
         with made.state.change() as change:
@@ -100,7 +110,12 @@ def asked(world: World, off: frozenset[str]) -> Foreseen:
         made.keep_alive(*sorted(world.silent))
         made.clock.advance_s(12)
         made.keep_alive(*sorted(set(NODES) - world.silent - world.dead))
-        return made.control.foresee(Question(tuple(sorted(off))))
+        deleted = {
+            (command.container_id, command.datanode_id)
+            for command in made.state.commands.values()
+            if command.kind is Kind.DELETE
+        }
+        return made.control.foresee(Question(tuple(sorted(off)))), frozenset(deleted)
 
 
 @settings(max_examples=150, deadline=None)
@@ -110,12 +125,12 @@ def test_a_yes_is_never_false_and_a_no_is_exact(world: World, off: frozenset[str
     Yes: what can be read now can surely be read afterwards. What is named as unreadable can be read
     now and by no luck afterwards; and all of that is named.
     """
-    found = asked(world, off)
+    found, deleted = asked(world, off)
     numbers = range(1, len(world.containers) + 1)
 
     now = {n for n in numbers if world.serving(n, frozenset(), certain=False)}
     left = {n for n in numbers if world.serving(n, off, certain=False)}
-    surely = {n for n in numbers if world.serving(n, off, certain=True)}
+    surely = {n for n in numbers if world.serving(n, off, certain=True, deleted=deleted)}
     touched = {
         n for n in numbers if any(h.node in off - world.dead for h in world.containers[n - 1][1])
     }

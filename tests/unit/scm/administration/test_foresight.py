@@ -255,9 +255,9 @@ class TestMayStop:
 
         assert Answer.YES is may_stop(world, *nodes).answer
 
-    def test_a_pending_delete_is_taken_to_succeed_and_a_copy_to_fail(self, world: ScmWorld) -> None:
+    def test_what_is_to_be_deleted_or_still_to_come_is_not_relied_on(self, world: ScmWorld) -> None:
         """
-        A replica that is being removed is not relied on, nor one that is on its way.
+        A replica that is being removed may be gone, or stay; one that is on its way is not there.
         """
         hold(world, 1, "dn1", "dn2")
         copy = replace(pending(2, Kind.REPLICATE, container_id=1, node="dn1"), target_id="dn3")
@@ -265,7 +265,8 @@ class TestMayStop:
             change.put(world.state.commands, pending(1, Kind.DELETE, container_id=1, node="dn2"))
             change.put(world.state.commands, copy)
 
-        assert Answer.NO is may_stop(world, "dn1").answer
+        assert Answer.UNKNOWN is may_stop(world, "dn1").answer
+        assert Answer.NO is may_stop(world, "dn1", "dn2").answer
 
     def test_what_cannot_be_read_anyhow_is_counted_apart(self, world: ScmWorld) -> None:
         """
