@@ -41,6 +41,12 @@ class CommandLine:
         """Poll a condition of the cluster until it holds."""
         wait_until(condition)
 
+    def status_when_well(self) -> str:
+        """Return what `status` shows once nothing is wrong: what a test before left behind, such as
+        a put that was interrupted on some replicas only, is healed in a few seconds."""
+        self.wait_until(lambda: run(["status", "--json", "--scm", self.scm]) == Exit.OK)
+        return self("status")
+
     def wait_until_reported(self, container_id: int, replica_count: int = 3) -> dict[str, Any]:
         """Wait until the control plane knows of all replicas: the report of a new one takes a
         moment. Return the container as it sees it."""

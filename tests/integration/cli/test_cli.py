@@ -394,7 +394,7 @@ class TestReplicas:
         assert "root" in suture("tree", str(container_id), "--chunks")
         assert "EQUAL" in suture("diff", str(container_id))
         assert "nothing is wrong here" in suture("explain", str(container_id))
-        assert "equal and whole on all replicas" in suture("status")
+        assert "equal and whole on all replicas" in suture.status_when_well()
         assert "people/files/file0" in suture("ls", "people/")
 
     def test_an_unknown_datanode_is_refused_and_never_equal(
@@ -434,7 +434,7 @@ class TestReplicas:
         datanode in front.
         """
         node = suture.json("scm", "nodes")[0]
-        wide = suture("status")
+        wide = suture.status_when_well()
         monkeypatch.setattr(people, "_width", 80)
 
         narrow = suture("status")
