@@ -1,8 +1,16 @@
 """Run the benchmarks: `python -m bench [NAME ...]`, or `--list` to see their names.
 
-A benchmark is a module `bench/bench_<name>.py` with `measures() -> list[Measure]`. Prints one line
-a measure and writes the same to bench/out/results.json. Exit code 1 when a bound does not hold or
-a benchmark fails, 2 when a name is unknown.
+A benchmark is a module `bench/<folder>/bench_<name>.py` with `measures() -> list[Measure]`. Prints
+one line a measure and writes the same to bench/out/results.json. Exit code 1 when a bound does not
+hold or a benchmark fails, 2 when a name is unknown.
+
+    scans         trees, scans, and what they cost the clients beside them
+    clients       put, get, and what calls cost
+    repairs       copies, reconciles, erasure coding
+    control       the control plane: its judge, its reports, its page
+    promises      faults, lies, outages and restores: what is kept through them
+    verification  the job with Spark
+    ozone         volumes of Apache Ozone
 """
 
 import argparse
@@ -46,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def names() -> list[str]:
     """Return the names of all benchmarks, in order."""
-    return sorted(path.stem.removeprefix(PREFIX) for path in FOLDER.glob(f"{PREFIX}*.py"))
+    return sorted(path.stem.removeprefix(PREFIX) for path in FOLDER.glob(f"*/{PREFIX}*.py"))
 
 
 def plain(name: str) -> str:
@@ -76,10 +84,11 @@ def run(chosen: Sequence[str]) -> int:
 
 def measures_of(name: str) -> Iterator[Measure]:
     """Run one benchmark in its own process."""
+    (path,) = FOLDER.glob(f"*/{PREFIX}{name}.py")
     with tempfile.TemporaryDirectory(prefix="suture-bench-") as scratch:
         result = Path(scratch) / "measures.json"
         subprocess.run(
-            [sys.executable, "-m", "bench.child", PREFIX + name, str(result)],
+            [sys.executable, "-m", "bench.child", f"{path.parent.name}.{path.stem}", str(result)],
             check=True,
             cwd=FOLDER.parent,
             timeout=BENCH_TIMEOUT_S,

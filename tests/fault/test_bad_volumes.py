@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.bad_volumes import SERVED_MAX_S, FourVolumes, Outcome
-from tests.support.eio_disk import why_not
-from tests.support.stores import private_directory
-from tests.support.volume_faults import Case, Kind, Place, cases
+from tests.support.faults.bad_volumes import SERVED_MAX_S, FourVolumes, Outcome
+from tests.support.faults.eio_disk import why_not
+from tests.support.faults.volume_faults import Case, Kind, Place, cases
+from tests.support.storage.stores import private_directory
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 

@@ -14,7 +14,7 @@ from agent.rpc.calls.peer import Peer
 from merkle.replica import BlockId, ContainerId
 from scanner.finding import Fault, Verdict
 from tests.support.command_line import CommandLine
-from tests.support.nursery import forked
+from tests.support.faults.nursery import forked
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 

@@ -18,9 +18,9 @@ from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire import codec, newblocks
 from agent.store.recovery.fsck import fsck
 from merkle.replica import BlockData, BlockId, ContainerId
-from tests.support.scripted_scm import ScriptedScm
-from tests.support.three_replicas import ThreeReplicas, chunk_of, content
-from tests.support.victim import Zygote, write_config
+from tests.support.control.scripted_scm import ScriptedScm
+from tests.support.faults.victim import Zygote, write_config
+from tests.support.storage.three_replicas import ThreeReplicas, chunk_of, content
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 

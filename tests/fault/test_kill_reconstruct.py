@@ -27,9 +27,15 @@ from agent.store.options import StoreOptions
 from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ReplicaState
-from tests.support.ec_cluster import CONTAINER, EcCluster, ec_cluster, shard_block, write_shard
-from tests.support.scripted_scm import CLUSTER_ID, ScriptedScm
-from tests.support.victim import Zygote, write_config
+from tests.support.control.scripted_scm import CLUSTER_ID, ScriptedScm
+from tests.support.faults.victim import Zygote, write_config
+from tests.support.storage.ec_cluster import (
+    CONTAINER,
+    EcCluster,
+    ec_cluster,
+    shard_block,
+    write_shard,
+)
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 

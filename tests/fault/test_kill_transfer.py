@@ -31,9 +31,9 @@ from agent.transfer.parts import Part
 from agent.transfer.replicate import Replicator
 from merkle.checksum import Algorithm
 from merkle.replica import ContainerId
-from tests.support.scripted_scm import CLUSTER_ID, ScriptedScm
-from tests.support.three_replicas import ThreeReplicas
-from tests.support.victim import Zygote, write_config
+from tests.support.control.scripted_scm import CLUSTER_ID, ScriptedScm
+from tests.support.faults.victim import Zygote, write_config
+from tests.support.storage.three_replicas import ThreeReplicas
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 

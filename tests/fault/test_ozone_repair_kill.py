@@ -15,12 +15,19 @@ import pytest
 
 from agent.cli.terminal.exits import Exit
 from ozone.wire.datanode_messages import Command
-from tests.support import ozone_victim as victim
-from tests.support.nursery import Child
-from tests.support.ozone_repairs import damaged_volume, peers_of
-from tests.support.ozone_victim import SCENARIOS, WHOLE, file_of, installer, old_bytes, prepare
-from tests.support.ozone_volumes import ROOT, golden
-from tests.support.stores import private_directory
+from tests.support.faults.nursery import Child
+from tests.support.ozone import ozone_victim as victim
+from tests.support.ozone.ozone_repairs import damaged_volume, peers_of
+from tests.support.ozone.ozone_victim import (
+    SCENARIOS,
+    WHOLE,
+    file_of,
+    installer,
+    old_bytes,
+    prepare,
+)
+from tests.support.ozone.ozone_volumes import ROOT, golden
+from tests.support.storage.stores import private_directory
 
 pytestmark = pytest.mark.fault
 
@@ -33,7 +40,7 @@ class Victims:
     """The process that forks children and reports their deaths."""
 
     def __init__(self) -> None:
-        self._process = Child("tests.support.ozone_victim", stdin=True, stderr=sys.__stderr__)
+        self._process = Child("tests.support.ozone.ozone_victim", stdin=True, stderr=sys.__stderr__)
 
     def run(self, path: Path, scenario: str, kill_at: int, *, tear: bool) -> dict[str, Any]:
         """Repair in a child that dies before step `kill_at`."""

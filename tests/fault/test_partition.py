@@ -20,11 +20,11 @@ from agent.reconstruct.coordinator import Coordinator
 from agent.rpc.calls.peer import Peer, Timeouts
 from agent.runtime.clock import SystemClock
 from merkle.replica import ReplicaState
-from tests.support.bad_line import BadLine
-from tests.support.datanodes import Datanode
-from tests.support.ec_cluster import CONTAINER as EC_CONTAINER
-from tests.support.ec_cluster import EcCluster, ec_cluster
-from tests.support.stored_replica import CONTAINER
+from tests.support.faults.bad_line import BadLine
+from tests.support.storage.datanodes import Datanode
+from tests.support.storage.ec_cluster import CONTAINER as EC_CONTAINER
+from tests.support.storage.ec_cluster import EcCluster, ec_cluster
+from tests.support.storage.stored_replica import CONTAINER
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 

@@ -16,11 +16,11 @@ from agent.demo.cluster import Process
 from agent.rpc.v1 import scm_pb2
 from agent.store.recovery.fsck import fsck
 from merkle.replica import ContainerId, ReplicaState
-from tests.support.bad_line import BadLine
-from tests.support.nursery import forked
-from tests.support.scripted_scm import ScriptedScm
-from tests.support.stored_replica import CLUSTER, StoredReplica
-from tests.support.victim import write_config
+from tests.support.control.scripted_scm import ScriptedScm
+from tests.support.faults.bad_line import BadLine
+from tests.support.faults.nursery import forked
+from tests.support.faults.victim import write_config
+from tests.support.storage.stored_replica import CLUSTER, StoredReplica
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 

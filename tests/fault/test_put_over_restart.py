@@ -12,7 +12,7 @@ from agent.client.writer import Source, Stored
 from agent.demo.cluster import Cluster
 from agent.errors import Code, SutureError, Unavailable
 from agent.rpc.v1 import scm_pb2
-from tests.support.nursery import forked
+from tests.support.faults.nursery import forked
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.restore_drill import Drill
-from tests.support.nursery import forked
+from bench.promises.restore_drill import Drill
+from tests.support.faults.nursery import forked
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scanner.finding import Verdict
-from tests.support.flips import (
+from tests.support.faults.flips import (
     flip_in_memory,
     flip_in_system_calls,
     flip_on_disk,

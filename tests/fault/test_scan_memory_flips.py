@@ -13,7 +13,7 @@ from merkle.replica import ChecksumType
 from merkle.witness import witness_checksums
 from scanner.finding import Verdict
 from scanner.judge import Windows, Witnesses
-from tests.support.replica_reader import (
+from tests.support.storage.replica_reader import (
     Alter,
     AlteredReader,
     MemoryReader,

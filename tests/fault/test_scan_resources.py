@@ -10,7 +10,7 @@ import pytest
 
 from agent.errors import Code, Unavailable
 from merkle.replica import ReplicaState
-from tests.support.stored_replica import CONTAINER, StoredReplica, opened
+from tests.support.storage.stored_replica import CONTAINER, StoredReplica, opened
 
 pytestmark = pytest.mark.fault
 

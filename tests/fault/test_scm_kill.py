@@ -10,8 +10,8 @@ import grpc
 import pytest
 
 from agent.rpc.v1 import container_pb2, scm_pb2
-from tests.support.fake_datanode import FakeDatanode, report
-from tests.support.scm_process import ScmProcess, spawn
+from tests.support.control.fake_datanode import FakeDatanode, report
+from tests.support.control.scm_process import ScmProcess, spawn
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 

@@ -16,8 +16,8 @@ from agent.runtime.clock import SystemClock
 from agent.runtime.loop import Loop
 from agent.store.volumes.nodestate import NodeState
 from merkle.replica import ContainerId
-from tests.support.fake_datanode import report
-from tests.support.scm_process import ScmProcess
+from tests.support.control.fake_datanode import report
+from tests.support.control.scm_process import ScmProcess
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 

@@ -15,7 +15,14 @@ from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import Bcsid, BlockData, BlockId, ContainerId
 from scanner.finding import Fault
-from tests.support.stores import chunk_of, closed_replica, content, damage, open_store, write_block
+from tests.support.storage.stores import (
+    chunk_of,
+    closed_replica,
+    content,
+    damage,
+    open_store,
+    write_block,
+)
 
 pytestmark = pytest.mark.fault
 

@@ -22,8 +22,8 @@ from agent.store.recovery.fsck import Problem, fsck
 from agent.store.replica.descriptor import read_descriptor
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId, ReplicaState
-from tests.support.nursery import Child
-from tests.support.store_victim import (
+from tests.support.faults.nursery import Child
+from tests.support.faults.store_victim import (
     ARRIVED,
     BATCHES,
     BLOCKED,
@@ -47,7 +47,7 @@ from tests.support.store_victim import (
     open_packing,
     prepare,
 )
-from tests.support.stores import CHUNK_BYTES, content, private_directory
+from tests.support.storage.stores import CHUNK_BYTES, content, private_directory
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
@@ -59,7 +59,8 @@ class Victims:
     """The process that forks children and reports their deaths."""
 
     def __init__(self) -> None:
-        self._process = Child("tests.support.store_victim", stdin=True, stderr=sys.__stderr__)
+        victim = "tests.support.faults.store_victim"
+        self._process = Child(victim, stdin=True, stderr=sys.__stderr__)
 
     def __enter__(self) -> Self:
         return self
@@ -425,7 +426,8 @@ def test_commands_are_killed_at_more_than_fifty_lasting_steps(
     victims: Victims, prepared: Path
 ) -> None:
     """
-    Import, delete, deleteBlocks and close: `python -m tests.support.store_victim count` shows them.
+    Import, delete, deleteBlocks and close; `python -m tests.support.faults.store_victim count`
+    shows them.
     """
     points = [
         step

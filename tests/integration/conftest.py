@@ -12,8 +12,8 @@ from typing import Final
 import pytest
 
 from agent.demo.cluster import Cluster
-from tests.support.nursery import forked
-from tests.support.stores import private_directory
+from tests.support.faults.nursery import forked
+from tests.support.storage.stores import private_directory
 
 ON_DISK: Final = {
     "test_file_writer",

@@ -14,8 +14,8 @@ from agent.cli.setup.demo import Steps
 from agent.demo.harm import BLOCK_BYTES_MIN, BLOCKS_MIN
 from agent.demo.story import collect, lanes_for
 from agent.errors import Refused
-from tests.support.java import skip_without_java
-from tests.support.three_replicas import content
+from tests.support.storage.three_replicas import content
+from tests.support.verification.java import skip_without_java
 
 pytestmark = [pytest.mark.slow, pytest.mark.fault, pytest.mark.spark]
 

@@ -32,11 +32,11 @@ def measures():
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A tree with the real harness and three benchmarks: one fine, one short, one broken."""
-    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "some").mkdir(parents=True)
     for name in HARNESS:
         shutil.copy(ROOT / "bench" / name, tmp_path / "bench")
     for name, source in (("fine", FINE), ("short", SHORT), ("broken", BROKEN)):
-        (tmp_path / "bench" / f"bench_{name}.py").write_text(source)
+        (tmp_path / "bench" / "some" / f"bench_{name}.py").write_text(source)
     return tmp_path
 
 

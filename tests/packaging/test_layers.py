@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tidy import PRODUCT_PACKAGES
+from tests.support.packaging.tidy import PRODUCT_PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 LINT_IMPORTS = Path(sys.executable).with_name("lint-imports")

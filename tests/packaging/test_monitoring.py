@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.monitoring import FOLDER, METRIC, expressions, rules, without_suffix
+from tests.support.packaging.monitoring import FOLDER, METRIC, expressions, rules, without_suffix
 
 ROOT = Path(__file__).resolve().parents[2]
 OPERATIONS = (ROOT / "docs" / "OPERATIONS.md").read_text()

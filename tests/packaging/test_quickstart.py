@@ -6,7 +6,7 @@ import socket
 import subprocess
 from pathlib import Path
 
-from tests.support.commands import BIN
+from tests.support.packaging.commands import BIN
 
 ROOT = Path(__file__).resolve().parents[2]
 PORT = "127.0.0.1:9860"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import tidy
+from tests.support.packaging import tidy
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -163,7 +163,7 @@ def test_the_whole_repository_is_read(repository: tidy.Tree) -> None:
         ".ci/run",
         "pyproject.toml",
         "merkle/replica.py",
-        "tests/support/tidy.py",
+        "tests/support/packaging/tidy.py",
     }
 
     assert expected <= repository.texts.keys()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.config.options import AgentConfig
-from tests.support.commands import BIN, faults_of
+from tests.support.packaging.commands import BIN, faults_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "systemd"
 SERVICES = sorted(FOLDER.glob("*.service"))

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tests.support.vectors import vectors
+from tests.support.verification.vectors import vectors
 
 TESTS = Path(__file__).resolve().parents[1]
 GIVEN = (

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tidy import PRODUCT_PACKAGES, read_repository
-from tests.support.wheel import built_wheel
+from tests.support.packaging.tidy import PRODUCT_PACKAGES, read_repository
+from tests.support.packaging.wheel import built_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -16,7 +16,7 @@ from scanner import verify
 from scanner.finding import Verdict
 from scanner.outcome import ScanOutcome
 from scanner.rows.batch import runs_and_alike
-from tests.support.replica_reader import (
+from tests.support.storage.replica_reader import (
     AlteredReader,
     MemoryReader,
     MemoryReplica,

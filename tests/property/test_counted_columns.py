@@ -11,7 +11,7 @@ from merkle.tree import Summary
 from scm.edge.totals import flags_of, flags_of_all
 from scm.state.facts import Container, ContainerState, Replica
 from scm.state.replica_table import ReplicaTable
-from tests.support.scm_world import container, replica
+from tests.support.control.scm_world import container, replica
 
 NODES = ("dn-a", "dn-b", "dn-c", "dn-d")
 FEW = st.integers(1, 2)

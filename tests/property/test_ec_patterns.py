@@ -7,7 +7,7 @@ import pytest
 from agent.ec.codec import rebuild
 from agent.ec.scheme import Scheme
 from agent.errors import Refused
-from tests.support.ec_groups import SMALL_SCHEMES, encoded_group, lengths_bytes
+from tests.support.storage.ec_groups import SMALL_SCHEMES, encoded_group, lengths_bytes
 
 
 @pytest.mark.parametrize("scheme", SMALL_SCHEMES, ids=str)

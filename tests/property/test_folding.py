@@ -11,8 +11,8 @@ from merkle.checksum import Algorithm
 from merkle.replica import BlockData
 from merkle.tree import Tree
 from scanner.rows.batch import SimpleRun, runs
-from tests.support.tree_strategies import ALGORITHMS, blocks, trees
-from tests.support.trees import rows_of
+from tests.support.storage.tree_strategies import ALGORITHMS, blocks, trees
+from tests.support.storage.trees import rows_of
 
 
 @settings(max_examples=90, deadline=None)

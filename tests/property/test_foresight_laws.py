@@ -13,8 +13,8 @@ from scm.administration.foresight import Foreseen, Question
 from scm.administration.stopping import Answer
 from scm.state.facts import Kind
 from scm.state.options import ScmOptions
-from tests.support.scm_world import ScmWorld, confirm, container, replica
-from tests.support.stores import private_directory
+from tests.support.control.scm_world import ScmWorld, confirm, container, replica
+from tests.support.storage.stores import private_directory
 
 NODES = ("dn1", "dn2", "dn3", "dn4")
 OPTIONS = ScmOptions(stale_after_ms=10_000, dead_after_ms=60_000)

@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from health.words import Health
-from tests.support.classifier import Case, Opinion, classify
-from tests.support.judged import judged
-from tests.support.random_clusters import random_cluster
-from tests.support.snapshots import OpRow, ReplicaRow, SnapshotRows
+from tests.support.verification.classifier import Case, Opinion, classify
+from tests.support.verification.judged import judged
+from tests.support.verification.random_clusters import random_cluster
+from tests.support.verification.snapshots import OpRow, ReplicaRow, SnapshotRows
 
 CONTAINERS = int(os.environ.get("SUTURE_JUDGED_CONTAINERS", "8000"))
 """Of one seeded cluster; CONTRIBUTING.md says how to try many more."""

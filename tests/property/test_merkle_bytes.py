@@ -10,8 +10,8 @@ from merkle.codec import Damaged, decode_tree, encode_tree
 from merkle.replica import BlockData, ChecksumType
 from merkle.tree import build_from_rows
 from merkle.witness import witness_checksums
-from tests.support.tree_strategies import ALGORITHMS, WINDOW_BYTES, blocks, trees
-from tests.support.trees import CONTAINER, rows_of
+from tests.support.storage.tree_strategies import ALGORITHMS, WINDOW_BYTES, blocks, trees
+from tests.support.storage.trees import CONTAINER, rows_of
 
 laws = settings(max_examples=90, deadline=None)
 FLIPS = st.integers(1, 255)

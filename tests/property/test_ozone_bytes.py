@@ -17,7 +17,7 @@ from ozone.disk.layout import find_volume, number_of, read_properties
 from ozone.disk.messages import BLOCK_DATA, CHECKSUM_INFO
 from ozone.disk.treefile import decode_tree
 from ozone.disk.unknown import Unknown
-from tests.support.ozone_volumes import chunk_message, descriptor_text, golden, lines
+from tests.support.ozone.ozone_volumes import chunk_message, descriptor_text, golden, lines
 
 HERE, BLOCK = ContainerId(1), BlockId(117883640217600003)
 

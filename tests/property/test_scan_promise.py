@@ -4,7 +4,7 @@ import pytest
 
 from merkle.replica import ContainerId
 from scanner.schedule import PERIOD_SHARE, Candidate, Schedule, phase_of
-from tests.support.scan_simulation import DAY_MS, HOUR_MS, SimulatedVolume
+from tests.support.simulation.scan_simulation import DAY_MS, HOUR_MS, SimulatedVolume
 
 WEEK_S = 7 * 86_400
 WEEK_MS = WEEK_S * 1000

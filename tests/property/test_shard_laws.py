@@ -17,8 +17,8 @@ from scm.replication.shards import (
     whole_count,
 )
 from scm.state.facts import Health, OpState
-from tests.support.judged_case import victims
-from tests.support.scm_world import container, replica, summary
+from tests.support.control.judged_case import victims
+from tests.support.control.scm_world import container, replica, summary
 
 DATA_COUNT, TOTAL = 3, 5
 STATES = (

@@ -5,7 +5,7 @@ from itertools import permutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench import reference_tree
+from bench.scans import reference_tree
 from merkle.checksum import Algorithm, block_checksum, container_checksum, leaf_checksum
 from merkle.diff import (
     REPAIRED_KINDS,
@@ -23,8 +23,8 @@ from merkle.diff import (
 )
 from merkle.replica import BlockData
 from merkle.tree import Tree, build_from_rows
-from tests.support.tree_model import apply_divergence, bury, merge
-from tests.support.tree_strategies import (
+from tests.support.storage.tree_model import apply_divergence, bury, merge
+from tests.support.storage.tree_strategies import (
     ALGORITHMS,
     BLOCK_IDS,
     CHECKSUMS,
@@ -33,7 +33,7 @@ from tests.support.tree_strategies import (
     estranged,
     trees,
 )
-from tests.support.trees import rows_of, tree_of
+from tests.support.storage.trees import rows_of, tree_of
 
 EXAMPLES = 90
 laws = settings(max_examples=EXAMPLES, deadline=None)  # the machine's mood is no law

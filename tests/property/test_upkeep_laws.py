@@ -10,7 +10,7 @@ from merkle.replica import ReplicaState
 from scm.administration.decommission import Request
 from scm.state.facts import OpState, Pending
 from scm.state.options import ScmOptions
-from tests.support.scm_world import ScmWorld, outcome, replica
+from tests.support.control.scm_world import ScmWorld, outcome, replica
 
 NODES = tuple(f"dn{i}" for i in range(6))
 RACKS = ("/r0", "/r1")

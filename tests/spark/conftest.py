@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from spark_verify.pipeline import HERE_ROWS
-from tests.support.java import skip_without_java
-from tests.support.object_store import give_credentials
+from tests.support.verification.java import skip_without_java
+from tests.support.verification.object_store import give_credentials
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -23,9 +23,9 @@ from scm.state.facts import Kind, Replica
 from scm.state.options import ScmOptions
 from spark_verify.pipeline import Request, verify
 from tests.support.command_line import CommandLine
-from tests.support.object_store import object_store, put
-from tests.support.scm_world import ScmWorld, replica
+from tests.support.control.scm_world import ScmWorld, replica
 from tests.support.terminal import Terminal
+from tests.support.verification.object_store import object_store, put
 
 pytestmark = pytest.mark.slow
 

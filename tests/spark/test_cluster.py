@@ -17,11 +17,12 @@ import pytest
 from spark_verify.pipeline import Request, Result, verify
 from spark_verify.places import Place
 from spark_verify.runs import table_of
-from tests.support.gated_store import OPEN, held
-from tests.support.java import skip_without_java
-from tests.support.object_store import give_credentials, object_store
-from tests.support.snapshots import NodeRow, container, gather
-from tests.support.spark_cluster import (
+from tests.support.packaging.wheel import built_wheel
+from tests.support.verification.gated_store import OPEN, held
+from tests.support.verification.java import skip_without_java
+from tests.support.verification.object_store import give_credentials, object_store
+from tests.support.verification.snapshots import NodeRow, container, gather
+from tests.support.verification.spark_cluster import (
     SparkCluster,
     home,
     is_python_worker,
@@ -30,7 +31,6 @@ from tests.support.spark_cluster import (
     tree,
 )
 from tests.support.waiting import wait_until
-from tests.support.wheel import built_wheel
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_verify.pipeline import Request, verify
-from tests.support.connect_server import connect_server
-from tests.support.snapshots import container, gather
+from tests.support.verification.connect_server import connect_server
+from tests.support.verification.snapshots import container, gather
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("spark")]
 

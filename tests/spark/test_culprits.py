@@ -10,10 +10,10 @@ import pytest
 from health.judge import judge
 from health.rules import Rules
 from spark_verify.tasks.votes import count_votes
-from tests.support import culprits
-from tests.support.culprits import Cluster, outcome
-from tests.support.judged import cut
-from tests.support.snapshots import container, gather
+from tests.support.verification import culprits
+from tests.support.verification.culprits import Cluster, outcome
+from tests.support.verification.judged import cut
+from tests.support.verification.snapshots import container, gather
 
 
 @pytest.mark.parametrize(

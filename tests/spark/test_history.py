@@ -8,7 +8,7 @@ import pytest
 
 from spark_verify.errors import RunConflict, SnapshotRefused
 from spark_verify.pipeline import Request, Result, verify
-from tests.support.snapshots import AS_OF_MS, SnapshotRows, container, gather
+from tests.support.verification.snapshots import AS_OF_MS, SnapshotRows, container, gather
 
 
 def divergent() -> SnapshotRows:

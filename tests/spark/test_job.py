@@ -18,7 +18,7 @@ from spark_verify.errors import RunConflict
 from spark_verify.pipeline import Request, Result, verify
 from spark_verify.tasks.session import QUICK_START
 from spark_verify.tasks.verdict_rows import PLAN_LIFE_MS
-from tests.support.snapshots import AS_OF_MS, NodeRow, SnapshotRows, container, gather
+from tests.support.verification.snapshots import AS_OF_MS, NodeRow, SnapshotRows, container, gather
 
 ROOT = Path(__file__).parents[2]
 TABLES = ("health", "replica_class", "divergent", "reconcile_plan", "plan", "runs")

@@ -8,8 +8,8 @@ import pytest
 
 from spark_verify.pipeline import Request, verify
 from tests.property.test_judge_reference import RACKS, reference
-from tests.support.random_clusters import random_cluster
-from tests.support.verified import opinions
+from tests.support.verification.random_clusters import random_cluster
+from tests.support.verification.verified import opinions
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 

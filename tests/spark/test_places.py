@@ -29,10 +29,11 @@ from spark_verify.runs import (
     remove_left,
     table_of,
 )
-from tests.support.object_store import ObjectStore, object_store, put
-from tests.support.scm_world import ScmWorld
-from tests.support.snapshots import SnapshotRows, container, gather
+from tests.support.control.scm_world import ScmWorld
+from tests.support.verification.object_store import ObjectStore, object_store, put
+from tests.support.verification.snapshots import SnapshotRows, container, gather
 
+KILLED = "tests.support.verification.killed_verify"
 ROOT = Path(__file__).parents[2]
 TABLES = tuple(RESULTS)
 KILLS = 10
@@ -103,7 +104,7 @@ def seen(out: Place) -> list[int]:
 def killed(count: int, snapshot: str, out: str) -> subprocess.CompletedProcess[str]:
     """Verify in a process that dies before its n-th change."""
     return subprocess.run(
-        [sys.executable, "-m", "tests.support.killed_verify", str(count), snapshot, out],
+        [sys.executable, "-m", KILLED, str(count), snapshot, out],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -14,7 +14,7 @@ from spark_verify.errors import SnapshotRefused
 from spark_verify.pipeline import Request, verify
 from spark_verify.rows import AHEAD_MAX_MS, ROWS_PER_CONTAINER_MAX
 from spark_verify.snapshot.reading import ROWS_PER_PART, Part, parts_of
-from tests.support.snapshots import AS_OF_MS, SnapshotRows, container, gather
+from tests.support.verification.snapshots import AS_OF_MS, SnapshotRows, container, gather
 
 LATE_MS = AS_OF_MS + AHEAD_MAX_MS + 1
 

@@ -16,7 +16,7 @@ from spark_verify.places import Place
 from spark_verify.report.views import ENGINES, views
 from spark_verify.results import RESULTS
 from spark_verify.runs import SUCCESS, table_of
-from tests.support.snapshots import AS_OF_MS, container, gather
+from tests.support.verification.snapshots import AS_OF_MS, container, gather
 
 MANUAL = Path(__file__).parents[2] / "docs" / "SPARK.md"
 QUERIES = re.findall(r"```sql\n(.+?);\n```", MANUAL.read_text(encoding="utf-8"), re.DOTALL)

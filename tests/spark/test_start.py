@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from spark_verify.tasks.session import reason_of
-from tests.support.java import skip_without_java
-from tests.support.snapshots import container, gather
+from tests.support.verification.java import skip_without_java
+from tests.support.verification.snapshots import container, gather
 
 ROOT = Path(__file__).parents[2]
 

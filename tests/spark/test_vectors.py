@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from spark_verify.pipeline import Request, verify
-from tests.support.classifier import Opinion
-from tests.support.vectors import Told, Vector, by_rules, told, vectors, world
-from tests.support.verified import opinions
+from tests.support.verification.classifier import Opinion
+from tests.support.verification.vectors import Told, Vector, by_rules, told, vectors, world
+from tests.support.verification.verified import opinions
 
 pytestmark = pytest.mark.spark
 

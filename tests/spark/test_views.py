@@ -7,7 +7,7 @@ import pytest
 
 from spark_verify.errors import SnapshotRefused
 from spark_verify.pipeline import Request, Result, verify
-from tests.support.snapshots import container, gather
+from tests.support.verification.snapshots import container, gather
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stores import private_directory
+from tests.support.storage.stores import private_directory
 
 
 @pytest.fixture

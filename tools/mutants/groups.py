@@ -52,7 +52,7 @@ class Group:
 JUDGE_LAW = "tests/property/test_judge_reference.py"
 ASKED_BY_SCM = (
     *("tests/unit/health/test_replication.py", "tests/unit/health/test_shards.py"),
-    *("tests/unit/health/test_rule_vectors.py", "tests/unit/health/test_copied_in_doubt.py"),
+    *("tests/unit/health/test_rule_vectors.py", "tests/unit/health/plan/test_copied_in_doubt.py"),
     "tests/unit/scm/administration/test_leaving.py",
 )
 """They ask the judge what the control plane's own rules were asked before."""

@@ -16,7 +16,7 @@ from agent.demo.cluster import Cluster
 from agent.demo.damage import Target, append_garbage, flip_bit_under_warm_cache, zero_page
 from agent.errors import Code, Refused
 from tests.support.command_line import CommandLine
-from tests.support.three_replicas import content
+from tests.support.storage.three_replicas import content
 
 pytestmark = pytest.mark.slow
 

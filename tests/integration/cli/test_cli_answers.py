@@ -16,7 +16,7 @@ from agent.demo.cluster import Cluster
 from agent.rpc.calls.peer import Peer
 from merkle.replica import ContainerId
 from tests.support.command_line import CommandLine
-from tests.support.nursery import forked
+from tests.support.faults.nursery import forked
 
 pytestmark = pytest.mark.slow
 

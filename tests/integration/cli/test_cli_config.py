@@ -11,7 +11,7 @@ from agent.cli.main import run
 from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
 from agent.rpc.calls.peer import Peer
-from tests.support.nursery import forked
+from tests.support.faults.nursery import forked
 
 ROOT = Path(__file__).resolve().parents[3]
 WAIT_S = 30.0

@@ -9,7 +9,7 @@ import pytest
 from agent.cli.main import run
 from agent.cli.terminal.output import Exit
 from merkle.replica import ContainerId
-from tests.support.three_replicas import ThreeReplicas
+from tests.support.storage.three_replicas import ThreeReplicas
 
 CONTAINER = ContainerId(7)
 

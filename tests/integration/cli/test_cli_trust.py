@@ -16,7 +16,7 @@ from agent.demo.harm import replica_root
 from agent.rpc.calls.peer import Peer
 from merkle.replica import BlockData, ContainerId
 from tests.support.command_line import CommandLine
-from tests.support.nursery import forked
+from tests.support.faults.nursery import forked
 from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.slow

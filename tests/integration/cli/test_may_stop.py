@@ -13,7 +13,7 @@ from agent.cli.main import run
 from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
 from tests.support.command_line import CommandLine
-from tests.support.nursery import forked
+from tests.support.faults.nursery import forked
 
 pytestmark = pytest.mark.slow
 

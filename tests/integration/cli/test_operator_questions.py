@@ -14,8 +14,8 @@ from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
 from agent.demo.harm import replica_root
 from tests.support.command_line import CommandLine
-from tests.support.nursery import forked
-from tests.support.ozone_volumes import golden
+from tests.support.faults.nursery import forked
+from tests.support.ozone.ozone_volumes import golden
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,8 @@ from agent.client.writer import Source, Stored
 from agent.demo.cluster import Cluster
 from agent.rpc.v1 import container_pb2, scm_pb2
 from tests.support.command_line import CommandLine
-from tests.support.nursery import forked
-from tests.support.three_replicas import content
+from tests.support.faults.nursery import forked
+from tests.support.storage.three_replicas import content
 
 pytestmark = [pytest.mark.slow, pytest.mark.fault]
 

@@ -27,10 +27,10 @@ from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 from tests.integration.reconstruct.test_reconstruct import flip
-from tests.support.datanodes import Datanode
-from tests.support.ec_cluster import CONTAINER as CODED
-from tests.support.ec_cluster import EcCluster, altered, ec_cluster, groups_of, write_shard
-from tests.support.stored_replica import CHUNK_BYTES, CONTAINER, noise
+from tests.support.storage.datanodes import Datanode
+from tests.support.storage.ec_cluster import CONTAINER as CODED
+from tests.support.storage.ec_cluster import EcCluster, altered, ec_cluster, groups_of, write_shard
+from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, noise
 
 CHUNK_COUNT = 4
 HOST = "127.0.0.1"

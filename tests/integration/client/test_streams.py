@@ -21,8 +21,8 @@ from agent.errors import Code, Unavailable
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
 from merkle.replica import BlockData, BlockId, ContainerId
-from tests.support.datanodes import Datanode
-from tests.support.three_replicas import content
+from tests.support.storage.datanodes import Datanode
+from tests.support.storage.three_replicas import content
 
 COUNT = 3
 MIB = 1024**2

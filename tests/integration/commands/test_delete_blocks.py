@@ -14,8 +14,8 @@ from agent.rpc.v1 import scm_pb2
 from agent.store.operations import deleting
 from agent.store.trouble import Trouble
 from merkle.replica import BlockId, ContainerId
-from tests.support.datanodes import Datanode
-from tests.support.stored_replica import CHUNK_BYTES, CONTAINER, StoredReplica
+from tests.support.storage.datanodes import Datanode
+from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, StoredReplica
 
 OTHER = ContainerId(2)
 

@@ -16,9 +16,9 @@ from agent.runtime.clock import Clock, SystemClock
 from agent.scan.scanning import scan_container
 from merkle.replica import BlockId
 from tests.support.clock import FakeClock
-from tests.support.datanodes import Datanode
 from tests.support.gate import Gate
-from tests.support.stored_replica import CLUSTER, CONTAINER, DATANODE, StoredReplica
+from tests.support.storage.datanodes import Datanode
+from tests.support.storage.stored_replica import CLUSTER, CONTAINER, DATANODE, StoredReplica
 
 WAIT_S = 10.0
 THREADS = 4

@@ -14,8 +14,8 @@ from agent.store.volumes.nodestate import (
     state_path,
     write_state,
 )
-from tests.support.scripted_scm import ScriptedScm
-from tests.support.victim import Zygote, write_config
+from tests.support.control.scripted_scm import ScriptedScm
+from tests.support.faults.victim import Zygote, write_config
 
 
 @pytest.fixture

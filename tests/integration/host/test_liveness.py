@@ -16,7 +16,7 @@ from agent.scan.scanning import ScanTools
 from scanner.pacing import PaceLimits
 from scanner.schedule import Schedule
 from tests.support.clock import FakeClock
-from tests.support.stored_replica import StoredReplica, opened
+from tests.support.storage.stored_replica import StoredReplica, opened
 
 QUIET_MAX_S = 300.0
 WATCHDOG_US = 120_000_000

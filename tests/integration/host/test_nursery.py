@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.nursery import Child
-from tests.support.scm_process import spawn
+from tests.support.control.scm_process import spawn
+from tests.support.faults.nursery import Child
 
 
 def line_of(child: Child) -> str:

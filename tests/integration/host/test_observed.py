@@ -20,8 +20,8 @@ from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
 from tests.support.browser import CHROMIUM, overflow, shown
 from tests.support.command_line import CommandLine
-from tests.support.monitoring import METRIC, expressions, without_suffix
-from tests.support.nursery import forked
+from tests.support.faults.nursery import forked
+from tests.support.packaging.monitoring import METRIC, expressions, without_suffix
 
 pytestmark = pytest.mark.slow
 

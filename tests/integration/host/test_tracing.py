@@ -26,8 +26,8 @@ from agent.rpc.calls.peer import Peer
 from agent.runtime.clock import SystemClock
 from agent.commands.pool import TaskPool
 from agent.commands.tasks import Task, TaskLimits, TaskOutcome
-from tests.support.datanodes import Datanode
-from tests.support.stored_replica import CONTAINER
+from tests.support.storage.datanodes import Datanode
+from tests.support.storage.stored_replica import CONTAINER
 with tempfile.TemporaryDirectory() as root:
     node = Datanode("dn1", Path(root))
     node.replica.create()

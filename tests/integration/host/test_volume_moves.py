@@ -20,8 +20,8 @@ from merkle.replica import (
     ContainerId,
     ReplicaState,
 )
-from tests.support.stored_replica import CLUSTER
-from tests.support.two_volumes import Host
+from tests.support.storage.stored_replica import CLUSTER
+from tests.support.storage.two_volumes import Host
 
 
 class Killed(BaseException):

@@ -14,8 +14,8 @@ from merkle.replica import BlockId, ContainerId
 from ozone.scrub.result import ContainerResult, Standing
 from ozone.scrub.scrub import ScrubWish, Watched, scrub, state
 from scanner.finding import Fault
-from tests.support.ozone_scrubs import BIG, damage, running_volume, scrubbed
-from tests.support.ozone_volumes import CLUSTER, STORAGE, MadeVolume
+from tests.support.ozone.ozone_scrubs import BIG, damage, running_volume, scrubbed
+from tests.support.ozone.ozone_volumes import CLUSTER, STORAGE, MadeVolume
 
 FORMAT_PLACE = slice(-12, -8)  # of a table's format version, before the last word
 

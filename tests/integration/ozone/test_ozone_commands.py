@@ -11,7 +11,7 @@ import pytest
 
 from agent.cli.main import run
 from agent.cli.terminal.exits import Exit
-from tests.support.ozone_volumes import golden
+from tests.support.ozone.ozone_volumes import golden
 
 
 @pytest.fixture(scope="module")

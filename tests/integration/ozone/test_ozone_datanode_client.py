@@ -15,7 +15,7 @@ from ozone.disk.treefile import decode_tree
 from ozone.wire import datanode as wire
 from ozone.wire.datanode import ContainerFacts, Datanode
 from ozone.wire.datanode_messages import Command
-from tests.support.ozone_datanode import (
+from tests.support.ozone.ozone_datanode import (
     FIRST,
     IO_EXCEPTION,
     OzoneDatanode,
@@ -24,7 +24,7 @@ from tests.support.ozone_datanode import (
     golden_peers,
     original,
 )
-from tests.support.ozone_volumes import ROOT, chunk_message, golden
+from tests.support.ozone.ozone_volumes import ROOT, chunk_message, golden
 
 ONE = ContainerId(1)
 HANGS_S = 5.0

@@ -20,7 +20,7 @@ from ozone.cluster.export import Exported, ExportWish, export
 from ozone.wire.authentication import Identity
 from ozone.wire.connection import parse_addresses
 from ozone.wire.scm import Manners, ScmClient
-from tests.support.recorded_scm import (
+from tests.support.control.recorded_scm import (
     RecordedScm,
     read_varint,
     recorded,

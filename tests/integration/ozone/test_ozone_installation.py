@@ -10,7 +10,7 @@ from merkle.checksum import crc32c
 from merkle.replica import BlockId, ContainerId
 from ozone.repair.installation import Installer
 from ozone.repair.journal import Entry, Journal, decode_entry
-from tests.support.ozone_victim import (
+from tests.support.ozone.ozone_victim import (
     BLOCK,
     CHUNK_BYTES,
     PARTS,

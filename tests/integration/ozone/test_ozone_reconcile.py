@@ -18,7 +18,7 @@ from ozone.cluster.reconcile import Orders, Outcome, ReconcileWish, reconcile, r
 from ozone.wire.authentication import Identity
 from ozone.wire.connection import parse_addresses
 from ozone.wire.scm import Manners, ScmClient
-from tests.support.recorded_scm import RecordedScm, recorded_scm
+from tests.support.control.recorded_scm import RecordedScm, recorded_scm
 
 CLUSTER = "3ae656e7-e14e-41c6-99bb-9487cfe99e40"  # of the recording
 NOW_MS = 1_800_000_000_000

@@ -11,16 +11,16 @@ import pytest
 
 from agent.cli.terminal.exits import Exit
 from ozone.wire.datanode_messages import Command
-from tests.support.changes_seen import changes
-from tests.support.ozone_datanode import FIRST, OzoneDatanode, Served, golden_peers
-from tests.support.ozone_repairs import (
+from tests.support.faults.changes_seen import changes
+from tests.support.ozone.ozone_datanode import FIRST, OzoneDatanode, Served, golden_peers
+from tests.support.ozone.ozone_repairs import (
     DamagedVolume,
     damaged_volume,
     held_open,
     peers_of,
     serving,
 )
-from tests.support.ozone_volumes import BLOCK_DATA, chunk_message, golden, snapshot
+from tests.support.ozone.ozone_volumes import BLOCK_DATA, chunk_message, golden, snapshot
 
 LENGTHS = {
     3: 300_000, 4: 1_100_000, 10: 4885, 16: 9547, 17: 41_060, 19: 200_000, 29: 41_110,

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from agent.cli.terminal.exits import Exit
-from tests.support.ozone_datanode import OzoneDatanode
-from tests.support.ozone_repairs import DamagedVolume, damaged_volume, peers_of
-from tests.support.ozone_volumes import golden
+from tests.support.ozone.ozone_datanode import OzoneDatanode
+from tests.support.ozone.ozone_repairs import DamagedVolume, damaged_volume, peers_of
+from tests.support.ozone.ozone_volumes import golden
 
 QUASI_CLOSED = 3
 

@@ -12,7 +12,7 @@ from ozone.wire.connection import parse_addresses
 from ozone.wire.frames import Failure
 from ozone.wire.messages import Ask
 from ozone.wire.scm import Manners, ScmClient, request
-from tests.support.recorded_scm import RecordedScm, recorded, recorded_scm
+from tests.support.control.recorded_scm import RecordedScm, recorded, recorded_scm
 
 CONTAINERS = (1, 2, 3, 4)
 QUICK = Manners(timeout_s=10.0, patience_s=10.0, pause_s=0.01)

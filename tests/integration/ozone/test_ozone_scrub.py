@@ -11,9 +11,9 @@ from ozone.scrub.comparison import Agreement, Reason
 from ozone.scrub.result import Standing
 from ozone.scrub.scrub import ScrubWish
 from scanner.finding import Fault, Forensic
-from tests.support.changes_seen import changes
-from tests.support.ozone_scrubs import BIG, damage, once, running_volume, scrubbed
-from tests.support.ozone_volumes import MadeVolume, golden, snapshot
+from tests.support.faults.changes_seen import changes
+from tests.support.ozone.ozone_scrubs import BIG, damage, once, running_volume, scrubbed
+from tests.support.ozone.ozone_volumes import MadeVolume, golden, snapshot
 
 # what was done to a file -> what is found in its block
 FOUND_OF = {

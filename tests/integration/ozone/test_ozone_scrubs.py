@@ -24,10 +24,16 @@ from ozone.wire.authentication import Identity
 from ozone.wire.connection import parse_addresses
 from ozone.wire.scm import ScmClient
 from spark_verify.pipeline import Request, verify
-from tests.support.judged import judged
-from tests.support.ozone_volumes import golden, lines
-from tests.support.recorded_scm import recorded_scm, replicas_of_ozone
-from tests.support.snapshots import ContainerRow, NodeRow, ReplicaRow, SnapshotRows, gather
+from tests.support.control.recorded_scm import recorded_scm, replicas_of_ozone
+from tests.support.ozone.ozone_volumes import golden, lines
+from tests.support.verification.judged import judged
+from tests.support.verification.snapshots import (
+    ContainerRow,
+    NodeRow,
+    ReplicaRow,
+    SnapshotRows,
+    gather,
+)
 
 DAMAGED = {(0, 1), (0, 2)}  # datanode and container: what damage.json names
 

@@ -23,10 +23,10 @@ from ozone.scrub.result import Standing
 from ozone.scrub.scrub import ScrubWish
 from ozone.scrub.service import ServiceWish, serve
 from ozone.scrub.store import OzoneStore
-from tests.support.changes_seen import changes
-from tests.support.monitoring import METRIC, expressions, without_suffix
-from tests.support.ozone_scrubs import running_volume, scrubbed
-from tests.support.ozone_volumes import golden, snapshot
+from tests.support.faults.changes_seen import changes
+from tests.support.ozone.ozone_scrubs import running_volume, scrubbed
+from tests.support.ozone.ozone_volumes import golden, snapshot
+from tests.support.packaging.monitoring import METRIC, expressions, without_suffix
 
 WAIT_S = 60.0
 

@@ -16,8 +16,8 @@ from ozone.disk.layout import find_volume
 from ozone.disk.rows import ContainerRows
 from ozone.scrub.history import History
 from ozone.scrub.store import OzoneStore
-from tests.support.ozone_scrubs import running_volume
-from tests.support.ozone_volumes import MadeVolume, key
+from tests.support.ozone.ozone_scrubs import running_volume
+from tests.support.ozone.ozone_volumes import MadeVolume, key
 
 HERE = ContainerId(1)
 

@@ -8,8 +8,8 @@ import pytest
 from ozone.scrub.comparison import Agreement, Reason
 from ozone.scrub.result import ContainerResult, Standing
 from ozone.scrub.scrub import ScrubWish, Watched, scrub
-from tests.support.changes_seen import changes
-from tests.support.ozone_volumes import WHOLE, needs_whole_set, snapshot, unpack
+from tests.support.faults.changes_seen import changes
+from tests.support.ozone.ozone_volumes import WHOLE, needs_whole_set, snapshot, unpack
 
 
 @needs_whole_set

@@ -19,8 +19,8 @@ from agent.rpc.wire.reports import replica_report
 from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ReplicaState
 from scanner.finding import Fault, Finding, Verdict
-from tests.support.datanodes import Datanode
-from tests.support.stored_replica import CONTAINER, WINDOW_BYTES, StoredReplica, noise
+from tests.support.storage.datanodes import Datanode
+from tests.support.storage.stored_replica import CONTAINER, WINDOW_BYTES, StoredReplica, noise
 
 LENGTH_BYTES = 5_000
 BLOCK = BlockId(1)

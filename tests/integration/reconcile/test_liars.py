@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from tests.support.liars import liars
-from tests.support.stores import private_directory
+from tests.support.simulation.liars import liars
+from tests.support.storage.stores import private_directory
 
 SEEDS: Final = 60
 

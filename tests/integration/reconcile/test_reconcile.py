@@ -14,8 +14,8 @@ from agent.plan.outcome import ChunkResult, PeerState, ReconcileResult, Result
 from agent.reconcile.mend import MendLimits
 from agent.rpc.calls.peer import Peer
 from merkle.replica import BlockId, ReplicaState
-from tests.support.datanodes import Datanode
-from tests.support.stored_replica import CHUNK_BYTES, CONTAINER
+from tests.support.storage.datanodes import Datanode
+from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER
 
 BLOCK_COUNT = 6
 PAUSES = 20

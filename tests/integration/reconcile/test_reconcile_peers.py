@@ -16,9 +16,9 @@ from agent.store.operations.repair import Repair
 from merkle.checksum import window_checksums
 from merkle.codec import decode_tree
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ReplicaState
-from tests.support.bad_peers import Dying, Garbler, Hanging, Liar, Shifting
-from tests.support.datanodes import CountingReads, Datanode, code_of, dialled
-from tests.support.stored_replica import CHUNK_BYTES, CONTAINER, WINDOW_BYTES, noise
+from tests.support.faults.bad_peers import Dying, Garbler, Hanging, Liar, Shifting
+from tests.support.storage.datanodes import CountingReads, Datanode, code_of, dialled
+from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, WINDOW_BYTES, noise
 
 Cluster = list[Datanode]
 

@@ -11,8 +11,8 @@ from agent.scan.pace import ScanPace
 from merkle.replica import BlockId, ReplicaState
 from scanner.pacing import PaceLimits
 from tests.support.clock import FakeClock
-from tests.support.datanodes import CountingReads
-from tests.support.ec_cluster import (
+from tests.support.storage.datanodes import CountingReads
+from tests.support.storage.ec_cluster import (
     CONTAINER,
     altered,
     ec_cluster,
@@ -20,7 +20,7 @@ from tests.support.ec_cluster import (
     groups_of,
     wrong_shard,
 )
-from tests.support.ec_groups import SMALL_SCHEMES, lengths_bytes
+from tests.support.storage.ec_groups import SMALL_SCHEMES, lengths_bytes
 
 RS_3_2 = Scheme(CodecName.RS, 3, 2, 4096)
 LENGTHS = (1, 4096, 5000, 3 * 4096, 100_000)

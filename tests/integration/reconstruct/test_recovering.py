@@ -9,7 +9,7 @@ from agent.errors import Code, Refused, Unavailable
 from agent.host.recoveries import Recoveries
 from merkle.replica import ContainerId, ReplicaState
 from tests.support.clock import FakeClock
-from tests.support.stored_replica import StoredReplica
+from tests.support.storage.stored_replica import StoredReplica
 
 MADE = ContainerId(9)
 TIMEOUT_S = 30.0

@@ -10,7 +10,7 @@ from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Unavailable
 from agent.plan.outcome import ChunkResult, PeerState, ReconcileResult, Result
 from merkle.replica import BlockId, ReplicaState
-from tests.support.ec_cluster import (
+from tests.support.storage.ec_cluster import (
     CONTAINER,
     RecoveringDatanode,
     ec_cluster,

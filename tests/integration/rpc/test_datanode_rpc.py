@@ -23,8 +23,8 @@ from agent.rpc.wire import codec
 from agent.runtime.clock import SystemClock
 from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
-from tests.support.datanodes import CountingReads, Datanode, code_of
-from tests.support.stored_replica import CHUNK_BYTES, CONTAINER, noise
+from tests.support.storage.datanodes import CountingReads, Datanode, code_of
+from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, noise
 
 MiB = 1024**2
 OPEN = ContainerId(2)

@@ -21,8 +21,8 @@ from agent.rpc.serving.access import Gate
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.v1 import datanode_pb2_grpc
 from tests.support.authority import Authority
-from tests.support.datanodes import Datanode
-from tests.support.stored_replica import CONTAINER
+from tests.support.storage.datanodes import Datanode
+from tests.support.storage.stored_replica import CONTAINER
 from tests.support.waiting import wait_until
 
 QUICK = Timeouts(call_s=5.0, tree_s=5.0, chunk_s=5.0)

@@ -13,8 +13,8 @@ from agent.rpc.wire import newblocks
 from agent.rpc.wire.errors import error_from
 from merkle.checksum import window_checksums
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
-from tests.support.datanodes import Datanode
-from tests.support.stored_replica import noise
+from tests.support.storage.datanodes import Datanode
+from tests.support.storage.stored_replica import noise
 
 OPEN, OTHER = ContainerId(2), ContainerId(3)
 SMALL_BYTES, LARGE_BYTES = 1_000, 300_000

@@ -12,8 +12,8 @@ from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from merkle.replica import ContainerId
-from tests.support.datanodes import Datanode
-from tests.support.stored_replica import CONTAINER
+from tests.support.storage.datanodes import Datanode
+from tests.support.storage.stored_replica import CONTAINER
 
 SEED = 20_260_711
 ROUNDS = 60

@@ -23,7 +23,7 @@ from agent.rpc.security.tls import TlsFiles, secured
 from agent.rpc.v1 import scm_pb2
 from tests.support.authority import Authority, arguments
 from tests.support.command_line import CommandLine
-from tests.support.nursery import forked
+from tests.support.faults.nursery import forked
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow

@@ -23,8 +23,8 @@ from scm.edge.server import Limits as ScmLimits
 from scm.edge.server import ScmService, build_server
 from scm.state.clock import Clock
 from tests.support.authority import Authority
-from tests.support.datanodes import Datanode
-from tests.support.raw_http2 import (
+from tests.support.control.scm_world import ScmWorld
+from tests.support.faults.raw_http2 import (
     ENHANCE_YOUR_CALM,
     REFUSED_STREAM,
     STREAMS_MAX,
@@ -33,7 +33,7 @@ from tests.support.raw_http2 import (
     error_of,
     frame,
 )
-from tests.support.scm_world import ScmWorld
+from tests.support.storage.datanodes import Datanode
 
 CHECK = "/grpc.health.v1.Health/Check"
 WATCH = "/grpc.health.v1.Health/Watch"

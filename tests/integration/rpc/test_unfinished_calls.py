@@ -21,10 +21,10 @@ from scm.edge.server import Limits as ScmLimits
 from scm.edge.server import ScmService, build_server
 from scm.state.clock import Clock
 from tests.support.clock import FakeClock
-from tests.support.datanodes import Datanode
-from tests.support.raw_http2 import RawHttp2
-from tests.support.scm_world import ScmWorld
-from tests.support.stored_replica import CONTAINER
+from tests.support.control.scm_world import ScmWorld
+from tests.support.faults.raw_http2 import RawHttp2
+from tests.support.storage.datanodes import Datanode
+from tests.support.storage.stored_replica import CONTAINER
 from tests.support.waiting import wait_until
 
 SLOW_S = 0.5

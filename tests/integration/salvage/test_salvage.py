@@ -17,7 +17,7 @@ from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Refused
 from agent.salvage.names import paths_of
 from agent.salvage.salvage import Summary, salvage
-from tests.support.nursery import forked
+from tests.support.faults.nursery import forked
 
 AGENTS = 5
 PART_BYTES = 40_000  # so that a file of a few of these has several blocks

@@ -11,7 +11,7 @@ from agent.store.recovery.fsck import fsck
 from agent.store.scan_reader import ReadBuffers
 from merkle.checksum import Algorithm
 from tests.support.clock import FakeClock
-from tests.support.stored_replica import StoredReplica, opened
+from tests.support.storage.stored_replica import StoredReplica, opened
 
 PERIOD_S = 1000.0
 

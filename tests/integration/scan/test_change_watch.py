@@ -15,7 +15,7 @@ from agent.scan.ondemand import OnDemandScans
 from agent.scan.watch import ChangeWatch
 from merkle.replica import ContainerId
 from tests.support.heard import logged
-from tests.support.stored_replica import CONTAINER, StoredReplica, opened
+from tests.support.storage.stored_replica import CONTAINER, StoredReplica, opened
 
 WITHIN_S = 10.0  # a second on a machine that does nothing else
 SETTLE_S = 0.3  # for what must not happen

@@ -17,7 +17,7 @@ from agent.store.index.doubts import SPAN_MS_MIN, TRIES_MIN
 from merkle.replica import ReplicaState
 from scanner.finding import Fault, Finding, Verdict
 from tests.support.clock import FakeClock
-from tests.support.stored_replica import CONTAINER, StoredReplica
+from tests.support.storage.stored_replica import CONTAINER, StoredReplica
 
 PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR)
 LASTING = (errno.EACCES, errno.EPERM, errno.ESTALE, errno.ENAMETOOLONG, errno.EOVERFLOW)

@@ -13,7 +13,7 @@ from agent.store.files.layout import ReplicaPaths
 from agent.store.replica.glance import glance
 from merkle.replica import ContainerId, ReplicaState
 from tests.support.clock import FakeClock
-from tests.support.stored_replica import CONTAINER, StoredReplica, opened
+from tests.support.storage.stored_replica import CONTAINER, StoredReplica, opened
 
 OPEN = ContainerId(2)
 

@@ -13,7 +13,7 @@ from agent.runtime.loop import Busy, Pulse, Throttled
 from agent.scan.parity import ParityPolicy, ParityScrub
 from merkle.replica import BlockId, ContainerId
 from tests.support.clock import FakeClock
-from tests.support.ec_cluster import CONTAINER, EcCluster, altered, ec_cluster, groups_of
+from tests.support.storage.ec_cluster import CONTAINER, EcCluster, altered, ec_cluster, groups_of
 
 RS_3_2 = Scheme(CodecName.RS, 3, 2, 4096)
 LENGTHS = (1, 50_000)

@@ -10,8 +10,8 @@ from agent.plan.outcome import Proof, Result
 from agent.scan.proof import prove
 from merkle.replica import BlockId, ReplicaState
 from scanner.resume import Doubt
-from tests.support.datanodes import Datanode
-from tests.support.stored_replica import CHUNK_BYTES, CONTAINER, StoredReplica, noise
+from tests.support.storage.datanodes import Datanode
+from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, StoredReplica, noise
 
 DAY_S = 86_400.0
 BLOCK = BlockId(1)

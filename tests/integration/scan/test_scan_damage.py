@@ -13,9 +13,9 @@ from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ChecksumType, ContainerId, ReplicaState
 from merkle.tree import Tree
 from scanner.finding import Fault, Finding, Verdict
-from tests.support.page_cache import cached_pages, drop_pages
-from tests.support.replica_reader import scan
-from tests.support.stored_replica import CHUNK_BYTES, CONTAINER, StoredReplica, opened
+from tests.support.faults.page_cache import cached_pages, drop_pages
+from tests.support.storage.replica_reader import scan
+from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, StoredReplica, opened
 
 Fact = tuple[Verdict, Fault, int, int]
 CORRUPT = Verdict.CORRUPT

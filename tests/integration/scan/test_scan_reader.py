@@ -15,8 +15,8 @@ from merkle.replica import BlockId
 from scanner.finding import Forensic
 from scanner.outcome import ScanOutcome
 from scanner.verify import scan_replica
-from tests.support.page_cache import cached_pages, drop_pages
-from tests.support.stored_replica import CONTAINER, StoredReplica
+from tests.support.faults.page_cache import cached_pages, drop_pages
+from tests.support.storage.stored_replica import CONTAINER, StoredReplica
 
 PAGE_BYTES = 4_096
 LENGTHS = [1, 100, PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 1, 10_000, 1024**2]

@@ -16,7 +16,7 @@ from merkle.replica import ContainerId, ReplicaState
 from scanner.pacing import PaceLimits
 from scanner.schedule import Schedule, Windows, parse_window
 from tests.support.clock import FakeClock
-from tests.support.stored_replica import CONTAINER, StoredReplica, opened
+from tests.support.storage.stored_replica import CONTAINER, StoredReplica, opened
 
 OTHER, THIRD = ContainerId(2), ContainerId(3)
 MIB = 1024**2

@@ -20,8 +20,8 @@ from scanner.finding import Verdict
 from scanner.outcome import ScanOutcome
 from scanner.pacing import MIB, PaceLimits
 from tests.support.clock import FakeClock
-from tests.support.replica_reader import MemoryReader, MemoryReplica, scan
-from tests.support.stored_replica import CONTAINER, StoredReplica, opened
+from tests.support.storage.replica_reader import MemoryReader, MemoryReplica, scan
+from tests.support.storage.stored_replica import CONTAINER, StoredReplica, opened
 
 OTHER = ContainerId(2)
 THIRD = ContainerId(3)

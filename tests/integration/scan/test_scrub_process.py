@@ -12,7 +12,7 @@ import pytest
 from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
 from tests.support.command_line import CommandLine
-from tests.support.nursery import forked
+from tests.support.faults.nursery import forked
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from agent.scan.scanning import MarkingGuard, ScanTools
 from agent.scan.scrub import Scrub
 from merkle.replica import ContainerId
 from tests.support.clock import FakeClock
-from tests.support.stored_replica import CONTAINER, StoredReplica, opened
+from tests.support.storage.stored_replica import CONTAINER, StoredReplica, opened
 
 OTHER, UNKNOWN = ContainerId(2), 999
 NOW_MS = 1_790_010_000_000  # fixed: slots lie where they lie

@@ -19,8 +19,8 @@ from agent.store.volumes.probe import Probe
 from merkle.replica import BlockId, ContainerId
 from scanner.strikes import Strikes
 from tests.support.clock import FakeClock
-from tests.support.no_commands import NoCommands
-from tests.support.stores import CLUSTER, DATANODE, closed_replica, options_of_test
+from tests.support.control.no_commands import NoCommands
+from tests.support.storage.stores import CLUSTER, DATANODE, closed_replica, options_of_test
 
 LIMITS = CheckLimits(interval_s=3600, gap_min_s=60, timeout_s=600)
 MOUNT, UMOUNT = "/bin/mount", "/bin/umount"

@@ -10,7 +10,7 @@ import pytest
 
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId
-from tests.support.stores import open_store, private_directory
+from tests.support.storage.stores import open_store, private_directory
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from agent.store.files.writebehind import (
     SMALL_BYTES_MAX,
     FileWriter,
 )
-from tests.support.page_cache import cached_pages
+from tests.support.faults.page_cache import cached_pages
 
 MIB = 1024**2
 STEP_BYTES = 300_007  # of no buffer's size

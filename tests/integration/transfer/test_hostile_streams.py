@@ -19,8 +19,16 @@ from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
 from merkle.tree import build_from_rows
 from scanner.finding import Fault, Verdict
-from tests.support.pushed import MIB, Pair, decoded, encoded, put_mixed, refused, serving_pair
-from tests.support.stored_replica import CONTAINER
+from tests.support.storage.pushed import (
+    MIB,
+    Pair,
+    decoded,
+    encoded,
+    put_mixed,
+    refused,
+    serving_pair,
+)
+from tests.support.storage.stored_replica import CONTAINER
 
 
 @pytest.fixture

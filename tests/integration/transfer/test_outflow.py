@@ -17,7 +17,7 @@ from agent.store.files.writebehind import huge_pages
 from agent.store.index.packformat import PackedBlocks
 from agent.store.operations.outflow import BlockFiles, ReadsAhead, WholeFiles, spread_bytes
 from merkle.replica import BlockId
-from tests.support.page_cache import cached_pages, drop_pages
+from tests.support.faults.page_cache import cached_pages, drop_pages
 
 SIZES = [1, 511, 4_000, 4_096, 4_097, 70_000, *range(100, 100 + 2 * READS_MAX)]
 

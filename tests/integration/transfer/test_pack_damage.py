@@ -20,7 +20,7 @@ from agent.store.index.packformat import (
 from agent.store.replica.packs import unpack
 from merkle.replica import BlockId, ReplicaState
 from scanner.finding import Fault
-from tests.support.packed import (
+from tests.support.storage.packed import (
     OWN_FILES,
     SIZES,
     TWO,
@@ -36,8 +36,8 @@ from tests.support.packed import (
     problems,
     row_key,
 )
-from tests.support.pushed import Pair
-from tests.support.stored_replica import CONTAINER
+from tests.support.storage.pushed import Pair
+from tests.support.storage.stored_replica import CONTAINER
 
 
 @pytest.fixture

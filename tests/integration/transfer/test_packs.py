@@ -16,8 +16,9 @@ from agent.store.operations import arrival
 from agent.store.replica.packs import Place, unpack
 from merkle.replica import BlockId
 from scanner.finding import Fault
-from tests.support.datanodes import Datanode, code_of
-from tests.support.packed import (
+from tests.support.faults.page_cache import cached_pages
+from tests.support.storage.datanodes import Datanode, code_of
+from tests.support.storage.packed import (
     ODD,
     OWN_FILES,
     SIZES,
@@ -32,9 +33,8 @@ from tests.support.packed import (
     problems,
     row_key,
 )
-from tests.support.page_cache import cached_pages
-from tests.support.pushed import Pair, decoded, encoded, serving_pair
-from tests.support.stored_replica import CONTAINER
+from tests.support.storage.pushed import Pair, decoded, encoded, serving_pair
+from tests.support.storage.stored_replica import CONTAINER
 
 
 @pytest.fixture

@@ -15,10 +15,18 @@ from agent.store.recovery.fsck import fsck
 from agent.transfer.parts import read_part
 from merkle.checksum import Algorithm
 from merkle.replica import Bcsid, BlockId, ChecksumType, ContainerId, ReplicaState
-from tests.support.datanodes import Datanode, code_of
-from tests.support.page_cache import cached_pages, drop_pages
-from tests.support.pushed import Counting, Pair, decoded, encoded, exported, put_mixed, serving_pair
-from tests.support.stored_replica import CONTAINER
+from tests.support.faults.page_cache import cached_pages, drop_pages
+from tests.support.storage.datanodes import Datanode, code_of
+from tests.support.storage.pushed import (
+    Counting,
+    Pair,
+    decoded,
+    encoded,
+    exported,
+    put_mixed,
+    serving_pair,
+)
+from tests.support.storage.stored_replica import CONTAINER
 
 MIB = 1024 * 1024
 

@@ -10,9 +10,9 @@ import pytest
 from agent.errors import Code, SutureError, Unavailable
 from merkle.replica import BlockId, ReplicaState
 from merkle.tree import build_from_rows
-from tests.support.datanodes import Datanode
-from tests.support.pushed import Pair, decoded, encoded, serving_pair
-from tests.support.stored_replica import CHUNK_BYTES, CONTAINER, noise
+from tests.support.storage.datanodes import Datanode
+from tests.support.storage.pushed import Pair, decoded, encoded, serving_pair
+from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, noise
 
 BLOCK = BlockId(2)
 

@@ -9,8 +9,16 @@ import pytest
 
 from agent.rpc.v1 import datanode_pb2 as pb
 from merkle.replica import ReplicaState
-from tests.support.pushed import Counting, Pair, decoded, encoded, exported, put_mixed, serving_pair
-from tests.support.stored_replica import CHUNK_BYTES, CONTAINER
+from tests.support.storage.pushed import (
+    Counting,
+    Pair,
+    decoded,
+    encoded,
+    exported,
+    put_mixed,
+    serving_pair,
+)
+from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER
 
 MIB = 1024 * 1024
 

@@ -10,8 +10,8 @@ import pytest
 from agent.errors import Code, SutureError, Unavailable
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import scm_pb2
-from tests.support.datanodes import QUICK, Datanode
-from tests.support.stored_replica import CONTAINER
+from tests.support.storage.datanodes import QUICK, Datanode
+from tests.support.storage.stored_replica import CONTAINER
 
 BLOCKS = 12
 WAIT_S = 20.0

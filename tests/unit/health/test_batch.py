@@ -7,8 +7,8 @@ import numpy as np
 from health.batch import View, view, violations
 from health.words import UNKNOWN
 from spark_verify.tasks.batches import Cut
-from tests.support.judged import cut
-from tests.support.snapshots import NodeRow, OpRow, SnapshotRows, container, gather
+from tests.support.verification.judged import cut
+from tests.support.verification.snapshots import NodeRow, OpRow, SnapshotRows, container, gather
 
 
 def seen(*parts: SnapshotRows) -> View:

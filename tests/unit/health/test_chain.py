@@ -1,7 +1,7 @@
 """The one state that the chain of handlers leaves, and its queue, where handlers meet."""
 
-from tests.support.judged import judged
-from tests.support.snapshots import container
+from tests.support.verification.judged import judged
+from tests.support.verification.snapshots import container
 
 MEETINGS: tuple[tuple[str, str, str, str, str], ...] = (
     # container, replicas, ops, state, queue

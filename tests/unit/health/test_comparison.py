@@ -1,7 +1,7 @@
 """Checksum classes, the vote and eligibility, beyond the vectors, all judged in one batch."""
 
-from tests.support.judged import judged
-from tests.support.snapshots import SnapshotRows, container, gather
+from tests.support.verification.judged import judged
+from tests.support.verification.snapshots import SnapshotRows, container, gather
 
 
 class TestClasses:

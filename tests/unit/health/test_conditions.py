@@ -1,7 +1,7 @@
 """Conditions that the state hides, and those of one kind of container only."""
 
-from tests.support.judged import judged
-from tests.support.snapshots import NodeRow, OpRow, container
+from tests.support.verification.judged import judged
+from tests.support.verification.snapshots import NodeRow, OpRow, container
 
 BAD, EXCESS = "UNHEALTHY_REPLICA", "UNHEALTHY_EXCESS"
 

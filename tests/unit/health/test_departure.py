@@ -3,8 +3,8 @@
 from health.departure import FREE, HELD_BY, is_readable, lacking
 from health.judge import judge
 from health.rules import Rules
-from tests.support.judged import cut
-from tests.support.snapshots import container, gather
+from tests.support.verification.judged import cut
+from tests.support.verification.snapshots import container, gather
 
 NO, YES = False, True
 Row = tuple[int, str, bool, bool]

@@ -3,8 +3,8 @@
 from health.doubts import DOUBTS
 from health.judge import judge
 from health.rules import Rules
-from tests.support.judged import cut
-from tests.support.snapshots import container, gather
+from tests.support.verification.judged import cut
+from tests.support.verification.snapshots import container, gather
 
 GOOD, BAD, DAMAGED = "", "UNHEALTHY", "scan findings"
 LOST, SPLIT = "outvoted", "roots differ"

@@ -3,8 +3,8 @@
 from agent.rpc.wire.codec import REPLICA_INDEX_MAX
 from health.erasure import INDEX_MAX
 from health.words import Health
-from tests.support.judged import judged
-from tests.support.snapshots import container
+from tests.support.verification.judged import judged
+from tests.support.verification.snapshots import container
 
 WHOLE = " ".join(f"C#{index}" for index in range(1, 33))
 

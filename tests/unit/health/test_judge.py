@@ -3,8 +3,8 @@
 from health.judge import judge, roles
 from health.rules import Rules
 from health.words import ROLES
-from tests.support.judged import cut
-from tests.support.snapshots import container, gather
+from tests.support.verification.judged import cut
+from tests.support.verification.snapshots import container, gather
 
 PARTS: tuple[tuple[str, str, list[str]], ...] = (
     ("R CLOSED 10", "C C@9 U O", ["MATCHING", "MATCHING", "UNHEALTHY", "MISMATCHED"]),

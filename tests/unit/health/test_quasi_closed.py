@@ -5,8 +5,8 @@ import pytest
 
 from health.judge import judge
 from health.rules import Rules
-from tests.support.judged import cut, judged
-from tests.support.snapshots import container, gather
+from tests.support.verification.judged import cut, judged
+from tests.support.verification.snapshots import container, gather
 
 
 @pytest.mark.parametrize(("acknowledged", "is_stuck"), [(None, False), (10, False), (11, True)])

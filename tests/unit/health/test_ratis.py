@@ -3,8 +3,8 @@
 import pytest
 
 from scm.cluster.case import Case
-from tests.support.judged_case import counts, needs
-from tests.support.replica_words import case
+from tests.support.control.judged_case import counts, needs
+from tests.support.control.replica_words import case
 
 
 def counted(

@@ -5,8 +5,8 @@ from dataclasses import replace
 from health.judge import judge
 from health.reconcile import CHUNK_BYTES, REASONS, REDUNDANCY_UNKNOWN, Reconciles
 from health.rules import Rules
-from tests.support.judged import cut
-from tests.support.snapshots import SnapshotRows, container, gather
+from tests.support.verification.judged import cut
+from tests.support.verification.snapshots import SnapshotRows, container, gather
 
 MIB = 1024**2
 CONTRADICT, SPLIT, MINORITY, SICK, FINDINGS, TOMBSTONES = REASONS

@@ -20,10 +20,10 @@ from scm.cluster.loads import DELETE_LIMIT, load
 from scm.edge.views import checksums_hint
 from scm.replication.eligibility import Eligibility, judge
 from scm.state.facts import Container, ContainerState, Kind, OpState, Replica
-from tests.support.judged_case import copied as to_copy
-from tests.support.judged_case import health, lost, needs, obstacle, sources, victims
-from tests.support.replica_words import case
-from tests.support.scm_world import container, pending, replica
+from tests.support.control.judged_case import copied as to_copy
+from tests.support.control.judged_case import health, lost, needs, obstacle, sources, victims
+from tests.support.control.replica_words import case
+from tests.support.control.scm_world import container, pending, replica
 
 GIB = 1024**3
 STATES = {

@@ -21,10 +21,10 @@ from scm.replication.shards import (
 )
 from scm.state.facts import Health as NodeHealth
 from scm.state.facts import OpState
-from tests.support.judged_case import copied as to_copy
-from tests.support.judged_case import health, obstacle, victims
-from tests.support.replica_words import changed, shards
-from tests.support.scm_world import container, summary
+from tests.support.control.judged_case import copied as to_copy
+from tests.support.control.judged_case import health, obstacle, victims
+from tests.support.control.replica_words import changed, shards
+from tests.support.control.scm_world import container, summary
 
 
 @pytest.mark.parametrize(

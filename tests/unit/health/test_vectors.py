@@ -1,9 +1,9 @@
 """The published vectors, all judged in one batch for each set of rules."""
 
 from health.rules import Rules
-from tests.support.judged import judged
-from tests.support.snapshots import container
-from tests.support.vectors import Told, by_rules, rack_count, told, vectors, world
+from tests.support.verification.judged import judged
+from tests.support.verification.snapshots import container
+from tests.support.verification.vectors import Told, by_rules, rack_count, told, vectors, world
 
 Found = tuple[str, Told, tuple[int, int] | None]
 

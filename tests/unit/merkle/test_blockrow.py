@@ -30,7 +30,7 @@ from merkle.replica import (
     ChecksumType,
     ChunkInfo,
 )
-from tests.support.trees import CHUNK_A, CHUNK_B, block, chunk
+from tests.support.storage.trees import CHUNK_A, CHUNK_B, block, chunk
 
 BLOCKS = [
     block(1),

@@ -25,7 +25,7 @@ from merkle.checksum import (
     xxh3_64,
 )
 from merkle.replica import BlockId, ChecksumType, ChunkInfo
-from tests.support.trees import CHUNK_A, CHUNK_B, WINDOW_BYTES, chunk
+from tests.support.storage.trees import CHUNK_A, CHUNK_B, WINDOW_BYTES, chunk
 
 
 def test_crc32c_is_castagnolis() -> None:

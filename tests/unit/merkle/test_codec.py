@@ -9,7 +9,7 @@ from merkle.checksum import Algorithm, xxh3_64
 from merkle.codec import HEADER, Damaged, decode_tree, encode_tree
 from merkle.replica import ContainerId
 from merkle.tree import Tree
-from tests.support.trees import CONTAINER, bad, good, leaf_tree
+from tests.support.storage.trees import CONTAINER, bad, good, leaf_tree
 
 TREES = {
     "empty": leaf_tree({}),

@@ -15,8 +15,8 @@ from merkle.diff import (
 )
 from merkle.replica import ID_MAX
 from merkle.tree import Tree
-from tests.support.tree_model import bury
-from tests.support.trees import bad, good, leaf_tree
+from tests.support.storage.tree_model import bury
+from tests.support.storage.trees import bad, good, leaf_tree
 
 TREE = leaf_tree({number: [good(0, number)] for number in range(10, 1_010, 10)})
 

@@ -16,8 +16,8 @@ from merkle.diff import (
 )
 from merkle.replica import BlockId
 from merkle.tree import Leaf, Tree, TreeBuilder
-from tests.support.tree_model import apply_divergence, bury
-from tests.support.trees import bad, chunk, good, leaf_tree
+from tests.support.storage.tree_model import apply_divergence, bury
+from tests.support.storage.trees import bad, chunk, good, leaf_tree
 
 KINDS = DifferenceKind
 ONE = BlockId(1)

@@ -9,8 +9,8 @@ import pytest
 from merkle.checksum import Algorithm
 from merkle.replica import BlockData, BlockId, ChecksumType
 from merkle.tree import Tree, TreeBuilder, build_from_rows
-from tests.support.tree_model import bury
-from tests.support.trees import (
+from tests.support.storage.tree_model import bury
+from tests.support.storage.trees import (
     CHUNK_A,
     CHUNK_B,
     CHUNK_C,

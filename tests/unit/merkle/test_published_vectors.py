@@ -10,8 +10,8 @@ from merkle.checksum import Algorithm, leaf_checksum, window_checksums
 from merkle.codec import decode_tree, encode_tree
 from merkle.replica import BlockId, ChecksumType, ContainerId
 from merkle.tree import Tree, TreeBuilder, build_from_rows
-from tests.support.tree_model import bury
-from tests.support.trees import (
+from tests.support.storage.tree_model import bury
+from tests.support.storage.trees import (
     CHUNK_A,
     CHUNK_B,
     CHUNK_C,

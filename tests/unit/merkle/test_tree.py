@@ -9,8 +9,8 @@ from merkle.checksum import Algorithm
 from merkle.codec import Damaged
 from merkle.replica import ID_MAX, BlockId
 from merkle.tree import LENGTH_MASK, OFFSET_BITS, Leaf, Summary, Tree, TreeBuilder, build_from_rows
-from tests.support.tree_model import bury, merge
-from tests.support.trees import (
+from tests.support.storage.tree_model import bury, merge
+from tests.support.storage.trees import (
     CHUNK_A,
     CHUNK_B,
     bad,

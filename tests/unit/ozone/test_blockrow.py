@@ -9,7 +9,7 @@ from merkle.replica import BlockId, ChecksumType, ContainerId
 from ozone.disk.blockrow import decode_stored, folds_of
 from ozone.disk.messages import BLOCK_DATA
 from ozone.disk.unknown import Unknown
-from tests.support.ozone_volumes import NONE, chunk_message, crc32c_of
+from tests.support.ozone.ozone_volumes import NONE, chunk_message, crc32c_of
 
 HERE, BLOCK = ContainerId(1), BlockId(9)
 

@@ -14,7 +14,7 @@ from ozone.disk.blockrow import StoredBlock, decode_stored
 from ozone.disk.messages import BLOCK_DATA
 from ozone.disk.treefile import OzoneTree, decode_tree
 from ozone.scrub.comparison import Agreement, Comparison, Ledger, Reason
-from tests.support.ozone_volumes import chunk_message, crc32c_of, golden, lines
+from tests.support.ozone.ozone_volumes import chunk_message, crc32c_of, golden, lines
 
 DAMAGED = {(0, 1), (0, 2)}  # datanode and container: what damage.json names
 

@@ -8,7 +8,7 @@ from merkle.damaged import Damaged
 from merkle.replica import ContainerId, ReplicaState
 from ozone.disk.descriptor import decode_descriptor
 from ozone.disk.unknown import Unknown
-from tests.support.ozone_volumes import descriptor_text
+from tests.support.ozone.ozone_volumes import descriptor_text
 
 HERE = ContainerId(3)
 FIELDS: dict[str, Any] = {

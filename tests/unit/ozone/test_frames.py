@@ -5,8 +5,8 @@ import pytest
 from merkle.damaged import Damaged
 from ozone.wire.connection import Address, parse_addresses
 from ozone.wire.frames import Failure, context_frame, greeting, parse_answer, varint
-from tests.support import recorded_scm
-from tests.support.recorded_scm import recorded
+from tests.support.control import recorded_scm
+from tests.support.control.recorded_scm import recorded
 
 
 def told() -> list[bytes]:

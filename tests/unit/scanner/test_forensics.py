@@ -10,7 +10,7 @@ from merkle.checksum import window_checksums
 from merkle.replica import ChecksumType, ChunkInfo
 from scanner.finding import Forensic
 from scanner.forensics import PAGE_BYTES, SECTOR_BYTES, Explanation, explain
-from tests.support.replica_reader import MemoryReader, MemoryReplica, chunk_of, noise, scan
+from tests.support.storage.replica_reader import MemoryReader, MemoryReplica, chunk_of, noise, scan
 
 WINDOW_BYTES = 16 * 1024
 CHUNK_BYTES = 10 * WINDOW_BYTES

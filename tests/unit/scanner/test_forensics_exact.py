@@ -6,8 +6,8 @@ from merkle.checksum import window_checksums
 from merkle.replica import BlockId, ChecksumType, ChunkInfo
 from scanner.finding import Forensic
 from scanner.forensics import Explanation, Sought, explain, find_places, sought, wrong_windows
-from tests.support.replica_reader import chunk_of, noise
-from tests.support.trees import block, rows_of
+from tests.support.storage.replica_reader import chunk_of, noise
+from tests.support.storage.trees import block, rows_of
 
 WINDOW_BYTES = 2_048
 GOOD = b"\xff" * 12_288

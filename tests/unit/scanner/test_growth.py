@@ -4,7 +4,7 @@ from merkle.checksum import Algorithm
 from merkle.replica import BlockId
 from scanner.growth import Growth
 from scanner.rows.batch import SimpleRun, runs
-from tests.support.replica_reader import MemoryReader, MemoryReplica, noise
+from tests.support.storage.replica_reader import MemoryReader, MemoryReplica, noise
 
 
 def test_everything_that_is_added_is_counted_and_in_its_place() -> None:

@@ -9,7 +9,7 @@ from merkle.replica import BlockId
 from scanner.insist import Insistent
 from scanner.judge import RepeatedError
 from scanner.ports import BlockReader, Structure
-from tests.support.replica_reader import MemoryBlock, MemoryReader, MemoryReplica, noise
+from tests.support.storage.replica_reader import MemoryBlock, MemoryReader, MemoryReplica, noise
 
 DATA = noise(100)
 

@@ -18,7 +18,7 @@ from scanner.judge import (
     judge_chunk,
     read_failure,
 )
-from tests.support.replica_reader import WINDOW_BYTES, chunk_of, noise
+from tests.support.storage.replica_reader import WINDOW_BYTES, chunk_of, noise
 
 DEVICE_FAULTS = (
     *(errno.EIO, errno.ENODATA, errno.EILSEQ, errno.EREMOTEIO, errno.ENOLINK, errno.ETIMEDOUT),

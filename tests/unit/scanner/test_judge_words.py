@@ -21,7 +21,7 @@ from scanner.judge import (
     name_of,
     read_failure,
 )
-from tests.support.replica_reader import chunk_of, noise
+from tests.support.storage.replica_reader import chunk_of, noise
 
 WINDOW_BYTES = 1_000
 GOOD = noise(2_500)

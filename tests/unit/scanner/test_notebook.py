@@ -10,7 +10,7 @@ from scanner.notebook import (
     NOTES_PER_REPLICA_MAX,
     Notebook,
 )
-from tests.support.trees import block, rows_of
+from tests.support.storage.trees import block, rows_of
 
 WINDOW_BYTES = 16 * 1024
 BLOCK = block(4, bytes([number // WINDOW_BYTES for number in range(4 * WINDOW_BYTES)]))

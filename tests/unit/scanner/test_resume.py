@@ -9,7 +9,7 @@ from merkle.replica import BlockId
 from scanner.outcome import ScanOutcome
 from scanner.resume import DOUBTS_MAX, MARK_BYTES_MIN, ScanMark, all_but
 from scanner.verify import scan_replica
-from tests.support.replica_reader import NOW_MS, MemoryReader, MemoryReplica, noise
+from tests.support.storage.replica_reader import NOW_MS, MemoryReader, MemoryReplica, noise
 
 CHUNK_BYTES = MARK_BYTES_MIN
 BLOCKS, CHUNKS = 4, 5

@@ -17,7 +17,7 @@ from scanner.schedule import (
     parse_window,
     phase_of,
 )
-from tests.support.scan_simulation import DAY_MS, HOUR_MS
+from tests.support.simulation.scan_simulation import DAY_MS, HOUR_MS
 
 WEEK_S = 7 * 86_400
 WEEK_MS = WEEK_S * 1000

@@ -14,7 +14,7 @@ from scanner.judge import WITNESSES
 from scanner.notebook import FINDINGS_PER_REPLICA_MAX, NOTES_PER_REPLICA_MAX
 from scanner.ports import StructureFault
 from scanner.verify import READ_BYTES_MAX
-from tests.support.replica_reader import (
+from tests.support.storage.replica_reader import (
     NOW_MS,
     WINDOW_BYTES,
     AlteredReader,

@@ -12,7 +12,7 @@ from scanner.finding import Fault, Verdict
 from scanner.ports import BlockReader, Structure
 from scanner.resume import ScanMark
 from scanner.verify import ScanOutcome, scan_replica
-from tests.support.replica_reader import NOW_MS, MemoryReader, MemoryReplica, noise, scan
+from tests.support.storage.replica_reader import NOW_MS, MemoryReader, MemoryReplica, noise, scan
 
 MIB = 1024**2
 

@@ -6,8 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_verify.pipeline import Request, verify
-from tests.support.judged import judged
-from tests.support.snapshots import OpRow, SnapshotRows, container
+from tests.support.verification.judged import judged
+from tests.support.verification.snapshots import OpRow, SnapshotRows, container
 
 CASES = {
     "six where three do": ("R CLOSED 10", "C=7x6", 3),

@@ -12,7 +12,7 @@ from spark_verify import job
 from spark_verify.errors import OptionRefused
 from spark_verify.options import OPTIONS, Chosen
 from spark_verify.pipeline import Request, verify
-from tests.support.snapshots import NodeRow, container, gather
+from tests.support.verification.snapshots import NodeRow, container, gather
 
 UNIT = Path(__file__).parents[3] / "systemd" / "suture-verify.service"
 

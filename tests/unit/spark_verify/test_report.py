@@ -7,7 +7,7 @@ from spark_verify.pipeline import Request, verify
 from spark_verify.report.page import GREY, bars, bytes_text, instant_text, number_text
 from spark_verify.results import RESULTS
 from spark_verify.rows import root_text
-from tests.support.snapshots import container, gather
+from tests.support.verification.snapshots import container, gather
 
 
 class TestWords:

@@ -10,7 +10,7 @@ import pytest
 
 from spark_verify.pipeline import Request, verify
 from spark_verify.tasks import plans
-from tests.support.snapshots import AS_OF_MS, SnapshotRows, container, gather
+from tests.support.verification.snapshots import AS_OF_MS, SnapshotRows, container, gather
 
 
 def cluster(unscanned: int, scanned: int) -> SnapshotRows:

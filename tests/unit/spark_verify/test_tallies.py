@@ -4,8 +4,8 @@ from health.judge import judge
 from health.rules import Rules
 from spark_verify.report.summary import agreement
 from spark_verify.tasks.tallies import Tallies
-from tests.support.judged import cut
-from tests.support.snapshots import container, gather
+from tests.support.verification.judged import cut
+from tests.support.verification.snapshots import container, gather
 
 
 def test_each_container_that_is_seen_otherwise_is_named() -> None:

@@ -10,7 +10,7 @@ from merkle.replica import ReplicaState
 from scm.replication.intake import Order, PlanRow
 from scm.state.facts import Container, Kind, OpState, Pending
 from scm.state.options import ScmOptions
-from tests.support.scm_world import ScmWorld, confirm, outcome, replica
+from tests.support.control.scm_world import ScmWorld, confirm, outcome, replica
 
 NODES = ("dn1", "dn2", "dn3", "dn4")
 

@@ -12,7 +12,7 @@ from merkle.replica import ReplicaState
 from scm.administration.decommission import Request
 from scm.state.facts import Container, Kind, OpState
 from scm.state.options import ScmOptions
-from tests.support.scm_world import ScmWorld, outcome, replica
+from tests.support.control.scm_world import ScmWorld, outcome, replica
 
 NODES = ("dn1", "dn2", "dn3", "dn4")
 OPTIONS = ScmOptions(

@@ -7,7 +7,7 @@ from scm.edge import wire
 from scm.state.facts import Kind
 from scm.state.options import ScmOptions
 from spark_verify.pipeline import Request, verify
-from tests.support.scm_world import ScmWorld, confirm, replica
+from tests.support.control.scm_world import ScmWorld, confirm, replica
 
 NODES = ("dn1", "dn2", "dn3", "dn4", "dn5")
 

@@ -17,7 +17,7 @@ from scm.state.clock import Clock
 from scm.state.facts import ContainerState, Kind, Pending
 from scm.state.options import ScmOptions
 from tests.support.command_line import CommandLine
-from tests.support.scm_world import ScmWorld, confirm, pass_time, replica
+from tests.support.control.scm_world import ScmWorld, confirm, pass_time, replica
 
 NODES = ("dn1", "dn2", "dn3", "dn4")
 OPTIONS = ScmOptions(

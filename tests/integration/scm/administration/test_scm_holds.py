@@ -8,7 +8,7 @@ import pytest
 from scm.replication.intake import PlanReplica, PlanRow
 from scm.state.facts import Container, Kind, OutcomeState
 from scm.state.options import ScmOptions
-from tests.support.scm_world import ScmWorld, outcome
+from tests.support.control.scm_world import ScmWorld, outcome
 
 NODES = ("dn1", "dn2", "dn3", "dn4")
 OPTIONS = ScmOptions(

@@ -16,7 +16,7 @@ from scm.cluster.nodes import Registration
 from scm.edge.calls import Recovered, RecoveryCall
 from scm.state.facts import ContainerState, Key, KeyBlock, Kind, OpState, Replica
 from scm.state.single_values import CONTAINER_GAP
-from tests.support.scm_world import ScmWorld, confirm, pass_time, replica, summary, volume
+from tests.support.control.scm_world import ScmWorld, confirm, pass_time, replica, summary, volume
 
 NODES = ("dn1", "dn2", "dn3")
 TAKEN_MS = 1_800_000_000_000

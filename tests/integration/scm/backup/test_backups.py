@@ -18,9 +18,9 @@ from scm.backup.taking import list_backups, take_backup
 from scm.state.database import State
 from scm.state.facts import Allocation, Node, OpState
 from scm.state.single_values import CONTAINER_GAP, COUNTERS
-from tests.support.fake_datanode import FakeDatanode
-from tests.support.scm_process import ScmProcess
-from tests.support.scm_world import MAP_BYTES, container, key, replica
+from tests.support.control.fake_datanode import FakeDatanode
+from tests.support.control.scm_process import ScmProcess
+from tests.support.control.scm_world import MAP_BYTES, container, key, replica
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000

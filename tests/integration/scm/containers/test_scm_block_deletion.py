@@ -18,7 +18,7 @@ from scm.state.facts import (
     Transaction,
 )
 from scm.state.options import ScmOptions
-from tests.support.scm_world import ScmWorld, key, outcome, replica
+from tests.support.control.scm_world import ScmWorld, key, outcome, replica
 
 NODES = ("dn1", "dn2", "dn3")
 

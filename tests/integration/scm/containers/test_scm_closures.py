@@ -15,7 +15,7 @@ from scm.state.clock import Clock
 from scm.state.facts import Container, ContainerState, Kind
 from scm.state.options import ScmOptions
 from tests.support.command_line import CommandLine
-from tests.support.scm_world import ScmWorld, confirm, key, replica
+from tests.support.control.scm_world import ScmWorld, confirm, key, replica
 
 NODES = ("dn1", "dn2", "dn3", "dn4")
 WAIT_S = 60

@@ -9,7 +9,7 @@ from merkle.replica import ReplicaState
 from scm.edge.calls import PromisedBlock
 from scm.state.facts import Container, ContainerState
 from scm.state.options import ScmOptions
-from tests.support.scm_world import ScmWorld, confirm, key, replica
+from tests.support.control.scm_world import ScmWorld, confirm, key, replica
 
 NODES = ("dn1", "dn2", "dn3")
 AWAY = "dn2"

@@ -12,7 +12,7 @@ from scm.cluster.nodes import Registration
 from scm.edge.calls import Heartbeat
 from scm.edge.http_status import HttpStatus
 from tests.support.browser import CHROMIUM, overflow, shown
-from tests.support.scm_world import ScmWorld, volume
+from tests.support.control.scm_world import ScmWorld, volume
 
 pytestmark = [
     pytest.mark.slow,

@@ -16,9 +16,9 @@ from agent.runtime.callthreads import LATE_S, CallThreads
 from agent.runtime.loop import Done, Loop, LoopSet, Step
 from scm.edge.http_status import HttpStatus
 from tests.support.clock import FakeClock
-from tests.support.monitoring import METRIC, expressions, without_suffix
-from tests.support.scm_process import ScmProcess, spawn
-from tests.support.scm_world import ScmWorld, replica
+from tests.support.control.scm_process import ScmProcess, spawn
+from tests.support.control.scm_world import ScmWorld, replica
+from tests.support.packaging.monitoring import METRIC, expressions, without_suffix
 
 ROOT = Path(__file__).resolve().parents[4]
 

@@ -8,7 +8,7 @@ import pytest
 from merkle.replica import LAYOUT_VERSION
 from scm.state.facts import Container, Kind
 from scm.state.options import ScmOptions
-from tests.support.scm_world import ScmWorld, replica
+from tests.support.control.scm_world import ScmWorld, replica
 
 NODES = ("dn1", "dn2", "dn3", "dn4", "dn5")
 OPTIONS = ScmOptions(stale_after_ms=30_000, dead_after_ms=60_000, check_interval_ms=1_000)

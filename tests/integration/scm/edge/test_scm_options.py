@@ -15,10 +15,10 @@ from scm.edge.answers import node_message
 from scm.edge.calls import Heartbeat
 from scm.state.facts import Container, ContainerState, Kind, OpState, OutcomeState, Pending
 from scm.state.options import ScmOptions, parse
-from tests.support.coded_world import NODES as CODED_NODES
-from tests.support.coded_world import OPTIONS as CODED_OPTIONS
-from tests.support.coded_world import closed, orders
-from tests.support.scm_world import (
+from tests.support.control.coded_world import NODES as CODED_NODES
+from tests.support.control.coded_world import OPTIONS as CODED_OPTIONS
+from tests.support.control.coded_world import closed, orders
+from tests.support.control.scm_world import (
     ScmWorld,
     confirm,
     container,

@@ -17,7 +17,7 @@ from scm.edge.server import ScmService, build_server
 from scm.state.clock import Clock
 from scm.state.database import State
 from scm.state.options import ScmOptions
-from tests.support.fake_datanode import FakeDatanode, report
+from tests.support.control.fake_datanode import FakeDatanode, report
 
 OPTIONS = ScmOptions(
     container_bytes_max=1024**2, stale_after_ms=60_000, dead_after_ms=120_000, close_retry_ms=20

@@ -19,7 +19,7 @@ from merkle.replica import ReplicaState
 from scm.edge.spark_loop import PAUSE_S_MIN, RUNS_KEPT, SparkLoop
 from scm.state.facts import Kind
 from scm.state.options import ScmOptions
-from tests.support.scm_world import ScmWorld, replica
+from tests.support.control.scm_world import ScmWorld, replica
 
 PROGRAM = """
 import json, pathlib, shutil, sys

@@ -19,7 +19,7 @@ from scm.state.facts import Kind, Node, OpState
 from scm.state.options import ScmOptions
 from scm.state.tables import id_key
 from tests.support.command_line import CommandLine
-from tests.support.scm_world import MAP_BYTES, ScmWorld, confirm, key, pass_time, replica
+from tests.support.control.scm_world import MAP_BYTES, ScmWorld, confirm, key, pass_time, replica
 
 POOLS = tuple(f"dn{i}" for i in range(10))
 OPTIONS = ScmOptions(

@@ -9,11 +9,11 @@ import pytest
 from health.words import ELIGIBILITY
 from merkle.replica import ID_MAX, ReplicaState
 from scm.state.options import ScmOptions
-from tests.support.agreement import Agreement, told_and_judged
-from tests.support.booked import enter, sayable
-from tests.support.random_clusters import random_cluster
-from tests.support.random_days import RandomDays
-from tests.support.scm_world import ScmWorld, confirm, pass_time, replica
+from tests.support.control.agreement import Agreement, told_and_judged
+from tests.support.control.booked import enter, sayable
+from tests.support.control.scm_world import ScmWorld, confirm, pass_time, replica
+from tests.support.simulation.random_days import RandomDays
+from tests.support.verification.random_clusters import random_cluster
 
 OPTIONS = ScmOptions(heartbeat_interval_ms=1_000, check_interval_ms=1_000)
 CONTAINERS = 300

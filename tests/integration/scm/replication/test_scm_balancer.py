@@ -8,7 +8,7 @@ import pytest
 
 from scm.edge.calls import Heartbeat
 from scm.state.options import ScmOptions
-from tests.support.scm_world import ScmWorld, replica, volume
+from tests.support.control.scm_world import ScmWorld, replica, volume
 
 FULL, EMPTY = ("dn1", "dn2", "dn3"), ("dn4", "dn5")
 CAPACITY = 100_000

@@ -13,10 +13,10 @@ from scm.replication.health_states import States
 from scm.state.facts import ContainerState, Kind, OpState, Pending
 from scm.state.options import ScmOptions
 from scm.state.settled import Settled
-from tests.support.coded_world import NODES as CODED_NODES
-from tests.support.coded_world import OPTIONS as CODED_OPTIONS
-from tests.support.coded_world import closed, orders
-from tests.support.scm_world import (
+from tests.support.control.coded_world import NODES as CODED_NODES
+from tests.support.control.coded_world import OPTIONS as CODED_OPTIONS
+from tests.support.control.coded_world import closed, orders
+from tests.support.control.scm_world import (
     ScmWorld,
     confirm,
     container,

@@ -7,7 +7,7 @@ import pytest
 
 from scm.state.facts import Container, Kind
 from scm.state.options import ScmOptions
-from tests.support.scm_world import ScmWorld, confirm, replica
+from tests.support.control.scm_world import ScmWorld, confirm, replica
 
 NODES = tuple(f"dn{i}" for i in range(8))
 MINUTE_MS = 60_000

@@ -10,7 +10,7 @@ from agent.observe.audit import AuditLog
 from merkle.replica import ReplicaState
 from scm.state.facts import Container, ContainerState, Kind, OpState, Outcome, Pending, Replica
 from scm.state.options import ScmOptions
-from tests.support.scm_world import ScmWorld, confirm, outcome, pass_time, replica, summary
+from tests.support.control.scm_world import ScmWorld, confirm, outcome, pass_time, replica, summary
 
 NODES = ("dn1", "dn2", "dn3", "dn4")
 OPTIONS = ScmOptions(

@@ -13,7 +13,14 @@ from scm.cluster import dispatch
 from scm.replication import healing
 from scm.state.facts import Container, Kind, Replica
 from scm.state.options import ScmOptions
-from tests.support.scm_world import ScmWorld, container, outcome, pass_time, replica, summary
+from tests.support.control.scm_world import (
+    ScmWorld,
+    container,
+    outcome,
+    pass_time,
+    replica,
+    summary,
+)
 
 NODES = ("dn1", "dn2", "dn3")
 OPTIONS = ScmOptions(heal_after_ms=10_000, reconcile_cooldown_ms=30_000, check_interval_ms=60_000)

@@ -9,8 +9,8 @@ import pytest
 
 from agent.demo.cluster import Cluster
 from tests.support.command_line import CommandLine
-from tests.support.nursery import forked
-from tests.support.three_replicas import content
+from tests.support.faults.nursery import forked
+from tests.support.storage.three_replicas import content
 
 pytestmark = pytest.mark.slow
 

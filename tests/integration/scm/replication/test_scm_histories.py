@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.histories import cluster
+from tests.support.simulation.histories import cluster
 
 pytestmark = pytest.mark.slow
 

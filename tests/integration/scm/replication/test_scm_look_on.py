@@ -18,7 +18,7 @@ from scm.main import Ticker
 from scm.replication.replication_manager import LOOKS_PER_TURN, ORDERS_AT_ONCE
 from scm.state.facts import Kind
 from scm.state.options import ScmOptions
-from tests.support.scm_world import ScmWorld, container, replica
+from tests.support.control.scm_world import ScmWorld, container, replica
 
 DEADLINE_S = 30.0
 COUNT = 2 * LOOKS_PER_TURN + 10

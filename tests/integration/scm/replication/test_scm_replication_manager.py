@@ -8,7 +8,7 @@ import pytest
 
 from scm.state.facts import Container, Kind, OutcomeState, Pending
 from scm.state.options import ScmOptions
-from tests.support.scm_world import ScmWorld, confirm, outcome, pass_time, replica
+from tests.support.control.scm_world import ScmWorld, confirm, outcome, pass_time, replica
 
 OPTIONS = ScmOptions(
     command_deadline_ms=100_000,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agent.rpc.v1 import scm_pb2
-from tests.support.simulated_days import Days, first_day, second_day, third_day
+from tests.support.simulation.simulated_days import Days, first_day, second_day, third_day
 
 pytestmark = pytest.mark.slow
 

@@ -11,10 +11,10 @@ from scm.cluster.loads import RECONSTRUCT_TYPE
 from scm.replication.batches import Batches
 from scm.state.facts import Kind
 from scm.state.options import ScmOptions
-from tests.support.booked import enter, sayable
-from tests.support.judged import need_of, opinion_of
-from tests.support.scm_world import ScmWorld
-from tests.support.vectors import UNKNOWN, Told, by_rules, told, vectors, world
+from tests.support.control.booked import enter, sayable
+from tests.support.control.scm_world import ScmWorld
+from tests.support.verification.judged import need_of, opinion_of
+from tests.support.verification.vectors import UNKNOWN, Told, by_rules, told, vectors, world
 
 KINDS = (Kind.REPLICATE, RECONSTRUCT_TYPE, Kind.DELETE)
 BUSY = 1_000

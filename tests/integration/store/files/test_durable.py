@@ -9,7 +9,7 @@ import pytest
 
 from agent.errors import Code, SutureError, Unavailable, VolumeFailed
 from agent.store.files import blockfile, durable
-from tests.support.stores import content
+from tests.support.storage.stores import content
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:

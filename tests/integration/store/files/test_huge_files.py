@@ -15,7 +15,7 @@ from agent.store.replica.packs import read_table
 from agent.store.volumes.nodestate import NodeState, newest_state, state_path
 from merkle.replica import ReplicaState
 from scanner.finding import Fault
-from tests.support.stored_replica import CLUSTER, CONTAINER, StoredReplica
+from tests.support.storage.stored_replica import CLUSTER, CONTAINER, StoredReplica
 
 HUGE_BYTES = 1024**4
 

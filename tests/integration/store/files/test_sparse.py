@@ -10,7 +10,7 @@ from agent.errors import BlockFailed, Code, Unavailable
 from agent.store.files import extents
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
-from tests.support.stores import (
+from tests.support.storage.stores import (
     CHUNK_BYTES,
     CLUSTER,
     closed_replica,

@@ -12,7 +12,7 @@ from agent.store.index.rows import ReplicaRow, seal
 from agent.store.recovery.fsck import fsck
 from merkle.damaged import Damaged
 from merkle.replica import BlockId, ContainerId, ReplicaState
-from tests.support.stored_replica import (
+from tests.support.storage.stored_replica import (
     CHUNK_BYTES,
     CLUSTER,
     CONTAINER,

@@ -26,7 +26,7 @@ from merkle.damaged import Damaged
 from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
 from merkle.tree import Summary
 from scanner.finding import Forensic
-from tests.support.stores import chunk_of, content, damage
+from tests.support.storage.stores import chunk_of, content, damage
 
 ONE, TWO, THREE = ContainerId(1), ContainerId(2), ContainerId(3)
 MiB = 1024**2

@@ -19,7 +19,7 @@ from agent.store.index.indexcheck import check_index
 from agent.store.index.rows import KEY_BYTES
 from agent.store.recovery.fsck import fsck
 from merkle.replica import BlockId, ContainerId
-from tests.support.stores import CLUSTER, closed_replica, content, open_store
+from tests.support.storage.stores import CLUSTER, closed_replica, content, open_store
 
 PAGE = 4096
 MAP_BYTES = 64 * 1024**2

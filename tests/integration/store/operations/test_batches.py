@@ -15,7 +15,7 @@ from agent.store.operations.batches import FILES_SYNCED_MAX, Offer, install_batc
 from agent.store.replica_store import ReplicaStore
 from agent.store.scan_reader import DiskReader
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ContainerId
-from tests.support.stores import (
+from tests.support.storage.stores import (
     CHUNK_BYTES,
     check_clean,
     chunk_of,

@@ -14,7 +14,7 @@ from agent.store.replica_store import ReplicaStore
 from merkle.checksum import Algorithm
 from merkle.replica import Bcsid, BlockData, BlockId, ContainerId, ReplicaState
 from merkle.tree import TreeBuilder
-from tests.support.stores import (
+from tests.support.storage.stores import (
     CHUNK_BYTES,
     CLUSTER,
     chunk_of,

@@ -13,7 +13,7 @@ from merkle.replica import (
     BlockId,
     ContainerId,
 )
-from tests.support.stores import (
+from tests.support.storage.stores import (
     CHUNK_BYTES,
     bare_chunk,
     chunk_of,

@@ -8,7 +8,7 @@ import pytest
 from agent.store.operations import reading
 from agent.store.volumes.volume import Counted
 from merkle.replica import ContainerId
-from tests.support.stores import closed_replica, open_store
+from tests.support.storage.stores import closed_replica, open_store
 
 
 def test_sums_follow_every_change(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from agent.errors import Code, Refused
 from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId, ReplicaState
-from tests.support.stores import (
+from tests.support.storage.stores import (
     CHUNK_BYTES,
     chunk_of,
     closed_replica,

@@ -10,7 +10,7 @@ from agent.errors import Code, Refused
 from agent.store.replica.descriptor import descriptor_of, write_descriptor
 from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
 from scanner.finding import Fault
-from tests.support.stores import (
+from tests.support.storage.stores import (
     check_clean,
     closed_replica,
     content,

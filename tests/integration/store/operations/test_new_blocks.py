@@ -13,7 +13,7 @@ from agent.store.files.writebehind import SMALL_BYTES_MAX, Submit
 from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
-from tests.support.stores import (
+from tests.support.storage.stores import (
     CHUNK_BYTES,
     chunk_of,
     content,

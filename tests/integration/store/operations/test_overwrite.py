@@ -11,7 +11,7 @@ from agent.store.operations import repair
 from agent.store.operations.repair import Repair
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
-from tests.support.stores import CHUNK_BYTES, closed_replica, content, flip_bit
+from tests.support.storage.stores import CHUNK_BYTES, closed_replica, content, flip_bit
 
 ONE = ContainerId(1)
 BLOCK = BlockId(2)

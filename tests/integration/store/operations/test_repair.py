@@ -24,7 +24,7 @@ from merkle.replica import (
     ContainerId,
     ReplicaState,
 )
-from tests.support.stores import (
+from tests.support.storage.stores import (
     CHUNK_BYTES,
     chunk_of,
     closed_replica,

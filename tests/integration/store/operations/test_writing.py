@@ -20,7 +20,7 @@ from merkle.replica import (
     ContainerId,
     ReplicaState,
 )
-from tests.support.stores import (
+from tests.support.storage.stores import (
     CHUNK_BYTES,
     bare_chunk,
     chunk_of,

@@ -17,7 +17,7 @@ from agent.store.recovery.fsck import fsck
 from agent.store.replica.descriptor import read_descriptor, write_descriptor
 from merkle.codec import encode_tree
 from merkle.replica import BlockId, ContainerId, ReplicaState
-from tests.support.stores import (
+from tests.support.storage.stores import (
     CHUNK_BYTES,
     CLUSTER,
     chunk_of,
@@ -26,7 +26,7 @@ from tests.support.stores import (
     flip_bit,
     open_store,
 )
-from tests.support.tree_model import bury
+from tests.support.storage.tree_model import bury
 
 ONE, TWO = ContainerId(1), ContainerId(2)
 

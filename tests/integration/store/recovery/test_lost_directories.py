@@ -9,7 +9,7 @@ from agent.errors import Refused
 from agent.store.files.layout import Layout
 from agent.store.index.facts import VolumeFacts
 from agent.store.volumes.known import declare_new
-from tests.support.stores import CLUSTER, closed_replica, open_store
+from tests.support.storage.stores import CLUSTER, closed_replica, open_store
 
 NO_FSTAB = Path("/nowhere/fstab")
 

@@ -20,7 +20,7 @@ from agent.store.replica_store import ReplicaStore
 from merkle.checksum import crc32c
 from merkle.codec import encode_tree
 from merkle.replica import BlockId, ContainerId, ReplicaState
-from tests.support.stores import (
+from tests.support.storage.stores import (
     CHUNK_BYTES,
     CLUSTER,
     check_clean,
@@ -31,7 +31,7 @@ from tests.support.stores import (
     reopened,
     write_block,
 )
-from tests.support.tree_model import bury
+from tests.support.storage.tree_model import bury
 
 ONE = ContainerId(1)
 BLOCK = BlockId(2)

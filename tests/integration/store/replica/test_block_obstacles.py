@@ -19,8 +19,8 @@ from agent.store.recovery import recovery
 from agent.store.recovery.fsck import fsck
 from agent.store.trouble import Trouble
 from merkle.replica import BlockId, ReplicaState
-from tests.support.datanodes import Datanode
-from tests.support.stored_replica import CLUSTER, CONTAINER
+from tests.support.storage.datanodes import Datanode
+from tests.support.storage.stored_replica import CLUSTER, CONTAINER
 
 KINDS = ("directory", "pipe", "link", "socket")
 BLOCKS = 12

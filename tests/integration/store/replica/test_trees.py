@@ -12,7 +12,7 @@ from agent.store.replica_store import ReplicaStore
 from merkle.codec import decode_tree, encode_tree
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from scanner.finding import Fault, Verdict
-from tests.support.stores import (
+from tests.support.storage.stores import (
     CHUNK_BYTES,
     closed_replica,
     damage,

@@ -18,8 +18,14 @@ from agent.store.volumes.probe import probe
 from agent.store.volumes.volume import open_volume
 from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
 from scanner.finding import Fault
-from tests.support.datanodes import Datanode
-from tests.support.stored_replica import CHUNK_BYTES, CLUSTER, CONTAINER, DATANODE, StoredReplica
+from tests.support.storage.datanodes import Datanode
+from tests.support.storage.stored_replica import (
+    CHUNK_BYTES,
+    CLUSTER,
+    CONTAINER,
+    DATANODE,
+    StoredReplica,
+)
 
 SECRET = b"root:secret:" * 20_000
 

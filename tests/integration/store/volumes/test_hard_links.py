@@ -9,8 +9,8 @@ from agent.errors import BlockFailed, Code, VolumeFailed
 from agent.store.files import blockfile
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockData, BlockId, ContainerId
-from tests.support.store_victim import PACKED, SMALL, receive
-from tests.support.stores import (
+from tests.support.faults.store_victim import PACKED, SMALL, receive
+from tests.support.storage.stores import (
     CHUNK_BYTES,
     CLUSTER,
     chunk_of,

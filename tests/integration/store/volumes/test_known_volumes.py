@@ -15,7 +15,7 @@ from agent.store.recovery.opening import check_single
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.identity import remembered
 from agent.store.volumes.known import check_first_start, declare_new
-from tests.support.stores import (
+from tests.support.storage.stores import (
     CLUSTER,
     DATANODE,
     check_clean,

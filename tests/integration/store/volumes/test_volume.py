@@ -12,7 +12,7 @@ from agent.store.files.layout import Layout, block_id_of, container_id_of, decod
 from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId
-from tests.support.stores import (
+from tests.support.storage.stores import (
     CLUSTER,
     DATANODE,
     closed_replica,

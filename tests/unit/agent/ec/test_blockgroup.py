@@ -17,7 +17,7 @@ from agent.ec.blockgroup import (
 )
 from agent.ec.geometry import Group
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
-from tests.support.ec_groups import SMALL_SCHEMES
+from tests.support.storage.ec_groups import SMALL_SCHEMES
 
 SCHEME = SMALL_SCHEMES[0]  # rs-3-2, cells of 512 bytes
 BLOCK = BlockId(7)

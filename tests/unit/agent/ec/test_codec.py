@@ -11,7 +11,7 @@ from agent.ec import isal
 from agent.ec.codec import TILE_BYTES, encode, matrix, rebuild, rebuild_checked
 from agent.ec.scheme import OFFERED, RS_3_2, RS_6_3, RS_10_4, XOR_2_1, Scheme
 from agent.errors import Code, Refused
-from tests.support.gf256 import cauchy_rows, parity_of
+from tests.support.storage.gf256 import cauchy_rows, parity_of
 
 SEED = 5
 

@@ -5,7 +5,7 @@ import pytest
 from agent.ec.geometry import Group, Span
 from agent.ec.scheme import RS_3_2, Scheme
 from agent.errors import Refused
-from tests.support.ec_groups import SMALL_SCHEMES, encoded_group, lengths_bytes
+from tests.support.storage.ec_groups import SMALL_SCHEMES, encoded_group, lengths_bytes
 
 SMALL = SMALL_SCHEMES[0]  # rs-3-2, cells of 512 bytes
 

@@ -9,7 +9,7 @@ from agent.ec.codec import Cell
 from agent.ec.scheme import Scheme
 from agent.ec.wrong_shard import Proof, StripeVerdict, judge_stripe
 from agent.errors import Refused
-from tests.support.ec_groups import SMALL_SCHEMES, EncodedGroup, encoded_group
+from tests.support.storage.ec_groups import SMALL_SCHEMES, EncodedGroup, encoded_group
 
 RS_3_2, RS_6_3, RS_10_4, XOR_2_1 = SMALL_SCHEMES
 

@@ -11,7 +11,7 @@ from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.runtime.loop import Busy, Throttled
 from merkle.replica import LAYOUT_VERSION, ContainerId
 from tests.support.clock import FakeClock
-from tests.support.heard_heartbeats import IDENTITY, Failing, Finishing, Replicas, Scm
+from tests.support.control.heard_heartbeats import IDENTITY, Failing, Finishing, Replicas, Scm
 
 
 def heartbeat(

@@ -10,8 +10,8 @@ from agent.rpc.v1 import container_pb2
 from agent.store.index.facts import ReplicaFacts
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId
-from tests.support.no_commands import NoCommands
-from tests.support.stores import CLUSTER, DATANODE, closed_replica, open_store
+from tests.support.control.no_commands import NoCommands
+from tests.support.storage.stores import CLUSTER, DATANODE, closed_replica, open_store
 
 ONE, TWO = ContainerId(1), ContainerId(2)
 

@@ -2,7 +2,7 @@
 
 from agent.plan.actions import Skip, SkipReason, WantedChunk
 from merkle.replica import BlockId
-from tests.support.trees import good
+from tests.support.storage.trees import good
 
 
 def test_nobody_ordered_what_a_plan_wants_unless_it_says_so() -> None:

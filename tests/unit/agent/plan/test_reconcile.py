@@ -10,8 +10,8 @@ from merkle.diff import diff
 from merkle.replica import BlockId, ContainerId
 from scanner.finding import Fault, Finding, Verdict
 from tests.support.reconcile_scenario import answer, read
+from tests.support.storage.trees import bad, good, leaf_tree
 from tests.support.transcript import check_transcript
-from tests.support.trees import bad, good, leaf_tree
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "reconcile"
 

@@ -6,7 +6,7 @@ from agent.plan.versions import contested_offsets, leaf_of, told_versions
 from merkle.checksum import Algorithm
 from merkle.replica import ChecksumType, ChunkInfo
 from merkle.tree import TreeBuilder
-from tests.support.trees import good
+from tests.support.storage.trees import good
 
 
 @pytest.mark.parametrize(

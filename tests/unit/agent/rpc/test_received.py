@@ -14,7 +14,7 @@ from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
 from agent.rpc.wire.blockpieces import BlockPiece, decode_piece, encode_piece
 from merkle.replica import ChunkInfo
-from tests.support.stores import chunk_of, content
+from tests.support.storage.stores import chunk_of, content
 
 SIZE = 4_000
 

@@ -10,7 +10,7 @@ from scanner.finding import Fault, Verdict
 from scanner.growth import Growth
 from scanner.rows.alike import AlikeChunks
 from scanner.rows.batch import SimpleRun, runs, runs_and_alike
-from tests.support.replica_reader import (
+from tests.support.storage.replica_reader import (
     AlteredReader,
     MemoryReader,
     MemoryReplica,

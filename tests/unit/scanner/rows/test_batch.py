@@ -13,7 +13,7 @@ from scanner.judge import WITNESSES, Witnesses
 from scanner.rows.alike import AlikeChunks
 from scanner.rows.batch import FIRST_SUM_END, SUMS_START, SimpleRun, runs, runs_and_alike
 from scanner.verify import READ_BYTES_MAX, scan_replica
-from tests.support.replica_reader import (
+from tests.support.storage.replica_reader import (
     WINDOW_BYTES,
     AlteredReader,
     MemoryReader,

@@ -12,7 +12,7 @@ from scm.administration.foresight import Foreseen, Question
 from scm.administration.stopping import Answer
 from scm.state.facts import Container, ContainerState, Kind, OpState
 from scm.state.options import ScmOptions
-from tests.support.scm_world import ScmWorld, confirm, container, pending, replica
+from tests.support.control.scm_world import ScmWorld, confirm, container, pending, replica
 
 NODES = ("dn1", "dn2", "dn3", "dn4", "dn5")
 OPTIONS = ScmOptions(stale_after_ms=10_000, dead_after_ms=60_000)

@@ -11,9 +11,9 @@ from scm.cluster.allocate import Candidate
 from scm.cluster.case import Case
 from scm.replication.judge import Loss
 from scm.state.facts import ContainerState, OpState
-from tests.support.judged_case import need, obstacle
-from tests.support.replica_words import case, shards
-from tests.support.scm_world import container
+from tests.support.control.judged_case import need, obstacle
+from tests.support.control.replica_words import case, shards
+from tests.support.control.scm_world import container
 
 GIB = 1024**3
 LEAVE, REST = OpState.DECOMMISSIONING, OpState.ENTERING_MAINTENANCE

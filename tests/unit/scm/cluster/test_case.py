@@ -7,8 +7,8 @@ import pytest
 from merkle.replica import ReplicaState
 from scm.cluster.case import Case, is_bad, needed_bytes, neighbours, present
 from scm.state.facts import ContainerState
-from tests.support.replica_words import case, placed
-from tests.support.scm_world import container, replica
+from tests.support.control.replica_words import case, placed
+from tests.support.control.scm_world import container, replica
 
 
 def test_what_died_with_its_node_is_not_there() -> None:

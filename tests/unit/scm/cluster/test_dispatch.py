@@ -22,7 +22,7 @@ from scm.cluster.dispatch import (
 )
 from scm.cluster.loads import NodeLimits, replication_limit
 from scm.state.facts import Kind, OpState, Pending, Priority
-from tests.support.scm_world import pending
+from tests.support.control.scm_world import pending
 
 IN_SERVICE = OpState.IN_SERVICE
 COUNTS = st.dictionaries(

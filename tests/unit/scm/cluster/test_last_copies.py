@@ -10,7 +10,7 @@ from agent.errors import Code, Unavailable
 from merkle.replica import ReplicaState
 from scm.cluster import last_copies
 from scm.state.facts import Replica
-from tests.support.scm_world import ScmWorld, replica, with_whole_replicas
+from tests.support.control.scm_world import ScmWorld, replica, with_whole_replicas
 
 NODES = ("a", "b", "c")
 

@@ -22,7 +22,7 @@ from scm.cluster.lifecycle import (
     without_replica,
 )
 from scm.state.facts import Container, ContainerState, Replica
-from tests.support.scm_world import container, replica
+from tests.support.control.scm_world import container, replica
 
 LETTERS = {
     "O": ReplicaState.OPEN,

@@ -18,7 +18,7 @@ from scm.cluster.loads import (
 )
 from scm.state.facts import Kind, OpState, Pending, Priority
 from scm.state.options import ScmOptions
-from tests.support.scm_world import pending
+from tests.support.control.scm_world import pending
 
 
 def test_the_numbers_are_ozones() -> None:

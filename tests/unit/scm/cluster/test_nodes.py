@@ -10,9 +10,9 @@ from agent.errors import Code, Refused
 from merkle.replica import LAYOUT_VERSION
 from scm.cluster.nodes import Registration, health_of
 from scm.state.facts import Health, Liveness, Node, OpState
+from tests.support.control.lone_nodes import OPTIONS, Cluster, registration
+from tests.support.control.scm_world import ScmWorld, replica, volume
 from tests.support.heard import logged
-from tests.support.lone_nodes import OPTIONS, Cluster, registration
-from tests.support.scm_world import ScmWorld, replica, volume
 
 
 class BrokenOffError(Exception):

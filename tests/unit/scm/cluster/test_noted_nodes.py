@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from scm.state.facts import Health
+from tests.support.control.lone_nodes import Cluster, registration
 from tests.support.heard import logged
-from tests.support.lone_nodes import Cluster, registration
 
 
 @pytest.fixture

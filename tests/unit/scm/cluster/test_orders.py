@@ -12,7 +12,7 @@ from scm.edge.calls import HeartbeatAnswer
 from scm.replication.intake import PlanReplica, PlanRow
 from scm.state.facts import Container, ContainerState, Kind, OutcomeState
 from scm.state.options import ScmOptions
-from tests.support.scm_world import ScmWorld, outcome, replica
+from tests.support.control.scm_world import ScmWorld, outcome, replica
 
 OPTIONS = ScmOptions(
     heal=False,  # what people and plans order is looked at here

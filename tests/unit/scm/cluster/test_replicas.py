@@ -8,7 +8,7 @@ from agent.errors import Code, Unavailable
 from merkle.replica import ReplicaState
 from scm.cluster.replicas import Report, Reports
 from scm.state.facts import Kind
-from tests.support.scm_world import ScmWorld, replica
+from tests.support.control.scm_world import ScmWorld, replica
 
 DELETED = ReplicaState.DELETED
 

@@ -9,7 +9,7 @@ from merkle.replica import ReplicaState
 from scm.cluster.replicas import Report
 from scm.edge import control
 from scm.edge.calls import Heartbeat
-from tests.support.scm_world import ScmWorld, replica, volume
+from tests.support.control.scm_world import ScmWorld, replica, volume
 
 
 def page(*ids: int, report_id: int = 1, last: bool = True, number: int = 0) -> Report:

@@ -12,7 +12,7 @@ from scm.state.database import State
 from scm.state.facts import Node, OpState
 from scm.state.options import ScmOptions
 from tests.support.clock import FakeClock
-from tests.support.scm_world import MAP_BYTES
+from tests.support.control.scm_world import MAP_BYTES
 
 EIGHT = [f"dn{i}" for i in range(8)]
 

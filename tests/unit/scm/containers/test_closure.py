@@ -9,8 +9,8 @@ from merkle.replica import ReplicaState
 from scm.cluster.case import Placed
 from scm.containers.closure import Closure, closure, standing
 from scm.state.facts import Container, ContainerState
-from tests.support.replica_words import placed, shards
-from tests.support.scm_world import container, replica
+from tests.support.control.replica_words import placed, shards
+from tests.support.control.scm_world import container, replica
 
 CLOSING, QUASI_CLOSED = ContainerState.CLOSING, ContainerState.QUASI_CLOSED
 

@@ -8,7 +8,7 @@ from merkle.replica import ReplicaState
 from scm.cluster.lifecycle import Event, advance
 from scm.containers.emptying import Step, next_step
 from scm.state.facts import ContainerState, Replica
-from tests.support.scm_world import container, replica
+from tests.support.control.scm_world import container, replica
 
 CLOSED, QUASI_CLOSED = ContainerState.CLOSED, ContainerState.QUASI_CLOSED
 DELETING, DELETED = ContainerState.DELETING, ContainerState.DELETED

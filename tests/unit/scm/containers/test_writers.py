@@ -8,7 +8,7 @@ import pytest
 from agent.errors import Code, Refused, Unavailable
 from scm.state.facts import ContainerState, Key
 from scm.state.options import ScmOptions
-from tests.support.scm_world import ScmWorld, confirm, key, replica
+from tests.support.control.scm_world import ScmWorld, confirm, key, replica
 
 MIB = 1024**2
 OPTIONS = ScmOptions(container_bytes_max=10 * MIB)

@@ -18,7 +18,7 @@ from scm.edge.calls import Heartbeat
 from scm.edge.http_status import HttpStatus
 from scm.edge.pages.ranking import worst_nodes
 from scm.state.facts import OpState, Volume
-from tests.support.scm_world import GIB, ScmWorld, container, replica
+from tests.support.control.scm_world import GIB, ScmWorld, container, replica
 
 HOSTILE = (
     "<script>alert(1)</script>",

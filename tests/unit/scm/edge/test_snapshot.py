@@ -15,7 +15,7 @@ from merkle.replica import ReplicaState
 from scm.edge.snapshot import Exported, World, export
 from scm.state.options import ScmOptions
 from spark_verify.rows import TABLES, schema_of
-from tests.support.scm_world import ScmWorld, replica
+from tests.support.control.scm_world import ScmWorld, replica
 
 # The contract, by hand: what the Spark job was promised. Not derived from the code under test.
 CONTRACT = {

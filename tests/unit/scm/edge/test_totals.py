@@ -10,7 +10,7 @@ from merkle.replica import ReplicaState
 from scm.edge import totals
 from scm.edge.totals import Counts, Flag, flags_of
 from scm.state.facts import Container, ContainerState, Replica
-from tests.support.scm_world import ScmWorld, container, replica, with_whole_replicas
+from tests.support.control.scm_world import ScmWorld, container, replica, with_whole_replicas
 
 NODES = ("a", "b", "c")
 NONE = Counts(*[0] * 10)

@@ -7,7 +7,7 @@ import pytest
 from merkle.replica import ReplicaState
 from scm.edge.views import checksums_hint, shards_hint, used_bytes
 from scm.state.facts import ContainerState, Key, KeyBlock, Replica
-from tests.support.scm_world import ScmWorld, container, replica
+from tests.support.control.scm_world import ScmWorld, container, replica
 
 QUASI_CLOSED, UNHEALTHY = ReplicaState.QUASI_CLOSED, ReplicaState.UNHEALTHY
 

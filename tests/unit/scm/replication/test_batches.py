@@ -9,7 +9,7 @@ import pytest
 from health.words import OPS
 from scm.replication.batches import Batches, op_rows
 from scm.state.facts import Kind, Pending
-from tests.support.scm_world import ScmWorld, container, pending, replica
+from tests.support.control.scm_world import ScmWorld, container, pending, replica
 
 NODES = ("dn1", "dn2", "dn3", "dn4", "dn5", "dn6")
 

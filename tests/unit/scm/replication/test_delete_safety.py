@@ -19,8 +19,8 @@ from scm.replication.delete_safety import (
     unblock_victim,
 )
 from scm.state.facts import ContainerState, Health, OpState
-from tests.support.replica_words import case, changed, placed
-from tests.support.scm_world import container, replica, summary
+from tests.support.control.replica_words import case, changed, placed
+from tests.support.control.scm_world import container, replica, summary
 
 IN_DOUBT: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"state": ReplicaState.UNHEALTHY}, {}),

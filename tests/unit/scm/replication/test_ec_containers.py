@@ -22,9 +22,9 @@ from scm.state.facts import (
     OpState,
     Transaction,
 )
-from tests.support.coded_world import MIB, NODES, OPTIONS, SCHEME, closed, orders, spoil
-from tests.support.judged_case import lost, read_from
-from tests.support.scm_world import ScmWorld, container, replica, summary
+from tests.support.control.coded_world import MIB, NODES, OPTIONS, SCHEME, closed, orders, spoil
+from tests.support.control.judged_case import lost, read_from
+from tests.support.control.scm_world import ScmWorld, container, replica, summary
 
 
 @pytest.fixture

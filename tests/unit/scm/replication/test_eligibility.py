@@ -7,7 +7,7 @@ import pytest
 from merkle.replica import ReplicaState
 from scm.replication.eligibility import Eligibility, Participants, judge
 from scm.state.facts import Container, ContainerState, Replica
-from tests.support.scm_world import container, replica
+from tests.support.control.scm_world import container, replica
 
 
 def judged(

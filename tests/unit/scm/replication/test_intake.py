@@ -11,7 +11,7 @@ from merkle.replica import ReplicaState
 from scm.replication.eligibility import Eligibility, Participants
 from scm.replication.intake import Decision, GivenUp, Order, PlanReplica, PlanRow, check
 from scm.state.facts import Container, ContainerState, Kind, Replica
-from tests.support.scm_world import container, replica, summary
+from tests.support.control.scm_world import container, replica, summary
 
 NODES = ["dn1", "dn2", "dn3", "dn4"]
 

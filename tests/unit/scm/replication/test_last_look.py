@@ -7,8 +7,8 @@ import pytest
 
 from scm.administration.decommission import Request
 from scm.state.facts import Kind, OpState, Pending
-from tests.support.coded_world import NODES, OPTIONS, closed
-from tests.support.scm_world import ScmWorld
+from tests.support.control.coded_world import NODES, OPTIONS, closed
+from tests.support.control.scm_world import ScmWorld
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 from scm.cluster.case import Case
 from scm.replication.origins import may_be_removed, origins
 from scm.state.facts import ContainerState, Health, OpState
-from tests.support.replica_words import case, changed
-from tests.support.scm_world import container, summary
+from tests.support.control.replica_words import case, changed
+from tests.support.control.scm_world import container, summary
 
 
 def quasi(words: str, origins: str, **more: Any) -> Case:

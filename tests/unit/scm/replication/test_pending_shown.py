@@ -10,7 +10,7 @@ from health.words import OPS, Health
 from scm.replication.batches import Batches
 from scm.state.facts import Container, Kind, OpState
 from scm.state.options import ScmOptions
-from tests.support.scm_world import ScmWorld, replica
+from tests.support.control.scm_world import ScmWorld, replica
 
 NODES = ("dn1", "dn2", "dn3", "dn4")
 

@@ -9,8 +9,8 @@ import pytest
 from merkle.replica import ReplicaState
 from scm.administration.decommission import Request
 from scm.state.facts import Kind, OpState, OutcomeState, Pending
-from tests.support.coded_world import NODES, OPTIONS, closed, orders
-from tests.support.scm_world import ScmWorld, outcome, replica
+from tests.support.control.coded_world import NODES, OPTIONS, closed, orders
+from tests.support.control.scm_world import ScmWorld, outcome, replica
 
 LOST = (1, 4)
 SPARE = ("dn7", "dn8", "dn9")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from merkle.replica import ReplicaState
 from scm.state import records
 from scm.state.facts import Key, KeyBlock, Replica
-from tests.support.scm_world import summary
+from tests.support.control.scm_world import summary
 
 U64 = st.integers(0, 2**64 - 1)
 TEXT = st.text(max_size=12)

@@ -12,7 +12,7 @@ from scm.state import arena, records
 from scm.state.facts import Replica
 from scm.state.replica_table import UNSETTLED_STATES, ReplicaTable
 from scm.state.reported import Reported
-from tests.support.scm_world import replica
+from tests.support.control.scm_world import replica
 
 IDS = (1, 2, 3, 70_000, 2**40, 2**63 - 1)
 """Small ones, one far off, and such as no control plane here ever gave."""

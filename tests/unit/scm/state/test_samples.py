@@ -18,8 +18,8 @@ from scm.state.history.samples import (
     merged,
     placed,
 )
+from tests.support.control.scm_world import MAP_BYTES
 from tests.support.heard import logged
-from tests.support.scm_world import MAP_BYTES
 
 DAY_MS = 86_400_000
 

@@ -16,7 +16,7 @@ from scm.state.tables import (
     Table,
     TransactionTable,
 )
-from tests.support.scm_world import container, pending, replica
+from tests.support.control.scm_world import container, pending, replica
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from merkle.replica import ReplicaState
 from scm.state import records
 from scm.state.database import State
 from scm.state.facts import Allocation, Kind, Node, OpState, Outcome, OutcomeState
-from tests.support.scm_world import MAP_BYTES, container, key, pending, replica
+from tests.support.control.scm_world import MAP_BYTES, container, key, pending, replica
 
 
 def open_state(path: Path, map_bytes: int = MAP_BYTES) -> State:

@@ -8,7 +8,7 @@ from scm.state.facts import Key, Kind, Pending, Replica
 from scm.state.key_table import KeyTable
 from scm.state.replica_table import UNSETTLED_STATES, ReplicaTable
 from scm.state.tables import PendingTable
-from tests.support.scm_world import replica
+from tests.support.control.scm_world import replica
 
 STEPS = st.lists(
     st.tuples(

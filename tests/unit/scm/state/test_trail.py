@@ -10,7 +10,7 @@ from scm.state import records
 from scm.state.facts import Kind, OutcomeState
 from scm.state.options import ScmOptions
 from scm.state.records import FORMAT_VERSION
-from tests.support.scm_world import ScmWorld, outcome, pending
+from tests.support.control.scm_world import ScmWorld, outcome, pending
 
 NODES = ("dn1", "dn2", "dn3", "dn4")
 

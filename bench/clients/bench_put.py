@@ -1,0 +1,220 @@
+"""`put` of one large file and of many small ones, against floors, in turns in the same run.
+
+    gRPC, O_DIRECT   the large file as one bare gRPC stream to each of three processes that write
+                     it the same way: past the page cache, files of 16 MiB, each synced with its
+                     name and an index commit before the answer. One answer in all; the file
+                     is in the sender's memory before the clock starts
+    one by one       each small file in one bare gRPC call to each of three processes that make it
+                     durable as an agent does: its bytes, its name, an index commit
+    one process      the bytes of three replicas written by one process, O_DIRECT and fdatasync for
+                     each 16 MiB: what the disk takes; for information
+
+Ours is a control plane, three agents and the client, each a process of its own, with what they do
+beside: heartbeats, containers, keys. Processor seconds are those of all processes of a side. Floors
+use nothing of ours (`bench.clients.put_floor`). Before each round the file systems are synced, so
+that nobody pays for what another left; ratios are medians over pairs, whose order alternates.
+
+BENCH_PUT_MIB says how large the large file is (256), BENCH_PUT_FILES how many small ones there are
+(600), BENCH_PUT_ROUNDS how many pairs (5), BENCH_PUT_FOLDER where (the temporary folder).
+"""
+
+import mmap
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from agent.demo.cluster import Cluster
+from bench.clients.ends import Cost, End, cluster_cpu_s, paired
+from bench.measure import Measure, at_least, at_most
+
+MIB: Final = 1024**2
+FILE_BYTES: Final = 16 * MIB
+SMALL_BYTES: Final = 8 * 1024
+REPLICAS: Final = 3
+LANES: Final = 4
+CONTAINER_BYTES_MAX: Final = 1024**3
+LARGE_RATIO_MIN: Final = 0.5
+LARGE_CPU_MAX: Final = 1.6
+SMALL_RATIO_MIN: Final = 0.9
+SMALL_RATIO_BEFORE: Final = 0.41  # when each small file was a call of its own to each replica
+SMALL_GAIN_MIN: Final = 2.5
+
+
+def measures() -> list[Measure]:
+    """Measure large and small."""
+    large_mib = int(os.environ.get("BENCH_PUT_MIB", "256")) // 16 * 16
+    small_count = int(os.environ.get("BENCH_PUT_FILES", "600"))
+    rounds = int(os.environ.get("BENCH_PUT_ROUNDS", "5"))
+    parent = os.environ.get("BENCH_PUT_FOLDER")
+    with (
+        tempfile.TemporaryDirectory(prefix="suture-bench-", dir=parent) as directory,
+        ExitStack() as stack,
+    ):
+        root = Path(directory)
+        large, small = prepared(root, large_mib, small_count)
+        own = Own(root, stack)
+        floor = Floor(root, stack)
+        own.put(f"large {large} warm")
+        floor.put(f"large {large}")
+        return [
+            *large_measures(own, floor, large, large_mib, rounds, root),
+            *small_measures(own, floor, small, small_count, rounds),
+        ]
+
+
+def prepared(root: Path, large_mib: int, small_count: int) -> tuple[Path, Path]:
+    """Make the files that are put."""
+    large, small = root / "large.bin", root / "small"
+    source = random.Random(8)  # noqa: S311  # the same bytes in each run
+    with large.open("wb") as file:
+        for _ in range(large_mib):
+            file.write(source.randbytes(MIB))
+    small.mkdir()
+    for number in range(small_count):
+        (small / f"{number:06}").write_bytes(source.randbytes(SMALL_BYTES))
+    return large, small
+
+
+class Own:
+    """Our cluster and our client."""
+
+    def __init__(self, root: Path, stack: ExitStack) -> None:
+        self._cluster = stack.enter_context(
+            Cluster(
+                root / "cluster",
+                agents=REPLICAS,
+                volumes=1,
+                container_bytes_max=CONTAINER_BYTES_MAX,
+            )
+        )
+        self._client = End("bench.clients.put_own", self._cluster.scm.address)
+        stack.callback(self._client.close)
+        self._number = 0
+
+    def put(self, line: str) -> Cost:
+        """Have the client put, under a new key."""
+        self._number += 1
+        return cost(lambda: self._client.ask(f"{line}-{self._number}")["s"], self._cpu_s)
+
+    def _cpu_s(self) -> float:
+        """Return the processor seconds of all processes so far."""
+        return self._client.cpu_s() + cluster_cpu_s(self._cluster)
+
+
+class Floor:
+    """Three receivers and a sender."""
+
+    def __init__(self, root: Path, stack: ExitStack) -> None:
+        self._keepers = []
+        for index in range(REPLICAS):
+            folder = root / f"floor{index}"
+            folder.mkdir()
+            self._keepers.append(End("bench.clients.put_floor", "keep", str(folder)))
+        self._sender = End("bench.clients.put_floor", "send")
+        for end in (*self._keepers, self._sender):
+            stack.callback(end.close)
+
+    def put(self, line: str) -> Cost:
+        """Have the sender send to all."""
+        addresses = " ".join(str(keeper.hello["address"]) for keeper in self._keepers)
+        return cost(lambda: self._sender.ask(f"{line} {addresses}")["s"], self._cpu_s)
+
+    def _cpu_s(self) -> float:
+        return sum(end.cpu_s() for end in (*self._keepers, self._sender))
+
+
+def cost(put: Callable[[], float], cpu_s: Callable[[], float]) -> Cost:
+    """Return what a put costs, from a disk that has nothing left to write."""
+    os.sync()
+    before_s = cpu_s()
+    wall_s = put()
+    return Cost(wall_s, cpu_s() - before_s)
+
+
+def large_measures(
+    own: Own, floor: Floor, large: Path, large_mib: int, rounds: int, root: Path
+) -> list[Measure]:
+    """Put the large file."""
+    pairs = paired(
+        lambda: own.put(f"large {large} large"), lambda: floor.put(f"large {large}"), rounds
+    )
+    plain_s = statistics.median(written_s(root / "plain", large_mib) for _ in range(rounds))
+    own_s, floor_s = (
+        statistics.median(c.wall_s for c in side) for side in (pairs.own, pairs.floor)
+    )
+    own_cpu_s, floor_cpu_s = (
+        statistics.median(c.cpu_s for c in side) * 1000 / large_mib / 1.048576
+        for side in (pairs.own, pairs.floor)
+    )
+    return [
+        Measure(
+            "put large: speed",
+            large_mib * 1.048576 / own_s,
+            "MB/s",
+            f"gRPC, O_DIRECT {large_mib * 1.048576 / floor_s:,.0f}; "
+            f"one process {large_mib * 1.048576 / plain_s:,.0f}",
+        ),
+        at_least("put large: of gRPC, O_DIRECT", pairs.speed(), "x", LARGE_RATIO_MIN),
+        Measure(
+            "put large: processor time, all", own_cpu_s, "s/GB", f"gRPC, O_DIRECT {floor_cpu_s:.2f}"
+        ),
+        at_most("put large: processor time of gRPC's", pairs.cpu(), "x", LARGE_CPU_MAX),
+    ]
+
+
+def small_measures(
+    own: Own, floor: Floor, small: Path, small_count: int, rounds: int
+) -> list[Measure]:
+    """Put the small files."""
+    line = f"small {small} {LANES}"
+    pairs = paired(lambda: own.put(f"{line} small"), lambda: floor.put(line), rounds)
+    own_s, floor_s = (
+        statistics.median(c.wall_s for c in side) for side in (pairs.own, pairs.floor)
+    )
+    own_cpu_ms, floor_cpu_ms = (
+        statistics.median(c.cpu_s for c in side) * 1000 / small_count
+        for side in (pairs.own, pairs.floor)
+    )
+    return [
+        Measure(
+            "put small: files",
+            small_count / own_s,
+            "1/s",
+            f"one by one {small_count / floor_s:,.0f}",
+        ),
+        at_least("put small: of gRPC one by one", pairs.speed(), "x", SMALL_RATIO_MIN),
+        at_least(
+            "put small: of what it was",
+            pairs.speed() / SMALL_RATIO_BEFORE,
+            "x",
+            SMALL_GAIN_MIN,
+            compared_with=f"then {SMALL_RATIO_BEFORE} of one by one",
+        ),
+        Measure(
+            "put small: processor time, all",
+            own_cpu_ms,
+            "ms/file",
+            f"one by one {floor_cpu_ms:.2f}",
+        ),
+        Measure("put small: processor time of gRPC's", pairs.cpu(), "x"),
+    ]
+
+
+def written_s(path: Path, large_mib: int) -> float:
+    """Write the bytes of three replicas; return the seconds."""
+    os.sync()
+    begun_s = time.perf_counter()
+    with mmap.mmap(-1, 4 * MIB) as buffer:
+        for _ in range(REPLICAS * large_mib * MIB // FILE_BYTES):
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_DIRECT, 0o600)
+            for offset in range(0, FILE_BYTES, len(buffer)):
+                os.pwrite(fd, buffer, offset)
+            os.fdatasync(fd)
+            os.close(fd)
+    return time.perf_counter() - begun_s

@@ -1,0 +1,49 @@
+"""Our client in a process of its own: `python -m bench.clients.get_own SCM`, told by lines.
+
+    small FILES READS THREADS   reads small files, one after the other in each thread
+    large                       reads the large file
+
+Memory is used as `suture get` uses it.
+"""
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from agent.client.client import Client
+from agent.runtime.memory import share_heaps
+from bench.clients.told import work_when_told
+
+
+def main(scm_address: str) -> None:
+    """Read when told to."""
+    with Client(scm_address) as client:
+        work_when_told(
+            {
+                "small": lambda files, reads, threads: read_small(
+                    client, int(files), int(reads), int(threads)
+                ),
+                "large": lambda: read(client, "large"),
+            }
+        )
+
+
+def read_small(client: Client, files: int, reads: int, threads: int) -> None:
+    """Read so many small files."""
+
+    def work(first: int) -> None:
+        for number in range(first, reads, threads):
+            read(client, f"small/{number % files}")
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, range(threads)))
+
+
+def read(client: Client, key: str) -> None:
+    """Read a file to its end."""
+    for _ in client.get(key):
+        pass
+
+
+if __name__ == "__main__":
+    share_heaps()
+    main(sys.argv[1])

@@ -1,0 +1,43 @@
+"""Our client in a process of its own: `python -m bench.clients.put_own SCM`, told by lines.
+
+    large PATH KEY           puts one file
+    small FOLDER LANES KEY   puts the files of a folder
+
+Memory is used as `suture put` uses it.
+"""
+
+import sys
+from pathlib import Path
+
+from agent.client.client import Client
+from agent.client.writer import Source
+from agent.runtime.memory import share_heaps
+from bench.clients.told import work_when_told
+
+
+def main(scm_address: str) -> None:
+    """Put when told to."""
+    with Client(scm_address) as client:
+
+        def put_small(folder: str, lanes: str, key: str) -> None:
+            sources = [
+                source(path, f"{key}/{path.name}") for path in sorted(Path(folder).iterdir())
+            ]
+            client.put(sources, lanes=int(lanes))
+
+        work_when_told(
+            {
+                "large": lambda path, key: client.put([source(Path(path), key)], lanes=1),
+                "small": put_small,
+            }
+        )
+
+
+def source(path: Path, key: str) -> Source:
+    """Return what is put of one file."""
+    return Source(key, path, path.stat().st_size)
+
+
+if __name__ == "__main__":
+    share_heaps()
+    main(sys.argv[1])

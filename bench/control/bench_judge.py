@@ -1,0 +1,255 @@
+"""The judge alone, and the control plane's look at a large cluster after a node died.
+
+The judge gets containers in every odd mix that the tests draw, as many replicas at once as the
+Spark job gives it; how they are, and how they are with what follows, are timed apart. The control
+plane is the real one over a million containers: the last node of a rack dies, which changes for
+all of them what is spread enough, so that nothing is known of any until it is looked at again. That
+each was is counted; so is whether those that lost their second replica with the node are the first
+of which copies are ordered. Both are counted in seconds of processor time of one core: the
+machine's other work does not count. How long the control plane's lock was held is what its own
+histograms say: on the wall, where the machine's other work counts, and in processor time of who
+held it.
+
+`SCM_CONTAINERS=100000 make bench NAME=judge` is a smaller cluster; its bound shrinks with it.
+"""
+
+import gc
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from agent.observe import logs
+from bench.control.bench_scm import (
+    CLUSTER_NODES,
+    CONTAINER_COUNT,
+    MAP_BYTES,
+    held_by,
+    memory_of,
+    write_state,
+)
+from bench.measure import Measure, at_least, at_most
+from health.batch import Batch
+from health.judge import diagnose, judge
+from health.rules import Rules
+from merkle.replica import ReplicaState
+from scm.cluster.nodes import Registration
+from scm.cluster.replicas import Report
+from scm.edge.calls import Heartbeat
+from scm.edge.control import ControlPlane
+from scm.state.clock import Clock
+from scm.state.database import State
+from scm.state.facts import Health
+from scm.state.options import ScmOptions
+from tests.support.clock import FakeClock
+from tests.support.control.scm_world import replica, volume
+from tests.support.verification.judged import cut
+from tests.support.verification.random_clusters import RACK_COUNT, random_cluster
+from tests.support.verification.snapshots import ReplicaRow, SnapshotRows
+
+SUSPECTS: Final = 17_000  # containers, with nearly 50,000 replicas
+ROUNDS: Final = 25
+RATE_MIN: Final = 1_000_000
+LOOK_S_MAX: Final = 20.0
+LOOK_CONTAINERS: Final = 1_000_000
+LOCK_S_MAX: Final = 0.1
+SEED: Final = 1
+DYING: Final = "dn000"
+HOLDER: Final = "dn100"  # of the same containers
+OPTIONS: Final = ScmOptions(
+    heartbeat_interval_ms=1_000,
+    stale_after_ms=3_000,
+    dead_after_ms=5_000,
+    # A smaller cluster is looked at in less time, so that a turn looks at as many as in a large.
+    check_interval_ms=max(1_000, 300_000 * CONTAINER_COUNT // LOOK_CONTAINERS),
+)
+TURNS: Final = OPTIONS.check_interval_ms // OPTIONS.heartbeat_interval_ms + 1
+"""In which all are looked at."""
+
+RESTED_TURNS: Final = 20
+SILENT_TURNS: Final = OPTIONS.dead_after_ms // OPTIONS.heartbeat_interval_ms + 1  # until dead
+URGENT: Final = tuple(held_by(0))[-10:]
+"""Containers that lose a replica just before the node dies that has another; the last ones, so
+that nothing else puts them first."""
+
+
+def measures() -> list[Measure]:
+    """Measure the judge, then the control plane."""
+    logs.configure("error")
+    return [*judge_measures(), *look_measures()]
+
+
+def judge_measures() -> list[Measure]:
+    """Return what one core judges in a second."""
+    batch = suspects()
+    count = len(batch.replicas.node)
+    rules = Rules(rack_count=RACK_COUNT)
+    told_s = cpu_s(lambda: diagnose(batch, rules))
+    judged_s = cpu_s(lambda: judge(batch, rules))
+    name = f"judge, {count:,} replicas of suspects, "
+    return [
+        at_least(name + "how they are", count / told_s, "replicas/s", RATE_MIN),
+        at_least(name + "and what follows", count / judged_s, "replicas/s", RATE_MIN),
+    ]
+
+
+def suspects() -> Batch:
+    """Return containers of all kinds of trouble; their roots are numbers as trees have them."""
+    draw = random.Random(SEED)  # noqa: S311 - no secret
+    rows = random_cluster(draw, SUSPECTS)
+    own = [draw.getrandbits(63) for _ in range(SUSPECTS + 1)]
+    return cut(
+        SnapshotRows(
+            rows.containers,
+            [with_root(row, own[row.container_id]) for row in rows.replicas],
+            rows.nodes,
+            rows.pending_ops,
+        )
+    ).batch
+
+
+def with_root(row: ReplicaRow, own: int) -> ReplicaRow:
+    """Return a replica whose small root is a large one, different in each container."""
+    return row if row.root is None else replace(row, root=own ^ row.root << 32)
+
+
+def cpu_s(action: Callable[[], object]) -> float:
+    """Return the least processor time that a call takes: what else runs can only add to it."""
+    action()
+    taken = []
+    for _ in range(ROUNDS):
+        began_s = time.process_time()
+        action()
+        taken.append(time.process_time() - began_s)
+    return min(taken)
+
+
+class Cluster:
+    """A control plane over a large cluster; nodes call without a word."""
+
+    def __init__(self, path: Path) -> None:
+        """Start it on what is written there, out of safe mode, all nodes there."""
+        self.clock = FakeClock()
+        self.state = State.open(path, map_bytes=MAP_BYTES)
+        self.control = ControlPlane(
+            self.state,
+            clock=Clock(self.clock.now_ms, self.clock.monotonic_s),
+            options=OPTIONS,
+            snapshots_path=path / "snapshots",
+        )
+        self.nodes = [f"dn{i:03d}" for i in range(CLUSTER_NODES)]
+        for i, node in enumerate(self.nodes):
+            rack = "/alone" if node == DYING else f"/rack-{3 * i // CLUSTER_NODES}"
+            self.control.register(
+                Registration(node, f"{node}:1", rack, "0.1.0", "", 1, (volume(),))
+            )
+        self.control.count_containers()  # what pages show of them; nobody is to wait for it later
+        self.control.leave_safe_mode()
+        gc.freeze()  # as suture-scm does when it has started
+
+    def turn(self, *silent: str) -> float:
+        """Let a second pass and the others call; return the processor time of the tick and of what
+        is looked at before its orders and after, each for half a second at most, as in
+        `scm.main.Ticker`."""
+        self.clock.advance_s(1)
+        for node in self.nodes:
+            if node not in silent:
+                self.call(node)
+        began_s = time.process_time()
+        self.control.tick(look_on=self.look_on)
+        self.look_on()
+        return time.process_time() - began_s
+
+    def look_on(self) -> None:
+        """Look at what is due, for half the time between two ticks."""
+        until_s = time.process_time() + OPTIONS.heartbeat_interval_ms / 2_000
+        while time.process_time() < until_s and self.control.look_on():
+            pass
+
+    def call(self, node: str, *reports: Report) -> None:
+        """Let a node call."""
+        self.control.heartbeat(Heartbeat(node, 1, (volume(),), reports, (), ()))
+
+    def lose(self, node: str, container_ids: Iterable[int]) -> None:
+        """Let a node report that replicas are gone."""
+        gone = (replica(node, ReplicaState.DELETED, container_id=n) for n in container_ids)
+        self.call(node, Report(False, 1, 0, is_last=True, replicas=tuple(gone)))
+
+    def known(self) -> int:
+        """Return of how many containers it is known how they are now, because they were looked at
+        since anything about them changed, or an order shows that they were."""
+        states, commands = self.control._manager.states(), self.state.commands
+        return sum(
+            states.of(n) is not None or commands.has_any(n) for n in range(1, CONTAINER_COUNT + 1)
+        )
+
+    def first_ordered(self) -> set[int]:
+        """Return as many containers as are urgent, those of which copies were ordered first."""
+        ordered = sorted(self.state.commands.values(), key=lambda command: command.command_id)
+        return {command.container_id for command in ordered[: len(URGENT)]}
+
+    def is_dead(self) -> bool:
+        """Whether the node that dies is dead for the control plane."""
+        return self.control.nodes()[0].health is Health.DEAD
+
+    def holds(self) -> tuple[int, int, int]:
+        """Return how often the lock was held, how often longer than is promised, and how often for
+        more processor time than that."""
+        samples = {
+            (sample.name, sample.labels.get("le")): sample.value
+            for metric in self.control.meters.registry.collect()
+            for sample in metric.samples
+        }
+        held, spent = (
+            "suture_scm_lock_held_seconds_bucket",
+            "suture_scm_lock_processor_seconds_bucket",
+        )
+        count = samples[held, "+Inf"]
+        longer, dearer = (count - samples[name, str(LOCK_S_MAX)] for name in (held, spent))
+        return int(count), int(longer), int(dearer)
+
+
+def look_measures() -> list[Measure]:
+    """Let all be looked at, let a node die, and let all be looked at again."""
+    with tempfile.TemporaryDirectory(prefix="suture-judge-") as scratch:
+        write_state(Path(scratch))
+        cluster = Cluster(Path(scratch))
+        first = [cluster.turn() for _ in range(TURNS)]
+        rested = [cluster.turn() for _ in range(RESTED_TURNS)]
+        before = cluster.holds()
+        for _ in range(SILENT_TURNS - 1):
+            cluster.turn(DYING)
+        cluster.lose(HOLDER, URGENT)
+        after = [cluster.turn(DYING)]
+        assert cluster.is_dead(), "it was silent for long enough"
+        is_urgent_first = cluster.first_ordered() == set(URGENT)
+        known_then = cluster.known()
+        after += [cluster.turn(DYING) for _ in range(TURNS)]
+        holds, longer, dearer = (
+            after_death - at_rest
+            for after_death, at_rest in zip(cluster.holds(), before, strict=True)
+        )
+        known = cluster.known()
+        unwell = cluster.control.figures().unwell
+        own_bytes = memory_of(os.getpid())
+    assert unwell == {"UNDER_REPLICATED": len(held_by(0))}, f"all were looked at: {unwell}"
+    assert known_then < CONTAINER_COUNT, "nothing was known of any when the node had died"
+    name = f"control plane, {CONTAINER_COUNT:,} containers, "
+    bound_s = LOOK_S_MAX * CONTAINER_COUNT / LOOK_CONTAINERS
+    return [
+        Measure(name + "first look at all", sum(first), "CPU s"),
+        Measure(name + "a turn at rest", statistics.median(rested), "CPU s"),
+        at_least(name + "looked at again after a death", known, "containers", CONTAINER_COUNT),
+        at_least(name + "the most urgent ordered first", is_urgent_first, "yes", 1),
+        at_most(name + "all again after a death", sum(after), "CPU s", bound_s),
+        Measure(name + "longest turn after a death", max(after), "CPU s"),
+        Measure(name + "holds of the lock", holds, "holds"),
+        at_most(name + f"longer than {LOCK_S_MAX:g} s", longer, "holds", 0),
+        at_most(name + f"of more than {LOCK_S_MAX:g} CPU s", dearer, "holds", 0),
+        Measure(name + "memory of the process", own_bytes / 2**20, "MiB"),
+    ]

@@ -1,0 +1,245 @@
+"""The page of a large cluster: how long it takes, how large it is, and how long it keeps others.
+
+A real control plane over many datanodes and containers, made in memory as its tables keep them. One
+node is dead, one has not reported, volumes have failed, containers are damaged, and the weeks of
+history are full: all that a page shows is there to be shown. How long the lock was held is what the
+control plane's own histograms say: first by the page, a scrape and a look for the history alone,
+then while a thread calls for one datanode after the other. Those holds are judged by their
+processor time: who holds the lock then also waits for the interpreter and for the machine.
+
+`PAGE_CONTAINERS=10000000 python -m bench page` is the cluster of the promise and takes about 7 GiB
+of memory; the million that runs by default is looked at in the same way.
+"""
+
+import gc
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Thread
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.observe import logs
+from agent.runtime.callthreads import CallThreads
+from agent.runtime.loop import LoopSet
+from bench.control.bench_scm import memory_of
+from bench.measure import Measure, at_least, at_most, duration_s
+from merkle.replica import ReplicaState
+from scm.cluster.nodes import Registration
+from scm.edge.calls import Heartbeat
+from scm.edge.control import ControlPlane
+from scm.edge.http_status import HttpStatus
+from scm.state.clock import Clock
+from scm.state.database import Change, State
+from scm.state.facts import Container, ContainerState, OpState, Volume
+from scm.state.history.samples import LEVELS, Sample, Verdict
+from scm.state.options import ScmOptions
+from scm.state.reported import Reported
+from tests.support.clock import FakeClock
+from tests.support.control.scm_world import replica
+
+CONTAINER_COUNT: Final = int(os.environ.get("PAGE_CONTAINERS", "1000000"))
+NODE_COUNT: Final = int(os.environ.get("PAGE_NODES", "5000"))
+RACK_COUNT: Final = 125
+VOLUME_COUNT: Final = 12
+COPIES: Final = 3
+ROUNDS: Final = 7
+PAGE_S_MAX: Final = 1.0
+PAGE_BYTES_MAX: Final = 300_000
+LOCK_S_MAX: Final = 0.05
+TIB: Final = 1024**4
+MAP_BYTES: Final = 4 * 1024**3
+DAMAGED: Final = range(1, min(CONTAINER_COUNT, 20_000), 7)
+SILENT: Final = 17  # a node; and the next one has told nothing since the start
+OPTIONS: Final = ScmOptions(heartbeat_interval_ms=1_000)
+
+
+def measures() -> list[Measure]:
+    """Measure the page, and what it keeps others from."""
+    logs.configure("error")
+    with tempfile.TemporaryDirectory(prefix="suture-page-") as scratch:
+        cluster = Cluster(Path(scratch))
+        counted_s = duration_s(cluster.control.count_containers)
+        with CallThreads(2, 4) as calls:
+            http = HttpStatus(cluster.control, calls, LoopSet(), lambda: True)
+            before = cluster.longer()
+            http.page({})
+            http.metrics()
+            cluster.control._chronicle._noted_at_s = None
+            cluster.control.note_history()
+            own, _ = since(before, cluster.longer())
+            before = cluster.longer()
+            with cluster.calling():
+                taken = [duration_s(lambda: http.page({})) for _ in range(ROUNDS)]
+                scraped = [duration_s(http.metrics) for _ in range(ROUNDS)]
+            longer, dearer = since(before, cluster.longer())
+            body = http.page({}).body
+            rack = http.page({"rack": "/rack-000"}).body
+        is_true = b"Not whole" in body and b"All " not in body
+        own_bytes = memory_of(os.getpid())
+    name = f"{NODE_COUNT:,} datanodes, {CONTAINER_COUNT:,} containers, "
+    return [
+        at_most(name + "page", max(taken), "s", PAGE_S_MAX, compared_with="the longest of 7"),
+        at_most(name + "its size", len(body), "bytes", PAGE_BYTES_MAX),
+        at_most(name + "the page of a rack", len(rack), "bytes", PAGE_BYTES_MAX),
+        at_most(name + f"own holds of the lock, longer than {LOCK_S_MAX:g} s", own, "holds", 0),
+        at_most(name + f"while others call, of more than {LOCK_S_MAX:g} CPU s", dearer, "holds", 0),
+        Measure(name + f"the same, longer than {LOCK_S_MAX:g} s on the wall", longer, "holds"),
+        at_least(name + "what it says is true", is_true, "yes", 1),
+        Measure(name + "a scrape of the metrics", max(scraped), "s"),
+        Measure(name + "counting all after a start", counted_s, "s"),
+        Measure(name + "memory of the process", own_bytes / 2**20, "MiB"),
+    ]
+
+
+def since(before: tuple[int, int], after: tuple[int, int]) -> tuple[int, int]:
+    """Return how many holds were added."""
+    return after[0] - before[0], after[1] - before[1]
+
+
+class Cluster:
+    """A control plane that has heard its datanodes."""
+
+    def __init__(self, path: Path) -> None:
+        """Make it, with everything that a page may show."""
+        self.clock = FakeClock()
+        self.clock.advance_s(40 * 86_400)
+        self.state = State.open(path, map_bytes=MAP_BYTES)
+        for number in range(1, CONTAINER_COUNT + 1):
+            state = ContainerState.CLOSED
+            container = Container(number, state, COPIES, 5, 1, (), committed_count=1)
+            self.state.containers.apply(number, container)
+        self.state.counters["next_container_id"] = CONTAINER_COUNT + 1
+        for node in range(NODE_COUNT):
+            self._hold(node)
+        self.control = ControlPlane(
+            self.state,
+            clock=Clock(self.clock.now_ms, self.clock.monotonic_s),
+            options=OPTIONS,
+            snapshots_path=path / "snapshots",
+        )
+        self._remember()
+        with self.control._change() as change:
+            for node in range(NODE_COUNT):
+                self._register(change, node)
+        self.control.leave_safe_mode()
+        self.clock.advance_s(OPTIONS.dead_after_ms / 1000 + 1)
+        for node in range(NODE_COUNT):
+            if node != SILENT:
+                self.call(node)
+        self.control.note_history()
+        gc.freeze()  # as suture-scm does when it has started
+
+    def call(self, node: int) -> None:
+        """Let a datanode call; but for one they have named all that they hold."""
+        name = node_name(node)
+        self.control.heartbeat(Heartbeat(name, 1, self._volumes(node), (), (), ()))
+        if node != SILENT + 1:
+            self.control._reports.confirmed.add(name)
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Let datanodes call all the time."""
+        is_over = Event()
+
+        def go_on() -> None:
+            node = 0
+            while not is_over.is_set():
+                self.call(node % SILENT)
+                node += 1
+
+        thread = Thread(target=go_on)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+
+    def longer(self) -> tuple[int, int]:
+        """Return how often the lock was held for longer than is promised, and how often for more
+        processor time than that: the rest was spent waiting for a core or the interpreter."""
+        samples = {
+            (sample.name, sample.labels.get("le")): sample.value
+            for metric in self.control.meters.registry.collect()
+            for sample in metric.samples
+        }
+        held, spent = (
+            int(samples[name, "+Inf"] - samples[name, str(LOCK_S_MAX)])
+            for name in (
+                "suture_scm_lock_held_seconds_bucket",
+                "suture_scm_lock_processor_seconds_bucket",
+            )
+        )
+        return held, spent
+
+    def _hold(self, node: int) -> None:
+        """Give a node its replicas."""
+        stride = NODE_COUNT // COPIES
+        if node >= stride * COPIES:
+            return
+        ids: NDArray[np.int64] = np.arange(
+            node % stride or stride, CONTAINER_COUNT + 1, stride, dtype=np.int64
+        )
+        name = node_name(node)
+        one = Reported.of(name, [replica(name)])
+        rows = np.repeat(one.rows, len(ids))
+        rows["container_id"] = ids
+        rows["data_scan_at_ms"] = self.clock.now_ms() - 86_400_000
+        if node < stride:
+            is_damaged = np.isin(ids, np.fromiter(DAMAGED, np.int64))
+            unhealthy = tuple(ReplicaState).index(ReplicaState.UNHEALTHY)
+            rows["state"][is_damaged] = unhealthy
+            rows["finding_count"][is_damaged] = 3
+        self.state.replicas.take(rows, Reported(name, rows, one.words))
+
+    def _register(self, change: Change, node: int) -> None:
+        """Let a datanode in; one of a thousand is on its way out."""
+        name = node_name(node)
+        rack = f"/rack-{node % RACK_COUNT:03d}"
+        registration = Registration(
+            name, f"{name}.example.org:9859", rack, "0.1.0", "", 1, self._volumes(node)
+        )
+        self.control._nodes.register(change, registration)
+        known = self.state.nodes.get(name)
+        if known is not None and node % 1000 == 3:
+            change.put(self.state.nodes, replace(known, op_state=OpState.DECOMMISSIONING))
+
+    def _volumes(self, node: int) -> tuple[Volume, ...]:
+        at_ms = self.clock.now_ms()
+        return tuple(
+            Volume(
+                volume_id=f"{node:05d}-{i:02d}",
+                path=f"/data/disk-{i:02d}",
+                capacity_bytes=16 * TIB,
+                available_bytes=(2 + (node + i) % 12) * TIB,
+                used_bytes=4 * TIB,
+                container_count=CONTAINER_COUNT * COPIES // NODE_COUNT // VOLUME_COUNT,
+                failed=node % 500 == 9 and i == 5,
+                scanned_bytes=0,
+                oldest_scan_at_ms=at_ms - 3_600_000 * (1 + (node * 7 + i) % 160),
+                error="Input/output error" if node % 500 == 9 and i == 5 else "",
+                data_bytes=4 * TIB,
+                in_time_bytes=4 * TIB - (node + i) % 3,
+            )
+            for i in range(VOLUME_COUNT)
+        )
+
+    def _remember(self) -> None:
+        """Fill the weeks before."""
+        for level, kept in enumerate(LEVELS):
+            for i in range(kept.count_max):
+                at_ms = (self.clock.now_ms() // kept.length_ms - i) * kept.length_ms
+                verdict = tuple(Verdict)[i // 7 % 3]
+                sample = Sample(level, max(i, at_ms), verdict, to_do_count=i, moved_bytes=i * TIB)
+                self.state.samples.apply(sample.key, sample)
+
+
+def node_name(node: int) -> str:
+    """Return the id of a datanode, as long as they are."""
+    return f"{node:08x}-99aa-4b5c-8d7e-{node:012d}"

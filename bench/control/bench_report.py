@@ -1,0 +1,346 @@
+"""The control plane's processor time: full reports, a start, and the first decision after a death.
+
+Real messages go through the real handler, parsing included, onto a real disk; what is counted is
+processor time of one core, a replica. Beside it stands the floor of the same run: the same bytes
+parsed by protobuf and laid out as numpy columns, and nothing more. The start is a real `suture-scm`
+over gRPC on a state that was written before: every datanode registers and reports all it has, until
+safe mode is over; then one of them falls silent, and the first copy of what it held is waited for.
+
+`REPORT_NODES=1000 REPORT_REPLICAS=10000 BENCH_TIMEOUT_S=7200 python -m bench report` is the cluster
+of the promise; the smaller one that runs by default is said a replica.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Final, cast
+
+import grpc
+import lmdb
+import numpy as np
+
+from agent.observe import logs
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2, scm_pb2_grpc
+from agent.rpc.wire.replica_columns import COLUMNS, ID, column_report
+from bench.control.bench_scm import append, container_of, cpu_s, memory_of, replica_of, report_of
+from bench.measure import Measure, at_most
+from merkle.replica import LAYOUT_VERSION
+from scm.edge.control import ControlPlane
+from scm.edge.server import ScmService
+from scm.state import records
+from scm.state.clock import Clock
+from scm.state.database import State
+from scm.state.facts import Node, OpState
+from scm.state.options import ScmOptions
+from tests.support.control.fake_datanode import FakeDatanode
+from tests.support.control.scm_process import ScmProcess
+
+NODE_COUNT: Final = int(os.environ.get("REPORT_NODES", "99"))
+REPLICAS_PER_NODE: Final = int(os.environ.get("REPORT_REPLICAS", "10000"))
+COPIES: Final = 3
+DYING: Final = (
+    NODE_COUNT // COPIES * COPIES - 1
+)  # of whose containers there are just so many copies
+PAGE_COUNT: Final = 5_000  # replicas in a page, as an agent sends them
+MAP_BYTES: Final = 64 * 1024**3
+REPORT_US_MAX: Final = 8.0
+START_S_MAX: Final = 60.0
+START_REPLICAS: Final = 10_000_000  # for which a minute is promised
+HEARTBEATS: Final = 200
+DEAD_AFTER_MS: Final = 60_000  # longer than a start takes, so that nobody dies in it
+
+VOLUME: Final = datanode_pb2.VolumeStatus(
+    volume_id="volume-1", path="/data", capacity_bytes=2**46, available_bytes=2**45
+)
+HANDLED_NODES: Final = 30
+"""Datanodes of the cluster whose reports go straight into the handler."""
+
+OPTIONS: Final = ScmOptions(heartbeat_interval_ms=1_000, session_idle_ms=86_400_000)
+
+
+def measures() -> list[Measure]:
+    """Measure reports, then a start and a death."""
+    logs.configure("error")
+    return [*handled_measures(), *start_measures()]
+
+
+def handled_measures() -> list[Measure]:
+    """Return what reports and heartbeats cost the control plane that takes them in."""
+    by_columns = report_measures(pages_of, floor, "", REPORT_US_MAX)
+    old = report_measures(old_pages_of, old_floor, ", of an old agent", None)
+    return by_columns + old[:2]
+
+
+def report_measures(
+    paged: Callable[[int, int, int], list[bytes]],
+    parse: Callable[[bytes], object],
+    name: str,
+    bound_us: float | None,
+) -> list[Measure]:
+    """Return what reports cost in one of their forms."""
+    count = HANDLED_NODES * REPLICAS_PER_NODE
+    with tempfile.TemporaryDirectory(prefix="suture-report-") as scratch:
+        write_cluster(Path(scratch), HANDLED_NODES, REPLICAS_PER_NODE)
+        handler = Handler(Path(scratch))
+        for i in range(HANDLED_NODES):
+            handler.register(node_name(i))
+        pages = [
+            page
+            for i in range(HANDLED_NODES)
+            for page in paged(i, HANDLED_NODES, REPLICAS_PER_NODE)
+        ]
+        parse_s = spent_s(lambda: [parse(page) for page in pages])
+        first_s = spent_s(lambda: [handler.heartbeat(page) for page in pages])
+        same_s = spent_s(lambda: [handler.heartbeat(page) for page in pages])
+        idle = [idle_heartbeat(i % HANDLED_NODES) for i in range(HEARTBEATS)]
+        idle_s = spent_s(lambda: [handler.heartbeat(page) for page in idle])
+        handler.close()
+    beside = f"{parse_s / count * 1e6:.2f} us to parse the same"
+    taken = {f"first full report{name}": first_s, f"unchanged full report{name}": same_s}
+    return [
+        *(
+            Measure(what, took_s / count * 1e6, "CPU us/replica", beside)
+            if bound_us is None
+            else at_most(
+                what, took_s / count * 1e6, "CPU us/replica", bound_us, compared_with=beside
+            )
+            for what, took_s in taken.items()
+        ),
+        Measure("heartbeat of an idle datanode", idle_s / HEARTBEATS * 1e6, "CPU us"),
+    ]
+
+
+def start_measures() -> list[Measure]:
+    """Return what a start costs until safe mode is over, and how long after a death it decides."""
+    with tempfile.TemporaryDirectory(prefix="suture-start-") as scratch:
+        write_cluster(Path(scratch), NODE_COUNT, REPLICAS_PER_NODE)
+        process = ScmProcess.start(
+            Path(scratch),
+            log_level="error",
+            audit_file=f"{scratch}/audit",
+            heartbeat_interval_ms=1_000,
+            session_idle_ms=86_400_000,
+            stale_after_ms=DEAD_AFTER_MS // 2,
+            dead_after_ms=DEAD_AFTER_MS,
+            lmdb_map_bytes=MAP_BYTES,
+        )
+        try:
+            return started(process)
+        finally:
+            process.kill()
+
+
+def started(process: ScmProcess) -> list[Measure]:
+    """Let all datanodes report to a control plane that starts; then let one fall silent."""
+    pid, count = process.process.pid, NODE_COUNT * REPLICAS_PER_NODE
+    reading_s = cpu_s(pid)
+    channel = grpc.insecure_channel(process.address)
+    stub = scm_pb2_grpc.ScmStub(channel)  # type: ignore[no-untyped-call]
+    began_s, own_s = time.monotonic(), time.process_time()
+    for i in range(NODE_COUNT):
+        FakeDatanode(stub, node_name(i)).register()
+        for page in pages_of(i, NODE_COUNT, REPLICAS_PER_NODE):
+            stub.Heartbeat(scm_pb2.HeartbeatRequest.FromString(page))
+    while stub.SafeMode(scm_pb2.SafeModeRequest()).on:
+        time.sleep(0.05)
+    wall_s, own_s = time.monotonic() - began_s, time.process_time() - own_s
+    start_s, own_bytes = cpu_s(pid), memory_of(pid)
+    decided_s, decided_cpu_s = first_decision(stub, pid)
+    name = f"{NODE_COUNT:,} datanodes x {REPLICAS_PER_NODE:,}, "
+    bound_s = START_S_MAX * count / START_REPLICAS
+    return [
+        Measure(name + "reading the state", reading_s, "CPU s"),
+        at_most(name + "start until safe mode ends", start_s, "CPU s", bound_s),
+        Measure(
+            name + "the same on the wall, with the datanodes",
+            wall_s,
+            "s",
+            compared_with=f"{own_s:.1f} CPU s of the datanodes",
+        ),
+        at_most(
+            name + "start, a replica",
+            start_s / count * 1e6,
+            "CPU us",
+            START_S_MAX / START_REPLICAS * 1e6,
+        ),
+        Measure(name + "memory when it ends", own_bytes / 2**20, "MiB"),
+        Measure(name + "memory, a replica", own_bytes / count, "bytes"),
+        Measure(name + "first copy ordered after a death", decided_s, "s"),
+        Measure(name + "processor time until then", decided_cpu_s, "CPU s"),
+    ]
+
+
+def first_decision(stub: scm_pb2_grpc.ScmStub, pid: int) -> tuple[float, float]:
+    """Let a datanode fall silent; return the seconds from its death on until a copy is
+    ordered, and the processor time from its last call on."""
+    silent_since_s, before_s = time.monotonic(), cpu_s(pid)
+    stub.Heartbeat(scm_pb2.HeartbeatRequest.FromString(idle_heartbeat(DYING)))
+    deadline_s = silent_since_s + 4 * DEAD_AFTER_MS / 1_000
+    while time.monotonic() < deadline_s:
+        began_s = time.monotonic()
+        for i in set(range(NODE_COUNT)) - {DYING}:
+            answer = stub.Heartbeat(scm_pb2.HeartbeatRequest.FromString(idle_heartbeat(i)))
+            if any(command.WhichOneof("command") == "replicate" for command in answer.commands):
+                silent_s = time.monotonic() - silent_since_s
+                return silent_s - DEAD_AFTER_MS / 1_000, cpu_s(pid) - before_s
+        time.sleep(max(0.0, began_s + 1 - time.monotonic()))
+    raise AssertionError("a copy is ordered after a death")
+
+
+class Handler:
+    """The service of a control plane that starts cold, called without a network."""
+
+    def __init__(self, path: Path) -> None:
+        """Forget where replicas are: each is reported as if for the first time."""
+        self.state = State.open(path, map_bytes=MAP_BYTES, is_cold=True)
+        clock = Clock()
+        control = ControlPlane(
+            self.state, clock=clock, options=OPTIONS, snapshots_path=path / "snapshots"
+        )
+        self.service = ScmService(control, clock=clock, options=OPTIONS)
+        self.tick = control.tick
+
+    def register(self, name: str) -> None:
+        """Let a datanode in."""
+        request = scm_pb2.RegisterRequest(
+            datanode_id=name,
+            address=f"{name}:1",
+            rack="/rack-1",
+            version="0.1.0",
+            boot_id=1,
+            layout_version=LAYOUT_VERSION,
+        )
+        self.service.Register(request, AWAITED)
+
+    def heartbeat(self, data: bytes) -> bytes:
+        """Take in a heartbeat as it comes from the wire, and make an answer for it."""
+        request = scm_pb2.HeartbeatRequest.FromString(data)
+        answer: bytes = self.service.Heartbeat(request, AWAITED).SerializeToString()
+        return answer
+
+    def close(self) -> None:
+        """Let the files go."""
+        self.state.close()
+
+
+class Awaited:
+    """A call whose caller waits for the answer."""
+
+    def is_active(self) -> bool:
+        """Say so."""
+        return True
+
+
+AWAITED: Final = cast(grpc.ServicerContext, Awaited())
+
+
+def floor(page: bytes) -> list[Any]:
+    """Parse a page of a report and lay its numbers out as columns, and do nothing else."""
+    replicas = scm_pb2.HeartbeatRequest.FromString(page).column_reports[0].replicas
+    return [
+        np.frombuffer(getattr(replicas, column.name), column.type).copy()
+        for column in (ID, *COLUMNS)
+    ]
+
+
+def old_floor(page: bytes) -> list[Any]:
+    """Do the same with a page that has a message for each replica."""
+    replicas = scm_pb2.HeartbeatRequest.FromString(page).reports[0].replicas
+    return [
+        np.fromiter([attrgetter(column.field)(one) for one in replicas], np.uint64)
+        for column in (ID, *COLUMNS)
+        if column.field
+    ]
+
+
+def node_name(number: int) -> str:
+    """Return the id of a datanode."""
+    return f"dn{number:04d}"
+
+
+def held_by(number: int, node_count: int, per_node: int) -> range:
+    """Return the containers of which a datanode has a replica; each has one on three datanodes."""
+    group_count = max(1, node_count // COPIES)
+    first = 1 + number % group_count
+    return range(first, first + group_count * per_node, group_count)
+
+
+def pages_of(number: int, node_count: int, per_node: int) -> list[bytes]:
+    """Return a datanode's full report as it goes over the wire, page by page, by columns."""
+    return [
+        heartbeat(number, column_reports=[column_report(page)]).SerializeToString()
+        for page in reports_of(number, node_count, per_node)
+    ]
+
+
+def old_pages_of(number: int, node_count: int, per_node: int) -> list[bytes]:
+    """Return the same with a message for each replica."""
+    return [
+        heartbeat(number, reports=[page]).SerializeToString()
+        for page in reports_of(number, node_count, per_node)
+    ]
+
+
+def reports_of(number: int, node_count: int, per_node: int) -> Iterator[scm_pb2.ContainerReport]:
+    """Yield the pages of a datanode's full report."""
+    ids = held_by(number, node_count, per_node)
+    for page, start in enumerate(range(0, len(ids), PAGE_COUNT)):
+        yield scm_pb2.ContainerReport(
+            full=True,
+            report_id=1,
+            page=page,
+            last=start + PAGE_COUNT >= len(ids),
+            replicas=reported(ids[start : start + PAGE_COUNT]),
+        )
+
+
+def heartbeat(number: int, **more: Any) -> scm_pb2.HeartbeatRequest:
+    """Return a heartbeat of a datanode."""
+    return scm_pb2.HeartbeatRequest(
+        datanode_id=node_name(number), boot_id=1, volumes=[VOLUME], **more
+    )
+
+
+def reported(container_ids: Iterable[int]) -> list[container_pb2.ReplicaReport]:
+    """Return replicas as their datanode reports them, just as `write_cluster` keeps them."""
+    return [report_of(container_id, bcsid=5) for container_id in container_ids]
+
+
+def idle_heartbeat(number: int) -> bytes:
+    """Return the heartbeat of a datanode that has nothing to tell."""
+    return heartbeat(number).SerializeToString()
+
+
+def spent_s(action: Callable[[], object]) -> float:
+    """Return the processor time that a call takes."""
+    began_s = time.process_time()
+    action()
+    return time.process_time() - began_s
+
+
+def write_cluster(path: Path, node_count: int, per_node: int) -> None:
+    """Write a cluster at rest in the order of the keys: a control plane would take far longer."""
+    container_count = max(1, node_count // COPIES) * per_node
+    state = State.open(path, map_bytes=MAP_BYTES)
+    with state.change() as change:
+        for i in range(node_count):
+            name = node_name(i)
+            node = Node(name, f"{name}:1", "/rack-1", "0.1.0", 1, OpState.IN_SERVICE, 0, 1, 1)
+            change.put(state.nodes, node)
+    state.close()
+    with lmdb.open(str(path / "state"), map_size=MAP_BYTES, max_dbs=16) as environment:
+        append(environment, state.containers, map(container_of, range(1, container_count + 1)))
+        for i in range(node_count):
+            held = held_by(i, node_count, per_node)
+            name = node_name(i)
+            rows = (
+                replace(replica_of(number, 0), datanode_id=name, origin_datanode_id=name)
+                for number in held
+            )
+            append(environment, state.replicas, rows)
+        with environment.begin(write=True, db=environment.open_db(b"meta")) as transaction:
+            transaction.put(b"next_container_id", records.pack([container_count + 1]))

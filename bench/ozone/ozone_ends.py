@@ -1,0 +1,81 @@
+"""One end of the comparison of scrubs, in a process of its own.
+
+    python -m bench.ozone.ozone_ends own|ozone ROOT WARM_UP CONTAINER...
+    python -m bench.ozone.ozone_ends beside ROOT WARM_UP DATA_DIR CONTAINER...
+
+`own`: the agent's scan of its own volume, as far as what it found is durable; `ozone`: the same
+of Ozone's volume; `beside`: of a volume of a datanode that runs. None keeps to a pace. Prints one
+line of JSON. Starting is not counted, nor what is done once in a process: the container WARM_UP is
+scanned first.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from agent.observe import logs
+from agent.runtime.clock import SystemClock
+from agent.runtime.lease import Leases
+from agent.scan.scanning import ScanKit, ScanReport, ScanTools, scan_container
+from agent.store.scan_reader import ReadBuffers
+from bench.ozone.ozone_world import World
+from bench.scans.scan_world import OPTIONS, open_store
+from merkle.replica import ContainerId
+from ozone.disk.database import clear_scratch
+from ozone.disk.layout import find_volume
+from ozone.scrub.history import History
+from ozone.scrub.scrub import RESUMABLE_S, OzoneTools
+from ozone.scrub.store import OzoneStore
+
+
+def own(volume: Path) -> tuple[ScanKit, Callable[[], object]]:
+    """Return what scans our own volume, and what is done before."""
+    store = open_store(volume)
+    tools = ScanTools(store=store, leases=Leases(), algorithm=OPTIONS.algorithm)
+    return tools, lambda: None
+
+
+def ozone(data_dir: Path, state: Path) -> tuple[ScanKit, Callable[[], object]]:
+    """Return what scans a volume of Ozone, and what is done before."""
+    clear_scratch(state / "views")
+    clock = SystemClock()
+    volume = find_volume(data_dir)
+    history = History(state / "bench.sqlite")
+    store = OzoneStore(volume, history, state / "views", clock, database=volume.database)
+    return OzoneTools(store=store, clock=clock), store.listing
+
+
+def main(end: str, root: Path, warm_up: ContainerId, *words: str) -> None:
+    """Scan each container once."""
+    logs.configure("error")
+    world = World(root)
+    world.state.mkdir(exist_ok=True)
+    names = list(words)
+    if end == "own":
+        tools, before = own(world.own)
+    else:
+        tools, before = ozone(Path(names.pop(0)) if end == "beside" else world.ozone, world.state)
+    buffers = ReadBuffers()
+
+    def scan(container_id: ContainerId) -> ScanReport:
+        return scan_container(tools, container_id, buffers=buffers, resumable_s=RESUMABLE_S)
+
+    scan(warm_up)
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    before()
+    reports = [scan(ContainerId(int(name))) for name in names]
+    cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - wall_s
+    document = {
+        "bytes": sum(report.bytes_read for report in reports),
+        "wrong": sum(report.finding_count + (not report.committed) for report in reports),
+        "files": len(reports),
+        "wall_s": wall_s,
+        "cpu_s": cpu_s,
+    }
+    print(json.dumps(document))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), ContainerId(int(sys.argv[3])), *sys.argv[4:])

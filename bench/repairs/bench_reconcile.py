@@ -1,0 +1,264 @@
+"""Repairing a damaged replica from its peers, against rsync on equal damage in the same run.
+
+    reconcile    three real agents: one has the damage, found by a scan; a scripted control plane
+                 tells it to reconcile with the two others
+    rsync        a daemon serves whole files to a client (bench/repairs/rsync_daemon.py)
+
+In each round both get the same damage at new places, all files leave the page cache, and they take
+turns in who goes first. Seconds are of the reconcile as the agent tells them, and of rsync's client
+from its start to its end; processor seconds are of both ends; bytes are what the kernel counted on
+the connections of the agent to its peers (TCP_INFO, through `ss`), and what rsync says that it sent
+and received. rsync reads all to find the damage; a scan has found ours before, and what follows
+the repair is of the time that is compared. "read whole" is the same on an agent that trusts no
+earlier read, so that a full read of the container follows.
+
+BENCH_RECONCILE_MIB says how much the container holds in which 1,000 chunks of 64 KiB are damaged
+(1,024), BENCH_RECONCILE_CHUNKS how many are, BENCH_RECONCILE_BLOCKS how many blocks of 9 kB the
+other one has (30,000), BENCH_RECONCILE_ROUNDS how often (3), BENCH_RECONCILE_FOLDER where.
+"""
+
+import os
+import random
+import re
+import shutil
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from agent.demo.cluster import Process
+from agent.rpc.calls.peer import Peer
+from agent.rpc.v1 import container_pb2, scm_pb2
+from agent.store.files.durable import sync_all
+from bench.measure import Measure, at_most
+from bench.repairs.rsync_daemon import RsyncDaemon, processor_s, rsync_program
+from bench.scans.scan_world import CLUSTER, Shape, fill
+from merkle.replica import ContainerId
+from tests.support.control.scripted_scm import ScriptedScm
+
+MIB: Final = 1024**2
+CONTAINER: Final = ContainerId(1)
+CHUNK_BYTES: Final = 64 * 1024
+CHUNKS_PER_BLOCK: Final = 64
+SMALL_BYTES: Final = 9_000
+PEERS: Final = ("peer1", "peer2")
+NOBODY: Final = "127.0.0.1:9"
+INTERVAL_MS: Final = 50
+WAIT_S: Final = 300.0
+TIME_RATIO_MAX: Final = 1.2
+ONE_RATIO_MAX: Final = 0.1
+BYTES_RATIO_MAX: Final = 1.05
+SS: Final = "ss"
+READ_WHOLE: Final = "[tasks]\nreconcile_proof_age_s = 0\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What one repair cost; `tree_bytes` of the wire's are no chunk data."""
+
+    seconds: float
+    processor_s: float
+    wire_bytes: int
+    tree_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Rounds:
+    """All rounds of one kind of damage."""
+
+    damaged_bytes: int
+    ours: list[Spent] = field(default_factory=list)
+    whole: list[Spent] = field(default_factory=list)
+    rsync: list[Spent] = field(default_factory=list)
+
+    def ratio(self) -> float:
+        """Return the median of the paired times."""
+        pairs = zip(self.ours, self.rsync, strict=True)
+        return statistics.median(own.seconds / other.seconds for own, other in pairs)
+
+
+def measures() -> list[Measure]:
+    """Measure many damaged chunks, and one."""
+    rsync_program()
+    parent = os.environ.get("BENCH_RECONCILE_FOLDER")
+    chunk_count = int(os.environ.get("BENCH_RECONCILE_MIB", "1024")) * MIB // CHUNK_BYTES
+    damaged = int(os.environ.get("BENCH_RECONCILE_CHUNKS", "1000"))
+    block_count = int(os.environ.get("BENCH_RECONCILE_BLOCKS", "30000"))
+    rounds = int(os.environ.get("BENCH_RECONCILE_ROUNDS", "3"))
+    large = Shape(max(1, chunk_count // CHUNKS_PER_BLOCK), CHUNKS_PER_BLOCK, CHUNK_BYTES)
+    small = Shape(block_count, 1, SMALL_BYTES)
+    found: list[Measure] = []
+    for name, shape, count, ratio_max, bytes_max in (
+        (f"{damaged:,} chunks", large, damaged, TIME_RATIO_MAX, BYTES_RATIO_MAX),
+        (f"one block of {block_count:,}", small, 1, ONE_RATIO_MAX, None),
+    ):
+        with tempfile.TemporaryDirectory(prefix="suture-bench-", dir=parent) as directory:
+            with World(Path(directory), shape).running() as world:
+                taken = world.repaired(count, rounds)
+            found += told(f"reconcile {name}", taken, ratio_max, bytes_max)
+    return found
+
+
+def told(name: str, taken: Rounds, ratio_max: float, bytes_max: float | None) -> Iterator[Measure]:
+    """Yield what one kind of damage took. Of 9 kB the calls' own heads are a seventh: no bound."""
+    ours, whole, rsync = (
+        Spent(
+            statistics.median(spent.seconds for spent in kind),
+            statistics.median(spent.processor_s for spent in kind),
+            round(statistics.median(spent.wire_bytes for spent in kind)),
+        )
+        for kind in (taken.ours, taken.whole, taken.rsync)
+    )
+    least = max(one.wire_bytes / (taken.damaged_bytes + one.tree_bytes) for one in taken.ours)
+    yield Measure(f"{name}: time", ours.seconds, "s", f"rsync {rsync.seconds:.3g}")
+    yield at_most(f"{name}: of rsync's time", taken.ratio(), "x", ratio_max)
+    yield Measure(
+        f"{name}: processor time", ours.processor_s, "s", f"rsync {rsync.processor_s:.3g}"
+    )
+    yield Measure(
+        f"{name}: wire", ours.wire_bytes / MIB, "MiB", f"rsync {rsync.wire_bytes / MIB:,.2f}"
+    )
+    if bytes_max is None:
+        yield Measure(f"{name}: of damage and tree", least, "x")
+    else:
+        yield at_most(f"{name}: of damage and tree", least, "x", bytes_max)
+    yield Measure(f"{name}, read whole: time", whole.seconds, "s", f"rsync {rsync.seconds:.3g}")
+    yield Measure(
+        f"{name}, read whole: of rsync's time", whole.seconds / rsync.seconds, "x", "not paired"
+    )
+
+
+class World:
+    """Three agents, and a folder that rsync repairs, all with the same blocks."""
+
+    def __init__(self, folder: Path, shape: Shape) -> None:
+        self._shape = shape
+        self._folder = folder
+        self._commands = 0
+        self._mine = fill(folder / "mine", CONTAINER, shape)
+        self._served = [self._copied(name) for name in PEERS]
+        self._target = folder / "target"
+        shutil.copytree(self._mine, self._target)
+
+    def _copied(self, name: str) -> Path:
+        """Copy the volume; return where the copy has its blocks."""
+        volume = self._folder / "mine"
+        shutil.copytree(volume, self._folder / name)
+        return self._folder / name / self._mine.relative_to(volume)
+
+    @contextmanager
+    def running(self) -> Iterator["World"]:
+        """Run agents, control plane and daemon."""
+        with (
+            ScriptedScm(INTERVAL_MS, CLUSTER) as self._scm,
+            RsyncDaemon(self._served[0], self._folder) as self._rsync,
+        ):
+            self._agents = [self._agent(name, NOBODY) for name in PEERS]
+            try:
+                for agent in self._agents:
+                    agent.start()
+                yield self
+            finally:
+                for agent in self._agents:
+                    agent.stop()
+
+    def repaired(self, damaged_count: int, rounds: int) -> Rounds:
+        """Damage and repair, round after round."""
+        taken = Rounds(damaged_count * self._shape.chunk_bytes)
+        for settings, spent, is_paired in (
+            ("", taken.ours, True),
+            (READ_WHOLE, taken.whole, False),
+        ):
+            agent = self._agent("mine", self._scm.address, settings)
+            agent.start()
+            try:
+                for number in range(rounds if is_paired else 1):
+                    self._damage(damaged_count, number)
+                    self._scan(agent)
+                    self._drop()
+                    if is_paired and number % 2:
+                        taken.rsync.append(self._run_rsync())
+                    spent.append(self._reconcile(agent))
+                    if is_paired and not number % 2:
+                        taken.rsync.append(self._run_rsync())
+            finally:
+                agent.stop()
+        return taken
+
+    def _agent(self, name: str, scm: str, settings: str = "") -> Process:
+        config = self._folder / f"{name}.toml"
+        config.write_text(
+            f'[node]\nlisten = "127.0.0.1:0"\nscm = "{scm}"\n'
+            f'[storage]\nvolumes = ["{self._folder / name}"]\nreserve_bytes = 0\n'
+            f'[scan]\nenabled = false\nwatch = false\n[observe]\nlisten = ""\n{settings}'
+        )
+        arguments = ["agent.main", "--log-level", "warning", "--config", str(config)]
+        return Process(name, arguments, self._folder / f"{name}.log")
+
+    def _damage(self, count: int, seed: int) -> None:
+        """Overwrite some bytes of so many chunks, in both places alike."""
+        generator = random.Random(seed)  # noqa: S311 - the same places for both
+        chunks = self._shape.block_count * self._shape.chunk_count
+        for number in generator.sample(range(chunks), count):
+            block, chunk = divmod(number, self._shape.chunk_count)
+            offset = chunk * self._shape.chunk_bytes + generator.randrange(SMALL_BYTES - 64)
+            for folder in (self._mine, self._target):
+                with (folder / f"{block + 1}.block").open("r+b") as file:
+                    file.seek(offset)
+                    file.write(generator.randbytes(64))
+
+    def _scan(self, agent: Process) -> None:
+        """Let the agent find the damage."""
+        with Peer(agent.address) as peer:
+            for _ in peer.scan(CONTAINER, full_speed=True):
+                pass
+
+    def _drop(self) -> None:
+        """Let no file be in the page cache."""
+        sync_all(self._folder)
+        for folder in (self._mine, *self._served, self._target):
+            for path in folder.iterdir():
+                fd = os.open(path, os.O_RDONLY)
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.close(fd)
+
+    def _run_rsync(self) -> Spent:
+        fetched = self._rsync.fetch(self._target)
+        return Spent(fetched.seconds, fetched.processor_s, fetched.wire_bytes)
+
+    def _reconcile(self, agent: Process) -> Spent:
+        """Let the agent repair its replica."""
+        self._commands += 1
+        pids = [one.popen.pid for one in (agent, *self._agents) if one.popen is not None]
+        before_s, before_bytes = sum(map(processor_s, pids)), self._wire_bytes()
+        ends = zip(PEERS, self._agents, strict=True)
+        peers = [
+            container_pb2.DatanodeEndpoint(datanode_id=name, address=one.address)
+            for name, one in ends
+        ]
+        reconcile = scm_pb2.ReconcileCommand(container_id=CONTAINER, peers=peers)
+        self._scm.order(
+            scm_pb2.Command(
+                command_id=self._commands, term=1, lifetime_ms=600_000, reconcile=reconcile
+            )
+        )
+        status = self._scm.wait_for(self._commands, WAIT_S)
+        if status is None or status.reconcile.result != "converged":
+            raise subprocess.SubprocessError(f"the reconcile did not converge: {status}")
+        return Spent(
+            status.reconcile.duration_ms / 1000,
+            sum(map(processor_s, pids)) - before_s,
+            self._wire_bytes() - before_bytes,
+            status.reconcile.tree_bytes_fetched,
+        )
+
+    def _wire_bytes(self) -> int:
+        """Return what has gone both ways over all connections to the peers."""
+        ports = [f"dport = :{one.address.rpartition(':')[2]}" for one in self._agents]
+        words = [SS, "-tinH", "state", "established", f"( {' or '.join(ports)} )"]
+        told = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+        return sum(map(int, re.findall(r"bytes_(?:sent|received):(\d+)", told)))

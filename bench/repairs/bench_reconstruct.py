@@ -1,0 +1,130 @@
+"""A whole reconstruction over real sockets and disks: what it reads, and the memory it takes.
+
+The coordinator is a process of its own, so that its memory is its own; the datanodes are in this
+one. The group is as large as a container is meant to be, 5 GB of data in one block, and its last
+stripe is partial. Its stripes repeat after a few: what they hold does not matter here, that all of
+them are on disks and go over sockets does. A small group beside it shows what the large one adds.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from agent.client.writer import describe
+from agent.ec.blockgroup import group_metadata, stripe_checksum, stripe_metadata
+from agent.ec.geometry import Group
+from agent.ec.scheme import RS_3_2, Scheme
+from bench.measure import Measure, at_most
+from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
+from tests.support.storage.ec_cluster import EcCluster, RecoveringDatanode
+from tests.support.storage.ec_groups import encoded_group
+
+MIB = 1024**2
+SMALL_BYTES = 24 * MIB
+LARGE_BYTES = 5_000_000_000
+MEMORY_MAX_MB = 300.0
+READ_RATIO_MAX = 1.02
+LOST = 1  # its shard of a partial stripe is the longest: everything must be rebuilt
+LARGE = ContainerId(6)
+BLOCK = BlockId(1)
+STRIPES_DISTINCT = 5
+
+Cells = Sequence[dict[int, bytes]]
+
+
+def cells_of(group: Group) -> tuple[Cells, dict[int, bytes]]:
+    """Return a few stripes that repeat, and the last one, by index."""
+    scheme = group.scheme
+    full = encoded_group(scheme, STRIPES_DISTINCT * scheme.stripe_bytes).stripes
+    rest_bytes = group.length_bytes % scheme.stripe_bytes
+    last = encoded_group(scheme, rest_bytes or scheme.stripe_bytes, seed=2).stripes[0]
+    return full, last
+
+
+def write_shards(cluster: EcCluster, length_bytes: int) -> None:
+    """Write one group of this length to all datanodes, as a client does, and close it."""
+    group = Group(cluster.scheme, length_bytes)
+    full, last = cells_of(group)
+    cells = [full[stripe % len(full)] for stripe in range(group.stripe_count - 1)] + [last]
+    known = {id(made): {i: describe(0, cell) for i, cell in made.items()} for made in (*full, last)}
+    sums = [stripe_checksum([known[id(made)][i] for i in sorted(made)]) for made in cells]
+
+    def write(index: int) -> None:
+        store = cluster.nodes[index].store
+        store.create_container(LARGE, replica_index=index)
+        chunks: list[ChunkInfo] = []
+        for stripe, made in enumerate(cells):
+            if group.cell_bytes(stripe, index):
+                offset = stripe * cluster.scheme.cell_bytes
+                chunks.append(replace(known[id(made)][index], offset=offset))
+                store.write_chunk(LARGE, BLOCK, chunks[-1], made[index])
+        metadata = group_metadata((), group) + stripe_metadata(sums)
+        store.put_block(LARGE, BlockData(BLOCK, Bcsid(1), tuple(chunks), metadata))
+        store.close_container(LARGE, bcsid=0, force=True)
+
+    with ThreadPoolExecutor(cluster.scheme.shard_count) as pool:
+        list(pool.map(write, cluster.scheme.indexes))
+
+
+def root_of(node: RecoveringDatanode) -> int:
+    """Return the root of a datanode's shard."""
+    return node.store.tree(LARGE).root
+
+
+def reconstruction(scheme: Scheme, length_bytes: int) -> dict[str, int]:
+    """Rebuild one lost shard of a group; return what the coordinator tells."""
+    with tempfile.TemporaryDirectory(prefix="suture-bench-ec-") as scratch:
+        cluster = EcCluster(Path(scratch), scheme, [])
+        try:
+            write_shards(cluster, length_bytes)
+            cluster.serve()
+            order = cluster.order([LOST])
+            printed = subprocess.run(
+                [
+                    sys.executable,
+                    "-m",
+                    "bench.repairs.ec_coordinator",
+                    json.dumps(
+                        {
+                            "container_id": LARGE,
+                            "scheme": str(scheme),
+                            "sources": [(s.datanode_id, s.address, s.index) for s in order.sources],
+                            "targets": [(s.datanode_id, s.address, s.index) for s in order.targets],
+                        }
+                    ),
+                ],
+                check=True,
+                capture_output=True,
+                text=True,
+                timeout=600,
+            ).stdout
+            made = root_of(cluster.nodes[len(cluster.nodes)])
+            assert root_of(cluster.nodes[LOST]) == made, "what was rebuilt is not what was lost"
+        finally:
+            cluster.close()
+    told: dict[str, int] = json.loads(printed)
+    return told
+
+
+def measures() -> list[Measure]:
+    """Return the bytes read for those of the data shards, and the coordinator's peak memory."""
+    small = reconstruction(RS_3_2, SMALL_BYTES)
+    large = reconstruction(RS_3_2, LARGE_BYTES)
+    speed = LARGE_BYTES / 1e6 / (large["duration_ms"] / 1000)
+    return [
+        at_most(
+            "bytes read by a reconstruction",
+            large["read_bytes"] / LARGE_BYTES,
+            "x",
+            READ_RATIO_MAX,
+            compared_with="bytes of the data shards",
+        ),
+        at_most("peak memory, group of 5 GB", large["peak_bytes"] / 1e6, "MB", MEMORY_MAX_MB),
+        Measure("peak memory, group of 24 MiB", small["peak_bytes"] / 1e6, "MB"),
+        Measure("speed, data of the group", speed, "MB/s"),
+    ]

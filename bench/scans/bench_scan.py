@@ -1,0 +1,356 @@
+"""Scanning cold replicas: against a C program that does the same, and against common checksummers.
+
+`bench/c/scan.c` reads with O_DIRECT and computes CRC32C for every 16 KiB, by the processor's
+instruction for it, or, as the agent's library does, by folding 512 bits at a time where the
+processor can: what a scan costs at least. All are run in turns over the same files of a real
+volume, the agent in a process of its own, through `scan_replica` and the store's reader. The bound
+is on the instruction; how far the folding program is away is told beside it. BENCH_SCAN_MIB says
+how much the large containers hold (1,024), BENCH_SCAN_FOLDER where (the temporary folder).
+Needs a C compiler as `cc`; `b3sum` (Debian's package of that name) is left out where it is absent.
+"""
+
+import json
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from bench.measure import ROUNDS_DEFAULT, Measure, at_least, at_most
+from bench.scans import scan_own
+from bench.scans.scan_world import LIST, SUMS, WARM_UP, Shape, fill
+from merkle.replica import ContainerId
+from scanner.finding import Verdict
+from tests.support.faults.flips import (
+    Lies,
+    flip_in_memory,
+    flip_in_system_calls,
+    flip_on_disk,
+    stored_replica,
+)
+from tests.support.faults.page_cache import cached_pages, drop_pages
+
+C_SOURCE: Final = Path(__file__).parents[1] / "c" / "scan.c"
+C_PROGRAM: Final = C_SOURCE.parent / "bin" / "scan"
+LARGE: Final = (ContainerId(1), ContainerId(2))  # one a worker
+SMALL: Final = ContainerId(3)
+FINE: Final = ContainerId(4)  # as many bytes as a large one, in chunks of 64 KiB
+SMALL_SHAPE: Final = Shape(50_000, 1, 10_000)
+CHUNKS_PER_BLOCK: Final = 32
+MIB: Final = 1024**2
+GB: Final = 1e9
+PAGE_BYTES: Final = 4_096
+SMALL_ROUNDS: Final = 5
+SUM_ROUNDS: Final = 9
+SUBPROCESS_TIMEOUT_S: Final = 300
+
+CPU_RATIO_MAX: Final = 1.5
+FINE_RATIO_MAX: Final = 1.5
+SPEED_RATIO_MIN: Final = 0.9
+SMALL_BLOCKS_PER_S_MIN: Final = 20_000
+SMALL_RATIO_MAX: Final = 1.3
+CACHED_SHARE_MAX: Final = 0.01
+MEMORY_FLIPS: Final = 100_000
+SYSTEM_CALL_SCANS: Final = 300  # of a hundred blocks, with every second read spoilt
+DISK_FLIPS: Final = 1_000
+CHECKSUMMERS: Final = ((("b3sum", "--num-threads", "1"), 4.0), (("md5sum",), 10.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one run took."""
+
+    length_bytes: int
+    files: int
+    wall_s: float
+    cpu_s: float
+
+    @property
+    def cpu_s_per_gb(self) -> float:
+        """Processor seconds for each GB."""
+        return self.cpu_s / self.length_bytes * GB
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Speed."""
+        return self.length_bytes / self.wall_s
+
+
+def measures() -> list[Measure]:
+    """Measure everything; some five minutes on two cores."""
+    compile_program()
+    mib = int(os.environ.get("BENCH_SCAN_MIB", "1024"))
+    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_SCAN_FOLDER")) as folder:
+        volume = Path(folder) / "volume"
+        blocks = max(1, mib * MIB // len(LARGE) // (CHUNKS_PER_BLOCK * 4 * MIB))
+        large = [fill(volume, one, Shape(blocks, CHUNKS_PER_BLOCK, 4 * MIB)) for one in LARGE]
+        fill(volume, FINE, Shape(blocks * CHUNKS_PER_BLOCK // 4, 256, 64 * 1024))
+        small = fill(volume, SMALL, SMALL_SHAPE)
+        fill(volume, WARM_UP, Shape(2, 2, 4 * MIB))
+        files = sorted(path for folder in large for path in folder.iterdir())
+        return [
+            *against_c(volume, large),
+            *small_chunks(volume),
+            *small_blocks(volume, small),
+            *against_checksummers(volume, files),
+            *page_cache(volume, files),
+            *flips(Path(folder)),
+        ]
+
+
+def compile_program() -> None:
+    """Compile the C program for this processor."""
+    C_PROGRAM.parent.mkdir(exist_ok=True)
+    command = ["cc", "-O3", "-march=native", "-pthread", "-o", str(C_PROGRAM), str(C_SOURCE)]
+    subprocess.run(command, check=True, timeout=SUBPROCESS_TIMEOUT_S)
+
+
+def against_c(volume: Path, large: list[Path]) -> list[Measure]:
+    """Measure processor time and speed of large chunks, two workers each."""
+    parent = joined_list(large)
+    own, plain, folding = in_turns(
+        lambda: run_own(volume, *LARGE, workers=2),
+        lambda: run_c(parent, "-i", threads=2),
+        lambda: run_c(parent, threads=2),
+        rounds=ROUNDS_DEFAULT,
+    )
+    cpu = ratios(own, plain, lambda run: run.cpu_s_per_gb)
+    cpu_folding = ratios(own, folding, lambda run: run.cpu_s_per_gb)
+    speed = ratios(own, plain, lambda run: run.bytes_per_s)
+    gb = f"{own[0].length_bytes / GB:.2f} GB, {len(own)} rounds"
+    c_cpu = statistics.median(run.cpu_s_per_gb for run in plain)
+    folding_cpu = statistics.median(run.cpu_s_per_gb for run in folding)
+    c_speed = statistics.median(run.bytes_per_s for run in plain) / GB
+    own_cpu = statistics.median(run.cpu_s_per_gb for run in own)
+    own_speed = statistics.median(run.bytes_per_s for run in own) / GB
+    compared = f"{c_cpu:.4f}, C program; folding {folding_cpu:.4f}"
+    return [
+        Measure(f"scan cpu, {gb}", own_cpu, "cpu s/GB", compared),
+        at_most(
+            f"scan cpu ratio ({min(cpu):.2f} to {max(cpu):.2f})",
+            statistics.median(cpu),
+            "x",
+            CPU_RATIO_MAX,
+            compared_with="C program",
+        ),
+        Measure(
+            f"the same ({min(cpu_folding):.2f} to {max(cpu_folding):.2f})",
+            statistics.median(cpu_folding),
+            "x",
+            "C program, folding",
+        ),
+        Measure("scan speed, two workers", own_speed, "GB/s", f"{c_speed:.2f}, C program"),
+        at_least(
+            f"scan speed ratio ({min(speed):.2f} to {max(speed):.2f})",
+            statistics.median(speed),
+            "x",
+            SPEED_RATIO_MIN,
+            compared_with="C program",
+        ),
+    ]
+
+
+def small_chunks(volume: Path) -> list[Measure]:
+    """Measure as many bytes in chunks of 64 KiB as in chunks of 4 MiB, one worker each."""
+    own, large = in_turns(
+        lambda: run_own(volume, FINE),
+        lambda: run_own(volume, LARGE[0]),
+        rounds=ROUNDS_DEFAULT,
+    )
+    cpu = ratios(own, large, lambda run: run.cpu_s_per_gb)
+    return [
+        at_most(
+            f"scan cpu, chunks of 64 KiB ({min(cpu):.2f} to {max(cpu):.2f})",
+            statistics.median(cpu),
+            "x",
+            FINE_RATIO_MAX,
+            compared_with="chunks of 4 MiB",
+        )
+    ]
+
+
+def ratios(mine: list[Run], theirs: list[Run], number: Callable[[Run], float]) -> list[float]:
+    """Return one number of each of our runs by theirs of the same round."""
+    return [number(one) / number(other) for one, other in zip(mine, theirs, strict=True)]
+
+
+def small_blocks(volume: Path, chunks: Path) -> list[Measure]:
+    """Measure a container of 50,000 blocks of 10 KB, one worker each. Either bound will do."""
+    own, plain = in_turns(
+        lambda: run_own(volume, SMALL),
+        lambda: run_c(chunks.parent, threads=1),
+        rounds=SMALL_ROUNDS,
+    )
+    found = ratios(own, plain, lambda run: run.wall_s)
+    rate = statistics.median(run.files / run.wall_s for run in own)
+    c_rate = statistics.median(run.files / run.wall_s for run in plain)
+    ratio = statistics.median(found)
+    holds = rate >= SMALL_BLOCKS_PER_S_MIN or ratio <= SMALL_RATIO_MAX
+    bound = f"20,000/s or {SMALL_RATIO_MAX:g} x"
+    return [
+        Measure("small blocks, one worker", rate, "blocks/s", f"{c_rate:,.0f}, C program"),
+        Measure(
+            f"small blocks ratio ({min(found):.2f} to {max(found):.2f})",
+            ratio,
+            "x",
+            "C program",
+            bound,
+            holds,
+        ),
+    ]
+
+
+def against_checksummers(volume: Path, files: list[Path]) -> list[Measure]:
+    """Measure processor time against programs that read through the page cache, from cold.
+
+    One worker and one thread: two that share a core's units would both look dearer than they are.
+    The C program runs beside them, because what it needs is the least that any scan can: where its
+    own distance is shorter than the bound, the bound is out of reach on this machine. b3sum maps
+    its files, and where the kernel's page cache has large folios that costs it next to nothing.
+    """
+    parent = joined_list(sorted({path.parent for path in files}))
+    commands = [(command, low) for command, low in CHECKSUMMERS if shutil.which(command[0])]
+    for command, _ in CHECKSUMMERS:
+        if shutil.which(command[0]) is None:
+            print(f"{command[0]} is not installed: not compared", file=sys.stderr)
+    own, plain, *others = in_turns(
+        lambda: run_own(volume, *LARGE),
+        lambda: run_c(parent, threads=1),
+        *(partial(run_checksummer, command, files) for command, _ in commands),
+        rounds=SUM_ROUNDS,
+    )
+    for path in files:
+        drop_pages(path)
+    taken = []
+    for (command, factor_min), theirs in zip(commands, others, strict=True):
+        found = ratios(theirs, own, lambda run: run.cpu_s_per_gb)
+        c_ratio = statistics.median(ratios(theirs, plain, lambda run: run.cpu_s_per_gb))
+        own_cpu = statistics.median(run.cpu_s_per_gb for run in own)
+        their_cpu = statistics.median(run.cpu_s_per_gb for run in theirs)
+        taken.append(
+            at_least(
+                f"scan cpu, {command[0]} by own ({their_cpu:.3f} by {own_cpu:.3f} s/GB, "
+                f"{min(found):.1f} to {max(found):.1f})",
+                statistics.median(found),
+                "x",
+                factor_min,
+                compared_with=f"C program, folding: {c_ratio:.2f} x",
+            )
+        )
+    return taken
+
+
+def page_cache(volume: Path, files: list[Path]) -> list[Measure]:
+    """Measure what a scan leaves in the page cache, and whether it takes anything out of it."""
+    warm, cold = files[0], files[1:]
+    for path in files:
+        drop_pages(path)
+    with warm.open("rb") as file:
+        while file.read(MIB):
+            pass
+    warm_before = cached_pages(warm)
+    run = run_own(volume, *LARGE)
+    cold_pages = sum(path.stat().st_size for path in cold) // PAGE_BYTES
+    share = sum(cached_pages(path) for path in cold) / cold_pages
+    kept = cached_pages(warm) / warm_before
+    size = f"{run.length_bytes / GB:.2f} GB"
+    return [
+        at_most(f"in the page cache after {size}", share, "share", CACHED_SHARE_MAX),
+        at_least("of a cached file, still cached", kept, "share", 1.0),
+    ]
+
+
+def flips(folder: Path) -> list[Measure]:
+    """Measure verdicts on bits that flip in memory, behind the system call, and on the medium."""
+    stored = stored_replica(folder / "medium")
+    spoilt = folder / "spoilt"
+    spoilt.mkdir()
+    disk = flip_on_disk(stored, DISK_FLIPS)
+    stored.close()
+    name = f"of {disk.flip_count:,} flips on disk, {disk.warm_count} under warm cache"
+    told = min(disk.found, disk.classed, disk.explained)
+    return [
+        condemned("in buffers", flip_in_memory(MEMORY_FLIPS)),
+        condemned("in system calls", flip_in_system_calls(spoilt, SYSTEM_CALL_SCANS)),
+        at_least(f"{name}: found, classed, explained", told, "flips", disk.flip_count),
+        at_most("findings about anything else", disk.other_findings, "findings", 0),
+    ]
+
+
+def condemned(where: str, lies: Lies) -> Measure:
+    """Return how many good chunks were called corrupt: none may be."""
+    name = f"CORRUPT for {lies.flip_count:,} flips {where}"
+    return at_most(name, lies.verdicts[Verdict.CORRUPT], "verdicts", 0)
+
+
+def in_turns(*programs: Callable[[], Run], rounds: int) -> list[list[Run]]:
+    """Return the runs of each program, round by round; who goes first alternates."""
+    runs: list[list[Run]] = [[] for _ in programs]
+    for index in range(rounds):
+        order = list(zip(programs, runs, strict=True))
+        for program, taken in order if index % 2 == 0 else reversed(order):
+            taken.append(program())
+    return runs
+
+
+def joined_list(folders: list[Path]) -> Path:
+    """Write a list and the checksums of several containers; return the folder they are in."""
+    parent = folders[0].parents[1]
+    lines: list[str] = []
+    sums = b""
+    for folder in folders:
+        name = folder.parent.name
+        for line in (folder.parent / LIST).read_text().splitlines():
+            length, path = line.split(" ")
+            lines.append(f"{length} {name}/{path}\n")
+        sums += (folder.parent / SUMS).read_bytes()
+    (parent / LIST).write_text("".join(lines))
+    (parent / SUMS).write_bytes(sums)
+    return parent
+
+
+def run_own(volume: Path, *containers: ContainerId, workers: int = 1) -> Run:
+    """Run the agent's scan."""
+    module = scan_own.__name__
+    return run_json(sys.executable, "-m", module, str(volume), str(workers), *map(str, containers))
+
+
+def run_c(folder: Path, *options: str, threads: int) -> Run:
+    """Run the C program over the list in that folder."""
+    return run_json(
+        str(C_PROGRAM), *options, "-t", str(threads), str(folder / LIST), str(folder / SUMS)
+    )
+
+
+def run_json(*command: str) -> Run:
+    """Run a program that prints what it took; nothing it read may be wrong."""
+    ran = subprocess.run(command, check=True, capture_output=True, timeout=SUBPROCESS_TIMEOUT_S)
+    fields = json.loads(ran.stdout)
+    assert fields["wrong"] == 0, fields
+    return Run(fields["bytes"], fields["files"], fields["wall_s"], fields["cpu_s"])
+
+
+def run_checksummer(command: tuple[str, ...], files: list[Path]) -> Run:
+    """Run a program that reads files through the page cache, which is emptied of them before."""
+    for path in files:
+        drop_pages(path)
+    before, wall_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(
+        [*command, *map(str, files)],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        timeout=SUBPROCESS_TIMEOUT_S,
+    )
+    wall_s = time.perf_counter() - wall_s
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    length_bytes = sum(path.stat().st_size for path in files)
+    return Run(length_bytes, len(files), wall_s, cpu_s)

@@ -1,0 +1,102 @@
+"""A real agent on a volume made by `bench.scans.scan_world`, and what its scrub says of itself."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from agent.demo.cluster import Process
+from agent.rpc.calls.peer import Peer
+from agent.rpc.v1 import datanode_pb2 as pb
+from bench.scans.limited_disk import LimitedDisk
+
+TIMEOUT_S: Final = 60.0
+NOBODY: Final = "127.0.0.1:9"  # the volume remembers cluster and datanode: no SCM is needed
+LOOK_S: Final = 0.05
+PAUSE_MS: Final = 3_600_000
+
+
+class Agent:
+    """An agent in a process of its own; its background scan is steered as an operator does."""
+
+    def __init__(self, folder: Path, volume: Path, scan: str) -> None:
+        """`scan` is the section of that name of its config."""
+        config = folder / "agent.toml"
+        config.write_text(
+            f'[node]\nlisten = "127.0.0.1:0"\nscm = "{NOBODY}"\n'
+            f"[storage]\nvolumes = [{json.dumps(str(volume))}]\nreserve_bytes = 0\n"
+            f"[scan]\nwatch = false\nstart_jitter_s = 0\n{scan}"
+        )
+        arguments = ["agent.main", "--log-level", "warning", "--config", str(config)]
+        self.process = Process("agent", arguments, folder / "agent.log")
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return self.process.address
+
+    def status(self) -> pb.VolumeScrub:
+        """Return how far the scan of its only volume is."""
+        (volume,) = self._peer.scrub_status().volumes
+        return volume
+
+    def pause(self) -> None:
+        """Pause the scan."""
+        self._peer.steer_scrub(pb.SteerScrubRequest(pause_ms=PAUSE_MS))
+
+    def resume(self) -> None:
+        """Let the scan go on."""
+        self._peer.steer_scrub(pb.SteerScrubRequest(resume=True))
+
+    def start(self, disk: LimitedDisk | None = None) -> None:
+        """Start it; on a limited disk if one is given."""
+        self.process.start()
+        assert self.process.popen is not None
+        if disk is not None:
+            disk.hold(self.process.popen.pid)
+        self._peer = Peer(self.address)
+
+    def stop(self) -> None:
+        """End it."""
+        self._peer.close()
+        self.process.stop()
+
+
+@contextmanager
+def running(
+    folder: Path, volume: Path, scan: str, disk: LimitedDisk | None = None
+) -> Iterator[Agent]:
+    """Run an agent; it is gone at the end."""
+    agent = Agent(folder, volume, scan)
+    agent.start(disk)
+    try:
+        yield agent
+    finally:
+        agent.stop()
+
+
+@contextmanager
+def clients(
+    folder: Path, address: str, container: int, *, thread_count: int, reads_per_s: float
+) -> Iterator[Path]:
+    """Let clients read; yield the file in which each read is a line as `read_clients` prints it."""
+    path = folder / "reads"
+    program = ("agent.demo.child", str(os.getpid()), "bench.scans.read_clients")
+    arguments = [str(container), str(thread_count), str(reads_per_s)]
+    with path.open("wb") as file:
+        child = subprocess.Popen([sys.executable, "-m", *program, address, *arguments], stdout=file)
+        try:
+            deadline_s = time.monotonic() + TIMEOUT_S
+            while not path.stat().st_size:
+                if child.poll() is not None or time.monotonic() > deadline_s:
+                    raise subprocess.SubprocessError("the clients do not read")
+                time.sleep(LOOK_S)
+            yield path
+        finally:
+            child.kill()
+            child.wait()

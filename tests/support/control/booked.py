@@ -1,0 +1,177 @@
+"""Rows of a snapshot as the books of a control plane: the same world, told in its own terms."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from merkle.checksum import Algorithm
+from merkle.replica import ReplicaState
+from merkle.tree import Summary
+from scm.state import facts
+from scm.state.facts import (
+    Container,
+    ContainerState,
+    Hold,
+    Key,
+    KeyBlock,
+    OpState,
+    Pending,
+    Replica,
+)
+from tests.support.control.scm_world import ScmWorld
+from tests.support.verification.snapshots import ContainerRow, OpRow, ReplicaRow, SnapshotRows
+
+AGES_S = {"DEAD": 100.0, "STALE": 30.0, "HEALTHY": 0.0}
+KINDS = {
+    "CLOSE": facts.Kind.CLOSE,
+    "DELETE": facts.Kind.DELETE,
+    "RECONCILE": facts.Kind.RECONCILE,
+    "ADD": facts.Kind.REPLICATE,
+}
+
+
+def sayable(rows: SnapshotRows) -> SnapshotRows:
+    """Return the rows without what only other control planes say.
+
+    Replicas always have a commit id, a tree is known whole or not at all, and there are no
+    containers of one replica beside a pipeline, and no invalid replicas.
+    """
+    known = {state.value for state in ContainerState}
+    boxes = [box for box in rows.containers if box.state in known]
+    dropped = {box.container_id for box in rows.containers} - {box.container_id for box in boxes}
+    held = {(row.container_id, row.datanode_id): row.replica_index for row in rows.replicas}
+    ops = {(op.container_id, op.op, op.datanode_id): op for op in rows.pending_ops}
+    return SnapshotRows(
+        [
+            replace(
+                box,
+                replication_type="EC" if box.ec_data else "RATIS",
+                pipeline_alive=box.pipeline_alive and box.state == "OPEN",
+            )
+            for box in boxes
+        ],
+        [
+            _sayable_replica(row)
+            for row in rows.replicas
+            if row.container_id not in dropped and row.state != "INVALID"
+        ],
+        [replace(node, health=node.health.removesuffix("_READONLY")) for node in rows.nodes],
+        [
+            op if op.op == "ADD" else replace(op, replica_index=held.get(key[::2], 0))
+            for key, op in ops.items()
+            if op.container_id not in dropped
+        ],
+    )
+
+
+def _sayable_replica(row: ReplicaRow) -> ReplicaRow:
+    has_tree = row.root is not None and row.tree_algorithm is not None
+    return replace(
+        row,
+        bcsid=row.bcsid or 0,
+        root=row.root if has_tree else None,
+        settled_root=None,
+        tree_algorithm=row.tree_algorithm if has_tree else None,
+        tombstones_checksum=(row.tombstones_checksum or 0) if has_tree else None,
+    )
+
+
+def enter(world: ScmWorld, rows: SnapshotRows) -> None:
+    """Bring the world of some rows about: nodes report their replicas, and some fall silent."""
+    for node in rows.nodes:
+        world.join(node.datanode_id, racks=(node.rack,))
+    with world.state.change() as change:
+        for box in rows.containers:
+            change.put(world.state.containers, _container(box))
+            if box.suppressed:
+                change.put(world.state.holds, Hold(box.container_id, "", 1, "a test"))
+            if box.acknowledged_bcsid:
+                change.put(world.state.keys, _key(box.container_id, box.acknowledged_bcsid))
+        while world.state.counters["next_container_id"] <= max(ids(rows), default=0):
+            change.next_id("next_container_id")
+        for node in rows.nodes:
+            known = world.state.nodes.get(node.datanode_id)
+            assert known is not None
+            change.put(world.state.nodes, replace(known, op_state=OpState(node.op_state)))
+            world.kept[node.datanode_id] = (OpState(node.op_state), 0)
+    held: dict[str, list[Replica]] = {}
+    for row in rows.replicas:
+        held.setdefault(row.datanode_id, []).append(_replica(row))
+    left_s = max(AGES_S.values())
+    for age_s in AGES_S.values():
+        world.clock.advance_s(left_s - age_s)
+        left_s = age_s
+        for node in rows.nodes:
+            if AGES_S[node.health] <= age_s:
+                world.beat(node.datanode_id, *held.get(node.datanode_id, ()), full=True)
+    with world.state.change() as change:
+        for op in rows.pending_ops:
+            change.put(world.state.commands, _pending(change.next_id("next_command_id"), op))
+
+
+def _container(box: ContainerRow) -> Container:
+    return Container(
+        box.container_id,
+        ContainerState(box.state),
+        box.replication_factor,
+        box.sequence_id,
+        box.state_since_ms,
+        () if box.pipeline_alive else ("nobody",),
+        committed_count=box.key_count,
+        committed_bytes=box.used_bytes,
+        scheme=f"rs-{box.ec_data}-{box.ec_parity}-1024k" if box.ec_data else "",
+    )
+
+
+def _key(container_id: int, bcsid: int) -> Key:
+    return Key(f"key-{container_id}", 10, 1, (KeyBlock(container_id, 1, bcsid, 10),))
+
+
+def _replica(row: ReplicaRow) -> Replica:
+    tree = None
+    if row.root is not None and row.tree_algorithm is not None:
+        tree = Summary(
+            Algorithm(row.tree_algorithm),
+            row.root % 2**64,
+            1,
+            row.block_count,
+            row.tombstone_count or 0,
+            (row.tombstones_checksum or 0) % 2**64,
+        )
+    return Replica(
+        row.container_id,
+        row.datanode_id,
+        ReplicaState(row.state),
+        row.used_bytes,
+        row.block_count,
+        row.bcsid or 0,
+        row.origin_datanode_id,
+        row.replica_index,
+        row.is_empty,
+        tree,
+        row.volume_id,
+        row.data_scan_at_ms or 0,
+        row.finding_count,
+        row.load_error or "",
+        row.reported_at_ms,
+        row.is_contradictory,
+    )
+
+
+def _pending(number: int, op: OpRow) -> Pending:
+    kind = KINDS[op.op]
+    if op.op == "ADD" and op.replica_index:
+        return Pending(
+            number,
+            facts.Kind.RECONSTRUCT,
+            op.container_id,
+            op.datanode_id,
+            shards=((op.replica_index, op.datanode_id),),
+        )
+    target = op.datanode_id if op.op == "ADD" else ""
+    source = "someone" if target else op.datanode_id
+    return Pending(number, kind, op.container_id, source, target_id=target)
+
+
+def ids(rows: SnapshotRows) -> Iterable[int]:
+    """Return the ids of the containers of the rows."""
+    return [box.container_id for box in rows.containers]

@@ -1,0 +1,79 @@
+"""The control plane's knowledge of its nodes alone: no containers, no calls."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Self
+
+from scm.cluster.nodes import Nodes, Registration
+from scm.state.clock import Clock
+from scm.state.database import State
+from scm.state.facts import Health, Node
+from scm.state.options import ScmOptions
+from tests.support.clock import FakeClock
+from tests.support.control.scm_world import MAP_BYTES, volume
+
+OPTIONS: Final = ScmOptions(heartbeat_interval_ms=500, stale_after_ms=10_000, dead_after_ms=60_000)
+
+
+def registration(datanode_id: str, *, boot_id: int = 1, rack: str = "/r1") -> Registration:
+    """Build what a new datanode says of itself."""
+    return Registration(datanode_id, f"{datanode_id}:1", rack, "0.1", "", boot_id, (volume(),))
+
+
+@dataclass
+class Cluster:
+    """The nodes alone, on a real state; the wall clock starts at 1,000,000 ms."""
+
+    state: State
+    clock: FakeClock = field(default_factory=FakeClock)
+
+    def __post_init__(self) -> None:
+        """Start."""
+        self.restart()
+
+    @classmethod
+    @contextmanager
+    def opened(cls, path: Path) -> Iterator[Self]:
+        """Yield nodes on a state in `path`."""
+        state = State.open(path, map_bytes=MAP_BYTES)
+        try:
+            yield cls(state)
+        finally:
+            state.close()
+
+    def restart(self) -> None:
+        """Forget what is not kept on disk."""
+        clock = Clock(self.clock.now_ms, self.clock.monotonic_s)
+        self.nodes = Nodes(self.state, clock, OPTIONS)
+
+    def register(self, made: Registration) -> bool:
+        """Register a datanode, durably."""
+        with self.state.change() as change:
+            return self.nodes.register(change, made)
+
+    def join(self, *datanode_ids: str) -> None:
+        """Register datanodes with nothing special about them."""
+        for datanode_id in datanode_ids:
+            self.register(registration(datanode_id))
+
+    def set_row(self, edit: Callable[[Node], Node], datanode_id: str = "dn1") -> None:
+        """Change a row."""
+        with self.state.change() as change:
+            change.put(self.state.nodes, edit(self.row(datanode_id)))
+
+    def row(self, datanode_id: str = "dn1") -> Node:
+        """Return a row that must be there."""
+        node = self.state.nodes.get(datanode_id)
+        assert node is not None
+        return node
+
+    def note(self) -> list[str]:
+        """Note everybody's health."""
+        with self.state.change() as change:
+            return self.nodes.note_health(change)
+
+    def silence(self, health: Health) -> None:
+        """Let so much time pass that who called just now, and then no more, has this health."""
+        self.clock.advance_s({Health.HEALTHY: 0, Health.STALE: 11, Health.DEAD: 61}[health])

@@ -1,0 +1,64 @@
+"""Containers and their replicas, read from words such as `C C@4 U/d C/m! C?`."""
+
+from dataclasses import replace
+from typing import Any
+
+from merkle.replica import ReplicaState
+from scm.cluster.case import Case, Placed
+from scm.state.facts import Health, OpState
+from tests.support.control.scm_world import container, replica
+
+OPS = {
+    "d": OpState.DECOMMISSIONING,
+    "D": OpState.DECOMMISSIONED,
+    "e": OpState.ENTERING_MAINTENANCE,
+    "m": OpState.IN_MAINTENANCE,
+}
+STATES = {
+    "C": ReplicaState.CLOSED,
+    "Q": ReplicaState.QUASI_CLOSED,
+    "U": ReplicaState.UNHEALTHY,
+    "O": ReplicaState.OPEN,
+    "R": ReplicaState.RECOVERING,
+}
+
+
+def placed(words: str, racks: str = "") -> tuple[Placed, ...]:
+    """Read `C C@4 U/d C/m! C?`: state, bcsid, operation; `!` the node is dead, `?` it is stale."""
+    result = []
+    for i, word in enumerate(words.split()):
+        health = {"!": Health.DEAD, "?": Health.STALE}.get(word[-1], Health.HEALTHY)
+        word = word.rstrip("!?")
+        kind, _, op = word.partition("/")
+        state, _, bcsid = kind.partition("@")
+        made = replica(f"dn{i + 1}", STATES[state], bcsid=int(bcsid or 5))
+        rack = f"/{racks[i]}" if racks else f"/r{i}"
+        result.append(Placed(made, health, OPS.get(op, OpState.IN_SERVICE), rack))
+    return tuple(result)
+
+
+def case(words: str, racks: str = "", **more: object) -> Case:
+    """Build the case of a container with these replicas; as many racks as are named."""
+    replicas = placed(words, racks)
+    made = Case(container(), replicas, cluster_rack_count=len({p.rack for p in replicas}) or 1)
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def changed(given: Case, number: int, of_replica: dict[str, Any], **of_place: Any) -> Case:
+    """Return the case with one replica, counted from 1, or its place changed."""
+    held = list(given.placed)
+    p = held[number - 1]
+    held[number - 1] = replace(p, replica=replace(p.replica, **of_replica), **of_place)
+    return replace(given, placed=tuple(held))
+
+
+def shards(words: str, racks: str = "") -> Case:
+    """Read `C#1 C#2/d`: replicas of an RS(3,2) container with their indexes."""
+    pairs = [word.partition("#") for word in words.split()]
+    plain = case(" ".join(state + rest[1:] for state, _, rest in pairs), racks)
+    placed = tuple(
+        replace(p, replica=replace(p.replica, replica_index=int(rest[0])))
+        for p, (_state, _, rest) in zip(plain.placed, pairs, strict=True)
+    )
+    ec = replace(container(replication_factor=5), scheme="rs-3-2-1024k")
+    return replace(plain, container=ec, placed=placed)

@@ -1,0 +1,74 @@
+"""The real `suture-scm` as a process of its own, for tests that kill it."""
+
+import json
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support.faults.nursery import Child
+
+FAST = {
+    "heartbeat_interval_ms": 50,
+    "stale_after_ms": 5_000,
+    "dead_after_ms": 10_000,
+    "close_retry_ms": 50,
+}
+
+
+@dataclass
+class ScmProcess:
+    """A running control plane and what it said when it was ready."""
+
+    process: Child
+    listening: dict[str, Any]
+
+    @classmethod
+    def start(
+        cls,
+        data: Path,
+        *,
+        listen: str = "127.0.0.1:0",
+        log_level: str = "info",
+        **settings: int | str,
+    ) -> "ScmProcess":
+        """Start on `data` and wait until it answers calls. Who lets it log much must read that: it
+        waits until there is room in the pipe."""
+        process = spawn(data, listen=listen, log_level=log_level, **settings)
+        line = process.stdout.readline()
+        if not line:
+            raise AssertionError(f"suture-scm did not start: {process.stderr.read()}")
+        return cls(process, json.loads(line))
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return str(self.listening["address"])
+
+    def kill(self) -> None:
+        """SIGKILL: no handler, no flush, no goodbye."""
+        self.process.send_signal(signal.SIGKILL)
+        self._reap()
+
+    def terminate(self) -> int:
+        """SIGTERM; return the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self._reap()
+
+    def _reap(self) -> int:
+        self.process.communicate(30)
+        assert self.process.returncode is not None
+        return self.process.returncode
+
+
+def spawn(
+    data: Path,
+    *,
+    listen: str = "127.0.0.1:0",
+    log_level: str = "info",
+    **settings: int | str,
+) -> Child:
+    """Start it without waiting for it."""
+    pairs = [f"--set={name}={value}" for name, value in (FAST | settings).items()]
+    own = (f"--data={data}", f"--listen={listen}", f"--log-level={log_level}")
+    return Child("scm.main", *own, *pairs)

@@ -1,0 +1,87 @@
+"""Datanodes that misbehave as peers, each over a real server."""
+
+from itertools import count
+from threading import Event, Thread
+
+from agent.rpc.v1 import datanode_pb2
+from merkle.checksum import window_checksums
+from merkle.replica import ChecksumType
+from tests.support.storage.datanodes import CountingReads, Datanode
+
+
+class Liar(CountingReads):
+    """Serves other bytes than its tree says, with checksums that fit them."""
+
+    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+        """Serve a chunk of lies that is consistent in itself."""
+        for answer in super().ReadChunk(request, context):
+            if answer.HasField("chunk"):
+                lie = bytes(answer.chunk.length)
+                kind = answer.chunk.checksum
+                kind.checksums = window_checksums(
+                    ChecksumType(kind.type), kind.bytes_per_checksum, lie
+                )
+                yield answer
+                yield datanode_pb2.ReadChunkResponse(data=lie)
+                return
+
+
+class Garbler(CountingReads):
+    """Serves bytes that do not even have the checksums they come with."""
+
+    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+        """Flip a bit of every piece."""
+        for answer in super().ReadChunk(request, context):
+            if answer.data:
+                answer.data = bytes([answer.data[0] ^ 1]) + answer.data[1:]
+            yield answer
+
+
+class Dying(CountingReads):
+    """Goes away in the middle of the first chunk that is read."""
+
+    def __init__(self, datanode: Datanode) -> None:
+        super().__init__(datanode)
+        self._deaths = count()
+
+    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+        """Send the description, then stop the server, once.
+
+        A handler that returned before the call was cut off could still end it in good order,
+        which a process that dies never does: so it waits for the end of the call. Nor does a
+        server stop from within its own handlers, let alone from several at once.
+        """
+        over = Event()
+        assert context.add_callback(over.set)
+        for answer in super().ReadChunk(request, context):
+            yield answer
+            assert self.datanode.built is not None
+            if next(self._deaths) == 0:
+                Thread(target=self.datanode.built.server.stop, args=(0,), daemon=True).start()
+            assert over.wait(20)
+            return
+
+
+class Hanging(CountingReads):
+    """Takes questions for chunks and never answers them."""
+
+    go_on = Event()
+
+    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+        """Note the question, and wait."""
+        del context
+        self.datanode.reads.append((request.block_id.local_id, request.offset))
+        self.go_on.wait(20)
+        return iter(())
+
+
+class Shifting(CountingReads):
+    """Its tree changes between the question for its blocks and that for their chunks."""
+
+    def GetContainerHashes(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+        """Heal the replica before the first question for chunks is answered."""
+        if request.level == datanode_pb2.CHUNKS and not self.datanode.reads:
+            self.datanode.reads.append((0, 0))
+            self.datanode.replica.flip(3, 5)
+            self.datanode.scan()
+        yield from super().GetContainerHashes(request, context)

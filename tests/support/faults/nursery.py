@@ -1,0 +1,291 @@
+"""A process that has imported our programs, and forks one whenever a test starts it.
+
+An agent needs more than a second of processor time for its imports alone, and the suite starts
+hundreds. What is forked is a process like any other: its id, session, files, environment and main
+thread are its own, signals reach it, SIGKILL ends it, and it ends as its program ends. Only the
+modules were there before. Programs that start from nothing are in `test_agent_process.py`,
+`test_demo.py` and `tests/packaging`.
+
+    in    {"module": "agent.main", "arguments": [...], "environment": {...}, "directory": "..."}
+          with the descriptors of stdin, stdout and stderr, and one to write how it ended
+    out   {"pid": 123} with the pidfd
+"""
+
+import atexit
+import ctypes
+import functools
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from types import TracebackType
+from typing import IO, Any, Final, Self
+
+PROGRAMS: Final = (
+    "agent.main",
+    "scm.main",
+    "tests.support.ozone.ozone_victim",
+    "tests.support.simulation.simulated_scm",
+    "tests.support.faults.store_victim",
+    "tests.support.faults.zygote",
+)
+LATER: Final = ("grpc._channel", "grpc._server", "numpy.ma")  # what they import when they need it
+ROOT: Final = Path(__file__).resolve().parents[3]
+REQUEST_BYTES_MAX: Final = 1 << 20
+DESCRIPTORS: Final = 4
+PR_SET_PDEATHSIG: Final = 1
+STOP_TIMEOUT_S: Final = 30.0
+
+
+class Child:
+    """A forked program, with what tests use of `subprocess.Popen`.
+
+    It has a stdin if `stdin` says so. Its stderr is the file given, else it is read as stdout is:
+    as text, unless `text` is false.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        stdin: bool = False,
+        stderr: IO[Any] | None = None,
+        text: bool = True,
+    ) -> None:
+        self.args = [module, *arguments]
+        self.returncode: int | None = None
+        kind = "" if text else "b"
+        mine_out, out = os.pipe()
+        self.stdout: Any = os.fdopen(mine_out, f"r{kind}")
+        self._ended, ended = os.pipe()
+        theirs = [os.open(os.devnull, os.O_RDONLY), out, ended]
+        self.stdin: Any = None
+        if stdin:
+            os.close(theirs[0])
+            theirs[0], mine_in = os.pipe()
+            self.stdin = os.fdopen(mine_in, f"w{kind}")
+        self.stderr: Any = None
+        if stderr is None:
+            mine_err, err = os.pipe()
+            self.stderr = os.fdopen(mine_err, f"r{kind}")
+        else:
+            err = os.dup(stderr.fileno())
+        theirs.insert(2, err)
+        try:
+            self.pid, self._pidfd = nursery().fork(module, arguments, theirs)
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for file in (self.stdin, self.stdout, self.stderr):
+            if file is not None:
+                file.close()
+        self.wait()
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended: its id may be another's by then."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):  # it ended between the two
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def terminate(self) -> None:
+        """Ask it to stop."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self.send_signal(signal.SIGKILL)
+
+    def poll(self) -> int | None:
+        """Return how it ended, None while it runs."""
+        with suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Wait for its end; return its exit code, or minus the signal that ended it."""
+        if self.returncode is None:
+            if not is_readable(self._ended, timeout_s):
+                raise subprocess.TimeoutExpired(self.args, timeout_s or 0.0)
+            said = os.read(self._ended, 64)
+            assert said, f"the process that started {self.args} is gone"
+            self.returncode = int(said)
+            os.close(self._ended)
+            os.close(self._pidfd)
+        return self.returncode
+
+    def communicate(self, timeout_s: float | None = None) -> tuple[Any, Any]:
+        """Close stdin, wait for the end; return what it wrote and nobody has read."""
+        if self.stdin is not None:
+            with suppress(BrokenPipeError):  # what was not sent has nobody to go to
+                self.stdin.close()
+        files = [file for file in (self.stdout, self.stderr) if file is not None]
+        readers = ThreadPoolExecutor(len(files))
+        reading = [readers.submit(file.read) for file in files]
+        readers.shutdown(wait=False)
+        self.wait(timeout_s)
+        written = [done.result(timeout_s) for done in reading]
+        for file in files:
+            file.close()
+        return written[0], written[1] if len(written) > 1 else None
+
+
+def is_readable(descriptor: int, timeout_s: float | None) -> bool:
+    """Wait until there is something to read, or an end; return whether there is."""
+    waiting = select.poll()  # select() takes no descriptor above 1023
+    waiting.register(descriptor, select.POLLIN)
+    return bool(waiting.poll(None if timeout_s is None else timeout_s * 1_000))
+
+
+def forked(arguments: Sequence[str], log: IO[bytes]) -> Child:
+    """Start a program of a cluster: what `Cluster` and `Process` take as `launch`."""
+    return Child(*arguments, stderr=log, text=False)
+
+
+class Nursery:
+    """The process that forks, as those that ask see it."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.faults.nursery", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                cwd=ROOT,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+
+    def fork(
+        self, module: str, arguments: Sequence[str], descriptors: Sequence[int]
+    ) -> tuple[int, int]:
+        """Start a program in our environment and directory; return its id and its pidfd."""
+        request = {
+            "module": module,
+            "arguments": arguments,
+            "environment": dict(os.environ),
+            "directory": str(Path.cwd()),
+        }
+        with self._lock:
+            socket.send_fds(self._line, [json.dumps(request).encode()], descriptors)
+            answer, received, _, _ = socket.recv_fds(self._line, REQUEST_BYTES_MAX, 1)
+        assert received, "the nursery is gone; why is on stderr"
+        return int(json.loads(answer)["pid"]), received[0]
+
+    def close(self) -> None:
+        """End it; what still runs is killed."""
+        self._line.close()
+        self._process.wait(STOP_TIMEOUT_S)
+
+
+@functools.cache
+def nursery() -> Nursery:
+    """Return the nursery of this process; who asks first waits for its imports."""
+    started = Nursery()
+    atexit.register(started.close)
+    return started
+
+
+class Forker:
+    """What runs in the nursery: one thread that forks, and waits for what it forked."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._running: dict[int, tuple[int, int]] = {}  # by pidfd: the id, and where to tell
+
+    def next_child(self) -> dict[str, Any] | None:
+        """Fork whatever is asked for. Return what to be in each child, and None in the nursery,
+        once nobody can ask any more."""
+        while True:
+            waiting = select.poll()
+            for descriptor in (self._line.fileno(), *self._running):
+                waiting.register(descriptor, select.POLLIN)
+            ready = {descriptor for descriptor, _ in waiting.poll()}
+            for pidfd in ready & self._running.keys():
+                self._reap(pidfd)
+            if self._line.fileno() not in ready:
+                continue
+            said, descriptors, _, _ = socket.recv_fds(self._line, REQUEST_BYTES_MAX, DESCRIPTORS)
+            if not said:
+                return None
+            if self._is_child(descriptors):
+                request: dict[str, Any] = json.loads(said)
+                return request
+
+    def _reap(self, pidfd: int) -> None:
+        """Tell how a program ended."""
+        pid, ended = self._running.pop(pidfd)
+        _, status = os.waitpid(pid, 0)
+        with suppress(BrokenPipeError):  # nobody wants to know
+            os.write(ended, str(os.waitstatus_to_exitcode(status)).encode())
+        os.close(ended)
+        os.close(pidfd)
+
+    def _is_child(self, descriptors: Sequence[int]) -> bool:
+        """Fork; return whether this is the child, whose first descriptors these are now."""
+        *files, ended = descriptors
+        parent = os.getpid()
+        pid = os.fork()
+        if pid:
+            pidfd = os.pidfd_open(pid)
+            self._running[pidfd] = (pid, ended)
+            for descriptor in files:
+                os.close(descriptor)
+            socket.send_fds(self._line, [json.dumps({"pid": pid}).encode()], [pidfd])
+            return False
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before we asked
+            os._exit(1)
+        os.setsid()
+        for number, descriptor in enumerate(files):
+            os.dup2(descriptor, number)
+        self._line.close()
+        others = [(pidfd, told) for pidfd, (_, told) in self._running.items()]
+        for descriptor in (*descriptors, *(each for pair in others for each in pair)):
+            os.close(descriptor)
+        return True
+
+
+def main() -> None:
+    """Import everything, then be the nursery, or one of its children."""
+    before = dict(os.environ)
+    for name in (*PROGRAMS, *LATER):
+        importlib.import_module(name)
+    set_by_imports = {k: v for k, v in os.environ.items() if k not in before}
+    gc.freeze()  # else a child's first collection copies every page of what is imported
+    child = Forker(socket.socket(fileno=int(sys.argv[1]))).next_child()
+    if child is None:
+        return
+    os.environ.clear()
+    os.environ.update(set_by_imports | child["environment"])
+    os.chdir(child["directory"])
+    sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115 - what was opened before
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace")  # noqa: SIM115
+    module = sys.modules[child["module"]]
+    sys.argv = [str(module.__file__), *child["arguments"]]
+    module.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,489 @@
+"""A process that forks children which work on a store and kill themselves at a chosen step.
+
+    stdin   {"path": "...", "scenario": "repair", "kill_at": N, "tear": false}      N = 0: never
+    stdout  {"signal": 9, "code": 0, "steps": ["pwrite", ...], "acknowledged": ["..."]}
+
+With the argument `count` it says before how many steps the tests kill each scenario, and which.
+
+A step is a call into the kernel, or an LMDB commit, seen by `sys.setprofile`: production code has
+no hook. The child dies right before its N-th step; with `tear` it first writes half of what that
+step was to write.
+"""
+
+import gc
+import json
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Thread
+from types import FrameType
+from typing import Any, Final
+
+from agent.commands import removal
+from agent.errors import Code, Refused, SutureError
+from agent.rpc.v1 import scm_pb2
+from agent.runtime.lease import Leases
+from agent.store.operations.batches import Offer
+from agent.store.replica_store import ReplicaStore
+from agent.transfer.incoming import Importer
+from agent.transfer.outgoing import Export
+from agent.transfer.parts import Part, read_part
+from merkle.checksum import Algorithm
+from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
+from tests.support.storage.stores import (
+    CHUNK_BYTES,
+    CLUSTER,
+    chunk_of,
+    closed_replica,
+    content,
+    damage,
+    flip_bit,
+    open_store,
+    options_of_test,
+    private_directory,
+    write_block,
+)
+
+STEPS: Final = frozenset(
+    {
+        "commit",
+        "fdatasync",
+        "fsync",
+        "ftruncate",
+        "mkdir",
+        "pwrite",
+        "pwritev",
+        "rename",
+        "replace",
+        "rmdir",
+        "truncate",
+        "unlink",
+        "write",
+    }
+)
+Acknowledge = Callable[[str], object]
+
+CLOSED, OPEN, DAMAGED, DOOMED, NEW, ARRIVED = (ContainerId(number) for number in range(1, 7))
+SMALL, PACKED, BROKEN, SENT, BLOCKED = (ContainerId(number) for number in range(7, 12))
+ONE, TWO, THREE = BlockId(1), BlockId(2), BlockId(3)
+LATER = content("written later")
+BATCHES: Final = {
+    "batch": (BlockId(21), BlockId(22), BlockId(23), BlockId(24)),
+    "one more": (BlockId(25),),
+}
+BATCH_CHUNKS: Final = {21: 1, 22: 2, 23: 0, 24: 8, 25: 1}  # 24 is written beside its place
+
+
+def open_packing(path: Path) -> ReplicaStore:
+    """Open a store that packs small blocks however few arrive."""
+    return open_store(path, options=options_of_test(packed_count_min=1))
+
+
+def prepare(path: Path) -> None:
+    """Make what every scenario starts from."""
+    store = open_packing(path)
+    for container_id in (CLOSED, DAMAGED, DOOMED):
+        closed_replica(store, container_id)
+    store.create_container(OPEN)
+    write_block(store, OPEN, ONE, chunk_count=1)
+    for block_id, offset in ((ONE, CHUNK_BYTES), (TWO, 0)):
+        data = content(("pending", block_id))
+        store.write_chunk(OPEN, block_id, chunk_of(data, offset), data)
+    paths = store.paths(DAMAGED)
+    flip_bit(paths.block_file(ONE), 100)
+    paths.block_file(TWO).unlink()
+    with paths.block_file(THREE).open("ab") as file:
+        file.write(b"trailing")
+    closed_replica(store, BLOCKED, chunk_count=1)
+    paths = store.paths(BLOCKED)
+    paths.block_file(ONE).unlink()
+    paths.block_file(ONE).hardlink_to(paths.block_file(THREE))
+    paths.block_file(TWO).unlink()
+    paths.block_file(TWO).mkdir()
+    (paths.block_file(TWO) / "precious").write_bytes(LATER)
+    closed_replica(store, SMALL, chunk_count=1)
+    for container_id in (PACKED, BROKEN):
+        receive(store, SMALL, container_id)
+    flip_bit(store.paths(BROKEN).pack, 100)
+    store.close()
+
+
+def write(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Create a container and write two blocks, in both ways of committing."""
+    store.create_container(NEW)
+    acknowledge("created")
+    first, second = content("first"), content("second")
+    chunks = (chunk_of(first), chunk_of(second, CHUNK_BYTES))
+    store.write_chunk(NEW, ONE, chunks[0], first)
+    acknowledge("first")
+    store.write_chunk(NEW, ONE, chunks[1], second)
+    acknowledge("second")
+    store.put_block(NEW, BlockData(ONE, Bcsid(1), chunks))
+    acknowledge("block 1")
+    chunk = chunk_of(LATER)
+    store.write_chunk(NEW, TWO, chunk, LATER, commit=BlockData(TWO, Bcsid(2), (chunk,)))
+    acknowledge("block 2")
+
+
+def batch(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Write new blocks together, small ones and a large one, then one more."""
+    for what, block_ids in BATCHES.items():
+        new = store.begin_blocks(OPEN)
+        try:
+            for block_id in block_ids:
+                chunks, data = described(block_id)
+                block = BlockData(block_id, Bcsid(block_id), chunks)
+                new.take(OPEN, block, memoryview(data), is_whole=True)
+            new.commit(OPEN)
+        finally:
+            new.discard()
+        acknowledge(what)
+
+
+def described(block_id: BlockId) -> tuple[tuple[ChunkInfo, ...], bytes]:
+    """Return the chunks of a block of a batch, and its data."""
+    datas = [content(("new", block_id, number)) for number in range(BATCH_CHUNKS[block_id])]
+    chunks = tuple(chunk_of(data, n * CHUNK_BYTES) for n, data in enumerate(datas))
+    return chunks, b"".join(datas)
+
+
+def rewrite(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Write an uncommitted chunk again, otherwise."""
+    store.write_chunk(OPEN, TWO, chunk_of(LATER), LATER)
+    acknowledge("rewritten")
+
+
+def close(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Close a replica that has uncommitted chunks."""
+    store.close_container(OPEN, bcsid=1)
+    acknowledge("closed")
+
+
+def repair(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Repair a corrupt chunk, a missing file, trailing bytes; add a block; adopt a BCSID."""
+    tool = store.repair(DAMAGED)
+    wanted = [
+        (ONE, 0, content((1, 0))),
+        (TWO, 0, content((2, 0))),
+        (TWO, CHUNK_BYTES, content((2, 1))),
+        (BlockId(9), 0, content((9, 0))),
+    ]
+    for block_id, offset, data in wanted:
+        with suppress_refusal(Code.INELIGIBLE):
+            tool.install_chunk(block_id, chunk_of(data, offset), data)
+        acknowledge(f"installed {block_id} {offset}")
+    tool.trim(THREE)
+    acknowledge("trimmed")
+    tool.adopt_bcsid(BlockId(9), 50)
+    tool.advance_bcsid(50)
+    acknowledge("adopted")
+
+
+def repair_batch(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Repair a corrupt chunk, a missing file of two chunks and add a block, all at once."""
+    wanted = [(ONE, 0), (TWO, 0), (TWO, 1), (BlockId(9), 0), (BlockId(9), 1)]
+    offers = []
+    for block_id, number in wanted:
+        data = content((block_id, number))
+        offers.append(Offer(block_id, chunk_of(data, number * CHUNK_BYTES), data))
+    done = store.install_chunks(DAMAGED, offers)
+    for index, offer in enumerate(offers):
+        if index not in done:
+            with suppress_refusal(Code.INELIGIBLE):
+                store.repair(DAMAGED).install_chunk(offer.block_id, offer.chunk, offer.data)
+        acknowledge(f"installed {offer.block_id} {offer.chunk.offset}")
+
+
+def scan(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Commit a scan that found damage."""
+    store.commit_scan(
+        CLOSED,
+        base_generation=store.begin_scan(CLOSED).generation,
+        tree=store.tree(CLOSED).select([ONE, TWO]),
+        findings=[damage(CLOSED, THREE, 0)],
+        bytes_read=1,
+        complete=True,
+    )
+    acknowledge("scanned")
+
+
+def delete_blocks(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Delete one block."""
+    store.delete_blocks(CLOSED, [TWO])
+    acknowledge("deleted")
+
+
+def transactions(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Delete blocks by two transactions, each acknowledged."""
+    orders = [
+        scm_pb2.DeleteTransaction(transaction_id=7, container_id=CLOSED, local_ids=[TWO]),
+        scm_pb2.DeleteTransaction(transaction_id=8, container_id=DOOMED, local_ids=[ONE, TWO]),
+    ]
+    for result in removal.delete_blocks(store, Leases(), orders, stop=lambda: False):
+        assert result.done, result
+        acknowledge(f"transaction {result.transaction_id}")
+
+
+class Inline:
+    """An executor that works at once, in the thread that asks: steps are counted in one thread."""
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> "Future[Any]":
+        """Do the work."""
+        future: Future[Any] = Future()
+        finish(future, work, *arguments)
+        return future
+
+
+def finish(future: "Future[Any]", work: Callable[..., Any], *arguments: Any) -> None:
+    """Do the work, and tell what came of it."""
+    try:
+        future.set_result(work(*arguments))
+    except (OSError, SutureError) as error:
+        future.set_exception(error)
+
+
+class ReceivingBeside(Inline):
+    """As `Inline`, but what is asked for first, the receiving, waits for who takes what came."""
+
+    def __init__(self) -> None:
+        self._has_begun = False
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> "Future[Any]":
+        """Do the work."""
+        if self._has_begun:
+            return super().submit(work, *arguments)
+        self._has_begun = True
+        future: Future[Any] = Future()
+        Thread(target=finish, args=(future, work, *arguments), daemon=True).start()
+        return future
+
+
+def arrive(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Receive a replica: a copy of a closed one, under another container's id."""
+    receive(store, CLOSED, ARRIVED)
+    acknowledge("arrived")
+
+
+def arrive_packed(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Receive a replica whose blocks share a file."""
+    receive(store, SMALL, SENT)
+    acknowledge("arrived")
+
+
+def repair_packed(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Repair a block that lies in a pack."""
+    with suppress_refusal(Code.INELIGIBLE):
+        data = content((1, 0))
+        store.repair(BROKEN).install_chunk(ONE, chunk_of(data), data)
+    acknowledge("installed")
+
+
+def repair_blocked(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Repair a block whose file is another block's too, and one with a directory in its place."""
+    tool = store.repair(BLOCKED)
+    for block_id in (ONE, TWO):
+        with suppress_refusal(Code.INELIGIBLE):
+            data = content((block_id, 0))
+            tool.install_chunk(block_id, chunk_of(data), data)
+        acknowledge(f"repaired {block_id}")
+
+
+def delete_packed(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Delete one block of a pack, then the others."""
+    store.delete_blocks(PACKED, [TWO])
+    acknowledge("one")
+    store.delete_blocks(PACKED, [ONE, THREE])
+    acknowledge("all")
+
+
+def receive(store: ReplicaStore, source: ContainerId, container_id: ContainerId) -> None:
+    """Receive the stream of one container as that of another."""
+    importer = Importer(
+        store=store,
+        leases=Leases(),
+        executor=ReceivingBeside(),
+        cluster_id=CLUSTER,
+        algorithm=Algorithm.XXH3_64,
+        now_ms=lambda: 1,
+    )
+    with suppress_refusal(Code.CONTAINER_EXISTS):
+        importer.receive(parts_of(store, source, container_id))
+
+
+def parts_of(store: ReplicaStore, source: ContainerId, container_id: ContainerId) -> Iterator[Part]:
+    """Yield the stream of a closed replica, as one of another container."""
+    export = Export(
+        store=store,
+        container_id=source,
+        cluster_id=CLUSTER,
+        datanode_id="dn-source",
+        executor=Inline(),
+    )
+    for encoded in export.stream():
+        part = read_part(encoded)
+        if part.kind == "header":
+            part.message.header.container_id = container_id
+        yield part
+
+
+def delete_container(store: ReplicaStore, acknowledge: Acknowledge) -> None:
+    """Delete a replica with its data."""
+    with suppress_refusal(Code.CONTAINER_NOT_FOUND):
+        store.delete_container(DOOMED, force=True)
+    acknowledge("deleted")
+
+
+SCENARIOS: Final[dict[str, Callable[[ReplicaStore, Acknowledge], None]]] = {
+    "write": write,
+    "batch": batch,
+    "rewrite": rewrite,
+    "close": close,
+    "repair": repair,
+    "repair_batch": repair_batch,
+    "scan": scan,
+    "delete_blocks": delete_blocks,
+    "transactions": transactions,
+    "arrive": arrive,
+    "delete_container": delete_container,
+    "arrive_packed": arrive_packed,
+    "repair_packed": repair_packed,
+    "delete_packed": delete_packed,
+    "repair_blocked": repair_blocked,
+}
+COMMANDS: Final = (
+    *("arrive", "arrive_packed", "delete_container", "delete_blocks", "delete_packed"),
+    *("transactions", "close"),
+)
+"""Those that are what a command makes a datanode do: import, delete, deleteBlocks, close."""
+
+
+@contextmanager
+def suppress_refusal(code: Code) -> Iterator[None]:
+    """Let a step pass that an earlier, interrupted run has done already."""
+    try:
+        yield
+    except Refused as refusal:
+        if refusal.code is not code:
+            raise
+
+
+class StepCounter:
+    """Counts steps and ends the process before one of them."""
+
+    def __init__(self, log_fd: int, kill_at: int, *, tear: bool) -> None:
+        self._log_fd = log_fd
+        self._kill_at = kill_at
+        self._tear = tear
+        self._count = 0
+
+    def see(self, frame: FrameType, event: str, argument: Any) -> None:
+        """A profile function."""
+        if event != "c_call" or argument.__name__ not in STEPS:
+            return
+        sys.setprofile(None)
+        self._count += 1
+        self.log(f"step {argument.__name__}")
+        if self._count == self._kill_at:
+            names = frame.f_locals
+            if self._tear and frame.f_code.co_name == "write_all":
+                half = names["view"][: len(names["view"]) // 2]
+                os.pwrite(names["fd"], half, names["offset"])
+                self.log("torn")
+            os.kill(os.getpid(), signal.SIGKILL)
+        sys.setprofile(self.see)
+
+    def log(self, line: str) -> None:
+        """Tell the parent; a pipe keeps what a dead process wrote."""
+        os.write(self._log_fd, f"{line}\n".encode())
+
+
+def child(request: dict[str, Any], log_fd: int) -> None:
+    """Run one scenario."""
+    store = open_packing(Path(request["path"]))
+    counter = StepCounter(log_fd, request["kill_at"], tear=request["tear"])
+
+    def acknowledge(what: str) -> None:
+        sys.setprofile(None)
+        counter.log(f"ack {what}")
+        sys.setprofile(counter.see)
+
+    sys.setprofile(counter.see)
+    SCENARIOS[request["scenario"]](store, acknowledge)
+    sys.setprofile(None)
+    store.close()
+
+
+def run(request: dict[str, Any]) -> dict[str, Any]:
+    """Fork a child for the request and tell how it ended."""
+    return lived(lambda log_fd: child(request, log_fd))
+
+
+def lived(body: Callable[[int], None]) -> dict[str, Any]:
+    """Fork a child that runs `body`, which logs to a descriptor; tell how it ended."""
+    read_fd, write_fd = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        with suppress(BaseException):
+            os.close(read_fd)
+            body(write_fd)
+            status = 0
+        os._exit(status)
+    os.close(write_fd)
+    with os.fdopen(read_fd) as log:
+        lines = log.read().splitlines()
+    _, status = os.waitpid(pid, 0)
+    return {
+        "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0,
+        "code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0,
+        "steps": [line.removeprefix("step ") for line in lines if line.startswith("step ")],
+        "acknowledged": [line.removeprefix("ack ") for line in lines if line.startswith("ack ")],
+        "torn": "torn" in lines,
+    }
+
+
+def counted() -> dict[str, list[str]]:
+    """Return the steps of each scenario, from one life of it that is not ended."""
+    found = {}
+    for scenario in SCENARIOS:
+        with private_directory() as directory:
+            prepare(directory)
+            request = {"path": str(directory), "scenario": scenario, "kill_at": 0, "tear": False}
+            found[scenario] = run(request)["steps"]
+    return found
+
+
+def show_counts() -> None:
+    """Print the matrix."""
+    found = counted()
+    for scenario, steps in found.items():
+        kinds = ", ".join(f"{count} {name}" for name, count in sorted(Counter(steps).items()))
+        sys.stdout.write(f"{scenario:18}{len(steps):4}  {kinds}\n")
+    of_commands = sum(len(lasting(found[scenario])) for scenario in COMMANDS)
+    sys.stdout.write(f"{'lasting':18}{of_commands:4}  of {', '.join(COMMANDS)}\n")
+
+
+def lasting(steps: list[str]) -> list[str]:
+    """Return the steps that change what a volume holds, or make it lasting; not what fills buffers
+    (`write`) or may be a text's (`replace`)."""
+    return [step for step in steps if step not in {"write", "replace"}]
+
+
+def main() -> None:
+    """Serve requests until stdin ends."""
+    if sys.argv[1:] == ["count"]:
+        show_counts()
+        return
+    gc.freeze()  # else a child's first collection copies every page of what is imported
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(run(json.loads(line))) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Repairs of replicas of Ozone, as tests run them."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.cli.main import run
+from tests.support.ozone.ozone_datanode import FIRST, OzoneDatanode, Served, golden_peers, original
+from tests.support.ozone.ozone_volumes import ROOT, each
+
+HOLD = """
+import sys
+from rocksdict import Options, Rdict
+names = Rdict.list_cf(sys.argv[1])
+families = {name: Options(raw_mode=True) for name in names}
+database = Rdict(sys.argv[1], Options(raw_mode=True), column_families=families)
+print("open", flush=True)
+sys.stdin.read()
+"""
+"""Keeps a database open as a running datanode does."""
+
+
+@dataclass(frozen=True)
+class DamagedVolume:
+    """A copy of the damaged volume of the golden set, for one test."""
+
+    data_dir: Path
+    state_dir: Path
+    damage: Sequence[dict[str, Any]]
+
+    def file(self, container_id: int, number: int) -> Path:
+        """Where a block lies, by its number in the golden set."""
+        pattern = f"hdds/*/current/containerDir0/{container_id}/chunks"
+        (chunks,) = each(self.data_dir, pattern)
+        return chunks / f"{FIRST + number}.block"
+
+    def descriptor(self, container_id: int) -> Path:
+        """Where a container's descriptor lies."""
+        pattern = f"hdds/*/current/containerDir0/{container_id}/metadata/{container_id}.container"
+        (path,) = each(self.data_dir, pattern)
+        return path
+
+    @property
+    def database(self) -> Path:
+        """The volume's RocksDB."""
+        (path,) = each(self.data_dir, "hdds/*/DS-*/container.db")
+        return path
+
+    def damaged_numbers(self, container_id: int) -> set[int]:
+        """The blocks whose bytes were lost, by number; what was appended to is whole."""
+        names = {
+            name
+            for item in self.damage
+            if item["container"] == container_id and item["kind"] != "append"
+            for name in (item["file"], item.get("with"))
+            if name
+        }
+        return {int(name.removesuffix(".block")) - FIRST for name in names}
+
+    def is_whole(self, container_id: int, number: int, length_bytes: int) -> bool:
+        """Whether a block has the client's bytes; what lies behind them belongs to nobody."""
+        path = self.file(container_id, number)
+        wanted = original(FIRST + number, length_bytes)
+        return path.is_file() and path.read_bytes()[:length_bytes] == wanted
+
+    def repair(self, container_id: int, peers: Sequence[str], *more: str) -> int:
+        """Run the command in this process; return its exit code."""
+        return run(self.command(container_id, peers, *more))
+
+    def command(self, container_id: int, peers: Sequence[str], *more: str) -> list[str]:
+        """Return the command's arguments."""
+        named = [word for peer in peers for word in ("--peer", peer)]
+        place = ["--state-dir", str(self.state_dir)]
+        container = ["--container", str(container_id)]
+        return ["ozone", "repair", str(self.data_dir), *container, *named, *place, *more]
+
+    def document(
+        self, capsys: pytest.CaptureFixture[str], container_id: int, peers: Sequence[str],
+        *more: str,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Run the command; return its JSON document."""
+        capsys.readouterr()
+        self.repair(container_id, peers, "--json", *(more or ("--yes",)))
+        document: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return document
+
+
+def damaged_volume(golden: Path, target: Path) -> DamagedVolume:
+    """Copy the damaged volume."""
+    shutil.copytree(golden / "dn0-damaged", target / "data")
+    damage = json.loads((golden / "damage.json").read_text())
+    return DamagedVolume(target / "data", target / "state", damage)
+
+
+@contextmanager
+def peers_of(golden: Path, *, table: str = "closed") -> Iterator[list[OzoneDatanode]]:
+    """Run the two datanodes whose replicas are whole."""
+    with serving(golden_peers(golden, table=table)) as running:
+        yield running
+
+
+@contextmanager
+def serving(replicas: Sequence[dict[int, Served]]) -> Iterator[list[OzoneDatanode]]:
+    """Run a datanode for each."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(OzoneDatanode(each_one)) for each_one in replicas]
+
+
+@contextmanager
+def held_open(database: Path) -> Iterator[int]:
+    """Have a process keep a database open; give its id."""
+    command = [sys.executable, "-c", HOLD, str(database)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        assert "open" == holder.stdout.readline().strip()
+        yield holder.pid
+        holder.stdin.close()

@@ -1,0 +1,49 @@
+"""Scrubs of volumes of Ozone, as tests run them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ozone.scrub.result import ContainerResult
+from ozone.scrub.scrub import ScrubWish, Watched, scrub
+from scanner.finding import Fault
+from tests.support.ozone.ozone_volumes import MadeVolume
+
+BIG = bytes(range(256)) * 4096  # a chunk of 1 MiB
+
+
+@contextmanager
+def running_volume(root: Path) -> Iterator[MadeVolume]:
+    """Make a volume of one container with two blocks; its database is open for writing."""
+    volume = MadeVolume(root)
+    volume.add_container(1)
+    volume.add_block(1, 9, b"nine" * 1000, b"more" * 500)
+    volume.add_block(1, 10, b"ten" * 1000)
+    yield volume
+    volume.close()
+
+
+def scrubbed(
+    wish: ScrubWish, on_read: Callable[[int], None] = lambda _: None
+) -> dict[int, ContainerResult]:
+    """Scrub; return what was found by container."""
+    results: list[ContainerResult] = []
+    scrub(wish, Watched(lambda _volume, _count, _bytes: None, on_read, results.append))
+    assert len(results) == len({result.container_id for result in results})
+    return {result.container_id: result for result in results}
+
+
+def damage(result: ContainerResult) -> list[tuple[int, Fault]]:
+    """Return what is damaged; no volume that is made here has trees, which is noted each time."""
+    return [(item.block_id, item.fault) for item in result.findings if item.is_damage]
+
+
+def once(action: Callable[[], None]) -> Callable[[int], None]:
+    """Return a listener that acts at the first read, and never again."""
+    waiting = [action]
+
+    def read(_length_bytes: int) -> None:
+        while waiting:
+            waiting.pop()()
+
+    return read

@@ -1,0 +1,116 @@
+"""A process that forks children which repair a replica of Ozone and kill themselves at a step.
+
+    stdin   {"path": "...", "scenario": "flipped", "kill_at": N, "tear": false}      N = 0: never
+    stdout  {"signal": 9, "code": 0, "steps": ["pwrite", ...]}
+
+As `tests.support.faults.store_victim`, which counts the steps.
+"""
+
+import gc
+import json
+import os
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
+from ozone.disk.layout import ContainerPaths
+from ozone.repair.installation import Installer, clean
+from tests.support.faults.store_victim import StepCounter, lived
+
+WINDOW_BYTES: Final = 4096
+CHUNK_BYTES: Final = 20_000
+PARTS: Final = tuple(bytes([65 + index]) * CHUNK_BYTES for index in range(3))
+WHOLE: Final = b"".join(PARTS)
+BLOCK: Final = BlockId(7)
+OWNER: Final = 4321
+
+
+def chunk_of(index: int) -> ChunkInfo:
+    """Return what the row says of a chunk."""
+    data = PARTS[index]
+    windows = [data[at : at + WINDOW_BYTES] for at in range(0, len(data), WINDOW_BYTES)]
+    sums = b"".join(zlib.crc32(window).to_bytes(4) for window in windows)
+    return ChunkInfo(index * CHUNK_BYTES, CHUNK_BYTES, ChecksumType.CRC32, WINDOW_BYTES, sums)
+
+
+def paths_of(path: Path) -> ContainerPaths:
+    """Return where the replica lies."""
+    return ContainerPaths(ContainerId(1), path / "volume" / "1")
+
+
+def file_of(path: Path) -> Path:
+    """Return where its block lies."""
+    return paths_of(path).chunks / f"{BLOCK}.block"
+
+
+def old_bytes(scenario: str) -> bytes | None:
+    """Return what a scenario begins with; None for no file."""
+    damaged = WHOLE[:CHUNK_BYTES] + b"damaged!" + WHOLE[CHUNK_BYTES + 8 :]
+    found = {"lost": None, "short": WHOLE[: CHUNK_BYTES + 500]}
+    return found.get(scenario, damaged)
+
+
+def prepare(path: Path, scenario: str) -> None:
+    """Make the damaged replica of a scenario."""
+    paths = paths_of(path)
+    paths.chunks.mkdir(parents=True)
+    neighbour = paths.chunks / "5.block"
+    neighbour.write_bytes(b"whole")
+    old = old_bytes(scenario)
+    if old is not None:
+        file_of(path).write_bytes(old)
+    if scenario == "linked":
+        os.link(file_of(path), path / "linked")
+    for one in (neighbour, file_of(path)):
+        if one.exists() and os.geteuid() == 0:
+            os.chown(one, OWNER, OWNER)
+
+
+def installer(path: Path) -> Installer:
+    """Return who writes."""
+    (path / "state").mkdir(exist_ok=True)
+    return Installer(path / "state" / "DS-1", lambda: 1, lambda: None)
+
+
+def wanted(scenario: str) -> tuple[int, ...]:
+    """Return the chunks that a scenario writes."""
+    return {"lost": (0, 1, 2), "short": (1, 2)}.get(scenario, (1,))
+
+
+def repair(path: Path, scenario: str) -> None:
+    """What a repair does after its start."""
+    one = installer(path)
+    one.recover()
+    clean(paths_of(path))
+    for index in wanted(scenario):
+        one.install(paths_of(path), BLOCK, chunk_of(index), PARTS[index])
+
+
+SCENARIOS: Final = ("flipped", "linked", "lost", "short")
+
+
+def doomed(request: dict[str, Any]) -> Callable[[int], None]:
+    """Return the life of a child."""
+
+    def live(log_fd: int) -> None:
+        counter = StepCounter(log_fd, request["kill_at"], tear=request["tear"])
+        sys.setprofile(counter.see)
+        repair(Path(request["path"]), request["scenario"])
+        sys.setprofile(None)
+
+    return live
+
+
+def main() -> None:
+    """Serve requests until stdin ends."""
+    gc.freeze()
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(lived(doomed(json.loads(line)))) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""Volumes of Ozone for tests: real ones, and ones that are made as Ozone makes them.
+
+`golden` unpacks what Ozone 2.2.0 wrote:
+
+    dn0-damaged   schema V3: two containers whose files were damaged, after Ozone's own scan
+    dn4           schema V3: two shards of erasure-coded keys, whole
+    v2            schema V2: one container scanned by Ozone, one not, one open; no erasure code
+    *.jsonl       rows and trees of all 16 replicas of that cluster, before and after Ozone's scan
+
+`MadeVolume` writes rows with the RocksDB library and computes every checksum by itself.
+"""
+
+import base64
+import hashlib
+import json
+import os
+import struct
+import tarfile
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from rocksdict import BlockBasedOptions, Options, Rdict
+
+from ozone.disk.messages import BLOCK_DATA, CHECKSUM_INFO, DELETED_BLOCKS
+
+ROOT = Path(__file__).resolve().parents[3]
+GOLDEN = ROOT / "tests" / "golden" / "ozone" / "volumes.tar.zst"
+WHOLE = Path(
+    os.environ.get("SUTURE_OZONE_GOLDEN", ROOT.parent / "shared" / "ozone" / "golden.tar.zst")
+)
+FAMILIES = ("block_data", "metadata", "delete_txns", "finalize_blocks", "last_chunk_info")
+WINDOW_BYTES = 16 * 1024
+CLUSTER = "CID-made"
+STORAGE = "DS-made"
+CRC32, NONE = 2, 1  # Ozone's numbers
+
+needs_whole_set = pytest.mark.skipif(
+    not WHOLE.is_file(),
+    reason="the whole set of real volumes is not here: SUTURE_OZONE_GOLDEN names it",
+)
+
+
+def unpack(archive: Path, target: Path) -> Path:
+    """Unpack a set of volumes; return where."""
+    with archive.open("rb") as packed:
+        stream = zstandard.ZstdDecompressor().stream_reader(packed)
+        with stream, tarfile.open(fileobj=stream, mode="r|") as files:
+            files.extractall(target, filter="data")
+    return target
+
+
+def golden(target: Path) -> Path:
+    """Unpack the small set."""
+    return unpack(GOLDEN, target)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """Read one of the sets' tables."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def snapshot(root: Path) -> dict[str, tuple[int, int, int, int, str]]:
+    """Return mode, size, links, time of change and checksum of everything below `root`."""
+    facts = {}
+    for path in sorted([root, *root.rglob("*")]):
+        status = path.lstat()
+        checksum = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        facts[str(path.relative_to(root))] = (
+            status.st_mode,
+            status.st_size,
+            status.st_nlink,
+            status.st_mtime_ns,
+            checksum,
+        )
+    return facts
+
+
+def descriptor_text(fields: dict[str, Any]) -> bytes:
+    """Return a descriptor as Ozone writes it, with its checksum."""
+
+    def text(checksum: str) -> str:
+        items = sorted({**fields, "checksum": checksum}.items())
+        body = "".join(f"{name}: {value}\n" for name, value in items)
+        return f"!<KeyValueContainerData>\n{body}"
+
+    unsummed = "!!binary |-\n  " + base64.b64encode(b"\0" * 64).decode()
+    first = hashlib.sha256(text(unsummed).encode()).digest()
+    return text(hashlib.sha256(first).hexdigest()).encode()
+
+
+def chunk_message(data: bytes, offset: int, kind: int = CRC32) -> dict[str, Any]:
+    """Return what a client says of a chunk."""
+    windows = [data[at : at + WINDOW_BYTES] for at in range(0, len(data), WINDOW_BYTES)]
+    sums = [struct.pack(">I", zlib.crc32(window)) for window in windows] if kind == CRC32 else []
+    return {
+        "name": f"chunk at {offset}",
+        "offset": offset,
+        "length": len(data),
+        "checksum_data": {"type": kind, "bytes_per_checksum": WINDOW_BYTES, "checksums": sums},
+    }
+
+
+@dataclass
+class MadeVolume:
+    """A data directory of schema V3, made by hand; the database is open for writing, as a
+    datanode's is."""
+
+    root: Path
+    names: Sequence[str] = FAMILIES
+    format_version: int = 5  # of RocksDB's tables: what Ozone 2.2 writes
+    _database: Any = field(init=False)
+    _families: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        hdds = self.root / "hdds"
+        self.database.mkdir(parents=True)
+        (hdds / "VERSION").write_text(
+            f"#a comment\nstorageID={STORAGE}\nclusterID={CLUSTER}\ndatanodeUuid=dn\n"
+        )
+        options = self._options()
+        options.create_if_missing(True)
+        options.create_missing_column_families(True)
+        self._database = Rdict(
+            str(self.database),
+            options,
+            column_families={name: self._options() for name in self.names},
+        )
+        # To let go of one flushes it: then nothing would ever be in the log only.
+        self._families = {name: self._database.get_column_family(name) for name in self.names}
+
+    def _options(self) -> Options:
+        tables = BlockBasedOptions()
+        tables.set_format_version(self.format_version)
+        options = Options(raw_mode=True)
+        options.set_block_based_table_factory(tables)
+        return options
+
+    @property
+    def database(self) -> Path:
+        """The directory of its RocksDB."""
+        return self.root / "hdds" / CLUSTER / STORAGE / "container.db"
+
+    def folder(self, container_id: int) -> Path:
+        """Where a container lies."""
+        number = container_id // 512 % 256
+        return (
+            self.root / "hdds" / CLUSTER / "current" / f"containerDir{number}" / str(container_id)
+        )
+
+    def add_container(self, container_id: int, *, state: str = "CLOSED", **more: Any) -> None:
+        """Make a container without blocks."""
+        folder = self.folder(container_id)
+        (folder / "metadata").mkdir(parents=True)
+        (folder / "chunks").mkdir()
+        fields = {
+            "chunksPath": f"{folder}/chunks",
+            "containerDBType": "RocksDB",
+            "containerID": container_id,
+            "containerType": "KeyValueContainer",
+            "layOutVersion": 2,
+            "maxSize": 5368709120,
+            "metadata": "{}",
+            "originNodeId": "dn",
+            "schemaVersion": "'3'",
+            "state": state,
+            **more,
+        }
+        self.descriptor(container_id).write_bytes(descriptor_text(fields))
+
+    def descriptor(self, container_id: int) -> Path:
+        """Where a container's descriptor lies."""
+        return self.folder(container_id) / "metadata" / f"{container_id}.container"
+
+    def tree(self, container_id: int) -> Path:
+        """Where a container's tree lies."""
+        return self.folder(container_id) / "metadata" / f"{container_id}.tree"
+
+    def file(self, container_id: int, block_id: int) -> Path:
+        """Where a block lies."""
+        return self.folder(container_id) / "chunks" / f"{block_id}.block"
+
+    def add_block(self, container_id: int, block_id: int, *parts: bytes, kind: int = CRC32) -> None:
+        """Write a block of these chunks, file and row."""
+        self.file(container_id, block_id).write_bytes(b"".join(parts))
+        offset, chunks = 0, []
+        for part in parts:
+            chunks.append(chunk_message(part, offset, kind))
+            offset += len(part)
+        message = BLOCK_DATA(
+            block_id={"container_id": container_id, "local_id": block_id, "bcsid": 7},
+            metadata=[{"key": "TYPE", "value": "KEY"}],
+            chunks=chunks,
+            size=offset,
+        )
+        self.put_row(container_id, block_id, message.SerializeToString())
+
+    def put_row(
+        self, container_id: int, block_id: int | str, row: bytes, family: str = "block_data"
+    ) -> None:
+        """Put a row of any content."""
+        self._families[family][key(container_id, block_id)] = row
+
+    def drop_row(self, container_id: int, block_id: int) -> None:
+        """Remove a block's row, as a delete does last."""
+        del self._families["block_data"][key(container_id, block_id)]
+
+    def condemn(self, container_id: int, *block_ids: int) -> None:
+        """Note that blocks are to be deleted, as a datanode does when it is told so."""
+        message = DELETED_BLOCKS(transaction_id=1, container_id=container_id, local_ids=block_ids)
+        self.put_row(container_id, 1, message.SerializeToString(), "delete_txns")
+
+    def put_tree(self, container_id: int, blocks: dict[int, Sequence[int]], *deleted: int) -> None:
+        """Write a tree file of blocks and their leaves; those `deleted` become tombstones."""
+        trees, sums = [], b""
+        for block_id, leaves in sorted(blocks.items()):
+            checksum = crc32c_of(struct.pack(f">{1 + len(leaves)}q", block_id, *leaves))
+            chunks = [
+                {"offset": at, "length": 1, "checksum": leaf, "matches": True}
+                for at, leaf in enumerate(leaves)
+            ]
+            trees.append({"block_id": block_id, "checksum": checksum, "chunks": chunks})
+            if block_id in deleted:
+                trees[-1] = {"block_id": block_id, "checksum": checksum, "deleted": True}
+            sums += struct.pack(">q", checksum)
+        info = CHECKSUM_INFO(
+            container_id=container_id, tree={"checksum": crc32c_of(sums), "blocks": trees}
+        )
+        self.tree(container_id).write_bytes(info.SerializeToString())
+
+    def compact(self) -> None:
+        """Rewrite all of the database's files, as a datanode does now and then: what was written
+        around all others makes them overlap."""
+        for container_id in (0, 1 << 40):
+            self.put_row(container_id, "#around", b"")
+        for family in self._families.values():
+            family.flush()
+            family.compact_range(None, None)
+
+    def close(self) -> None:
+        """Close the database, as a datanode that stops."""
+        self._families.clear()
+        self._database.close()
+
+
+def key(container_id: int, block_id: int | str) -> bytes:
+    """Return the key of a block in schema V3."""
+    return struct.pack(">q", container_id) + f"|{block_id}".encode()
+
+
+def crc32c_of(data: bytes) -> int:
+    """Return the CRC-32C bit by bit, by nobody's library."""
+    value = 0xFFFFFFFF
+    for octet in data:
+        value ^= octet
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+    return value ^ 0xFFFFFFFF
+
+
+def each(root: Path, pattern: str) -> Iterator[Path]:
+    """Yield the files of a pattern in a fixed order."""
+    yield from sorted(root.glob(pattern))

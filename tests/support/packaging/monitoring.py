@@ -1,0 +1,32 @@
+"""What the shipped alerts and the dashboard ask Prometheus."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+FOLDER = Path(__file__).resolve().parents[3] / "monitoring"
+METRIC = re.compile(r"\bsuture_[a-z_]+\b")
+SUFFIXES = ("_total", "_bucket", "_count", "_sum")
+
+
+def rules() -> list[dict[str, Any]]:
+    """Return every alert."""
+    (group,) = yaml.safe_load((FOLDER / "alerts.yaml").read_text())["groups"]
+    return list(group["rules"])
+
+
+def without_suffix(name: str) -> str:
+    """Return the name under which a metric is declared."""
+    for suffix in SUFFIXES:
+        name = name.removesuffix(suffix)
+    return name
+
+
+def expressions() -> list[str]:
+    """Return everything that alerts and dashboard ask Prometheus."""
+    panels = json.loads((FOLDER / "dashboard.json").read_text())["panels"]
+    asked = [target["expr"] for panel in panels for target in panel["targets"]]
+    return asked + [rule["expr"] for rule in rules()]

@@ -1,0 +1,443 @@
+"""The house style as functions: a tree of files in, violations out.
+
+    Tree ── every file of the repository: path -> text
+      Rule ── Tree -> sentences "path:line: what is wrong"
+
+A rule reads only the tree it is given, so that a test can plant a violation in a small one.
+"""
+
+import ast
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+PYTHON_OLDEST = (3, 11)  # pyproject requires-python
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 500
+FOLDER_MODULES_MAX = 15
+LARGE_FOLDERS = {  # and why they are
+    "scm/replication": "all that the replication manager asks and orders, looked for in one place",
+}
+PRODUCT_PACKAGES = ("agent", "health", "merkle", "ozone", "scanner", "scm", "spark_verify")
+GENERATED_FOLDER = "agent/rpc/v1/"
+BANNED_MODULES = frozenset({"utils", "helpers", "common", "misc", "base", "manager"})
+MEASURED_WORDS = frozenset(
+    {"age", "bandwidth", "delay", "duration", "interval", "latency"}
+    | {"length", "period", "rate", "size", "speed", "timeout"}
+)
+UNIT_WORDS = frozenset({"bytes", "s", "ms", "us", "ns", "days"})
+NUMBER = re.compile(r"(Final\[|ClassVar\[)?((int|float)( \| None)?|None \| (int|float))\]?")
+BOUND_WORDS = frozenset({"max", "min", "default", "total"})
+SYNONYMS = {"hash": "checksum", "digest": "checksum"}  # docs/VOCABULARY.md
+PRINTING_PLACES = ("agent/cli/", "agent/demo/", "bench/", "tools/")
+LOOPS = ("agent/runtime/", "agent/commands/pool.py", "agent/scan/requested.py")
+CITATION = re.compile(r"\b(?:S\d\.\d+|[KWX]\d{1,2}|V\d{2})\b")
+VECTORS = ("tests/golden/health/vectors.txt", "tests/packaging/test_vectors.py")
+ENTRY_MODULES = frozenset({"__main__", "__init__"})
+NAMED_BY_FOLDER = re.compile(r"(bench/[a-z]+/bench_|tests/.*(test_|conftest)|tools/)")
+
+
+Node = TypeVar("Node", bound=ast.AST)
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The files of a repository, by path from its top; only text that can be decoded."""
+
+    texts: Mapping[str, str]
+    entry_points: frozenset[str] = field(default_factory=frozenset)
+
+    @cached_property
+    def parsed(self) -> dict[str, ast.Module | SyntaxError]:
+        """Every Python file, parsed with the grammar of the oldest Python, or why it cannot be."""
+        parsed: dict[str, ast.Module | SyntaxError] = {}
+        for path, text in self.texts.items():
+            if path.endswith(".py"):
+                try:
+                    parsed[path] = ast.parse(text, path, feature_version=PYTHON_OLDEST)
+                except SyntaxError as error:
+                    parsed[path] = error
+        return parsed
+
+    @cached_property
+    def modules(self) -> dict[str, ast.Module]:
+        """Every Python file that a person wrote, parsed; what cannot be has a rule of its own."""
+        return {
+            path: module
+            for path, module in self.parsed.items()
+            if isinstance(module, ast.Module) and not path.startswith(GENERATED_FOLDER)
+        }
+
+    @cached_property
+    def _by_kind(self) -> dict[type[ast.AST], list[tuple[str, ast.AST]]]:
+        """Every node of every module with the module's path: walked once for all rules."""
+        found: dict[type[ast.AST], list[tuple[str, ast.AST]]] = {}
+        for path, module in self.modules.items():
+            for node in ast.walk(module):
+                found.setdefault(type(node), []).append((path, node))
+        return found
+
+    def nodes(self, *kinds: type[Node]) -> Iterator[tuple[str, Node]]:
+        """Yield every node of these kinds, with its module's path."""
+        for kind in kinds:
+            yield from self._by_kind.get(kind, ())  # type: ignore[misc]
+
+
+Rule = Callable[[Tree], Iterator[str]]
+
+
+def read_repository(root: Path) -> dict[str, str]:
+    """Return the text of every file below `root` that .gitignore does not name.
+
+    Git is not asked: a checkout may belong to somebody else, and an archive has no history.
+    """
+    lines = (root / ".gitignore").read_text().splitlines()
+    ignored = [".git", *(line.rstrip("/") for line in lines if line and line[0] != "#")]
+    texts: dict[str, str] = {}
+    for folder, folders, files in os.walk(root):
+        here = PurePosixPath(Path(folder).relative_to(root))
+        folders[:] = [name for name in folders if not is_ignored(here / name, ignored)]
+        for path in (here / name for name in files):
+            with suppress(UnicodeDecodeError):  # a golden vector in bytes
+                if not is_ignored(path, ignored):
+                    texts[str(path)] = (root / path).read_text()
+    return texts
+
+
+def is_ignored(path: PurePosixPath, patterns: Sequence[str]) -> bool:
+    """Whether a pattern of .gitignore names the file or folder: by name, or by path."""
+    return any(fnmatch(path.name, text) or fnmatch(str(path), text) for text in patterns)
+
+
+def is_product(path: str) -> bool:
+    """Whether the file is shipped in the wheel."""
+    return path.split("/", maxsplit=1)[0] in PRODUCT_PACKAGES
+
+
+# --- shape ---------------------------------------------------------------------------------------
+
+
+def functions_are_short(tree: Tree) -> Iterator[str]:
+    """A function fits on a screen."""
+    for path, node in tree.nodes(ast.FunctionDef, ast.AsyncFunctionDef):
+        lines = (node.end_lineno or node.lineno) - node.lineno + 1
+        if lines > FUNCTION_LINES_MAX:
+            yield f"{path}:{node.lineno}: {node.name} has {lines} lines"
+
+
+def files_are_short(tree: Tree) -> Iterator[str]:
+    """A file that grows beyond the limit is two modules."""
+    for path in tree.modules:
+        lines = tree.texts[path].count("\n")
+        if lines > FILE_LINES_MAX:
+            yield f"{path}:1: {lines} lines"
+
+
+def folders_are_small(tree: Tree) -> Iterator[str]:
+    """A folder holds what one looks for together; one that grows beyond the limit is two."""
+    folders: dict[str, list[str]] = {}
+    for path in map(PurePosixPath, tree.modules):
+        if is_product(str(path)) and path.name != "__init__.py":
+            folders.setdefault(str(path.parent), []).append(str(path))
+    for folder, modules in folders.items():
+        if len(modules) > FOLDER_MODULES_MAX and folder not in LARGE_FOLDERS:
+            yield f"{max(modules)}:1: one of {len(modules)} modules in its folder"
+
+
+def python_is_old_enough(tree: Tree) -> Iterator[str]:
+    """Every module parses, with the grammar of the oldest Python that we support."""
+    for path, module in tree.parsed.items():
+        if isinstance(module, SyntaxError):
+            yield f"{path}:{module.lineno}: {module.msg}"
+
+
+def packages_are_docstrings(tree: Tree) -> Iterator[str]:
+    """An `__init__.py` imports nothing, or importing the wire contract would drag in the daemon."""
+    for path, text in tree.texts.items():
+        if PurePosixPath(path).name != "__init__.py":
+            continue
+        module = ast.parse(text, path)
+        if len(module.body) != 1 or ast.get_docstring(module) is None:
+            yield f"{path}:1: holds something else than one docstring"
+
+
+def proto_is_no_package(tree: Tree) -> Iterator[str]:
+    """A Python file under proto/ would shadow another distribution's package of that name."""
+    for path in tree.texts:
+        if path.startswith("proto/") and path.endswith(".py"):
+            yield f"{path}:1: Python under proto/"
+
+
+def no_module_is_dead(tree: Tree) -> Iterator[str]:
+    """Every module is reached: product code by product code, support by a test."""
+    used = {path: names_used(path, module) for path, module in tree.modules.items()}
+    for path in tree.modules:
+        stem = PurePosixPath(path).stem
+        if stem in ENTRY_MODULES or NAMED_BY_FOLDER.match(path):
+            continue
+        dotted = path.removesuffix(".py").replace("/", ".")
+        if dotted in tree.entry_points:
+            continue
+        users = (
+            names
+            for user, names in used.items()
+            if user != path and (is_product(user) or not is_product(path))
+        )
+        if not any(dotted in names for names in users):
+            yield f"{path}:1: nothing imports it"
+
+
+def names_used(path: str, module: ast.Module) -> set[str]:
+    """Return every dotted name that a module imports or spells in a string (`-m agent.main`)."""
+    package = path.split("/")[:-1]
+    used: set[str] = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            used.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            prefix = package[: len(package) - node.level + 1] if node.level else []
+            source = ".".join([*prefix, *([node.module] if node.module else [])])
+            used.add(source)
+            used.update(f"{source}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            used.add(node.value)
+    return used
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+def modules_are_nouns_of_the_domain(tree: Tree) -> Iterator[str]:
+    """A module called utils is a place where nobody looks and everybody writes."""
+    for path in tree.texts:
+        parts = PurePosixPath(path)
+        if path.endswith((".py", ".proto")) and {*parts.parts[:-1], parts.stem} & BANNED_MODULES:
+            yield f"{path}:1: says nothing about the domain"
+
+
+def quantities_end_in_their_unit(tree: Tree) -> Iterator[str]:
+    """A size, time or rate without its unit is read differently by two people."""
+    for path, node in tree.nodes(*DECLARING):
+        for name, annotation, line in quantities(node):
+            words = name.lower().strip("_").split("_")
+            while len(words) > 1 and words[-1] in BOUND_WORDS:
+                words.pop()
+            if (
+                NUMBER.fullmatch(annotation)
+                and MEASURED_WORDS & set(words)
+                and words[-1] not in UNIT_WORDS
+            ):
+                yield f"{path}:{line}: {name} does not end in its unit"
+
+
+DECLARING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.AnnAssign)
+
+
+def quantities(node: ast.AST) -> Iterator[tuple[str, str, int]]:
+    """Yield the arguments and annotated fields that a node declares."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        arguments = node.args
+        for argument in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
+            annotation = ast.unparse(argument.annotation) if argument.annotation else ""
+            yield argument.arg, annotation, argument.lineno
+    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name | ast.Attribute):
+        target = node.target
+        name = target.id if isinstance(target, ast.Name) else target.attr
+        yield name, ast.unparse(node.annotation), node.lineno
+
+
+def things_have_one_name(tree: Tree) -> Iterator[str]:
+    """One word per thing: what we declare follows docs/VOCABULARY.md."""
+    for path, node in tree.nodes(*DECLARING):
+        declared = [(name, line) for name, _, line in quantities(node)]
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            declared.append((node.name, node.lineno))
+        for name, line in declared:
+            for word in set(name.split("_")) & SYNONYMS.keys():
+                if not name.startswith("__"):
+                    yield f"{path}:{line}: {name}: say {SYNONYMS[word]}, not {word}"
+
+
+def public_things_have_docstrings(tree: Tree) -> Iterator[str]:
+    """A public name without a docstring makes the reader read the body."""
+    for path, module in tree.modules.items():
+        if is_product(path):
+            if ast.get_docstring(module) is None:
+                yield f"{path}:1: the module has no docstring"
+            yield from undocumented(path, module.body)
+
+
+def undocumented(path: str, body: list[ast.stmt]) -> Iterator[str]:
+    """Yield public classes, functions and methods without a docstring.
+
+    A method whose name starts with a capital answers an RPC; proto/ documents it.
+    """
+    for node in body:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        if node.name.startswith("_") or is_override(node) or is_bare_property(node):
+            continue
+        is_rpc = not isinstance(node, ast.ClassDef) and node.name[0].isupper()
+        if ast.get_docstring(node) is None and not is_rpc:
+            yield f"{path}:{node.lineno}: {node.name} has no docstring"
+        if isinstance(node, ast.ClassDef):
+            yield from undocumented(path, node.body)
+
+
+def is_override(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
+    """Whether another declaration carries the documentation."""
+    decorators = {ast.unparse(decorator) for decorator in node.decorator_list}
+    return any(text.endswith((".setter", "overload", "override")) for text in decorators)
+
+
+def is_bare_property(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
+    """Whether it declares an attribute of a Protocol, whose docstring describes it."""
+    decorators = {ast.unparse(decorator) for decorator in node.decorator_list}
+    return "property" in decorators and [ast.unparse(part) for part in node.body] == ["..."]
+
+
+# --- conduct -------------------------------------------------------------------------------------
+
+
+def nothing_is_mocked(tree: Tree) -> Iterator[str]:
+    """Fakes are real objects: a mock agrees with whatever the code happens to do."""
+    for path, node in tree.nodes(ast.Import, ast.ImportFrom):
+        prefix = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+        names = [prefix + alias.name for alias in node.names]
+        if any({"mock", "pytest_mock"} & set(name.split(".")) for name in names):
+            yield f"{path}:{node.lineno}: imports a mock library"
+
+
+def tests_do_not_sleep(tree: Tree) -> Iterator[str]:
+    """A test that sleeps is slow when it passes and wrong when the machine is busy."""
+    for path, node in tree.nodes(ast.Call):
+        if path.startswith("tests/") and ast.unparse(node.func) in {"time.sleep", "sleep"}:
+            yield f"{path}:{node.lineno}: sleeps; wait for the condition"
+
+
+def nothing_is_left_undone(tree: Tree) -> Iterator[str]:
+    """What is committed is finished."""
+    marker = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" * 3)) + r")\b")
+    for path, text in tree.texts.items():
+        for number, line in enumerate(text.splitlines(), start=1):
+            if marker.search(line):
+                yield f"{path}:{number}: {line.strip()}"
+    for path, node in tree.nodes(ast.Raise):
+        if "NotImplementedError" in ast.unparse(node):
+            yield f"{path}:{node.lineno}: a stub"
+
+
+def skips_have_reasons(tree: Tree) -> Iterator[str]:
+    """A test that does not run says why."""
+    skips = {"pytest.skip", "pytest.mark.skip", "pytest.mark.skipif", "pytest.mark.xfail"}
+    explained: set[ast.expr] = set()
+    for _, node in tree.nodes(ast.Call):
+        if has_reason(node):
+            explained.add(node.func)
+    for path, node in tree.nodes(ast.Attribute):
+        if node not in explained and node.attr in {"skip", "skipif", "xfail"}:
+            name = ast.unparse(node)
+            if name in skips:
+                yield f"{path}:{node.lineno}: {name} without a reason"
+
+
+def has_reason(call: ast.Call) -> bool:
+    """Whether a call passes a reason: by name, or first where only a reason can stand."""
+    reasons = [keyword.value for keyword in call.keywords if keyword.arg == "reason"]
+    if not reasons and ast.unparse(call.func) in {"pytest.skip", "pytest.mark.skip"}:
+        reasons = call.args[:1]
+    return any(not isinstance(reason, ast.Constant) or bool(reason.value) for reason in reasons)
+
+
+def only_faces_print(tree: Tree) -> Iterator[str]:
+    """The daemon logs events; standard output belongs to commands."""
+    for path, node in tree.nodes(ast.Call):
+        if not path.startswith(PRINTING_PLACES) and ast.unparse(node.func) == "print":
+            yield f"{path}:{node.lineno}: prints"
+
+
+def only_loops_catch_everything(tree: Tree) -> Iterator[str]:
+    """Catch the narrowest: everything is caught in the worker loops and nowhere else."""
+    for path, node in tree.nodes(ast.ExceptHandler):
+        if path.startswith(LOOPS):
+            continue
+        caught = ast.unparse(node.type) if node.type else "everything"
+        passed_on = any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
+        if re.search(r"\b(everything|Exception|BaseException)\b", caught) and not passed_on:
+            yield f"{path}:{node.lineno}: catches {caught}"
+
+
+def no_path_of_one_machine(tree: Tree) -> Iterator[str]:
+    """A path below somebody's home works for nobody else."""
+    pattern = re.compile(r"(?<![\w.$}>)*-])/(?:home|root|Users|work|farm)/\w")
+    yield from lines_matching(tree, pattern, "a path of one machine")
+
+
+def citations_are_of_what_is_here(tree: Tree) -> Iterator[str]:
+    """A number of a document that is not in the repository tells nobody anything: say what it says.
+
+    The published vectors of container health are here, by their names.
+    """
+    named = {name for path in VECTORS for name in CITATION.findall(tree.texts.get(path, ""))}
+    for path, text in tree.texts.items():
+        if not path.endswith((".py", ".md", ".proto")) or path.startswith(GENERATED_FOLDER):
+            continue
+        for number, line in enumerate(text.splitlines(), start=1):
+            for cited in CITATION.findall(line):
+                if cited not in named:
+                    yield f"{path}:{number}: cites {cited}"
+
+
+def no_host_of_a_registry(tree: Tree) -> Iterator[str]:
+    """Where packages come from is the user's configuration."""
+    hosts = (
+        ("pypi", "org"),
+        ("pythonhosted", "org"),
+        ("deb", "debian", "org"),
+        ("archive", "ubuntu", "com"),
+        ("repo", "maven", "apache", "org"),
+        ("repo1", "maven", "org"),
+        ("npmjs", "org"),
+        ("crates", "io"),
+        ("golang", "org"),
+    )
+    pattern = re.compile("|".join(r"\b" + r"\.".join(parts) + r"\b" for parts in hosts))
+    yield from lines_matching(tree, pattern, "a host of a package registry")
+
+
+def lines_matching(tree: Tree, pattern: re.Pattern[str], fault: str) -> Iterator[str]:
+    """Yield each line of any file that the pattern finds."""
+    for path, text in tree.texts.items():
+        for number, line in enumerate(text.splitlines(), start=1):
+            if pattern.search(line):
+                yield f"{path}:{number}: {fault}: {line.strip()[:80]}"
+
+
+RULES: tuple[Rule, ...] = (
+    functions_are_short,
+    files_are_short,
+    folders_are_small,
+    python_is_old_enough,
+    packages_are_docstrings,
+    proto_is_no_package,
+    no_module_is_dead,
+    modules_are_nouns_of_the_domain,
+    quantities_end_in_their_unit,
+    things_have_one_name,
+    public_things_have_docstrings,
+    nothing_is_mocked,
+    tests_do_not_sleep,
+    nothing_is_left_undone,
+    skips_have_reasons,
+    only_faces_print,
+    only_loops_catch_everything,
+    no_path_of_one_machine,
+    no_host_of_a_registry,
+    citations_are_of_what_is_here,
+)

@@ -1,0 +1,94 @@
+"""The real control plane behind real gRPC, as a process whose time somebody else moves.
+
+    python -m tests.support.simulation.simulated_scm DATA NOW_MS NAME=VALUE...
+
+Everything is `suture-scm` but the two clocks and the ticker: a line `advance MS` on stdin lets so
+much time pass and ticks once, as the ticker does every heartbeat interval; it is answered when that
+is done, with the seconds it took. So days pass in minutes, and nothing depends on how fast the
+machine is: the same calls in the same order get the same answers.
+"""
+
+import json
+import signal
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.observe import logs
+from scm.edge.control import ControlPlane
+from scm.edge.server import ScmService, build_server
+from scm.state import options as scm_options
+from scm.state.clock import Clock
+from scm.state.database import State
+from tests.support.clock import FakeClock
+from tests.support.faults.nursery import Child
+
+
+@dataclass
+class SimulatedScm:
+    """The process, seen from the simulation."""
+
+    process: Child
+    address: str
+    term: int
+
+    @classmethod
+    def start(cls, data: Path, now_ms: int, settings: dict[str, int]) -> "SimulatedScm":
+        """Start on `data` and wait until it answers calls."""
+        pairs = [f"{name}={value}" for name, value in settings.items()]
+        with (data / "scm.log").open("a") as log:
+            words = (str(data), str(now_ms), *pairs)
+            module = "tests.support.simulation.simulated_scm"
+            process = Child(module, *words, stdin=True, stderr=log)
+        line = process.stdout.readline()
+        assert line, f"the control plane did not start; see {data / 'scm.log'}"
+        found = json.loads(line)
+        return cls(process, found["address"], found["term"])
+
+    def advance(self, milliseconds: int) -> float:
+        """Let time pass there and tick; return how many seconds the tick took."""
+        self.process.stdin.write(f"advance {milliseconds}\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        assert line, "the control plane has died"
+        return float(line)
+
+    def kill(self) -> None:
+        """SIGKILL: no handler, no flush, no goodbye."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.communicate(30)
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    _, data, now_ms, *pairs = sys.argv
+    logs.configure("warning")
+    options = scm_options.load(None, dict(pair.split("=") for pair in pairs))
+    moved = FakeClock(int(now_ms))
+    clock = Clock(moved.now_ms, moved.monotonic_s)
+    state = State.open(Path(data), map_bytes=options.lmdb_map_bytes)
+    control = ControlPlane(
+        state, clock=clock, options=options, snapshots_path=Path(data) / "snapshots"
+    )
+    with ThreadPoolExecutor(2) as executor:
+        service = ScmService(control, clock=clock, options=options)
+        built = build_server(service, "127.0.0.1:0", executor)
+        built.server.start()
+        _say(json.dumps({"address": built.address, "term": control.term}))
+        for line in sys.stdin:
+            moved.advance_s(int(line.split()[1]) / 1000)
+            started = time.perf_counter()
+            control.tick()
+            _say(f"{time.perf_counter() - started:.4f}")
+        built.server.stop(None).wait()
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

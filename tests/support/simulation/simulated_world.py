@@ -1,0 +1,208 @@
+"""What simulated datanodes have in common: time, chance, and a judge of all orders.
+
+What the control plane must never bring about is looked for where it would happen:
+
+    an order to delete comes       another good copy of that index is there, as far as one can know
+    a replica is removed by it     and there it still is; and the container can still be read
+    an order to rebuild comes      nobody is rebuilding the same shards already, or has rebuilt them
+    any heartbeat is answered      no datanode has more to do than it may, nor the cluster
+"""
+
+import hashlib
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import grpc
+
+from agent.rpc.v1 import container_pb2, scm_pb2, scm_pb2_grpc
+
+if TYPE_CHECKING:
+    from tests.support.simulation.simulated_nodes import SimulatedNode
+
+RECONSTRUCT_WEIGHT: Final = 3
+REPLICATION_LIMIT: Final = 20
+OUT_OF_SERVICE_LIMIT: Final = 40
+DELETE_LIMIT: Final = 40
+GOOD_ROOT: Final = 7
+
+
+@dataclass
+class World:
+    """What has been seen of the orders; every promise that was broken, with its time."""
+
+    seed: int
+    in_flight_limit: int = 0  # replicas on their way in the cluster; 0: none
+    believed_s: float = 300.0  # so long a silent datanode still counts for the control plane
+    now_s: float = 0.0
+    loss_percent: int = 0
+    nodes: "dict[str, SimulatedNode]" = field(default_factory=dict)
+    holders: dict[int, set[str]] = field(default_factory=dict)
+    data_counts: dict[int, int] = field(default_factory=dict)  # of erasure-coded containers
+    orders: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+    counts: Counter[str] = field(default_factory=Counter)
+    held_most: Counter[str] = field(default_factory=Counter)
+    broken: list[str] = field(default_factory=list)
+    fewest_left: int = 99  # good copies that stayed when one was removed by order
+    first_order_s: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Begin the sequence of chances; nobody is called before there is somebody to call."""
+        nowhere = grpc.insecure_channel("localhost:0")
+        self.stub = scm_pb2_grpc.ScmStub(nowhere)  # type: ignore[no-untyped-call]
+        self.chance = random.Random(self.seed)
+        self._coming: dict[str, int] = {}
+        self._coming_count = 0
+
+    def is_lost(self) -> bool:
+        """Whether this message is lost."""
+        return self.chance.randrange(100) < self.loss_percent
+
+    def judge_order(self, node: "SimulatedNode", command: scm_pb2.Command, kind: str) -> None:
+        """Add an order to the sequence that the same seed must bring again, and judge a delete."""
+        inner = getattr(command, kind)
+        mine = node.replicas.get(getattr(inner, "container_id", 0))
+        if kind == "delete" and mine is not None and is_good(mine) and not mine.is_empty:
+            self.counts["deletes of good replicas"] += 1
+            if not self._is_elsewhere(mine, without=node.datanode_id, is_knowable=True):
+                self._note(f"{mine.container_id}#{mine.replica_index} is to go, it is the last")
+        if kind == "reconstruct":
+            self._judge_rebuilding(command)
+        self.counts[kind] += 1
+        self.orders.update(
+            f"{self.now_s} {node.datanode_id} {command.command_id} {kind} ".encode()
+            + inner.SerializeToString(deterministic=True)
+        )
+        self.first_order_s.setdefault(kind, self.now_s)
+
+    def _judge_rebuilding(self, command: scm_pb2.Command) -> None:
+        """Look whether another datanode is rebuilding the same shards, or has rebuilt them.
+
+        What it has rebuilt comes to be known with the report that it has yet to give. A shard that
+        comes back with its datanode after it was rebuilt, or while, is nobody's fault.
+        """
+        container_id = command.reconstruct.container_id
+        wanted = {shard.replica_index for shard in command.reconstruct.targets}
+        for node in self.nodes.values():
+            if not node.is_alive:
+                continue
+            untold = node.changed.get(container_id)
+            is_whole = untold is not None and untold.state == container_pb2.CLOSED
+            if untold is not None and is_whole and untold.replica_index in wanted:
+                self._note(f"{container_id}: shards {sorted(wanted)} are made again")
+            for task in node.tasks.values():
+                made = task.command.reconstruct
+                if (
+                    task.command.command_id != command.command_id
+                    and made.container_id == container_id
+                    and wanted.intersection(shard.replica_index for shard in made.targets)
+                ):
+                    self._note(f"{container_id}: shards {sorted(wanted)} are made twice")
+
+    def judge_removal(self, node: "SimulatedNode", container_id: int) -> None:
+        """Look at what an order to delete leaves."""
+        mine = node.replicas[container_id]
+        if not is_good(mine) or mine.is_empty:
+            return
+        left = self._spare_count(container_id, without=node.datanode_id)
+        self.fewest_left = min(self.fewest_left, left)
+        if left < 1:
+            self._note(f"the last good copy of {container_id} was removed")
+        if not self._is_elsewhere(mine, without=node.datanode_id):
+            self._note(f"the last good {container_id}#{mine.replica_index} was removed")
+
+    def judge_load(self, node: "SimulatedNode") -> None:
+        """Compare what a datanode has to do, and all of them together, with the limits."""
+        self.counts["heartbeats judged"] += 1
+        held = Counter(task.kind for task in node.tasks.values())
+        weighted = held["replicate"] + RECONSTRUCT_WEIGHT * held["reconstruct"]
+        is_out = node.op_state not in {"", "IN_SERVICE"}
+        limit = OUT_OF_SERVICE_LIMIT if is_out else REPLICATION_LIMIT
+        if held["reconstruct"]:  # one that begins below the limit may end above it
+            limit += RECONSTRUCT_WEIGHT - 1
+        self._compare("out of service" if is_out else "in service", weighted, limit, node)
+        self._compare("delete", held["delete"], DELETE_LIMIT, node)
+        self.note_coming(node)
+        self._compare("in flight", self._coming_count, self.in_flight_limit, node)
+
+    def note_coming(self, node: "SimulatedNode") -> None:
+        """Count the replicas that this datanode was told to bring about; none when it is dead."""
+        count = sum(task.made_count for task in node.tasks.values()) if node.is_alive else 0
+        self._coming_count += count - self._coming.get(node.datanode_id, 0)
+        self._coming[node.datanode_id] = count
+
+    def _compare(self, what: str, count: int, limit: int, node: "SimulatedNode") -> None:
+        self.held_most[what] = max(self.held_most[what], count)
+        if limit and count > limit:
+            self._note(f"{node.datanode_id} ({node.op_state}): {count} {what}, {limit} may be")
+
+    def _note(self, what: str) -> None:
+        self.broken.append(f"at {self.now_s:.0f} s: {what}")
+
+    def _others(self, container_id: int, without: str) -> "list[SimulatedNode]":
+        names = self.holders.get(container_id, ())
+        return [self.nodes[name] for name in names if name != without]
+
+    def _spare_count(self, container_id: int, *, without: str) -> int:
+        """Return how many good copies answer now beside one node's.
+
+        Of an erasure-coded container: how many different shards beyond those that reading needs,
+        and one, so that 1 is the least with which it can still be read.
+        """
+        found = [
+            node.replicas[container_id].replica_index
+            for node in self._others(container_id, without)
+            if node.is_alive and is_good(node.replicas[container_id])
+        ]
+        data_count = self.data_counts.get(container_id, 1)
+        return len(found) if data_count == 1 else len(set(found)) - data_count + 1
+
+    def _is_elsewhere(
+        self, mine: container_pb2.ReplicaReport, *, without: str, is_knowable: bool = False
+    ) -> bool:
+        """Whether another datanode has a good copy of the same index.
+
+        `is_knowable`: as far as anybody could know. Then one that fell silent lately counts, and
+        one that has just become bad and not told so yet.
+        """
+        for node in self._others(mine.container_id, without):
+            replica = node.replicas[mine.container_id]
+            silent_s = 0.0 if node.is_alive else self.now_s - node.silent_since_s
+            is_there = silent_s <= (self.believed_s if is_knowable else 0)
+            is_told_good = is_good(replica) or (is_knowable and mine.container_id in node.changed)
+            if is_there and is_told_good and replica.replica_index == mine.replica_index:
+                return True
+        return False
+
+
+def is_good(replica: container_pb2.ReplicaReport) -> bool:
+    """Whether a replica is whole."""
+    return replica.state == container_pb2.CLOSED and replica.tree.root == GOOD_ROOT
+
+
+def replica_report(
+    container_id: int,
+    *,
+    state: container_pb2.ReplicaState = container_pb2.CLOSED,
+    index: int = 0,
+    bytes_used: int = 10**9,
+    is_empty: bool = False,
+    bcsid: int = 5,
+) -> container_pb2.ReplicaReport:
+    """Build a replica."""
+    tree = container_pb2.TreeSummary(
+        algorithm=container_pb2.TREE_XXH3_64, root=GOOD_ROOT, generation=1, block_count=1
+    )
+    is_written_to = state in {container_pb2.OPEN, container_pb2.CLOSING}
+    return container_pb2.ReplicaReport(
+        container_id=container_id,
+        state=state,
+        bcsid=bcsid,
+        block_count=0 if is_empty else 1,
+        bytes_used=0 if is_empty else bytes_used,
+        replica_index=index,
+        is_empty=is_empty,
+        tree=None if is_written_to else tree,
+        volume_id="v",
+    )

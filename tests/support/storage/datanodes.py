@@ -1,0 +1,249 @@
+"""Datanodes in one process: real stores on disk, real servers on loopback, real scans."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from agent.errors import SutureError
+from agent.plan.actions import Deletes
+from agent.plan.outcome import ReconcileResult
+from agent.reconcile.mend import MendLimits
+from agent.reconcile.reconciler import Prove, Reconciler
+from agent.reconcile.survey import Holder
+from agent.rpc.calls.peer import Peer, Timeouts
+from agent.rpc.datanode.arriving import ImportHandlers
+from agent.rpc.datanode.backends import ScanStep
+from agent.rpc.datanode.findings import JudgeHandlers
+from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.reading import ReadHandlers
+from agent.rpc.datanode.server import BuiltServer, build_server
+from agent.rpc.datanode.steering import HostHandlers
+from agent.rpc.datanode.writing import Recoveries, WriteHandlers
+from agent.rpc.security.tls import LOOPBACK_ONLY, Security
+from agent.rpc.serving.access import Audit
+from agent.rpc.v1 import datanode_pb2, scm_pb2
+from agent.runtime.callthreads import CallThreads
+from agent.runtime.clock import SystemClock
+from agent.scan.scanning import scan_container
+from agent.store.options import PACKED_COUNT_MIN
+from agent.transfer.incoming import Importer
+from agent.transfer.replicate import FINISH_S, STALL_S, Replicator
+from merkle.checksum import Algorithm
+from merkle.replica import ContainerId
+from tests.support.storage.stored_replica import CLUSTER, CONTAINER, StoredReplica
+
+THREADS = 8
+LIMITS = Limits(lease_timeout_s=2.0)
+QUICK = Timeouts(call_s=5.0, tree_s=10.0, chunk_s=10.0)
+
+
+class Datanode:
+    """One datanode: a store below `path`, and its server once `serve` was called."""
+
+    def __init__(
+        self,
+        datanode_id: str,
+        path: Path,
+        *,
+        algorithm: Algorithm = Algorithm.XXH3_64,
+        packed_count_min: int = PACKED_COUNT_MIN,
+    ) -> None:
+        self.datanode_id = datanode_id
+        self.replica = StoredReplica(path, algorithm=algorithm, packed_count_min=packed_count_min)
+        self.built: BuiltServer | None = None
+        self.on_demand: list[ContainerId] = []  # scans that were asked for
+        self.reads: list[tuple[int, int]] = []  # (block, offset) of every chunk asked of it
+        self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix=f"{datanode_id}-rpc")
+        self._fetchers = ThreadPoolExecutor(THREADS, thread_name_prefix=f"{datanode_id}-fetch")
+        self.importer = Importer(
+            store=self.replica.store,
+            leases=self.replica.leases,
+            executor=self._fetchers,
+            cluster_id=CLUSTER,
+            algorithm=algorithm,
+            now_ms=SystemClock().now_ms,
+            on_arrived=self.on_demand.append,
+        )
+
+    def serve(
+        self,
+        reading: Callable[["Datanode"], ReadHandlers] | None = None,
+        *,
+        security: Security = LOOPBACK_ONLY,
+        audit: Audit | None = None,
+        limits: Limits = LIMITS,
+        threads: CallThreads | None = None,
+        recoveries: Recoveries | None = None,
+    ) -> None:
+        """Start the server on a free port of loopback; `reading`: how it tells of its replicas, if
+        not as an honest datanode; `threads`: those of an agent."""
+        self.built = build_server(
+            self.groups(reading, limits, recoveries),
+            "127.0.0.1:0",
+            threads or self._executor,
+            security=security,
+            audit=audit,
+            limits=limits,
+            slots=threads,
+        )
+        self.built.server.start()
+
+    def groups(
+        self,
+        reading: Callable[["Datanode"], ReadHandlers] | None = None,
+        limits: Limits = LIMITS,
+        recoveries: Recoveries | None = None,
+    ) -> Sequence[object]:
+        """Return the groups of handlers of a datanode that scans nothing in the background."""
+        store, leases = self.replica.store, self.replica.leases
+        return [
+            WriteHandlers(store, leases, limits=limits, recoveries=recoveries),
+            (reading or CountingReads)(self),
+            ImportHandlers(self.importer),
+            JudgeHandlers(store, lambda found, *_: scan_steps(self, found), limits=limits),
+            HostHandlers(lambda: datanode_pb2.StatusResponse(datanode_id=self.datanode_id)),
+        ]
+
+    @property
+    def address(self) -> str:
+        """Where the server listens."""
+        assert self.built is not None, "serve first"
+        return f"127.0.0.1:{self.built.port}"
+
+    def stop_serving(self) -> None:
+        """Stop at once; calls under way fail."""
+        if self.built is not None:
+            self.built.server.stop(0).wait()
+
+    def close(self) -> None:
+        """Stop everything."""
+        self.stop_serving()
+        self._executor.shutdown()
+        self._fetchers.shutdown()
+        self.replica.close()
+
+    def scan(self, container_id: ContainerId = CONTAINER) -> None:
+        """Scan as the agent does."""
+        report = self.replica.scan(container_id)
+        assert report.committed, report.held_because
+
+    def reconciler(
+        self,
+        *,
+        limits: MendLimits | None = None,
+        deletes: Deletes | None = None,
+        prove: Prove | None = None,
+    ) -> Reconciler:
+        """Return a reconciler of this datanode; `deletes` is what the control plane knows. Without
+        `prove` it reads all when it has repaired something."""
+        return Reconciler(
+            self.replica.store,
+            self.replica.leases,
+            self._fetchers,
+            scan=lambda container_id: scan_container(self.replica.tools, container_id),
+            now_ms=SystemClock().now_ms,
+            limits=limits,
+            confirm=lambda _id, _blocks: deletes or Deletes(),
+            prove=prove,
+        )
+
+    def replicator(self, *, stall_s: float = STALL_S, finish_s: float = FINISH_S) -> Replicator:
+        """Return what pushes replicas of this datanode to others."""
+        return Replicator(
+            store=self.replica.store,
+            leases=self.replica.leases,
+            executor=self._fetchers,
+            cluster_id=CLUSTER,
+            datanode_id=self.datanode_id,
+            monotonic_s=SystemClock().monotonic_s,
+            scan=lambda container_id: self.replica.scan(container_id).committed,
+            on_damage=lambda container_id, _: self.on_demand.append(container_id),
+            stall_s=stall_s,
+            finish_s=finish_s,
+        )
+
+    def replicate(
+        self,
+        target: "Datanode",
+        container_id: ContainerId = CONTAINER,
+        *,
+        compress: bool = False,
+        stop: Callable[[], bool] = lambda: False,
+        replicator: Replicator | None = None,
+    ) -> scm_pb2.ReplicateOutcome:
+        """Push a replica to another datanode, as a command of the SCM says."""
+        pushing = replicator or self.replicator()
+        with Peer(target.address, timeouts=QUICK) as peer:
+            return pushing.replicate(container_id, peer, compress=compress, stop=stop)
+
+    def reconcile(
+        self,
+        others: Sequence["Datanode"],
+        container_id: ContainerId = CONTAINER,
+        *,
+        holders: Sequence[Holder] = (),
+        deletes: Deletes | None = None,
+        trusted: str = "",
+        stop: Callable[[], bool] = lambda: False,
+        prove: Prove | None = None,
+    ) -> ReconcileResult:
+        """Reconcile with other datanodes, as a command of the SCM says."""
+        with dialled(others) as peers:
+            return self.reconciler(deletes=deletes, prove=prove).reconcile(
+                container_id, peers, holders=holders, trusted=trusted, stop=stop
+            )
+
+    def files(self, container_id: ContainerId = CONTAINER) -> dict[str, bytes]:
+        """Return every block file of a container, by name."""
+        chunks = self.replica.store.paths(container_id).chunks
+        return {path.name: path.read_bytes() for path in sorted(chunks.glob("*"))}
+
+
+class CountingReads(ReadHandlers):
+    """The real handlers; notes which chunks were asked for."""
+
+    def __init__(self, datanode: Datanode) -> None:
+        super().__init__(datanode.replica.store, limits=LIMITS)
+        self.datanode = datanode
+
+    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+        """Note the chunk, then serve it."""
+        self.datanode.reads.append((request.block_id.local_id, request.offset))
+        yield from super().ReadChunk(request, context)
+
+    def ReadBlock(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+        """Note from where on it is read, then serve it."""
+        self.datanode.reads.append((request.block_id.local_id, request.offset))
+        yield from super().ReadBlock(request, context)
+
+    def GetSmallFile(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+        """Note from where on it is read, then serve it."""
+        self.datanode.reads.append((request.block_id.local_id, request.offset))
+        return super().GetSmallFile(request, context)
+
+
+def scan_steps(datanode: Datanode, container_id: ContainerId) -> Iterator[ScanStep]:
+    """Scan, and tell the result as the only step."""
+    report = scan_container(datanode.replica.tools, container_id)
+    yield ScanStep(report.bytes_read, report.bytes_read, report.commit)
+
+
+@contextmanager
+def dialled(datanodes: Sequence[Datanode]) -> Iterator[dict[str, Peer]]:
+    """Yield peers by datanode id."""
+    peers = {one.datanode_id: Peer(one.address, timeouts=QUICK) for one in datanodes}
+    try:
+        yield peers
+    finally:
+        for peer in peers.values():
+            peer.close()
+
+
+def code_of(work: Callable[[], object]) -> str:
+    """Return the code with which `work` is refused, "" if it is not."""
+    try:
+        work()
+    except SutureError as error:
+        return error.code.value
+    return ""

@@ -1,0 +1,248 @@
+"""A container in shards, each on a datanode of its own: real stores, real servers, one process."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from agent.ec.blockgroup import group_metadata, stripe_checksum, stripe_metadata
+from agent.ec.order import Order, Reconstruction, Shard
+from agent.ec.scheme import Scheme
+from agent.host.recoveries import Recoveries
+from agent.plan.outcome import ReconcileResult
+from agent.reconstruct.coordinator import Coordinator
+from agent.reconstruct.parity import ParityReport, verify_parity
+from agent.reconstruct.shard_repair import LEASE_TIMEOUT_S, ShardMender
+from agent.rpc.calls.peer import Peer
+from agent.rpc.datanode.reading import ReadHandlers
+from agent.runtime.clock import SystemClock
+from agent.store.replica_store import ReplicaStore
+from merkle.checksum import window_checksums
+from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
+from tests.support.storage.datanodes import QUICK, Datanode
+from tests.support.storage.ec_groups import EncodedGroup, encoded_group
+
+CONTAINER = ContainerId(5)
+WINDOW_BYTES = 1024
+RECOVERING_TIMEOUT_S = 300.0
+SLOW_S = 0.5
+
+
+def described(offset: int, data: bytes) -> ChunkInfo:
+    """Return a cell's chunk as a writer describes it."""
+    sums = window_checksums(ChecksumType.CRC32C, WINDOW_BYTES, data)
+    return ChunkInfo(offset, len(data), ChecksumType.CRC32C, WINDOW_BYTES, sums)
+
+
+def shard_block(made: EncodedGroup, block_id: int, index: int, *, recorded: bool) -> BlockData:
+    """Return the block of one shard; `recorded`: with stripe checksums, where they belong."""
+    scheme = made.group.scheme
+    stripes = [
+        {i: described(stripe * scheme.cell_bytes, cell) for i, cell in cells.items() if cell}
+        for stripe, cells in enumerate(made.stripes)
+    ]
+    metadata = group_metadata((("key", f"file{block_id}"),), made.group)
+    if recorded and (index == 1 or scheme.is_parity(index)):
+        metadata += stripe_metadata([stripe_checksum([s[i] for i in sorted(s)]) for s in stripes])
+    chunks = tuple(stripe[index] for stripe in stripes if index in stripe)
+    return BlockData(BlockId(block_id), Bcsid(block_id), chunks, metadata)
+
+
+def write_shard(
+    store: ReplicaStore,
+    index: int,
+    groups: Mapping[int, EncodedGroup],
+    *,
+    recorded: bool = True,
+    container_id: ContainerId = CONTAINER,
+) -> None:
+    """Write one shard of every group as a client does, and close the container."""
+    store.create_container(container_id, replica_index=index)
+    for block_id, made in groups.items():
+        block = shard_block(made, block_id, index, recorded=recorded)
+        for chunk in block.chunks:
+            cell = made.stripes[chunk.offset // made.group.scheme.cell_bytes][index]
+            store.write_chunk(container_id, block.block_id, chunk, cell)
+        store.put_block(container_id, block)
+    store.close_container(container_id, bcsid=0, force=True)
+
+
+def groups_of(scheme: Scheme, lengths_bytes: Iterable[int]) -> dict[int, EncodedGroup]:
+    """Return groups of these lengths, by block id."""
+    return {
+        block_id: encoded_group(scheme, length_bytes, seed=block_id)
+        for block_id, length_bytes in enumerate(lengths_bytes, start=1)
+    }
+
+
+class RecoveringDatanode(Datanode):
+    """A datanode on which reconstructions may write; it counts the scans it is asked for."""
+
+    def __init__(self, datanode_id: str, path: Path) -> None:
+        super().__init__(datanode_id, path)
+        self.scans_asked: list[int] = []
+        self.recoveries = Recoveries(
+            self.replica.store,
+            self.replica.leases,
+            SystemClock(),
+            timeout_s=RECOVERING_TIMEOUT_S,
+            scan=self.scans_asked.append,
+        )
+
+    @property
+    def store(self) -> ReplicaStore:
+        """The store."""
+        return self.replica.store
+
+
+class EcCluster:
+    """Datanodes 1..n hold the shards of container 5; `spare` more hold nothing."""
+
+    def __init__(
+        self,
+        path: Path,
+        scheme: Scheme,
+        lengths_bytes: Sequence[int],
+        *,
+        spare: int = 1,
+        recorded: bool = True,
+        instead: Mapping[int, Mapping[int, EncodedGroup]] = MappingProxyType({}),
+    ) -> None:
+        """`instead`: by index, the groups that a shard is written from in place of the others'."""
+        path.mkdir(parents=True, exist_ok=True)
+        self.scheme = scheme
+        self.groups = groups_of(scheme, lengths_bytes)
+        self.nodes: dict[int, RecoveringDatanode] = {}
+        for index in range(1, scheme.shard_count + spare + 1):
+            self.nodes[index] = RecoveringDatanode(f"dn-{index}", path / f"dn{index}")
+            if index in scheme.indexes:
+                groups = instead.get(index, self.groups)
+                write_shard(self.nodes[index].store, index, groups, recorded=recorded)
+        self.executor = ThreadPoolExecutor(32)
+        self._peers: dict[str, Peer] = {}
+
+    def serve(self, **reading: Callable[[Datanode], ReadHandlers]) -> None:
+        """Start all servers; `reading`: of those that misbehave, as `dn3=...`."""
+        for index, node in self.nodes.items():
+            node.serve(reading.get(f"dn{index}"), recoveries=node.recoveries)
+
+    def close(self) -> None:
+        """Stop everything."""
+        self.executor.shutdown()
+        for peer in self._peers.values():
+            peer.close()
+        for node in self.nodes.values():
+            node.close()
+
+    def peer(self, address: str) -> Peer:
+        """Dial, once."""
+        return self._peers.setdefault(address, Peer(address, timeouts=QUICK))
+
+    def shard(self, node: int, index: int) -> Shard:
+        """Return the shard `index` at datanode `node`."""
+        datanode = self.nodes[node]
+        return Shard(datanode.datanode_id, datanode.address, index)
+
+    def order(self, lost: Sequence[int], *, sources: Iterable[int] = ()) -> Order:
+        """Return the order to rebuild `lost` on the spare datanodes."""
+        left = list(sources) or [index for index in self.scheme.indexes if index not in lost]
+        spares = range(self.scheme.shard_count + 1, len(self.nodes) + 1)
+        return Order(
+            CONTAINER,
+            self.scheme,
+            tuple(self.shard(index, index) for index in left),
+            tuple(self.shard(node, index) for node, index in zip(spares, lost, strict=False)),
+        )
+
+    def reconstruct(
+        self,
+        order: Order,
+        *,
+        pace: Callable[[int], None] = lambda _: None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Reconstruction:
+        """Carry an order out."""
+        coordinator = Coordinator(
+            self.executor, self.peer, now_ms=SystemClock().now_ms, pace=pace, slow_s=SLOW_S
+        )
+        return coordinator.reconstruct(order, stop=stop)
+
+    def mend(
+        self,
+        index: int,
+        peers: Iterable[int],
+        *,
+        stop: Callable[[], bool] = lambda: False,
+        lease_timeout_s: float = LEASE_TIMEOUT_S,
+    ) -> ReconcileResult:
+        """Scan one shard, and mend it from others."""
+        node = self.nodes[index]
+        node.scan(CONTAINER)
+        mender = ShardMender(
+            node.store,
+            node.replica.leases,
+            self.executor,
+            scan=lambda container_id: node.scan(container_id),
+            now_ms=SystemClock().now_ms,
+            lease_timeout_s=lease_timeout_s,
+        )
+        others = {
+            self.nodes[peer].datanode_id: self.peer(self.nodes[peer].address) for peer in peers
+        }
+        return mender.mend(CONTAINER, self.scheme, others, stop=stop)
+
+    def verify_parity(self) -> ParityReport:
+        """Scrub the parity of the container."""
+        shards = [self.shard(index, index) for index in self.scheme.indexes]
+        return verify_parity(CONTAINER, self.scheme, shards, self.peer, self.executor)
+
+    def assert_shard(self, node: int, index: int) -> None:
+        """Assert that a datanode has a shard exactly as its writer made it, closed."""
+        store = self.nodes[node].store
+        facts = store.replica(CONTAINER)
+        assert ("CLOSED", index) == (facts.state.value, facts.replica_index)
+        for block_id, made in self.groups.items():
+            expected = shard_block(made, block_id, index, recorded=True)
+            found = store.block(CONTAINER, BlockId(block_id))
+            assert expected.chunks == found.chunks
+            assert dict(expected.metadata) == dict(found.metadata)
+            if found.chunks:
+                data = store.read(CONTAINER, BlockId(block_id), 0, found.length_bytes)
+                assert b"".join(cells[index] for cells in made.stripes) == data
+        assert self.nodes[index].store.tree(CONTAINER).root == store.tree(CONTAINER).root
+
+
+@contextmanager
+def ec_cluster(
+    path: Path, scheme: Scheme, lengths_bytes: Sequence[int], **options: Any
+) -> Iterator[EcCluster]:
+    """Yield a cluster; the caller starts its servers."""
+    cluster = EcCluster(path, scheme, lengths_bytes, **options)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def altered(made: EncodedGroup, stripe: int, index: int) -> EncodedGroup:
+    """Return the group with one octet of one cell changed."""
+    stripes = [dict(cells) for cells in made.stripes]
+    cell = stripes[stripe][index]
+    stripes[stripe][index] = bytes([cell[0] ^ 1]) + cell[1:]
+    return EncodedGroup(made.group, made.data, tuple(stripes))
+
+
+def flip(node: RecoveringDatanode, block_id: int, at: int) -> None:
+    """Flip one bit of a block file."""
+    path = node.store.paths(CONTAINER).block_file(BlockId(block_id))
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def wrong_shard(scheme: Scheme) -> dict[int, dict[int, EncodedGroup]]:
+    """Shard 3 with wrong bytes in its second stripe, written with checksums that fit them."""
+    made = groups_of(scheme, [50_000])[1]
+    return {3: {1: altered(made, 1, 3)}}

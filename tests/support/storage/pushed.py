@@ -1,0 +1,110 @@
+"""A replica that one datanode pushes to another, and its stream, message by message."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.errors import Refused
+from agent.ports import Executor, Future
+from agent.rpc.v1 import datanode_pb2 as pb
+from agent.store.options import PACKED_COUNT_MIN
+from agent.transfer.outgoing import Export
+from agent.transfer.parts import Part, read_part
+from tests.support.storage.datanodes import Datanode
+from tests.support.storage.stored_replica import CLUSTER, CONTAINER
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A datanode with a replica, and one without."""
+
+    source: Datanode
+    target: Datanode
+    path: Path
+
+    def target_is_untouched(self) -> None:
+        """Assert that nothing of the replica can be seen at the target, and no room is kept."""
+        store = self.target.replica.store
+        assert [] == store.replica_ids()
+        layout = store._volumes[0].layout
+        assert [] == list(layout.importing.iterdir())
+        assert [] == list(layout.current.glob("*/*"))
+        assert 0 == store._arrivals.reserved_bytes(store._volumes[0])
+        with store._volumes[0].index.read() as rows:
+            assert [] == list(rows.blocks(CONTAINER))
+            assert [] == list(rows.journal())
+
+
+@dataclass(slots=True)
+class Counting:
+    """An executor that counts what it is asked for."""
+
+    executor: Executor
+    count: int = 0
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Future:
+        """Begin the work."""
+        self.count += 1
+        return self.executor.submit(work, *arguments)
+
+
+@contextmanager
+def serving_pair(path: Path, *, packed_count_min: int = PACKED_COUNT_MIN) -> Iterator[Pair]:
+    """Two datanodes that serve; the source has no replica yet."""
+    source, target = (
+        Datanode(f"dn-{name}", path / name, packed_count_min=packed_count_min) for name in "ab"
+    )
+    source.serve()
+    target.serve()
+    try:
+        yield Pair(source, target, path)
+    finally:
+        source.close()
+        target.close()
+
+
+def put_mixed(source: Datanode) -> None:
+    """Make a closed replica of one large and four small blocks."""
+    replica = source.replica
+    replica.store.create_container(CONTAINER)
+    replica.put(1, 2 * MIB, 100_000)
+    for number in range(2, 6):
+        replica.put(number, 5_000)
+    replica.store.close_container(CONTAINER, bcsid=0, force=True)
+
+
+def exported(source: Datanode) -> Export:
+    """Return the export of the source's replica."""
+    return Export(
+        store=source.replica.store,
+        container_id=CONTAINER,
+        cluster_id=CLUSTER,
+        datanode_id=source.datanode_id,
+        executor=source._fetchers,
+    )
+
+
+def decoded(source: Datanode) -> Iterator[pb.ImportPart]:
+    """Yield the messages of the source's replica."""
+    for part in exported(source).stream():
+        yield pb.ImportPart.FromString(part)
+
+
+def encoded(messages: list[pb.ImportPart]) -> Iterator[Part]:
+    """Yield messages as they come from a sender that encodes them in protobuf's own order."""
+    for message in messages:
+        yield read_part(message.SerializeToString())
+
+
+def refused(pair: Pair, parts: list[pb.ImportPart]) -> str:
+    """Return the code with which a stream is refused; nothing of it must be left."""
+    with pytest.raises(Refused) as refusal:
+        pair.target.importer.receive(encoded(parts))
+    pair.target_is_untouched()
+    return refusal.value.code.value

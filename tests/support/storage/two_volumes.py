@@ -1,0 +1,129 @@
+"""One datanode with volumes a and b, and the worker that empties them, without its loop."""
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agent.host.volume_moves import VolumeMoves
+from agent.runtime.lease import Leases
+from agent.runtime.loop import Idle, Pulse
+from agent.scan.scanning import MarkingGuard, ScanTools
+from agent.store.options import StoreOptions
+from agent.store.replica_store import ReplicaStore
+from agent.transfer.relocation import Mover
+from merkle.checksum import Algorithm, window_checksums
+from merkle.replica import (
+    Bcsid,
+    BlockData,
+    BlockId,
+    ChecksumType,
+    ChunkInfo,
+    ContainerId,
+)
+from tests.support.clock import FakeClock
+from tests.support.storage.stored_replica import CLUSTER, DATANODE, MAP_BYTES, noise
+
+WINDOW_BYTES = 16 * 1024
+BLOCKS = 3
+
+
+@dataclass
+class Host:
+    """One datanode with volumes a and b, and the worker that empties them."""
+
+    path: Path
+    executor: ThreadPoolExecutor
+    clock: FakeClock = field(default_factory=FakeClock)
+
+    def __post_init__(self) -> None:
+        """Make two volumes."""
+        self.open("a", "b")
+
+    def open(self, *names: str) -> None:
+        """Open these volumes, as a start does."""
+        options = StoreOptions(reserve_bytes=0, lmdb_map_bytes=MAP_BYTES)
+        self.store = ReplicaStore.open(
+            [self.at(name) for name in names],
+            cluster_id=CLUSTER,
+            datanode_id=DATANODE,
+            options=options,
+        )
+        self.leases = Leases()
+        self.tools = ScanTools(
+            store=self.store,
+            leases=self.leases,
+            algorithm=Algorithm.XXH3_64,
+            guard=MarkingGuard(),
+            clock=self.clock,
+        )
+        mover = Mover(
+            store=self.store,
+            executor=self.executor,
+            cluster_id=CLUSTER,
+            datanode_id=DATANODE,
+            algorithm=Algorithm.XXH3_64,
+            now_ms=self.clock.now_ms,
+        )
+        self.moves = VolumeMoves(self.tools, mover, stop=lambda: False, pulse=Pulse(self.clock))
+
+    def at(self, name: str) -> Path:
+        """Return where a volume is."""
+        path = self.path / name
+        path.mkdir(exist_ok=True)
+        return path
+
+    def id_of(self, name: str) -> str:
+        """Return the id of a volume."""
+        return next(v.volume_id for v in self.store.volumes() if v.path == self.at(name))
+
+    def restart(self, *names: str) -> None:
+        """Stop and start."""
+        self.store.close()
+        self.open(*(names or ("a", "b")))
+
+    def write(self, container_id: int, *, closed: bool = True) -> None:
+        """Write a container of a few blocks."""
+        number = ContainerId(container_id)
+        self.store.create_container(number)
+        for block_id in range(1, BLOCKS + 1):
+            data = content(container_id, block_id)
+            sums = window_checksums(ChecksumType.CRC32C, WINDOW_BYTES, data)
+            chunk = ChunkInfo(0, len(data), ChecksumType.CRC32C, WINDOW_BYTES, sums)
+            self.store.write_chunk(number, BlockId(block_id), chunk, data)
+            self.store.put_block(number, BlockData(BlockId(block_id), Bcsid(block_id), (chunk,)))
+        if closed:
+            self.store.close_container(number, bcsid=0, force=True)
+
+    def fill(self, count: int = 4) -> Mapping[str, list[int]]:
+        """Write containers, some on each volume; return where they are."""
+        for container_id in range(1, count + 1):
+            self.write(container_id)
+        return {name: self.on(name) for name in ("a", "b")}
+
+    def on(self, name: str) -> list[int]:
+        """Return what a volume serves."""
+        volume_id = self.id_of(name)
+        return [facts.container_id for facts in self.store.replicas(volume_id=volume_id)]
+
+    def work(self, steps: int = 50) -> None:
+        """Let the worker work until it has nothing to do."""
+        for _ in range(steps):
+            if self.moves.step() == Idle():
+                return
+        raise AssertionError("it does not come to rest")
+
+    def assert_whole(self, count: int = 4) -> None:
+        """Assert that every byte of every container can be read, and is what was written."""
+        for container_id in range(1, count + 1):
+            for block_id in range(1, BLOCKS + 1):
+                expected = content(container_id, block_id)
+                found = self.store.read(
+                    ContainerId(container_id), BlockId(block_id), 0, len(expected)
+                )
+                assert expected == found, (container_id, block_id)
+
+
+def content(container_id: int, block_id: int) -> bytes:
+    """Return the bytes of a block."""
+    return noise(40_000 + block_id, container_id * 100 + block_id)

@@ -1,0 +1,84 @@
+"""An S3-compatible store in a process of its own, which the package moto ships for tests."""
+
+import os
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.fs as pafs
+
+from spark_verify.places import Place
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).parents[3]
+START_S_MAX = 60.0
+BUCKET = "snapshots"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStore:
+    """A store that listens here, with one bucket."""
+
+    host: str
+
+    def address(self, path: str) -> str:
+        """Return the address of something in the bucket, as a person gives it."""
+        query = f"endpoint_override={self.host}&scheme=http&region=us-east-1"
+        return f"s3a://{BUCKET}/{path}?{query}"
+
+
+def give_credentials() -> None:
+    """Set credentials, of which this store takes any, for this process and those it starts."""
+    os.environ |= {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "secret"}
+
+
+def put(directory: Path, address: str) -> None:
+    """Copy the files of a directory into a store."""
+    for path in sorted(directory.rglob("*")):
+        if path.is_file():
+            with (Place.of(address) / path.relative_to(directory).as_posix()).created() as stream:
+                stream.write(path.read_bytes())
+
+
+@contextmanager
+def object_store(gate: Path | None = None) -> Iterator[ObjectStore]:
+    """Yield a store; it is gone afterwards, with all it holds. Behind a gate, given as a directory,
+    writers of health wait until somebody opens it (`gated_store`)."""
+    give_credentials()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    host = f"127.0.0.1:{port}"
+    plain = ["moto.server", "-H", "127.0.0.1", "-p", port]
+    module = ["tests.support.verification.gated_store", port, str(gate)] if gate else plain
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", *module],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as server:
+        try:
+            wait_until(lambda: _answers(host, server), within_s=START_S_MAX)
+            pafs.S3FileSystem(
+                endpoint_override=host,
+                scheme="http",
+                region="us-east-1",
+                allow_bucket_creation=True,
+            ).create_dir(BUCKET)
+            yield ObjectStore(host)
+        finally:
+            server.kill()
+
+
+def _answers(host: str, server: subprocess.Popen[bytes]) -> bool:
+    assert server.poll() is None, "the store ended"
+    try:
+        with urllib.request.urlopen(f"http://{host}/", timeout=1):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,174 @@
+"""The published vectors of container health, read from `tests/golden/health/vectors.txt`.
+
+    vectors.txt ─► Vector ─► one snapshot of all ─┬► the judge          tests/unit/health
+                                                  ├► the Spark job      tests/spark
+                                                  └► a control plane    tests/integration
+
+All three must find what the table says. The containers share their datanodes: a replica is on one
+that is as its word says, and on the first such one on which its container has no other.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+from health.rules import Rules
+from health.words import Health, states_counted
+from tests.support.verification.classifier import Opinion
+from tests.support.verification.snapshots import NodeRow, SnapshotRows, container, gather
+
+TABLE: Final = Path(__file__).parents[2] / "golden" / "health" / "vectors.txt"
+COLUMNS: Final = 12
+NEVER: Final = "never"
+UNKNOWN: Final = "UNKNOWN"
+"""In place of a container: nobody knows it, there are only replicas."""
+
+Own = tuple[tuple[str, int], ...]
+"""Rules that a vector sets, by name."""
+
+_RULES: Final = frozenset(field.name for field in fields(Rules))
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is said of one container, in the words of the table."""
+
+    states: str
+    queue: str
+    flags: str
+    checksum_class: str
+    eligibility: str
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """One row: a container, and what is to be found."""
+
+    name: str
+    what: str
+    replicas: str
+    ops: str
+    own_fields: tuple[tuple[str, int], ...]
+    own_rules: Own
+    told: Told
+    need: tuple[int, int] | None
+    """Replicas that lack, and after what is pending; None where the vector does not say."""
+    becomes: str
+    """State into which a control plane brings the container before it looks; empty: it stays."""
+    is_live: bool
+    """Whether a control plane can have such a container at all."""
+
+
+def vectors() -> list[Vector]:
+    """Return all rows of the table."""
+    lines = TABLE.read_text(encoding="utf-8").splitlines()
+    found = [_vector(line) for line in lines if line and not line.startswith("#")]
+    names = [vector.name for vector in found]
+    assert len(names) == len(set(names)), "each row has its own name"
+    return found
+
+
+def by_rules(chosen: Iterable[Vector]) -> Mapping[Own, list[Vector]]:
+    """Return the vectors that are judged by the same rules, those without any of their own first.
+
+    Each group is a cluster of its own.
+    """
+    groups: dict[Own, list[Vector]] = {(): []}
+    for vector in chosen:
+        groups.setdefault(vector.own_rules, []).append(vector)
+    return groups
+
+
+def world(chosen: Sequence[Vector]) -> SnapshotRows:
+    """Return one snapshot of the vectors; the container of the first has the id 1."""
+    return _on_shared_nodes(gather(_rows(i, vector) for i, vector in enumerate(chosen, 1)))
+
+
+def rack_count(rows: SnapshotRows) -> int:
+    """Return the racks that have a node which is not dead."""
+    return len({node.rack for node in rows.nodes if node.health != "DEAD"})
+
+
+def told(opinion: Opinion) -> Told:
+    """Return an opinion in the words of the table."""
+    numbers = states_counted(Health[opinion.state], is_stuck=opinion.stuck)
+    return Told(
+        " + ".join(Health(number).name for number in numbers) or "HEALTHY",
+        opinion.queue,
+        " ".join(sorted(opinion.flags)) or "-",
+        opinion.checksum_class,
+        opinion.eligibility,
+    )
+
+
+def _vector(line: str) -> Vector:
+    words = [word.strip() for word in line.split("|")]
+    assert len(words) == COLUMNS, line
+    name, what, replicas, ops, own, *found, need, live = words
+    states, queue, flags, checksum_class, eligibility = found
+    pairs = [(key, int(value)) for key, _, value in (word.partition("=") for word in own.split())]
+    becomes, _, why = live.partition(": ")
+    assert not live or why, f"{name} must say why a control plane does not show it"
+    return Vector(
+        name,
+        what,
+        replicas,
+        ops,
+        tuple(pair for pair in pairs if pair[0] not in _RULES),
+        tuple(pair for pair in pairs if pair[0] in _RULES),
+        Told(states, queue, " ".join(sorted(flags.split())), checksum_class, eligibility),
+        _pair(need),
+        "" if becomes == NEVER else becomes,
+        becomes != NEVER,
+    )
+
+
+def _pair(words: str) -> tuple[int, int] | None:
+    if not words:
+        return None
+    now, after = map(int, words.split())
+    return now, after
+
+
+def _rows(container_id: int, vector: Vector) -> SnapshotRows:
+    """Return the rows of a vector; of a container that nobody knows there are only replicas."""
+    own: dict[str, Any] = dict(vector.own_fields)
+    is_known = vector.what != UNKNOWN
+    what = vector.what if is_known else "R CLOSED"
+    rows = container(container_id, what, vector.replicas, vector.ops, **own)
+    if not is_known:
+        rows.containers.clear()
+    return rows
+
+
+def _on_shared_nodes(rows: SnapshotRows) -> SnapshotRows:
+    nodes = {node.datanode_id: node for node in rows.nodes}
+    used: dict[tuple[int, NodeRow], int] = {}
+    names: dict[str, str] = {}
+    shared: dict[str, NodeRow] = {}
+    for name, container_id in _mentioned(rows):
+        if name in names:
+            continue
+        kind = replace(nodes[name], datanode_id="")
+        number = used[container_id, kind] = used.get((container_id, kind), 0) + 1
+        words = (kind.rack.removeprefix("/"), kind.health, kind.op_state, str(number))
+        names[name] = "-".join(words).lower()
+        shared[names[name]] = replace(kind, datanode_id=names[name])
+    return SnapshotRows(
+        rows.containers,
+        [
+            replace(
+                row,
+                datanode_id=names[row.datanode_id],
+                origin_datanode_id=names.get(row.origin_datanode_id, row.origin_datanode_id),
+            )
+            for row in rows.replicas
+        ],
+        [shared[name] for name in sorted(shared)],
+        [replace(op, datanode_id=names[op.datanode_id]) for op in rows.pending_ops],
+    )
+
+
+def _mentioned(rows: SnapshotRows) -> list[tuple[str, int]]:
+    return [(row.datanode_id, row.container_id) for row in (*rows.replicas, *rows.pending_ops)]

@@ -1,0 +1,30 @@
+"""What a run of the Spark job says of each container, read from the files it wrote."""
+
+import pyarrow.parquet as pq
+
+from health.words import Health, flag_names
+from spark_verify.pipeline import Result
+from tests.support.verification.classifier import Opinion
+
+
+def opinions(result: Result) -> dict[int, Opinion]:
+    """Return the opinion on every container that a run's `health/` has; none is there twice."""
+    lost: dict[int, set[str]] = {}
+    for row in pq.read_table(result.table("replica_class")).to_pylist():
+        if row["is_minority"]:
+            lost.setdefault(row["container_id"], set()).add(row["datanode_id"])
+    rows = pq.read_table(result.table("health")).to_pylist()
+    found = {
+        row["container_id"]: Opinion(
+            row["checksum_class"],
+            row["eligibility"],
+            frozenset(lost.get(row["container_id"], ())),
+            Health(row["health_state"]).name,
+            row["queue"],
+            row["is_qc_stuck"],
+            frozenset(flag_names(row["flags"])),
+        )
+        for row in rows
+    }
+    assert len(found) == len(rows)
+    return found
