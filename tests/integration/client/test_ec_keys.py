@@ -200,9 +200,8 @@ def test_a_shard_is_asked_of_no_datanode_alone(
     """
     suture("put", str(files / "part"), "--replication", SCHEME, "--prefix", "files/")
 
-    refused = suture.json(
-        "get", "files/part", "--datanode", "a", "--output", "/dev/null", code=Exit.FAILED
-    )
+    datanode = ("--datanode", five.nodes[0].address)
+    refused = suture.json("get", "files/part", *datanode, "--output", "/dev/null", code=Exit.FAILED)
     unknown = suture.json("put", str(files / "part"), "--replication", "rs-3-2-x", code=Exit.FAILED)
 
     assert "is erasure-coded" in refused["error"]["message"]
