@@ -37,7 +37,11 @@ COLUMNS = "{name:<46} {value:>14} {unit:<12} {compared_with:<34} {bound:<18} {ou
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the named benchmarks, or all."""
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help="for instance: tree")
     parser.add_argument("--list", action="store_true", help="print the names and stop")
     options = parser.parse_args(arguments)
