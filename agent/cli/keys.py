@@ -2,10 +2,9 @@
 
 import os
 import sys
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 from rich.progress import Progress
@@ -14,15 +13,15 @@ from agent.cli.terminal.connection import connect
 from agent.cli.terminal.output import bytes_progress, counted, emit, grid, remark, say, show, size
 from agent.cli.terminal.selection import datanode_id
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.client.client import LANES_DEFAULT, Client
+from agent.client.client import LANES_DEFAULT
+from agent.client.download import write_whole
+from agent.client.keylist import all_keys, is_key
 from agent.client.writer import Source
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire.blockpieces import Data
 from agent.runtime.memory import share_heaps
-
-KEYS_PER_PAGE: Final = 1000
 
 
 def put(
@@ -140,7 +139,7 @@ def checked(sources: Iterable[Source]) -> list[Source]:
     by_key: dict[str, Source] = {}
     for source in sources:
         path = str(source.path).encode("unicode_escape").decode()  # it may not be printable
-        if any(unicodedata.category(character) in {"Cc", "Cs"} for character in source.key):
+        if not is_key(source.key):
             raise Refused(
                 Code.MALFORMED_REQUEST,
                 f"the name of {path} cannot be a key: it is not UTF-8, or has a control character",
@@ -216,29 +215,6 @@ def advancing(pieces: Iterable[Data], bar: Progress) -> Iterator[Data]:
         bar.advance(bar.task_ids[0], len(piece))
 
 
-def write_whole(path: Path, pieces: Iterable[Data]) -> None:
-    """Write `pieces` beside `path` and rename: the file appears whole or not at all.
-
-    What is no regular file, a device or a pipe, is written to and never replaced.
-    """
-    try:
-        if path.exists() and not path.is_file():
-            with path.open("wb") as target:
-                target.writelines(pieces)
-            return
-        beside = path.with_name(f".suture-{os.getpid()}.part")
-        try:
-            beside.unlink(missing_ok=True)
-            with beside.open("xb") as file:  # in a directory of all, a link may wait here
-                file.writelines(pieces)
-            beside.replace(path)
-        except BaseException:
-            beside.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise Refused(Code.IO_EXCEPTION, f"cannot write {path}: {error.strerror}") from error
-
-
 def ls(
     prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only keys that begin so.")] = "",
     container: Annotated[
@@ -250,7 +226,7 @@ def ls(
 ) -> None:
     """List keys with their size and the blocks that hold them."""
     with connect(scm) as client:
-        keys = list(all_keys(client, prefix, frozenset(container or ())))
+        keys = list(all_keys(client.scm, prefix, frozenset(container or ())))
     if as_json:
         emit([key_facts(key) for key in keys])
         return
@@ -263,30 +239,6 @@ def ls(
     lost = sum(bool(key.lost_container_ids) for key in keys)
     if lost:
         say(f"{counted(lost, 'key')} lost: a container of theirs was given up (suture scm forget)")
-
-
-def all_keys(
-    client: Client, prefix: str, container_ids: frozenset[int] = frozenset()
-) -> Iterable[scm_pb2.KeyInfo]:
-    """Yield every key that begins with `prefix`, page by page; with `container_ids` those with a
-    block in one of these."""
-    start_after = ""
-    while True:
-        page = client.scm.list_keys(
-            scm_pb2.ListKeysRequest(
-                prefix=prefix,
-                start_after=start_after,
-                count=KEYS_PER_PAGE,
-                container_ids=sorted(container_ids),
-            )
-        )
-        for key in page.keys:  # a control plane from before sends all of them
-            blocks = {block.block_id.container_id for block in key.blocks}
-            if not container_ids or blocks & container_ids:
-                yield key
-        start_after = page.next_start_after
-        if not start_after:
-            return
 
 
 def key_facts(key: scm_pb2.KeyInfo) -> dict[str, object]:

@@ -95,15 +95,16 @@ class BlockReader:
             holder = self._next({}, 0)
             self._begun = holder, self._asked(holder, 0)
 
-    def read(self) -> Iterator[Data]:
-        """Yield the block from its first byte to its last.
+    def read(self, start: int = 0, stop: int | None = None) -> Iterator[Data]:
+        """Yield the block from its first byte to its last, or from `start` to before `stop`.
 
         Raises Unavailable at the first chunk that no replica gives: it names the block, the offset
         and what each replica said.
         """
-        at = 0
+        at = start
+        end = self.place.length_bytes if stop is None else stop
         said: dict[str, str] = {}  # why the chunk at `at` does not come, by who was asked for it
-        while at < self.place.length_bytes:
+        while at < end:
             holder = self._next(said, at)
             patience_s = self._patience_s(said, at)
             begun_s = perf_counter()
@@ -111,7 +112,9 @@ class BlockReader:
                 for part in self._parts(holder, at, patience_s):
                     at += len(part)
                     said = {}
-                    yield part
+                    yield part if at <= end else part[: end - at]
+                    if at >= end:
+                        return  # what the replica sends ahead is not waited for
             except SutureError as error:
                 waited_s = perf_counter() - begun_s
                 is_silent = isinstance(error, Unavailable)  # late damage is damage

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from itertools import zip_longest
+from threading import Lock
 from typing import Final, TypeVar
 
 from agent.client.blockreader import BlockReader, Holder, Place
@@ -15,6 +16,7 @@ from agent.client.conduct import Conduct
 from agent.client.ecreader import GroupReader
 from agent.client.ecwriter import EcWriterSession
 from agent.client.shares import balanced, put_share
+from agent.client.spans import Span, spans_of
 from agent.client.spread import Open
 from agent.client.writer import Source, Stored, Waits, WriterSession
 from agent.ec.scheme import SHARDS_MAX, Scheme, parse_scheme
@@ -22,7 +24,7 @@ from agent.errors import Code, Refused, SutureError
 from agent.rpc.calls.peer import Peer
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
-from agent.rpc.v1 import container_pb2, datanode_pb2_grpc, scm_pb2
+from agent.rpc.v1 import datanode_pb2_grpc, scm_pb2
 from agent.rpc.wire.blockpieces import Data
 from merkle.replica import BlockId, ContainerId
 
@@ -33,7 +35,7 @@ AHEAD_BYTES: Final = 1024**2  # left of a block when the next is asked for: more
 
 
 class Client:
-    """Stores and fetches keys through one SCM. Use as a context manager."""
+    """Stores and fetches keys through one SCM. Use as a context manager. Many threads may call."""
 
     def __init__(self, scm_address: str, *, security: Security = LOOPBACK_ONLY) -> None:
         self.security = security
@@ -42,7 +44,7 @@ class Client:
         self._conduct = Conduct()
         self._peers: dict[str, Peer] = {}
         self._cells: ThreadPoolExecutor | None = None
-        self._readers: dict[int, GroupReader] = {}
+        self._lock = Lock()  # of what is made on first use
 
     def __enter__(self) -> "Client":
         return self
@@ -135,17 +137,26 @@ class Client:
         return self.read(self.find(key), datanode_id=datanode_id)
 
     def read(
-        self, answer: scm_pb2.LookupKeyResponse, *, datanode_id: str | None = None
+        self,
+        answer: scm_pb2.LookupKeyResponse,
+        *,
+        datanode_id: str | None = None,
+        start: int = 0,
+        stop: int | None = None,
     ) -> Iterator[Data]:
-        """Yield the bytes of a key that was found, every window verified.
+        """Yield the bytes of a key that was found, every window verified; of a part of it, from
+        `start` to before `stop`, no blocks are read but those that hold it.
 
         With `datanode_id`, or the beginning of one, only that replica is read; else every chunk
         that any replica has healthy is read, and nothing that does not verify is yielded. What kept
         an erasure-coded key from being read as it was written is added to `degraded`.
         """
         located = {item.container_id: item for item in answer.containers}
+        groups: dict[int, GroupReader] = {}  # by container, for this file: shards may move later
+        spans = spans_of(answer.key.blocks, start, stop)
         key, ahead = answer.key.key, None
-        for location, following in zip_longest(answer.key.blocks, answer.key.blocks[1:]):
+        for span, following in zip_longest(spans, spans[1:]):
+            location = span.location
             found = located.get(location.block_id.container_id, scm_pb2.ContainerReplicas())
             if found.scheme:
                 if datanode_id is not None:
@@ -154,16 +165,16 @@ class Client:
                         f"container {found.container_id} is erasure-coded: no datanode alone has "
                         f"{key}",
                     )
-                yield from self._read_group(location, found.scheme, found.replicas)
+                yield from self._read_group(span, found, groups)
                 continue
             reader = ahead or self._reader(key, location, found, datanode_id)
             ahead = None
-            left_bytes = location.length
+            left_bytes = span.size_bytes
             try:
-                for part in reader.read():
+                for part in reader.read(span.start, span.stop):
                     left_bytes -= len(part)
                     if left_bytes <= AHEAD_BYTES and ahead is None and following is not None:
-                        ahead = self._begun(key, following, located, datanode_id)
+                        ahead = self._begun(key, following.location, located, datanode_id)
                     yield part
             finally:
                 for datanode in reader.faults:
@@ -186,9 +197,10 @@ class Client:
 
     def peer(self, address: str) -> Peer:
         """Return the connection to the datanode at `address`, made on first use."""
-        if address not in self._peers:
-            self._peers[address] = Peer(address, security=self.security)
-        return self._peers[address]
+        with self._lock:
+            if address not in self._peers:
+                self._peers[address] = Peer(address, security=self.security)
+            return self._peers[address]
 
     def _reader(
         self,
@@ -223,26 +235,33 @@ class Client:
         )
 
     def _read_group(
-        self,
-        location: scm_pb2.BlockLocation,
-        scheme: str,
-        replicas: Sequence[container_pb2.DatanodeEndpoint],
+        self, span: Span, found: scm_pb2.ContainerReplicas, groups: dict[int, GroupReader]
     ) -> Iterator[bytes]:
-        container_id = location.block_id.container_id
-        if self._cells is None:
-            self._cells = ThreadPoolExecutor(SHARDS_MAX, thread_name_prefix="cell")
-        reader = self._readers.get(container_id)
+        reader = groups.get(found.container_id)
         if reader is None:
-            places = [(replica.datanode_id, replica.address) for replica in replicas]
-            code = parse_scheme(scheme)
-            reader = GroupReader(ContainerId(container_id), code, places, self.peer, self._cells)
-            self._readers[container_id] = reader
+            reader = groups[found.container_id] = GroupReader(
+                ContainerId(found.container_id),
+                parse_scheme(found.scheme),
+                [(replica.datanode_id, replica.address) for replica in found.replicas],
+                self.peer,
+                self._executor(),
+            )
+        block = span.location
         try:
-            yield from reader.read(BlockId(location.block_id.local_id), location.length)
+            yield from reader.read(
+                BlockId(block.block_id.local_id), block.length, span.start, span.stop
+            )
         finally:
             self.degraded.update(reader.account.replaced)
             for index in reader.absent:
                 self.degraded.setdefault(f"shard {index}", "no datanode gives it")
+
+    def _executor(self) -> ThreadPoolExecutor:
+        """Return the threads that fetch cells, made on first use."""
+        with self._lock:
+            if self._cells is None:
+                self._cells = ThreadPoolExecutor(SHARDS_MAX, thread_name_prefix="cell")
+            return self._cells
 
     def _stream(self, address: str) -> Open:
         return self.peer(address).begin_blocks

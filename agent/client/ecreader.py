@@ -45,8 +45,11 @@ class GroupReader:
         """The shards that no datanode gives."""
         return tuple(sorted(set(self._scheme.indexes) - set(self._sources.living)))
 
-    def read(self, block_id: BlockId, length_bytes: int) -> Iterator[bytes]:
-        """Yield a group's data, stripe by stripe. Raises Unavailable when it cannot be had."""
+    def read(
+        self, block_id: BlockId, length_bytes: int, start: int = 0, stop: int | None = None
+    ) -> Iterator[bytes]:
+        """Yield a group's data from `start` to before `stop`, and of stripes nothing but those that
+        hold it. Raises Unavailable when it cannot be had."""
         agreed = agree(self._scheme, block_id, self._sources.block(block_id))
         where = f"block group {block_id} of container {self._sources.container_id}"
         if isinstance(agreed, Orphan):
@@ -56,8 +59,16 @@ class GroupReader:
                 Code.UNAVAILABLE,
                 f"{where} has {agreed.group.length_bytes} bytes, {length_bytes} were stored",
             )
-        for stripe, cells in self._sources.stripes(agreed, range(agreed.group.stripe_count)):
-            yield from self._data_of(agreed, stripe, cells)
+        end = length_bytes if stop is None else stop
+        stripe_bytes = self._scheme.stripe_bytes
+        wanted = range(start // stripe_bytes, -(-end // stripe_bytes))
+        at = wanted.start * stripe_bytes
+        for stripe, cells in self._sources.stripes(agreed, wanted):
+            for data in self._data_of(agreed, stripe, cells):
+                part = data[max(0, start - at) : max(0, end - at)]
+                at += len(data)
+                if part:
+                    yield part
 
     def _data_of(self, agreed: Agreed, stripe: int, cells: dict[int, bytes]) -> Sequence[bytes]:
         """Return the data cells; those that are not at hand are computed."""

@@ -13,10 +13,11 @@ majority lives, the SCM is told, and reconcile catches the replica up later.
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from dataclasses import replace as with_other
+from io import BytesIO
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import BinaryIO, Final, TypeVar
 
 import grpc
 
@@ -60,11 +61,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file to store, under its key."""
+    """One file to store, under its key; with `data` that is stored, and `path` is only a name."""
 
     key: str
     path: Path
     size_bytes: int
+    data: bytes | None = field(default=None, repr=False)
+
+    def open(self) -> BinaryIO:
+        """Open what is stored, for reading from anywhere; a block may have to be sent again."""
+        return self.path.open("rb") if self.data is None else BytesIO(self.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,7 +448,7 @@ def pieces_of(
 
 def chunks_of(piece: Piece, chunk_bytes: int = CHUNK_BYTES_DEFAULT) -> Iterator[bytes]:
     """Yield a piece's bytes, chunk by chunk; refuse a file that shrank meanwhile."""
-    with piece.source.path.open("rb") as file:
+    with piece.source.open() as file:
         file.seek(piece.offset)
         left_bytes = piece.size_bytes
         while left_bytes:

@@ -30,6 +30,8 @@ PLANTED = {
         "agent/cli/planted_reader.py",
         "import agent.client.ecreader",
     ),
+    "the library is a face of the client": ("suture/planted_store.py", "import agent.store"),
+    "the library is for others": ("agent/planted_library.py", "import suture.client"),
     "nobody needs Ozone": ("agent/planted_ozone.py", "import ozone.disk.layout"),
     "Ozone's disks are read below what is made of them": (
         "ozone/disk/planted_upward.py",

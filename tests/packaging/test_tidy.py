@@ -35,8 +35,14 @@ PLANTED: dict[tidy.Rule, tuple[dict[str, str], dict[str, str]]] = {
         {"agent/x.py": "class Codec: ...\n"},
     ),
     tidy.packages_are_docstrings: (
-        {"agent/__init__.py": '"""The agent."""\n\nimport os\n'},
-        {"agent/__init__.py": '"""The agent."""\n'},
+        {
+            "agent/__init__.py": '"""The agent."""\n\nimport os\n',
+            "suture/__init__.py": '"""The client."""\n\nvalue = 1\n',
+        },
+        {
+            "agent/__init__.py": '"""The agent."""\n',
+            "suture/__init__.py": '"""The client."""\n\nfrom x import y\n\n__all__ = ["y"]\n',
+        },
     ),
     tidy.proto_is_no_package: (
         {"proto/agent/x.py": ""},

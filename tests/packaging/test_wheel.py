@@ -19,7 +19,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
     return zipfile.Path(built_wheel(tmp_path_factory.mktemp("wheel")))
 
 
-def test_it_ships_the_seven_packages_and_nothing_else(wheel: zipfile.Path) -> None:
+def test_it_ships_the_product_packages_and_nothing_else(wheel: zipfile.Path) -> None:
     """
     No tests, benchmarks, tools, documents or .proto sources reach a storage host.
     """

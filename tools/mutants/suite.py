@@ -36,7 +36,7 @@ from tools.mutants import child
 from tools.mutants.mutation import Change, Mutant, changes, mutated
 
 ROOT = Path(__file__).resolve().parents[2]
-PRODUCT = ("agent", "health", "merkle", "ozone", "scanner", "scm", "spark_verify")
+PRODUCT = ("agent", "health", "merkle", "ozone", "scanner", "scm", "spark_verify", "suture")
 OWN_BUDGET_S = 2.0
 """Tests that are named after a module, the fast ones first: as many as run in this time."""
 FOREIGN_BUDGET_S = 0.5

@@ -87,19 +87,10 @@ def is_secured() -> bool:
 
 def security() -> "Security":
     """Return how to call. Raise Refused naming what is wrong with the settings or the files."""
-    from agent.rpc.security.tls import TlsFiles, secured
+    from agent.rpc.security.tls import files_of, secured
 
     wanted = _effective()
-    files = None
-    if wanted.certificate is not None and wanted.key is not None and wanted.ca is not None:
-        files = TlsFiles(wanted.certificate, wanted.key, wanted.ca)
-    elif wanted.has_files():
-        missing = [name for name in FILE_NAMES if getattr(wanted, name) is None]
-        raise Refused(
-            Code.INVALID_CONFIG,
-            f"tls {' and '.join(missing)} must be set, too",
-            hint="--tls-certificate, --tls-key and --tls-ca go together",
-        )
+    files = files_of(wanted.certificate, wanted.key, wanted.ca)
     return secured(files, allow_plaintext=wanted.allow_plaintext)
 
 

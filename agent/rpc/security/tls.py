@@ -240,6 +240,21 @@ class _Configuration:
 LOOPBACK_ONLY: Final = Security()
 
 
+def files_of(certificate: Path | None, key: Path | None, ca: Path | None) -> TlsFiles | None:
+    """Return the files of a process; None: there are none. Raise Refused if only some are named."""
+    if certificate is not None and key is not None and ca is not None:
+        return TlsFiles(certificate, key, ca)
+    named = {"certificate": certificate, "key": key, "ca": ca}
+    missing = [name for name, path in named.items() if path is None]
+    if len(missing) < len(named):
+        raise Refused(
+            Code.INVALID_CONFIG,
+            f"tls {' and '.join(missing)} must be set, too",
+            hint="the certificate, its key and the ca go together",
+        )
+    return None
+
+
 def secured(
     files: TlsFiles | None,
     *,

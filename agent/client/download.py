@@ -1,0 +1,36 @@
+"""A file that is fetched: whole under its name, or not there."""
+
+import os
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+
+from agent.errors import Code, Refused
+from agent.rpc.wire.blockpieces import Data
+from agent.store.files.durable import sync_directory
+
+
+def write_whole(path: Path, pieces: Iterable[Data]) -> None:
+    """Write `pieces` beside `path`, durably, and rename: the file appears whole or not at all.
+
+    What is no regular file, a device or a pipe, is written to and never replaced. Raises
+    Refused(IO_EXCEPTION) if it cannot be written.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            with path.open("wb") as target:
+                target.writelines(pieces)
+            return
+        beside = path.with_name(f".suture-{os.getpid()}-{uuid.uuid4().hex}.part")
+        try:
+            with beside.open("xb") as file:  # in a directory of all, a link may wait here
+                file.writelines(pieces)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
+        sync_directory(path.parent)
+    except OSError as error:
+        raise Refused(Code.IO_EXCEPTION, f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,28 @@
+"""The client of a cluster: `from suture import Client`; docs/CLIENT.md shows it by examples."""
+
+from suture.aio import AsyncClient
+from suture.client import Client, Content, KeyInfo, Stored
+from suture.errors import (
+    Code,
+    KeyExists,
+    KeyLost,
+    KeyNotFound,
+    Refused,
+    SutureError,
+    Unavailable,
+)
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Code",
+    "Content",
+    "KeyExists",
+    "KeyInfo",
+    "KeyLost",
+    "KeyNotFound",
+    "Refused",
+    "Stored",
+    "SutureError",
+    "Unavailable",
+]

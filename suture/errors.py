@@ -1,0 +1,52 @@
+"""What the client raises.
+
+    SutureError         has `code`, which is stable, `hint` for people, and `facts`
+    ├─ Unavailable      try again later: the cluster, or what it has of the key, is not at hand
+    └─ Refused          never retry as is
+       ├─ KeyNotFound   there is no such key
+       ├─ KeyExists     it was to be stored without `replace`
+       └─ KeyLost       a container of it was given up
+
+An argument that can never be right is a ValueError or a TypeError, before anything is asked. What
+keeps a file of one's own from being read is an OSError.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from agent.errors import Code as Code
+from agent.errors import Refused as Refused
+from agent.errors import SutureError as SutureError
+from agent.errors import Unavailable as Unavailable
+
+
+class KeyNotFound(Refused):
+    """There is no such key."""
+
+
+class KeyExists(Refused):
+    """The key is there, and was not to be replaced."""
+
+
+class KeyLost(Refused):
+    """A container that holds some of the key was given up."""
+
+
+KINDS: Final[dict[Code, type[Refused]]] = {
+    Code.KEY_NOT_FOUND: KeyNotFound,
+    Code.KEY_EXISTS: KeyExists,
+    Code.KEY_LOST: KeyLost,
+}
+
+
+@contextmanager
+def by_kind() -> Iterator[None]:
+    """Raise what the body raises, as what callers distinguish."""
+    try:
+        yield
+    except SutureError as error:
+        kind = KINDS.get(error.code)
+        if kind is None or isinstance(error, kind):
+            raise
+        raise kind(error.code, str(error), hint=error.hint, **error.facts) from error

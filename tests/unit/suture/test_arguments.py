@@ -1,0 +1,104 @@
+"""What can never be right is refused before anybody is asked."""
+
+import asyncio
+import io
+import threading
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suture import AsyncClient, Client, Code, Refused
+
+NOBODY = "127.0.0.1:9"
+
+
+@pytest.mark.parametrize("key", ["", "a\nb", "a\0b", "\udc80"])
+def test_a_key_that_cannot_be(key: str) -> None:
+    """
+    Empty, with a control character, or no UTF-8.
+    """
+    with Client(NOBODY) as client:
+        for call in (client.get, client.info, client.delete, lambda key: client.put(key, b"")):
+            with pytest.raises(ValueError, match="not the name of a key"):
+                call(key)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, None), (0, -1), (5, 4)])
+def test_a_range_that_is_none(start: int, stop: int | None) -> None:
+    """
+    A slice would count from the end, or be empty: here it is a mistake.
+    """
+    with Client(NOBODY) as client, pytest.raises(ValueError, match="not a range of bytes"):
+        client.get("key", start=start, stop=stop)
+
+
+@pytest.mark.parametrize("content", ["text", None, 5, io.StringIO("text")])
+def test_what_cannot_be_stored(content: Any) -> None:
+    """
+    A `str` could be a path or what is to be stored.
+    """
+    with Client(NOBODY) as client, pytest.raises(TypeError, match="under key"):
+        client.put("key", content)
+
+
+def test_a_file_of_ones_own_that_cannot_be_read(tmp_path: Path) -> None:
+    """
+    It is the error that `open` raises.
+    """
+    with Client(NOBODY) as client:
+        with pytest.raises(FileNotFoundError):
+            client.put("key", tmp_path / "none")
+        with pytest.raises(IsADirectoryError):
+            client.put("key", tmp_path)
+
+
+def test_certificates_that_do_not_go_together() -> None:
+    """
+    Those that are missing are named.
+    """
+    with pytest.raises(Refused, match="tls key and ca must be set, too") as caught:
+        Client(NOBODY, tls_certificate="ann.pem")
+
+    assert Code.INVALID_CONFIG == caught.value.code
+
+
+def test_another_machine_is_not_called_without_certificates() -> None:
+    """
+    Unless that is said.
+    """
+    with pytest.raises(Refused):
+        Client("scm1.example:9860")
+    Client("scm1.example:9860", allow_plaintext=True).close()
+
+
+def test_a_task_that_is_cancelled_ends_the_stream_behind_the_piece_under_way() -> None:
+    """
+    It leaves at once; the stream is closed when its thread comes back from the datanode.
+    """
+    asyncio.run(cancelled_in_the_middle())
+
+
+async def cancelled_in_the_middle() -> None:
+    """Cancel a reader whose next piece does not come, and then let it come."""
+    waits, may_go_on, closed = threading.Event(), threading.Event(), threading.Event()
+
+    def pieces(*_: object, **__: object) -> Generator[bytes, None, None]:
+        try:
+            waits.set()
+            may_go_on.wait()
+            yield b"late"
+        finally:
+            closed.set()
+
+    async with AsyncClient(NOBODY) as client:
+        client._client.stream = pieces  # type: ignore[method-assign]  # a datanode that hangs
+        task = asyncio.create_task(client.get("key"))
+        await asyncio.to_thread(waits.wait)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not closed.is_set()
+        may_go_on.set()
+        assert await asyncio.to_thread(closed.wait, 10)
