@@ -16,6 +16,7 @@ from agent.client import keylist
 from agent.client.writer import WriterSession
 from agent.demo.cluster import Cluster
 from suture import AsyncClient, Client, Code, KeyExists, KeyNotFound, Unavailable
+from tests.support.faults.nursery import forked
 
 ROOT = Path(__file__).resolve().parents[3]
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -29,6 +30,20 @@ def client(cluster: Cluster) -> Iterator[Client]:
     """A client of the shared cluster."""
     with Client(cluster.scm.address) as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+def brittle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster of our own: what is damaged there nobody else meets."""
+    with Cluster(
+        tmp_path_factory.mktemp("brittle"),
+        agents=3,
+        volumes=1,
+        heartbeat_interval_ms=100,
+        agent_sections="[scan]\nenabled = false\nwatch = false\n",
+        launch=forked,
+    ) as running:
+        yield running
 
 
 @pytest.fixture
@@ -121,51 +136,54 @@ class TestReading:
         assert [] == wrong
 
     @pytest.mark.usefixtures("small_blocks")
-    def test_blocks_outside_a_range_are_not_read(self, client: Client, cluster: Cluster) -> None:
+    def test_blocks_outside_a_range_are_not_read(self, brittle: Cluster) -> None:
         """
         One that nobody has any more keeps nobody from reading the others.
         """
         content = noise(SIZE_BYTES, seed=2)
-        client.put("partly", content)
-        for index in range(3):
-            assert spoil(cluster.volume_paths(index), content[5_000:5_050])
+        with Client(brittle.scm.address) as client:
+            client.put("partly", content)
+            for index in range(3):
+                assert spoil(brittle.volume_paths(index), content[5_000:5_050])
 
-        assert content[BLOCK_BYTES:] == client.get("partly", start=BLOCK_BYTES)
-        with pytest.raises(Unavailable):
-            client.get("partly", stop=10_000)
+            assert content[BLOCK_BYTES:] == client.get("partly", start=BLOCK_BYTES)
+            with pytest.raises(Unavailable):
+                client.get("partly", stop=10_000)
 
-    def test_damage_is_read_around(self, client: Client, cluster: Cluster) -> None:
+    def test_damage_is_read_around(self, brittle: Cluster) -> None:
         """
         Two of three replicas have a flipped bit, and the caller hears nothing of it.
         """
         content = noise(300_000, seed=3)
-        client.put("damaged", content)
-        for index in (0, 1):
-            assert spoil(cluster.volume_paths(index), content[150_000:150_050])
+        with Client(brittle.scm.address) as client:
+            client.put("damaged", content)
+            for index in (0, 1):
+                assert spoil(brittle.volume_paths(index), content[150_000:150_050])
 
-        assert content == client.get("damaged")
-        assert content[149_000:151_000] == client.get("damaged", start=149_000, stop=151_000)
+            assert content == client.get("damaged")
+            assert content[149_000:151_000] == client.get("damaged", start=149_000, stop=151_000)
 
     def test_a_file_is_downloaded_whole_or_stays_as_it_was(
-        self, client: Client, cluster: Cluster, tmp_path: Path
+        self, brittle: Cluster, tmp_path: Path
     ) -> None:
         """
         Nothing is left beside it.
         """
         content = noise(300_000, seed=4)
-        client.put("fetched", content)
-        path = tmp_path / "fetched"
-        heard: list[int] = []
-        client.download("fetched", path, progress=heard.append)
-        for index in range(3):
-            assert spoil(cluster.volume_paths(index), content[250_000:250_050])
+        with Client(brittle.scm.address) as client:
+            client.put("fetched", content)
+            path = tmp_path / "fetched"
+            heard: list[int] = []
+            client.download("fetched", path, progress=heard.append)
+            for index in range(3):
+                assert spoil(brittle.volume_paths(index), content[250_000:250_050])
 
-        with pytest.raises(Unavailable):
-            client.download("fetched", path)
+            with pytest.raises(Unavailable):
+                client.download("fetched", path)
 
-        assert content == path.read_bytes()
-        assert len(content) == sum(heard)
-        assert [path] == list(tmp_path.iterdir())
+            assert content == path.read_bytes()
+            assert len(content) == sum(heard)
+            assert [path] == list(tmp_path.iterdir())
 
     def test_a_missing_key_is_named(self, client: Client, tmp_path: Path) -> None:
         """
