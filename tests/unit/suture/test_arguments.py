@@ -84,7 +84,7 @@ async def cancelled_in_the_middle() -> None:
     """Cancel a reader whose next piece does not come, and then let it come."""
     waits, may_go_on, closed = threading.Event(), threading.Event(), threading.Event()
 
-    def pieces(*_: object, **__: object) -> Generator[bytes, None, None]:
+    def pieces() -> Generator[bytes, None, None]:
         try:
             waits.set()
             may_go_on.wait()
@@ -92,8 +92,9 @@ async def cancelled_in_the_middle() -> None:
         finally:
             closed.set()
 
+    hanging = pieces()  # held here: nobody closes it by letting go of it
     async with AsyncClient(NOBODY) as client:
-        client._client.stream = pieces  # type: ignore[method-assign]  # a datanode that hangs
+        client._client.stream = lambda *_, **__: hanging  # type: ignore[method-assign]  # a datanode that hangs
         task = asyncio.create_task(client.get("key"))
         await asyncio.to_thread(waits.wait)
         task.cancel()
