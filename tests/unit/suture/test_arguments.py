@@ -3,13 +3,13 @@
 import asyncio
 import io
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from suture import AsyncClient, Client, Code, Refused
+from suture import AsyncClient, Client, Code, Refused, Stored, Unavailable
 
 NOBODY = "127.0.0.1:9"
 
@@ -103,3 +103,40 @@ async def cancelled_in_the_middle() -> None:
         assert not closed.is_set()
         may_go_on.set()
         assert await asyncio.to_thread(closed.wait, 10)
+
+
+def test_a_put_whose_task_is_cancelled_stops_at_its_next_piece() -> None:
+    """
+    It hears of it when it tells how far it is.
+    """
+    asyncio.run(put_cancelled_in_the_middle())
+
+
+async def put_cancelled_in_the_middle() -> None:
+    """Cancel a put that waits, and let it tell of its next piece then."""
+    waits, may_go_on, ended = threading.Event(), threading.Event(), threading.Event()
+    said: list[Code] = []
+
+    def put(_: object, *, progress: Callable[[int], None], **__: object) -> tuple[Stored, ...]:
+        progress(1)
+        waits.set()
+        may_go_on.wait()
+        try:
+            progress(1)
+        except Unavailable as error:
+            said.append(error.code)
+            raise
+        finally:
+            ended.set()
+        return (Stored("key", 2, 3),)
+
+    async with AsyncClient(NOBODY) as client:
+        client._client.put_many = put  # type: ignore[assignment,method-assign]  # a cluster that is slow
+        task = asyncio.create_task(client.put("key", b"ab"))
+        await asyncio.to_thread(waits.wait)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        may_go_on.set()
+        assert await asyncio.to_thread(ended.wait, 10)
+    assert [Code.CANCELLED] == said
