@@ -29,6 +29,7 @@ TOGETHER: Final = {
     "one cluster": (
         "tests/integration/host/test_agent_process.py",
         "tests/integration/cli/test_cli.py",
+        "tests/integration/client/test_library.py",
     ),
 }
 """Files that use one fixture of the whole session, by what they share."""
