@@ -53,6 +53,7 @@ from agent.store.replica.trees import load_tree
 from agent.store.trouble import Trouble, noticed
 from agent.store.volume_services import VolumeServices
 from agent.store.volumes.volume import Volume, roomiest
+from merkle.checksum import long_crcs
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 from merkle.tree import Tree
 from scanner.finding import Finding
@@ -78,6 +79,7 @@ class ReplicaStore(VolumeServices):
         A volume that does not work, or is not ours, is left out and shown as failed by `volumes`;
         if none works, or one is in use (`Refused`), nothing is opened.
         """
+        long_crcs()  # loads libraries: when files are short there is no descriptor to do it with
         chosen = options or StoreOptions()
         opened = open_volumes(
             volume_paths, cluster_id=cluster_id, datanode_id=datanode_id, options=chosen
