@@ -14,12 +14,12 @@ from agent.errors import Code
 from scm.cluster.basis import Basis
 from scm.cluster.case import Case, Placed, needed_bytes, neighbours
 from scm.cluster.safemode import SafeMode
-from scm.replication.delete_safety import good_replicas
-from scm.replication.intake import ASKED_FOR, Decision, Order
-from scm.replication.judge import Judge, Row
-from scm.replication.origins import may_be_removed
+from scm.replication.guards.delete_safety import good_replicas
+from scm.replication.guards.origins import may_be_removed
+from scm.replication.guards.shards import may_lose_shard, operator_keep_count, whole_count
+from scm.replication.judging.judge import Judge, Row
+from scm.replication.reconciling.intake import ASKED_FOR, Decision, PlannedCommand
 from scm.replication.replication_manager import Copy, ReplicationManager
-from scm.replication.shards import may_lose_shard, operator_keep_count, whole_count
 from scm.state.database import Change
 from scm.state.facts import Container, ContainerState, Kind, Node
 
@@ -64,7 +64,7 @@ class Queue:
 
 
 class Admin:
-    """Carries out single orders. Callers hold the control plane's lock."""
+    """Carries out what an operator asks for, container by container. Callers hold the control plane's lock."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class Admin:
         copies = self._manager.pairs(allowed, targets)
         if not copies:
             return self._decision(case, Code.BUSY, "every source has all it may have to do")
-        orders = tuple(self._copy_order(case, copy) for copy in copies)
+        commands = tuple(self._copy_command(case, copy) for copy in copies)
         command_ids: tuple[int, ...] = ()
         if not dry_run:
             command_ids = tuple(
@@ -193,7 +193,7 @@ class Admin:
                 for copy in copies
             )
         doubt = row.told(*sorted({copy.source_id for copy in copies})).removeprefix("; ")
-        decision = self._decision(case, "OK", doubt, orders=orders, command_ids=command_ids)
+        decision = self._decision(case, "OK", doubt, commands=commands, command_ids=command_ids)
         return replace(decision, copies_after=decision.copies_before + len(copies))
 
     def remove(
@@ -225,7 +225,7 @@ class Admin:
         if self._commands.delete_load(datanode_id) >= self._commands.delete_limit:
             message = f"{datanode_id} has {self._commands.delete_limit} deletes to do"
             return self._decision(case, Code.BUSY, message)
-        order = Order(Kind.DELETE, datanode_id, size_bytes=held.replica.bytes_used)
+        command = PlannedCommand(Kind.DELETE, datanode_id, size_bytes=held.replica.bytes_used)
         command_ids: tuple[int, ...] = ()
         if not dry_run:
             command_ids = (
@@ -239,7 +239,7 @@ class Admin:
                     keep_count=keep_count,
                 ),
             )
-        decision = self._decision(case, "OK", "", orders=(order,), command_ids=command_ids)
+        decision = self._decision(case, "OK", "", commands=(command,), command_ids=command_ids)
         if case.container.scheme:
             left = replace(case, deletes=(*case.deletes, datanode_id))
             return replace(decision, copies_after=whole_count(left))
@@ -291,7 +291,7 @@ class Admin:
         code: str,
         message: str,
         *,
-        orders: tuple[Order, ...] = (),
+        commands: tuple[PlannedCommand, ...] = (),
         command_ids: tuple[int, ...] = (),
     ) -> Decision:
         copies = whole_count(case) if case.container.scheme else len(good_replicas(case))
@@ -300,7 +300,7 @@ class Admin:
             code,
             message,
             command_ids,
-            orders,
+            commands,
             copies,
             copies,
             world_of(case),
@@ -316,9 +316,9 @@ class Admin:
                 return "" if room else f"{target_id} has no room for it"
         return f"{target_id} is not in service or cannot be reached"
 
-    def _copy_order(self, case: Case, copy: Copy) -> Order:
+    def _copy_command(self, case: Case, copy: Copy) -> PlannedCommand:
         size_bytes = max((p.replica.bytes_used for p in case.placed), default=0)
-        return Order(
+        return PlannedCommand(
             Kind.REPLICATE,
             copy.source_id,
             copy.target_id,

@@ -18,11 +18,11 @@ from scm.administration.previews import Previews
 from scm.cluster import lifecycle
 from scm.cluster.basis import Basis
 from scm.cluster.safemode import SafeMode
+from scm.containers.closes import Closes
 from scm.containers.closure import STUCK, Closure, closure, standing
 from scm.containers.observer import Observer
 from scm.containers.writers import Writers
-from scm.replication.intake import Decision, GivenUp, Order
-from scm.replication.orders import Orders
+from scm.replication.reconciling.intake import Decision, GivenUp, PlannedCommand
 from scm.state import trail
 from scm.state.database import Change
 from scm.state.facts import Container, ContainerState, Kind
@@ -75,7 +75,7 @@ class Closures:
         self,
         basis: Basis,
         observer: Observer,
-        orders: Orders,
+        closes: Closes,
         writers: Writers,
         previews: Previews,
         safe_mode: SafeMode,
@@ -86,7 +86,7 @@ class Closures:
         self._clock = basis.clock
         self._options = basis.options
         self._observer = observer
-        self._orders = orders
+        self._closes = closes
         self._writers = writers
         self._previews = previews
         self._safe_mode = safe_mode
@@ -129,7 +129,7 @@ class Closures:
         else:
             if way.container.state is ContainerState.OPEN:
                 self._writers.end(change, way.container, way.after.close_reason)
-            self._orders.ask_again(container_id)
+            self._closes.ask_again(container_id)
             self._observer.observe(change, [container_id])
         pending = (
             self._state.commands.about(Kind.CLOSE, container_id, order.datanode_id)
@@ -143,8 +143,10 @@ class Closures:
         way = self._way(container_id, force=force)
         if isinstance(way, Decision):
             return way
-        orders = tuple(Order(Kind.CLOSE, order.datanode_id) for order in self._due(way.after))
-        shown = self._previews.shown(way.container, self._words(way), orders, len(orders))
+        commands = tuple(
+            PlannedCommand(Kind.CLOSE, due.datanode_id) for due in self._due(way.after)
+        )
+        shown = self._previews.shown(way.container, self._words(way), commands, len(commands))
         return way.told(shown)
 
     def due_on(self, container: Container) -> list[str]:
@@ -219,7 +221,7 @@ class Closures:
             key_count=len(way.keys),
             reason=reason,
         )
-        self._orders.ask_again(container.container_id)
+        self._closes.ask_again(container.container_id)
         self._observer.move(change, container, replace(way.after, close_reason=why))
         self._observer.observe(change, [container.container_id])
 
@@ -265,8 +267,8 @@ class Closures:
         living = self._cases.living(container.container_id)
         return bool(self._awaited(container)) or any(not r.load_error for r in living)
 
-    def _due(self, container: Container) -> list[lifecycle.CloseOrder]:
-        return lifecycle.close_orders(container, self._cases.living(container.container_id))
+    def _due(self, container: Container) -> list[lifecycle.CloseCommand]:
+        return lifecycle.closes_due(container, self._cases.living(container.container_id))
 
     def _words(self, way: _Way) -> str:
         """Say what is ordered, or why nothing is."""

@@ -16,7 +16,7 @@ from agent.errors import Code
 from scm.administration.admin import NodeDecision
 from scm.administration.leaving import DONE, Need, lock_out, need, violations
 from scm.cluster.basis import Basis
-from scm.replication.judge import Judge
+from scm.replication.judging.judge import Judge
 from scm.state.database import Change
 from scm.state.facts import Container, Health, Kind, Node, OpState, Pending
 

@@ -16,7 +16,7 @@ from health.segments import Ints
 from scm.administration.stopping import Answer, Outlook, Targets
 from scm.cluster.basis import Basis
 from scm.cluster.safemode import SafeMode
-from scm.replication.batches import Batches
+from scm.replication.judging.batches import Batches
 from scm.state.facts import Container, Health, OpState
 
 PAGE: Final = 2_000  # containers that are copied while the lock is held, some 20 ms

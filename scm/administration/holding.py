@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from agent.errors import Code
-from scm.replication.intake import Decision
+from scm.replication.reconciling.intake import Decision
 from scm.replication.replication_manager import ReplicationManager
 from scm.state.clock import Clock
 from scm.state.database import Change, State

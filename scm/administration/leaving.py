@@ -17,7 +17,7 @@ from typing import Final
 from agent.errors import size_text
 from health.rules import Rules
 from scm.cluster.allocate import Candidate
-from scm.replication.judge import Loss
+from scm.replication.judging.judge import Loss
 from scm.state.facts import Container, ContainerState, OpState
 from scm.state.options import ScmOptions
 

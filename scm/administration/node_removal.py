@@ -5,7 +5,8 @@
 
 Nothing is deleted on any disk. If the node returns it registers, names what it has, and that is in
 the books again. Blocks that were deleted meanwhile are live in such a replica: its tombstones are
-not those of the others, and a reconcile has it delete them, too (`scm.replication.healing`).
+not those of the others, and a reconcile has it delete them, too
+(`scm.replication.reconciling.healing`).
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from scm.administration.admin import NodeDecision
 from scm.cluster.basis import Basis
 from scm.cluster.case import is_bad
 from scm.cluster.safemode import SafeMode
-from scm.replication.judge import Judge
+from scm.replication.judging.judge import Judge
 from scm.state.database import Change
 from scm.state.facts import Container, ContainerState, Health, OpState, OutcomeState, Replica
 from scm.state.trail import Note

@@ -1,4 +1,4 @@
-"""What orders and plans would do, and whether the world is still the one that was shown."""
+"""What commands and plans would do, and whether the world is still the one that was shown."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,11 +9,11 @@ from scm.administration.admin import world_of
 from scm.cluster.case import Case
 from scm.cluster.cases import Cases
 from scm.cluster.pending_ops import PendingOps
-from scm.replication.delete_safety import good_replicas
-from scm.replication.eligibility import Eligibility
-from scm.replication.intake import Decision, Order, PlanRow
-from scm.replication.reconciles import Reconciles
-from scm.replication.shards import whole_count
+from scm.replication.guards.delete_safety import good_replicas
+from scm.replication.guards.shards import whole_count
+from scm.replication.reconciling.eligibility import Eligibility
+from scm.replication.reconciling.intake import Decision, PlannedCommand, PlanRow
+from scm.replication.reconciling.reconciles import Reconciles
 from scm.state.database import State
 from scm.state.facts import Container, Kind
 
@@ -54,8 +54,8 @@ class Previews:
         if participants.eligibility is not Eligibility.OK or container is None:
             return Decision(container_id, participants.eligibility, participants.message)
         replicas = {r.datanode_id: r for r in self._state.replicas.of(container_id)}
-        orders = tuple(
-            Order(
+        commands = tuple(
+            PlannedCommand(
                 Kind.RECONCILE,
                 node,
                 size_bytes=replicas[node].bytes_used,
@@ -63,7 +63,7 @@ class Previews:
             )
             for node in participants.targets
         )
-        return self.shown(container, "fetches what differs, no more", orders, len(orders))
+        return self.shown(container, "fetches what differs, no more", commands, len(commands))
 
     def aborted(self, rows: Sequence[PlanRow], worlds: Sequence[int]) -> list[Decision]:
         """Refuse all rows of a plan if one's world is not the one that was shown; empty: go on.
@@ -105,37 +105,42 @@ class Previews:
             full = self.reconcile(row.container_id)
             return full if full.code == "OK" else shown
         return replace(
-            shown, orders=self._own_orders(row, case), copies_after=_whole_after(case, row)
+            shown, commands=self._own_commands(row, case), copies_after=_whole_after(case, row)
         )
 
-    def _own_orders(self, row: PlanRow, case: Case) -> tuple[Order, ...]:
+    def _own_commands(self, row: PlanRow, case: Case) -> tuple[PlannedCommand, ...]:
         """Return what the control plane does about a row by itself, and the plan only confirms."""
         sizes = {p.datanode_id: p.replica.bytes_used for p in case.placed}
         if row.action == Kind.DELETE:
             return tuple(
-                Order(Kind.DELETE, node, size_bytes=sizes.get(node, 0)) for node in row.targets
+                PlannedCommand(Kind.DELETE, node, size_bytes=sizes.get(node, 0))
+                for node in row.targets
             )
         if row.action == Kind.RECONSTRUCT:
             read_bytes = max(sizes.values(), default=0) * (len(row.sources) + row.copies)
-            return (self._timed(Order(Kind.RECONSTRUCT, "", size_bytes=read_bytes)),)
+            return (self._timed(PlannedCommand(Kind.RECONSTRUCT, "", size_bytes=read_bytes)),)
         return tuple(
-            self._timed(Order(Kind.REPLICATE, node, size_bytes=sizes.get(node, 0)))
+            self._timed(PlannedCommand(Kind.REPLICATE, node, size_bytes=sizes.get(node, 0)))
             for node in row.sources
         )
 
-    def _timed(self, order: Order) -> Order:
-        return replace(order, duration_ms=self._commands.estimate_ms(order.size_bytes))
+    def _timed(self, command: PlannedCommand) -> PlannedCommand:
+        return replace(command, duration_ms=self._commands.estimate_ms(command.size_bytes))
 
     def _world_now(self, container_id: int) -> int:
         container = self._state.containers.get(container_id)
         return 0 if container is None else self._world(container)
 
     def shown(
-        self, container: Container, message: str, orders: tuple[Order, ...], at_best_count: int
+        self,
+        container: Container,
+        message: str,
+        commands: tuple[PlannedCommand, ...],
+        at_best_count: int,
     ) -> Decision:
         """Return a decision with the copies there are, there will be, and the world of now."""
         copies = _whole(self._cases.case(container))
-        shown = Decision(container.container_id, "OK", message, (), orders, copies)
+        shown = Decision(container.container_id, "OK", message, (), commands, copies)
         after = max(copies, at_best_count)
         return replace(shown, copies_after=after, world=self._world(container))
 

@@ -105,7 +105,7 @@ class Cases:
         return node is None or node.op_state is OpState.IN_SERVICE
 
     def _excluded(self, container_id: int, holders: Iterable[str]) -> frozenset[str]:
-        strange = frozenset(node for node in holders if not self._nodes.takes_orders(node))
+        strange = frozenset(node for node in holders if not self._nodes.takes_commands(node))
         if not len(self._state.holds):
             return strange
         return strange | {hold.datanode_id for hold in self._state.holds.of(container_id)}

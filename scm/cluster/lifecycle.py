@@ -66,7 +66,7 @@ _DECIDED: Final = frozenset({ContainerState.CLOSED, ContainerState.DELETING})
 
 
 @dataclass(frozen=True, slots=True)
-class CloseOrder:
+class CloseCommand:
     """A close command that is due for one replica."""
 
     datanode_id: str
@@ -132,7 +132,7 @@ def is_complete(container: Container, replica: Replica) -> bool:
     return replica.state is ReplicaState.CLOSED and replica.bcsid >= container.sequence_id
 
 
-def close_orders(container: Container, replicas: Sequence[Replica]) -> list[CloseOrder]:
+def closes_due(container: Container, replicas: Sequence[Replica]) -> list[CloseCommand]:
     """Return the close commands that would bring the replicas further, by datanode id."""
     if container.state not in {
         ContainerState.CLOSING,
@@ -141,13 +141,13 @@ def close_orders(container: Container, replicas: Sequence[Replica]) -> list[Clos
     }:
         return []
     bcsid = container.sequence_id
-    orders = {node: CloseOrder(node, bcsid, force=False) for node in container.pipeline}
+    orders = {node: CloseCommand(node, bcsid, force=False) for node in container.pipeline}
     for replica in replicas:
         orders.pop(replica.datanode_id, None)
         if replica.load_error:
             continue
         if replica.state in _WRITABLE:
-            orders[replica.datanode_id] = CloseOrder(replica.datanode_id, bcsid, force=False)
+            orders[replica.datanode_id] = CloseCommand(replica.datanode_id, bcsid, force=False)
         elif replica.state is ReplicaState.QUASI_CLOSED and replica.bcsid >= bcsid:
             order = _final_close(container, replica, replicas)
             if order is not None:
@@ -157,7 +157,7 @@ def close_orders(container: Container, replicas: Sequence[Replica]) -> list[Clos
 
 def _final_close(
     container: Container, replica: Replica, replicas: Sequence[Replica]
-) -> CloseOrder | None:
+) -> CloseCommand | None:
     """Return the order that closes a caught-up QUASI_CLOSED replica for good, if that is proven.
 
     Without a CLOSED replica that has everything committed the bcsid is the only witness, and the
@@ -170,14 +170,14 @@ def _final_close(
         if is_complete(container, other) and other.replica_index == replica.replica_index
     ]
     if not closed:
-        return CloseOrder(replica.datanode_id, container.sequence_id, force=False)
+        return CloseCommand(replica.datanode_id, container.sequence_id, force=False)
     tree = replica.tree
     proven = tree is not None and any(
         other.tree is not None and compare(tree, other.tree) is Comparison.EQUAL for other in closed
     )
     if not proven:
         return None
-    return CloseOrder(replica.datanode_id, container.sequence_id, force=True)
+    return CloseCommand(replica.datanode_id, container.sequence_id, force=True)
 
 
 def _sequence_id(container: Container, replicas: Sequence[Replica]) -> int:

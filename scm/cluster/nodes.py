@@ -208,7 +208,7 @@ class Nodes:
         return (
             node is not None
             and node.op_state is OpState.IN_SERVICE
-            and self.takes_orders(datanode_id)
+            and self.takes_commands(datanode_id)
             and self.is_reachable(datanode_id)
         )
 
@@ -228,7 +228,7 @@ class Nodes:
             return op_state
         return _AS_LEAVING.get(op_state, op_state)
 
-    def takes_orders(self, datanode_id: str) -> bool:
+    def takes_commands(self, datanode_id: str) -> bool:
         """Whether a node may be ordered anything about replicas: its layout is known here, and it
         is managed."""
         node = self._state.nodes.get(datanode_id)

@@ -9,7 +9,7 @@ import structlog
 from scm.cluster import lifecycle
 from scm.cluster.basis import Basis
 from scm.containers.block_deletion import BlockDeletion
-from scm.replication.orders import Orders
+from scm.containers.closes import Closes
 from scm.replication.replication_manager import ReplicationManager
 from scm.state.database import Change
 from scm.state.facts import Container, ContainerState
@@ -28,7 +28,7 @@ class Observer:
         self,
         basis: Basis,
         deletions: BlockDeletion,
-        orders: Orders,
+        closes: Closes,
         manager: ReplicationManager,
     ) -> None:
         self._state = basis.state
@@ -37,17 +37,17 @@ class Observer:
         self._cases = basis.cases
         self._clock = basis.clock
         self._deletions = deletions
-        self._orders = orders
+        self._closes = closes
         self._manager = manager
 
     def observe_all(self, change: Change, container_ids: Collection[int]) -> None:
         """Do the same for many, of which most are closed and at rest: these are but looked at."""
-        state, orders = self._state, self._orders
+        state = self._state
         resting = set(state.containers.at_rest(container_ids)).difference(
             state.replicas.unsettled,
             state.commands.by_container,
             state.transactions.by_container,
-            orders.close_attempts,
+            self._closes.under_way,
         )
         self._manager.look_at(resting)
         self.observe(change, [number for number in container_ids if number not in resting])
@@ -88,5 +88,5 @@ class Observer:
             if after.state in _COMMIT_OVER:
                 for allocation in self._state.allocations.of(container_id):
                     change.remove(self._state.allocations, (container_id, allocation.local_id))
-        self._orders.close(change, after)
+        self._closes.close(change, after)
         self._manager.look_at([container_id])

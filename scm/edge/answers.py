@@ -17,8 +17,8 @@ from scm.edge.calls import Endpoint, HeartbeatAnswer, Located, PromisedBlock, Qu
 from scm.edge.report import RmReport
 from scm.edge.totals import Counts
 from scm.edge.views import ContainerView, NodeView, ReplicaView, comparison
-from scm.replication.balancer import Balance
-from scm.replication.intake import Decision, Order
+from scm.replication.balancing.balancer import Balance
+from scm.replication.reconciling.intake import Decision, PlannedCommand
 from scm.state.facts import (
     Key,
     Kind,
@@ -149,7 +149,7 @@ def decisions_message(decisions: Iterable[Decision]) -> scm_pb2.ContainerDecisio
                 code=decision.code,
                 message=decision.message,
                 command_ids=decision.command_ids,
-                orders=map(_order, decision.orders),
+                orders=map(_planned, decision.commands),
                 copies_before=decision.copies_before,
                 copies_after=decision.copies_after,
                 world=decision.world,
@@ -313,14 +313,14 @@ def _counts(counts: Iterable[tuple[str, int]]) -> list[scm_pb2.QueueCount]:
     return [scm_pb2.QueueCount(type=kind, count=count) for kind, count in counts]
 
 
-def _order(order: Order) -> scm_pb2.Order:
+def _planned(command: PlannedCommand) -> scm_pb2.Order:
     return scm_pb2.Order(
-        type=order.kind,
-        datanode_id=order.datanode_id,
-        target_datanode_id=order.target_id,
-        bytes=order.size_bytes,
-        duration_ms=order.duration_ms,
-        queued_ms=order.queued_ms,
+        type=command.kind,
+        datanode_id=command.datanode_id,
+        target_datanode_id=command.target_id,
+        bytes=command.size_bytes,
+        duration_ms=command.duration_ms,
+        queued_ms=command.queued_ms,
     )
 
 

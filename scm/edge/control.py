@@ -48,7 +48,7 @@ class ControlPlane(Operators):
             if is_new_process:
                 self._commands.node_restarted(change, registration.datanode_id)
             node = self._state.nodes.get(registration.datanode_id)
-            if node is not None and not self._nodes.takes_orders(node.datanode_id):
+            if node is not None and not self._nodes.takes_commands(node.datanode_id):
                 why = "read-only" if node.is_read_only else "not managed"
                 self._end_writes_on(change, [node.datanode_id], f"one of its nodes is {why}")
 
@@ -79,9 +79,11 @@ class ControlPlane(Operators):
                 self._commands.ask_for_all(change, call.datanode_id)
             self._departures.hear(change, call.datanode_id, call.op_state, call.op_expiry_ms)
             kinds = frozenset(Kind) if is_open else HARMLESS
-            if not self._nodes.takes_orders(call.datanode_id):
+            if not self._nodes.takes_commands(call.datanode_id):
                 kinds = OF_THE_NODE
-            sending = self._commands.drain(change, call.datanode_id, self._orders.objections, kinds)
+            sending = self._commands.drain(
+                change, call.datanode_id, self._last_look.objections, kinds
+            )
             return HeartbeatAnswer(
                 is_known=True,
                 commands=tuple(
@@ -114,7 +116,7 @@ class ControlPlane(Operators):
             self._deletions.acknowledge(change, outcome)
             if is_news(self._state.commands.get(outcome.command_id), outcome):
                 self._progress.note(outcome, self._clock.monotonic_s())
-            container = self._orders.settle(change, outcome)
+            container = self._outcomes.take_in(change, outcome)
             if container is not None:
                 changed.add(container.container_id)
         for report in reports:
@@ -206,7 +208,7 @@ class ControlPlane(Operators):
         self._totals.turn()
         self._reconciles.forget_old()
         self._observer.observe(change, self._writers.end_idle(change))
-        self._orders.close_due(change)
+        self._closes.close_due(change)
         if not self._safe_mode.look(self._reports.confirmed).is_open:
             return None
         for datanode_id in self._departures.turn(change):
@@ -413,7 +415,7 @@ class ControlPlane(Operators):
 
     def _named_by(self, command: Pending) -> tuple[Endpoint, ...]:
         """Return the datanodes a command names, with their addresses of now."""
-        return self._endpoints(self._orders.named_by(command))
+        return self._endpoints(self._last_look.named_by(command))
 
     def _endpoints(self, datanode_ids: Iterable[str]) -> tuple[Endpoint, ...]:
         return tuple(Endpoint(node, self._views.address(node)) for node in datanode_ids)

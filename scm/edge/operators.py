@@ -25,10 +25,10 @@ from scm.edge.parts import Parts
 from scm.edge.report import RmReport, rm_report
 from scm.edge.totals import NAMED, Counts
 from scm.edge.views import ContainerView, NodeView
-from scm.replication.balancer import Balance
-from scm.replication.batches import op_rows
-from scm.replication.health_states import NOT_KNOWN
-from scm.replication.intake import Decision, PlanRow
+from scm.replication.balancing.balancer import Balance
+from scm.replication.judging.batches import op_rows
+from scm.replication.judging.health_states import NOT_KNOWN
+from scm.replication.reconciling.intake import Decision, PlanRow
 from scm.state.facts import Hold, Kind, OpState, Outcome
 
 
@@ -451,7 +451,7 @@ class Operators(Parts):
                     barred_nodes=frozenset(
                         node.datanode_id
                         for node in self._state.nodes.values()
-                        if not self._nodes.takes_orders(node.datanode_id)
+                        if not self._nodes.takes_commands(node.datanode_id)
                     ),
                     barred=frozenset(
                         (h.container_id, h.datanode_id)

@@ -23,21 +23,23 @@ from scm.cluster.pending_ops import PendingOps
 from scm.cluster.replicas import Reports
 from scm.cluster.safemode import SafeMode
 from scm.containers.block_deletion import BlockDeletion
+from scm.containers.closes import Closes
 from scm.containers.observer import Observer
+from scm.containers.outcomes import Outcomes
 from scm.containers.writers import Writers
 from scm.edge.metrics import Meters
 from scm.edge.overview.chronicle import Chronicle
 from scm.edge.overview.progress import Progress
 from scm.edge.totals import Totals
 from scm.edge.views import Views
-from scm.replication.balancer import Balancer
-from scm.replication.batches import Batches
-from scm.replication.healing import Healing
-from scm.replication.judge import Judge
-from scm.replication.orders import Orders
-from scm.replication.reconciles import Reconciles
-from scm.replication.reconstruction import Reconstructor
-from scm.replication.removals import Removals
+from scm.replication.balancing.balancer import Balancer
+from scm.replication.judging.batches import Batches
+from scm.replication.judging.judge import Judge
+from scm.replication.last_look import LastLook
+from scm.replication.reconciling.healing import Healing
+from scm.replication.reconciling.reconciles import Reconciles
+from scm.replication.repairing.reconstruction import Reconstructor
+from scm.replication.repairing.removals import Removals
 from scm.replication.replication_manager import ReplicationManager
 from scm.state import trail
 from scm.state.clock import Clock
@@ -83,15 +85,17 @@ class Parts:
         self._manager = ReplicationManager(
             basis, judge, self._coding, self._removals, self._healing
         )
-        self._orders = Orders(basis, judge, self._reconciles, self._coding)
+        self._last_look = LastLook(basis, judge, self._reconciles, self._coding)
+        self._closes = Closes(basis)
+        self._outcomes = Outcomes(basis, self._reconciles)
         self._changed_nodes: set[str] = set()
         self._safe_mode = SafeMode(state, clock, options)
         self._departures = Decommissioning(basis, judge)
         self._admin = Admin(basis, judge, self._manager, self._safe_mode)
         self._previews = Previews(state, cases, self._commands, self._reconciles)
-        self._observer = Observer(basis, self._deletions, self._orders, self._manager)
+        self._observer = Observer(basis, self._deletions, self._closes, self._manager)
         self._closures = Closures(
-            basis, self._observer, self._orders, self._writers, self._previews, self._safe_mode
+            basis, self._observer, self._closes, self._writers, self._previews, self._safe_mode
         )
         self._plans = Plans(
             basis,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import Final
 
-from scm.replication.health_states import States
+from scm.replication.judging.health_states import States
 from scm.state.facts import ContainerState
 
 SAMPLE_MAX: Final = 100  # containers named of each condition (Ozone's default)

@@ -14,7 +14,7 @@ from agent.rpc.wire.snapshot_store import publish
 from health.rules import Rules
 from scm.cluster.loads import RECONSTRUCT_TYPE
 from scm.edge.views import NodeView, block_count, used_bytes
-from scm.replication.health_states import NOT_KNOWN, States
+from scm.replication.judging.health_states import NOT_KNOWN, States
 from scm.state.facts import Container, ContainerState, Health, Kind, Pending, Replica
 
 OWN_RULES: Final = (

@@ -26,7 +26,7 @@ from scm.administration.decommission import REQUESTED_STATES, Request
 from scm.cluster.nodes import Registration
 from scm.cluster.replicas import Report
 from scm.edge.calls import Heartbeat
-from scm.replication.intake import ACTIONS, PlanReplica, PlanRow
+from scm.replication.reconciling.intake import ACTIONS, PlanReplica, PlanRow
 from scm.state.facts import Key, KeyBlock, Kind, OpState, Outcome, OutcomeState, Volume
 from scm.state.reported import Reported
 

@@ -26,13 +26,13 @@ from scm.cluster.basis import Basis
 from scm.cluster.case import Case, needed_bytes, neighbours
 from scm.cluster.loads import in_flight_limit, least_loaded
 from scm.cluster.placement import choose_targets
-from scm.replication.healing import Healing
-from scm.replication.health_states import AT_RISK, States, Unwell
-from scm.replication.judge import MADE, Judge, Row
-from scm.replication.reconstruction import Reconstructor
-from scm.replication.removals import Removals
-from scm.replication.repair_queue import RepairQueue
-from scm.replication.shards import is_better_rack
+from scm.replication.guards.shards import is_better_rack
+from scm.replication.judging.health_states import AT_RISK, States, Unwell
+from scm.replication.judging.judge import MADE, Judge, Row
+from scm.replication.reconciling.healing import Healing
+from scm.replication.repairing.reconstruction import Reconstructor
+from scm.replication.repairing.removals import Removals
+from scm.replication.repairing.repair_queue import RepairQueue
 from scm.state import facts
 from scm.state.database import Change
 from scm.state.facts import Container, ContainerState, Kind, Priority

@@ -16,6 +16,10 @@ LINT_IMPORTS = Path(sys.executable).with_name("lint-imports")
 PLANTED = {
     "data flows one way": ("scanner/planted_upward.py", "import agent.errors"),
     "the control plane is built in storeys": ("scm/state/planted_upward.py", "import scm.cluster"),
+    "the replication manager is built in storeys": (
+        "scm/replication/judging/planted_upward.py",
+        "import scm.replication.repairing",
+    ),
     "the agent is built in floors": ("agent/config/planted_upward.py", "import agent.store.files"),
     "the command line is built in floors": (
         "agent/cli/terminal/planted_upward.py",

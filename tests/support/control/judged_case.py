@@ -32,7 +32,7 @@ from merkle.checksum import Algorithm
 from scm.administration.leaving import Need as LeavingNeed
 from scm.administration.leaving import need as need_of
 from scm.cluster.case import Case, Placed, present
-from scm.replication.judge import losses
+from scm.replication.judging.judge import losses
 from scm.state.facts import OpState
 
 ALGORITHMS = list(Algorithm)

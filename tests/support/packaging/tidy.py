@@ -21,9 +21,6 @@ PYTHON_OLDEST = (3, 11)  # pyproject requires-python
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 500
 FOLDER_MODULES_MAX = 15
-LARGE_FOLDERS = {  # and why they are
-    "scm/replication": "all that the replication manager asks and orders, looked for in one place",
-}
 PRODUCT_PACKAGES = (
     "agent",
     "health",
@@ -155,8 +152,8 @@ def folders_are_small(tree: Tree) -> Iterator[str]:
     for path in map(PurePosixPath, tree.modules):
         if is_product(str(path)) and path.name != "__init__.py":
             folders.setdefault(str(path.parent), []).append(str(path))
-    for folder, modules in folders.items():
-        if len(modules) > FOLDER_MODULES_MAX and folder not in LARGE_FOLDERS:
+    for modules in folders.values():
+        if len(modules) > FOLDER_MODULES_MAX:
             yield f"{max(modules)}:1: one of {len(modules)} modules in its folder"
 
 

@@ -8,7 +8,7 @@ from health.words import Health
 from merkle.replica import ReplicaState
 from scm.cluster.case import Case, Placed, neighbours
 from scm.cluster.placement import misplaced_count
-from scm.replication.delete_safety import may_remove, unblock_victim
+from scm.replication.guards.delete_safety import may_remove, unblock_victim
 from tests.support.control.judged_case import counts, health, needs, sources, victims
 from tests.support.control.replica_words import case, shards
 from tests.support.control.scm_world import replica

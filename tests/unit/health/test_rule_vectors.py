@@ -15,10 +15,10 @@ from merkle.replica import ReplicaState
 from scm.cluster.allocate import Candidate
 from scm.cluster.case import Case
 from scm.cluster.dispatch import drain
-from scm.cluster.lifecycle import CloseOrder, close_orders, observe
+from scm.cluster.lifecycle import CloseCommand, closes_due, observe
 from scm.cluster.loads import DELETE_LIMIT, load
 from scm.edge.views import checksums_hint
-from scm.replication.eligibility import Eligibility, judge
+from scm.replication.reconciling.eligibility import Eligibility, judge
 from scm.state.facts import Container, ContainerState, Kind, OpState, Replica
 from tests.support.control.judged_case import copied as to_copy
 from tests.support.control.judged_case import health, lost, needs, obstacle, sources, victims
@@ -72,9 +72,9 @@ class TestClosing:
         self, row: str, state: ContainerState, letters: str, told: list[str]
     ) -> None:
         """Every replica that may still be written, none by force, none that is UNHEALTHY."""
-        orders = close_orders(container(state), replicas(letters))
+        orders = closes_due(container(state), replicas(letters))
 
-        assert [CloseOrder(node, 5, force=False) for node in told] == orders, row
+        assert [CloseCommand(node, 5, force=False) for node in told] == orders, row
 
     @pytest.mark.parametrize(
         ("row", "letters", "pipeline", "committed", "expected"),

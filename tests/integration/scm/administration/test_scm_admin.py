@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.replication.intake import Order, PlanRow
+from scm.replication.reconciling.intake import Order, PlanRow
 from scm.state.facts import Container, Kind, OpState, Pending
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, confirm, outcome, replica
@@ -66,11 +66,11 @@ class TestReplicate:
             ids, target_id="", worlds=[shown.world], dry_run=False
         )
 
-        (order,) = shown.orders
+        (order,) = shown.commands
         source = order.datanode_id
         assert Order(Kind.REPLICATE, source, spare(world, made), 1_000) == order
         assert ("OK", 3, 4) == (shown.code, shown.copies_before, shown.copies_after)
-        assert (shown.orders, 1) == (given.orders, len(given.command_ids))
+        assert (shown.commands, 1) == (given.commands, len(given.command_ids))
         assert [Kind.REPLICATE] == kinds(world)
 
     @pytest.mark.parametrize("change", ["replica gone", "root changed", "another copy ordered"])

@@ -10,7 +10,7 @@ import pytest
 from agent.cli.terminal.output import Exit
 from merkle.replica import ReplicaState
 from scm.edge.server import ScmService, build_server
-from scm.replication.intake import PlanRow
+from scm.replication.reconciling.intake import PlanRow
 from scm.state.clock import Clock
 from scm.state.facts import Container, ContainerState, Kind
 from scm.state.options import ScmOptions
@@ -336,7 +336,7 @@ class TestPlans:
         (shown,) = world.control.apply_plan([row], dry_run=True)
         (done,) = world.control.apply_plan([row], dry_run=False)
 
-        assert ("OK", 3) == (shown.code, len(shown.orders))
+        assert ("OK", 3) == (shown.code, len(shown.commands))
         assert ("OK", 3) == (done.code, len(done.command_ids))
         obey(world, *nodes)
         assert (ContainerState.CLOSED, 5) == (now(world).state, now(world).sequence_id)

@@ -9,7 +9,7 @@ import pytest
 
 from health.words import Health
 from scm.edge.report import Verified, rm_report
-from scm.replication.health_states import States
+from scm.replication.judging.health_states import States
 from scm.state.facts import ContainerState, Kind, OpState, Pending
 from scm.state.options import ScmOptions
 from scm.state.settled import Settled

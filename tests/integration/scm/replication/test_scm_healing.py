@@ -10,7 +10,7 @@ import pytest
 
 from merkle.replica import LAYOUT_VERSION, ReplicaState
 from scm.cluster import dispatch
-from scm.replication import healing
+from scm.replication.reconciling import healing
 from scm.state.facts import Container, Kind, Replica
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import (

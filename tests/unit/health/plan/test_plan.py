@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from scm.replication.delete_safety import stable_order
+from scm.replication.guards.delete_safety import stable_order
 from tests.support.control.scm_world import replica
 from tests.support.verification.judged import judged
 from tests.support.verification.snapshots import SnapshotRows, container

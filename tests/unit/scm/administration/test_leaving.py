@@ -9,7 +9,7 @@ from scm.administration.leaving import DONE, Need, lock_out, violations
 from scm.administration.leaving import need as need_of
 from scm.cluster.allocate import Candidate
 from scm.cluster.case import Case
-from scm.replication.judge import Loss
+from scm.replication.judging.judge import Loss
 from scm.state.facts import ContainerState, OpState
 from tests.support.control.judged_case import need, obstacle
 from tests.support.control.replica_words import case, shards

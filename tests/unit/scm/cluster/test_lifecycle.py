@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from merkle.replica import ReplicaState
 from scm.cluster.lifecycle import (
     NEXT,
-    CloseOrder,
+    CloseCommand,
     Event,
     advance,
     close_at,
-    close_orders,
+    closes_due,
     end_writes,
     is_complete,
     is_written,
@@ -262,7 +262,7 @@ class TestTable:
         assert expected is is_complete(container(), held)
 
 
-class TestCloseOrders:
+class TestClosesDue:
     @pytest.mark.parametrize(
         ("state", "reports", "expected"),
         [
@@ -293,21 +293,21 @@ class TestCloseOrders:
         self, state: ContainerState, reports: str, expected: Sequence[tuple[str, bool]]
     ) -> None:
         """Who gets a close command, and whether it is forced; committed bcsid is 5."""
-        orders = close_orders(container(state, sequence_id=5), replicas(reports))
+        orders = closes_due(container(state, sequence_id=5), replicas(reports))
 
-        assert [CloseOrder(node, 5, force) for node, force in expected] == orders
+        assert [CloseCommand(node, 5, force) for node, force in expected] == orders
 
     def test_a_chosen_node_that_never_reported_is_told_too(self) -> None:
         """It may hold a replica whose report is still on its way."""
-        orders = close_orders(container(CLOSING, pipeline=("dn9",)), replicas("O5"))
+        orders = closes_due(container(CLOSING, pipeline=("dn9",)), replicas("O5"))
 
-        assert [CloseOrder(node, 5, force=False) for node in ("dn1", "dn9")] == orders
+        assert [CloseCommand(node, 5, force=False) for node in ("dn1", "dn9")] == orders
 
     def test_a_chosen_node_that_reported_is_told_by_what_it_has(self) -> None:
         """Nothing, if it cannot load its replica, or has closed it behind the others."""
         awaiting = container(QUASI_CLOSED, pipeline=("dn1", "dn2", "dn3"))
 
-        orders = close_orders(awaiting, replicas("O5! Q4 C5"))
+        orders = closes_due(awaiting, replicas("O5! Q4 C5"))
 
         assert [] == orders
 
@@ -317,7 +317,7 @@ class TestCloseOrders:
         assert behind.tree is not None
         other = replace(behind, tree=replace(behind.tree, tombstones_checksum=42))
 
-        assert [] == close_orders(container(CLOSED, sequence_id=5), (closed, other))
+        assert [] == closes_due(container(CLOSED, sequence_id=5), (closed, other))
 
     def test_of_shards_only_one_of_the_same_index_is_a_witness(self) -> None:
         """Shards are never equal: one that is caught up waits for no other to be its like."""
@@ -326,6 +326,6 @@ class TestCloseOrders:
         shards = [replace(first, replica_index=1), replace(second, replica_index=2)]
         twin = replace(third, replica_index=1)
 
-        orders = close_orders(coded, [*shards, twin])
+        orders = closes_due(coded, [*shards, twin])
 
-        assert [CloseOrder("dn2", 5, force=False)] == orders
+        assert [CloseCommand("dn2", 5, force=False)] == orders

@@ -227,7 +227,7 @@ class TestStandings:
     """What a node may be used for, by its health, its state and its layout."""
 
     @pytest.mark.parametrize(
-        ("op_state", "layout", "health", "takes_replicas", "takes_orders", "is_gone"),
+        ("op_state", "layout", "health", "takes_replicas", "takes_commands", "is_gone"),
         [
             (OpState.IN_SERVICE, LAYOUT_VERSION, Health.HEALTHY, True, True, False),
             (OpState.IN_SERVICE, LAYOUT_VERSION, Health.STALE, False, True, False),
@@ -248,7 +248,7 @@ class TestStandings:
         layout: int,
         health: Health,
         takes_replicas: bool,
-        takes_orders: bool,
+        takes_commands: bool,
         is_gone: bool,
     ) -> None:
         """Only a healthy node in service takes replicas; who rests is expected back."""
@@ -260,7 +260,7 @@ class TestStandings:
         assert health is nodes.health("dn1")
         assert (health is Health.HEALTHY) is nodes.is_reachable("dn1")
         assert takes_replicas is nodes.takes_replicas("dn1")
-        assert takes_orders is nodes.takes_orders("dn1")
+        assert takes_commands is nodes.takes_commands("dn1")
         assert is_gone is nodes.is_gone("dn1")
 
     def test_a_node_that_never_registered(self, cluster: Cluster) -> None:
@@ -269,7 +269,7 @@ class TestStandings:
 
         assert (Health.DEAD, True) == (nodes.health("dn9"), nodes.is_gone("dn9"))
         assert (False, False) == (nodes.is_reachable("dn9"), nodes.takes_replicas("dn9"))
-        assert (True, "") == (nodes.takes_orders("dn9"), nodes.rack("dn9"))
+        assert (True, "") == (nodes.takes_commands("dn9"), nodes.rack("dn9"))
         assert (None, {}, 0.0) == (
             nodes.liveness("dn9"),
             nodes.reported_queues("dn9"),

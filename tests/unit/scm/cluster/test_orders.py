@@ -9,7 +9,7 @@ from merkle.replica import ReplicaState
 from scm.cluster import dispatch
 from scm.cluster.dispatch import RECONCILE_LIMIT
 from scm.edge.calls import HeartbeatAnswer
-from scm.replication.intake import PlanReplica, PlanRow
+from scm.replication.reconciling.intake import PlanReplica, PlanRow
 from scm.state.facts import Container, ContainerState, Kind, OutcomeState
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, outcome, replica
@@ -352,7 +352,7 @@ class TestPlan:
         (decision,) = world.control.apply_plan([plan_row(world, made.container_id)], dry_run=True)
 
         assert ("OK", ()) == (decision.code, decision.command_ids)
-        assert list(NODES) == [order.datanode_id for order in decision.orders]
+        assert list(NODES) == [order.datanode_id for order in decision.commands]
         assert [] == [c for node in NODES for c in kinds(world.call(node))]
 
     def test_a_stale_row_is_refused_and_the_others_go_on(self, world: ScmWorld) -> None:

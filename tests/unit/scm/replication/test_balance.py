@@ -11,7 +11,7 @@ from itertools import product
 import pytest
 
 from scm.cluster.allocate import Candidate
-from scm.replication.balance import (
+from scm.replication.balancing.balance import (
     GIB,
     MOVES_MAX,
     Limits,

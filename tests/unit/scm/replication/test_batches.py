@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from health.words import OPS
-from scm.replication.batches import Batches, op_rows
+from scm.replication.judging.batches import Batches, op_rows
 from scm.state.facts import Kind, Pending
 from tests.support.control.scm_world import ScmWorld, container, pending, replica
 

@@ -9,7 +9,7 @@ from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import Summary
 from scm.cluster.case import Case
-from scm.replication.delete_safety import (
+from scm.replication.guards.delete_safety import (
     good_replicas,
     has_more,
     is_whole,

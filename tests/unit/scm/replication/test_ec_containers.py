@@ -14,7 +14,7 @@ from merkle.tree import Summary
 from scm.cluster.case import Case, Placed
 from scm.edge.answers import heartbeat_response
 from scm.edge.control import Endpoint, HeartbeatAnswer
-from scm.replication.intake import Decision, PlanRow
+from scm.replication.reconciling.intake import Decision, PlanRow
 from scm.state.facts import (
     ContainerState,
     Health,

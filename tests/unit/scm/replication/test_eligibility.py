@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.replication.eligibility import Eligibility, Participants, judge
+from scm.replication.reconciling.eligibility import Eligibility, Participants, judge
 from scm.state.facts import Container, ContainerState, Replica
 from tests.support.control.scm_world import container, replica
 

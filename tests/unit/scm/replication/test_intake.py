@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
-from scm.replication.eligibility import Eligibility, Participants
-from scm.replication.intake import Decision, GivenUp, Order, PlanReplica, PlanRow, check
+from scm.replication.reconciling.eligibility import Eligibility, Participants
+from scm.replication.reconciling.intake import Decision, GivenUp, Order, PlanReplica, PlanRow, check
 from scm.state.facts import Container, ContainerState, Kind, Replica
 from tests.support.control.scm_world import container, replica, summary
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from scm.cluster.case import Case
-from scm.replication.origins import may_be_removed, origins
+from scm.replication.guards.origins import may_be_removed, origins
 from scm.state.facts import ContainerState, Health, OpState
 from tests.support.control.replica_words import case, changed
 from tests.support.control.scm_world import container, summary

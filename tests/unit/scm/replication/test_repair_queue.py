@@ -2,7 +2,7 @@
 
 import pytest
 
-from scm.replication.repair_queue import SLACK, RepairQueue
+from scm.replication.repairing.repair_queue import SLACK, RepairQueue
 
 
 class Datanodes:

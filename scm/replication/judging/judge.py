@@ -21,7 +21,7 @@ from health.plan.copies import ratis_sources
 from health.plan.planner import plan
 from health.rules import Rules
 from health.words import Action, Health
-from scm.replication.batches import Batches
+from scm.replication.judging.batches import Batches
 from scm.state.facts import OpState
 
 MADE: Final = (Action.REPLICATE, Action.RECONSTRUCT)

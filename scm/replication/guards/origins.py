@@ -11,7 +11,7 @@ from typing import Final
 from health.rules import Rules
 from merkle.replica import ReplicaState
 from scm.cluster.case import Case, Placed, present
-from scm.replication.delete_safety import is_equal, may_remove
+from scm.replication.guards.delete_safety import is_equal, may_remove
 from scm.state.facts import ContainerState, Health, OpState
 
 RULES: Final = Rules()

@@ -11,7 +11,7 @@ from typing import Final
 
 from agent.errors import Code
 from merkle.replica import ReplicaState
-from scm.replication.eligibility import Eligibility, Participants, judge
+from scm.replication.reconciling.eligibility import Eligibility, Participants, judge
 from scm.state.facts import Container, Kind, Replica
 
 ASKED_FOR: Final = "an operator asked for it"  # in place of a reason; who: in the audit log
@@ -50,7 +50,7 @@ class PlanRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class PlannedCommand:
     """One command as people see it before it is given."""
 
     kind: Kind
@@ -78,7 +78,7 @@ class Decision:
     code: str
     message: str = ""
     command_ids: tuple[int, ...] = ()
-    orders: tuple[Order, ...] = ()
+    commands: tuple[PlannedCommand, ...] = ()
     copies_before: int = 0
     copies_after: int = 0
     world: int = 0

@@ -5,9 +5,10 @@
 What the judge would have reconciled in a plan of Spark's is ordered here without Spark, as soon as
 the reports that say so have settled: replicas differ for a moment while each of them does the same
 one after the other. Replicas that differ only in tombstones wait longer; a delete that is still
-owed explains that. The guard against loops is one for all (`scm.replication.reconciles`): after a
-few orders that changed nothing only a person tries again. A contradiction alone is for a person,
-too; other damage of the same container is repaired.
+owed explains that. The guard against loops is one for all
+(`scm.replication.reconciling.reconciles`): after a few commands that changed nothing only a person
+tries again. A contradiction alone is for a person, too; other damage of the same container is
+repaired.
 """
 
 from collections.abc import Iterable
@@ -18,8 +19,8 @@ from agent.errors import Code
 from health.judge import Diagnosis
 from health.reconcile import REASONS
 from scm.cluster.basis import Basis
-from scm.replication.intake import PlanRow
-from scm.replication.reconciles import COOLDOWN, Reconciles
+from scm.replication.reconciling.intake import PlanRow
+from scm.replication.reconciling.reconciles import COOLDOWN, Reconciles
 from scm.state.database import Change
 
 ORDERS_PER_TURN: Final = 500

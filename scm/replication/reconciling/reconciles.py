@@ -16,8 +16,8 @@ from merkle.replica import ReplicaState
 from scm.cluster import dispatch
 from scm.cluster.nodes import Nodes
 from scm.cluster.pending_ops import PendingOps
-from scm.replication.eligibility import Eligibility, Participants, judge
-from scm.replication.intake import ASKED_FOR, Decision, PlanRow
+from scm.replication.reconciling.eligibility import Eligibility, Participants, judge
+from scm.replication.reconciling.intake import ASKED_FOR, Decision, PlanRow
 from scm.state.clock import Clock
 from scm.state.database import Change, State
 from scm.state.facts import Container, Kind, Pending, Replica
@@ -90,7 +90,7 @@ class Reconciles:
         targets = tuple(
             node
             for node in participants.targets
-            if node not in held and self._nodes.takes_orders(node)
+            if node not in held and self._nodes.takes_commands(node)
         )
         if not targets:
             message = "its replicas are excluded until a person releases them"
@@ -129,7 +129,7 @@ class Reconciles:
             self._nodes.living(self._state.replicas.of(container_id)),
             self._nodes.is_reachable,
         )
-        targets = tuple(node for node in found.targets if self._nodes.takes_orders(node))
+        targets = tuple(node for node in found.targets if self._nodes.takes_commands(node))
         if found.targets and not targets:
             message = "every replica that has a peer is on a datanode of another layout"
             return Participants(Eligibility.NO_REACHABLE_PEER, message)

@@ -22,10 +22,10 @@ from health.words import Health
 from scm.cluster.basis import Basis
 from scm.cluster.case import Case
 from scm.cluster.safemode import SafeMode
-from scm.replication.balance import Limits, Movable, Move, is_balanced, plan, used_share
-from scm.replication.delete_safety import movable
-from scm.replication.judge import Judge
-from scm.replication.removals import Removals
+from scm.replication.balancing.balance import Limits, Movable, Move, is_balanced, plan, used_share
+from scm.replication.guards.delete_safety import movable
+from scm.replication.judging.judge import Judge
+from scm.replication.repairing.removals import Removals
 from scm.replication.replication_manager import Copy, ReplicationManager
 from scm.state.database import Change
 from scm.state.facts import ContainerState, Kind, Priority

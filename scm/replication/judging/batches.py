@@ -224,7 +224,7 @@ class Batches:
 
     def _barred(self, ids: Sequence[int], owner: Ints, node: Ints, names: Sequence[str]) -> Bools:
         """Return which replicas are kept out of orders."""
-        strange = np.array([not self._nodes.takes_orders(name) for name in names], dtype=np.bool_)
+        strange = np.array([not self._nodes.takes_commands(name) for name in names], dtype=np.bool_)
         barred = strange[node]
         if len(self._state.holds):
             for row in np.flatnonzero(np.isin(owner, self._held_places(ids))).tolist():

@@ -10,7 +10,7 @@ from dataclasses import replace
 from merkle.replica import ReplicaState
 from scm.cluster.case import Case, Placed, is_bad, present
 from scm.cluster.placement import misplaced_count
-from scm.replication.delete_safety import is_equal, is_whole, stable_order
+from scm.replication.guards.delete_safety import is_equal, is_whole, stable_order
 from scm.state.facts import Container, Health, OpState
 
 

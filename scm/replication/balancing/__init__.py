@@ -1,0 +1,1 @@
+"""Replicas that move so that nodes are about equally full."""

@@ -1,0 +1,1 @@
+"""What is wrong with containers: the state as columns, and the judge asked about it."""

@@ -1,0 +1,103 @@
+"""The last look at a command, now that its turn has come: does it still do what it was queued for?
+
+    pending ──objections──► what speaks against it, by command;  named_by ──► whom it goes on to
+
+Callers hold the control plane's lock.
+"""
+
+from collections.abc import Collection, Sequence
+
+from scm.cluster.basis import Basis
+from scm.replication.guards.delete_safety import movable
+from scm.replication.guards.origins import may_be_removed
+from scm.replication.guards.shards import may_lose_shard, may_remove_shard, operator_keep_count
+from scm.replication.judging.judge import Judge
+from scm.replication.reconciling.reconciles import Reconciles
+from scm.replication.repairing.reconstruction import Reconstructor
+from scm.state.facts import Kind, Pending, Priority
+
+
+class LastLook:
+    """Objects to commands that the world has overtaken."""
+
+    def __init__(
+        self, basis: Basis, judge: Judge, reconciles: Reconciles, coding: Reconstructor
+    ) -> None:
+        self._state = basis.state
+        self._nodes = basis.nodes
+        self._cases = basis.cases
+        self._judge = judge
+        self._reconciles = reconciles
+        self._coding = coding
+
+    def named_by(self, command: Pending) -> tuple[str, ...]:
+        """Return the datanodes that a command names beside the one it goes to."""
+        match command.kind:
+            case Kind.RECONCILE:
+                return self._reconciles.peers_of(command)
+            case Kind.REPLICATE:
+                return (command.target_id,)
+            case Kind.RECONSTRUCT:
+                return tuple(node for _, node in command.shards + command.sources)
+            case _:
+                return ()
+
+    def objections(self, commands: Sequence[Pending]) -> dict[int, str]:
+        """Say what speaks against commands now that their turn has come, by id."""
+        needed = self._coding.needed(commands) | self._readable(commands)
+        found = {c.command_id: self._objection(c, needed) for c in commands}
+        return {number: reason for number, reason in found.items() if reason}
+
+    def _readable(self, commands: Sequence[Pending]) -> set[int]:
+        """Return the ids of the copies of whole replicas whose source is still a good one."""
+        copies = [c for c in commands if c.kind is Kind.REPLICATE and not self._coding.is_coded(c)]
+        able = self._judge.sources(
+            {c.container_id for c in copies}, without={c.command_id for c in copies}
+        )
+        return {c.command_id for c in copies if c.datanode_id in able[c.container_id].sources}
+
+    def _objection(self, command: Pending, needed: Collection[int]) -> str:
+        match command.kind:
+            case Kind.RECONCILE:
+                if not self._reconciles.peers_of(command):
+                    return "not eligible any more when its turn came"
+            case Kind.REPLICATE:
+                return self._replicate_objection(command, needed)
+            case Kind.DELETE:
+                return self._delete_objection(command)
+            case Kind.RECONSTRUCT:
+                if command.command_id not in needed:
+                    return "what it would rebuild is not lost any more, or too few sources are left"
+        return ""
+
+    def _replicate_objection(self, command: Pending, needed: Collection[int]) -> str:
+        container = self._state.containers.get(command.container_id)
+        if container is None:
+            return "no such container any more"
+        case = self._cases.case(container)
+        if command.priority is Priority.LOW:  # a move, which needs no reason but a whole replica
+            is_source = command.datanode_id in movable(case)
+        else:
+            is_source = command.command_id in needed
+        if not is_source:
+            return "its replica is no source any more"
+        if self._state.replicas.get((command.container_id, command.target_id)) is not None:
+            return f"{command.target_id} has a replica already"
+        if not self._nodes.takes_replicas(command.target_id):
+            return f"{command.target_id} cannot be reached, is to leave, or is read-only"
+        return ""
+
+    def _delete_objection(self, command: Pending) -> str:
+        """Deletes are decided once and looked at again: replicas may have gone meanwhile."""
+        container = self._state.containers.get(command.container_id)
+        if container is None or not command.keep_count:
+            return ""
+        case = self._cases.case(container)
+        if container.scheme:
+            is_asked_for = command.keep_count == operator_keep_count(container)
+            may_go = may_lose_shard if is_asked_for else may_remove_shard
+            is_safe = may_go(case, command.datanode_id)
+            return "" if is_safe else "too few whole shards would stay"
+        if not may_be_removed(case, command.datanode_id, keep_count=command.keep_count):
+            return f"fewer than {command.keep_count} whole replicas would stay"
+        return ""
