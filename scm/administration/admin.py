@@ -64,7 +64,7 @@ class Queue:
 
 
 class Admin:
-    """Carries out what an operator asks for, container by container. Callers hold the control plane's lock."""
+    """Carries out what an operator asks for. Callers hold the control plane's lock."""
 
     def __init__(
         self,
