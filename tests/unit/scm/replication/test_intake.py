@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
 from scm.replication.reconciling.eligibility import Eligibility, Participants
-from scm.replication.reconciling.intake import Decision, GivenUp, Order, PlanReplica, PlanRow, check
+from scm.replication.reconciling.intake import (
+    Decision,
+    GivenUp,
+    PlannedCommand,
+    PlanReplica,
+    PlanRow,
+    check,
+)
 from scm.state.facts import Container, ContainerState, Kind, Replica
 from tests.support.control.scm_world import container, replica, summary
 
@@ -176,7 +183,7 @@ class TestWords:
 
     def test_what_is_not_known_is_nought_or_empty(self) -> None:
         """An order, a lost commit and a decision say only what they were told."""
-        assert Order(Kind.DELETE, "dn1", "", 0, 0, 0) == Order(Kind.DELETE, "dn1")
+        assert PlannedCommand(Kind.DELETE, "dn1", "", 0, 0, 0) == PlannedCommand(Kind.DELETE, "dn1")
         assert GivenUp(5, 0, "") == GivenUp(5)
         assert Decision(1, "OK", "", (), (), 0, 0, 0, (), 0, 0) == Decision(1, "OK")
 
