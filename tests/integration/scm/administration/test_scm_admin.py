@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.replication.reconciling.intake import Order, PlanRow
+from scm.replication.reconciling.intake import PlannedCommand, PlanRow
 from scm.state.facts import Container, Kind, OpState, Pending
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, confirm, outcome, replica
@@ -68,7 +68,7 @@ class TestReplicate:
 
         (order,) = shown.commands
         source = order.datanode_id
-        assert Order(Kind.REPLICATE, source, spare(world, made), 1_000) == order
+        assert PlannedCommand(Kind.REPLICATE, source, spare(world, made), 1_000) == order
         assert ("OK", 3, 4) == (shown.code, shown.copies_before, shown.copies_after)
         assert (shown.commands, 1) == (given.commands, len(given.command_ids))
         assert [Kind.REPLICATE] == kinds(world)
@@ -136,7 +136,7 @@ class TestDelete:
 
     @staticmethod
     def order(world: ScmWorld, made: Container, node: str) -> list:  # type: ignore[type-arg]
-        """Order a replica deleted."""
+        """PlannedCommand a replica deleted."""
         return world.control.delete_replicas(
             [made.container_id], datanode_id=node, worlds=[], dry_run=False
         )
