@@ -105,7 +105,7 @@ GROUPS = (
     ),
     Group(
         "scm",
-        tuple(f"scm/*/{name}.py" for name in SCM_RULES),
+        tuple(f"scm/**/{name}.py" for name in SCM_RULES),
         ("tests/unit/scm", *ASKED_BY_SCM),
         "scm",
     ),
