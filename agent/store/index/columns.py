@@ -16,6 +16,7 @@ import numpy.typing as npt
 from agent.store.index.rows import (
     ALGORITHMS,
     REPLICA_BYTES,
+    REPLICA_FIELDS,
     ROW_VERSION,
     SEAL_BYTES,
     STATES,
@@ -26,15 +27,6 @@ from merkle.damaged import Damaged
 from merkle.replica import ContainerId, ReplicaState
 
 BATCH_COUNT: Final = 8192  # rows whose bytes are in memory together
-
-_FIXED: Final = np.dtype(
-    [("version", "u1"), ("state", "u1"), ("former_state", "u1"), ("algorithm", "u1"),
-     ("contradiction_count", ">u2"), ("replica_index", ">u2"), ("bcsid", ">u8"),
-     ("bytes_used", ">u8"), ("block_count", ">u8"),
-     ("generation", ">u8"), ("data_scan_at_ms", ">u8"), ("finding_count", ">u4"),
-     ("created_at_ms", ">u8"), ("tree", ">u8", 5)]
-)  # fmt: skip
-assert _FIXED.itemsize == REPLICA_BYTES
 
 Numbers = npt.NDArray[Any]  # of an unsigned type
 Mask = npt.NDArray[np.bool_]
@@ -97,7 +89,7 @@ def _batches(
         batch = list(islice(items, BATCH_COUNT))
         is_whole = [_is_whole(row, origins) for _, row in batch]
         whole = [item for item, good in zip(batch, is_whole, strict=True) if good]
-        rows = np.frombuffer(b"".join([row[:REPLICA_BYTES] for _, row in whole]), _FIXED)
+        rows = np.frombuffer(b"".join([row[:REPLICA_BYTES] for _, row in whole]), REPLICA_FIELDS)
         is_known = (
             (rows["version"] == ROW_VERSION)
             & (rows["state"] < len(STATES))

@@ -1,34 +1,24 @@
 """What the store tells about replicas, volumes and its start: values that any thread may keep."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from pathlib import Path
+from typing import Final
 
 from agent.store.index.doubts import KeptDoubts
-from agent.store.index.rows import ReplicaRow
-from merkle.replica import TREE_STATES, Bcsid, ContainerId, ReplicaState
-from merkle.tree import Summary
+from agent.store.index.rows import ReplicaInfo, ReplicaRow
+from merkle.replica import TREE_STATES, ContainerId, ReplicaState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaFacts:
-    """One replica, as reports and commands speak of it.
+class ReplicaFacts(ReplicaInfo):
+    """One replica, as reports and commands speak of it: what is known of it, and where it is.
 
     `tree` is absent while there is none: that is never 0 and never equal to anything.
     """
 
     container_id: ContainerId
-    state: ReplicaState
-    former_state: ReplicaState | None
-    replica_index: int
-    bcsid: Bcsid
-    bytes_used: int
-    block_count: int
-    origin_datanode_id: str
     volume_id: str
-    tree: Summary | None
-    data_scan_at_ms: int
-    finding_count: int
-    contradiction_count: int = 0  # beside it: what a peer's intact row, or tombstone, contradicts
 
     @property
     def is_empty(self) -> bool:
@@ -39,21 +29,12 @@ class ReplicaFacts:
 
 def facts_of(container_id: ContainerId, volume_id: str, row: ReplicaRow) -> ReplicaFacts:
     """Return the facts in a replica's row."""
-    return ReplicaFacts(
-        container_id=container_id,
-        state=row.state,
-        former_state=row.former_state,
-        replica_index=row.replica_index,
-        bcsid=row.bcsid,
-        bytes_used=row.bytes_used,
-        block_count=row.block_count,
-        origin_datanode_id=row.origin_datanode_id,
-        volume_id=volume_id,
-        tree=row.tree,
-        data_scan_at_ms=row.data_scan_at_ms,
-        finding_count=row.finding_count,
-        contradiction_count=row.contradiction_count,
-    )
+    known = dict(zip(_KNOWN, _KNOWN_OF(row), strict=True))
+    return ReplicaFacts(container_id=container_id, volume_id=volume_id, **known)
+
+
+_KNOWN: Final = tuple(field.name for field in fields(ReplicaInfo))
+_KNOWN_OF: Final = attrgetter(*_KNOWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,10 @@ built from them without parsing each. docs/DISK_FORMAT.md has the layouts byte b
 import json
 import struct
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias, assert_never
+from operator import attrgetter
+from typing import Any, Final, TypeAlias, assert_never
+
+import numpy as np
 
 from agent.errors import Code, Refused
 from merkle.blockrow import decode_block, encode_block
@@ -35,8 +38,37 @@ NO_BCSID: Final = Bcsid(0)
 ALONE: Final = -1  # a journal entry whose copy in quarantine is of its own chunk only
 CONTRADICTION_COUNT_MAX: Final = 2**16 - 1  # more are counted as so many
 _SEAL: Final = struct.Struct(">I")
-_REPLICA: Final = struct.Struct(">BBBBHHQQQQQIQQQQQQ")
-REPLICA_BYTES: Final = _REPLICA.size  # of a row, before the name of the origin
+_WORDS: Final = ("version", "state", "former_state", "algorithm")  # by their numbers, a byte each
+_NUMBERS: Final = (
+    ("contradiction_count", ">u2"),
+    ("replica_index", ">u2"),
+    ("bcsid", ">u8"),
+    ("bytes_used", ">u8"),
+    ("block_count", ">u8"),
+    ("generation", ">u8"),
+    ("data_scan_at_ms", ">u8"),
+    ("finding_count", ">u4"),
+    ("created_at_ms", ">u8"),
+)
+"""The numbers of a `ReplicaRow` as they lie on disk: a new one is declared here and there."""
+_TREE: Final = ("root", "generation", "block_count", "tombstone_count", "tombstones_checksum")
+REPLICA_FIELDS: Final = np.dtype(
+    [(name, "u1") for name in _WORDS] + list(_NUMBERS) + [(f"tree.{name}", ">u8") for name in _TREE]
+)
+"""A replica's row, before the name of its origin."""
+_FORMATS: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
+_PLACES: Final = dict(REPLICA_FIELDS.fields or {})  # type and offset by name
+_REPLICA: Final = struct.Struct(">" + "".join(_FORMATS[p[0].itemsize] for p in _PLACES.values()))
+_NUMBER_NAMES: Final = tuple(name for name, _ in _NUMBERS)
+_NUMBERS_OF: Final = attrgetter(*_NUMBER_NAMES)
+_TREE_OF: Final = attrgetter(*_TREE)
+_NO_TREE: Final = (0,) * len(_TREE)
+REPLICA_BYTES: Final = _REPLICA.size
+_SHOWN: Final = tuple(
+    slice(place[1], place[1] + place[0].itemsize)
+    for name, place in _PLACES.items()
+    if name in ("state", "algorithm") or (name.startswith("tree.") and name != "tree.generation")
+)
 SEAL_BYTES: Final = _SEAL.size
 STATES: Final = tuple(ReplicaState)  # the position is the number on disk: append only
 ALGORITHMS: Final = (None, *Algorithm)  # likewise
@@ -54,12 +86,8 @@ assert list(ALGORITHMS) == [None, "crc32c", "xxh3_64"], "the order of Algorithm 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaRow:
-    """What the index knows of one replica.
-
-    `generation` grows with every change of what a tree is made of; the tree's own generation is in
-    its summary. They differ while a repair has changed data that no scan has read since.
-    """
+class ReplicaInfo:
+    """What is known of one replica, and told."""
 
     state: ReplicaState
     former_state: ReplicaState | None = None
@@ -67,13 +95,23 @@ class ReplicaRow:
     bcsid: Bcsid = NO_BCSID
     bytes_used: int = 0
     block_count: int = 0
-    generation: int = 0
     tree: Summary | None = None
     data_scan_at_ms: int = 0
     finding_count: int = 0
-    contradiction_count: int = 0
-    created_at_ms: int = 0
+    contradiction_count: int = 0  # what a peer's intact row, or tombstone, contradicts
     origin_datanode_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaRow(ReplicaInfo):
+    """What the index keeps of one replica.
+
+    `generation` grows with every change of what a tree is made of; the tree's own generation is in
+    its summary. They differ while a repair has changed data that no scan has read since.
+    """
+
+    generation: int = 0
+    created_at_ms: int = 0
 
 
 def moved_on(row: ReplicaRow) -> ReplicaRow:
@@ -97,25 +135,15 @@ def unseal(row: bytes, what: str) -> memoryview:
 def encode_replica(row: ReplicaRow) -> bytes:
     """Return the row of one replica."""
     tree = row.tree
+    if row.contradiction_count > CONTRADICTION_COUNT_MAX:
+        row = replace(row, contradiction_count=CONTRADICTION_COUNT_MAX)
     body = _REPLICA.pack(
         ROW_VERSION,
         STATES.index(row.state),
         0 if row.former_state is None else 1 + STATES.index(row.former_state),
         0 if tree is None else ALGORITHMS.index(tree.algorithm),
-        min(row.contradiction_count, CONTRADICTION_COUNT_MAX),
-        row.replica_index,
-        row.bcsid,
-        row.bytes_used,
-        row.block_count,
-        row.generation,
-        row.data_scan_at_ms,
-        row.finding_count,
-        row.created_at_ms,
-        0 if tree is None else tree.root,
-        0 if tree is None else tree.generation,
-        0 if tree is None else tree.block_count,
-        0 if tree is None else tree.tombstone_count,
-        0 if tree is None else tree.tombstones_checksum,
+        *_NUMBERS_OF(row),
+        *(_NO_TREE if tree is None else _TREE_OF(tree)),
     )
     return seal(body + row.origin_datanode_id.encode())
 
@@ -123,7 +151,7 @@ def encode_replica(row: ReplicaRow) -> bytes:
 def shown_part(row: bytes) -> bytes:
     """Return what a report shows of a raw row, but for counts and times: its state, and its tree
     without the tree's generation."""
-    return row[1:2] + row[3:4] + row[60:68] + row[76:100]
+    return b"".join([row[part] for part in _SHOWN])
 
 
 def decode_replica(container_id: ContainerId, row: bytes) -> ReplicaRow:
@@ -132,25 +160,15 @@ def decode_replica(container_id: ContainerId, row: bytes) -> ReplicaRow:
     body = unseal(row, what)
     if len(body) < _REPLICA.size or body[0] != ROW_VERSION:
         raise Damaged(f"{what}: unknown version or cut short")
-    numbers = list(_REPLICA.unpack_from(body))
-    _, state, former, algorithm, contradiction_count, replica_index, *numbers = numbers
-    bcsid, bytes_used, block_count, generation, scan_at_ms, *numbers = numbers
-    finding_count, created_at_ms, *tree = numbers
+    _, state, former, algorithm, *numbers = _REPLICA.unpack_from(body)
+    named: dict[str, Any] = dict(zip(_NUMBER_NAMES, numbers, strict=False))  # the tree's follow
     try:
         return ReplicaRow(
             state=STATES[state],
             former_state=STATES[former - 1] if former else None,
-            replica_index=replica_index,
-            bcsid=Bcsid(bcsid),
-            bytes_used=bytes_used,
-            block_count=block_count,
-            generation=generation,
-            tree=_summary(algorithm, tree),
-            data_scan_at_ms=scan_at_ms,
-            finding_count=finding_count,
-            contradiction_count=contradiction_count,
-            created_at_ms=created_at_ms,
+            tree=_summary(algorithm, numbers[len(_NUMBERS) :]),
             origin_datanode_id=str(body[_REPLICA.size :], "utf-8"),
+            **named,
         )
     except (IndexError, UnicodeDecodeError) as error:
         raise Damaged(f"{what}: {error}") from error
@@ -160,15 +178,7 @@ def _summary(algorithm_number: int, fields: list[int]) -> Summary | None:
     algorithm = ALGORITHMS[algorithm_number]
     if algorithm is None:
         return None
-    root, generation, block_count, tombstone_count, tombstones_checksum = fields
-    return Summary(
-        algorithm=algorithm,
-        root=root,
-        generation=generation,
-        block_count=block_count,
-        tombstone_count=tombstone_count,
-        tombstones_checksum=tombstones_checksum,
-    )
+    return Summary(algorithm=algorithm, **dict(zip(_TREE, fields, strict=True)))
 
 
 def encode_chunk(block_id: BlockId, chunk: ChunkInfo) -> bytes:
