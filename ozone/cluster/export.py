@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.errors import Code, Refused
-from agent.rpc.wire.snapshot_file import SCHEMAS, SnapshotFiles, writing
+from agent.rpc.wire.snapshot_file import SnapshotFiles, writing
 from ozone.cluster import snapshot_rows
 from ozone.cluster.listings import Cluster, Page, datanode_id
 from ozone.cluster.scrubs import NOTHING_SCRUBBED, Scrubs
@@ -23,7 +23,6 @@ from ozone.wire.scm import ScmClient
 
 PAGE_SIZE: Final = 4096  # containers of which one answer of the SCM tells
 EXAMPLES_MAX: Final = 5
-SCANNED_AT: Final = SCHEMAS["replicas"].get_field_index("data_scan_at_ms") - 1
 KIB: Final = 1024
 
 
@@ -177,7 +176,7 @@ class _Export:
                 continue
             containers.append(row)
             replicas += rows
-            self.scrubbed_count += sum(row[SCANNED_AT] is not None for row in rows)
+            self.scrubbed_count += sum(row.get("data_scan_at_ms") is not None for row in rows)
             for replica in held:
                 self.holders.setdefault(datanode_id(replica.datanode), replica.datanode)
         self.files.add("containers", containers)

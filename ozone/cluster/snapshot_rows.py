@@ -8,11 +8,12 @@ from scrubs.
 from dataclasses import dataclass
 from typing import Any, Final
 
+from health.tables.snapshot import NODES
 from health.words import CONTAINER_STATES, NODE_HEALTHS, OP_STATES, REPLICA_STATES
 from ozone.cluster.listings import datanode_id, pipeline_id
 from ozone.cluster.scrubs import Scrubbed
 
-Row = tuple[Any, ...]
+Row = dict[str, Any]  # by the names of columns; one that may be null may be left out
 
 TYPES: Final = {1: "RATIS", 2: "STAND_ALONE", 4: "EC"}  # ReplicationType
 STATES: Final = {  # LifeCycleState
@@ -68,23 +69,22 @@ def container_row(info: Any, open_pipelines: frozenset[str], instant: Instant) -
     width = coding.data + coding.parity if is_ec else info.factor
     if width < 1 or (is_ec and (coding.data < 1 or coding.parity < 1)):
         raise Strange(f"{kind} of {width} replicas")
-    return (
-        info.container_id,
-        kind,
-        width,
-        coding.data if is_ec else None,
-        coding.parity if is_ec else None,
-        state,
-        max(info.sequence_id, 0),
-        None,
-        info.key_count,
-        info.used_bytes,
-        min(info.state_since_ms, instant.as_of_ms),  # it may have changed since the export began
-        state == "OPEN" and not lacks_pipeline(info, open_pipelines),
-        info.suppressed,
-        True,
-        None,
-    )
+    return {
+        "container_id": info.container_id,
+        "replication_type": kind,
+        "replication_factor": width,
+        "ec_data": coding.data if is_ec else None,
+        "ec_parity": coding.parity if is_ec else None,
+        "state": state,
+        "sequence_id": max(info.sequence_id, 0),
+        "key_count": info.key_count,
+        "used_bytes": info.used_bytes,
+        # it may have changed since the export began
+        "state_since_ms": min(info.state_since_ms, instant.as_of_ms),
+        "pipeline_alive": state == "OPEN" and not lacks_pipeline(info, open_pipelines),
+        "suppressed": info.suppressed,
+        "owes_deletes": True,
+    }
 
 
 def replica_row(replica: Any, instant: Instant, scrubbed: Scrubbed | None = None) -> Row:
@@ -97,31 +97,31 @@ def replica_row(replica: Any, instant: Instant, scrubbed: Scrubbed | None = None
     root, settled_root = root_of(replica), None
     if scrubbed is not None and scrubbed.root == replica.checksum:
         root, settled_root = scrubbed.root, scrubbed.settled_root  # a tree of 0, too
-    return (
-        replica.container_id,
-        datanode_id(replica.datanode),
-        replica.index,
-        replica.state,
-        replica.origin,
-        replica.sequence_id if replica.sequence_id >= 0 else None,
-        max(replica.key_count, 0),
-        max(replica.used_bytes, 0),
-        replica.key_count == 0 and replica.used_bytes == 0,
-        None if root is None else ALGORITHM,
-        root,
-        settled_root,
-        None,
-        None,
-        None,
-        "" if scrubbed is None else scrubbed.volume_id,
-        None if scrubbed is None else min(scrubbed.read_at_ms, instant.as_of_ms) or None,
-        0 if scrubbed is None else scrubbed.damage_count,
-        False,
-        False,
-        False,
-        None,
-        instant.as_of_ms,
-    )
+    row = {
+        "container_id": replica.container_id,
+        "datanode_id": datanode_id(replica.datanode),
+        "replica_index": replica.index,
+        "state": replica.state,
+        "origin_datanode_id": replica.origin,
+        "bcsid": replica.sequence_id if replica.sequence_id >= 0 else None,
+        "block_count": max(replica.key_count, 0),
+        "used_bytes": max(replica.used_bytes, 0),
+        "is_empty": replica.key_count == 0 and replica.used_bytes == 0,
+        "tree_algorithm": None if root is None else ALGORITHM,
+        "root": root,
+        "settled_root": settled_root,
+        "volume_id": "",
+        "finding_count": 0,
+        "is_contradictory": False,
+        "is_barred": False,
+        "is_hopeful": False,
+        "reported_at_ms": instant.as_of_ms,
+    }
+    if scrubbed is not None:
+        row["volume_id"] = scrubbed.volume_id
+        row["data_scan_at_ms"] = min(scrubbed.read_at_ms, instant.as_of_ms) or None
+        row["finding_count"] = scrubbed.damage_count
+    return row
 
 
 def root_of(replica: Any) -> int | None:
@@ -143,36 +143,41 @@ def node_row(datanode: str, node: Any, usage: Any, instant: Instant) -> Row:
     if health is None or op_state is None:
         raise Strange(f"datanode {datanode} in states {list(node.states)}, {list(node.op_states)}")
     is_heard = health in ("HEALTHY", "HEALTHY_READONLY")
-    return (
-        datanode,
-        node.datanode.host_name or node.datanode.ip_address,
-        node.datanode.network_location,
-        "",
-        health,
-        op_state,
-        node.datanode.op_state_expiry_s * 1000 or None,
-        instant.as_of_ms if is_heard else 0,
-        instant.has_reported,
-        0 if usage is None else max(usage.capacity, 0),
-        0 if usage is None else max(usage.remaining, 0),
-        0,
-        0,
-        0,
-        0,
-    )
+    return {
+        **_place(node.datanode),
+        "health": health,
+        "op_state": op_state,
+        "op_expiry_ms": node.datanode.op_state_expiry_s * 1000 or None,
+        "last_heartbeat_at_ms": instant.as_of_ms if is_heard else 0,
+        "has_reported": instant.has_reported,
+        "capacity_bytes": 0 if usage is None else max(usage.capacity, 0),
+        "available_bytes": 0 if usage is None else max(usage.remaining, 0),
+        "datanode_id": datanode,
+    }
 
 
 def removed_node_row(datanode: Any) -> Row:
     """Return the row of a node that the SCM names as a replica's holder and lists no more."""
-    return (
-        datanode_id(datanode),
-        datanode.host_name or datanode.ip_address,
-        datanode.network_location,
-        "",
-        "DEAD",
-        "DECOMMISSIONED",
-        None,
-        0,
-        False,
-        *(0,) * 6,
-    )
+    return {
+        **_place(datanode),
+        "health": "DEAD",
+        "op_state": "DECOMMISSIONED",
+        "last_heartbeat_at_ms": 0,
+        "has_reported": False,
+        "capacity_bytes": 0,
+        "available_bytes": 0,
+    }
+
+
+def _place(datanode: Any) -> dict[str, Any]:
+    """Return where a node is; how much waits there an SCM does not tell."""
+    return {
+        "datanode_id": datanode_id(datanode),
+        "address": datanode.host_name or datanode.ip_address,
+        "rack": datanode.network_location,
+        "version": "",
+        **dict.fromkeys(_QUEUES, 0),
+    }
+
+
+_QUEUES: Final = tuple(c.name for c in NODES if c.name.startswith("queued_"))

@@ -4,18 +4,20 @@ The files are those of `agent.rpc.wire.snapshot_file`.
 """
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
-from agent.rpc.wire.snapshot_file import signed, writing
+from agent.rpc.wire.snapshot_file import Row, signed, writing
 from agent.rpc.wire.snapshot_store import publish
 from health.rules import Rules
+from health.tables.snapshot import TABLES
 from scm.cluster.loads import RECONSTRUCT_TYPE
 from scm.edge.views import NodeView, block_count, used_bytes
 from scm.replication.judging.health_states import NOT_KNOWN, States
-from scm.state.facts import Container, ContainerState, Health, Kind, Pending, Replica
+from scm.state.facts import Container, ContainerState, Health, Kind, Node, Pending, Replica
 
 OWN_RULES: Final = (
     "maintenance_min",
@@ -117,7 +119,7 @@ def _free_id(world: World, directory: Path) -> str:
     return candidate
 
 
-def _container_rows(world: World) -> Iterator[tuple[Any, ...]]:
+def _container_rows(world: World) -> Iterator[Row]:
     healthy = {view.node.datanode_id for view in world.nodes if view.health is Health.HEALTHY}
     replicas: dict[int, list[Replica]] = {}
     for replica in world.replicas:
@@ -125,86 +127,81 @@ def _container_rows(world: World) -> Iterator[tuple[Any, ...]]:
     for container in world.containers:
         mine = replicas.get(container.container_id, [])
         is_alive = container.state is ContainerState.OPEN and healthy.issuperset(container.pipeline)
-        yield (
-            container.container_id,
-            "EC" if container.scheme else "RATIS",
-            container.replication_factor,
-            container.data_count if container.scheme else None,
-            container.replication_factor - container.data_count if container.scheme else None,
-            container.state,
-            container.sequence_id,
-            world.acknowledged.get(container.container_id),
-            block_count(container, mine),
-            used_bytes(container, mine),
-            container.state_since_ms,
-            is_alive,
-            container.container_id in world.suppressed,
-            container.container_id in world.owing,
-            world.states.of(container.container_id),
-        )
+        row = {
+            **_OF_CONTAINER(container),
+            "replication_type": "EC" if container.scheme else "RATIS",
+            "acknowledged_bcsid": world.acknowledged.get(container.container_id),
+            "key_count": block_count(container, mine),
+            "used_bytes": used_bytes(container, mine),
+            "pipeline_alive": is_alive,
+            "suppressed": container.container_id in world.suppressed,
+            "owes_deletes": container.container_id in world.owing,
+            "health_state": world.states.of(container.container_id),
+        }
+        if container.scheme:
+            row["ec_data"] = container.data_count
+            row["ec_parity"] = container.replication_factor - container.data_count
+        yield row
 
 
-def _replica_row(world: World, replica: Replica) -> tuple[Any, ...]:
-    tree = replica.tree
+def _replica_row(world: World, replica: Replica) -> Row:
     key = (replica.container_id, replica.datanode_id)
-    return (
-        replica.container_id,
-        replica.datanode_id,
-        replica.replica_index,
-        replica.state,
-        replica.origin_datanode_id,
-        replica.bcsid,
-        replica.block_count,
-        replica.bytes_used,
-        replica.is_empty,
-        None if tree is None else tree.algorithm,
-        None if tree is None else signed(tree.root),
-        None,
-        None if tree is None else signed(tree.tombstones_checksum),
-        None if tree is None else tree.tombstone_count,
-        None if tree is None else signed(tree.generation),
-        replica.volume_id,
-        replica.data_scan_at_ms or None,
-        replica.finding_count,
-        replica.is_contradictory,
-        key in world.barred or replica.datanode_id in world.barred_nodes,
-        key in world.hopeful,
-        replica.load_error or None,
-        replica.reported_at_ms,
-    )
+    row = _OF_REPLICA(replica)
+    row["used_bytes"] = replica.bytes_used
+    row["is_barred"] = key in world.barred or replica.datanode_id in world.barred_nodes
+    row["is_hopeful"] = key in world.hopeful
+    row["data_scan_at_ms"] = replica.data_scan_at_ms or None
+    row["load_error"] = replica.load_error or None
+    tree = replica.tree
+    if tree is not None:
+        row["tree_algorithm"] = tree.algorithm
+        row["root"] = signed(tree.root)
+        row["tombstones_checksum"] = signed(tree.tombstones_checksum)
+        row["tombstone_count"] = tree.tombstone_count
+        row["tree_generation"] = signed(tree.generation)
+    return row
 
 
-def _node_row(view: NodeView) -> tuple[Any, ...]:
+def _node_row(view: NodeView) -> Row:
     node, live = view.node, view.live
     queues = {} if live is None else dict(live.queues)
-    return (
-        node.datanode_id,
-        node.address,
-        node.rack,
-        node.version,
-        view.health,
-        node.op_state,
-        node.op_expiry_ms or None,
-        view.heartbeat_at_ms,
-        view.has_reported,
-        0 if live is None else live.capacity_bytes,
-        0 if live is None else live.available_bytes,
-        queues.get(Kind.REPLICATE, 0),
-        queues.get(RECONSTRUCT_TYPE, 0),
-        queues.get(Kind.DELETE, 0),
-        queues.get(Kind.RECONCILE, 0),
-    )
+    return {
+        **_OF_NODE(node),
+        "health": view.health,
+        "op_expiry_ms": node.op_expiry_ms or None,
+        "last_heartbeat_at_ms": view.heartbeat_at_ms,
+        "has_reported": view.has_reported,
+        "capacity_bytes": 0 if live is None else live.capacity_bytes,
+        "available_bytes": 0 if live is None else live.available_bytes,
+        "queued_replicate": queues.get(Kind.REPLICATE, 0),
+        "queued_reconstruct": queues.get(RECONSTRUCT_TYPE, 0),
+        "queued_delete": queues.get(Kind.DELETE, 0),
+        "queued_reconcile": queues.get(Kind.RECONCILE, 0),
+    }
 
 
-def _pending_row(op: PendingOp) -> tuple[Any, ...]:
-    return (
-        op.command.container_id,
-        op.word,
-        op.datanode_id,
-        op.replica_index,
-        op.command.deadline_ms,
-        op.command.command_id,
-    )
+def _pending_row(op: PendingOp) -> Row:
+    return {
+        "container_id": op.command.container_id,
+        "op": op.word,
+        "datanode_id": op.datanode_id,
+        "replica_index": op.replica_index,
+        "deadline_ms": op.command.deadline_ms,
+        "command_id": op.command.command_id,
+    }
+
+
+def _taken_from(noun: type, table: str) -> Callable[[Any], dict[str, Any]]:
+    """Return what takes the columns of a table from a value that has fields of their names."""
+    of_noun = {field.name for field in fields(noun)}
+    names = tuple(column.name for column in TABLES[table] if column.name in of_noun)
+    values_of = attrgetter(*names)
+    return lambda value: dict(zip(names, values_of(value), strict=True))
+
+
+_OF_CONTAINER: Final = _taken_from(Container, "containers")
+_OF_REPLICA: Final = _taken_from(Replica, "replicas")
+_OF_NODE: Final = _taken_from(Node, "nodes")
 
 
 def _finished(directory: Path) -> list[Path]:

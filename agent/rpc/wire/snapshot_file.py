@@ -13,7 +13,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -32,6 +32,7 @@ ROWS_PER_GROUP: Final = 100_000  # rows in memory as Python values at once
 ROWS_PER_PART: Final = 2_000_000  # one Spark task's worth
 
 
+SNAPSHOT_ID: Final = "snapshot_id"  # the column that is the same in all rows
 KINDS: Final = {
     "string": pa.string(),
     "long": pa.int64(),
@@ -46,8 +47,9 @@ SCHEMAS: Final[dict[str, Any]] = {
 """The contract with the Spark job."""
 
 
-Row = tuple[Any, ...]
-"""Values of one row in the order of its schema, without the snapshot's id."""
+Row = Mapping[str, Any]
+"""Values of one row by the names of its columns, without the snapshot's id. A column that may be
+null may be left out."""
 
 
 def signed(number: int) -> int:
@@ -106,7 +108,10 @@ class SnapshotFiles:
         return {name: table.count for name, table in self._tables.items()}
 
     def add(self, table: str, rows: Iterable[Row]) -> None:
-        """Add rows to a table. Raises OSError, and pyarrow.ArrowInvalid for a value of no column.
+        """Add rows to a table.
+
+        Raises OSError, pyarrow.ArrowInvalid for a value that its column cannot hold, KeyError for
+        one that is missing, and ValueError for one that no column is for.
 
         They are kept in memory until they are worth a group of the file.
         """
@@ -180,16 +185,23 @@ class _Table:
             self._in_part = 0
         group, self._kept = self._kept, []
         if group:
-            columns = [[self._snapshot_id] * len(group), *map(list, zip(*group, strict=True))]
-            arrays = [
-                pa.array(column, type=field.type)
-                for column, field in zip(columns, self._schema, strict=True)
-            ]
+            strange = set().union(*(row.keys() for row in group)).difference(self._schema.names)
+            if strange:
+                raise ValueError(f"{self._directory.name} has no {', '.join(sorted(strange))}")
+            arrays = [self._array(field, group) for field in self._schema]
             self._part.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
             self.count += len(group)
             self._in_part += len(group)
         if self._in_part >= ROWS_PER_PART:
             self._end_part()
+
+    def _array(self, field: Any, group: Sequence[Row]) -> Any:
+        name: str = field.name
+        if name == SNAPSHOT_ID:
+            return pa.array([self._snapshot_id] * len(group), type=field.type)
+        if field.nullable:
+            return pa.array([row.get(name) for row in group], type=field.type)
+        return pa.array([row[name] for row in group], type=field.type)
 
     def _end_part(self) -> None:
         if self._part is not None:

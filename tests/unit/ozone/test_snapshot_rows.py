@@ -33,9 +33,12 @@ def replica(**fields: object) -> Any:
     return made
 
 
-def named(table: str, row: tuple[object, ...]) -> dict[str, object]:
-    """Return a row by the names of its columns."""
-    return dict(zip(SCHEMAS[table].names[1:], row, strict=True))
+def named(table: str, row: dict[str, object]) -> dict[str, object]:
+    """Return a row with all columns of its table, of which it lacks only those that may be null."""
+    schema = SCHEMAS[table]
+    needed = {field.name for field in schema if not field.nullable} - {"snapshot_id"}
+    assert needed <= row.keys() <= set(schema.names)
+    return dict.fromkeys(schema.names[1:]) | row
 
 
 def row_of(made: Any, pipelines: frozenset[str] = frozenset()) -> dict[str, object]:

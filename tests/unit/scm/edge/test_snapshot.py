@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +14,10 @@ from agent.rpc.wire import snapshot_file
 from agent.rpc.wire.snapshot_file import SCHEMAS, signed
 from merkle.replica import ReplicaState
 from scm.edge.snapshot import Exported, World, export
+from scm.replication.judging.health_states import States
+from scm.state.facts import Container, ContainerState
 from scm.state.options import ScmOptions
+from scm.state.settled import Settled
 from spark_verify.rows import TABLES, schema_of
 from tests.support.control.scm_world import ScmWorld, replica
 
@@ -198,6 +202,56 @@ class TestExport:
             export(state, world.path / "snapshots", keep_count=1)
 
         assert [] == list((world.path / "snapshots").glob("[0-9]*"))
+
+    def test_every_column_comes_from_somewhere(self, world: ScmWorld) -> None:
+        """
+        A column that may be null is null only where there is nothing: none is forgotten.
+        """
+        full = replace(
+            replica("dn1", container_id=7),
+            data_scan_at_ms=5,
+            load_error="gone",
+            is_contradictory=True,
+            origin_datanode_id="dn2",
+        )
+        coded = Container(7, ContainerState.CLOSED, 5, 3, 4, (), scheme="rs-3-2-1024k")
+        judged = Settled()
+        judged.add(7)
+        state = World(
+            1, 1, "c", [], [coded], [full], [], states=States({}, judged), acknowledged={7: 2}
+        )
+
+        exported = export(state, world.path / "snapshots", keep_count=1)
+
+        (row,), (container,) = rows(exported, "replicas"), rows(exported, "containers")
+        assert ["settled_root"] == [name for name, value in row.items() if value is None]
+        assert [] == [name for name, value in container.items() if value is None]
+        assert (5, "gone", True, "dn2", "dn1") == tuple(
+            row[name]
+            for name in (
+                "data_scan_at_ms",
+                "load_error",
+                "is_contradictory",
+                "origin_datanode_id",
+                "datanode_id",
+            )
+        )
+        assert (3, 2, 2) == tuple(
+            container[name] for name in ("ec_data", "ec_parity", "acknowledged_bcsid")
+        )
+
+    def test_a_value_without_a_column_is_refused(self, tmp_path: Path) -> None:
+        """
+        A name that is spelled in another way is an error, not a null.
+        """
+        row = {"container_id": 1, "op": "ADD", "datanode_id": "dn1", "replica_index": 0}
+
+        with snapshot_file.writing(tmp_path / "one", "one") as files:
+            files.add("pending_ops", [row | {"deadline": 3, "deadline_ms": 3, "command_id": 1}])
+            with pytest.raises(ValueError, match=r"pending_ops has no deadline$"):
+                files.finish(as_of_ms=1, term=1, cluster_id="c", rules={})
+
+        assert [] == list(tmp_path.iterdir())
 
     @staticmethod
     def empty(world: ScmWorld) -> World:
