@@ -34,7 +34,8 @@ from agent.rpc.calls.scm import ScmClient
 from agent.rpc.security.caller import Role, check_own, identity_of
 from agent.rpc.security.tls import Material, Security, TlsFiles, secured
 from agent.rpc.v1 import scm_pb2
-from agent.runtime import memory
+from agent.runtime import exits, memory
+from agent.runtime.exits import Exit
 from agent.runtime.stopping import StopRequest
 from agent.runtime.supervisor import Supervisor
 from agent.store.volumes.identity import remembered
@@ -43,8 +44,6 @@ from merkle.witness import witness_is_native
 
 RETRY_S: Final = 1.0
 DECOMMISSIONED: Final = "DECOMMISSIONED"
-USAGE: Final = 64  # as of every program of ours: 2 says that there is something to do
-TYPERS_USAGE: Final = 2
 HELP: Final = {"help_option_names": ["-h", "--help"]}
 SWITCH_S: Final = 0.0005  # a read waits so long for each thread of a storm, not Python's 5 ms
 
@@ -156,13 +155,13 @@ def run(config_path: Path) -> int:
         scms = [ScmClient(address, security=security) for address in config.node.scm]
         who = who_am_i(config, scms, stop, node_of(security))
         if who is None:
-            return 0
+            return Exit.OK
         who = replace(who, version=version("suture"), boot_id=random.getrandbits(63))
         host = Host(config, who, scms, supervisor, security=security)
     except SutureError as error:
         hint = f" ({error.hint})" if error.hint else ""
         typer.echo(printable(f"suture-agent: {error}{hint}"), err=True)
-        return 1
+        return Exit.FAILED
     return serve(host, supervisor, stop, who, config_path)
 
 
@@ -199,7 +198,7 @@ def serve(
     finally:
         unfinished = host.stop()
     log.info("agent_stopped", unfinished=unfinished)
-    return 1 if unfinished else 0
+    return Exit.FAILED if unfinished else Exit.OK
 
 
 @app.command(context_settings=HELP, help="Run Suture's agent on this storage host.")
@@ -220,7 +219,7 @@ def command(
             typer.echo(load(config).model_dump_json(indent=2))
         except SutureError as error:
             typer.echo(printable(f"suture-agent: {error}"), err=True)
-            raise typer.Exit(1) from error
+            raise typer.Exit(Exit.FAILED) from error
         return
     raise typer.Exit(run(config))
 
@@ -230,7 +229,7 @@ def main() -> None:
     try:
         app()
     except SystemExit as end:
-        sys.exit(USAGE if end.code == TYPERS_USAGE else end.code)
+        sys.exit(exits.told(end.code))
 
 
 if __name__ == "__main__":

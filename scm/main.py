@@ -30,7 +30,9 @@ from agent.observe.printable import printable
 from agent.rpc.security.caller import Role, check_own
 from agent.rpc.security.tls import Material, Security, secured
 from agent.rpc.wire.addresses import check_address
+from agent.runtime import exits
 from agent.runtime.callthreads import CallThreads
+from agent.runtime.exits import Exit
 from agent.runtime.loop import Loop, LoopSet, Pulse
 from agent.runtime.stopping import StopRequest
 from scm.edge.control import ControlPlane
@@ -47,8 +49,6 @@ TICK_QUIET_S_MIN: Final = 30.0  # without a tick: then time stands still
 TICKS_MISSED_MAX: Final = 10
 NOTICE: Final = "single node, not highly available: while it is down, nothing is ordered"
 
-USAGE: Final = 64  # as of every program of ours: 2 says that there is something to do
-TYPERS_USAGE: Final = 2
 HELP: Final = {"help_option_names": ["-h", "--help"]}
 _log = structlog.get_logger("suture.scm")
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -286,12 +286,12 @@ def run(
     """Start the control plane and serve until SIGTERM or SIGINT."""
     if explain:
         typer.echo(scm_options.explain())
-        raise typer.Exit(0)
+        raise typer.Exit(Exit.OK)
+    if data is None:
+        raise typer.BadParameter("--data is needed: where to keep the state")
+    if log_level not in logs.LEVELS:
+        raise typer.BadParameter(f"--log-level {log_level}: {', '.join(logs.LEVELS)}")
     try:
-        if data is None:
-            raise Refused(Code.INVALID_CONFIG, "--data is needed: where to keep the state")
-        if log_level not in logs.LEVELS:
-            raise Refused(Code.INVALID_CONFIG, f"--log-level {log_level}: {', '.join(logs.LEVELS)}")
         logs.configure(log_level)
         logs.take_over()
         options = scm_options.load(config, _settings(setting or []))
@@ -301,7 +301,7 @@ def run(
     except SutureError as error:
         hint = f" ({error.hint})" if error.hint else ""
         typer.echo(printable(f"suture-scm: {error}{hint}"), err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(Exit.FAILED) from error
     raise typer.Exit(code)
 
 
@@ -310,7 +310,7 @@ def main() -> None:
     try:
         app()
     except SystemExit as end:
-        sys.exit(USAGE if end.code == TYPERS_USAGE else end.code)
+        sys.exit(exits.told(end.code))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@
     suture-verify SNAPSHOT --out DIR --master spark://host:7077
     spark-submit --py-files suture.whl spark_verify/job.py SNAPSHOT --out DIR
 
-Exit codes: 0 clean, 2 work to do, 3 data at risk, 1 error (nothing was written).
+Exit codes: 0 clean, 2 work to do, 4 data at risk, 1 failed (nothing was written), 64 wrong command
+line, 130 stopped by Ctrl-C.
 A finished result is returned again, without work, to the same question only: the same snapshot,
 nodes, rules and version. Under the run id of another question nothing is done (exit code 1).
 """
@@ -21,6 +22,7 @@ from typing import Annotated, Final
 import typer
 
 from spark_verify.errors import failures, told
+from spark_verify.exits import Exit
 from spark_verify.options import Chosen
 from spark_verify.pipeline import Progress, Request, Result, verify
 from spark_verify.places import Place
@@ -30,7 +32,7 @@ from spark_verify.report.views import ENGINES, views
 from spark_verify.retention import Keep, retain
 from spark_verify.snapshot.manifest import read_manifest
 
-ERROR: Final = 1
+PARSERS_USAGE: Final = 2  # what typer exits with when a command line is wrong
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -87,7 +89,7 @@ def verify_command(
 ) -> None:
     """Compare all replicas' checksums cluster-wide and say what to reconcile.
 
-    Exit codes: 0 clean, 2 work to do, 3 data at risk, 1 error.
+    Exit codes: 0 clean, 2 work to do, 4 data at risk, 1 failed, 64 wrong command line.
     """
     started_s = time.monotonic()
 
@@ -105,7 +107,7 @@ def verify_command(
         chosen = Chosen.of(flags, options)
         if explain:
             _say_options(chosen, read_manifest(snapshot).rules, as_json=as_json)
-            raise _Done(0)
+            raise _Done(Exit.OK)
         request = Request(
             snapshot,
             out,
@@ -120,11 +122,11 @@ def verify_command(
         result = verify(request, progress)
     except failures() as error:
         _say_error(error, as_json=as_json)
-        raise _Done(ERROR) from error
+        raise _Done(Exit.FAILED) from error
     _say_result(result, as_json=as_json)
     _remove_old(out, Keep(keep, keep_days), progress)
     _say_done(result, progress)
-    raise _Done(result.summary["exit_code"])
+    raise _Done(Exit(result.summary["exit_code"]))
 
 
 tools = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -156,7 +158,7 @@ def generate_command(
     )
     if directory.exists():
         _tell(f"suture-verify: {directory} exists already", err=True)
-        raise _Done(ERROR)
+        raise _Done(Exit.FAILED)
     spark = open_session(replica_count=4 * containers, master=master)
     typer.echo(json.dumps({"path": str(directory)} | generate(spark, shape, directory)))
 
@@ -176,9 +178,9 @@ def score_command(
         found = score(open_session(replica_count=replicas, master=master), snapshot, run)
     except failures() as error:
         _say_error(error, as_json=False)
-        raise _Done(ERROR) from error
+        raise _Done(Exit.FAILED) from error
     typer.echo(json.dumps(found, indent=2))
-    raise _Done(2 if found["wrong"] else 0)
+    raise _Done(Exit.TO_DO if found["wrong"] else Exit.OK)
 
 
 @tools.command("views")
@@ -191,7 +193,7 @@ def views_command(
     """Print SQL that makes a view of each table, with the rows of all whole runs."""
     if engine not in ENGINES:
         _tell(f"suture-verify: {engine} is none of {', '.join(ENGINES)}", err=True)
-        raise _Done(ERROR)
+        raise _Done(Exit.USAGE)
     for statement in views(Place.of(out), engine):
         typer.echo(statement)
 
@@ -199,7 +201,7 @@ def views_command(
 class _Done(Exception):
     """Carries the exit code past typer, whose own 2 means a usage error."""
 
-    def __init__(self, code: int) -> None:
+    def __init__(self, code: Exit) -> None:
         super().__init__(code)
         self.code = code
 
@@ -265,13 +267,13 @@ def _tell(text: str, *, err: bool = False) -> None:
 
 
 def main() -> None:
-    """Run the command; exit with 1, not typer's 2, on a usage error."""
+    """Run the command; exit with 64, not typer's 2, on a usage error."""
     try:
         (tools if sys.argv[1:2] and sys.argv[1] in TOOLS else app)()
     except _Done as done:
         sys.exit(done.code)
     except SystemExit as end:
-        sys.exit(ERROR if end.code else 0)
+        sys.exit(Exit.USAGE if end.code == PARSERS_USAGE else end.code)
 
 
 if __name__ == "__main__":  # how spark-submit starts it

@@ -135,7 +135,7 @@ _RUNS: Final = _table(
     term long the control plane's term
     is_partial boolean whether only containers on some datanodes were verified
     changed_nodes string* those datanodes
-    exit_code int 0 clean, 2 work to do, 3 data at risk
+    exit_code int 0 clean, 2 work to do, 4 data at risk (3 in runs from before it was 4)
     containers long containers that were verified
     replicas long replicas of the snapshot
     flagged long containers with any flag

@@ -10,8 +10,8 @@ from typing import Final
 
 from agent.cli.quick import plain
 from agent.cli.terminal.connection import is_secured
-from agent.cli.terminal.exits import Exit
 from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.runtime.exits import Exit
 
 PLAINTEXT_HINT: Final = (
     "is it running? --scm says where the SCM is; suture status asks all nodes; a server with "
@@ -46,7 +46,7 @@ def run(arguments: Sequence[str], *, imported: Callable[[], object] = lambda: No
         fail(error, as_json=as_json)
         return Exit.UNAVAILABLE if isinstance(error, Unavailable) else Exit.FAILED
     except KeyboardInterrupt:
-        return 130  # as a shell reports a SIGINT
+        return Exit.INTERRUPTED
     except (BrokenPipeError, SystemExit):  # typer and rich exit so when the reader has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader has gone; the rest is for nobody
         return Exit.OK

@@ -131,7 +131,7 @@ def call(app: typer.Typer, arguments: Sequence[str]) -> int:
         show_usage(error, as_json=as_json)
         return Exit.USAGE
     except typer.Abort:
-        return 130  # as a shell reports a SIGINT
+        return Exit.INTERRUPTED
     return result if isinstance(result, int) else Exit.OK
 
 

@@ -21,6 +21,7 @@ import structlog
 
 from agent.errors import SutureError
 from agent.rpc.wire.plan_file import SCAN, Run, read_plan
+from agent.runtime.exits import Exit
 from agent.runtime.loop import Pulse, Step, Throttled
 from scm.edge import wire
 from scm.edge.control import ControlPlane
@@ -30,7 +31,7 @@ POLL_S: Final = 1.0
 TOLD_MAX: Final = 500  # characters of what a program said
 LINES_TOLD: Final = 5
 PAUSE_S_MIN: Final = 30.0  # between two runs: a node that comes and goes does not keep Spark busy
-DONE_CODES: Final = frozenset({0, 2, 3})  # clean, work to do, data at risk
+DONE_CODES: Final = frozenset({Exit.OK, Exit.TO_DO, Exit.DATA_AT_RISK})
 ROWS_PER_CALL: Final = 5_000
 
 _log = structlog.get_logger("suture.scm")

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import jinja2
 
+from spark_verify.exits import Exit
 from spark_verify.report.blame import chance_text
 from spark_verify.report.summary import scope
 from spark_verify.results import RESULTS
@@ -48,9 +49,13 @@ KEYS_ASKED_MAX: Final = 20
 
 QUIET: Final = "#7b8ea3"
 VERDICTS: Final = {
-    0: ("clean", "clean", "Every comparable replica agrees; nothing to do."),
-    2: ("work", "work to do", "Replicas need work; a good copy of everything exists."),
-    3: ("risk", "data at risk", "Some containers have no healthy replica. Look at these first."),
+    Exit.OK: ("clean", "clean", "Every comparable replica agrees; nothing to do."),
+    Exit.TO_DO: ("work", "work to do", "Replicas need work; a good copy of everything exists."),
+    Exit.DATA_AT_RISK: (
+        "risk",
+        "data at risk",
+        "Some containers have no healthy replica. Look at these first.",
+    ),
 }
 HEAT_ROWS_MAX: Final = 24
 LEAVING_ROWS_MAX: Final = 20

@@ -18,16 +18,13 @@ from health.words import (
     flag_names,
     states_counted,
 )
+from spark_verify.exits import Exit
 from spark_verify.report.blame import suspects
 from spark_verify.tasks.tallies import Tallies
 from spark_verify.tasks.volumes import AGE_DAYS
 
 LEAVING_MAX: Final = 500
 """Leaving nodes that are shown."""
-
-CLEAN: Final = 0
-WORK_TO_DO: Final = 2
-DATA_AT_RISK: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,10 +209,10 @@ def exit_code(summary: dict[str, Any]) -> int:
     """Return the process exit code that the numbers ask for. A missing scan is no work for anyone:
     the scanners come by on their own."""
     if summary["flags"]["DATA_AT_RISK"]:
-        return DATA_AT_RISK
+        return Exit.DATA_AT_RISK
     planned = sum(p["rows"] for action, p in summary["plan"].items() if action != "scan")
     todo = planned or summary["flagged"] or summary["unknown_containers"]
-    return WORK_TO_DO if todo else CLEAN
+    return Exit.TO_DO if todo else Exit.OK
 
 
 def scope(summary: dict[str, Any]) -> str:

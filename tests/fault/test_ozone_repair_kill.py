@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from agent.cli.terminal.exits import Exit
+from agent.runtime.exits import Exit
 from ozone.wire.datanode_messages import Command
 from tests.support.faults.nursery import Child
 from tests.support.ozone import ozone_victim as victim

@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_verify.exits import Exit
 from spark_verify.pipeline import Request, verify
 from spark_verify.snapshot import reading as snapshot
 from spark_verify.synthetic.generate import Shape, generate
@@ -37,7 +38,7 @@ def test_every_seeded_fault_is_found_and_nothing_else(
     assert found["wrong"] == []
     assert found["right"] == found["seeded"] > 200
     assert len(found["faults"]) == 13
-    assert result.summary["exit_code"] == 3
+    assert result.summary["exit_code"] == Exit.DATA_AT_RISK
     # The volume that damages what it holds is ranked before its node and its rack.
     first = result.summary["blame"][0]
     assert (first["attribute"], first["value"]) == ("volume", "dn-00040 v2")

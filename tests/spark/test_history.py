@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_verify.errors import RunConflict, SnapshotRefused
+from spark_verify.exits import Exit
 from spark_verify.pipeline import Request, Result, verify
 from tests.support.verification.snapshots import AS_OF_MS, SnapshotRows, container, gather
 
@@ -82,7 +83,7 @@ class TestPartial:
 
         full = verify(replace(request, changed_nodes=()))
 
-        assert full.summary["exit_code"] == 3
+        assert full.summary["exit_code"] == Exit.DATA_AT_RISK
         assert not full.summary["is_partial"]
         assert verify(request) == result
         assert verify(replace(request, changed_nodes=())) == full

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from agent.rpc.wire.plan_file import Run, read_plan
 from spark_verify.errors import RunConflict
+from spark_verify.exits import Exit
 from spark_verify.pipeline import Request, Result, verify
 from spark_verify.tasks.session import QUICK_START
 from spark_verify.tasks.verdict_rows import PLAN_LIFE_MS
@@ -156,7 +157,7 @@ class TestResult:
 
         result = verify(Request(str(gather(parts).write(tmp_path / "snapshot")), tmp_path / "out"))
 
-        assert result.summary["exit_code"] == 3
+        assert result.summary["exit_code"] == Exit.DATA_AT_RISK
         assert result.summary["samples"]["flags"]["DATA_AT_RISK"] == [7, 8]
 
     def test_an_empty_cluster_is_clean(self, tmp_path: Path) -> None:

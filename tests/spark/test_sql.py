@@ -11,6 +11,7 @@ import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_verify.exits import Exit
 from spark_verify.pipeline import Request, verify
 from spark_verify.places import Place
 from spark_verify.report.views import ENGINES, views
@@ -22,7 +23,7 @@ MANUAL = Path(__file__).parents[2] / "docs" / "SPARK.md"
 QUERIES = re.findall(r"```sql\n(.+?);\n```", MANUAL.read_text(encoding="utf-8"), re.DOTALL)
 
 EXPECTED: list[list[tuple[Any, ...]]] = [
-    [("2026", 4, 3, 3), ("2027", 4, 4, 3)],
+    [("2026", 4, 3, Exit.DATA_AT_RISK), ("2027", 4, 4, Exit.DATA_AT_RISK)],
     [("2026", 1, 1), ("2027", 2, 1)],
     [(3,)],
     [("dn-1-2", "v0", 2)],
@@ -119,6 +120,6 @@ def test_the_command_prints_the_views(results: Path) -> None:
     refused = subprocess.run([*command, "excel"], capture_output=True, text=True, check=False)
 
     assert views(Place.of(results), "spark") == printed.stdout.splitlines()
-    assert 1 == refused.returncode
+    assert Exit.USAGE == refused.returncode
     assert "excel is none of duckdb, spark" in refused.stderr
     assert {"duckdb", "spark"} == set(ENGINES)

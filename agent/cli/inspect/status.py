@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final
 
 from agent.cli.terminal.connection import security
 from agent.cli.terminal.declarations import JSON, SCM, SCM_DEFAULT, Option
-from agent.cli.terminal.exits import Exit
 from agent.errors import SutureError
 from agent.observe.answer import (
     Headline,
@@ -25,6 +24,7 @@ from agent.observe.answer import (
 from agent.rpc.calls.channel import Method, call, open_channel, retried
 from agent.rpc.security.tls import Security
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc, scm_pb2
+from agent.runtime.exits import Exit
 
 ASKED_AT_ONCE: Final = 16
 TIMEOUT_S: Final = 15.0

@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agent.cli.terminal.exits import Exit as Exit
 from agent.errors import SutureError, size_text
 from agent.observe.printable import printable
+from agent.runtime.exits import Exit as Exit
 
 if TYPE_CHECKING:
     from rich.progress import Progress

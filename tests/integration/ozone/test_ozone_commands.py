@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli.main import run
-from agent.cli.terminal.exits import Exit
+from agent.runtime.exits import Exit
 from tests.support.ozone.ozone_volumes import golden
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent.cli.terminal.exits import Exit
+from agent.runtime.exits import Exit
 from ozone.wire.datanode_messages import Command
 from tests.support.faults.changes_seen import changes
 from tests.support.ozone.ozone_datanode import FIRST, OzoneDatanode, Served, golden_peers

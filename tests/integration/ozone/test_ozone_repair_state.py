@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.terminal.exits import Exit
+from agent.runtime.exits import Exit
 from tests.support.ozone.ozone_datanode import OzoneDatanode
 from tests.support.ozone.ozone_repairs import DamagedVolume, damaged_volume, peers_of
 from tests.support.ozone.ozone_volumes import golden

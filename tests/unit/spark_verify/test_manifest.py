@@ -76,18 +76,22 @@ class TestManifest:
 
 
 class TestExit:
-    """Errors end with 1; 2 and 3 are results."""
+    """Errors end with 1 or 64; 2 and 4 are results."""
 
-    @pytest.mark.parametrize("arguments", [[], ["--nonsense"], ["nowhere", "--out", "out"]])
+    @pytest.mark.parametrize(
+        ("arguments", "code"),
+        [([], 64), (["--nonsense"], 64), (["nowhere", "--out", "out"], 1)],
+    )
     def test_an_error_is_never_taken_for_work_to_do(
         self,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
         arguments: list[str],
+        code: int,
     ) -> None:
         """
-        Usage errors and refused snapshots alike exit with 1 and say why on stderr.
+        Usage errors and refused snapshots have codes of their own, and say why on stderr.
         """
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr("sys.argv", ["suture-verify", *arguments])
@@ -95,7 +99,7 @@ class TestExit:
         with pytest.raises(SystemExit) as raised:
             job.main()
 
-        assert raised.value.code == 1
+        assert raised.value.code == code
         assert capsys.readouterr().err != ""
 
     def test_json_carries_the_error_too(

@@ -11,8 +11,8 @@ from typer.main import get_command
 from agent.cli.main import run
 from agent.cli.program import program
 from agent.cli.terminal.durations import METAVAR, seconds
-from agent.cli.terminal.exits import Exit
 from agent.cli.terminal.tasks import OTHERS, TASKS, sections
+from agent.runtime.exits import Exit
 
 COLUMNS: Final = 80
 NAMES_A_DATANODE: Final = {"datanode", "target", "trust"}
