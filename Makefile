@@ -13,6 +13,7 @@ SHELL := /bin/bash
 
 BIN := .venv/bin
 WITH_PROMTOOL := tools="$$(tools/bootstrap.sh promtool)" && PATH="$$PATH$${tools:+:$$tools}"
+WITH_BUF := tools="$$(tools/bootstrap.sh buf)" && PATH="$$PATH$${tools:+:$$tools}"
 WITH_JAVA := home="$$(tools/bootstrap.sh java)" && JAVA_HOME="$$home"
 
 # Where it is set, as images for containers like to, each of the hundreds of processes that the tests
@@ -26,17 +27,18 @@ demo: python ## Damage a small cluster's disks and watch it heal itself (DEMO_AR
 	@$(WITH_JAVA) $(BIN)/suture demo $(DEMO_ARGS)
 
 test: lint ## Run every check and every test, as CI does (TEST_ARGS=...).
-	@$(WITH_PROMTOOL) && $(WITH_JAVA) $(BIN)/pytest -n auto $(TEST_ARGS)
+	@$(WITH_PROMTOOL) && $(WITH_BUF) && $(WITH_JAVA) $(BIN)/pytest -n auto $(TEST_ARGS)
 
 check: lint ## Run what is quick: the checks, and the tests of single modules.
 	@$(BIN)/pytest -n auto -q --hypothesis-profile=quick tests/unit
 
-lint: python ## Check format, style, types and import contracts.
+lint: python ## Check format, style, types, import contracts and the wire contract.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy --explicit-package-bases bench tools
 	$(BIN)/lint-imports --no-logo
+	@$(WITH_BUF) && if command -v buf >/dev/null; then echo "buf lint" && buf lint; fi
 
 bench: python ## Measure; fail where a bound does not hold (NAME=...).
 	@$(WITH_JAVA) $(BIN)/python -m bench $(NAME)

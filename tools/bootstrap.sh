@@ -4,6 +4,7 @@
 #   tools/bootstrap.sh python   .venv with Suture, its extras and the developer's tools
 #   tools/bootstrap.sh java     print the home of a Java runtime that Spark accepts
 #   tools/bootstrap.sh promtool print the folder of promtool, which tries the alerts
+#   tools/bootstrap.sh buf      print the folder of buf, which checks the wire contract
 #
 # What is already there is used as it is, and nothing is said. What is missing is installed with
 # apt when we are root or sudo asks no password; otherwise the command to run is printed and the
@@ -13,6 +14,7 @@ set -euo pipefail
 
 readonly PYTHON_MINOR_MIN=11 # 3.11: StrEnum, tomllib, Self
 readonly JAVA_MAJOR_MIN=17   # Spark 4 starts on nothing older
+readonly BUF_VERSION=1.75.0  # another one may have other rules
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
 readonly ROOT
 readonly VENV="$ROOT/.venv"
@@ -230,9 +232,31 @@ setup_promtool() { # Debian has it in the server's package, which is unpacked an
     printf '%s\n' "$folder/usr/bin"
 }
 
+# --- buf -----------------------------------------------------------------------------------------
+
+setup_buf() { # npm's package is the program itself; with Go it would be compiled for minutes
+    local folder="$VENV/buf/$BUF_VERSION"
+    if command -v buf >/dev/null; then
+        dirname "$(command -v buf)"
+        return 0
+    fi
+    if [ ! -x "$folder/node_modules/.bin/buf" ]; then
+        if ! command -v npm >/dev/null ||
+            ! npm install --silent --no-fund --no-audit --prefix "$folder" "@bufbuild/buf@$BUF_VERSION" >&2
+        then
+            rm -rf "$folder"
+            say "buf is not here and could not be fetched: the wire contract is not checked by it;" \
+                "to have it checked: apt-get install npm, or go install github.com/bufbuild/buf/cmd/buf@v$BUF_VERSION"
+            return 0
+        fi
+    fi
+    printf '%s\n' "$folder/node_modules/.bin"
+}
+
 case "${1:-}" in
 python) setup_python ;;
 java) setup_java ;;
 promtool) setup_promtool ;;
-*) fail "usage: tools/bootstrap.sh python|java|promtool" ;;
+buf) setup_buf ;;
+*) fail "usage: tools/bootstrap.sh python|java|promtool|buf" ;;
 esac
