@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import Final
 
 _KIB: Final = 1024
+EXTRAS: Final = {"pyarrow": "scm", "rocksdict": "ozone"}  # package -> the extra that brings it
 
 
 class Code(StrEnum):
@@ -104,3 +105,15 @@ def size_text(count_bytes: float) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= _KIB
     return f"{value:.1f} TiB"
+
+
+def lacking(error: ModuleNotFoundError, who: str) -> Refused:
+    """Return what to say where `who` lacks a package of an extra; raise any other error again."""
+    package = (error.name or "").partition(".")[0]
+    if package not in EXTRAS:
+        raise error
+    return Refused(
+        Code.INELIGIBLE,
+        f"{who} needs the package {package}, which is not installed",
+        hint=f"pip install 'suture[{EXTRAS[package]}]'",
+    )

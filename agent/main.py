@@ -150,7 +150,7 @@ def run(config_path: Path) -> int:
     try:
         config = load(config_path)
         if not witness_is_native():
-            log.warning("second_witness_is_slow", hint="crcmod was built without its C extension")
+            log.warning("second_witness_is_slow", hint="crcmod is here without its C extension")
         security = security_of(config)
         scms = [ScmClient(address, security=security) for address in config.node.scm]
         who = who_am_i(config, scms, stop, node_of(security))

@@ -37,7 +37,7 @@ def built_in(name: str, modules: tuple[str, ...]) -> Callable[..., Any]:
 
 
 CRCS: Final[dict[ChecksumType, Callable[[Any], int]]] = {
-    checksum_type: mkCrcFun(name)  # type: ignore[no-untyped-call]
+    checksum_type: cast(Callable[[str], Callable[[Any], int]], mkCrcFun)(name)
     for checksum_type, name in CRC_NAMES.items()
 }
 CONSTRUCTORS: Final[dict[ChecksumType, Callable[..., Any]]] = {

@@ -107,33 +107,17 @@ ensure_venv_module() {
         fail "$1 still cannot create virtual environments, though $package is installed"
 }
 
-can_compile_extensions() {
-    { command -v cc || command -v gcc; } >/dev/null 2>&1 && "$1" - <<'PYTHON'
-import pathlib, sys, sysconfig
-sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())
-PYTHON
-}
-
-ensure_compiler() { # for crcmod, which is published as source only
-    local package
-    can_compile_extensions "$1" && return 0
-    package="$(package_name "$1" dev)"
-    if may_install && install_packages gcc libc6-dev "$package"; then
+ensure_compiler() { # for a library of the tests, which flips bits while a process reads
+    { command -v cc || command -v gcc; } >/dev/null 2>&1 && return 0
+    if may_install && install_packages gcc libc6-dev; then
         return 0
     fi
-    say "warning: no C compiler or no Python headers, so crcmod, the second witness, falls back to" \
-        "pure Python and is 40 times slower; to mend it: apt-get install gcc libc6-dev $package"
+    say "no C compiler: tests that need one are skipped; to mend it: apt-get install gcc libc6-dev"
 }
 
-has_native_crcmod() {
-    "$VENV/bin/python" -c 'import crcmod._crcfunext' >/dev/null 2>&1
-}
-
-ensure_native_crcmod() { # pip may have kept a wheel that was built when there was no compiler
-    has_native_crcmod && return 0
-    can_compile_extensions "$VENV/bin/python" || return 0
-    pip_install --force-reinstall --no-deps --no-cache-dir --no-binary crcmod crcmod
-    has_native_crcmod || say "warning: crcmod has no C extension although a compiler is here"
+forget_crcmod() { # crcmod-plus brings the same package: what uninstalls the one takes files of both
+    [ -z "$(compgen -G "$VENV/lib/python3*/site-packages/crcmod-*.dist-info")" ] ||
+        "$VENV/bin/python" -m pip uninstall --quiet --yes crcmod >&2
 }
 
 pip_install() { # quiet, unless a person is watching
@@ -158,7 +142,7 @@ setup_python() {
     ! is_ready || return 0
     python="$(find_python)" || { install_python && python="$(find_python)"; }
     ensure_venv_module "$python"
-    ensure_compiler "$python"
+    ensure_compiler
     if ! is_new_enough "$VENV/bin/python" || ! "$VENV/bin/python" -m pip --version >/dev/null 2>&1
     then
         say "creating .venv with $python ($("$python" -V))"
@@ -167,8 +151,8 @@ setup_python() {
     rm -f "$STAMP"
     say "installing Suture and its tools into .venv (Spark is large: minutes on a slow line)"
     pip_install --upgrade pip 9<&-
+    forget_crcmod 9<&-
     (cd "$ROOT" && pip_install --editable '.[ozone,scm,spark]' --group dev 9<&-)
-    ensure_native_crcmod
     stamp_text >"$STAMP"
     say "ready"
 }

@@ -10,8 +10,8 @@ ROOT = Path(__file__).resolve().parent.parent
 MODULES = {
     "suture": "agent.cli.start",
     "suture-agent": "agent.main",
-    "suture-scm": "scm.main",
-    "suture-verify": "spark_verify.job",
+    "suture-scm": "scm.start",
+    "suture-verify": "spark_verify.start",
 }
 MEANINGS = {
     "suture": "ask about, store on, and mend the replicas of a cluster",

@@ -10,7 +10,7 @@ from typing import Final
 
 from agent.cli.quick import plain
 from agent.cli.terminal.connection import is_secured
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, Refused, SutureError, Unavailable, lacking
 from agent.runtime.exits import Exit
 
 PLAINTEXT_HINT: Final = (
@@ -45,6 +45,9 @@ def run(arguments: Sequence[str], *, imported: Callable[[], object] = lambda: No
             error.hint = SECURED_HINT if is_secured() else PLAINTEXT_HINT
         fail(error, as_json=as_json)
         return Exit.UNAVAILABLE if isinstance(error, Unavailable) else Exit.FAILED
+    except ModuleNotFoundError as error:
+        fail(lacking(error, "this command"), as_json=as_json)
+        return Exit.FAILED
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except (BrokenPipeError, SystemExit):  # typer and rich exit so when the reader has gone

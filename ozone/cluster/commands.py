@@ -1,7 +1,5 @@
 """suture ozone export, reconcile: a whole cluster, through its storage container manager."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -9,7 +7,7 @@ import typer
 
 from agent.cli.terminal.output import Exit, counted, emit, grid, items_progress, remark, say, show
 from agent.cli.terminal.typer_options import JsonFlag
-from agent.errors import Code, Refused, SutureError
+from agent.errors import SutureError
 from ozone.cluster.scrubs import NOTHING_SCRUBBED, read_scrubs
 from ozone.wire.authentication import choose
 from ozone.wire.connection import parse_addresses
@@ -42,19 +40,6 @@ def scm_client(addresses: str, user: str) -> ScmClient:
         raise typer.BadParameter(f"--scm: {error}") from error
 
 
-@contextmanager
-def _parquet() -> Iterator[None]:
-    """Say what to install for modules that write or read Parquet, which a scrub does without."""
-    try:
-        yield
-    except ImportError as error:
-        raise Refused(
-            Code.INELIGIBLE,
-            "snapshots and plans need the package pyarrow, which is not installed",
-            hint="pip install 'suture[scm]', or suture[spark]",
-        ) from error
-
-
 def export_command(
     scm: ScmAddresses,
     to: Annotated[
@@ -73,8 +58,8 @@ def export_command(
 
     Only reads. 2: some containers are left out, because they are of a kind that is not known.
     """
-    with _parquet():
-        from ozone.cluster.export import ExportWish, export
+    from ozone.cluster.export import ExportWish, export  # with Parquet, which a scrub does without
+
     scrubs = read_scrubs(findings) if findings else NOTHING_SCRUBBED
     client = scm_client(scm, user)
     try:
@@ -137,9 +122,9 @@ def reconcile_command(
     It does what `ozone admin container reconcile` does, row by row. 2: there is something left to
     do.
     """
-    with _parquet():
-        from agent.rpc.wire.plan_file import Run
-        from ozone.cluster.reconcile import Orders, ReconcileWish, reconcile, reconcile_plan
+    from agent.rpc.wire.plan_file import Run
+    from ozone.cluster.reconcile import Orders, ReconcileWish, reconcile, reconcile_plan
+
     run = Run.opened(plan)
     orders = Orders(reconcile_plan(run), is_dry_run=not yes)
     if run.scope:

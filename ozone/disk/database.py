@@ -19,7 +19,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, Unavailable, lacking
 
 if TYPE_CHECKING:
     from rocksdict import Rdict
@@ -45,12 +45,8 @@ def library() -> Any:
     """Return the module that reads RocksDB. Raises Refused where it is not installed."""
     try:
         import rocksdict
-    except ImportError as error:
-        raise Refused(
-            Code.INELIGIBLE,
-            "reading Ozone's volumes needs the package rocksdict, which is not installed",
-            hint="pip install 'suture[ozone]'",
-        ) from error
+    except ModuleNotFoundError as error:
+        raise lacking(error, "reading Ozone's volumes") from error
     return rocksdict
 
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -20,3 +21,10 @@ def built_wheel(directory: Path) -> Path:
     )
     (path,) = directory.glob("suture-*.whl")
     return path
+
+
+def metadata_of(wheel: Path) -> str:
+    """Return what the wheel tells pip."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+        return archive.read(name).decode()

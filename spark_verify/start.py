@@ -1,0 +1,26 @@
+"""How `suture-verify` begins: without the extra `spark` it ends with a sentence."""
+
+import sys
+from typing import Final
+
+OF_THE_EXTRA: Final = frozenset({"jinja2", "pyarrow", "pyspark"})
+
+
+def main() -> None:
+    """Import the job and run it; some packages are imported only where they are needed."""
+    try:
+        from spark_verify.job import main as run
+
+        run()
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in OF_THE_EXTRA:
+            raise
+        sys.exit(
+            f"error: suture-verify needs the package {package}, which is not installed\n"
+            "hint: pip install 'suture[spark]'"
+        )
+
+
+if __name__ == "__main__":
+    main()

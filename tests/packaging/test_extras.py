@@ -1,0 +1,101 @@
+"""Extras: the wheel declares them, and a program that lacks one names it in a sentence."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+from agent import errors
+from spark_verify import start
+from tests.support.packaging.wheel import built_wheel, metadata_of
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+STARTS = {
+    "suture": "agent.cli.start",
+    "suture-scm": "scm.start",
+    "suture-verify": "spark_verify.start",
+}
+EXPORT = ("suture", "ozone", "export", "--scm", "127.0.0.1:1", "--to", "/nowhere")
+NAME = re.compile(r"^[a-z0-9]+")
+HIDDEN = "import sys; sys.modules[{package!r}] = None; sys.argv[0] = {program!r}; "
+RUN = HIDDEN + "from {module} import main; main()"
+
+
+def without(package: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run one of our commands where a package cannot be imported."""
+    program = str(words[0])
+    code = RUN.format(package=package, program=program, module=STARTS[program])
+    return subprocess.run(
+        [sys.executable, "-c", code, *words[1:]],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("package", "extra", "words"),
+    [
+        ("pyarrow", "scm", ("suture-scm", "--data", "/nowhere")),
+        ("pyarrow", "scm", ("suture", "scm", "apply", "/nowhere")),
+        ("pyarrow", "scm", EXPORT),
+        ("pyarrow", "spark", ("suture-verify", "/nowhere", "--out", "/nowhere")),
+        ("jinja2", "spark", ("suture-verify", "--help")),
+        ("rocksdict", "ozone", ("suture", "ozone", "scrub", "/nowhere")),
+    ],
+)
+def test_an_absent_extra_is_named(package: str, extra: str, words: tuple[str, ...]) -> None:
+    """
+    One sentence says which package is missing and one what to type; the exit code is an error's.
+    """
+    ended = without(package, *words)
+
+    assert 1 == ended.returncode, ended.stdout + ended.stderr
+    assert f"needs the package {package}, which is not installed" in ended.stderr
+    assert f"pip install 'suture[{extra}]'" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_what_no_extra_brings_is_a_defect_and_shown_as_such() -> None:
+    """
+    A package of the wheel itself that is missing is not explained away.
+    """
+    ended = without("lmdb", "suture-scm", "--data", "/nowhere")
+
+    assert "Traceback" in ended.stderr
+
+
+def test_the_sentences_know_every_package_of_an_extra() -> None:
+    """
+    Whoever adds a package to an extra says which extra it is where the package lacks.
+    """
+    extras = {
+        extra: {NAME.findall(requirement)[0] for requirement in requirements}
+        for extra, requirements in PROJECT["optional-dependencies"].items()
+    }
+
+    assert {"ozone", "scm", "spark"} == extras.keys()
+    for extra in ("ozone", "scm"):
+        assert extras[extra] == {name for name, its in errors.EXTRAS.items() if its == extra}
+    assert extras["spark"] == start.OF_THE_EXTRA
+
+
+def test_the_wheel_declares_the_extras(tmp_path: Path) -> None:
+    """
+    What pip reads of the wheel has each extra with each of its packages.
+    """
+    metadata = Parser().parsestr(metadata_of(built_wheel(tmp_path)))
+
+    required = metadata.get_all("Requires-Dist") or []
+    for extra, requirements in PROJECT["optional-dependencies"].items():
+        assert extra in (metadata.get_all("Provides-Extra") or [])
+        told = [line.partition(";")[0] for line in required if f"extra == '{extra}'" in line]
+        assert {NAME.findall(r)[0] for r in requirements} == {NAME.findall(r)[0] for r in told}
