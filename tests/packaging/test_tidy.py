@@ -15,6 +15,7 @@ UNFINISHED = "# TO" + "DO: finish\n"
 HOME = "/ho" + "me/someone/suture"
 VECTORS = "tests/golden/health/vectors.txt"
 HOST = ".".join(["py" + "pi", "org"])
+GO_HOST = ".".join(("proxy", "golang", "org"))
 
 # rule -> (files that break it, the same files mended)
 PLANTED: dict[tidy.Rule, tuple[dict[str, str], dict[str, str]]] = {
@@ -111,8 +112,11 @@ PLANTED: dict[tidy.Rule, tuple[dict[str, str], dict[str, str]]] = {
         },
     ),
     tidy.no_host_of_a_registry: (
-        {"Makefile": f"pip install --index-url https://{HOST}/simple\n"},
-        {"Makefile": "pip install .\n"},
+        {
+            "Makefile": f"pip install --index-url https://{HOST}/simple\n",
+            "go.env": f"GOPROXY=https://{GO_HOST}\n",
+        },
+        {"Makefile": "pip install .\n", "go.mod": "require google.golang.org/grpc v1.77.0\n"},
     ),
 }
 

@@ -22,63 +22,14 @@ from agent.rpc.security import pki
 from agent.rpc.security.caller import Role
 from agent.rpc.security.tls import TlsFiles, secured
 from agent.rpc.v1 import scm_pb2
-from tests.support.authority import Authority, arguments
+from tests.support.authority import Authority
 from tests.support.command_line import CommandLine
-from tests.support.faults.nursery import forked
+from tests.support.secured_cluster import SecuredCluster, SecuredCommandLine
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
-SECTIONS = """
-[scan]
-enabled = false
-watch = false
-[observe]
-listen = "127.0.0.1:0"
-audit_file = "{audit}"
-[tls]
-certificate = "{certificate}"
-key = "{key}"
-ca = "{ca}"
-"""
 WAIT_S = 30.0
-
-
-class SecuredCluster(Cluster):
-    """Every process has a certificate of its own, and writes its own audit log."""
-
-    def __init__(self, root: Path, authority: Authority) -> None:
-        self.authority = authority
-        scm = authority.issue("scm", Role.SCM)
-        super().__init__(
-            root,
-            agents=3,
-            volumes=1,
-            heartbeat_interval_ms=100,
-            scm_settings={
-                "tls_certificate": str(scm.certificate),
-                "tls_key": str(scm.key),
-                "tls_ca": str(scm.ca),
-                "audit_file": str(root / "scm-audit.jsonl"),
-            },
-            launch=forked,
-        )
-
-    def write_config(self, index: int, listen: str = "127.0.0.1:0") -> Path:
-        """Write the config of one agent, with its certificate."""
-        path = super().write_config(index, listen)
-        files = self.authority.issue(f"datanode{index + 1}", Role.PEER)
-        text = path.read_text().replace('[observe]\nlisten = "127.0.0.1:0"\n', "")
-        path.write_text(
-            text
-            + SECTIONS.format(
-                audit=self.root / f"audit{index + 1}.jsonl",
-                certificate=files.certificate,
-                key=files.key,
-                ca=files.ca,
-            )
-        )
-        return path
 
 
 @pytest.fixture(scope="module")
@@ -96,16 +47,6 @@ def cluster(
         yield running
 
 
-class SecuredCommandLine(CommandLine):
-    """`suture --tls-certificate ... COMMAND --scm ADDRESS`."""
-
-    files: TlsFiles
-
-    def __call__(self, *words: str, code: int = Exit.OK) -> str:
-        """Run a command with the certificate; return its stdout."""
-        return super().__call__(*arguments(self.files), *words, code=code)
-
-
 Suture = Callable[[str, Role], CommandLine]
 
 
@@ -116,9 +57,7 @@ def suture(
     """Return command lines, each with a certificate of its own."""
 
     def made(name: str, *roles: Role) -> CommandLine:
-        line = SecuredCommandLine(cluster.scm.address, capsys)
-        object.__setattr__(line, "files", authority.issue(name, *roles))
-        return line
+        return SecuredCommandLine(cluster.scm.address, capsys, authority.issue(name, *roles))
 
     return made
 

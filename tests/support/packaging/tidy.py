@@ -420,7 +420,9 @@ def no_host_of_a_registry(tree: Tree) -> Iterator[str]:
         ("repo1", "maven", "org"),
         ("npmjs", "org"),
         ("crates", "io"),
-        ("golang", "org"),
+        ("proxy", "golang", "org"),  # a module's name also begins with a host: that is no registry
+        ("sum", "golang", "org"),
+        ("index", "golang", "org"),
     )
     pattern = re.compile("|".join(r"\b" + r"\.".join(parts) + r"\b" for parts in hosts))
     yield from lines_matching(tree, pattern, "a host of a package registry")

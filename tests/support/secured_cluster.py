@@ -1,0 +1,79 @@
+"""A control plane and agents, each a process, over mutual TLS from end to end."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from agent.cli.terminal.output import Exit
+from agent.demo.cluster import Cluster
+from agent.rpc.security.caller import Role
+from agent.rpc.security.tls import TlsFiles
+from merkle.checksum import Algorithm
+from tests.support.authority import Authority, arguments
+from tests.support.command_line import CommandLine
+from tests.support.faults.nursery import forked
+
+SECTIONS: Final = """
+[scan]
+enabled = false
+watch = false
+[observe]
+listen = "127.0.0.1:0"
+audit_file = "{audit}"
+[tls]
+certificate = "{certificate}"
+key = "{key}"
+ca = "{ca}"
+"""
+
+
+class SecuredCluster(Cluster):
+    """Every process has a certificate of its own, and writes its own audit log."""
+
+    def __init__(
+        self, root: Path, authority: Authority, algorithm: Algorithm = Algorithm.XXH3_64
+    ) -> None:
+        self.authority = authority
+        self.algorithm = algorithm
+        scm = authority.issue("scm", Role.SCM)
+        super().__init__(
+            root,
+            agents=3,
+            volumes=1,
+            heartbeat_interval_ms=100,
+            scm_settings={
+                "tls_certificate": str(scm.certificate),
+                "tls_key": str(scm.key),
+                "tls_ca": str(scm.ca),
+                "audit_file": str(root / "scm-audit.jsonl"),
+            },
+            launch=forked,
+        )
+
+    def write_config(self, index: int, listen: str = "127.0.0.1:0") -> Path:
+        """Write the config of one agent, with its certificate."""
+        path = super().write_config(index, listen)
+        files = self.authority.issue(f"datanode{index + 1}", Role.PEER)
+        text = path.read_text().replace('[observe]\nlisten = "127.0.0.1:0"\n', "")
+        text = text.replace("[storage]\n", f'[storage]\ntree_algorithm = "{self.algorithm}"\n')
+        path.write_text(
+            text
+            + SECTIONS.format(
+                audit=self.root / f"audit{index + 1}.jsonl",
+                certificate=files.certificate,
+                key=files.key,
+                ca=files.ca,
+            )
+        )
+        return path
+
+
+@dataclass(frozen=True, slots=True)
+class SecuredCommandLine(CommandLine):
+    """`suture --tls-certificate ... COMMAND --scm ADDRESS`."""
+
+    files: TlsFiles
+
+    def __call__(self, *words: str, code: int = Exit.OK) -> str:
+        """Run a command with the certificate; return its stdout."""
+        return CommandLine.__call__(self, *arguments(self.files), *words, code=code)
