@@ -1,13 +1,14 @@
 """Files and directories of any file system, named by a path or an address.
 
-    /var/lib/x   file:///var/lib/x   s3://bucket/x   s3a://bucket/x   hdfs://name:8020/x
+    /var/lib/x   file:///var/lib/x   s3://bucket/x   s3a://bucket/x
+    webhdfs://name:9870/x   swebhdfs://name:9871/x   hdfs://name:8020/x
 
 A place is given to other processes as its text and opened there: credentials come from each
 machine's environment, and an address that holds any is refused, because addresses are printed. What
 an address needs beside stands in its query: `s3://bucket/x?endpoint_override=host:9000&scheme=http`.
 
-What is created appears whole or not at all: on a local disk by renaming, elsewhere because an
-object is there when its last byte is.
+What is created appears whole or not at all: on a disk and in HDFS, where a file that grows is seen,
+by renaming; in a store because an object is there when its last byte is.
 """
 
 import os
@@ -29,6 +30,30 @@ SAME: Final = {"s3a": "s3", "s3n": "s3"}
 """Hadoop's names of what has another one here."""
 
 LOCAL: Final = "file"
+
+WEB: Final = {"webhdfs": False, "swebhdfs": True}
+"""HDFS over HTTP, and whether that is within TLS. `hdfs` itself is spoken by libhdfs, which comes
+with Hadoop and asks for its jars."""
+
+HDFS: Final = frozenset({"hdfs", "viewfs", *WEB})
+
+UNUSABLE: Final = (
+    pa.ArrowInvalid,
+    pa.ArrowNotImplementedError,
+    OSError,  # libhdfs is not here
+    ImportError,  # nor fsspec
+    ValueError,  # a port that is no number, a token beside a name
+    TypeError,  # a query with an option that Arrow does not know
+)
+"""How a file system says that it cannot be used as it is asked for."""
+
+HINTS: Final = {
+    "hdfs": "it needs Hadoop's libhdfs and jars (HADOOP_HOME, CLASSPATH); webhdfs:// does not",
+    "viewfs": "it needs Hadoop's libhdfs and jars (HADOOP_HOME, CLASSPATH)",
+    "webhdfs": "pip install 'suture[webhdfs]'; the address is webhdfs://NAMENODE:9870/DIRECTORY",
+    "swebhdfs": "pip install 'suture[webhdfs]'; the address is swebhdfs://NAMENODE:9871/DIRECTORY",
+    "s3": "for instance s3://bucket/x?endpoint_override=host:9000&scheme=http",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +84,7 @@ class Place:
         scheme = SAME.get(parts.scheme, parts.scheme)
         if scheme == LOCAL:
             return cls(LOCAL, "", str(Path(parts.path)))
-        if scheme in ("hdfs", "viewfs"):
+        if scheme in HDFS:
             return cls(scheme, parts.netloc, parts.path.rstrip("/"), parts.query)
         return cls(scheme, "", (parts.netloc + parts.path).rstrip("/"), parts.query)
 
@@ -88,6 +113,11 @@ class Place:
     def is_local(self) -> bool:
         """Whether it lies on a disk of this machine, or is mounted as if it did."""
         return self.scheme == LOCAL
+
+    @property
+    def is_renaming(self) -> bool:
+        """Whether a file that grows there is seen, and is renamed when it is whole."""
+        return self.is_local or self.scheme in HDFS
 
     @property
     def files(self) -> Any:
@@ -131,9 +161,10 @@ class Place:
     def created(self) -> Iterator[Any]:
         """Yield what is written to; the file is there when that ends well, and else is not."""
         target = self
-        if self.is_local:
-            self.files.create_dir(self.parent.path, recursive=True)
+        if self.is_renaming:
             target = self.parent / f".{self.name}.{uuid.uuid4().hex}"
+        if self.is_local:
+            self.parent.create()
         stream = self.files.open_output_stream(target.path)
         try:
             yield stream
@@ -143,8 +174,11 @@ class Place:
                 target.remove()
             raise
         stream.close()
-        if target is not self:
+        if self.is_local:
             _sync(target.path)
+        elif target is not self:
+            self.remove()  # HDFS does not rename over a file
+        if target is not self:
             target.move(self)
 
     def write_text(self, text: str) -> None:
@@ -157,9 +191,10 @@ class Place:
         self.files.create_dir(self.path, recursive=True)
 
     def move(self, target: "Place") -> None:
-        """Give a local file or directory another name, durably."""
+        """Give a file or directory another name, durably, where that can be done at once."""
         self.files.move(self.path, target.path)
-        _sync(target.parent.path)
+        if self.is_local:
+            _sync(target.parent.path)
 
     def remove(self) -> None:
         """Remove a file, or a directory and what is in it; what is not there is no error."""
@@ -193,9 +228,23 @@ def _sync(path: str) -> None:
 def _files(scheme: str, host: str, bucket: str, query: str) -> Any:
     if scheme == LOCAL:
         return pafs.LocalFileSystem()
-    address = f"{scheme}://{host or bucket}/{f'?{query}' if query else ''}"
     try:
-        files, _ = pafs.FileSystem.from_uri(address)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError) as error:
-        raise PlaceRefused(f"{scheme}:// cannot be opened: {error}") from error
+        return _web(scheme, host) if scheme in WEB else _arrows(scheme, host or bucket, query)
+    except UNUSABLE as error:
+        raise PlaceRefused(
+            f"{scheme}://{host or bucket}/ cannot be opened: {str(error).splitlines()[0]}",
+            hint=HINTS.get(scheme, f"known are file, s3, s3a and {', '.join(sorted(HDFS))}"),
+        ) from error
+
+
+def _arrows(scheme: str, host: str, query: str) -> Any:
+    files, _ = pafs.FileSystem.from_uri(f"{scheme}://{host}/{f'?{query}' if query else ''}")
     return files
+
+
+def _web(scheme: str, host: str) -> Any:
+    # Only where it is meant: fsspec and requests are an extra of their own.
+    from spark_verify.webhdfs import webhdfs
+
+    named = urlsplit(f"//{host}")
+    return webhdfs(named.hostname or "", named.port, has_tls=WEB[scheme])

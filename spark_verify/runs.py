@@ -8,9 +8,9 @@
                                  process that writes it; when it is whole its tables are moved to
                                  their places, then its row of `runs`, then its texts
 
-Elsewhere nothing can be renamed. There a run grows where it will be, in files that bear the name
-of their attempt. When all are there, what other attempts left is removed, then its row of `runs`
-is written, and _SUCCESS last.
+Elsewhere nothing can be locked, and in a store nothing renamed. There a run grows where it will
+be, in files that bear the name of their attempt. When all are there, what other attempts left is
+removed, then its row of `runs` is written, and _SUCCESS last.
 
 A run answers one question: this snapshot, these nodes, these rules, this version of the job. Its
 answer is returned again to that question only. To any other it would be a wrong answer that looks
@@ -255,6 +255,8 @@ class Attempt:
         return [one.place for one in listed if one.is_file]
 
     def _is_own(self, place: Place) -> bool:
+        if place.name.startswith("."):
+            return False  # it grew when its writer was killed
         return self.suffix in place.name or place.name in (SUCCESS, *TEXTS)
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from agent.demo.cluster import Cluster, launched
-from agent.demo.harm import replica_root
 from agent.errors import Code, VolumeFailed
 from agent.rpc.calls.peer import Peer
 from merkle.replica import BlockId, ContainerId
 from scanner.finding import Fault, Verdict
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
+from tests.support.storage.blocks_on_disk import newest_block
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
@@ -66,8 +66,7 @@ def test_a_read_error_of_a_client_has_volume_and_container_looked_at(
     (container_id,) = (ContainerId(number) for number in stored["container_ids"])
     node = cluster.nodes[0]
     suture.wait_until_reported(container_id)  # a replica that was left behind is copied first
-    blocks = replica_root(cluster, 0, container_id).glob("chunks/*.block")
-    bad = max(blocks, key=lambda file: int(file.stem))  # before it lies what a retry left
+    bad = newest_block(cluster, 0, container_id)
     block_id = BlockId(int(bad.stem))
     node.stop()
     node.launch = launched  # a library is preloaded when a program starts from nothing

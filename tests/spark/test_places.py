@@ -1,7 +1,8 @@
-"""Snapshots and results in an object store, and by address on a local disk."""
+"""Snapshots and results in an object store and in HDFS, and by address on a local disk."""
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 from agent.errors import Refused, Unavailable
 from agent.rpc.wire.addresses import check_address
 from scm.state.options import ScmOptions
+from spark_verify import webhdfs
 from spark_verify.errors import PlaceRefused, RunConflict
 from spark_verify.pipeline import Request, Result, verify
 from spark_verify.places import Place
@@ -30,6 +32,7 @@ from spark_verify.runs import (
     table_of,
 )
 from tests.support.control.scm_world import ScmWorld
+from tests.support.verification.hdfs.mini_hdfs import Hdfs, mini_hdfs
 from tests.support.verification.object_store import ObjectStore, object_store, put
 from tests.support.verification.snapshots import SnapshotRows, container, gather
 
@@ -48,9 +51,22 @@ def cluster() -> SnapshotRows:
 
 
 @pytest.fixture(scope="module")
-def store() -> Iterator[ObjectStore]:
+def s3() -> Iterator[ObjectStore]:
     with object_store() as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
+    with mini_hdfs(tmp_path_factory.mktemp("hdfs")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=["s3", "hdfs"])
+def store(request: pytest.FixtureRequest) -> ObjectStore | Hdfs:
+    """A file system that is no disk of this machine."""
+    found: ObjectStore | Hdfs = request.getfixturevalue(request.param)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +77,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Result:
 
 
 @pytest.fixture(scope="module")
-def there(store: ObjectStore, local: Result) -> str:
+def there(store: ObjectStore | Hdfs, local: Result) -> str:
     """The same snapshot in the store."""
     put(local.directory.parents[1] / "s", store.address("s"))
     return store.address("s")
@@ -113,7 +129,7 @@ def killed(count: int, snapshot: str, out: str) -> subprocess.CompletedProcess[s
 
 
 def test_a_result_in_a_store_is_that_on_a_local_disk(
-    tmp_path: Path, store: ObjectStore, there: str, local: Result, here_rows: int
+    tmp_path: Path, store: ObjectStore | Hdfs, there: str, local: Result, here_rows: int
 ) -> None:
     """
     Read and written by address, in this process and in tasks of Spark; bit for bit the same, and
@@ -145,31 +161,42 @@ def test_an_address_of_a_local_disk_is_its_path(tmp_path: Path, local: Result) -
     assert blobs(local.place) == blobs(result.place)
 
 
-@pytest.mark.parametrize("kind", ["local", "store"])
-def test_a_run_that_was_killed_is_none_and_is_done_again(
-    tmp_path: Path, kind: str, store: ObjectStore, there: str, local: Result
+def test_a_run_that_was_killed_on_a_disk_is_none_and_is_done_again(
+    tmp_path: Path, local: Result
 ) -> None:
     """
     At ten points from the first change to the last: no result that reads as whole, by its files or
     by SQL, and the next run of the same name is whole and leaves nothing else.
     """
-    is_local = kind == "local"
-    snapshot = str(local.directory.parents[1] / "s") if is_local else there
-    address = str(tmp_path / "whole") if is_local else store.address("whole")
-    describe_tables(Place.of(address))
-    changes = int(killed(0, snapshot, address).stdout)
+    snapshot = str(local.directory.parents[1] / "s")
+    kill_and_do_again(snapshot, str(tmp_path / "whole"), str(tmp_path / "killed"), local)
+
+
+def test_a_run_that_was_killed_elsewhere_is_none_and_is_done_again(
+    store: ObjectStore | Hdfs, there: str, local: Result
+) -> None:
+    """
+    As on a disk, where nothing can be locked, and in a store nothing renamed.
+    """
+    kill_and_do_again(there, store.address("whole"), store.address("killed"), local)
+
+
+def kill_and_do_again(snapshot: str, whole_run: str, killed_run: str, local: Result) -> None:
+    """Kill runs at ten points, then let one end; `whole_run` tells how many changes there are."""
+    describe_tables(Place.of(whole_run))
+    changes = int(killed(0, snapshot, whole_run).stdout)
     points = sorted({1 + i * (changes - 1) // (KILLS - 1) for i in range(KILLS)})
-    out = Place.of(tmp_path / "killed" if is_local else store.address("killed"))
+    out = Place.of(killed_run)
     whole = seen(local.place.parent)
     describe_tables(out)
 
     for point in points:
-        assert killed(point, snapshot, str(out)).returncode == -signal.SIGKILL
+        assert killed(point, snapshot, killed_run).returncode == -signal.SIGKILL
         assert finished_runs(out) == [], f"killed before change {point} of {changes}"
-        if is_local:
+        if out.is_local:
             assert seen(out) in (NOTHING, whole), "half a run is none, whoever asks"
 
-    result = verify(Request(snapshot, str(out), run_id="r"))
+    result = verify(Request(snapshot, killed_run, run_id="r"))
     assert contents(local.place) == contents(result.place)
     assert blobs(local.place) == blobs(result.place)
     left = [one.place.name for one in out.listed(recursive=True) if "." in one.place.name]
@@ -178,7 +205,7 @@ def test_a_run_that_was_killed_is_none_and_is_done_again(
 
 
 def test_a_run_that_another_process_finished_first_is_refused(
-    store: ObjectStore, there: str
+    store: ObjectStore | Hdfs, there: str
 ) -> None:
     """
     Nothing can be locked in a store: who comes second finds a finished run, and leaves it whole.
@@ -199,7 +226,7 @@ def test_a_run_that_another_process_finished_first_is_refused(
     assert [f for f in out.listed(recursive=True) if second.suffix in f.place.name] == []
 
 
-def test_what_killed_runs_left_goes_after_a_day(store: ObjectStore) -> None:
+def test_what_killed_runs_left_goes_after_a_day(store: ObjectStore | Hdfs) -> None:
     """
     Not what still grows, and never a finished run.
     """
@@ -220,7 +247,7 @@ def test_what_killed_runs_left_goes_after_a_day(store: ObjectStore) -> None:
 
 
 def test_the_control_plane_puts_its_snapshots_where_spark_reads_them(
-    tmp_path: Path, store: ObjectStore
+    tmp_path: Path, store: ObjectStore | Hdfs
 ) -> None:
     """
     The same files as on its own disk, as many as are kept, and nothing of one that was begun and
@@ -247,12 +274,12 @@ def test_the_control_plane_puts_its_snapshots_where_spark_reads_them(
 
 
 def test_a_snapshot_that_cannot_be_put_there_is_told_and_kept(
-    tmp_path: Path, store: ObjectStore
+    tmp_path: Path, store: ObjectStore | Hdfs
 ) -> None:
     """
     On the control plane's own disk, for who asks again; and a wrong address stops the start.
     """
-    address = store.address("scm").replace("/snapshots/", "/no-such-bucket/")
+    address = store.nowhere("scm")
     with ScmWorld(tmp_path, ScmOptions(snapshot_address=address)).running() as world:
         world.join("dn1")
         with pytest.raises(Unavailable, match="cannot be written to") as raised:
@@ -272,5 +299,69 @@ def test_an_address_with_credentials_is_refused() -> None:
     """
     with pytest.raises(PlaceRefused, match="holds credentials"):
         Place.of("s3://key:secret@bucket/x")
-    with pytest.raises(PlaceRefused, match="gopher:// cannot be opened"):
+    with pytest.raises(PlaceRefused, match="gopher://host/ cannot be opened"):
         Place.of("gopher://host/x").is_file()
+
+
+def test_a_file_in_hdfs_is_not_seen_before_it_is_whole(hdfs: Hdfs) -> None:
+    """
+    It grows under a hidden name, and takes the place of what was there.
+    """
+    place = Place.of(hdfs.address("grows/part.parquet"))
+    place.write_text("old")
+
+    with place.created() as stream:
+        stream.write(b"new " * 3_000_000)  # more than is sent at once
+        listed = [one.place.name for one in place.parent.listed()]
+        assert place.read_text() == "old"
+    with pytest.raises(TypeError), place.created() as stream:
+        stream.write("no bytes")
+
+    assert ["part.parquet"] == [name for name in listed if not name.startswith(".")]
+    assert place.read_text() == "new " * 3_000_000
+    assert [place] == [one.place for one in place.parent.listed()], "nothing is left"
+
+
+def test_hdfs_that_declines_is_an_error(hdfs: Hdfs) -> None:
+    """
+    It answers a rename over a file, and what cannot be done, with words or a bare no.
+    """
+    first, second = Place.of(hdfs.address("words/a")), Place.of(hdfs.address("words/b"))
+    first.write_text("a")
+    second.write_text("b")
+
+    with pytest.raises(OSError, match="declines rename"):
+        first.move(second)
+    with pytest.raises(OSError, match=r"refuses mkdirs: .*is not a directory"):
+        (first / "below").create()
+    assert ("a", "b") == (first.read_text(), second.read_text())
+
+
+def test_a_name_node_that_does_not_answer_is_not_an_empty_place(
+    hdfs: Hdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Neither one that is away nor one that hangs: to believe so would be to believe in no leftovers.
+    """
+    monkeypatch.setattr(webhdfs, "DEADLINES_S", (0.5, 0.5))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        for address in (hdfs.nowhere("x"), f"webhdfs://127.0.0.1:{port}/x"):
+            place = Place.of(address)
+            for ask in (place.is_file, place.is_directory, place.listed, place.read_text):
+                with pytest.raises(OSError, match=r"timed out|refused"):
+                    ask()
+
+
+def test_what_hdfs_needs_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    By the extra, and by the address that needs nothing of Hadoop's.
+    """
+    monkeypatch.setitem(sys.modules, "spark_verify.webhdfs", None)  # as if fsspec were not there
+    with pytest.raises(PlaceRefused, match="webhdfs://name:1/ cannot be opened") as extra:
+        Place.of("webhdfs://name:1/x").is_file()
+    with pytest.raises(PlaceRefused, match="hdfs://name:8020/ cannot be opened") as library:
+        Place.of("hdfs://name:8020/x").is_file()
+
+    assert "suture[webhdfs]" in extra.value.hint
+    assert "webhdfs:// does not" in library.value.hint

@@ -37,9 +37,9 @@ class Run:
     def opened(cls, name: str) -> "Run":
         """Return the run of this name. Raises Refused when there is none, when it is not finished,
         or cannot be read."""
-        files, path = addresses.opened(name)
+        place = addresses.opened(name)
         try:
-            is_whole = files.get_file_info(f"{path}/_SUCCESS").is_file
+            is_whole = (place / "_SUCCESS").is_file()
         except OSError as error:
             raise unreadable(name, error) from error
         if not is_whole:
@@ -48,7 +48,7 @@ class Run:
                 f"{name} is no finished verification run: it has no _SUCCESS file",
                 hint="give the directory that suture-verify printed",
             )
-        run = cls(name, files, path, {})
+        run = cls(name, place.files, place.path, {})
         return replace(run, manifest=run.said(MANIFEST))
 
     def said(self, file: str) -> dict[str, Any]:

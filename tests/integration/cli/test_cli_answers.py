@@ -17,6 +17,7 @@ from agent.rpc.calls.peer import Peer
 from merkle.replica import ContainerId
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
+from tests.support.storage.blocks_on_disk import newest_block
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +45,7 @@ def damaged(cluster: Cluster, suture: CommandLine, tmp_path: Path) -> int:
     stored = suture.json("put", str(path), "--prefix", f"{tmp_path.name}/", "--close")
     suture.wait_until_closed(stored["container_ids"])
     (container_id,) = stored["container_ids"]
-    (block,) = cluster.volume_paths(1)[0].rglob(f"{container_id}/chunks/*.block")
+    block = newest_block(cluster, 1, container_id)
     content = bytearray(block.read_bytes())
     content[70_000] ^= 8
     block.write_bytes(bytes(content))
@@ -73,7 +74,7 @@ def test_a_scan_that_nobody_waits_for_is_put_in_line(
     The command returns at once; the datanodes read, and what they find is there to be listed.
     """
     suture("reconcile", str(damaged))
-    (block,) = cluster.volume_paths(1)[0].rglob(f"{damaged}/chunks/*.block")
+    block = newest_block(cluster, 1, damaged)
     content = bytearray(block.read_bytes())
     content[70_000] ^= 8
     block.write_bytes(bytes(content))

@@ -12,10 +12,10 @@ import pytest
 from agent.cli.main import run
 from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
-from agent.demo.harm import replica_root
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
 from tests.support.ozone.ozone_volumes import golden
+from tests.support.storage.blocks_on_disk import newest_block
 
 pytestmark = pytest.mark.slow
 
@@ -63,8 +63,7 @@ def store_and_damage(cluster: Cluster, suture: CommandLine, path: Path) -> None:
     assert [1] == stored["container_ids"]
     suture.wait_until_reported(1)  # a replica that was left behind is copied first
     suture.wait_until_closed([1])
-    blocks = replica_root(cluster, 1, 1).glob("chunks/*.block")
-    block = max(blocks, key=lambda file: int(file.stem))  # before it lies what a retry left
+    block = newest_block(cluster, 1, 1)
     content = bytearray(block.read_bytes())
     content[70_000] ^= 1
     block.write_bytes(bytes(content))

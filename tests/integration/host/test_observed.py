@@ -22,6 +22,7 @@ from tests.support.browser import CHROMIUM, overflow, shown
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
 from tests.support.packaging.monitoring import METRIC, expressions, without_suffix
+from tests.support.storage.blocks_on_disk import newest_block
 
 pytestmark = pytest.mark.slow
 
@@ -112,7 +113,7 @@ def test_damage_and_its_repair_are_counted(
     """
     address = web_address(cluster, 0)
     before = metrics(address)["suture_reconcile_fetched_bytes_total", "data"]
-    (block,) = (cluster.volume_paths(0)[0]).rglob(f"{container_id}/chunks/*.block")
+    block = newest_block(cluster, 0, container_id)
     content = bytearray(block.read_bytes())
     content[1000] ^= 1
     block.write_bytes(bytes(content))

@@ -25,6 +25,7 @@ from agent.rpc.v1 import scm_pb2
 from tests.support.authority import Authority
 from tests.support.command_line import CommandLine
 from tests.support.secured_cluster import SecuredCluster, SecuredCommandLine
+from tests.support.storage.blocks_on_disk import newest_block
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -129,7 +130,7 @@ def test_a_cluster_works_over_mutual_tls(
     stored = client.json("put", str(source), "--close")
     [container_id] = stored["container_ids"]
     admin.wait_until_closed([container_id])
-    [block] = cluster.volume_paths(1)[0].rglob(f"{container_id}/chunks/*.block")
+    block = newest_block(cluster, 1, container_id)
     size = block.stat().st_size
     root = block.parents[1]
     flip_bit_under_warm_cache(Target(container_id, root, (int(block.stem),), (size,), (size,)))

@@ -31,6 +31,10 @@ class ObjectStore:
         query = f"endpoint_override={self.host}&scheme=http&region=us-east-1"
         return f"s3a://{BUCKET}/{path}?{query}"
 
+    def nowhere(self, path: str) -> str:
+        """Return an address at which nothing can be written."""
+        return self.address(path).replace(f"/{BUCKET}/", "/no-such-bucket/")
+
 
 def give_credentials() -> None:
     """Set credentials, of which this store takes any, for this process and those it starts."""
