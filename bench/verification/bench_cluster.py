@@ -1,9 +1,10 @@
 """The verification on a cluster of Spark, from a store and to it, beside the same on this machine.
 
-A generated cluster of BENCH_CLUSTER_CONTAINERS containers is put into an S3-compatible store and
-verified by a master and two workers, each a process with one core and nothing of this repository;
-its Python may have BENCH_CLUSTER_PYTHON (Spark's notation) of address space. The tables must be
-those of a run of Spark in one process, bit for bit. Prints what each stage did, by the event log.
+A generated cluster of BENCH_CLUSTER_CONTAINERS containers is put into an S3-compatible store, or into
+the HDFS that Hadoop ships for tests where BENCH_CLUSTER_STORE is `hdfs`, and verified by a master
+and two workers, each a process with one core and nothing of this repository; its Python may have
+BENCH_CLUSTER_PYTHON (Spark's notation) of address space. The tables must be those of a run of Spark
+in one process, bit for bit. Prints what each stage did, by the event log.
 """
 
 import json
@@ -22,11 +23,14 @@ from bench.measure import Measure, at_most
 from spark_verify.places import Place
 from spark_verify.results import RESULTS
 from spark_verify.runs import run_of, table_of
+from tests.support.verification.hdfs.mini_hdfs import mini_hdfs
 from tests.support.verification.object_store import object_store, put
 from tests.support.verification.spark_cluster import SparkCluster, spark_cluster
 
 CONTAINERS = os.environ.get("BENCH_CLUSTER_CONTAINERS", "1000000")
 PYTHON = os.environ.get("BENCH_CLUSTER_PYTHON", "3g")
+STORE = os.environ.get("BENCH_CLUSTER_STORE", "s3")
+FOR_HDFS = ("fsspec", "requests", "urllib3", "idna", "certifi", "charset_normalizer")
 NODES = ("--nodes", "5000", "--racks", "100")
 CODES = (0, 2, 3)
 
@@ -39,7 +43,11 @@ def measures() -> list[Measure]:
         rows = json.loads((snapshot / "manifest.json").read_text())["rows"]["replicas"]
         own_s = _verified_s([str(snapshot), str(root / "own"), "local[2]"])
         log = root / "log"
-        with object_store() as store, spark_cluster(_made(root / "cluster")) as cluster:
+        is_hdfs = STORE == "hdfs"
+        with (
+            mini_hdfs(_made(root / "hdfs")) if is_hdfs else object_store() as store,
+            spark_cluster(_made(root / "cluster"), FOR_HDFS if is_hdfs else ()) as cluster,
+        ):
             put(snapshot, store.address("s"))
             there = store.address("out")
             job = [store.address("s"), there, cluster.address]
@@ -48,7 +56,7 @@ def measures() -> list[Measure]:
         _print_stages(log, rows)
     return [
         Measure("cluster_local", own_s, "s", compared_with=f"{rows:,} replicas, one process"),
-        Measure("cluster", cluster_s, "s", compared_with="two workers, store to store"),
+        Measure("cluster", cluster_s, "s", compared_with=f"two workers, {STORE} to {STORE}"),
         Measure("cluster_rows", rows / cluster_s, "replicas/s"),
         at_most("cluster_differing", differing, "files", 0, compared_with="those of one process"),
     ]

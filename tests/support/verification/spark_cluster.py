@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import urllib.request
 import venv
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -148,9 +148,11 @@ class SparkCluster:
 
 
 @contextmanager
-def spark_cluster(directory: Path) -> Iterator[SparkCluster]:
-    """Yield a master with two workers; nothing of it runs afterwards."""
-    cluster = SparkCluster(directory, bare_python(directory / "python"), free_port(), free_port())
+def spark_cluster(directory: Path, also: Sequence[str] = ()) -> Iterator[SparkCluster]:
+    """Yield a master with two workers; nothing of it runs afterwards. `also`: packages that the
+    workers have installed beside ON_WORKERS."""
+    python = bare_python(directory / "python", also)
+    cluster = SparkCluster(directory, python, free_port(), free_port())
     try:
         cluster.start_master()
         cluster.add_workers(2)
@@ -159,12 +161,12 @@ def spark_cluster(directory: Path) -> Iterator[SparkCluster]:
         cluster.stop()
 
 
-def bare_python(directory: Path) -> Path:
+def bare_python(directory: Path, also: Sequence[str] = ()) -> Path:
     """Return a Python without this repository: what workers have installed, and nothing else."""
     venv.create(directory, symlinks=True, with_pip=False)
     installed = Path(sysconfig.get_path("purelib"))
     (target,) = directory.glob("lib/python3*/site-packages")
-    for name in ON_WORKERS:
+    for name in (*ON_WORKERS, *also):
         if (installed / name).exists():
             (target / name).symlink_to(installed / name)
     return directory / "bin" / "python"
