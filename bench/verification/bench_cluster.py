@@ -1,10 +1,10 @@
 """The verification on a cluster of Spark, from a store and to it, beside the same on this machine.
 
-A generated cluster of BENCH_CLUSTER_CONTAINERS containers is put into an S3-compatible store, or into
-the HDFS that Hadoop ships for tests where BENCH_CLUSTER_STORE is `hdfs`, and verified by a master
-and two workers, each a process with one core and nothing of this repository; its Python may have
-BENCH_CLUSTER_PYTHON (Spark's notation) of address space. The tables must be those of a run of Spark
-in one process, bit for bit. Prints what each stage did, by the event log.
+A generated cluster of BENCH_CLUSTER_CONTAINERS containers is put into an S3-compatible store, or
+into the HDFS that Hadoop ships for tests where BENCH_CLUSTER_STORE is `hdfs`, and verified by a
+master and two workers, each a process with one core and nothing of this repository; its Python may
+have BENCH_CLUSTER_PYTHON (Spark's notation) of address space. The tables must be those of a run of
+Spark in one process, bit for bit. Prints what each stage did, by the event log.
 """
 
 import json
