@@ -2,6 +2,8 @@
 
     here    parts ─► read ─► partitions ─► judged one after the other
     Spark   parts ─► tasks that read ─► exchange of blobs ─► tasks that judge ─► what they counted
+                                                                                        │
+            where there are many, tasks that add up what was counted of some datanodes ◄┘
 
 The tasks are the same functions (`judging`), and so are the files they write. Spark sees whole
 Arrow tables as blobs: its rows are few, and its JVM does nothing by the row.
@@ -29,8 +31,14 @@ TALLIES: Final = "tallies"
 BLOBS_PER_BATCH: Final = 16
 """Blobs that Spark hands to Python at once: each may have megabytes."""
 
+SUMMED_HERE: Final = 16
+"""Partitions whose counts this process adds up itself. Each has a row for nearly every volume of
+the cluster, 200 bytes, of which a hundred partitions would be a gigabyte where there are fifty
+thousand volumes: more than Spark lets a driver collect."""
+
 READ: Final = "partition int, number int, blob binary"
-JUDGED: Final = "tallies string, volumes binary, votes binary"
+JUDGED: Final = "share int, tallies string, volumes binary, votes binary"
+"""`share`: which task adds it up."""
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -62,26 +70,24 @@ def run_on_spark(spark: "SparkSession", parts: Sequence[Part], job: Job) -> Coun
     """Do all tasks as tasks of Spark, with one exchange between reading and judging."""
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(BLOBS_PER_BATCH))
     count = len(parts)
+    shares = -(-job.layout.partitions // SUMMED_HERE)
     blobs = spark.range(0, count, 1, max(count, 1)).mapInArrow(_reading(parts, job), READ)
     judged = (
-        _exchanged(blobs, job.layout.partitions)
+        _exchanged(blobs, job.layout.partitions, "partition")
         .sortWithinPartitions("partition", "number")
-        .mapInArrow(_judging(job), JUDGED)
+        .mapInArrow(_judging(job, shares), JUDGED)
     )
-    found = judged.toArrow()
-    counted = zip(found["volumes"].to_pylist(), found["votes"].to_pylist(), strict=True)
-    return Counted(
-        collected(found["tallies"].to_pylist(), job.case.sample_max),
-        Sums.of(Sums(unpacked(volumes)[1], unpacked(votes)[1]) for volumes, votes in counted),
-    )
+    if shares > 1:
+        judged = _exchanged(judged, shares, "share").mapInArrow(_adding_up(job), JUDGED)
+    return _added_up([counted for _, counted in _told(judged.toArrow(), job)], job)
 
 
-def _exchanged(blobs: "DataFrame", partitions: int) -> "DataFrame":
+def _exchanged(blobs: "DataFrame", partitions: int, by: str) -> "DataFrame":
     """Bring the blobs of each partition together, one partition a task."""
     if hasattr(blobs, "repartitionById"):
-        return blobs.repartitionById(partitions, "partition")
+        return blobs.repartitionById(partitions, by)
     # Spark 4.0: by a hash of the number, which gives some tasks several and others none.
-    return blobs.repartition(partitions, "partition")
+    return blobs.repartition(partitions, by)
 
 
 def _reading(parts: Sequence[Part], job: Job) -> Callable[[Batches], Batches]:
@@ -99,7 +105,7 @@ def _reading(parts: Sequence[Part], job: Job) -> Callable[[Batches], Batches]:
     return run
 
 
-def _judging(job: Job) -> Callable[[Batches], Batches]:
+def _judging(job: Job, shares: int) -> Callable[[Batches], Batches]:
     def run(batches: Batches) -> Batches:
         for number, blobs in groupby(_blobs(batches), key=lambda row: row[0]):
             tables: dict[str, list[pa.Table]] = {}
@@ -109,10 +115,42 @@ def _judging(job: Job) -> Callable[[Batches], Batches]:
             texts = [t["text"][0].as_py() for t in tables.pop(TALLIES, [])]
             tallies = collected(texts, job.case.sample_max)
             sums = judge_partition(number, tables, job, tallies)
-            counted = packed("volumes", sums.volumes), packed("votes", sums.votes)
-            yield _row(JUDGED, tallies.text(), *counted)
+            for share, part in sums.shared(shares):
+                told = tallies if share == number % shares else Tallies(job.case.sample_max)
+                yield _counted_row(share, Counted(told, part))
 
     return run
+
+
+def _adding_up(job: Job) -> Callable[[Batches], Batches]:
+    def run(batches: Batches) -> Batches:
+        sums: dict[int, Counted] = {}
+        for batch in batches:
+            for share, counted in _told(batch, job):
+                known = [sums[share]] if share in sums else []
+                sums[share] = _added_up([*known, counted], job)
+        for share, counted in sums.items():
+            yield _counted_row(share, counted)
+
+    return run
+
+
+def _added_up(counted: Sequence[Counted], job: Job) -> Counted:
+    texts = [one.tallies.text() for one in counted]
+    return Counted(collected(texts, job.case.sample_max), Sums.of(one.sums for one in counted))
+
+
+def _told(rows: pa.Table | pa.RecordBatch, job: Job) -> Iterator[tuple[int, Counted]]:
+    for row in rows.to_pylist():
+        tallies = collected([row["tallies"]], job.case.sample_max)
+        sums = Sums(unpacked(row["volumes"])[1], unpacked(row["votes"])[1])
+        yield row["share"], Counted(tallies, sums)
+
+
+def _counted_row(share: int, counted: Counted) -> pa.RecordBatch:
+    sums = counted.sums
+    blobs = packed("volumes", sums.volumes), packed("votes", sums.votes)
+    return _row(JUDGED, share, counted.tallies.text(), *blobs)
 
 
 def _blobs(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:

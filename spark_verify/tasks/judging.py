@@ -44,7 +44,7 @@ from spark_verify.tasks.plans import scan_plan
 from spark_verify.tasks.tables import ordered, write
 from spark_verify.tasks.tallies import Tallies
 from spark_verify.tasks.verdict_rows import Stamp, judged_tables
-from spark_verify.tasks.volumes import count_volumes, summed
+from spark_verify.tasks.volumes import by_datanode, count_volumes, summed
 from spark_verify.tasks.votes import NO_VOTES, VOTES, count_votes
 
 JUDGED_REPLICA_COLUMNS: Final = (
@@ -117,6 +117,12 @@ class Sums:
         """Return the sum of what several tasks counted."""
         found = list(parts)
         return cls(summed([p.volumes for p in found]), summed([p.votes for p in found]))
+
+    def shared(self, count: int) -> "Iterator[tuple[int, Sums]]":
+        """Yield these sums in shares: all tasks give what they counted of a datanode the same."""
+        volumes, votes = by_datanode(self.volumes, count), by_datanode(self.votes, count)
+        for share in range(count):
+            yield share, Sums(volumes[share], votes[share])
 
 
 @dataclass(frozen=True, slots=True)

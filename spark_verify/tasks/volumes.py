@@ -1,6 +1,7 @@
 """What is counted of each volume: replicas, scans that are due, and when the others were last
 verified."""
 
+import zlib
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -60,6 +61,16 @@ def summed(counted: Iterable[pa.Table]) -> pa.Table:
     sums = table.group_by(keys).aggregate([(name, "sum") for name in numbers])
     names = [name.removesuffix("_sum") for name in sums.column_names]
     return sums.rename_columns(names).sort_by([(key, "ascending") for key in keys])
+
+
+def by_datanode(table: pa.Table, count: int) -> list[pa.Table]:
+    """Return rows in `count` tables, those of a datanode in one, which follows from its id."""
+    if count == 1:
+        return [table]
+    words, codes = coded(table["datanode_id"])
+    share_of = [zlib.crc32(word.encode()) % count for word in words.to_pylist()]
+    shares = np.array([*share_of, 0], dtype=np.int64)[codes]
+    return [table.filter(pa.array(shares == share)) for share in range(count)]
 
 
 def is_in_tree(replicas: pa.Table) -> Bools:

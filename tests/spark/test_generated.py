@@ -1,7 +1,9 @@
 """Seeded clusters end to end, verified by this process and by Spark."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
@@ -11,7 +13,9 @@ from spark_verify.pipeline import Request, verify
 from spark_verify.snapshot import reading as snapshot
 from spark_verify.synthetic.generate import Shape, generate
 from spark_verify.synthetic.score import score
-from spark_verify.tasks import exchange
+from spark_verify.tasks import distribution, exchange
+from spark_verify.tasks.distribution import Counted
+from spark_verify.tasks.judging import Job
 
 pytestmark = pytest.mark.spark
 
@@ -64,3 +68,29 @@ def test_tasks_of_spark_find_what_one_process_finds(
         files = list((there.table(name)).glob("*"))
         assert len(files) > 3, "one a partition"
         assert [path for path in files if not path.name.startswith("part-")] == []
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_driver_collects_the_numbers_of_each_volume_once(
+    cluster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    However many partitions there are: tasks add up what those counted, each of other datanodes.
+    """
+    here = verify(Request(str(cluster), tmp_path / "here", run_id="r"))
+    monkeypatch.setattr(exchange, "ROWS_PER_PARTITION", 2_000)
+    monkeypatch.setattr(distribution, "SUMMED_HERE", 3)
+    told, read = [], distribution._told
+
+    def seen(rows: pa.Table, job: Job) -> Iterator[tuple[int, Counted]]:
+        told.extend(read(rows, job))
+        return iter(told)
+
+    monkeypatch.setattr(distribution, "_told", seen)
+    there = verify(Request(str(cluster), tmp_path / "there", run_id="r", here_rows=0))
+
+    rows = pq.read_table(cluster / "replicas", columns=["datanode_id", "volume_id"])
+    volumes = rows.group_by(["datanode_id", "volume_id"]).aggregate([]).num_rows
+    assert volumes == sum(counted.sums.volumes.num_rows for _, counted in told)
+    assert len(told) > 2
+    assert here.summary == there.summary

@@ -42,7 +42,6 @@ def mini_hdfs(directory: Path) -> Iterator[Hdfs]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    os.environ["HADOOP_USER_NAME"] = "suture"
     java = (
         str(Path(os.environ["JAVA_HOME"]) / "bin" / "java") if "JAVA_HOME" in os.environ else "java"
     )
