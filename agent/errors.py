@@ -17,7 +17,12 @@ from enum import StrEnum
 from typing import Final
 
 _KIB: Final = 1024
-EXTRAS: Final = {"pyarrow": "scm", "rocksdict": "ozone"}  # package -> the extra that brings it
+EXTRAS: Final = {  # package -> the extra that brings it
+    "pyarrow": "scm",
+    "rocksdict": "ozone",
+    "fsspec": "webhdfs",
+    "requests": "webhdfs",
+}
 
 
 class Code(StrEnum):

@@ -32,7 +32,7 @@ PYTHON = os.environ.get("BENCH_CLUSTER_PYTHON", "3g")
 STORE = os.environ.get("BENCH_CLUSTER_STORE", "s3")
 FOR_HDFS = ("fsspec", "requests", "urllib3", "idna", "certifi", "charset_normalizer")
 NODES = ("--nodes", "5000", "--racks", "100")
-CODES = (0, 2, 3)
+CODES = (0, 2, 4)
 
 
 def measures() -> list[Measure]:

@@ -210,7 +210,7 @@ def _run(out: Path, snapshot: Path, master: str) -> Run:
             *("-m", "spark_verify.job", str(snapshot), "--out", str(out), "--run-id", "spark"),
             *(("--master", master) if master else ()),
         ],
-        codes=(0, 2, 3),
+        codes=(0, 2, 4),
         PYSPARK_SUBMIT_ARGS=f"{options} pyspark-shell",
     )
     events = [json.loads(line) for file in log.rglob("events*") for line in file.open()]
