@@ -5,11 +5,12 @@
 #   TEST_ARGS=...   more arguments of pytest; it runs three processes, unless they name files only
 #   NAME=...        the benchmarks to run, for instance NAME=tree; the modules to mutate
 #   MUTANTS_ARGS=.. more arguments of `make mutants`, for instance --write
+#   SEED=...        the schedule to repeat or to make small, or the first of COUNT to simulate, in JOBS processes
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint bench mutants interop format deb clean python
+.PHONY: help demo test check lint bench mutants simulate replay shrink interop format deb clean python
 
 BIN := .venv/bin
 WITH_PROMTOOL := tools="$$(tools/bootstrap.sh promtool)" && PATH="$$PATH$${tools:+:$$tools}"
@@ -45,6 +46,17 @@ bench: python ## Measure; fail where a bound does not hold (NAME=...).
 
 mutants: python ## Change the pure modules; show what no test notices (NAME=..., MUTANTS_ARGS=...).
 	@nice -n 10 $(BIN)/python -m tools.mutants $(NAME) $(MUTANTS_ARGS)
+
+simulate: python ## Live COUNT schedules of a whole cluster from SEED on (COUNT=1000, JOBS=1).
+	@mkdir -p build
+	@$(BIN)/python -m tools.simulation run --count $(or $(COUNT),1000) --seed $(or $(SEED),1) \
+	    --jobs $(or $(JOBS),1) --json build/simulation.json
+
+replay: python ## Live one of these schedules again and tell each step (SEED=...).
+	@$(BIN)/python -m tools.simulation replay $(SEED)
+
+shrink: python ## Leave out of a schedule what its violation does not need (SEED=...).
+	@$(BIN)/python -m tools.simulation shrink $(SEED)
 
 interop: python ## Scrub and repair beside a real Ozone cluster, from Maven (INTEROP_MINUTES=10).
 	@$(BIN)/python -m tools.interop

@@ -250,12 +250,16 @@ def _fallocate(fd: int, mode: int, offset: int, length_bytes: int) -> bool:
 
 
 def make_directories(path: Path, *, below: Path) -> None:
-    """Create `path` and its missing parents below `below`, each durable in its parent."""
-    missing = []
-    while path != below and not path.is_dir():
-        missing.append(path)
+    """Create `path` and its missing parents below `below`, each durable in its parent.
+
+    Also one that is there: who made it may not have come to sync its name yet, or may have been
+    killed before; a power cut would take all that is put into it.
+    """
+    chain = []
+    while path != below:
+        chain.append(path)
         path = path.parent
-    for directory in reversed(missing):
+    for directory in reversed(chain):
         with suppress(FileExistsError):
             directory.mkdir(DIRECTORY_MODE)
         sync_directory(directory.parent)

@@ -23,6 +23,7 @@ from agent.store.files.durable import (
     read_head,
     remove_file,
     replace_file,
+    sync_all,
     sync_directory,
     write_all,
 )
@@ -126,6 +127,8 @@ def open_volume(
                 sync_directory(directory.parent)
     lock = lock_volume(layout)
     try:
+        if lock.was_left:
+            _keep_what_was_left(layout)
         version = _version(layout, datanode_id, options)
         check_kept(layout)
         with disk_errors(path):
@@ -143,6 +146,16 @@ def open_volume(
         lock.leave()
         raise
     return Volume(layout, version, index, lock)
+
+
+def _keep_what_was_left(layout: Layout) -> None:
+    """Make durable what a process that was killed did and had not synced: names, too.
+
+    It is in the page cache, so this process takes it for what is there, and syncs none of it again.
+    Without this the power could be cut a day later, and take what rests on it.
+    """
+    with disk_errors(layout.hdds):
+        sync_all(layout.hdds)
 
 
 def _version(layout: Layout, datanode_id: str, options: StoreOptions) -> VolumeVersion:

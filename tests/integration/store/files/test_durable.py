@@ -219,3 +219,20 @@ def test_a_file_is_replaced_durably(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     durable.replace_file(tmp_path / "file", b"new")
 
     assert ["sync of the bytes", "rename", "sync of the name"] == steps
+
+
+def test_a_directory_that_is_there_is_made_durable_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Who made it may have been killed, or be a thread that has not come to sync its name yet.
+    """
+    path = tmp_path / "group" / "replica"
+    (tmp_path / "group").mkdir()
+    synced: list[Path] = []
+    monkeypatch.setattr(durable, "sync_directory", synced.append)
+
+    durable.make_directories(path, below=tmp_path)
+
+    assert path.is_dir()
+    assert [tmp_path, tmp_path / "group"] == synced

@@ -11,6 +11,7 @@ from agent.errors import Code, Refused, VolumeFailed
 from agent.store.files.layout import Layout, block_id_of, container_id_of, decode_version
 from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
+from agent.store.volumes import volume
 from merkle.replica import ContainerId
 from tests.support.storage.stores import (
     CLUSTER,
@@ -288,3 +289,21 @@ def test_directories_are_grouped_as_in_ozone(container_id: int, group: int) -> N
     expected = Path(f"/data/hdds/{CLUSTER}/current/containerDir{group}/{container_id}")
     assert expected == paths.root
     assert expected / "metadata" / f"{container_id}.tree" == paths.tree
+
+
+def test_what_a_killed_process_left_is_durable_before_anything_rests_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Names that it made and had not synced are taken for what is there, and never synced again.
+    """
+    synced: list[Path] = []
+    monkeypatch.setattr(volume, "sync_all", synced.append)
+    open_as(tmp_path / "v0").close()
+    lock = tmp_path / "v0/hdds/in_use.lock"
+    assert [] == synced
+
+    lock.write_text("1\na process that was killed\n")
+    open_as(tmp_path / "v0").close()
+
+    assert [tmp_path / "v0/hdds"] == synced

@@ -1,0 +1,136 @@
+"""Live schedules of a whole cluster, repeat one, or make one small.
+
+python -m tools.simulation run --count 300 --seed 1 --json out.json
+python -m tools.simulation replay 17
+python -m tools.simulation shrink 17
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tools.simulation.events import draw
+from tools.simulation.run import Result, simulate
+from tools.simulation.shrink import shrunk
+
+TOLD_MAX = 20
+
+
+def main() -> int:
+    """Do what the command line says; return 1 where something does not hold."""
+    _fix_hashes()
+    parser = argparse.ArgumentParser(prog="python -m tools.simulation", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="live many schedules")
+    run.add_argument("--count", type=int, default=300)
+    run.add_argument("--seed", type=int, default=1, help="of the first; the others follow")
+    run.add_argument("--jobs", type=int, default=1, help="processes side by side")
+    run.add_argument("--json", type=Path, help="where to write what was found")
+    run.add_argument("--stop", action="store_true", help="end at the first violation")
+    for name in ("replay", "shrink"):
+        one = commands.add_parser(name)
+        one.add_argument("seed", type=int)
+        one.add_argument("--quiet", action="store_true", help="tell events and violations only")
+    asked = parser.parse_args()
+    if asked.command == "run":
+        return _run(asked)
+    return (
+        _replay(asked.seed, is_quiet=asked.quiet) if asked.command == "replay" else _shrink(asked)
+    )
+
+
+def _fix_hashes() -> None:
+    """Begin again with hashes that are the same in every process, or sets differ in their order."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.environ["PYTHONHASHSEED"] = "0"
+        command = [sys.executable, "-m", "tools.simulation", *sys.argv[1:]]
+        os.execv(sys.executable, command)  # noqa: S606 - this program again
+
+
+def _run(asked: argparse.Namespace) -> int:
+    began_s = time.monotonic()
+    seeds = range(asked.seed, asked.seed + asked.count)
+    counts: Counter[str] = Counter()
+    broken: list[Result] = []
+    steps: list[int] = []
+    for result in _lived(seeds, asked.jobs):
+        counts.update(result.counts)
+        steps.append(result.step_count)
+        if result.violations:
+            broken.append(result)
+            print(f"seed {result.seed}: {result.violations[0]}", flush=True)
+            if asked.stop:
+                break
+        if len(steps) % 100 == 0:
+            took_s = time.monotonic() - began_s
+            print(f"{len(steps)} of {asked.count} schedules, {took_s:.0f} s", flush=True)
+    report = {
+        "schedules": len(steps),
+        "first_seed": asked.seed,
+        "steps": sum(steps),
+        "steps_min": min(steps),
+        "seconds": round(time.monotonic() - began_s, 1),
+        "cpu_seconds": round(time.process_time() + _children_cpu_s(), 1),
+        "counts": dict(sorted(counts.items())),
+        "violations": {str(one.seed): one.violations[:TOLD_MAX] for one in broken},
+    }
+    if asked.json is not None:
+        asked.json.write_text(json.dumps(report, indent=1) + "\n")
+    print(
+        f"{len(steps)} schedules of {min(steps)} steps and more, {sum(steps)} in all, "
+        f"{report['seconds']} s: {len(broken)} with a violation"
+    )
+    if broken:
+        print(f"make replay SEED={broken[0].seed}")
+    return 1 if broken else 0
+
+
+def _children_cpu_s() -> float:
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def _lived(seeds: Sequence[int], jobs: int) -> Iterator[Result]:
+    if jobs <= 1:
+        yield from map(simulate, seeds)
+        return
+    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+        yield from pool.imap(simulate, seeds, chunksize=4)
+
+
+def _replay(seed: int, *, is_quiet: bool) -> int:
+    result = simulate(seed, traced=True)
+    for line in result.trace:
+        if not is_quiet or line.startswith(("==", "--")):
+            print(line)
+    return _tell(result)
+
+
+def _shrink(asked: argparse.Namespace) -> int:
+    small = shrunk(asked.seed, draw(asked.seed), tell=print)
+    if small is None:
+        print(f"seed {asked.seed}: nothing is violated")
+        return 0
+    result = simulate(asked.seed, small, traced=True)
+    for line in result.trace:
+        if not asked.quiet or line.startswith(("==", "--")):
+            print(line)
+    print(f"{len(small)} events are left")
+    return _tell(result)
+
+
+def _tell(result: Result) -> int:
+    print(f"seed {result.seed}: {result.step_count} steps, fingerprint {result.fingerprint}")
+    for violation in result.violations[:TOLD_MAX]:
+        print(f"VIOLATED {violation}")
+    return 1 if result.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

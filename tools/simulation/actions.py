@@ -1,0 +1,219 @@
+"""What clients, the control plane and disks do in a burst: one function for each kind of event."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+import grpc
+
+from agent.commands import removal
+from agent.errors import SutureError
+from agent.rpc.calls.peer import Peer
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.rpc.wire import codec
+from merkle.checksum import window_checksums
+from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
+from tools.simulation.cluster import PLAIN, QUICK
+from tools.simulation.events import Event, Kind, placed_on
+from tools.simulation.faults import flipped
+from tools.simulation.oracle import Held
+
+if TYPE_CHECKING:
+    from tools.simulation.run import Run
+
+WINDOW_BYTES: Final = 1024
+CALL_S: Final = 5.0
+CHUNK_BYTES_MAX: Final = 6_000
+
+
+def content(event: Event) -> list[bytes]:
+    """Return the chunks that an event writes."""
+    dice = Random(f"{event.seed} content")
+    return [dice.randbytes(dice.randint(200, CHUNK_BYTES_MAX)) for _ in range(event.amount)]
+
+
+def block_of(event: Event, parts: list[bytes]) -> BlockData:
+    """Return the block that an event writes, as its client describes it."""
+    chunks, offset = [], 0
+    for part in parts:
+        sums = window_checksums(ChecksumType.CRC32C, WINDOW_BYTES, part)
+        chunks.append(ChunkInfo(offset, len(part), ChecksumType.CRC32C, WINDOW_BYTES, sums))
+        offset += len(part)
+    return BlockData(BlockId(event.block), Bcsid(event.block), tuple(chunks))
+
+
+def write(run: "Run", event: Event) -> None:
+    """Write a block to all datanodes on which its container was placed; hear who has it."""
+    parts = content(event)
+    run.oracle.begins(event.container, event.block, b"".join(parts))
+    for number in placed_on(event.container):
+        node = run.nodes[number]
+        peer = Peer(node.address, timeouts=QUICK, security=PLAIN)
+        try:
+            _write_to(peer, event, parts)
+        except (grpc.RpcError, SutureError) as error:
+            run.note(f"   write to {node.name} failed: {error}")
+            continue
+        run.oracle.acknowledged(node.name, event.container, event.block)
+
+
+def _write_to(peer: Peer, event: Event, parts: list[bytes]) -> None:
+    container_id = ContainerId(event.container)
+    block = block_of(event, parts)
+    create = datanode_pb2.CreateContainerRequest(container_id=container_id)
+    peer.stub.CreateContainer(create, timeout=CALL_S)
+    key = container_pb2.BlockId(container_id=container_id, local_id=block.block_id)
+    for chunk, part in zip(block.chunks, parts, strict=True):
+        request = datanode_pb2.WriteChunkRequest(
+            block_id=key, chunk=codec.chunk_message(chunk), data=part
+        )
+        peer.stub.WriteChunk(request, timeout=CALL_S)
+    message = codec.block_message(container_id, block)
+    peer.stub.PutBlock(datanode_pb2.PutBlockRequest(block=message), timeout=CALL_S)
+
+
+def close(run: "Run", event: Event) -> None:
+    """Close a container wherever it is."""
+    bcsid = max(
+        (block for owner, block in run.oracle.blocks if owner == event.container), default=0
+    )
+    for number in placed_on(event.container):
+        node = run.nodes[number]
+        peer = Peer(node.address, timeouts=QUICK, security=PLAIN)
+        request = datanode_pb2.CloseContainerRequest(container_id=event.container, bcsid=bcsid)
+        try:
+            peer.stub.CloseContainer(request, timeout=CALL_S)
+        except grpc.RpcError as error:
+            run.note(f"   close on {node.name} failed: {error}")
+
+
+def scan(run: "Run", event: Event) -> None:
+    """Scan a container on one datanode."""
+    node = run.nodes[event.node]
+    if not node.is_up:
+        return
+    with node.running():
+        report = node.scan(ContainerId(event.container))
+    run.oracle.judged(node.name, report.findings, run.where)
+    run.count("scans")
+    run.count("findings", report.finding_count)
+
+
+def reconcile(run: "Run", event: Event) -> None:
+    """Reconcile a container of one datanode with all others that were given it."""
+    node = run.nodes[event.node]
+    others = [
+        other for other in run.nodes if other is not node and other.name in run.holders(event)
+    ]
+    if not node.is_up or not others:
+        return
+    with node.running():
+        result = node.reconcile(ContainerId(event.container), others)
+    run.count("reconciles")
+    for chunk in result.chunks:
+        run.count(f"chunks {chunk.result.value}")
+
+
+def delete(run: "Run", event: Event) -> None:
+    """Order the delete of a block, and have it carried out wherever that is possible now."""
+    if (event.container, event.block) not in run.oracle.blocks:
+        return
+    run.oracle.ordered(event.container, event.block)
+    order = scm_pb2.DeleteTransaction(
+        transaction_id=event.seed, container_id=event.container, local_ids=[event.block]
+    )
+    for node in run.nodes:
+        if node.is_up and node.name in run.holders(event):
+            assert node.agent is not None, "it is up"
+            store, leases = node.agent.store, node.agent.leases
+            with node.running():
+                [result] = removal.delete_blocks(store, leases, [order], stop=lambda: False)
+            if result.done and result.block_count:
+                run.oracle.gone.add(Held(node.name, event.container, event.block))
+                run.count("deletes")
+
+
+def replicate(run: "Run", event: Event) -> None:
+    """Push a replica to a datanode that was not given it."""
+    source = run.nodes[event.node]
+    targets = [node for node in run.nodes if node.name not in run.holders(event)]
+    if not source.is_up or not targets or source.name not in run.holders(event):
+        return
+    assert source.agent is not None, "it is up"
+    run.held_by[event.container].add(targets[0].name)
+    with source.running():
+        peer = Peer(targets[0].address, timeouts=QUICK, security=PLAIN)
+        source.agent.replicator.replicate(
+            ContainerId(event.container), peer, compress=False, stop=lambda: False
+        )
+    run.count("replicates")
+    for (container, block), truth in list(run.oracle.blocks.items()):
+        place = Held(targets[0].name, container, block)
+        if container == event.container and not truth.is_deleted and run.oracle.is_whole(place):
+            run.oracle.held.add(place)
+
+
+def rot(run: "Run", event: Event) -> None:
+    """Change what a medium holds of a block, if another datanode has it whole."""
+    dice = Random(f"{event.seed} rot")
+    node = run.nodes[event.node]
+    place = Held(node.name, event.container, event.block)
+    path = run.oracle.path(place)
+    if (event.container, event.block) not in run.oracle.blocks or not run.oracle.may_harm(place):
+        return
+    if not path.is_file() or not path.stat().st_size:
+        return
+    way = dice.choice(("flip", "zeros", "cut", "misdirected", "grown", "lost"))
+    run.count(f"rot: {way}")
+    run.note(f"-- rot, {way}: {path.name} of container {event.container} on {node.name}")
+    if way == "grown":
+        run.oracle.ever_harmed.add(place)  # not the block's bytes, but a scan has to tell of it
+    else:
+        run.oracle.harm(place)
+    if way == "lost":
+        node.disk.forget(path)
+    else:
+        node.disk.replace_durable(path, rotten(dice, way, path))
+
+
+def rotten(dice: Random, way: str, path: Path) -> bytes:
+    """Return what is left of a file."""
+    data = path.read_bytes()
+    at = dice.randrange(len(data))
+    match way:
+        case "flip":
+            return flipped(dice, data)
+        case "zeros":
+            return data[:at] + bytes(min(512, len(data) - at)) + data[at + 512 :]
+        case "cut":
+            return data[:at]
+        case "misdirected":
+            strange = dice.randbytes(512)
+            return data[:at] + strange + data[at + 512 :]
+        case _:
+            return data + dice.randbytes(dice.randint(1, 600))
+
+
+def rot_tree(run: "Run", event: Event) -> None:
+    """Change a bit of a tree file: it is worth nothing then, and no data is harmed."""
+    node = run.nodes[event.node]
+    chunks = node.block_file(ContainerId(event.container), BlockId(1)).parent
+    path = chunks.parent / "metadata" / f"{event.container}.tree"
+    if path.is_file() and path.stat().st_size:
+        run.count("rot: tree")
+        run.note(f"-- rot of the tree of container {event.container} on {node.name}")
+        node.disk.replace_durable(path, flipped(Random(event.seed), path.read_bytes()))
+
+
+ACTIONS: Final[Mapping[Kind, Callable[["Run", Event], None]]] = {
+    Kind.WRITE: write,
+    Kind.CLOSE: close,
+    Kind.SCAN: scan,
+    Kind.RECONCILE: reconcile,
+    Kind.DELETE: delete,
+    Kind.REPLICATE: replicate,
+    Kind.ROT: rot,
+    Kind.ROT_TREE: rot_tree,
+}
+"""What takes time, and happens side by side with the rest of its burst."""

@@ -1,0 +1,169 @@
+"""What happens in a schedule, drawn from its seed: a list that can be told, and made shorter.
+
+Each event has a seed of its own, so one that is left out changes nothing in the others. Those of
+one burst happen side by side; between bursts what died is buried, and the oracle looks.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+from typing import Final
+
+NODES: Final = 4
+COPIES: Final = 3
+CONTAINERS: Final = 3
+BURSTS: Final = 16
+YOUTH: Final = 3  # bursts in which a container is written to
+
+
+class Kind(StrEnum):
+    """What an event is."""
+
+    WRITE = "write"  # a client writes a block to all replicas
+    CLOSE = "close"
+    SCAN = "scan"
+    RECONCILE = "reconcile"
+    DELETE = "delete"  # a block, by order
+    REPLICATE = "replicate"  # to a node without it
+    ROT = "rot"  # the medium changes what it holds of a block
+    ROT_TREE = "rot_tree"
+    LIE = "lie"  # the next writes are lost, cut short or changed on their way to the medium
+    ERRORS = "errors"  # reads and writes fail, for a burst
+    FLIPS = "flips"  # memory flips bits of what was read, for a burst
+    CUT = "cut"  # the power, so many disk operations later
+    KILL = "kill"  # the process, likewise
+    DOWN = "down"  # a node is off for a burst
+    WEATHER = "weather"  # how messages fare from now on
+    CLOCK = "clock"  # a wall clock jumps, or drifts from now on
+
+
+ACTIVITIES: Final = frozenset(
+    {Kind.WRITE, Kind.CLOSE, Kind.SCAN, Kind.RECONCILE, Kind.DELETE, Kind.REPLICATE}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event. `node` counts from 0; what the rest means depends on the kind."""
+
+    burst: int
+    kind: Kind
+    node: int = 0
+    container: int = 0
+    block: int = 0
+    amount: int = 0
+    seed: int = 0
+
+    def told(self) -> str:
+        """Return it as a line for people."""
+        words = {
+            Kind.WRITE: f"block {self.block} of container {self.container}, {self.amount} chunks",
+            Kind.CLOSE: f"container {self.container}",
+            Kind.SCAN: f"container {self.container} on dn{self.node}",
+            Kind.RECONCILE: f"container {self.container} on dn{self.node}",
+            Kind.DELETE: f"block {self.block} of container {self.container}",
+            Kind.REPLICATE: f"container {self.container} from dn{self.node}",
+            Kind.ROT: f"block {self.block} of container {self.container} on dn{self.node}",
+            Kind.ROT_TREE: f"tree of container {self.container} on dn{self.node}",
+            Kind.LIE: f"dn{self.node}, {self.amount} writes",
+            Kind.ERRORS: f"dn{self.node}, {self.amount} of 1,000",
+            Kind.FLIPS: f"dn{self.node}, {self.amount} of 1,000 reads",
+            Kind.CUT: f"power of dn{self.node}, {self.amount} operations later",
+            Kind.KILL: f"process of dn{self.node}, {self.amount} operations later",
+            Kind.DOWN: f"dn{self.node}",
+        }
+        return f"burst {self.burst:2}: {self.kind} {words.get(self.kind, '')}".rstrip()
+
+
+def placed_on(container: int) -> list[int]:
+    """Return the nodes on which a container is begun."""
+    return [(container + number) % NODES for number in range(COPIES)]
+
+
+def draw(seed: int) -> list[Event]:
+    """Return the schedule of a seed."""
+    dice = Random(f"{seed} events")
+    blocks = dict.fromkeys(range(CONTAINERS), 0)
+    events: list[Event] = []
+    for burst in range(BURSTS):
+        for container in range(CONTAINERS):
+            events += _of_container(dice, burst, container, blocks)
+        events += _nemesis(dice, burst, blocks)
+    return events
+
+
+def _of_container(dice: Random, burst: int, container: int, blocks: dict[int, int]) -> list[Event]:
+    age = burst - 2 * container
+    if age < 0:
+        return []
+    if age < YOUTH:
+        events = []
+        for _ in range(dice.choice((0, 1, 1, 2))):
+            blocks[container] += 1
+            events.append(
+                _event(
+                    dice,
+                    burst,
+                    Kind.WRITE,
+                    container=container,
+                    block=blocks[container],
+                    amount=dice.choice((1, 1, 2, 3)),
+                )
+            )
+        return events
+    if age == YOUTH:
+        return [_event(dice, burst, Kind.CLOSE, container=container)]
+    kinds = [Kind.SCAN, Kind.RECONCILE, Kind.RECONCILE, Kind.DELETE, Kind.REPLICATE, Kind.CLOSE]
+    return [
+        _event(
+            dice,
+            burst,
+            dice.choices(kinds, (4, 4, 4, 1, 1, 1))[0],
+            node=dice.randrange(NODES),
+            container=container,
+            block=dice.randint(1, max(blocks[container], 1)),
+        )
+        for _ in range(dice.choice((0, 1, 1, 2)))
+    ]
+
+
+def _nemesis(dice: Random, burst: int, blocks: dict[int, int]) -> list[Event]:
+    events = []
+    for _ in range(dice.choice((0, 1, 1, 2, 3))):
+        kind = dice.choices(
+            (
+                *(Kind.ROT, Kind.ROT_TREE, Kind.LIE, Kind.ERRORS, Kind.FLIPS),
+                *(Kind.CUT, Kind.KILL, Kind.DOWN, Kind.WEATHER, Kind.CLOCK),
+            ),
+            (6, 1, 2, 1, 1, 6, 2, 1, 2, 1),
+        )[0]
+        container = dice.randrange(CONTAINERS)
+        amounts = {Kind.LIE: (1, 2, 4), Kind.ERRORS: (5, 20, 100), Kind.FLIPS: (20, 50)}
+        amount = dice.choice(amounts.get(kind, (0,)))
+        if kind in {Kind.CUT, Kind.KILL}:
+            amount = int(dice.expovariate(1 / 25)) + 1
+        events.append(
+            _event(
+                dice,
+                burst,
+                kind,
+                node=dice.randrange(NODES),
+                container=container,
+                block=dice.randint(1, max(blocks[container], 1)),
+                amount=amount,
+            )
+        )
+    return events
+
+
+def _event(
+    dice: Random,
+    burst: int,
+    kind: Kind,
+    *,
+    node: int = 0,
+    container: int = 0,
+    block: int = 0,
+    amount: int = 0,
+) -> Event:
+    return Event(burst, kind, node, container + 1, block, amount, dice.randrange(2**32))

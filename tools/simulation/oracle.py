@@ -1,0 +1,219 @@
+"""What is true, told by what clients heard and what was done to the media; and what must hold.
+
+Of each block the oracle knows its bytes, which datanodes acknowledged it, and whose medium was
+harmed since. It reads the files themselves, never through product code.
+
+    I1, I2   what a datanode acknowledged, or had whole, it has: unless its medium was harmed,
+             or the delete was ordered
+    I3       nothing is called corrupt on a medium that was not harmed
+    I5       what was deleted stays deleted, generations only grow
+    I10      after quiet all replicas are equal and whole
+
+A medium is harmed only where another datanode has the block whole: the loss of all copies is no
+fault of the product.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from agent.errors import SutureError
+from merkle.replica import BlockId, ContainerId, ReplicaState
+from scanner.finding import Finding, Verdict
+from tools.simulation.cluster import Datanode
+
+
+class Held(NamedTuple):
+    """A block of a container on a node."""
+
+    node: str
+    container: int
+    block: int
+
+
+@dataclass(slots=True)
+class Truth:
+    """One block."""
+
+    data: bytes
+    is_deleted: bool = False
+    is_whole_somewhere: bool = False  # one datanode acknowledged it at least
+
+
+@dataclass(slots=True)
+class Oracle:
+    """All that is known of one schedule."""
+
+    nodes: Sequence[Datanode]
+    blocks: dict[tuple[int, int], Truth] = field(default_factory=dict)
+    held: set[Held] = field(default_factory=set)
+    harmed: set[Held] = field(default_factory=set)
+    ever_harmed: set[Held] = field(default_factory=set)
+    gone: set[Held] = field(default_factory=set)  # deletes that were acknowledged
+    generations: dict[tuple[str, int], int] = field(default_factory=dict)
+    violations: list[str] = field(default_factory=list)
+
+    # What is told to it.
+
+    def begins(self, container: int, block: int, data: bytes) -> None:
+        """A client begins to write a block."""
+        self.blocks[container, block] = Truth(data)
+
+    def acknowledged(self, node: str, container: int, block: int) -> None:
+        """A datanode has it, it says."""
+        self.held.add(Held(node, container, block))
+        self.blocks[container, block].is_whole_somewhere = True
+
+    def ordered(self, container: int, block: int) -> None:
+        """The delete of a block was ordered."""
+        if (container, block) in self.blocks:
+            self.blocks[container, block].is_deleted = True
+
+    def is_ordered(self, container: int, block: int) -> bool:
+        """Whether the delete of a block was ordered."""
+        truth = self.blocks.get((container, block))
+        return truth is not None and truth.is_deleted
+
+    def may_harm(self, place: Held) -> bool:
+        """Whether another datanode has the block whole, on its medium."""
+        return any(
+            other.node != place.node and other not in self.harmed and self._is_lasting(other)
+            for other in self.held
+            if (other.container, other.block) == (place.container, place.block)
+        )
+
+    def harm(self, place: Held) -> None:
+        """The medium of a datanode has lost a block."""
+        self.harmed.add(place)
+        self.ever_harmed.add(place)
+
+    # What is seen.
+
+    def _node(self, name: str) -> Datanode:
+        return next(node for node in self.nodes if node.name == name)
+
+    def path(self, place: Held) -> Path:
+        """Return where a block is."""
+        node = self._node(place.node)
+        return node.block_file(ContainerId(place.container), BlockId(place.block))
+
+    def is_whole(self, place: Held) -> bool:
+        """Whether the file of a block has its bytes."""
+        truth = self.blocks[place.container, place.block]
+        try:
+            return self.path(place).read_bytes()[: len(truth.data)] == truth.data
+        except OSError:
+            return False
+
+    def _is_lasting(self, place: Held) -> bool:
+        return self.is_whole(place) and self._node(place.node).disk.is_settled(self.path(place))
+
+    def look(self, where: str) -> None:
+        """Check what must hold at any time. No process may be in the middle of a change."""
+        for place in sorted(self.held):
+            truth = self.blocks[place.container, place.block]
+            if truth.is_deleted:
+                continue
+            if place in self.harmed:
+                if self._is_lasting(place):
+                    self.harmed.discard(place)
+            elif not self.is_whole(place):
+                self._violated(
+                    "I1",
+                    f"{where}: {place.node} has lost block {place.block} of container "
+                    f"{place.container}, which it had acknowledged",
+                )
+                self.harmed.add(place)  # told once
+        for node in self.nodes:
+            if node.is_up:
+                self._look_at(node, where)
+
+    def _look_at(self, node: Datanode, where: str) -> None:
+        assert node.agent is not None, "it is up"
+        store = node.agent.store
+        for container_id in store.replica_ids():
+            try:
+                generation = store.generation(container_id)
+                tombstones = set(store.tombstones(container_id))
+                rows = {block_id for block_id, _ in store.block_rows(container_id)}
+            except SutureError:
+                continue
+            before = self.generations.get((node.name, container_id), 0)
+            if generation < before:
+                self._violated("I5", f"{where}: {node.name} went back to generation {generation}")
+            self.generations[node.name, container_id] = generation
+            gone = {BlockId(one.block) for one in self.gone if one[:2] == (node.name, container_id)}
+            if gone & rows or gone - tombstones:
+                self._violated("I5", f"{where}: {node.name} has a deleted block again: {gone}")
+            self.gone |= {
+                Held(node.name, container_id, block_id)
+                for block_id in tombstones
+                if (container_id, block_id) in self.blocks
+            }
+            self._check_deletes(node.name, container_id, tombstones, where)
+
+    def _check_deletes(
+        self, node: str, container_id: ContainerId, tombstones: set[BlockId], where: str
+    ) -> None:
+        for block_id in tombstones:
+            truth = self.blocks.get((container_id, block_id))
+            if truth is not None and not truth.is_deleted:
+                self._violated(
+                    "I7",
+                    f"{where}: {node} deleted block {block_id} of container {container_id} "
+                    "and nobody ordered it",
+                )
+
+    def judged(self, node: str, findings: Sequence[Finding], where: str) -> None:
+        """Check what a scan found."""
+        for finding in findings:
+            place = Held(node, finding.container_id, finding.block_id)
+            if finding.verdict is Verdict.CORRUPT and place in self.held - self.ever_harmed:
+                self._violated("I3", f"{where}: {node} calls corrupt what is whole: {finding}")
+
+    def converged(self) -> None:
+        """Check what must hold after quiet."""
+        for (container, block), truth in self.blocks.items():
+            if truth.is_whole_somewhere and not truth.is_deleted:
+                self._check_everywhere(container, block)
+        containers = {container for container, _ in self.blocks}
+        for container in sorted(containers):
+            self._check_equal(ContainerId(container))
+
+    def _check_everywhere(self, container: int, block: int) -> None:
+        for node in self.nodes:
+            assert node.agent is not None, "all are up"
+            if container not in node.agent.store.replica_ids():
+                continue
+            if not self.is_whole(Held(node.name, container, block)):
+                self._violated(
+                    "I10", f"after quiet {node.name} has not block {block} of container {container}"
+                )
+
+    def _check_equal(self, container_id: ContainerId) -> None:
+        roots = set()
+        for node in self.nodes:
+            assert node.agent is not None, "all are up"
+            store = node.agent.store
+            if container_id not in store.replica_ids():
+                continue
+            facts = store.replica(container_id)
+            roots.add(
+                None if facts.tree is None else (facts.tree.root, facts.tree.tombstones_checksum)
+            )
+            if facts.state is not ReplicaState.CLOSED or facts.finding_count:
+                self._violated(
+                    "I10",
+                    f"after quiet container {container_id} of {node.name} is {facts.state}, "
+                    f"{[f.fault.value for f in store.findings(container_id)]}",
+                )
+        if len(roots) > 1:
+            self._violated("I10", f"after quiet container {container_id} has {len(roots)} roots")
+
+    def crashed(self, where: str, error: BaseException) -> None:
+        """Something was raised that no product code may raise."""
+        self._violated("no crash", f"{where}: {type(error).__name__}: {error}")
+
+    def _violated(self, law: str, what: str) -> None:
+        self.violations.append(f"{law}: {what}")

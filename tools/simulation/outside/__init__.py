@@ -1,0 +1,1 @@
+"""What is outside of the product, and simulated: kernel, disks, threads, network, time."""

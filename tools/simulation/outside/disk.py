@@ -1,0 +1,283 @@
+"""What a disk would hold after a power cut: a second picture beside the files that programs see.
+
+    files below the root (tmpfs)       what a running process reads: the page cache
+    Inode.durable, Directory.entries   what was synced: survives whatever happens
+    Inode.pending, Disk.renames        what was done since: each part survives, or does not
+
+A write that was not synced arrives whole, in part (sector by sector) or not at all, whatever came
+after it. Of names, each change stands alone: only later changes of the same name wait for it. A
+rename is one change. Nothing orders names after bytes but a sync: that is less than ext4 or XFS
+give, so who is right here is right there. An index of LMDB is durable as a whole with each commit.
+"""
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Final
+
+SECTOR_BYTES: Final = 512
+INDEX_FILE: Final = "data.mdb"
+INDEX_FILES: Final = frozenset({INDEX_FILE, "lock.mdb"})
+
+
+@dataclass(slots=True)
+class Write:
+    """Bytes that were written and not synced; `data` None: the file was cut, or grew, to `at`."""
+
+    at: int
+    data: bytes | None
+
+
+@dataclass(eq=False, slots=True)
+class Inode:
+    """A file."""
+
+    durable: bytes = b""
+    pending: list[Write] = field(default_factory=list)
+
+    def settle(self) -> None:
+        """All that was written is durable."""
+        for write in self.pending:
+            self.durable = applied(self.durable, write)
+        self.pending.clear()
+
+    def survivors(self, dice: Random, odds: float) -> bytes:
+        """Return what is left after a power cut: of what was pending, each sector by chance."""
+        content = self.durable
+        for write in self.pending:
+            if write.data is None:
+                if dice.random() < odds:
+                    content = applied(content, write)
+                continue
+            for start, end in sectors(write.at, write.at + len(write.data)):
+                if dice.random() < odds:
+                    part = write.data[start - write.at : end - write.at]
+                    content = applied(content, Write(start, part))
+        return content
+
+
+@dataclass(eq=False, slots=True)
+class Directory:
+    """A directory: the names in it that are durable."""
+
+    entries: "dict[str, Inode | Directory]" = field(default_factory=dict)
+
+
+Entry = Inode | Directory
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NameChange:
+    """Names that changed together: directory, name, what it names from then on."""
+
+    slots: tuple[tuple[Directory, str, Entry | None], ...]
+
+    def keys(self) -> set[tuple[int, str]]:
+        """Return which names."""
+        return {(id(directory), name) for directory, name, _ in self.slots}
+
+    def apply(self) -> None:
+        """Make it durable."""
+        for directory, name, entry in self.slots:
+            if entry is None:
+                directory.entries.pop(name, None)
+            else:
+                directory.entries[name] = entry
+
+
+class Disk:
+    """One volume: its files below `root`, and what of them is durable."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.name, self.prefix = str(root), f"{root}/"
+        root.mkdir(parents=True)
+        self.top = Directory()
+        self._by_number: dict[int, Entry] = {root.stat().st_ino: self.top}
+        self.changes: list[NameChange] = []
+        self.indexes: dict[str, bytes] = {}  # path of the environment -> its file, as committed
+
+    # What happens to it.
+
+    def entry(self, path: "str | int") -> Entry | None:
+        """Return what a path, or an open descriptor, leads to."""
+        try:
+            number = os.fstat(path).st_ino if isinstance(path, int) else os.lstat(path).st_ino
+        except FileNotFoundError:
+            return None
+        return self._by_number.get(number)
+
+    def directory(self, path: "str | int") -> Directory | None:
+        """Return a directory."""
+        found = self.entry(path)
+        return found if isinstance(found, Directory) else None
+
+    def appeared(self, parent: Directory, name: str, path: "str | int", *, is_file: bool) -> None:
+        """Note that a name was created."""
+        facts = os.fstat(path) if isinstance(path, int) else os.lstat(path)
+        entry: Entry = Inode() if is_file else Directory()
+        self._by_number[facts.st_ino] = entry
+        self.changes.append(NameChange(((parent, name, entry),)))
+
+    def renamed(self, *slots: tuple[Directory, str, Entry | None]) -> None:
+        """Note that names changed together."""
+        self.changes.append(NameChange(slots))
+
+    def sync_file(self, inode: Inode) -> None:
+        """The file's bytes are durable, its name is not."""
+        inode.settle()
+
+    def sync_directory(self, directory: Directory) -> None:
+        """The names in a directory are durable, with what has to come before."""
+        needed: set[tuple[int, str]] = set()
+        chosen: list[NameChange] = []
+        for change in reversed(self.changes):
+            keys = change.keys()
+            if any(one is directory for one, _, _ in change.slots) or keys & needed:
+                chosen.append(change)
+                needed |= keys
+        for change in reversed(chosen):
+            change.apply()
+        kept = set(map(id, chosen))
+        self.changes = [change for change in self.changes if id(change) not in kept]
+
+    def sync_all(self) -> None:
+        """All is durable."""
+        for change in self.changes:
+            change.apply()
+        self.changes.clear()
+        for entry in self._by_number.values():
+            if isinstance(entry, Inode):
+                entry.settle()
+
+    def committed(self, environment: str) -> None:
+        """An index was committed: as it is now, it is durable."""
+        self.indexes[environment] = (Path(environment) / INDEX_FILE).read_bytes()
+
+    def replace_durable(self, path: Path, data: bytes) -> None:
+        """Change what the medium holds of a file, behind everybody's back."""
+        inode = self.entry(str(path))
+        assert isinstance(inode, Inode), f"{path} is no file of ours"
+        inode.pending.clear()
+        inode.durable = data
+        with path.open("r+b") as file:
+            file.truncate(0)
+            file.write(data)
+
+    def forget(self, path: Path) -> None:
+        """Lose a file, behind everybody's back."""
+        inode = self.entry(str(path))
+        os.unlink(path)  # noqa: PTH108
+        for directory in self._directories(self.top):
+            for name, entry in list(directory.entries.items()):
+                if entry is inode:
+                    del directory.entries[name]
+        self.changes = [
+            change
+            for change in self.changes
+            if not any(entry is inode for _, _, entry in change.slots)
+        ]
+
+    def _directories(self, directory: Directory) -> Iterator[Directory]:
+        yield directory
+        for entry in directory.entries.values():
+            if isinstance(entry, Directory):
+                yield from self._directories(entry)
+
+    def is_settled(self, path: Path) -> bool:
+        """Whether all of a file, and its names, are durable."""
+        inode = self.entry(str(path))
+        if not isinstance(inode, Inode) or inode.pending:
+            return False
+        return self._is_reachable(path, inode)
+
+    def _is_reachable(self, path: Path, inode: Inode) -> bool:
+        here: Entry | None = self.top
+        for part in path.relative_to(self.root).parts:
+            if not isinstance(here, Directory):
+                return False
+            here = here.entries.get(part)
+        return here is inode and not self.changes
+
+    # What a power cut leaves.
+
+    def cut(self, dice: Random) -> None:
+        """Cut the power: put below the root what survives."""
+        odds = dice.choice((0.0, 0.3, 0.5, 0.8, 1.0))
+        self._keep_names(dice, odds)
+        self.changes.clear()
+        lasting = list(dict.fromkeys(_files(self.top)))
+        for inode in lasting:
+            inode.durable = inode.survivors(dice, odds)
+            inode.pending.clear()
+        for child in os.scandir(self.root):
+            shutil.rmtree(child.path) if child.is_dir() else os.unlink(child.path)  # noqa: PTH108
+        self._by_number = {os.stat(self.root).st_ino: self.top}  # noqa: PTH116
+        self._write(self.top, str(self.root), {})
+        for environment, data in self.indexes.items():
+            if os.path.isdir(environment):  # noqa: PTH112
+                (Path(environment) / INDEX_FILE).write_bytes(data)
+
+    def _keep_names(self, dice: Random, odds: float) -> None:
+        """Choose which changes of names survive: any, but none without those before it."""
+        dropped: set[tuple[int, str]] = set()
+        for change in self.changes:
+            keys = change.keys()
+            empties = {
+                id(gone)
+                for directory, name, entry in change.slots
+                if entry is None
+                and isinstance(gone := directory.entries.get(name), Directory)
+                and len(change.slots) == 1
+            }
+            is_blocked = bool(keys & dropped) or any(number in empties for number, _ in dropped)
+            if is_blocked or dice.random() >= odds:
+                dropped |= keys
+            else:
+                change.apply()
+
+    def _write(self, directory: Directory, path: str, written: dict[int, str]) -> None:
+        for name, entry in directory.entries.items():
+            target = f"{path}/{name}"
+            if isinstance(entry, Directory):
+                os.mkdir(target, 0o750)  # noqa: PTH102
+                self._by_number[os.stat(target).st_ino] = entry  # noqa: PTH116
+                self._write(entry, target, written)
+            elif id(entry) in written:
+                os.link(written[id(entry)], target)
+            else:
+                with open(target, "wb") as file:  # noqa: PTH123
+                    file.write(entry.durable)
+                    self._by_number[os.fstat(file.fileno()).st_ino] = entry
+                os.chmod(target, 0o640)  # noqa: PTH101
+                written[id(entry)] = target
+
+
+def applied(content: bytes, write: Write) -> bytes:
+    """Return a file's content after a write."""
+    if write.data is None:
+        return content[: write.at].ljust(write.at, b"\0")
+    return (
+        content[: write.at].ljust(write.at, b"\0")
+        + write.data
+        + content[write.at + len(write.data) :]
+    )
+
+
+def sectors(start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Cut a range at the borders of sectors."""
+    while start < end:
+        behind = min(end, (start // SECTOR_BYTES + 1) * SECTOR_BYTES)
+        yield start, behind
+        start = behind
+
+
+def _files(directory: Directory) -> Iterable[Inode]:
+    for entry in directory.entries.values():
+        if isinstance(entry, Directory):
+            yield from _files(entry)
+        else:
+            yield entry

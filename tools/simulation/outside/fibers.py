@@ -1,0 +1,208 @@
+"""Threads of which one runs at a time, and which one is drawn from the seed.
+
+    point() ─► goes on, or another fiber does        block() ─► goes on when its condition is true
+
+A fiber is a thread of the operating system that waits for its baton. It gives it away only at a
+point (a disk operation, a message) or where it would wait: for a lock, a condition, an event, a
+moment. So the real code runs as it is, and the same seed gives the same order. When all wait, the
+clock moves to the first moment that somebody waits for.
+
+A fiber may work for a process that dies: `Died` is then raised in it, at the next point.
+"""
+
+import _thread
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import ClassVar, Final
+
+SWITCH_ODDS: Final = 0.15  # of a point: that another fiber goes on
+STEPS_MAX: Final = 400_000  # of one schedule; one that takes more turns in circles
+STEP_S: Final = 0.000_2  # what a step takes, by the simulated clock
+
+
+class Died(BaseException):
+    """The process for which this fiber works is dead. No product code catches it."""
+
+    def __init__(self, life: "Life") -> None:
+        super().__init__(f"{life.name} died")
+        self.life = life
+
+
+class Stuck(Exception):
+    """All fibers wait for each other, or one never ends."""
+
+
+@dataclass(eq=False, slots=True)
+class Life:
+    """One process of a datanode or control plane, from its start to its death."""
+
+    name: str
+    is_dead: bool = False
+
+
+class Hand:
+    """A thread of the operating system that does one job after the other: making one costs more
+    than most jobs."""
+
+    idle: "ClassVar[list[Hand]]"
+
+    def __init__(self) -> None:
+        self._wake = _thread.allocate_lock()
+        self._wake.acquire()
+        self._job: Callable[[], None] = lambda: None
+        self.ident = _thread.start_new_thread(self._work, ())
+
+    def give(self, job: Callable[[], None]) -> None:
+        """Do this next. It was idle."""
+        self._job = job
+        self._wake.release()
+
+    def _work(self) -> None:
+        while True:
+            self._wake.acquire()
+            self._job()
+
+
+Hand.idle = []
+
+
+@dataclass(eq=False, slots=True)
+class Fiber:
+    """One thread. `lives` are the processes whose code it runs: the callee's is last."""
+
+    name: str
+    lives: list[Life] = field(default_factory=list)
+    baton: "_thread.LockType" = field(default_factory=_thread.allocate_lock)
+    condition: Callable[[], bool] | None = None  # what it waits for
+    until_s: float | None = None
+    has_ended: bool = False
+    is_critical: int = 0  # no other goes on while it is not 0
+    number: int = 0
+    hand: Hand | None = None
+
+    def must_die(self) -> bool:
+        """Whether the process whose code it runs is dead."""
+        return bool(self.lives) and self.lives[-1].is_dead
+
+
+class Scheduler:
+    """All fibers of one schedule. The thread that makes it is the first of them."""
+
+    def __init__(self, dice: Random) -> None:
+        self.dice = dice
+        self.now_s = 1_000.0
+        self.step_count = 0
+        self.on_step: Callable[[str], None] = lambda _: None
+        self.main = Fiber("main")
+        self.main.baton.acquire()
+        self.fibers = [self.main]
+        self.current = self.main
+        self._idents = {_thread.get_ident(): self.main}
+        self._made = 0
+        self._trouble = ""
+        self.failures: list[tuple[str, BaseException]] = []
+
+    def is_inside(self) -> bool:
+        """Whether the calling thread is one of ours."""
+        return _thread.get_ident() in self._idents
+
+    def spawn(self, name: str, work: Callable[[], None], life: Life | None = None) -> Fiber:
+        """Begin a fiber; it runs when it is drawn. What it raises, `Died` apart, is a failure."""
+        lives = self.current.lives[-1:] if life is None else [life]
+        self._made += 1
+        fiber = Fiber(name, list(lives), number=self._made)
+        fiber.baton.acquire()
+        self.fibers.append(fiber)
+
+        def run() -> None:
+            fiber.baton.acquire()
+            try:
+                if not fiber.must_die():
+                    work()
+            except Died:
+                pass
+            except BaseException as error:  # noqa: BLE001 - it is judged: nothing may get here
+                self.failures.append((fiber.name, error))
+            self._end(fiber)
+
+        hand = Hand.idle.pop() if Hand.idle else Hand()
+        fiber.hand = hand
+        self._idents[hand.ident] = fiber
+        hand.give(run)
+        return fiber
+
+    def point(self, what: str) -> None:
+        """One step: count it, and let another fiber go on, perhaps."""
+        self.step_count += 1
+        self.now_s += STEP_S
+        self.on_step(what)
+        fiber = self.current
+        if self.step_count > STEPS_MAX:
+            raise Stuck(f"more than {STEPS_MAX} steps")
+        if len(self.fibers) > 1 and not fiber.is_critical and self.dice.random() < SWITCH_ODDS:
+            self._switch(fiber)
+        if fiber.must_die():
+            raise Died(fiber.lives[-1])
+
+    def block(self, condition: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Wait until `condition` is true or so much time has passed; return whether it is true."""
+        fiber = self.current
+        if fiber.must_die():
+            raise Died(fiber.lives[-1])
+        if condition():
+            return True
+        fiber.condition = condition
+        fiber.until_s = None if timeout_s is None else self.now_s + max(timeout_s, 0.0)
+        self._switch(fiber)
+        fiber.condition, fiber.until_s = None, None
+        if fiber.must_die():
+            raise Died(fiber.lives[-1])
+        return condition()
+
+    def sleep(self, seconds: float) -> None:
+        """Let so much time pass."""
+        self.block(lambda: False, seconds)
+
+    def settle(self, timeout_s: float, is_done: Callable[[], bool]) -> bool:
+        """Let the others go on until `is_done`, or until so much time has passed."""
+        return self.block(is_done, timeout_s)
+
+    def _is_ready(self, fiber: Fiber) -> bool:
+        if fiber.condition is None or fiber.must_die():
+            return True
+        return (fiber.until_s is not None and self.now_s >= fiber.until_s) or fiber.condition()
+
+    def _next(self) -> Fiber:
+        while True:
+            ready = [fiber for fiber in self.fibers if self._is_ready(fiber)]
+            if ready:
+                return ready[0] if len(ready) == 1 else self.dice.choice(ready)
+            moments = [fiber.until_s for fiber in self.fibers if fiber.until_s is not None]
+            if not moments:
+                waiting = ", ".join(fiber.name for fiber in self.fibers)
+                self._trouble = f"all wait for each other: {waiting}"
+                self.main.condition = None
+                return self.main
+            self.now_s = max(self.now_s, min(moments))
+
+    def _switch(self, fiber: Fiber) -> None:
+        after = self._next()
+        if after is not fiber:
+            self.current = after
+            after.baton.release()
+            fiber.baton.acquire()
+        if fiber is self.main and self._trouble:
+            trouble, self._trouble = self._trouble, ""
+            raise Stuck(trouble)
+
+    def _end(self, fiber: Fiber) -> None:
+        """Hand the baton on for good."""
+        fiber.has_ended = True
+        self.fibers.remove(fiber)
+        self._idents.pop(_thread.get_ident(), None)
+        if fiber.hand is not None:
+            Hand.idle.append(fiber.hand)
+        after = self._next()
+        self.current = after
+        after.baton.release()

@@ -1,0 +1,458 @@
+"""Calls between processes of a simulation: gRPC's channels and contexts, without a socket.
+
+    stub ─► Channel: bytes ─► on the way: late, lost, twice, cut off ─► handler, in its process
+         ◄─ bytes ◄──────────── on the way back: late, or lost after it was carried out ◄──┘
+
+Messages are really serialized; the real stubs, handlers and `ErrorEdge` are on both sides. A
+process that dies while it answers is UNAVAILABLE to its caller; who dies while it waits does not
+stop the other.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import grpc
+from google.rpc import status_pb2
+from grpc_status import rpc_status
+
+from agent.rpc.wire.errors import ErrorEdge
+from tools.simulation.outside.fibers import Died, Life, Scheduler
+
+Seconds = float | None
+
+LOST_S: Final = 3.0  # how long who waits for a lost message waits, unless its deadline comes first
+
+
+class CallFailed(grpc.RpcError, grpc.Call):
+    """A call that ended with a status."""
+
+    def __init__(
+        self, code: grpc.StatusCode, details: str, trailers: tuple[tuple[str, Any], ...] = ()
+    ) -> None:
+        super().__init__(f"{code.name}: {details}")
+        self._code, self._details, self._trailers = code, details, trailers
+
+    def code(self) -> grpc.StatusCode:
+        """The status."""
+        return self._code
+
+    def details(self) -> str:
+        """Its text."""
+        return self._details
+
+    def trailing_metadata(self) -> Any:
+        """What came with it."""
+        return self._trailers
+
+    def initial_metadata(self) -> tuple[()]:
+        """Nothing."""
+        return ()
+
+    def is_active(self) -> bool:
+        """It has ended."""
+        return False
+
+    def time_remaining(self) -> float:
+        """It has ended."""
+        return 0.0
+
+    def cancel(self) -> bool:
+        """It has ended."""
+        return False
+
+    def add_callback(self, callback: Callable[[], None]) -> bool:
+        """It has ended."""
+        del callback
+        return False
+
+
+class Context:
+    """What a handler is given."""
+
+    def __init__(self, scheduler: Scheduler, peer: str, timeout_s: float | None) -> None:
+        self._scheduler = scheduler
+        self._peer = peer
+        self._until_s = None if timeout_s is None else scheduler.now_s + timeout_s
+        self.has_gone = False
+
+    def is_active(self) -> bool:
+        """Whether somebody waits for the answer."""
+        return not self.has_gone
+
+    def time_remaining(self) -> float | None:
+        """How long somebody will wait."""
+        return None if self._until_s is None else max(self._until_s - self._scheduler.now_s, 0.0)
+
+    def peer(self) -> str:
+        """Who calls."""
+        return f"ipv4:{self._peer}"
+
+    def invocation_metadata(self) -> tuple[()]:
+        """Nothing."""
+        return ()
+
+    def add_callback(self, _callback: Callable[[], None]) -> bool:
+        """Nobody is told."""
+        return True
+
+    def cancel(self) -> None:
+        """End the call."""
+        self.has_gone = True
+
+    def abort_with_status(self, status: Any) -> None:
+        """End the call with an error."""
+        raise CallFailed(status.code, status.details, tuple(status.trailing_metadata or ()))
+
+    def abort(self, code: grpc.StatusCode, details: str) -> None:
+        """End the call with an error."""
+        self.abort_with_status(
+            rpc_status.to_status(status_pb2.Status(code=code.value[0], message=details))
+        )
+
+
+@dataclass(eq=False, slots=True)
+class Server:
+    """A process that listens."""
+
+    life: Life
+    handlers: dict[str, Any]
+
+
+class Collected:
+    """Stands for a `grpc.Server` while handlers are added to it."""
+
+    def __init__(self, edge: ErrorEdge) -> None:
+        self._edge = edge
+        self.handlers: dict[str, Any] = {}
+
+    def add_generic_rpc_handlers(self, _handlers: Any) -> None:
+        """Older generated code adds these; the methods come by their names, too."""
+
+    def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
+        """Take the handlers of a service."""
+        for name, handler in handlers.items():
+            path = f"/{service}/{name}"
+            self.handlers[path] = self._edge.intercept_service(
+                lambda _, handler=handler: handler,  # type: ignore[misc]
+                _Details(path),  # type: ignore[arg-type]
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Details:
+    method: str
+    invocation_metadata: tuple[()] = ()
+
+
+@dataclass(slots=True)
+class Weather:
+    """How messages fare. Odds are of one message."""
+
+    lost: float = 0.0
+    late: float = 0.0
+    late_s: float = 1.0
+    twice: float = 0.0
+    apart: set[frozenset[str]] = field(default_factory=set)  # pairs that cannot reach each other
+    one_way: set[tuple[str, str]] = field(default_factory=set)
+
+    def is_cut(self, source: str, target: str) -> bool:
+        """Whether nothing gets from one to the other."""
+        return frozenset({source, target}) in self.apart or (source, target) in self.one_way
+
+
+class Network:
+    """All processes that can be called, and what is between them."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.weather = Weather()
+        self.servers: dict[str, Server] = {}
+        self.message_count = 0
+
+    def listen(self, address: str, life: Life, handlers: dict[str, Any]) -> None:
+        """Answer calls to an address, as long as the process lives."""
+        self.servers[address] = Server(life, handlers)
+
+    def channel(self, address: str, _options: object = None) -> "Channel":
+        """Return a connection of the process that asks for it."""
+        lives = self.scheduler.current.lives
+        return Channel(self, lives[-1] if lives else Life("client"), address)
+
+    def server(self, address: str) -> Server:
+        """Return who listens. Raises CallFailed."""
+        server = self.servers.get(address)
+        if server is None or server.life.is_dead:
+            raise CallFailed(grpc.StatusCode.UNAVAILABLE, "connection refused")
+        return server
+
+    def carry(self, what: str, source: str, target: str, timeout_s: float | None) -> None:
+        """Bring a message over. Raises CallFailed when it does not arrive."""
+        self.scheduler.point(f"{what} {source} {target}")
+        self.message_count += 1
+        dice, weather = self.scheduler.dice, self.weather
+        if weather.is_cut(source, target) or (weather.lost and dice.random() < weather.lost):
+            waits_s = LOST_S if timeout_s is None else min(timeout_s, LOST_S)
+            self.scheduler.sleep(waits_s)
+            code = dice.choice((grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED))
+            raise CallFailed(code, "the message was lost")
+        if weather.late and dice.random() < weather.late:
+            self.scheduler.sleep(dice.random() * weather.late_s)
+
+    def is_doubled(self) -> bool:
+        """Whether a message arrives a second time."""
+        weather = self.weather
+        return bool(weather.twice) and self.scheduler.dice.random() < weather.twice
+
+    @contextmanager
+    def inside(self, server_life: Life) -> Iterator[None]:
+        """Run code of another process. Its death is a broken connection to who called it."""
+        fiber = self.scheduler.current
+        fiber.lives.append(server_life)
+        try:
+            yield
+        except Died as death:
+            if death.life is not server_life:
+                raise
+            raise CallFailed(grpc.StatusCode.UNAVAILABLE, "the connection broke") from None
+        finally:
+            fiber.lives.pop()
+            # Who was called goes on without its caller; the caller notices its own death here.
+        if fiber.must_die():
+            raise Died(fiber.lives[-1])
+
+
+class Channel:
+    """As `grpc.Channel`."""
+
+    def __init__(self, network: Network, life: Life, address: str) -> None:
+        self.network = network
+        self.life = life
+        self.address = address
+        self.is_closed = False
+
+    def unary_unary(self, path: str, encode: Any = None, decode: Any = None, **kw: Any) -> Any:
+        """A call with one answer."""
+        return _Method(self, path, *_codecs(encode, decode, kw))
+
+    def unary_stream(self, path: str, encode: Any = None, decode: Any = None, **kw: Any) -> Any:
+        """A call with many answers."""
+        return _StreamMethod(self, path, *_codecs(encode, decode, kw))
+
+    def stream_unary(self, path: str, encode: Any = None, decode: Any = None, **kw: Any) -> Any:
+        """A call with many requests."""
+        return _UploadMethod(self, path, *_codecs(encode, decode, kw))
+
+    def close(self) -> None:
+        """End it."""
+        self.is_closed = True
+
+    @property
+    def peer_name(self) -> str:
+        """Who is called."""
+        return self.address.partition(":")[0]
+
+
+def _codecs(encode: Any, decode: Any, kw: dict[str, Any]) -> tuple[Any, Any]:
+    def same(data: Any) -> Any:
+        return data
+
+    return (
+        encode or kw.get("request_serializer") or same,
+        decode or kw.get("response_deserializer") or same,
+    )
+
+
+class _Method:
+    def __init__(self, channel: Channel, path: str, encode: Any, decode: Any) -> None:
+        self._channel, self._path, self._encode, self._decode = channel, path, encode, decode
+        self._network = channel.network
+        self._name = path.rpartition("/")[2]
+
+    def _begin(self) -> None:
+        if self._channel.is_closed:
+            raise ValueError("the channel is closed")
+
+    def _handler(self) -> tuple[Server, Any]:
+        server = self._network.server(self._channel.address)
+        handler = server.handlers.get(self._path)
+        if handler is None:
+            raise CallFailed(grpc.StatusCode.UNIMPLEMENTED, "no such method")
+        return server, handler
+
+    def _carry(self, timeout_s: float | None, *, back: bool = False) -> None:
+        ends = (self._channel.life.name, self._channel.peer_name)
+        source, target = reversed(ends) if back else ends
+        self._network.carry(
+            f"{'answer' if back else 'call'} {self._name}", source, target, timeout_s
+        )
+
+    def _context(self, timeout_s: float | None) -> Context:
+        return Context(self._network.scheduler, self._channel.life.name, timeout_s)
+
+    def __call__(self, request: Any, timeout: Seconds = None, **_: Any) -> Any:
+        self._begin()
+        data = self._encode(request)
+        self._carry(timeout)
+        server, handler = self._handler()
+        answer = self._answered(server, handler, data, timeout)
+        if self._network.is_doubled():
+            with suppress(CallFailed):
+                self._answered(server, handler, data, timeout)
+        self._carry(timeout, back=True)
+        return self._decode(answer)
+
+    def _answered(self, server: Server, handler: Any, data: bytes, timeout: Seconds) -> Any:
+        with self._network.inside(server.life):
+            request = handler.request_deserializer(data)
+            answer = handler.unary_unary(request, self._context(timeout))
+            return handler.response_serializer(answer)
+
+
+class _StreamMethod(_Method):
+    def __call__(self, request: Any, timeout: Seconds = None, **_: Any) -> Any:
+        self._begin()
+        return _Answers(self, self._encode(request), timeout)
+
+    def messages(self, data: bytes, timeout: Seconds) -> Iterator[Any]:
+        """Yield the answers."""
+        self._carry(timeout)
+        server, handler = self._handler()
+        context = self._context(timeout)
+        answers: Any = None
+        try:
+            with self._network.inside(server.life):
+                answers = handler.unary_stream(handler.request_deserializer(data), context)
+            while True:
+                with self._network.inside(server.life):
+                    try:
+                        encoded = handler.response_serializer(next(answers))
+                    except StopIteration:
+                        break
+                self._carry(timeout, back=True)
+                yield self._decode(encoded)
+        finally:
+            context.has_gone = True
+            with suppress(CallFailed, Died):
+                self._end(server, answers)
+
+    def _end(self, server: Server, answers: Any) -> None:
+        fiber = self._network.scheduler.current
+        fiber.lives.append(server.life)
+        try:
+            if answers is not None:
+                answers.close()
+        finally:
+            fiber.lives.pop()
+
+
+class _Answers:
+    """What a call with many answers returns."""
+
+    def __init__(self, method: _StreamMethod, data: bytes, timeout: Seconds) -> None:
+        self._messages: Any = method.messages(data, timeout)
+
+    def __iter__(self) -> Any:
+        return self._messages
+
+    def __next__(self) -> Any:
+        return next(self._messages)
+
+    def cancel(self) -> bool:
+        """End it."""
+        self._messages.close()
+        return True
+
+
+class _UploadMethod(_Method):
+    def future(self, requests: Iterator[Any], timeout: Seconds = None, **_: Any) -> "_Upload":
+        """Begin to send."""
+        self._begin()
+        return _Upload(self, requests, timeout)
+
+    def carried_out(self, upload: "_Upload", requests: Iterator[Any], timeout: Seconds) -> Any:
+        """Send all; return the answer."""
+        self._carry(timeout)
+        server, handler = self._handler()
+        context = self._context(timeout)
+        upload.context = context
+        with self._network.inside(server.life):
+            arriving = self._arriving(upload, requests, handler)
+            answer = handler.stream_unary(arriving, context)
+            encoded = handler.response_serializer(answer)
+        self._carry(timeout, back=True)
+        return self._decode(encoded)
+
+    def let_go(self, requests: Any) -> None:
+        """Draw no more: what makes the messages ends in its own process."""
+        fiber = self._network.scheduler.current
+        fiber.lives.append(self._channel.life)
+        try:
+            with suppress(Died):
+                requests.close()
+        finally:
+            fiber.lives.pop()
+
+    def _arriving(self, upload: "_Upload", requests: Iterator[Any], handler: Any) -> Iterator[Any]:
+        """Draw what is sent, in the sender's process; deliver it here."""
+        while not upload.is_cancelled:
+            try:
+                with self._network.inside(self._channel.life):
+                    data = self._encode(next(requests))
+            except StopIteration:
+                return
+            self._carry(None)
+            yield handler.request_deserializer(data)
+        raise CallFailed(grpc.StatusCode.CANCELLED, "the sender has gone")
+
+
+class _Upload:
+    """What a call with many requests returns: a future."""
+
+    def __init__(self, method: _UploadMethod, requests: Iterator[Any], timeout: Seconds) -> None:
+        self._scheduler = method._network.scheduler
+        self.context: Context | None = None
+        self.is_cancelled = self.is_done = False
+        self._answer: Any = None
+        self._error: CallFailed | None = None
+        self._callbacks: list[Callable[[Any], None]] = []
+
+        def run() -> None:
+            try:
+                self._answer = method.carried_out(self, requests, timeout)
+            except CallFailed as error:
+                self._error = error
+            finally:
+                method.let_go(requests)
+                self.is_done = True
+                for callback in self._callbacks:
+                    callback(self)
+
+        self._scheduler.spawn(f"upload {method._name}", run, method._channel.life)
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        """Tell somebody when it has ended."""
+        if self.is_done:
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    def result(self, timeout: Seconds = None) -> Any:
+        """Wait for the answer."""
+        if not self._scheduler.block(lambda: self.is_done, timeout):
+            raise grpc.FutureTimeoutError
+        if self._error is not None:
+            raise self._error
+        return self._answer
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self.is_done
+
+    def cancel(self) -> bool:
+        """End it."""
+        self.is_cancelled = True
+        if self.context is not None:
+            self.context.has_gone = True
+        return not self.is_done

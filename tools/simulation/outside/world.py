@@ -1,0 +1,122 @@
+"""What stands around product code while a simulation runs: time, threads, chance, the network.
+
+Each is put in the place of the library's own for the length of `around`, and answers only threads
+of the simulation: the library's own answer all others.
+"""
+
+import concurrent.futures
+import os
+import queue
+import random
+import secrets
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from random import Random
+from typing import Any
+
+import grpc
+
+import agent.commands.handlers
+import agent.rpc.calls.channel
+import agent.transfer.ahead
+from tools.simulation.outside import primitives
+from tools.simulation.outside.fibers import Scheduler
+from tools.simulation.outside.network import Network
+
+EPOCH_S = 1_700_000_000.0
+
+
+@contextmanager
+def around(scheduler: Scheduler, network: Network, seed: int) -> Iterator[None]:
+    """Put the simulation's own time, threads, chance and network around product code."""
+    dice = Random(f"{seed} chance")
+
+    def ours(own: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
+        def chosen(*args: Any, **kw: Any) -> Any:
+            return own(*args, **kw) if scheduler.is_inside() else real(*args, **kw)
+
+        return chosen
+
+    def executor(max_workers: int = 4, thread_name_prefix: str = "pool", **_: Any) -> Any:
+        return primitives.Executor(scheduler, max_workers, thread_name_prefix)
+
+    replaced: list[tuple[Any, str, Callable[..., Any]]] = [
+        (threading, "Lock", lambda: primitives.Lock(scheduler)),
+        (threading, "RLock", lambda: primitives.RLock(scheduler)),
+        (threading, "Condition", lambda lock=None: primitives.Condition(scheduler, lock)),
+        (threading, "Event", lambda: primitives.Event(scheduler)),
+        (threading, "Thread", lambda **kw: _thread(scheduler, **kw)),
+        (threading, "current_thread", lambda: _Current(scheduler)),
+        (time, "sleep", scheduler.sleep),
+        (time, "monotonic", lambda: scheduler.now_s),
+        (time, "perf_counter", lambda: scheduler.now_s),
+        (time, "time", lambda: EPOCH_S + scheduler.now_s),
+        (time, "time_ns", lambda: int((EPOCH_S + scheduler.now_s) * 1e9)),
+        (os, "urandom", dice.randbytes),
+        (os, "sched_yield", lambda: scheduler.sleep(0.001)),
+        (uuid, "uuid4", lambda: uuid.UUID(bytes=dice.randbytes(16), version=4)),
+        (secrets, "token_bytes", dice.randbytes),
+        (secrets, "randbelow", dice.randrange),
+        (grpc, "insecure_channel", network.channel),
+        (concurrent.futures, "ThreadPoolExecutor", executor),
+        (agent.commands.handlers, "ThreadPoolExecutor", executor),
+        (agent.rpc.calls.channel, "SimpleQueue", lambda: SimpleQueue(scheduler)),
+        (agent.transfer.ahead, "SimpleQueue", lambda: SimpleQueue(scheduler)),
+    ]
+    random.seed(f"{seed} jitter")
+    with ExitStack() as undo:
+        for owner, name, own in replaced:
+            real = getattr(owner, name)
+            if name in {"SimpleQueue"}:
+                own = _subscriptable(own)
+            setattr(owner, name, ours(own, real) if name != "SimpleQueue" else own)
+            undo.callback(setattr, owner, name, real)
+        yield
+
+
+def _thread(scheduler: Scheduler, **named: Any) -> primitives.Thread:
+    named.pop("daemon", None)
+    return primitives.Thread(scheduler, **named)
+
+
+class _Current:
+    """As `threading.current_thread()`."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.ident = scheduler.current.number + 1
+        self.name = scheduler.current.name
+
+
+class SimpleQueue:
+    """As `queue.SimpleQueue`."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._items: deque[Any] = deque()
+
+    def put(self, item: Any) -> None:
+        """Add one."""
+        self._items.append(item)
+
+    def get(self, block: bool = True, timeout: primitives.Seconds = None) -> Any:
+        """Take the oldest; raise `queue.Empty` when none came in time."""
+        if not self._scheduler.block(lambda: bool(self._items), timeout if block else 0.0):
+            raise queue.Empty
+        return self._items.popleft()
+
+
+def _subscriptable(make: Callable[..., Any]) -> Any:
+    class Made:
+        """A queue in annotations, too."""
+
+        def __new__(cls) -> Any:
+            return make()
+
+        def __class_getitem__(cls, _item: Any) -> Any:
+            return cls
+
+    return Made

@@ -1,0 +1,41 @@
+"""Makes a schedule that violates something small: leaves out events as long as it still does.
+
+Halves first, then quarters, down to single events (Zeller and Hildebrandt's delta debugging). What
+counts is that the same law is broken, not in which words.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from tools.simulation.events import Event
+from tools.simulation.run import simulate
+
+TRIES_MAX: Final = 400
+
+
+def shrunk(
+    seed: int, events: Sequence[Event], *, tell: Callable[[str], object] = lambda _: None
+) -> list[Event] | None:
+    """Return few events that break what the schedule breaks; None if it breaks nothing."""
+    laws = _broken(seed, events)
+    if not laws:
+        return None
+    left, tries = list(events), 0
+    size = max(len(left) // 2, 1)
+    while tries < TRIES_MAX:
+        for start in range(0, len(left), size):
+            fewer = left[:start] + left[start + size :]
+            tries += 1
+            if fewer and laws & _broken(seed, fewer):
+                left = fewer
+                tell(f"{len(left)} events")
+                break
+        else:
+            if size == 1:
+                break
+            size = max(size // 2, 1)
+    return left
+
+
+def _broken(seed: int, events: Sequence[Event]) -> set[str]:
+    return {violation.partition(":")[0] for violation in simulate(seed, events).violations}
