@@ -11,8 +11,8 @@ from typing import Final
 
 NODES: Final = 4
 COPIES: Final = 3
-CONTAINERS: Final = 3
-BURSTS: Final = 16
+CONTAINERS: Final = 2
+BURSTS: Final = 11
 YOUTH: Final = 3  # bursts in which a container is written to
 
 
@@ -135,10 +135,10 @@ def _nemesis(dice: Random, burst: int, blocks: dict[int, int]) -> list[Event]:
                 *(Kind.ROT, Kind.ROT_TREE, Kind.LIE, Kind.ERRORS, Kind.FLIPS),
                 *(Kind.CUT, Kind.KILL, Kind.DOWN, Kind.WEATHER, Kind.CLOCK),
             ),
-            (6, 1, 2, 1, 1, 6, 2, 1, 2, 1),
+            (6, 1, 2, 1, 2, 6, 2, 1, 2, 1),
         )[0]
         container = dice.randrange(CONTAINERS)
-        amounts = {Kind.LIE: (1, 2, 4), Kind.ERRORS: (5, 20, 100), Kind.FLIPS: (20, 50)}
+        amounts = {Kind.LIE: (1, 2, 4), Kind.ERRORS: (5, 20, 100), Kind.FLIPS: (100, 400)}
         amount = dice.choice(amounts.get(kind, (0,)))
         if kind in {Kind.CUT, Kind.KILL}:
             amount = int(dice.expovariate(1 / 25)) + 1

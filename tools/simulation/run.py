@@ -55,6 +55,7 @@ def simulate(seed: int, events: Sequence[Event] | None = None, *, traced: bool =
     root = Path(
         tempfile.mkdtemp(prefix="suture-simulation-", dir=MEMORY if MEMORY.is_dir() else None)
     )
+    gc.freeze()  # what is imported need not be looked through after each schedule
     gc.disable()  # or it would run what generators leave behind at moments of its own
     told, sys.unraisablehook = sys.unraisablehook, lambda _: None  # generators of dead processes
     try:
