@@ -10,7 +10,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint bench mutants simulate replay shrink interop format deb clean python
+.PHONY: help demo test check lint bench mutants simulate replay shrink interop format deb rpm clean python
 
 BIN := .venv/bin
 WITH_PROMTOOL := tools="$$(tools/bootstrap.sh promtool)" && PATH="$$PATH$${tools:+:$$tools}"
@@ -65,8 +65,11 @@ format: python ## Format the code and mend what ruff can mend.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-deb: python ## Build dist/suture_*.deb, with its own virtual environment.
+deb: python ## Build dist/suture_*.deb, for Debian's and Ubuntu's Pythons from 3.11 on.
 	@$(BIN)/python tools/make_deb.py
+
+rpm: python ## Build dist/suture-*.rpm, of the same; needs rpmbuild.
+	@$(BIN)/python tools/make_rpm.py
 
 clean: ## Remove everything that make created, .venv included.
 	rm -rf .venv dist build bench/out .mutants .mypy_cache .ruff_cache .pytest_cache .hypothesis \

@@ -1,6 +1,6 @@
 """Try the Debian package as its user would: three hosts, the first hour, then remove it.
 
-    python tools/try_deb.py dist/suture_*.deb [--base DIR]
+    python tools/try_deb.py dist/suture_*.deb [--suite trixie] [--base DIR]
 
 A host is a Debian root of its own: made once by debootstrap below --base, and an overlay of it for
 each host. No systemd runs in a root, so the commands of the units are started by hand, as the user
@@ -13,14 +13,16 @@ import argparse
 import json
 import re
 import shutil
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from string import Template
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # a bare checkout, nothing installed
+
+from tools.packages.hosts import Fault, Host, a_host, made, this_suite  # noqa: E402
 
 HOST_COUNT = 3
 README = "usr/share/doc/suture/README.md"
@@ -30,74 +32,8 @@ STEP = re.compile(  # a file and what is in it, or commands and what they print
     r"^`(/[^`]+)`[^\n]*:\n\n```(sh|toml)\n(.*?)```|^```console\n(.*?)```", re.DOTALL | re.MULTILINE
 )
 START_S = 60
-STOP_S = 60
-GONE = ("opt/suture/venv", "usr/bin/suture", "lib/systemd/system/suture-agent.service",
-        "usr/share/man/man1/suture.1.gz")  # fmt: skip
-
-
-class Fault(Exception):
-    """Something is not as documented."""
-
-
-class Host:
-    """One Debian root, and the processes of its units."""
-
-    def __init__(self, root: Path, number: int) -> None:
-        self.root = root
-        self.address = f"127.0.0.{number}"
-        self.name = f"datanode{number}.example.org"
-        self._running: list[subprocess.Popen[str]] = []
-
-    def run(self, command: str) -> str:
-        """Type a command into a shell of this host; return what it prints. Raise Fault."""
-        done = subprocess.run(
-            ["chroot", self.root, "/bin/bash", "-c", command],  # noqa: S607
-            capture_output=True,
-            text=True,
-            timeout=300,
-            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
-        )
-        if done.returncode not in {0, 2}:  # 2: there is something to do
-            raise Fault(f"{command}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
-        return done.stdout
-
-    def start(self, unit: str) -> None:
-        """Start what a unit starts, and wait until it says that it listens. Raise Fault."""
-        text = (self.root / "lib/systemd/system" / unit).read_text()
-        (command,) = re.findall(r"^ExecStart=(.+)$", text, re.MULTILINE)
-        (folder,) = re.findall(r"^StateDirectory=(.+)$", text, re.MULTILINE)
-        self.run(f"install -d -m 0750 -o suture -g suture /var/lib/{folder}")
-        settings = dict(re.findall(r"^Environment=(\w+)=(.+)$", text, re.MULTILINE))
-        for path in re.findall(r"^EnvironmentFile=-(.+)$", text, re.MULTILINE):
-            file = self.root / path.removeprefix("/")
-            if file.exists():
-                settings |= dict(re.findall(r"^(\w+)=(.+)$", file.read_text(), re.MULTILINE))
-        log = self.root / "var/log" / f"{unit}.log"
-        process = subprocess.Popen(
-            ["chroot", "--userspec=suture:suture", self.root,  # noqa: S607
-             *Template(command).safe_substitute({"OPTIONS": "", **settings}).split()],
-            stdout=subprocess.PIPE,
-            stderr=log.open("w"),
-            text=True,
-        )  # fmt: skip
-        self._running.append(process)
-        assert process.stdout is not None
-        if "listening" not in process.stdout.readline():
-            raise Fault(f"{unit} does not listen: {log.read_text()}")
-
-    def stop(self) -> None:
-        """Stop the units' processes; they drain. Raise Fault where one does not end well."""
-        for process in reversed(self._running):
-            process.terminate()
-            if process.wait(STOP_S) != 0:
-                raise Fault(f"{process.args!r}: exit code {process.returncode} when stopped")
-        self._running.clear()
-
-    def kill(self) -> None:
-        """End whatever still runs."""
-        for process in self._running:
-            process.kill()
-            process.wait()
+GONE = ("opt/suture/venv", "opt/suture/environments", "usr/bin/suture",
+        "lib/systemd/system/suture-agent.service", "usr/share/man/man1/suture.1.gz")  # fmt: skip
 
 
 def main() -> int:
@@ -106,12 +42,14 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("package", type=Path, help="the .deb")
-    parser.add_argument("--base", type=Path, default=Path("/var/tmp/suture-try-deb"))  # noqa: S108
+    parser.add_argument("--suite", default=this_suite(), help="the release of the hosts")
+    parser.add_argument("--base", type=Path, help="default: /var/tmp/suture-try-SUITE")
     arguments = parser.parse_args()
+    base = arguments.base or Path(f"/var/tmp/suture-try-{arguments.suite}")  # noqa: S108
     try:
         with ExitStack() as stack:
             hosts = [
-                stack.enter_context(a_host(made(arguments.base), number))
+                stack.enter_context(a_host(made(base, arguments.suite), number))
                 for number in range(1, HOST_COUNT + 1)
             ]
             tried(hosts, arguments.package)
@@ -120,40 +58,6 @@ def main() -> int:
         return 1
     print("try_deb: installed, used, removed and purged on three hosts")
     return 0
-
-
-def made(base: Path) -> Path:
-    """Return a Debian root, made by debootstrap unless it is there."""
-    if not (base / "usr/bin/dpkg").exists():
-        codename = re.search(r"VERSION_CODENAME=(\w+)", Path("/etc/os-release").read_text())
-        assert codename is not None
-        base.mkdir(parents=True, exist_ok=True)
-        subprocess.run(
-            ["debootstrap", "--variant=minbase", "--include=python3,systemd", codename[1], base],  # noqa: S607
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
-    return base
-
-
-@contextmanager
-def a_host(base: Path, number: int) -> Iterator[Host]:
-    """Mount a root of its own over the common one; take it away in the end."""
-    with tempfile.TemporaryDirectory(prefix="suture-host-", dir=base.parent) as scratch:
-        upper, work, root = (Path(scratch) / name for name in ("upper", "work", "root"))
-        for folder in (upper, work, root):
-            folder.mkdir()
-        options = f"lowerdir={base},upperdir={upper},workdir={work}"
-        run("mount", "-t", "overlay", "overlay", "-o", options, root)
-        run("mount", "--bind", "/dev", root / "dev")
-        run("mount", "-t", "proc", "proc", root / "proc")
-        host = Host(root, number)
-        try:
-            yield host
-        finally:
-            host.kill()
-            for mounted in (root / "proc", root / "dev", root):
-                run("umount", mounted)
 
 
 def tried(hosts: Sequence[Host], package: Path) -> None:
@@ -274,11 +178,6 @@ def shown(host: Host, command: str, *, folder: str = "/") -> str:
 def words_of(text: str) -> set[str]:
     """Return the words of a text that are not of the moment."""
     return set(re.findall(r"[a-zA-Z]{4,}", text))
-
-
-def run(*command: str | Path) -> None:
-    """Run a command of this machine."""
-    subprocess.run(command, check=True)
 
 
 if __name__ == "__main__":

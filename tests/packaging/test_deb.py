@@ -10,6 +10,8 @@ from typer._completion_shared import get_completion_script
 
 from tools import make_deb, try_deb
 from tools.man import escaped, page
+from tools.packages import stage
+from tools.packages.wheels import PYTHONS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,19 +57,19 @@ def test_the_package_has_units_options_and_documents(tmp_path: Path) -> None:
     """
     Every unit is where systemd looks, and the options are not for everybody to read.
     """
-    make_deb.place_files(tmp_path)
+    stage.place_files(tmp_path, stage.DEBIAN)
 
     units = {path.name for path in (tmp_path / "lib/systemd/system").iterdir()}
     assert {path.name for path in (ROOT / "systemd").glob("suture-*")} == units
     assert 0o640 == (tmp_path / "etc/suture/agent.toml").stat().st_mode & 0o777
-    for name in make_deb.DOCUMENTS:
+    for name in stage.DOCUMENTS:
         assert (tmp_path / "usr/share/doc/suture" / Path(name).name).exists()
 
 
 @pytest.mark.parametrize("script", [make_deb.POSTINST, make_deb.PRERM, make_deb.POSTRM])
 def test_a_maintainer_script_is_a_shell_script(script: str) -> None:
     """
-    The shell finds no fault in it, and it never removes anything.
+    The shell finds no fault in it, and it removes nothing but the environment that it made.
     """
     checked = subprocess.run(
         ["/bin/sh", "-n"], input=script, capture_output=True, text=True, timeout=10
@@ -75,6 +77,17 @@ def test_a_maintainer_script_is_a_shell_script(script: str) -> None:
 
     assert (0, "") == (checked.returncode, checked.stderr)
     assert "rm " not in script
+
+
+def test_any_python_that_there_are_wheels_for_will_do() -> None:
+    """
+    The package is installed where one of them is, and notices each that comes or goes.
+    """
+    control = make_deb.control("amd64")
+
+    assert f"Depends: {' | '.join(f'python{p}' for p in reversed(PYTHONS))}, systemd" in control
+    for name in ("python3", *(f"python{version}" for version in PYTHONS)):
+        assert f"interest-noawait /usr/bin/{name}\n" in make_deb.TRIGGERS
 
 
 def test_the_manual_can_be_followed_by_a_program() -> None:

@@ -89,6 +89,26 @@ def test_a_unit_passes_options_that_exist(service: Path) -> None:
     assert [] == [fault for command in commands for fault in faults_of(command)]
 
 
+@needs_analyzer
+def test_the_drop_in_verifies_and_changes_nothing_else(tmp_path: Path) -> None:
+    """
+    systemd accepts the unit with it; the control plane is started as ever, and with `--verify`.
+    """
+    unit, drop_in = FOLDER / "suture-scm.service", FOLDER / "suture-scm-verify.conf"
+    (tmp_path / "suture-scm.service.d").mkdir()
+    for source, target in ((unit, unit.name), (drop_in, "suture-scm.service.d/verify.conf")):
+        (tmp_path / target).write_text(source.read_text().replace(INSTALLED_BIN, str(BIN)))
+
+    verified = run("systemd-analyze", "verify", "--man=no", tmp_path / unit.name)
+
+    assert (0, "") == (verified.returncode, verified.stderr)
+    (plain,) = re.findall(r"^ExecStart=(.+)$", unit.read_text(), re.MULTILINE)
+    (verifying,) = re.findall(r"^ExecStart=(.+)$", drop_in.read_text(), re.MULTILINE)
+    assert plain == verifying.replace(" --verify ${VERIFY}", "")
+    (program,) = re.findall(r"VERIFY=(.+)\"$", drop_in.read_text(), re.MULTILINE)
+    assert [] == list(faults_of(program.removeprefix(f"{INSTALLED_BIN}/")))
+
+
 def test_systemd_waits_longer_than_the_agent_takes_to_stop() -> None:
     """
     A clean stop is not cut off by the unit.

@@ -1,0 +1,258 @@
+"""The environment of a package is made on the host, of the host's Python, without a network."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pip
+import pytest
+
+from tools.packages import wheels
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHON = Path(sys.executable).resolve()
+VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+WHERE = "import agent.errors, os, sys; print(os.path.realpath(sys.prefix))"
+DEAD_INDEX = {"PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_REQUIRE_VIRTUALENV": "1"}
+
+needs_linux = pytest.mark.skipif(shutil.which("flock") is None, reason="flock is not installed")
+
+
+def wheel(folder: Path, name: str, *needed: str, tag: str = "py3-none-any", text: str = "") -> Path:
+    """Write a small wheel; it has the module that a host looks for."""
+    information = f"{name}-1.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n"
+    metadata += "".join(f"Requires-Dist: {requirement}\n" for requirement in needed)
+    path = folder / f"{name}-1-{tag}.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        module = "agent/errors.py" if name == "suture" else f"{name}.py"
+        archive.writestr(module, text)
+        archive.writestr(f"{information}/METADATA", metadata)
+        archive.writestr(f"{information}/WHEEL", f"Wheel-Version: 1.0\nTag: {tag}\n")
+        archive.writestr(f"{information}/RECORD", "")
+    return path
+
+
+class Package:
+    """What a package brought to a host, and the host's folder of Pythons."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home / "suture"
+        self.wheels = self.home / "wheels"
+        self.wheels.mkdir(parents=True)
+        self.pythons = home / "bin"
+        self.pythons.mkdir()
+        shutil.copy(ROOT / "tools/packages/make-environment", self.home)
+        (self.wheels / "pip-0.whl").mkdir()  # as a folder, because modules in a file are slow
+        (self.wheels / "pip-0.whl/pip").symlink_to(Path(pip.__file__).parent)
+        (self.wheels / "pythons").write_text(f"4.1\n{VERSION}\n")
+        (self.wheels / "requirements").write_text("suture\n")
+        self.release("1-a")
+        self.install("python3", f"python{VERSION}")
+
+    def release(self, build: str, text: str = "") -> None:
+        """Bring other wheels."""
+        wheel(self.wheels, "suture", text=text)
+        (self.wheels / "build").write_text(f"{build}\n")
+
+    def install(self, *names: str) -> None:
+        """Give the host a Python under some names."""
+        for name in names:
+            (self.pythons / name).symlink_to(PYTHON)
+
+    def make(self, word: str = "") -> subprocess.CompletedProcess[str]:
+        """Run the script, with an index that nobody should ask."""
+        return subprocess.run(
+            [self.home / "make-environment", word or self.pythons],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, **DEAD_INDEX},
+        )
+
+    def made(self) -> Path:
+        """Make an environment, which must succeed, and return where it is."""
+        done = self.make()
+        assert (0, "") == (done.returncode, done.stderr)
+        return (self.home / "venv").resolve()
+
+    def says(self, code: str) -> str:
+        """Return what the environment's Python prints."""
+        python = self.home / "venv/bin/python"
+        return subprocess.run(
+            [python, "-I", "-c", code], check=True, capture_output=True, text=True, timeout=60
+        ).stdout.strip()
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Package:
+    """A package on a host with the Python that runs this."""
+    return Package(tmp_path)
+
+
+@needs_linux
+class TestMaking:
+    """`make-environment`."""
+
+    def test_it_is_made_once(self, package: Package) -> None:
+        """
+        The environment has the wheels and no network is asked; a second run changes nothing.
+        """
+        first = package.made()
+
+        assert first == package.made()
+        assert str(first) == package.says(WHERE)
+
+    def test_it_is_made_again_when_its_python_has_gone(self, package: Package) -> None:
+        """
+        An upgrade of the host takes a Python away: what stands there is of the one that remains.
+        """
+        first = package.made()
+        (package.pythons / f"python{VERSION}").unlink()
+
+        second = package.made()
+
+        assert not first.exists()
+        assert str(second) == package.says(WHERE)
+
+    def test_another_release_takes_its_place(self, package: Package) -> None:
+        """
+        Other wheels make another environment.
+        """
+        package.made()
+        package.release("1-b", text="NEW = 1")
+
+        package.made()
+
+        assert "1" == package.says("import agent.errors; print(agent.errors.NEW)")
+
+    def test_what_fails_leaves_the_old_one(self, package: Package) -> None:
+        """
+        A damaged wheel ends it with an error; the programs run on as they were, and the next good
+        run takes the place.
+        """
+        first = package.made()
+        package.release("1-b")
+        (package.wheels / "suture-1-py3-none-any.whl").write_bytes(b"no wheel")
+
+        failed = package.make()
+
+        assert 0 != failed.returncode
+        assert first == (package.home / "venv").resolve()
+        package.release("1-c")
+        assert [package.made()] == list((package.home / "environments").iterdir())
+
+    def test_a_host_without_a_python_is_told_which(self, package: Package) -> None:
+        """
+        The sentence names those that will do, and what to run then.
+        """
+        for name in package.pythons.iterdir():
+            name.unlink()
+
+        failed = package.make()
+
+        assert 1 == failed.returncode
+        assert f"install one of python4.1 python{VERSION} and run {package.home}" in failed.stderr
+
+    def test_a_running_program_keeps_its_own(self, package: Package) -> None:
+        """
+        What a process has mapped stays until a later run, because it may still import from there.
+        """
+        first = package.made()
+        code = f"import mmap, time; f = open({str(first / 'made-of')!r}); "
+        code += "m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); print(1, flush=True); input()"
+        with subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as running:
+            assert running.stdout is not None
+            running.stdout.readline()
+            package.release("1-b")
+            package.made()
+            was_kept = first.exists()
+            running.communicate("\n", timeout=30)
+
+        package.release("1-c")
+        package.made()
+
+        assert (True, False) == (was_kept, first.exists())
+
+    def test_what_an_administrator_adds_is_installed_each_time(self, package: Package) -> None:
+        """
+        Wheels in `more` are there after a change, too; one that does not fit is told of, and
+        the programs get their environment without it.
+        """
+        package.made()
+        wheel(package.home / "more", "added")
+        package.made()
+        package.release("1-b")
+        package.made()
+
+        assert "added" == package.says("import added; print(added.__name__)")
+
+        wheel(package.home / "more", "unfit", tag="cp27-cp27m-any")
+        told = package.make()
+
+        assert 0 == told.returncode
+        assert "does not fit" in told.stderr
+        assert "" == package.says("import agent.errors")
+
+    def test_what_stood_there_before_it_was_a_link_goes(self, package: Package) -> None:
+        """
+        Earlier packages brought the environment as a folder.
+        """
+        (package.home / "venv/lib").mkdir(parents=True)
+
+        package.made()
+
+        assert (package.home / "venv").is_symlink()
+
+    def test_removing_leaves_what_is_not_its_own(self, package: Package) -> None:
+        """
+        The environments go; the package's files and the administrator's wheels stay.
+        """
+        package.made()
+        wheel(package.home / "more", "added")
+
+        package.make("remove")
+
+        left = {path.name for path in package.home.iterdir()}
+        assert {"make-environment", "more", "wheels"} == left
+
+
+class TestGathering:
+    """The wheels are complete for every Python, whichever one builds the package."""
+
+    def test_what_one_python_lacks_is_named(self, tmp_path: Path) -> None:
+        """
+        A wheel for one Python only, and one that is needed on older Pythons only, are both missed.
+        """
+        wheel(tmp_path, "suture", "native", "backport; python_version < '3.13'", "x; extra == 'no'")
+        wheel(tmp_path, "native", tag=f"cp313-cp313-{wheels.platforms_here()[0]}")
+
+        lacking = {
+            python: set(wheels.absent(tmp_path, python, ["suture"])) for python in ("3.12", "3.13")
+        }
+
+        assert {"3.12": {"native", 'backport; python_version < "3.13"'}, "3.13": set()} == lacking
+
+    def test_a_wheel_too_old_is_missed(self, tmp_path: Path) -> None:
+        """
+        That a package is there is not enough.
+        """
+        wheel(tmp_path, "suture", "native>=2")
+        wheel(tmp_path, "native")
+
+        assert ["native>=2"] == list(wheels.absent(tmp_path, "3.12", ["suture"]))
+
+    def test_the_oldest_python_is_the_projects(self) -> None:
+        """
+        Packages are for every Python that the project supports, from the oldest on.
+        """
+        minors = [int(version.removeprefix("3.")) for version in wheels.PYTHONS]
+
+        assert minors == list(range(minors[0], minors[-1] - 1, -1))
+        project = (ROOT / "pyproject.toml").read_text()
+        assert f'requires-python = ">={wheels.PYTHONS[-1]}"' in project

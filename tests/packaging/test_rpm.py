@@ -1,0 +1,93 @@
+"""The RPM package: what it asks of a host, brings, and does there; rpm itself reads it."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tools import make_rpm
+from tools.packages import stage
+from tools.packages.wheels import PYTHONS
+
+FOLDERS = {"/opt/suture", "/opt/suture/wheels", "/usr/share/doc/suture", "/usr/share/suture"}
+
+needs_rpm = pytest.mark.skipif(shutil.which("rpmbuild") is None, reason="rpmbuild is not installed")
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package, without wheels, which are fetched, and man pages, which take long."""
+    scratch = tmp_path_factory.mktemp("rpm")
+    root = scratch / "root"
+    stage.place_files(root, stage.RPM)
+    stage.place_programs(root, stage.RPM)
+    stage.place(root / stage.HOME / "wheels/build", b"0\n")
+    stage.readable(root)
+    return make_rpm.packed("rpmbuild", make_rpm.spec(root), scratch, scratch)
+
+
+def asked(package: Path, *options: str) -> str:
+    """Return what rpm prints about a package."""
+    return subprocess.run(
+        ["rpm", "--query", "--package", *options, package],  # noqa: S607 - the system's
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    ).stdout
+
+
+@needs_rpm
+def test_it_asks_for_one_of_the_pythons(package: Path) -> None:
+    """
+    Any Python that there are wheels for will do, and a host without one is refused.
+    """
+    required = asked(package, "--requires").splitlines()
+
+    assert f"({' or '.join(f'python(abi) = {python}' for python in PYTHONS)})" in required
+    assert {"systemd", "util-linux"} <= set(required)
+
+
+@needs_rpm
+def test_it_brings_what_the_other_package_brings(package: Path, tmp_path: Path) -> None:
+    """
+    The same files as in Debian's package; only folders of the distribution have other names.
+    """
+    stage.place_files(tmp_path, stage.DEBIAN)
+    stage.place_programs(tmp_path, stage.DEBIAN)
+    of_debian = {
+        f"/{path.relative_to(tmp_path)}".replace(stage.DEBIAN.units, stage.RPM.units).replace(
+            stage.DEBIAN.zsh, stage.RPM.zsh
+        )
+        for path in tmp_path.rglob("*")
+        if path.is_symlink() or path.is_file()
+    }
+
+    listed = set(asked(package, "--list").splitlines())
+
+    assert of_debian | {"/opt/suture/wheels/build", *FOLDERS} == listed
+
+
+@needs_rpm
+def test_options_stay_and_are_not_for_everybody(package: Path) -> None:
+    """
+    An upgrade keeps what was changed, and the group alone may read it.
+    """
+    (options,) = (line for line in asked(package, "--dump").splitlines() if "agent.toml" in line)
+
+    assert ["0100640", "root", "root", "1"] == options.split()[4:8]  # 1: a file of options
+
+
+@needs_rpm
+def test_it_does_on_a_host_what_the_other_package_does(package: Path) -> None:
+    """
+    User, folders and environment are made; they are made again when the host's Python changes.
+    """
+    scriptlets, triggers = asked(package, "--scripts"), asked(package, "--filetriggers")
+
+    for step in ("systemd-sysusers", "systemd-tmpfiles", "make-environment", "daemon-reload"):
+        assert step in scriptlets.partition("preuninstall")[0]
+    assert "make-environment remove" in scriptlets.partition("preuninstall")[2]
+    assert 2 == triggers.count("-- /usr/bin/python3")
+    assert 2 == triggers.count("/opt/suture/make-environment\n")

@@ -1,0 +1,130 @@
+"""Build an RPM package: the same files, and the same done on the host, as in Debian's.
+
+    python tools/make_rpm.py [--out DIR]
+
+Needs rpmbuild. The host's Python is one of those that there are wheels for; where it changes, a
+file trigger makes the virtual environment again.
+"""
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # a bare checkout, nothing installed
+
+from tools.packages import scripts, stage  # noqa: E402
+from tools.packages.wheels import PYTHONS  # noqa: E402
+
+# AutoReqProv: our libraries are our own; nothing is to be found in, or provided by, the wheels.
+SPEC = """\
+Name: suture
+Version: {version}
+Release: 1
+Summary: {summary}
+License: Apache-2.0
+AutoReqProv: no
+Requires: ({pythons})
+Requires: systemd, util-linux, coreutils, /bin/sh
+%global __os_install_post %{{nil}}
+%global _build_id_links none
+%global _binary_payload w1.zstdio
+%description
+The agent of a storage host, a reference control plane, and the command line.
+It makes a virtual environment of its own under /opt/suture.
+%install
+cp -a {root}/. %{{buildroot}}/
+%post
+set -e
+{installed}
+%preun
+set -e
+if [ "$1" = 0 ]; then
+{removing}fi
+%postun
+set -e
+{removed}
+%transfiletriggerin -- /usr/bin/python3
+set -e
+{python_changed}
+%transfiletriggerpostun -- /usr/bin/python3
+set -e
+{python_changed}
+%files
+%defattr(-,root,root,-)
+{files}
+"""
+
+
+def main() -> int:
+    """Stage the files, then pack them."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="directory of the package")
+    arguments = parser.parse_args()
+    rpmbuild = stage.tool("rpmbuild", "rpm")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="suture-rpm-") as scratch:
+        root = Path(scratch) / "root"
+        stage.stage(root, stage.RPM)
+        stage.readable(root)
+        target = packed(rpmbuild, spec(root), Path(scratch), arguments.out)
+    print(target)
+    return 0
+
+
+def spec(root: Path) -> str:
+    """Return what rpmbuild is told of a staged tree."""
+    return SPEC.format(
+        version=stage.PROJECT["version"],
+        summary=stage.PROJECT["description"].rstrip("."),
+        pythons=" or ".join(f"python(abi) = {python}" for python in PYTHONS),
+        root=root,
+        installed=scripts.INSTALLED,
+        removing=scripts.indented(scripts.REMOVING),
+        removed=scripts.REMOVED,
+        python_changed=scripts.PYTHON_CHANGED,
+        files="\n".join(listed(root)),
+    )
+
+
+def listed(root: Path) -> list[str]:
+    """Return the lines of %files: files and links, which of them are options or documents, and the
+    folders that are nobody else's; that of the options stays when the package goes."""
+    lines = []
+    for folder, _, names in sorted(os.walk(root)):
+        where = Path(folder).relative_to(root)
+        if "suture" in where.parts and where != stage.OPTIONS.parent:
+            lines.append(f"%dir /{where}")
+        for name in sorted(names):
+            path = where / name
+            kind = ""
+            if path == stage.OPTIONS:
+                kind = "%config(noreplace) %attr(0640,root,root) %verify(not group) "
+            elif path.is_relative_to("usr/share/doc"):
+                kind = "%doc "
+            lines.append(f"{kind}/{path}")
+    return lines
+
+
+def packed(rpmbuild: str, text: str, scratch: Path, out: Path) -> Path:
+    """Build the package; return its path."""
+    file = scratch / "suture.spec"
+    file.write_text(text)
+    machine = platform.machine()
+    target = out / f"suture-{stage.PROJECT['version']}-1.{machine}.rpm"
+    subprocess.run(
+        [rpmbuild, "-bb", "--quiet", f"--target={machine}", f"--define=_topdir {scratch}/rpmbuild",
+         f"--define=_rpmdir {out}", f"--define=_rpmfilename {target.name}", file],
+        check=True,
+    )  # fmt: skip
+    return target
+
+
+if __name__ == "__main__":
+    sys.exit(main())

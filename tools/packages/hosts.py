@@ -1,0 +1,121 @@
+"""Roots of Debian in which packages are tried: no systemd runs there, its units' commands do."""
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from string import Template
+
+STOP_S = 60
+
+
+class Fault(Exception):
+    """Something is not as documented."""
+
+
+class Host:
+    """One Debian root, and the processes of its units."""
+
+    def __init__(self, root: Path, number: int) -> None:
+        self.root = root
+        self.address = f"127.0.0.{number}"
+        self.name = f"datanode{number}.example.org"
+        self._running: list[subprocess.Popen[str]] = []
+
+    def run(self, command: str) -> str:
+        """Type a command into a shell of this host; return what it prints. Raise Fault."""
+        done = subprocess.run(
+            ["chroot", self.root, "/bin/bash", "-c", command],  # noqa: S607
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+        )
+        if done.returncode not in {0, 2}:  # 2: there is something to do
+            raise Fault(f"{command}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    def start(self, unit: str) -> None:
+        """Start what a unit starts, and wait until it says that it listens. Raise Fault."""
+        text = (self.root / "usr/lib/systemd/system" / unit).read_text()
+        (command,) = re.findall(r"^ExecStart=(.+)$", text, re.MULTILINE)
+        (folder,) = re.findall(r"^StateDirectory=(.+)$", text, re.MULTILINE)
+        self.run(f"install -d -m 0750 -o suture -g suture /var/lib/{folder}")
+        declared = " ".join(re.findall(r"^Environment=(.+)$", text, re.MULTILINE))
+        settings = dict(word.split("=", 1) for word in declared.split())
+        for path in re.findall(r"^EnvironmentFile=-(.+)$", text, re.MULTILINE):
+            file = self.root / path.removeprefix("/")
+            if file.exists():
+                settings |= dict(re.findall(r"^(\w+)=(.+)$", file.read_text(), re.MULTILINE))
+        log = self.root / "var/log" / f"{unit}.log"
+        process = subprocess.Popen(
+            ["chroot", "--userspec=suture:suture", self.root,  # noqa: S607
+             *Template(command).safe_substitute({"OPTIONS": "", **settings}).split()],
+            stdout=subprocess.PIPE,
+            stderr=log.open("w"),
+            text=True,
+        )  # fmt: skip
+        self._running.append(process)
+        assert process.stdout is not None
+        if "listening" not in process.stdout.readline():
+            raise Fault(f"{unit} does not listen: {log.read_text()}")
+
+    def stop(self) -> None:
+        """Stop the units' processes; they drain. Raise Fault where one does not end well."""
+        for process in reversed(self._running):
+            process.terminate()
+            if process.wait(STOP_S) != 0:
+                raise Fault(f"{process.args!r}: exit code {process.returncode} when stopped")
+        self._running.clear()
+
+    def kill(self) -> None:
+        """End whatever still runs."""
+        for process in self._running:
+            process.kill()
+            process.wait()
+
+
+def this_suite() -> str:
+    """Return the name of the release that this machine runs."""
+    codename = re.search(r"VERSION_CODENAME=(\w+)", Path("/etc/os-release").read_text())
+    assert codename is not None
+    return codename[1]
+
+
+def made(base: Path, suite: str) -> Path:
+    """Return a Debian root, made by debootstrap unless it is there."""
+    if not (base / "usr/bin/dpkg").exists():
+        base.mkdir(parents=True, exist_ok=True)
+        subprocess.run(
+            ["debootstrap", "--variant=minbase", "--include=python3,systemd", suite, base],  # noqa: S607
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+    return base
+
+
+@contextmanager
+def a_host(base: Path, number: int) -> Iterator[Host]:
+    """Mount a root of its own over the common one; take it away in the end."""
+    with tempfile.TemporaryDirectory(prefix="suture-host-", dir=base.parent) as scratch:
+        upper, work, root = (Path(scratch) / name for name in ("upper", "work", "root"))
+        for folder in (upper, work, root):
+            folder.mkdir()
+        options = f"lowerdir={base},upperdir={upper},workdir={work}"
+        run("mount", "-t", "overlay", "overlay", "-o", options, root)
+        run("mount", "--bind", "/dev", root / "dev")
+        run("mount", "-t", "proc", "proc", root / "proc")
+        host = Host(root, number)
+        try:
+            yield host
+        finally:
+            host.kill()
+            for mounted in (root / "proc", root / "dev", root):
+                run("umount", mounted)
+
+
+def run(*command: str | Path) -> None:
+    """Run a command of this machine."""
+    subprocess.run(command, check=True)

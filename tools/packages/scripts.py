@@ -1,0 +1,31 @@
+"""What is done on a host when a package comes, goes, or the host's Python changes.
+
+Nothing is started or enabled. What is stored, and the control plane's state, stays in any case.
+"""
+
+MAKE = "/opt/suture/make-environment"
+
+INSTALLED = f"""\
+systemd-sysusers suture.conf
+systemd-tmpfiles --create suture.conf
+chgrp suture /etc/suture/agent.toml
+{MAKE}
+[ ! -d /run/systemd/system ] || systemctl daemon-reload
+"""
+PYTHON_CHANGED = f"""\
+{MAKE}
+"""
+REMOVING = f"""\
+[ ! -d /run/systemd/system ] || systemctl stop suture-verify.timer suture-scm-backup.timer \\
+    suture-agent.service suture-scm.service suture-ozone-scrub.service
+{MAKE} remove
+"""
+REMOVED = """\
+# Bytes and the control plane's state below /var/lib stay, also on purge.
+[ ! -d /run/systemd/system ] || systemctl daemon-reload
+"""
+
+
+def indented(script: str) -> str:
+    """Return a script as the body of an `if`."""
+    return "".join(f"    {line}" for line in script.splitlines(keepends=True))

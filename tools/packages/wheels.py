@@ -1,0 +1,136 @@
+"""The wheels of every Python that a package is for, gathered for hosts without a network."""
+
+import hashlib
+import platform
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+from typing import Final
+
+from packaging.requirements import Requirement
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import canonicalize_name, parse_wheel_filename
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PYTHONS: Final = ("3.14", "3.13", "3.12", "3.11")  # the newest first
+EXTRAS: Final = "ozone,scm"
+BESIDE: Final = ("jinja2", "pip")  # jinja2: suture-verify then needs Spark for large clusters only
+GLIBC_MINORS: Final = range(5, 29)  # manylinux_2_5 to manylinux_2_28, that of RHEL 8
+
+
+class Incomplete(Exception):
+    """A host would lack something."""
+
+
+def gather(folder: Path) -> None:
+    """Put all wheels into an empty folder, and what to install of them. Raise Incomplete."""
+    folder.mkdir(parents=True)
+    wheel = build(folder)
+    for python in PYTHONS:
+        download(folder, f"{wheel}[{EXTRAS}]", python)
+    version = wheel.name.split("-")[1]
+    (folder / "requirements").write_text("\n".join([f"suture[{EXTRAS}] == {version}", *BESIDE, ""]))
+    (folder / "pythons").write_text("".join(f"{python}\n" for python in PYTHONS))
+    (folder / "build").write_text(f"{version}-{checksum(folder)}\n")
+    lacking = [
+        f"Python {python}: {text}"
+        for python in PYTHONS
+        for text in absent(folder, python, [f"suture[{EXTRAS}]", *BESIDE])
+    ]
+    if lacking:
+        raise Incomplete("; ".join(lacking))
+
+
+def build(folder: Path) -> Path:
+    """Build Suture's own wheel; return its path."""
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel"]
+    subprocess.run([*command, "--directory", folder], cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = folder.glob("suture-*.whl")
+    return wheel
+
+
+def download(folder: Path, requirement: str, python: str) -> None:
+    """Fetch what a Python needs; that Python need not be here. Nothing is compiled."""
+    platforms = [f"--platform={name}" for name in platforms_here()]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
+         "--only-binary=:all:", f"--python-version={python}", "--implementation=cp", *platforms,
+         f"--find-links={folder}", f"--dest={folder}", requirement, *BESIDE],
+        check=True,
+    )  # fmt: skip
+
+
+def platforms_here() -> list[str]:
+    """Return the names of this machine's kind as wheels have them, the newest first."""
+    machine = platform.machine()
+    names = [f"manylinux_2_{minor}_{machine}" for minor in reversed(GLIBC_MINORS)]
+    return [*names, *(f"manylinux{year}_{machine}" for year in ("2014", "2010", "1"))]
+
+
+def checksum(folder: Path) -> str:
+    """Return eight digits that tell these wheels from others of the same version."""
+    total = hashlib.sha256()
+    for wheel in sorted(folder.glob("*.whl")):
+        total.update(f"{wheel.name}\n".encode())
+        if wheel.name.startswith("suture-"):  # the others never change under one name
+            total.update(wheel.read_bytes())
+    return total.hexdigest()[:8]
+
+
+def absent(folder: Path, python: str, wanted: list[str]) -> Iterator[str]:
+    """Yield what a host with this Python would not find in the folder.
+
+    pip asks the markers of the Python that it runs on when it downloads for another one, so what
+    is needed on older Pythons only could be forgotten.
+    """
+    tags = tags_of(python)
+    here = {
+        canonicalize_name(wheel.name.partition("-")[0]): wheel
+        for wheel in sorted(folder.glob("*.whl"))
+        if parse_wheel_filename(wheel.name)[3] & tags
+    }
+    asked, waiting = set[str](), [Requirement(text) for text in wanted]
+    while waiting:
+        requirement = waiting.pop()
+        if str(requirement) in asked:
+            continue
+        asked.add(str(requirement))
+        wheel = here.get(canonicalize_name(requirement.name))
+        if wheel is None or parse_wheel_filename(wheel.name)[1] not in requirement.specifier:
+            yield str(requirement)
+            continue
+        waiting += needed_by(metadata_of(wheel), requirement.extras, python)
+
+
+def needed_by(metadata: Message, extras: set[str], python: str) -> Iterator[Requirement]:
+    """Yield what a package needs on a Python, with some of its extras."""
+    versions = {"python_version": python, "python_full_version": f"{python}.0"}
+    for text in metadata.get_all("Requires-Dist") or []:
+        requirement = Requirement(text)
+        environments = [{**versions, "extra": extra} for extra in extras or {""}]
+        marker = requirement.marker
+        if marker is None or any(marker.evaluate(each) for each in environments):
+            yield requirement
+
+
+def tags_of(python: str) -> frozenset[Tag]:
+    """Return what wheels may be tagged with that a Python of this machine's kind installs."""
+    major, minor = map(int, python.split("."))
+    platforms = platforms_here()
+    return frozenset(
+        {
+            *cpython_tags((major, minor), platforms=platforms),
+            *compatible_tags((major, minor), f"cp{major}{minor}", platforms),
+        }
+    )
+
+
+def metadata_of(wheel: Path) -> Message:
+    """Return what a wheel says of itself."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+        return Parser().parsestr(archive.read(name).decode())

@@ -1,0 +1,136 @@
+"""Try the RPM package: dependencies, contents, scriptlets, and what it installs at work.
+
+    python tools/try_rpm.py dist/suture-*.rpm [--suite trixie] [--base DIR]
+
+The host is a Debian root, into which this machine's rpm installs; a package without files says
+there that the host has its Python and systemd. A control plane and an agent are started by the
+commands of the units and find each other; the package is removed and installed again, and they are
+the same. Needs root, debootstrap, rpm, and a minute. Exit code 1, and why, when something is wrong.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # a bare checkout, nothing installed
+
+from tools.packages import stage  # noqa: E402
+from tools.packages.hosts import Fault, Host, a_host, made, run, this_suite  # noqa: E402
+
+START_S = 60
+HOST_SPEC = """\
+Name: the-host
+Version: 1
+Release: 1
+Summary: What this host has
+License: none
+BuildArch: noarch
+Provides: {provides}
+%description
+What this host has.
+%files
+"""
+GONE = (
+    "opt/suture",
+    "usr/share/doc/suture",
+    "usr/bin/suture",
+    "usr/lib/systemd/system/suture-agent.service",
+)
+
+
+def main() -> int:
+    """Try the package; say what was done and what it printed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("package", type=Path, help="the .rpm")
+    parser.add_argument("--suite", default=this_suite(), help="the release of the host")
+    parser.add_argument("--base", type=Path, help="default: /var/tmp/suture-try-SUITE")
+    arguments = parser.parse_args()
+    base = arguments.base or Path(f"/var/tmp/suture-try-{arguments.suite}")  # noqa: S108
+    try:
+        with ExitStack() as stack:
+            tried(stack.enter_context(a_host(made(base, arguments.suite), 1)), arguments.package)
+    except Fault as fault:
+        print(f"try_rpm: {fault}", file=sys.stderr)
+        return 1
+    print("try_rpm: installed, used, removed and installed again")
+    return 0
+
+
+def tried(host: Host, package: Path) -> None:
+    """Install, use, remove, install again. Raise Fault."""
+    python = host.run("python3 -c 'import sys; print(\"%d.%d\" % sys.version_info[:2])'").strip()
+    said(host, "--initdb")
+    asked = said(host, "--install", package, expected=1)
+    for needed in (f"python(abi) = {python}", "systemd"):
+        if needed not in asked:
+            raise Fault(f"the package does not ask for {needed}:\n{asked}")
+    needs = ("systemd", "util-linux", "coreutils", "/bin/sh", f"python(abi) = {python}")
+    with tempfile.TemporaryDirectory() as scratch:
+        said(host, "--install", package_of(", ".join(needs), Path(scratch)))
+    said(host, "--install", package)
+    said(host, "--verify", "suture")
+    datanode_id = registered(host)
+    said(host, "--erase", "suture")
+    left = [name for name in GONE if (host.root / name).exists()]
+    if left:
+        raise Fault(f"removing leaves {left}")
+    said(host, "--install", package)
+    if datanode_id != registered(host):
+        raise Fault("the datanode is another one after the package was removed and installed")
+
+
+def package_of(provided: str, scratch: Path) -> Path:
+    """Build a package without files that provides something; return its path."""
+    spec = scratch / "the-host.spec"
+    spec.write_text(HOST_SPEC.format(provides=provided))
+    run(
+        stage.tool("rpmbuild", "rpm"), "-bb", "--quiet", f"--define=_topdir {scratch}",
+        f"--define=_rpmdir {scratch}", "--define=_rpmfilename the-host.rpm", spec,
+    )  # fmt: skip
+    return scratch / "the-host.rpm"
+
+
+def registered(host: Host) -> str:
+    """Start control plane and agent, wait until they know each other, and stop them.
+
+    Return who the datanode is. Raise Fault.
+    """
+    host.start("suture-scm.service")
+    host.start("suture-agent.service")
+    deadline_s = time.monotonic() + START_S
+    while time.monotonic() < deadline_s:
+        nodes = json.loads(host.run("suture scm nodes --json"))
+        if [node["health"] for node in nodes] == ["HEALTHY"]:
+            print(f"# suture scm nodes\n{host.run('suture scm nodes')}", end="", flush=True)
+            host.stop()
+            return str(nodes[0]["datanode_id"])
+        time.sleep(0.5)
+    raise Fault(f"the datanode does not register within {START_S} s")
+
+
+def said(host: Host, *words: str | Path, expected: int = 0) -> str:
+    """Run this machine's rpm on the host's root; return what it prints. Raise Fault."""
+    rpm = shutil.which("rpm")
+    if rpm is None:
+        raise Fault("rpm is needed and not here; on Debian: apt-get install rpm")
+    command = [rpm, "--root", host.root, "--dbpath", "/var/lib/rpm", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    printed = done.stdout + done.stderr
+    shown = " ".join(str(word) for word in words)
+    print(f"# rpm {shown}\n{printed}", end="", flush=True)
+    if done.returncode != expected or "scriptlet failed" in printed:
+        raise Fault(f"rpm {shown}: exit code {done.returncode}\n{printed}")
+    return printed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
