@@ -29,14 +29,15 @@ from agent.demo.stage import Stage, is_whole, wait_until
 from agent.errors import Code, Refused, Unavailable
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire.plan_file import Run, read_plan
+from agent.runtime.exits import Exit
 from merkle.replica import ContainerId
 
 SKIPPED_DIRECTORIES: Final = frozenset({"__pycache__", "site-packages", "node_modules", "out"})
 SHORT: Final = 8  # characters that tell datanode ids apart
 DEMO_BYTES_MAX: Final = 300 * 1024**2
-VERDICTS: Final = {
-    2: "there is work to do",
-    3: "data is at risk: some container has no whole replica",
+VERDICTS: Final[dict[int, str]] = {
+    Exit.TO_DO: "there is work to do",
+    Exit.DATA_AT_RISK: "data is at risk: some container has no whole replica",
 }
 
 Say = Callable[[str], None]

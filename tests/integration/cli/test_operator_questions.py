@@ -1,11 +1,10 @@
-"""docs/OPERATIONS.md: each question is answered by its one command, and every command works."""
+"""docs/OPERATIONS.md: each question is answered by its one command."""
 
 import os
 import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,7 @@ from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
-from tests.support.ozone.ozone_volumes import golden
+from tests.support.manual.reading import header, words_of
 from tests.support.storage.blocks_on_disk import newest_block
 
 pytestmark = pytest.mark.slow
@@ -36,15 +35,6 @@ SAYS = {
     "Which containers are not well, and which keys are in them?": r"Container Summary Report",
 }
 """What an answer must say in this cluster, whatever columns it has."""
-
-WITHOUT_SCM = {"config", "tls", "ozone"}
-OF_THE_LOST = (
-    "suture scm backup",
-    "suture scm restore",
-    "suture scm recover",
-    "suture salvage",
-)
-"""What is typed where a control plane is lost: the tests of its backup lose one."""
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +88,7 @@ def test_each_question_is_answered_by_its_command(
 
     for question, command, shown in QUESTIONS:
         words = [places.get(word, word) for word in shlex.split(command)[1:]]
-        if words[0] not in WITHOUT_SCM and "--datanode" not in words:
+        if words[0] != "config" and "--datanode" not in words:
             words += ["--scm", cluster.scm.address]
         capsys.readouterr()
         code = run(words)
@@ -108,90 +98,3 @@ def test_each_question_is_answered_by_its_command(
         assert words_of(header(shown)) <= words_of(said), f"{question}: {said}"
         assert re.search(SAYS.get(question, ""), said), f"{question}: {said}"
     assert SAYS.keys() <= {question for question, _, _ in QUESTIONS}
-
-
-def test_every_other_command_of_the_manuals_works(
-    cluster: Cluster,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """
-    What the manuals tell an operator to type, at an alert or a first start, is typed here, in their
-    order; none is refused. What is not Suture's is systemd's and the package manager's.
-    """
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "README.md").write_bytes(os.urandom(1000))
-    (tmp_path / "disk").mkdir()
-    suture = CommandLine(cluster.scm.address, capsys)
-    suture("put", "README.md", "--prefix", "manual/", "--close")
-    suture.wait_until_closed([int(suture.json("scm", "containers")[-1]["container_id"])])
-    places = {
-        "ADDRESS": cluster.nodes[0].address,
-        "BUNDLE": str(tmp_path / "bundle.tar.gz"),
-        "NUMBER": str(suture.json("scm", "containers")[-1]["container_id"]),
-        "DIR": str(tmp_path / "private"),
-        "DIRECTORY": str(tmp_path / "disk"),
-        "/etc/suture/tls": str(tmp_path / "private"),
-        "NAME": "datanode4.example.org",
-        "ID": str(suture.json("scm", "nodes")[0]["datanode_id"]),
-    }
-    coded = ("--prefix", "coded/", "--replication", "xor-2-1-64k", "--close")
-    [coded_id] = suture.json("put", "README.md", *coded)["container_ids"]
-    suture.wait_until_reported(coded_id)
-    suture.wait_until(
-        lambda: (
-            {"CLOSED"} == {item["replica"]["state"] for item in replicas_of(suture, str(coded_id))}
-        )
-    )
-    ozone = {
-        "DATA_DIR": str(golden(tmp_path / "ozone") / "dn0-damaged"),
-        "ID": "1",
-        "/tmp/scrub": str(tmp_path / "scrub"),  # noqa: S108 - as the manual has it
-    }
-    asked = {command for _, command, _ in QUESTIONS}
-
-    typed = [
-        command
-        for command in commands_of_manuals()
-        if command not in asked and not command.startswith(OF_THE_LOST)
-    ]
-    for command in typed:
-        if command.startswith("suture verify-parity"):
-            command = command.replace("NUMBER", str(coded_id))
-        own = ozone if command.startswith("suture ozone") else {}
-        words = [(places | own).get(word, word) for word in shlex.split(command)[1:]]
-        if words[0] == "config" and words[1] not in {"explain", "events"}:
-            words += ["--config", str(cluster.root / "datanode1.toml")]
-        elif words[0] == "scm" or not {*words} & {*WITHOUT_SCM, "--datanode"}:
-            words += ["--scm", cluster.scm.address]
-        capsys.readouterr()
-        code = run(words)
-        printed = capsys.readouterr()
-        assert code in {Exit.OK, Exit.TO_DO}, f"{command}: {printed.out}{printed.err}"
-
-    assert 15 < len(typed)
-
-
-def replicas_of(suture: CommandLine, container_id: str) -> list[dict[str, Any]]:
-    """Return the replicas of a container as the SCM sees them."""
-    found: list[dict[str, Any]] = suture.json("scm", "container", container_id)["replicas"]
-    return found
-
-
-def commands_of_manuals() -> list[str]:
-    """Return every command of ours that the manuals tell their reader to type, each once."""
-    texts = [(ROOT / name).read_text() for name in ("docs/OPERATIONS.md", "SECURITY.md")]
-    found = [line for text in texts for line in re.findall(r"^[$#] (suture .+)$", text, re.M)]
-    return list(dict.fromkeys(found))
-
-
-def header(shown: str) -> str:
-    """Return the names of the columns that the document shows, or nothing for a sentence."""
-    lines = [line for line in shown.splitlines() if line.startswith(" ")]
-    return lines[0] if lines and not re.search(r"[0-9./]", lines[0]) else ""
-
-
-def words_of(text: str) -> set[str]:
-    """Return the words of a text."""
-    return set(re.findall(r"[a-z]{3,}", text))

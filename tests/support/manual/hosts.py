@@ -1,0 +1,186 @@
+"""Hosts as a manual knows them, on this machine: addresses, directories, and units that run.
+
+What the manual has, and what stands for it here:
+
+    scm.example.org, datanode1.example.org   addresses of loopback, with the ports of the manual
+    /etc/suture, /var/lib, /srv, /data, /mnt the same, below a directory of the host
+    ~                                        a directory of the host
+    a unit                                   the command of its file in systemd/, with its settings,
+                                             as a process of ours: no systemd, no other user
+    the journal of a unit                    what that process writes on stderr
+"""
+
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from string import Template
+from typing import Final
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
+
+from agent.demo.cluster import Process, launched
+from tests.support.faults.nursery import forked
+from tests.support.waiting import wait_until
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+UNITS: Final = ROOT / "systemd"
+PORTS: Final = (9859, 9860, 9861, 9862, 9866)  # of the manual and the units
+PLACES: Final = (
+    r"(?<![\w./~-])/(etc/suture|etc/systemd|usr/share/suture|var/lib|srv|data|mnt|tmp)\b"
+)
+PROGRAMS: Final = {"suture-agent": "agent.main", "suture-scm": "scm.main"}
+SITES_MAX: Final = 64 * 256
+
+
+def free_network() -> str:
+    """Return three numbers of an address, below which nobody listens on the manual's ports."""
+    for number in range(SITES_MAX):
+        site = (os.getpid() + number) % SITES_MAX
+        network = f"127.{64 + site // 256}.{site % 256}"
+        if all(_is_free(f"{network}.1", port) for port in PORTS):
+            return network
+    raise AssertionError("no network of loopback is free")
+
+
+def _is_free(address: str, port: int) -> bool:
+    with closing(socket.socket()) as probe:
+        try:
+            probe.bind((address, port))
+        except OSError:
+            return False
+        return True
+
+
+class Host:
+    """One host: an address, a directory for all that is below `/`, and what its units started."""
+
+    def __init__(self, site: "Site", number: int) -> None:
+        self.site = site
+        self.name = f"datanode{number}.example.org"
+        self.address = f"{site.network}.{10 + number}"
+        self.root = site.root / f"host{number}"
+        self.home = self.root / "root"
+        self.directory = self.home  # where what is typed begins
+        self.running: dict[str, Process] = {}
+        self.home.mkdir(parents=True)
+
+    def placed(self, text: str) -> str:
+        """Return a text of the manual or of a unit, as it is meant on this host."""
+        for name, address in self.site.names().items():
+            text = text.replace(name, address)
+        text = text.replace("/opt/suture/venv/bin/", "").replace("127.0.0.1", self.address)
+        placed_already = f"(?!{re.escape(str(self.root))})"
+        return re.sub(placed_already + PLACES, rf"{self.root}/\1", text)
+
+    def path(self, name: str) -> Path:
+        """Return where a file of the manual is."""
+        return Path(self.placed(name))
+
+    def write(self, path: str, content: str) -> None:
+        """Write a file of the manual."""
+        file = self.path(path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(self.placed(content))
+
+    def journal(self, unit: str) -> Path:
+        """Return the file of what a unit's process wrote on stderr."""
+        return self.root / f"{unit}.log"
+
+    def command_of(self, unit: str) -> list[str]:
+        """Return the words that a unit starts, with its settings filled in."""
+        text = (UNITS / unit).read_text()
+        for drop_in in sorted(self.path(f"/etc/systemd/system/{unit}.d").glob("*.conf")):
+            text += drop_in.read_text()
+        settings = {"OPTIONS": ""}
+        for line in re.findall(r"^Environment=(.+)$", text, re.MULTILINE):
+            settings |= dict(word.split("=", 1) for word in shlex.split(line))
+        for path in re.findall(r"^EnvironmentFile=-?(.+)$", text, re.MULTILINE):
+            file = self.path(path)
+            lines = file.read_text() if file.exists() else ""
+            settings |= dict(re.findall(r"^(\w+)=(.*)$", lines, re.MULTILINE))
+        for folder in re.findall(r"^StateDirectory=(.+)$", text, re.MULTILINE):
+            for name in folder.split():
+                self.path(f"/var/lib/{name}").mkdir(parents=True, exist_ok=True)
+        *_, command = re.findall(r"^ExecStart=(.+)$", text, re.MULTILINE)
+        return shlex.split(self.placed(Template(command).safe_substitute(settings)))
+
+    def start(self, unit: str) -> None:
+        """Start a unit unless it runs, and wait until it serves."""
+        if unit in self.running:
+            return
+        program, *words = self.command_of(f"{unit}.service")
+        module = PROGRAMS.get(program, "agent.cli.start")
+        launch = forked if program in PROGRAMS else launched
+        process = Process(unit, [module, *words], self.journal(unit), launch=launch)
+        self.running[unit] = process
+        if program in PROGRAMS:
+            process.start()
+        else:
+            process.spawn()
+            wait_until(lambda: self.answers("9866/healthz") != "")
+
+    def stop(self, unit: str) -> None:
+        """Stop a unit as systemd does; it has to drain, and to end well."""
+        code = self.running.pop(unit).stop()
+        assert code == 0, f"{unit} ended with {code}: {self.journal(unit).read_text()[-2000:]}"
+
+    def reload(self, unit: str) -> None:
+        """Have a unit's process read again what it can."""
+        popen = self.running[unit].popen
+        assert popen is not None
+        popen.send_signal(signal.SIGHUP)
+
+    def is_running(self, unit: str) -> bool:
+        """Whether a unit's process is there."""
+        process = self.running.get(unit)
+        return process is not None and process.popen is not None and process.popen.poll() is None
+
+    def answers(self, port_and_path: str) -> str:
+        """Return what this host answers by HTTP, whatever it thinks of itself; nothing if none."""
+        with suppress(URLError):
+            try:
+                with urlopen(f"http://{self.address}:{port_and_path}", timeout=10) as answer:
+                    return str(answer.read().decode())
+            except HTTPError as error:
+                return error.read().decode()
+        return ""
+
+    def events(self, unit: str) -> Iterator[str]:
+        """Yield the lines of a unit's journal, each of which is an event."""
+        for line in self.journal(unit).read_text().splitlines():
+            json.loads(line)
+            yield line
+
+
+class Site:
+    """Some hosts, the first of which also has the control plane."""
+
+    def __init__(self, root: Path, *, hosts: int = 3) -> None:
+        self.root = root
+        self.network = free_network()
+        self.hosts = [Host(self, number) for number in range(1, hosts + 1)]
+
+    def names(self) -> dict[str, str]:
+        """Return the names of the manual with the addresses that stand for them."""
+        own = {host.name: host.address for host in self.hosts}
+        return own | {"scm.example.org": f"{self.network}.1"}
+
+    @property
+    def scm(self) -> str:
+        """Where the control plane listens."""
+        return f"{self.network}.1:9860"
+
+    def stop(self) -> None:
+        """End all that runs, the control plane last."""
+        for host in self.hosts:
+            for unit in [unit for unit in host.running if unit != "suture-scm"]:
+                host.running.pop(unit).stop()
+        for host in self.hosts:
+            for unit in list(host.running):
+                host.running.pop(unit).stop()

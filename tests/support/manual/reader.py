@@ -1,0 +1,126 @@
+"""Who follows a manual: types what it says on the host that it means, and looks at the answer."""
+
+import shlex
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from agent.cli.main import run
+from agent.cli.terminal.output import Exit
+from tests.support.command_line import CommandLine
+from tests.support.manual.hosts import Host, Site
+from tests.support.manual.reading import Step, header, words_of
+from tests.support.manual.stand_ins import STAND_INS
+from tests.support.waiting import wait_until
+
+LISTED: Final = {
+    "dpkg --install dist/suture_0.1.0_amd64.deb": "needs root: tools/try_deb.py does it",
+    "journalctl --dmesg --lines 50": "the kernel's own lines: test_disk_reports",
+    "dmesg --level err --ctime": "the kernel's own lines",
+    "iostat -x 5 3": "another package's, of the disks of a host",
+    "ozone admin container reconcile ID": "Ozone's own program: make interop",
+}
+"""What is not typed here, and why."""
+
+PACKAGERS: Final = {
+    *("make", "dpkg", "apt-get", "rpm", "dnf", "podman", "docker", "pip", "pipx"),
+    *("/opt/suture/venv/bin/python", "/opt/suture/make-environment"),
+}
+"""What the chapter about installing types, and what is in a package: the tests and tools of the
+packages do it."""
+
+REFUSED: Final = {
+    ("SutureParityWrong", "suture scm delete NUMBER --datanode ID --dry-run"): "NOT_ENOUGH_REPLICAS"
+}
+"""What is refused here, as the chapter says it is: the code of three hosts has one parity shard."""
+
+
+class Reader:
+    """Who follows the manual, and types what it says on the host that it means."""
+
+    def __init__(
+        self, root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.root = root
+        self.site = Site(root / "site")
+        self.words: dict[str, str] = {}  # what stands for the manual's placeholders
+        self.typed: list[str] = []
+        self.capsys = capsys
+        self.monkeypatch = monkeypatch
+
+    @property
+    def host(self) -> Host:
+        """The first host, where most is typed."""
+        return self.site.hosts[0]
+
+    @property
+    def suture(self) -> CommandLine:
+        """The command line of the operator."""
+        return self.suture_of(self.host)
+
+    def suture_of(self, host: Host) -> CommandLine:
+        """The command line of who is logged in on a host."""
+        self.be_at(host)
+        return CommandLine(host.site.scm, self.capsys)
+
+    def be_at(self, host: Host) -> None:
+        """Be logged in on a host."""
+        self.monkeypatch.setenv("HOME", str(host.home))
+        self.monkeypatch.setenv("SUTURE_SCM", host.site.scm)
+        self.monkeypatch.chdir(host.directory)
+
+    def follow(self, step: Step, host: Host) -> str:
+        """Write a file, or type a command unless it is listed; return what is printed."""
+        if step.path:
+            host.write(step.path, step.content)
+            return ""
+        self.typed.append(step.command)
+        if step.command in LISTED or is_packaging(step):
+            return ""
+        self.be_at(host)
+        program, *words = [self.meant(word, host) for word in shlex.split(step.command)]
+        if program == "suture":
+            return self._run(step, words, host)
+        assert program in STAND_INS, f"{step.chapter}: nothing stands for {step.command}"
+        return STAND_INS[program](host, words)
+
+    def meant(self, word: str, host: Host) -> str:
+        """Return what a word of the manual is here."""
+        if word in self.words:
+            return host.placed(self.words[word])
+        for name in ("TIME", "authority/datanode1"):
+            word = word.replace(name, self.words.get(name, name))
+        return host.placed(word)
+
+    def _run(self, step: Step, words: list[str], host: Host) -> str:
+        """Run a command of ours as its user would; what the manual shows must be in it."""
+        if words[:2] in (["config", "check"], ["config", "show"]) and "--config" not in words:
+            words += ["--config", str(host.path("/etc/suture/agent.toml"))]
+        if words[:2] == ["scm", "backup"]:
+            words += ["--data", str(host.path("/var/lib/suture-scm"))]
+        self.capsys.readouterr()
+        code, refusal = run(words), REFUSED.get((step.chapter, step.command))
+        printed = self.capsys.readouterr()
+        said = f"{step.chapter}: {step.command}: {code}\n{printed.out}{printed.err}"
+        if refusal is not None:
+            assert code == Exit.FAILED, said
+            assert refusal in printed.out, said
+            return printed.out
+        assert code in {Exit.OK, Exit.TO_DO}, said
+        assert words_of(header(step.shown)) <= words_of(printed.out), said
+        return printed.out
+
+    def registered(self, count: int, host: Host | None = None) -> None:
+        """Wait until so many datanodes are healthy, as seen from a host."""
+
+        def is_so() -> bool:
+            nodes = self.suture_of(host or self.host).json_any("scm", "nodes")
+            return ["HEALTHY"] * count == [node["health"] for node in nodes]
+
+        wait_until(is_so)
+
+
+def is_packaging(step: Step) -> bool:
+    """Whether a command of the first chapter is a package manager's."""
+    return step.chapter == "Install" and step.command.split()[0] in PACKAGERS

@@ -1,0 +1,67 @@
+"""A manual as its reader follows it: files to write, commands to type, and what they print."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+HEADING: Final = re.compile(r"^#{2,3} (.+)$")
+FILE: Final = re.compile(r"^`(/[^`]+)`")  # begins the sentence above the block that is in it
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A command with what the manual shows below it, or, if it has a path, a file's content."""
+
+    chapter: str
+    command: str = ""
+    shown: str = ""
+    path: str = ""
+    content: str = ""
+
+
+def steps(manual: str) -> list[Step]:
+    """Return the steps of a manual in their order."""
+    return list(_steps(iter(manual.splitlines())))
+
+
+def _steps(lines: Iterator[str]) -> Iterator[Step]:
+    chapter = path = ""
+    for line in lines:
+        heading, file = HEADING.match(line), FILE.match(line)
+        if heading:
+            chapter, path = heading[1], ""
+        elif line.startswith("```"):
+            block = list(_until_fence(lines))
+            if line == "```console":
+                yield from _typed(chapter, block)
+            elif path:
+                yield Step(chapter, path=path, content="\n".join(block) + "\n")
+            path = ""
+        elif line:
+            path = file[1] if file else ""
+
+
+def _until_fence(lines: Iterator[str]) -> Iterator[str]:
+    for line in lines:
+        if line == "```":
+            return
+        yield line
+
+
+def _typed(chapter: str, block: list[str]) -> Iterator[Step]:
+    starts = [number for number, line in enumerate(block) if line[:2] in {"$ ", "# "}]
+    for start, end in zip(starts, [*starts[1:], len(block)], strict=True):
+        shown = "\n".join(block[start + 1 : end])
+        yield Step(chapter, command=block[start][2:], shown=shown)
+
+
+def header(shown: str) -> str:
+    """Return the names of the columns that the manual shows, or nothing for a sentence."""
+    lines = [line for line in shown.splitlines() if line.startswith(" ")]
+    return lines[0] if lines and not re.search(r"[0-9./]", lines[0]) else ""
+
+
+def words_of(text: str) -> set[str]:
+    """Return the words of a text."""
+    return set(re.findall(r"[a-z]{3,}", text))

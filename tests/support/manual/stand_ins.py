@@ -1,0 +1,98 @@
+"""What stands for the commands of a manual that need root, systemd or a disk.
+
+systemctl      starts, stops, and reloads the process of the unit, or looks for it
+journalctl     reads what the unit's process wrote on stderr, by the options that are used here
+install        the real one, without owner and group
+curl           asks by HTTP
+umount, mount  the directory is put aside, and an empty one is in its place
+cat            reads
+"""
+
+import re
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from tests.support.manual.hosts import Host
+
+StandIn = Callable[[Host, Sequence[str]], str]
+
+
+def systemctl(host: Host, words: Sequence[str]) -> str:
+    """Start, restart, reload or show a unit."""
+    verb, unit = words[0], words[-1]
+    if verb == "daemon-reload":
+        return ""  # a unit's files are read whenever it starts
+    match verb:
+        case "enable":
+            assert "--now" in words
+            host.start(unit)
+        case "restart":
+            if host.is_running(unit):
+                host.stop(unit)
+            host.start(unit)
+        case "reload":
+            host.reload(unit)
+        case "status":
+            pass
+        case _:
+            raise AssertionError(f"systemctl {verb} stands for nothing")
+    assert host.is_running(unit), f"{unit} does not run"
+    return f"{unit}: active (running)"
+
+
+def journalctl(host: Host, words: Sequence[str]) -> str:
+    """Return the lines of a unit's journal; a pattern is tried against each."""
+    asked = dict(zip(words[::2], words[1::2], strict=True))  # each of them takes a value
+    assert asked.keys() <= {"--unit", "--since", "--priority", "--grep", "--lines"}, words
+    pattern = re.compile(asked.get("--grep", ""))
+    found = [line for line in host.events(asked["--unit"]) if pattern.search(line)]
+    return "\n".join(found[-int(asked.get("--lines", "1000")) :])
+
+
+def install(host: Host, words: Sequence[str]) -> str:
+    """Put files in their places, as who runs the tests."""
+    kept = list(words)
+    for option in {"-o", "-g"} & {*words}:
+        place = kept.index(option)
+        del kept[place : place + 2]
+    subprocess.run(["install", *kept], cwd=host.directory, check=True)  # noqa: S607 - the system's
+    return ""
+
+
+def curl(host: Host, words: Sequence[str]) -> str:
+    """Ask a page of this host."""
+    page = re.fullmatch(rf"http://{re.escape(host.address)}:(\S+)", words[-1])
+    assert page is not None, words
+    said = host.answers(page[1])
+    assert said, words
+    return said
+
+
+def cat(_host: Host, words: Sequence[str]) -> str:
+    """Read a file."""
+    return subprocess.run(["cat", *words], check=True, capture_output=True, text=True).stdout  # noqa: S607
+
+
+def umount(host: Host, words: Sequence[str]) -> str:
+    """Put a directory aside, as if its disk had been pulled."""
+    place = host.path(words[0])
+    place.rename(place.with_name(f"{place.name}.pulled"))
+    return ""
+
+
+def mount(host: Host, words: Sequence[str]) -> str:
+    """Have an empty directory there, as a new disk is."""
+    host.path(words[0]).mkdir()
+    return ""
+
+
+STAND_INS: Final[dict[str, StandIn]] = {
+    "systemctl": systemctl,
+    "journalctl": journalctl,
+    "install": install,
+    "curl": curl,
+    "cat": cat,
+    "umount": umount,
+    "mount": mount,
+}
