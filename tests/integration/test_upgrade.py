@@ -32,19 +32,40 @@ class Upgraded(Cluster):
 
 @pytest.fixture(params=VERSIONS)
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Upgraded]:
-    """Start today's programs on the data of a version. Nothing heals before it was looked at."""
-    unpack(KEPT / f"{request.param}.tar.zst", tmp_path)
+    """Start today's programs on the data of a version."""
+    with upgraded(request.param, tmp_path, agents=AGENTS) as running:
+        yield running
+
+
+def upgraded(version: str, root: Path, *, agents: int) -> Upgraded:
+    """Return a cluster over the data of a version. Nothing heals before it was looked at."""
+    unpack(KEPT / f"{version}.tar.zst", root)
     made = Upgraded(
-        tmp_path,
-        agents=AGENTS,
+        root,
+        agents=agents,
         volumes=2,
         heartbeat_interval_ms=100,
         scm_settings={"heal": "false"},
         launch=forked,
     )
-    made.expected = json.loads((tmp_path / "expected.json").read_text())
-    with made as running:
-        yield running
+    made.expected = json.loads((root / "expected.json").read_text())
+    return made
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_state_is_whole_before_anybody_reports(
+    version: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """
+    Without any agent the control plane knows what it knew: nodes, keys, containers, each replica,
+    and what was suppressed.
+    """
+    with upgraded(version, tmp_path, agents=0) as cluster:
+        suture = CommandLine(cluster.scm.address, capsys)
+
+        nodes_are_known(suture, cluster.expected)
+        containers_are_known(suture, cluster.expected)
+        assert sorted(cluster.expected["keys"]) == sorted(one["key"] for one in suture.json("ls"))
 
 
 def test_all_that_was_kept_is_there(
@@ -61,6 +82,7 @@ def test_all_that_was_kept_is_there(
     nodes_are_known(suture, cluster.expected)
     containers_are_known(suture, cluster.expected)
     keys_read_back(cluster)
+    assert all(suture.json("history", one) for one in cluster.expected["replicas"])
     damage_is_known_and_mended(suture, cluster.expected)
     every_replica_is_healthy(suture, cluster.expected)
     life_goes_on(cluster, suture, tmp_path)
@@ -118,7 +140,6 @@ def containers_are_known(suture: CommandLine, expected: dict[str, Any]) -> None:
         shown = suture.json("scm", "container", container_id)["replicas"]
         found = [[one["datanode"]["datanode_id"], one["replica"]["state"]] for one in shown]
         assert sorted(replicas) == sorted(found), names[int(container_id)]
-        assert suture.json("history", container_id)
     assert str(expected["containers"]["small"]) in suture("scm", "holds")
 
 
