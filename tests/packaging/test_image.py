@@ -1,0 +1,181 @@
+"""The image and the cluster of it: without root, without a compiler, with everything in it."""
+
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from agent.config.options import load
+from scm.state import options as scm_options
+from tests.support.packaging.commands import BIN, faults_of
+from tests.support.packaging.tidy import PRODUCT_PACKAGES
+
+ROOT = Path(__file__).resolve().parents[2]
+STAGES = re.split(r"^FROM .+$", (ROOT / "Containerfile").read_text(), flags=re.MULTILINE)
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+DATANODES = ("datanode1", "datanode2", "datanode3")
+SERVERS = ("scm", *DATANODES)
+
+
+class TestContainerfile:
+    """The image."""
+
+    def test_it_has_every_package_of_the_product(self) -> None:
+        """
+        What is copied to be built is what the wheel has, and nothing keeps it out.
+        """
+        copied = set(re.findall(r"^COPY (\w+) \1$", STAGES[1], re.MULTILINE))
+        let_in = set(re.findall(r"^!(\w+)$", (ROOT / ".containerignore").read_text(), re.MULTILINE))
+
+        assert set(PRODUCT_PACKAGES) == copied
+        assert copied <= let_in
+
+    def test_the_last_stage_is_nobodys_root_and_compiles_nothing(self) -> None:
+        """
+        It runs as a user with a number, and has neither compiler nor pip.
+        """
+        last = STAGES[-1]
+
+        (user,) = re.findall(r"^USER (.+)$", last, re.MULTILINE)
+        (installed,) = re.findall(r"apt-get install (.+?) \\$", last, re.MULTILINE)
+        assert re.fullmatch(r"[1-9]\d+:[1-9]\d+", user)
+        assert {"--yes", "--no-install-recommends", "python3", "${JAVA}"} == set(installed.split())
+
+    def test_it_can_tell_whether_it_is_well(self) -> None:
+        """
+        The health check is Python that compiles, and fails where nothing listens.
+        """
+        (check,) = re.findall(r'^    CMD \["python3", "-c", (".+")\]$', STAGES[-1], re.MULTILINE)
+
+        code = yaml.safe_load(check).replace("(9861, 9862)", "(1, 2)")
+        checked = subprocess.run(
+            [BIN / "python", "-c", code], capture_output=True, text=True, timeout=60
+        )
+
+        assert (1, "no 200 from /healthz\n") == (checked.returncode, checked.stderr)
+
+
+class TestCompose:
+    """The cluster of three hosts."""
+
+    @pytest.mark.parametrize("name", SERVICES)
+    def test_a_service_may_do_nothing_special(self, name: str) -> None:
+        """
+        No capability, no new privileges, nothing of the host but the script that it reads.
+        """
+        service = SERVICES[name]
+
+        assert ["ALL"] == service["cap_drop"]
+        assert ["no-new-privileges:true"] == service["security_opt"]
+        assert not {"privileged", "cap_add", "devices", "pid", "ipc", "user"} & service.keys()
+        mounted = [volume.split(":")[0] for volume in service["volumes"]]
+        assert set(mounted) <= {"./tools/compose/setup.sh", *COMPOSE["volumes"]}
+
+    @pytest.mark.parametrize("name", SERVERS)
+    def test_a_server_is_watched_and_keeps_its_data(self, name: str) -> None:
+        """
+        It has a health check, comes again by itself, starts after its certificate is there, and
+        has a volume of its own.
+        """
+        service = SERVICES[name]
+
+        assert "/healthz" in service["healthcheck"]["test"][-1]
+        assert "unless-stopped" == service["restart"]
+        assert {"setup": {"condition": "service_completed_successfully"}} == service["depends_on"]
+        (data,) = (v.split(":")[0] for v in service["volumes"] if ":/var/lib/" in v)
+        assert [name] == [n for n in SERVERS if data in " ".join(SERVICES[n]["volumes"])]
+        assert f"{name}-options:/etc/suture:ro" in service["volumes"]
+
+    def test_the_authority_is_seen_by_nobody_else(self) -> None:
+        """
+        Who makes certificates has no network, and is the only one to have the authority's key.
+        """
+        seen = [name for name, s in SERVICES.items() if "authority:/authority" in s["volumes"]]
+
+        assert ["setup"] == seen
+        assert "none" == SERVICES["setup"]["network_mode"]
+
+    def test_commands_exist(self) -> None:
+        """
+        What the services start offers the options that it is given.
+        """
+        commands = [
+            shlex.join(SERVICES["scm"]["command"]),
+            shlex.join(SERVICES["operator"]["command"]),
+        ]
+        (default,) = re.findall(r"^CMD (.+)$", STAGES[-1], re.MULTILINE)
+        commands.append(shlex.join(yaml.safe_load(default)))
+
+        assert [] == [fault for command in commands for fault in faults_of(command)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the setup of the cluster makes, run twice."""
+    folder = tmp_path_factory.mktemp("cluster")
+    for name in (*SERVERS, "operator"):
+        (folder / "hosts" / name).mkdir(parents=True)
+    set_up(folder)
+    return folder
+
+
+def set_up(folder: Path) -> None:
+    """Run the script of the service `setup`."""
+    subprocess.run(
+        ["/bin/sh", ROOT / "tools/compose/setup.sh", folder],
+        check=True,
+        capture_output=True,
+        timeout=120,
+        env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"},
+    )
+
+
+class TestSetup:
+    """Certificates and options of the cluster."""
+
+    @pytest.mark.parametrize("name", DATANODES)
+    def test_an_agent_takes_its_options(self, folder: Path, name: str) -> None:
+        """
+        They are accepted, name the host as others dial it, and every file that they name is there.
+        """
+        config = load(folder / "hosts" / name / "agent.toml")
+
+        assert (f"{name}:9859", ("scm:9860",)) == (config.node.advertise, tuple(config.node.scm))
+        for path in (config.tls.certificate, config.tls.key, config.tls.ca):
+            assert path is not None
+            assert (folder / "hosts" / name / path.relative_to("/etc/suture")).exists()
+
+    def test_the_control_plane_takes_its_options(self, folder: Path) -> None:
+        """
+        They are accepted, and have certificates.
+        """
+        options = scm_options.load(folder / "hosts/scm/scm.toml", {})
+
+        assert "/etc/suture/tls/key.pem" == str(options.tls_key)
+
+    def test_keys_are_for_their_holders(self, folder: Path) -> None:
+        """
+        No key may be read by others, and none but its own lies with a host.
+        """
+        keys = sorted((folder / "hosts").rglob("*.key*")) + sorted(
+            (folder / "hosts").rglob("key.pem")
+        )
+
+        assert 5 == len(keys)
+        assert {0o600} == {key.stat().st_mode & 0o777 for key in keys}
+
+    def test_a_second_run_changes_no_certificate(self, folder: Path) -> None:
+        """
+        It runs each time the cluster is started.
+        """
+        before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+        set_up(folder)
+
+        assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
