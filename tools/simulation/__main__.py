@@ -14,10 +14,10 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tools.simulation.events import draw
-from tools.simulation.run import Result, simulate
-from tools.simulation.shrink import shrunk
+if TYPE_CHECKING:
+    from tools.simulation.run import Result
 
 TOLD_MAX = 20
 
@@ -37,7 +37,17 @@ def main() -> int:
         one = commands.add_parser(name)
         one.add_argument("seed", type=int)
         one.add_argument("--quiet", action="store_true", help="tell events and violations only")
+    guards = commands.add_parser("guards", help="take guards out and see what is found")
+    guards.add_argument(
+        "--only", nargs="*", default=(), help="text of the rows of docs/INVARIANTS.md"
+    )
+    guards.add_argument("--count", type=int, default=200, help="schedules for each change")
+    guards.add_argument("--json", type=Path)
     asked = parser.parse_args()
+    if asked.command == "guards":
+        from tools.simulation.guards import guards as tried  # nothing of the product before
+
+        return tried(asked.only, count=asked.count, out=asked.json)
     if asked.command == "run":
         return _run(asked)
     return (
@@ -96,7 +106,9 @@ def _children_cpu_s() -> float:
     return times.children_user + times.children_system
 
 
-def _lived(seeds: Sequence[int], jobs: int) -> Iterator[Result]:
+def _lived(seeds: Sequence[int], jobs: int) -> "Iterator[Result]":
+    from tools.simulation.run import simulate
+
     if jobs <= 1:
         yield from map(simulate, seeds)
         return
@@ -105,6 +117,8 @@ def _lived(seeds: Sequence[int], jobs: int) -> Iterator[Result]:
 
 
 def _replay(seed: int, *, is_quiet: bool) -> int:
+    from tools.simulation.run import simulate
+
     result = simulate(seed, traced=True)
     for line in result.trace:
         if not is_quiet or line.startswith(("==", "--")):
@@ -113,6 +127,10 @@ def _replay(seed: int, *, is_quiet: bool) -> int:
 
 
 def _shrink(asked: argparse.Namespace) -> int:
+    from tools.simulation.events import draw
+    from tools.simulation.run import simulate
+    from tools.simulation.shrink import shrunk
+
     small = shrunk(asked.seed, draw(asked.seed), tell=print)
     if small is None:
         print(f"seed {asked.seed}: nothing is violated")
@@ -125,7 +143,7 @@ def _shrink(asked: argparse.Namespace) -> int:
     return _tell(result)
 
 
-def _tell(result: Result) -> int:
+def _tell(result: "Result") -> int:
     print(f"seed {result.seed}: {result.step_count} steps, fingerprint {result.fingerprint}")
     for violation in result.violations[:TOLD_MAX]:
         print(f"VIOLATED {violation}")

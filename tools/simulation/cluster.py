@@ -1,12 +1,9 @@
 """Datanodes of a simulation: the real store, scans, reconciler and service, started and killed."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from random import Random
 from typing import Final
 
-from agent.errors import SutureError
 from agent.plan.actions import Deletes
 from agent.plan.outcome import ReconcileResult
 from agent.reconcile.reconciler import Reconciler
@@ -29,8 +26,8 @@ from agent.transfer.replicate import Replicator
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ContainerId
 from scanner.breaker import Breaker
-from tools.simulation.outside.disk import Disk
-from tools.simulation.outside.fibers import Died, Life, Scheduler
+from tools.simulation.machine import Machine
+from tools.simulation.outside.fibers import Life, Scheduler
 from tools.simulation.outside.kernel import Kernel
 from tools.simulation.outside.network import Collected, Network
 from tools.simulation.outside.primitives import Executor
@@ -42,29 +39,10 @@ ALGORITHM: Final = Algorithm.XXH3_64
 PLAIN: Final = Security(allow_plaintext=True)
 
 
-class Clock:
-    """The clocks of one host: they drift and jump apart from the true time."""
-
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-        self.offset_ms = 0
-        self.drift = 0.0
-
-    def now_ms(self) -> int:
-        """Return wall time in milliseconds."""
-        true_s = 1_700_000_000 + self._scheduler.now_s
-        return int((true_s + self._scheduler.now_s * self.drift) * 1000) + self.offset_ms
-
-    def monotonic_s(self) -> float:
-        """Return monotonic time in seconds."""
-        return self._scheduler.now_s * (1 + self.drift)
-
-
 class Agent:
     """What runs in one process of a datanode."""
 
-    def __init__(self, node: "Datanode", life: Life) -> None:
-        self.life = life
+    def __init__(self, node: "Datanode") -> None:
         self.leases = Leases(clock=node.clock)
         self.store = ReplicaStore.open(
             [node.disk.root],
@@ -74,7 +52,6 @@ class Agent:
                 reserve_bytes=0,
                 lmdb_map_bytes=16 * 1024**2,
                 now_ms=node.clock.now_ms,
-                packed_count_min=node.packed_count_min,
                 algorithm=ALGORITHM,
             ),
         )
@@ -129,89 +106,37 @@ def handlers_of(groups: Sequence[object]) -> dict[str, object]:
     return collected.handlers
 
 
-class Datanode:
-    """One host: a disk, clocks, and the process that runs on it, if one does."""
+class Datanode(Machine):
+    """A datanode: its agent, while it runs."""
 
     def __init__(
         self, number: int, root: Path, scheduler: Scheduler, kernel: Kernel, network: Network
     ) -> None:
-        self.name = f"dn{number}"
-        self.address = f"{self.name}:{PORT}"
-        self.scheduler = scheduler
-        self.kernel = kernel
-        self.network = network
-        self.clock = Clock(scheduler)
-        self.disk = Disk(root / self.name)
-        kernel.disks.append(self.disk)
+        name = f"dn{number}"
+        super().__init__(name, f"{name}:{PORT}", root, scheduler, kernel, network)
         self.agent: Agent | None = None
-        self.life: Life | None = None
-        self.packed_count_min = 1024
-        self.ordered_deletes: set[BlockId] = set()
         self.confirm: Callable[[ContainerId, Sequence[BlockId]], Deletes] = lambda _id, _asked: (
             Deletes()
         )
-        self.start_count = 0
-        self.last_refusal = ""
+
+    def boot(self, life: Life) -> None:
+        """Open the store and serve it."""
+        self.agent = Agent(self)
+        self.network.listen(self.address, life, self.agent.handlers)
+
+    def shut(self) -> None:
+        """Close the store."""
+        if self.agent is not None:
+            self.agent.store.close()
+
+    def forget(self) -> None:
+        """The agent is gone."""
+        self.agent = None
 
     @property
     def is_up(self) -> bool:
-        """Whether a process runs and serves."""
-        return self.agent is not None and self.life is not None and not self.life.is_dead
-
-    @contextmanager
-    def running(self) -> Iterator[Life]:
-        """Run the body as code of this datanode's process."""
-        assert self.life is not None, f"{self.name} is down"
-        fiber = self.scheduler.current
-        fiber.lives.append(self.life)
-        try:
-            yield self.life
-        finally:
-            fiber.lives.pop()
-
-    def start(self) -> bool:
-        """Start a process, which recovers its volume; return whether it serves. It may die."""
-        assert self.life is None, f"{self.name} runs already"
-        life = self.life = Life(f"{self.name}")
-        self.start_count += 1
-        try:
-            with self.running():
-                self.agent = Agent(self, life)
-        except Died:
-            return False
-        except SutureError as error:
-            self.last_refusal = str(error)
-            life.is_dead = True
-            return False
-        self.network.listen(self.address, life, self.agent.handlers)
-        return True
-
-    def kill(self) -> None:
-        """Kill the process. Its fibers end at their next step; then `bury` it."""
-        if self.life is not None:
-            self.life.is_dead = True
-
-    def is_still(self) -> bool:
-        """Whether no fiber works for the dead process any more."""
-        return not any(self.life in fiber.lives for fiber in self.scheduler.fibers)
-
-    def bury(self, dice: Random | None) -> None:
-        """Take away what is left of the process; with `dice`, the power was cut."""
-        assert self.life is not None, "nothing died"
-        self.scheduler.block(self.is_still)
-        self.agent = None
-        self.kernel.died(self.life)
-        self.life = None
-        if dice is not None:
-            self.disk.cut(dice)
-
-    def stop(self) -> None:
-        """Stop as an operator does."""
-        if self.agent is not None:
-            with self.running(), suppress(Died):
-                self.agent.store.close()
-        self.kill()
-        self.bury(None)
+        """Whether an agent runs and serves."""
+        return self.agent is not None and super().is_up
 
     # What a process is asked for.
 

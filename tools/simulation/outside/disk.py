@@ -153,6 +153,15 @@ class Disk:
             if isinstance(entry, Inode):
                 entry.settle()
 
+    def adopt(self, path: str) -> None:
+        """Take a directory that a library made for one that is durable, its own business."""
+        if self.entry(path) is None:
+            above, _, name = path.rpartition("/")
+            parent = self.directory(above)
+            assert parent is not None, f"{above} is no directory of this disk"
+            made = parent.entries[name] = Directory()
+            self._by_number[os.stat(path).st_ino] = made  # noqa: PTH116
+
     def committed(self, environment: str) -> None:
         """An index was committed: as it is now, it is durable."""
         self.indexes[environment] = (Path(environment) / INDEX_FILE).read_bytes()

@@ -66,15 +66,19 @@ class Environment:
         self._real = real
         self.disk = disk
         self.path = path
+        disk.adopt(path)
         disk.committed(path)
 
-    def begin(self, *, write: bool = False) -> Any:
+    def begin(self, *, write: bool = False, **options: Any) -> Any:
         """Begin a transaction."""
-        transaction = self._real.begin(write=write)
+        transaction = self._real.begin(write=write, **options)
         return _Transaction(self._kernel, self, transaction) if write else transaction
 
     def open_db(self, *arguments: Any, **options: Any) -> Any:
         """Open or make a database."""
+        inside = options.get("txn")
+        if isinstance(inside, _Transaction):
+            options["txn"] = inside.real
         database = self._real.open_db(*arguments, **options)
         self.disk.committed(self.path)
         return database
@@ -93,14 +97,27 @@ class _Transaction:
     def __init__(self, kernel: "Kernel", environment: Environment, real: Any) -> None:
         self._kernel = kernel
         self._environment = environment
-        self._real = real
+        self.real = real
+
+    def __enter__(self) -> "_Transaction":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            try:
+                self.commit()
+            except BaseException:
+                self.real.abort()
+                raise
+        else:
+            self.real.abort()
 
     def commit(self) -> None:
         """Make it durable."""
-        self._kernel.commit(self._environment, self._real)
+        self._kernel.commit(self._environment, self.real)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
+        return getattr(self.real, name)
 
 
 class Library:

@@ -22,6 +22,8 @@ from tools.simulation.outside.handles import Environment, Library, Writer
 
 Bytes = int
 
+BLOCKS_FREE: Final = 1024**2  # of 4 KiB
+
 SYSCALLS: Final = (
     *("open", "close", "read", "pread", "preadv", "write", "pwrite", "pwritev", "ftruncate"),
     *("fsync", "fdatasync", "unlink", "remove", "rename", "replace", "mkdir", "rmdir", "link"),
@@ -67,7 +69,7 @@ class Kernel:
         self.environments: dict[Life, list[Any]] = {}
         self.is_quiet = False
         self._real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in SYSCALLS}
-        self._real_lmdb = lmdb.open
+        self._real_lmdb, self._real_statvfs = lmdb.open, os.statvfs
         self._real_open, self._real_fdopen = io.open, os.fdopen
 
     @contextmanager
@@ -80,6 +82,7 @@ class Kernel:
         vars(io)["open"] = self._io_open
         vars(os)["fdopen"] = self._fdopen
         vars(lmdb)["open"] = self._lmdb_open
+        vars(os)["statvfs"] = self._statvfs
         vars(durable)["ctypes"] = Library(self, real_ctypes)
         try:
             yield
@@ -88,6 +91,7 @@ class Kernel:
                 setattr(os, name, function)
             vars(io)["open"], vars(os)["fdopen"] = real_open, real_fdopen
             vars(lmdb)["open"] = self._real_lmdb
+            vars(os)["statvfs"] = self._real_statvfs
             vars(durable)["ctypes"] = real_ctypes
 
     @contextmanager
@@ -346,6 +350,13 @@ class Kernel:
         if "w" not in mode or self.file(fd) is None:
             return self._real_fdopen(fd, mode, *more, **options)
         return Writer(fd)
+
+    def _statvfs(self, path: Any) -> os.statvfs_result:
+        """Tell of a disk of a size that no other process changes."""
+        if self._disk(path) is None:
+            return self._real_statvfs(path)
+        free = BLOCKS_FREE
+        return os.statvfs_result((4096, 4096, 2 * free, free, free, 10**6, 10**6, 10**6, 0, 255))
 
     # The index.
 

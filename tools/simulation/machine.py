@@ -1,0 +1,129 @@
+"""One host of a simulation: a disk, clocks, and the process that runs on it, if one does."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+from agent.errors import SutureError
+from tools.simulation.outside.disk import Disk
+from tools.simulation.outside.fibers import Died, Life, Scheduler
+from tools.simulation.outside.kernel import Kernel
+from tools.simulation.outside.network import Network
+
+
+class Clock:
+    """The clocks of one host: they drift and jump apart from the true time."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.offset_ms = 0
+        self.drift = 0.0
+
+    def now_ms(self) -> int:
+        """Return wall time in milliseconds."""
+        true_s = 1_700_000_000 + self._scheduler.now_s
+        return int((true_s + self._scheduler.now_s * self.drift) * 1000) + self.offset_ms
+
+    def monotonic_s(self) -> float:
+        """Return monotonic time in seconds."""
+        return self._scheduler.now_s * (1 + self.drift)
+
+
+class Machine:
+    """A host whose process is started and killed. What runs on it says `boot`."""
+
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        root: Path,
+        scheduler: Scheduler,
+        kernel: Kernel,
+        network: Network,
+    ) -> None:
+        self.name = name
+        self.address = address
+        self.scheduler = scheduler
+        self.kernel = kernel
+        self.network = network
+        self.clock = Clock(scheduler)
+        self.disk = Disk(root / name)
+        kernel.disks.append(self.disk)
+        self.life: Life | None = None
+        self.start_count = 0
+        self.last_refusal = ""
+
+    def boot(self, life: Life) -> None:
+        """Begin what runs here. Raises SutureError."""
+        raise NotImplementedError
+
+    def shut(self) -> None:
+        """End it as an operator does."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """The process is gone, with all that it had in memory."""
+        raise NotImplementedError
+
+    @property
+    def is_up(self) -> bool:
+        """Whether a process runs and serves."""
+        return self.life is not None and not self.life.is_dead
+
+    @contextmanager
+    def running(self) -> Iterator[Life]:
+        """Run the body as code of this host's process."""
+        assert self.life is not None, f"{self.name} is down"
+        fiber = self.scheduler.current
+        fiber.lives.append(self.life)
+        try:
+            yield self.life
+        finally:
+            fiber.lives.pop()
+
+    def start(self) -> bool:
+        """Start a process, which recovers what is here; return whether it serves. It may die."""
+        assert self.life is None, f"{self.name} runs already"
+        life = self.life = Life(self.name)
+        self.start_count += 1
+        try:
+            with self.running():
+                self.boot(life)
+        except Died:
+            return False
+        except SutureError as error:
+            self.last_refusal = str(error)
+            life.is_dead = True
+            return False
+        return True
+
+    def kill(self) -> None:
+        """Kill the process. Its fibers end at their next step; then `bury` it."""
+        if self.life is not None:
+            self.life.is_dead = True
+
+    def is_still(self) -> bool:
+        """Whether no fiber works for the dead process any more."""
+        return not any(self.life in fiber.lives for fiber in self.scheduler.fibers)
+
+    def bury(self, dice: Random | None) -> None:
+        """Take away what is left of the process; with `dice`, the power was cut."""
+        assert self.life is not None, "nothing died"
+        self.scheduler.block(self.is_still)
+        self.forget()
+        self.kernel.died(self.life)
+        self.life = None
+        if dice is not None:
+            self.disk.cut(dice)
+
+    def stop(self) -> None:
+        """Stop as an operator does."""
+        if self.is_up:
+            try:
+                with self.running():
+                    self.shut()
+            except Died:
+                pass
+        self.kill()
+        self.bury(None)
