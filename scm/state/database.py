@@ -16,7 +16,7 @@ import os
 import stat
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -203,6 +203,7 @@ class State:
         Refused(INCONSISTENT_VOLUME) if others may change it or it holds rows that cannot be
         understood.
         """
+        missing = [path for path in (directory, *directory.parents) if not path.exists()]
         directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
         _check(directory.resolve())
         _check(directory / "state")
@@ -218,7 +219,7 @@ class State:
         except (records.DamagedRow, lmdb.Error) as error:
             owner.release()
             raise Refused(Code.INCONSISTENT_VOLUME, f"state in {directory}: {error}") from error
-        _sync_directory(directory)
+        _make_durable(directory, missing)
         return state
 
     @staticmethod
@@ -482,9 +483,17 @@ def without_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _make_durable(directory: Path, made: Sequence[Path]) -> None:
+    """Make the names of the state durable, and those of the directories made for it: a power cut
+    must not take what was acknowledged with the directory that it is in.
+
+    Its own name always, if we may: who made it may have been killed before it came here.
+    """
+    above = [path.parent for path in made or [directory]]
+    readable = [path for path in above if os.access(path, os.R_OK)]
+    for named_in in (directory / "state", directory, *readable):
+        descriptor = os.open(named_in, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tools.simulation.run import Result
+    from tools.simulation.stage import Result
 
 TOLD_MAX = 20
 
@@ -107,7 +107,7 @@ def _children_cpu_s() -> float:
 
 
 def _lived(seeds: Sequence[int], jobs: int) -> "Iterator[Result]":
-    from tools.simulation.run import simulate
+    from tools.simulation.life import simulate
 
     if jobs <= 1:
         yield from map(simulate, seeds)
@@ -117,7 +117,7 @@ def _lived(seeds: Sequence[int], jobs: int) -> "Iterator[Result]":
 
 
 def _replay(seed: int, *, is_quiet: bool) -> int:
-    from tools.simulation.run import simulate
+    from tools.simulation.life import simulate
 
     result = simulate(seed, traced=True)
     for line in result.trace:
@@ -127,11 +127,10 @@ def _replay(seed: int, *, is_quiet: bool) -> int:
 
 
 def _shrink(asked: argparse.Namespace) -> int:
-    from tools.simulation.events import draw
-    from tools.simulation.run import simulate
+    from tools.simulation.life import drawn, simulate
     from tools.simulation.shrink import shrunk
 
-    small = shrunk(asked.seed, draw(asked.seed), tell=print)
+    small = shrunk(asked.seed, drawn(asked.seed), tell=print)
     if small is None:
         print(f"seed {asked.seed}: nothing is violated")
         return 0

@@ -20,7 +20,9 @@ from tools.simulation.faults import flipped
 from tools.simulation.oracle import Held
 
 if TYPE_CHECKING:
+    from tools.simulation.oracle import Bricks
     from tools.simulation.run import Run
+    from tools.simulation.stage import Stage
 
 WINDOW_BYTES: Final = 1024
 CALL_S: Final = 5.0
@@ -155,18 +157,22 @@ def replicate(run: "Run", event: Event) -> None:
 
 
 def rot(run: "Run", event: Event) -> None:
-    """Change what a medium holds of a block, if another datanode has it whole."""
-    dice = Random(f"{event.seed} rot")
-    node = run.nodes[event.node]
-    place = Held(node.name, event.container, event.block)
+    """Change what a medium holds of a block."""
+    rot_at(run, run.nodes[event.node], event.container, event.block, event.seed)
+
+
+def rot_at(run: "Stage", node: "Bricks", container: int, block: int, seed: int) -> None:
+    """Change what a medium holds of a block, if enough other datanodes have it whole."""
+    dice = Random(f"{seed} rot")
+    place = Held(node.name, container, block)
     path = run.oracle.path(place)
-    if (event.container, event.block) not in run.oracle.blocks or not run.oracle.may_harm(place):
+    if (container, block) not in run.oracle.blocks or not run.oracle.may_harm(place):
         return
     if not path.is_file() or not path.stat().st_size:
         return
     way = dice.choice(("flip", "zeros", "cut", "misdirected", "grown", "lost"))
     run.count(f"rot: {way}")
-    run.note(f"-- rot, {way}: {path.name} of container {event.container} on {node.name}")
+    run.note(f"-- rot, {way}: {path.name} of container {container} on {node.name}")
     if way == "grown":
         run.oracle.ever_harmed.add(place)  # not the block's bytes, but a scan has to tell of it
     else:
@@ -196,14 +202,18 @@ def rotten(dice: Random, way: str, path: Path) -> bytes:
 
 
 def rot_tree(run: "Run", event: Event) -> None:
+    """Change a bit of a tree file."""
+    rot_tree_at(run, run.nodes[event.node], event.container, event.seed)
+
+
+def rot_tree_at(run: "Stage", node: "Bricks", container: int, seed: int) -> None:
     """Change a bit of a tree file: it is worth nothing then, and no data is harmed."""
-    node = run.nodes[event.node]
-    chunks = node.block_file(ContainerId(event.container), BlockId(1)).parent
-    path = chunks.parent / "metadata" / f"{event.container}.tree"
+    chunks = node.block_file(ContainerId(container), BlockId(1)).parent
+    path = chunks.parent / "metadata" / f"{container}.tree"
     if path.is_file() and path.stat().st_size:
         run.count("rot: tree")
-        run.note(f"-- rot of the tree of container {event.container} on {node.name}")
-        node.disk.replace_durable(path, flipped(Random(event.seed), path.read_bytes()))
+        run.note(f"-- rot of the tree of container {container} on {node.name}")
+        node.disk.replace_durable(path, flipped(Random(seed), path.read_bytes()))
 
 
 ACTIONS: Final[Mapping[Kind, Callable[["Run", Event], None]]] = {

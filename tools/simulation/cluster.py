@@ -26,7 +26,7 @@ from agent.transfer.replicate import Replicator
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ContainerId
 from scanner.breaker import Breaker
-from tools.simulation.machine import Machine
+from tools.simulation.oracle import Bricks
 from tools.simulation.outside.fibers import Life, Scheduler
 from tools.simulation.outside.kernel import Kernel
 from tools.simulation.outside.network import Collected, Network
@@ -106,7 +106,7 @@ def handlers_of(groups: Sequence[object]) -> dict[str, object]:
     return collected.handlers
 
 
-class Datanode(Machine):
+class Datanode(Bricks):
     """A datanode: its agent, while it runs."""
 
     def __init__(
@@ -137,6 +137,12 @@ class Datanode(Machine):
     def is_up(self) -> bool:
         """Whether an agent runs and serves."""
         return self.agent is not None and super().is_up
+
+    @property
+    def store(self) -> ReplicaStore:
+        """The store of the agent, which is up."""
+        assert self.agent is not None, f"{self.name} is down"
+        return self.agent.store
 
     # What a process is asked for.
 

@@ -12,7 +12,8 @@ from typing import Final
 NODES: Final = 4
 COPIES: Final = 3
 CONTAINERS: Final = 2
-BURSTS: Final = 11
+BURSTS: Final = 12
+CALM_ODDS: Final = 0.5
 YOUTH: Final = 3  # bursts in which a container is written to
 
 
@@ -56,21 +57,22 @@ class Event:
 
     def told(self) -> str:
         """Return it as a line for people."""
+        name = f"dn{self.node}" if self.node < NODES else "scm"
         words = {
             Kind.WRITE: f"block {self.block} of container {self.container}, {self.amount} chunks",
             Kind.CLOSE: f"container {self.container}",
-            Kind.SCAN: f"container {self.container} on dn{self.node}",
-            Kind.RECONCILE: f"container {self.container} on dn{self.node}",
+            Kind.SCAN: f"container {self.container} on {name}",
+            Kind.RECONCILE: f"container {self.container} on {name}",
             Kind.DELETE: f"block {self.block} of container {self.container}",
-            Kind.REPLICATE: f"container {self.container} from dn{self.node}",
-            Kind.ROT: f"block {self.block} of container {self.container} on dn{self.node}",
-            Kind.ROT_TREE: f"tree of container {self.container} on dn{self.node}",
-            Kind.LIE: f"dn{self.node}, {self.amount} writes",
-            Kind.ERRORS: f"dn{self.node}, {self.amount} of 1,000",
-            Kind.FLIPS: f"dn{self.node}, {self.amount} of 1,000 reads",
-            Kind.CUT: f"power of dn{self.node}, {self.amount} operations later",
-            Kind.KILL: f"process of dn{self.node}, {self.amount} operations later",
-            Kind.DOWN: f"dn{self.node}",
+            Kind.REPLICATE: f"container {self.container} from {name}",
+            Kind.ROT: f"block {self.block} of container {self.container} on {name}",
+            Kind.ROT_TREE: f"tree of container {self.container} on {name}",
+            Kind.LIE: f"{name}, {self.amount} writes",
+            Kind.ERRORS: f"{name}, {self.amount} of 1,000",
+            Kind.FLIPS: f"{name}, {self.amount} of 1,000 reads",
+            Kind.CUT: f"power of {name}, {self.amount} operations later",
+            Kind.KILL: f"process of {name}, {self.amount} operations later",
+            Kind.DOWN: f"{name}",
         }
         return f"burst {self.burst:2}: {self.kind} {words.get(self.kind, '')}".rstrip()
 
@@ -89,6 +91,27 @@ def draw(seed: int) -> list[Event]:
         for container in range(CONTAINERS):
             events += _of_container(dice, burst, container, blocks)
         events += _nemesis(dice, burst, blocks)
+        events += _ordeal(dice, burst, blocks)
+    return events
+
+
+def _ordeal(dice: Random, burst: int, blocks: dict[int, int]) -> list[Event]:
+    """Return damage, a repair of it and a death in the middle: what chance alone seldom draws."""
+    container = dice.randrange(CONTAINERS)
+    if burst - 2 * container <= YOUTH or not blocks[container] or dice.random() < CALM_ODDS:
+        return []
+    node = dice.choice(placed_on(container + 1))
+    count = dice.randint(1, min(3, blocks[container]))
+    events = [
+        _event(dice, burst, Kind.ROT, node=node, container=container, block=block)
+        for block in dice.sample(range(1, blocks[container] + 1), count)
+    ]
+    events.append(_event(dice, burst, Kind.SCAN, node=node, container=container))
+    if burst + 1 < BURSTS:
+        events.append(_event(dice, burst + 1, Kind.RECONCILE, node=node, container=container))
+        kind = dice.choice((Kind.CUT, Kind.CUT, Kind.KILL, Kind.LIE, Kind.ERRORS))
+        amount = {Kind.LIE: 2, Kind.ERRORS: 50}.get(kind, dice.randint(1, 60))
+        events.append(_event(dice, burst + 1, kind, node=node, amount=amount))
     return events
 
 

@@ -76,7 +76,7 @@ def _lived_without(mutant: Mutant, count: int) -> tuple[int, str] | None:
         child.limit_time(CPU_S)
         signal.setitimer(signal.ITIMER_REAL, 2 * CPU_S)  # it may wait for ever
         sys.meta_path.insert(0, suite.ImportMutant(mutant, source))
-        from tools.simulation.run import simulate
+        from tools.simulation.life import simulate
 
         for number in range(count):
             for violation in simulate(FIRST_SEED + number).violations:

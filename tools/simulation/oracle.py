@@ -19,9 +19,23 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agent.errors import SutureError
+from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from scanner.finding import Finding, Verdict
-from tools.simulation.cluster import Datanode
+from tools.simulation.machine import Machine
+
+
+class Bricks(Machine):
+    """A machine on which replicas lie."""
+
+    @property
+    def store(self) -> ReplicaStore:
+        """The store of its process, which is up."""
+        raise NotImplementedError
+
+    def block_file(self, container_id: ContainerId, block_id: BlockId) -> Path:
+        """Return where the bytes of a block are, or would be."""
+        raise NotImplementedError
 
 
 class Held(NamedTuple):
@@ -45,7 +59,7 @@ class Truth:
 class Oracle:
     """All that is known of one schedule."""
 
-    nodes: Sequence[Datanode]
+    nodes: Sequence[Bricks]
     blocks: dict[tuple[int, int], Truth] = field(default_factory=dict)
     held: set[Held] = field(default_factory=set)
     harmed: set[Held] = field(default_factory=set)
@@ -53,6 +67,7 @@ class Oracle:
     gone: set[Held] = field(default_factory=set)  # deletes that were acknowledged
     generations: dict[tuple[str, int], int] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
+    keeps_replicas: bool = True  # whether no replica is deleted as a whole, and made again
 
     # What is told to it.
 
@@ -90,7 +105,7 @@ class Oracle:
 
     # What is seen.
 
-    def _node(self, name: str) -> Datanode:
+    def _node(self, name: str) -> Bricks:
         return next(node for node in self.nodes if node.name == name)
 
     def path(self, place: Held) -> Path:
@@ -129,9 +144,8 @@ class Oracle:
             if node.is_up:
                 self._look_at(node, where)
 
-    def _look_at(self, node: Datanode, where: str) -> None:
-        assert node.agent is not None, "it is up"
-        store = node.agent.store
+    def _look_at(self, node: Bricks, where: str) -> None:
+        store = node.store
         for container_id in store.replica_ids():
             try:
                 generation = store.generation(container_id)
@@ -140,11 +154,11 @@ class Oracle:
             except SutureError:
                 continue
             before = self.generations.get((node.name, container_id), 0)
-            if generation < before:
+            if generation < before and self.keeps_replicas:
                 self._violated("I5", f"{where}: {node.name} went back to generation {generation}")
             self.generations[node.name, container_id] = generation
             gone = {BlockId(one.block) for one in self.gone if one[:2] == (node.name, container_id)}
-            if gone & rows or gone - tombstones:
+            if self.keeps_replicas and (gone & rows or gone - tombstones):
                 self._violated("I5", f"{where}: {node.name} has a deleted block again: {gone}")
             self.gone |= {
                 Held(node.name, container_id, block_id)
@@ -183,8 +197,7 @@ class Oracle:
 
     def _check_everywhere(self, container: int, block: int) -> None:
         for node in self.nodes:
-            assert node.agent is not None, "all are up"
-            if container not in node.agent.store.replica_ids():
+            if container not in node.store.replica_ids():
                 continue
             if not self.is_whole(Held(node.name, container, block)):
                 self._violated(
@@ -194,8 +207,7 @@ class Oracle:
     def _check_equal(self, container_id: ContainerId) -> None:
         roots = set()
         for node in self.nodes:
-            assert node.agent is not None, "all are up"
-            store = node.agent.store
+            store = node.store
             if container_id not in store.replica_ids():
                 continue
             facts = store.replica(container_id)

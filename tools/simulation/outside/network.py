@@ -8,6 +8,7 @@ process that dies while it answers is UNAVAILABLE to its caller; who dies while 
 stop the other.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from tools.simulation.outside.fibers import Died, Life, Scheduler
 
 Seconds = float | None
 
+INTERNAL: Final = "internal error"  # what `ErrorEdge` makes of an error that is not ours
 LOST_S: Final = 3.0  # how long who waits for a lost message waits, unless its deadline comes first
 
 
@@ -102,7 +104,10 @@ class Context:
         self.has_gone = True
 
     def abort_with_status(self, status: Any) -> None:
-        """End the call with an error."""
+        """End the call with an error; one that no caller may see is a failure of the callee."""
+        if status.details == INTERNAL:
+            error = sys.exc_info()[1]
+            self._scheduler.failures.append(("a handler", error or AssertionError(INTERNAL)))
         raise CallFailed(status.code, status.details, tuple(status.trailing_metadata or ()))
 
     def abort(self, code: grpc.StatusCode, details: str) -> None:
@@ -389,7 +394,7 @@ class _UploadMethod(_Method):
         fiber = self._network.scheduler.current
         fiber.lives.append(self._channel.life)
         try:
-            with suppress(Died):
+            with suppress(Died, ValueError):  # whoever draws the last one ends with its process
                 requests.close()
         finally:
             fiber.lives.pop()

@@ -1,5 +1,6 @@
 """The state: durable, atomic, owned by one."""
 
+import os
 from pathlib import Path
 
 import lmdb
@@ -51,6 +52,28 @@ class TestDurability:
         assert [pending(8, Kind.DELETE)] == again.commands.of_node("dn1")
         assert outcome == again.outcome(3)
         again.close()
+
+    def test_the_directories_it_is_in_are_durable_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A power cut takes no state with the directory that was made for it, by whomever."""
+        synced: list[str] = []
+        real = os.fsync
+
+        def sync(fd: int) -> None:
+            synced.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
+            real(fd)
+
+        monkeypatch.setattr(os, "fsync", sync)
+        data = tmp_path / "var" / "scm"
+
+        open_state(data).close()
+        first = set(synced)
+        synced.clear()
+        open_state(data).close()
+
+        assert {str(p) for p in (data / "state", data, data.parent, tmp_path)} <= first
+        assert str(data.parent) in synced, "who made it may have been killed before"
 
     def test_removed_values_stay_removed(self, tmp_path: Path) -> None:
         """A removal is as durable as a change."""

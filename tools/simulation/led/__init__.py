@@ -1,0 +1,1 @@
+"""Schedules in which a real control plane leads whole agents: heartbeats, commands, loops."""

@@ -1,0 +1,61 @@
+"""Schedules under a control plane: clients put and delete keys, and everything else breaks."""
+
+from random import Random
+from typing import Final
+
+from tools.simulation.events import NODES, Event, Kind
+
+BURSTS: Final = 11
+PUTS_UNTIL: Final = 6  # bursts
+CONTAINERS_MAX: Final = 6  # ids that an event may name; what is not there is let be
+NEMESES: Final = {
+    Kind.ROT: 6,
+    Kind.ROT_TREE: 1,
+    Kind.LIE: 2,
+    Kind.FLIPS: 2,
+    Kind.CUT: 6,
+    Kind.KILL: 3,
+    Kind.DOWN: 2,
+    Kind.WEATHER: 3,
+    Kind.CLOCK: 1,
+}
+
+
+def draw(seed: int) -> list[Event]:
+    """Return the schedule of a seed. `block` of a put numbers it, of others says which is meant."""
+    dice = Random(f"{seed} led events")
+    events: list[Event] = []
+    puts = 0
+    for burst in range(BURSTS):
+        if burst < PUTS_UNTIL:
+            for _ in range(dice.choice((0, 1, 1, 2))):
+                puts += 1
+                amount = dice.choice((1, 1, 2))
+                events.append(Event(burst, Kind.WRITE, 0, 0, puts, amount, dice.randrange(2**32)))
+        elif puts and dice.random() < 0.15:
+            events.append(
+                Event(burst, Kind.DELETE, 0, 0, dice.randint(1, puts), 0, dice.randrange(2**32))
+            )
+        events += [_nemesis(dice, burst) for _ in range(dice.choice((0, 1, 1, 2)))]
+    return events
+
+
+def _nemesis(dice: Random, burst: int) -> Event:
+    [kind] = dice.choices(list(NEMESES), list(NEMESES.values()))
+    amount = 0
+    if kind in {Kind.CUT, Kind.KILL}:
+        amount = int(dice.expovariate(1 / 60)) + 1
+    elif kind is Kind.LIE:
+        amount = dice.choice((1, 2))
+    elif kind is Kind.FLIPS:
+        amount = dice.choice((100, 300))
+    machines = NODES + 1 if kind in {Kind.CUT, Kind.KILL, Kind.DOWN, Kind.CLOCK} else NODES
+    return Event(
+        burst,
+        kind,
+        dice.randrange(machines),
+        dice.randint(1, CONTAINERS_MAX),
+        dice.randrange(1, 100),
+        amount,
+        dice.randrange(2**32),
+    )

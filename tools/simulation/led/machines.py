@@ -1,0 +1,202 @@
+"""Hosts with all that runs in an agent's process, and the one of the control plane."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import agent.host.host
+import agent.scan.pace
+from agent.config.options import AgentConfig
+from agent.errors import SutureError
+from agent.host.host import Host, Who
+from agent.rpc.calls.scm import ScmClient
+from agent.rpc.datanode.server import BuiltServer, codecs_of, composed
+from agent.rpc.v1 import datanode_pb2_grpc, scm_pb2_grpc
+from agent.rpc.wire.errors import ErrorEdge
+from agent.runtime.supervisor import Supervisor
+from agent.store.files.layout import Layout
+from agent.store.replica_store import ReplicaStore
+from merkle.replica import BlockId, ContainerId
+from scm.edge.control import ControlPlane
+from scm.edge.server import ScmService
+from scm.state.clock import Clock
+from scm.state.database import State
+from scm.state.options import ScmOptions
+from tools.simulation.cluster import PLAIN, PORT
+from tools.simulation.machine import Machine
+from tools.simulation.oracle import Bricks
+from tools.simulation.outside.fibers import Life, Scheduler
+from tools.simulation.outside.kernel import Kernel
+from tools.simulation.outside.network import Collected, Network
+from tools.simulation.outside.primitives import Event, Executor
+
+SCM: Final = "scm"
+SCM_ADDRESS: Final = f"{SCM}:9860"
+MAP_BYTES: Final = 32 * 1024**2
+TICK_S: Final = 5.0
+OPTIONS: Final = ScmOptions(
+    heartbeat_interval_ms=5_000,
+    stale_after_ms=20_000,
+    dead_after_ms=60_000,
+    session_idle_ms=60_000,
+    repair_grace_ms=0,
+    check_interval_ms=20_000,
+    safemode_wait_ms=30_000,
+    cold_start_wait_ms=30_000,
+    command_deadline_ms=120_000,
+    datanode_deadline_margin_ms=30_000,
+    allow_plaintext=True,
+)
+
+
+class LedNode(Bricks):
+    """A datanode that has its orders from the control plane."""
+
+    def __init__(
+        self, number: int, root: Path, scheduler: Scheduler, kernel: Kernel, network: Network
+    ) -> None:
+        name = f"dn{number}"
+        super().__init__(name, f"{name}:{PORT}", root, scheduler, kernel, network)
+        self.host: Host | None = None
+        self.cluster_id = ""
+
+    def boot(self, life: Life) -> None:
+        """Put the agent together and start its loops."""
+        del life
+        config = AgentConfig.model_validate(
+            {
+                "node": {"listen": self.address, "advertise": self.address, "scm": SCM_ADDRESS},
+                "storage": {"volumes": [str(self.disk.root)], "reserve_bytes": 0},
+                "scan": {
+                    "data_interval_s": 600,
+                    "gap_min_s": 30,
+                    "promise": "warn",
+                    "parity_interval_s": 0,
+                    "start_jitter_s": 0,
+                    "watch": False,
+                },
+                "observe": {"listen": "", "audit_file": str(self.disk.root) + ".audit"},
+                "tls": {"allow_plaintext": True},
+            }
+        )
+        who = Who(self.name, self.cluster_id, boot_id=self.start_count)
+        scm = ScmClient(SCM_ADDRESS, security=PLAIN)
+        self.host = Host(config, who, [scm], Supervisor({}), security=PLAIN)
+        self.host.start()
+
+    def shut(self) -> None:
+        """Drain the agent."""
+        if self.host is not None:
+            self.host.stop()
+
+    def forget(self) -> None:
+        """The agent is gone."""
+        self.host = None
+
+    @property
+    def is_up(self) -> bool:
+        """Whether an agent runs and serves."""
+        return self.host is not None and super().is_up
+
+    @property
+    def store(self) -> ReplicaStore:
+        """The store of the agent, which is up."""
+        assert self.host is not None, f"{self.name} is down"
+        return self.host._store
+
+    def block_file(self, container_id: ContainerId, block_id: BlockId) -> Path:
+        """Return where the bytes of a block are, or would be."""
+        return Layout(self.disk.root, self.cluster_id).replica(container_id).block_file(block_id)
+
+
+class ScmMachine(Machine):
+    """The host of the control plane."""
+
+    def __init__(self, root: Path, scheduler: Scheduler, kernel: Kernel, network: Network) -> None:
+        super().__init__(SCM, SCM_ADDRESS, root, scheduler, kernel, network)
+        self.control: ControlPlane | None = None
+        self._state: State | None = None
+
+    def boot(self, life: Life) -> None:
+        """Open the state, serve it, and begin to tick."""
+        clock = Clock(self.clock.now_ms, self.clock.monotonic_s)
+        state = self._state = State.open(self.disk.root / "data", map_bytes=MAP_BYTES)
+        control = ControlPlane(
+            state, clock=clock, options=OPTIONS, snapshots_path=self.disk.root / "snapshots"
+        )
+        self.control = control
+        collected = Collected(ErrorEdge())
+        service = ScmService(control, clock=clock, options=OPTIONS)
+        scm_pb2_grpc.add_ScmServicer_to_server(service, collected)  # type: ignore[no-untyped-call]
+        self.network.listen(self.address, life, collected.handlers)
+        self.scheduler.spawn("ticker", lambda: self._tick(control), life)
+
+    def _tick(self, control: ControlPlane) -> None:
+        while True:
+            self.scheduler.sleep(TICK_S)
+            try:
+                control.tick()
+                control.note_history()
+            except SutureError:
+                continue
+
+    def shut(self) -> None:
+        """Let the state go."""
+        if self._state is not None:
+            self._state.close()
+
+    def forget(self) -> None:
+        """The process is gone."""
+        self.control = self._state = None
+
+
+class _Serving:
+    """As a `grpc.Server` that was bound."""
+
+    def __init__(self, start: Callable[[], None]) -> None:
+        self.start = start
+
+    def stop(self, _grace_s: float | None) -> "_Serving":
+        """Nothing is under way on a socket."""
+        return self
+
+    def wait(self, _timeout_s: float | None = None) -> bool:
+        """It has stopped."""
+        return True
+
+
+class _Health:
+    def enter_graceful_shutdown(self) -> None:
+        """Nobody asks."""
+
+
+@contextmanager
+def around(scheduler: Scheduler, network: Network, machines: Sequence[Machine]) -> Iterator[None]:
+    """Put the simulation's server, threads and clocks around agents, for the length of the body."""
+    clocks = {machine.name: machine.clock for machine in machines}
+
+    def built(groups: Sequence[object], address: str, _: object, **more: Any) -> BuiltServer:
+        edge = ErrorEdge(codecs_of(groups, "decoders"), codecs_of(groups, "encoders"))
+        collected = Collected(edge)
+        datanode_pb2_grpc.add_DatanodeServicer_to_server(composed(groups), collected)  # type: ignore[no-untyped-call]
+        life = scheduler.current.lives[-1]
+        server: Any = _Serving(lambda: network.listen(address, life, collected.handlers))
+        health: Any = _Health()
+        return BuiltServer(server, PORT, health, more["waits"])
+
+    def executor(max_workers: int, thread_name_prefix: str = "pool") -> Executor:
+        return Executor(scheduler, max_workers, thread_name_prefix)
+
+    replaced: list[tuple[Any, str, Any]] = [
+        (agent.host.host, "build_server", built),
+        (agent.host.host, "ThreadPoolExecutor", executor),
+        (agent.host.host, "Event", lambda: Event(scheduler)),
+        (agent.host.host, "SystemClock", lambda: clocks[scheduler.current.lives[-1].name]),
+        (agent.scan.pace, "STALL_FILE", Path("/nowhere/pressure")),
+    ]
+    with ExitStack() as undo:
+        for owner, name, own in replaced:
+            undo.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, own)
+        yield

@@ -1,0 +1,166 @@
+"""Schedules under a control plane: it and four whole agents, with all their loops."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import grpc
+
+from agent.errors import SutureError
+from agent.rpc.calls.peer import Peer
+from agent.rpc.calls.scm import ScmClient
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.rpc.wire import codec
+from merkle.replica import Bcsid, BlockData, BlockId
+from tools.simulation.actions import CALL_S, block_of, content, rot_at, rot_tree_at
+from tools.simulation.cluster import PLAIN, QUICK
+from tools.simulation.events import NODES, Event, Kind
+from tools.simulation.led.machines import OPTIONS, SCM_ADDRESS, LedNode, ScmMachine, around
+from tools.simulation.led.oracle import LedOracle
+from tools.simulation.outside.fibers import Fiber
+from tools.simulation.stage import Stage
+
+MAJORITY: Final = OPTIONS.replication_factor // 2 + 1
+BURST_S: Final = (2.0, 45.0)
+LOOKS_MAX: Final = 80  # after quiet
+LOOK_S: Final = 30.0
+
+
+class LedRun(Stage):
+    """One schedule of a whole cluster."""
+
+    def __init__(self, seed: int, root: Path, *, traced: bool) -> None:
+        self.led = LedOracle((), keeps_replicas=False)
+        super().__init__(seed, root, self.led, traced=traced)
+        ground = (self.scheduler, self.kernel, self.network)
+        self.nodes = [LedNode(number, root, *ground) for number in range(NODES)]
+        self.scm = ScmMachine(root, *ground)
+        self.machines = [*self.nodes, self.scm]
+        self.oracle.nodes = self.nodes
+        self._keys: dict[int, tuple[int, int]] = {}
+
+    def surroundings(self) -> AbstractContextManager[None]:
+        """Put the simulation around whole agents."""
+        return around(self.scheduler, self.network, self.machines)
+
+    def prepared(self) -> None:
+        """Start the control plane, then the agents."""
+        self.start(self.scm)
+        assert self.scm.control is not None, "nothing can go wrong yet"
+        for node in self.nodes:
+            node.cluster_id = self.scm.control.cluster_id
+            self.start(node)
+        self.scheduler.sleep(3 * OPTIONS.heartbeat_interval_ms / 1000)
+
+    def actions(self) -> Mapping[Kind, Callable[[Event], None]]:
+        """Return what clients and the media do."""
+        return {
+            Kind.WRITE: self._put,
+            Kind.DELETE: self._delete,
+            Kind.ROT: self._rot,
+            Kind.ROT_TREE: self._rot_tree,
+        }
+
+    def let_pass(self, fibers: Sequence[Fiber]) -> None:
+        """Wait for the clients; then let time pass, in which loops work."""
+        self.scheduler.block(lambda: all(fiber.has_ended for fiber in fibers))
+        self.scheduler.sleep(self.dice.uniform(*BURST_S))
+
+    def settle(self) -> None:
+        """Wait until all is healed, for as long as that may take."""
+        for _ in range(LOOKS_MAX):
+            self.scheduler.sleep(LOOK_S)
+            with self.kernel.quiet():
+                if self.led.is_settled():
+                    return
+
+    def finished(self) -> None:
+        """Look whether each key that was committed is there."""
+        scm = ScmClient(SCM_ADDRESS, security=PLAIN)
+        for number, place in self._keys.items():
+            try:
+                scm.lookup_key(scm_pb2.LookupKeyRequest(key=f"key-{number}"))
+            except SutureError as error:
+                self.led.lost_key(number, place, error)
+
+    # What clients do.
+
+    def _put(self, event: Event) -> None:
+        parts = content(event)
+        name, client = f"key-{event.block}", f"client-{event.block}"
+        scm = ScmClient(SCM_ADDRESS, security=PLAIN)
+        size = sum(map(len, parts))
+        request = scm_pb2.AllocateBlocksRequest(client_id=client, sizes=[size], keys=[name])
+        [promised] = scm.allocate_blocks(request).blocks
+        place = (promised.block_id.container_id, promised.block_id.local_id)
+        self.oracle.begins(*place, b"".join(parts))
+        failed = [
+            replica.datanode_id
+            for replica in promised.replicas
+            if not self._write(event, promised, replica, parts)
+        ]
+        if len(promised.replicas) - len(failed) >= MAJORITY:
+            key = scm_pb2.KeyInfo(
+                key=name,
+                size=size,
+                created_at_ms=event.block,
+                blocks=[scm_pb2.BlockLocation(block_id=promised.block_id, length=size)],
+            )
+            left = [scm_pb2.FailedReplica(container_id=place[0], datanode_id=one) for one in failed]
+            scm.commit_key(scm_pb2.CommitKeyRequest(client_id=client, keys=[key], failed=left))
+            self.oracle.blocks[place].is_whole_somewhere = True
+            self._keys[event.block] = place
+            self.count("keys")
+        scm.finish_writes(scm_pb2.FinishWritesRequest(client_id=client, close=True))
+
+    def _write(
+        self,
+        event: Event,
+        promised: scm_pb2.BlockAllocation,
+        replica: container_pb2.DatanodeEndpoint,
+        parts: list[bytes],
+    ) -> bool:
+        """Write a block to one of its datanodes; return whether that has it."""
+        stub = Peer(replica.address, timeouts=QUICK, security=PLAIN).stub
+        container_id = promised.block_id.container_id
+        described = block_of(event, parts)
+        block = BlockData(
+            BlockId(promised.block_id.local_id),
+            Bcsid(promised.block_id.bcsid),
+            described.chunks,
+        )
+        create = datanode_pb2.CreateContainerRequest(container_id=container_id)
+        message = codec.block_message(codec.parse_container_id(container_id), block)
+        try:
+            stub.CreateContainer(create, timeout=CALL_S)
+            for chunk, part in zip(block.chunks, parts, strict=True):
+                request = datanode_pb2.WriteChunkRequest(
+                    block_id=message.block_id, chunk=codec.chunk_message(chunk), data=part
+                )
+                stub.WriteChunk(request, timeout=CALL_S)
+            stub.PutBlock(datanode_pb2.PutBlockRequest(block=message), timeout=CALL_S)
+        except (grpc.RpcError, SutureError) as error:
+            self.note(f"   write to {replica.datanode_id} failed: {error}")
+            return False
+        return True
+
+    def _delete(self, event: Event) -> None:
+        place = self._keys.pop(event.block, None)
+        if place is not None:
+            self.oracle.ordered(*place)
+            self.count("keys deleted")
+            scm = ScmClient(SCM_ADDRESS, security=PLAIN)
+            scm.delete_keys(scm_pb2.DeleteKeysRequest(keys=[f"key-{event.block}"]))
+
+    # What media do.
+
+    def _rot(self, event: Event) -> None:
+        places = sorted(self.oracle.blocks)
+        if places:
+            container, block = Random(event.seed).choice(places)
+            rot_at(self, self.nodes[event.node], container, block, event.seed)
+
+    def _rot_tree(self, event: Event) -> None:
+        rot_tree_at(self, self.nodes[event.node], event.container, event.seed)

@@ -1,0 +1,55 @@
+"""Live one schedule, of whichever kind its seed asks for."""
+
+import gc
+import logging
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from tools.simulation.events import Event, draw
+from tools.simulation.led.events import draw as draw_led
+from tools.simulation.led.run import LedRun
+from tools.simulation.run import Run
+from tools.simulation.stage import Result, Stage
+
+MEMORY: Final = Path("/dev/shm")  # noqa: S108 - only private directories are made in it
+LED_EVERY: Final = 10  # of so many seeds one has a control plane
+
+
+def is_led(seed: int) -> bool:
+    """Whether a control plane leads whole agents in the schedule of a seed."""
+    return seed % LED_EVERY == 0
+
+
+def drawn(seed: int) -> list[Event]:
+    """Return the schedule of a seed."""
+    return draw_led(seed) if is_led(seed) else draw(seed)
+
+
+def simulate(seed: int, events: Sequence[Event] | None = None, *, traced: bool = False) -> Result:
+    """Live a schedule: that of the seed, or these events of it."""
+    logging.disable(logging.CRITICAL)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    chosen = drawn(seed) if events is None else list(events)
+    root = Path(
+        tempfile.mkdtemp(prefix="suture-simulation-", dir=MEMORY if MEMORY.is_dir() else None)
+    )
+    gc.freeze()  # what is imported need not be looked through after each schedule
+    gc.disable()  # or it would run what generators leave behind at moments of its own
+    told, sys.unraisablehook = sys.unraisablehook, lambda _: None  # generators of dead processes
+    try:
+        stage: Stage
+        if is_led(seed):
+            stage = LedRun(seed, root, traced=traced)
+        else:
+            stage = Run(seed, root, traced=traced)
+        return stage.live(chosen)
+    finally:
+        gc.enable()
+        sys.unraisablehook = told
+        shutil.rmtree(root, ignore_errors=True)
