@@ -18,6 +18,8 @@ HAPPENED: Final = (
     *("power cuts", "kills", "scans", "findings", "reconciles", "chunks repaired", "deletes"),
     *(
         "replicates",
+        "keys",
+        "keys deleted",
         "rot: flip",
         "rot: lost",
         "writes lost",

@@ -12,7 +12,7 @@ from typing import Final
 NODES: Final = 4
 COPIES: Final = 3
 CONTAINERS: Final = 2
-BURSTS: Final = 12
+BURSTS: Final = 10
 CALM_ODDS: Final = 0.5
 YOUTH: Final = 3  # bursts in which a container is written to
 
@@ -121,7 +121,7 @@ def _of_container(dice: Random, burst: int, container: int, blocks: dict[int, in
         return []
     if age < YOUTH:
         events = []
-        for _ in range(dice.choice((0, 1, 1, 2))):
+        for _ in range(dice.choice((1, 1, 2))):
             blocks[container] += 1
             events.append(
                 _event(

@@ -1,5 +1,6 @@
 """One host of a simulation: a disk, clocks, and the process that runs on it, if one does."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,7 +31,7 @@ class Clock:
         return self._scheduler.now_s * (1 + self.drift)
 
 
-class Machine:
+class Machine(ABC):
     """A host whose process is started and killed. What runs on it says `boot`."""
 
     def __init__(
@@ -54,17 +55,17 @@ class Machine:
         self.start_count = 0
         self.last_refusal = ""
 
+    @abstractmethod
     def boot(self, life: Life) -> None:
         """Begin what runs here. Raises SutureError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def shut(self) -> None:
         """End it as an operator does."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forget(self) -> None:
         """The process is gone, with all that it had in memory."""
-        raise NotImplementedError
 
     @property
     def is_up(self) -> bool:

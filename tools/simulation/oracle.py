@@ -13,6 +13,7 @@ A medium is harmed only where another datanode has the block whole: the loss of 
 fault of the product.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,13 +30,13 @@ class Bricks(Machine):
     """A machine on which replicas lie."""
 
     @property
+    @abstractmethod
     def store(self) -> ReplicaStore:
         """The store of its process, which is up."""
-        raise NotImplementedError
 
+    @abstractmethod
     def block_file(self, container_id: ContainerId, block_id: BlockId) -> Path:
         """Return where the bytes of a block are, or would be."""
-        raise NotImplementedError
 
 
 class Held(NamedTuple):

@@ -3,6 +3,7 @@
 import gc
 import hashlib
 import traceback
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -38,7 +39,7 @@ class Result:
     trace: list[str] = field(default_factory=list)
 
 
-class Stage:
+class Stage(ABC):
     """The state of one schedule while it runs. What happens in it says who inherits."""
 
     def __init__(self, seed: int, root: Path, oracle: Oracle, *, traced: bool) -> None:
@@ -59,24 +60,25 @@ class Stage:
 
     # What a kind of schedule decides.
 
+    @abstractmethod
     def actions(self) -> Mapping[Kind, Callable[[Event], None]]:
         """Return what takes time, and happens side by side with the rest of its burst."""
-        raise NotImplementedError
 
+    @abstractmethod
     def prepared(self) -> None:
         """Start all machines."""
-        raise NotImplementedError
 
+    @abstractmethod
     def let_pass(self, fibers: Sequence[Fiber]) -> None:
         """Wait until a burst is over."""
-        raise NotImplementedError
 
+    @abstractmethod
     def settle(self) -> None:
         """Do what makes replicas equal, once no fault happens any more."""
-        raise NotImplementedError
 
     def finished(self) -> None:
         """Look at what only those that are up can tell."""
+        self.count("lived to the end")
 
     def surroundings(self) -> AbstractContextManager[None]:
         """Return what else stands around product code."""

@@ -78,6 +78,7 @@ class LedRun(Stage):
 
     def finished(self) -> None:
         """Look whether each key that was committed is there."""
+        super().finished()
         scm = ScmClient(SCM_ADDRESS, security=PLAIN)
         for number, place in self._keys.items():
             try:
