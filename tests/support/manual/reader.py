@@ -25,10 +25,13 @@ LISTED: Final = {
 
 PACKAGERS: Final = {
     *("make", "dpkg", "apt-get", "rpm", "dnf", "podman", "docker", "pip", "pipx"),
-    *("/opt/suture/venv/bin/python", "/opt/suture/make-environment"),
+    *("/opt/suture/venv/bin/python", "/opt/suture/make-environment", "podman-compose"),
 }
-"""What the chapter about installing types, and what is in a package: the tests and tools of the
-packages do it."""
+"""What the chapters about installing type, and what is in a package or image: the tests and tools
+of these do it."""
+
+INSTALLING: Final = {"Install", "In containers"}
+"""The chapters in which that is typed."""
 
 REFUSED: Final = {
     ("SutureParityWrong", "suture scm delete NUMBER --datanode ID --dry-run"): "NOT_ENOUGH_REPLICAS"
@@ -122,5 +125,5 @@ class Reader:
 
 
 def is_packaging(step: Step) -> bool:
-    """Whether a command of the first chapter is a package manager's."""
-    return step.chapter == "Install" and step.command.split()[0] in PACKAGERS
+    """Whether a command of a chapter about installing is a package manager's."""
+    return step.chapter in INSTALLING and step.command.split()[0] in PACKAGERS
