@@ -1,5 +1,6 @@
 """Alerts and dashboard: they speak of metrics that exist, and fire on what they are for."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -8,6 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
+from grafana_foundation_sdk.cog import plugins
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from tests.support.packaging.monitoring import FOLDER, METRIC, expressions, rules, without_suffix
 
@@ -79,3 +83,61 @@ def test_every_alert_is_tested() -> None:
     ]
 
     assert sorted((rule["alert"], value) for rule in rules() for value in (0, 1)) == sorted(tried)
+
+
+def test_grafana_knows_every_field_of_the_dashboard() -> None:
+    """
+    Read into Grafana's own models and written again, nothing of it is lost; panels do not overlap.
+    """
+    plugins.register_default_plugins()
+    given = json.loads((FOLDER / "dashboard.json").read_text())
+
+    known = json.loads(JSONEncoder().encode(Dashboard.from_json(given)))
+    given["panels"][0]["nobodys"] = 1
+    strange = json.loads(JSONEncoder().encode(Dashboard.from_json(given)))
+
+    assert ["/panels/0/nobodys"] == lost(given, strange), "what the models do not know is seen"
+    del given["panels"][0]["nobodys"]
+    assert [] == lost(given, known)
+    cells = [
+        (x, y)
+        for at in (panel["gridPos"] for panel in given["panels"])
+        for x in range(at["x"], at["x"] + at["w"])
+        for y in range(at["y"], at["y"] + at["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) < 24
+    assert len({panel["id"] for panel in given["panels"]}) == len(given["panels"])
+
+
+def lost(given: Any, known: Any, path: str = "") -> list[str]:
+    """Return the fields that are not, or are otherwise, in what somebody made of it."""
+    if isinstance(given, dict) and isinstance(known, dict):
+        inner = [(name, value, known.get(name, ...)) for name, value in given.items()]
+    elif isinstance(given, list) and isinstance(known, list) and len(given) == len(known):
+        inner = [(str(i), *pair) for i, pair in enumerate(zip(given, known, strict=True))]
+    else:
+        return [] if given == known else [path]
+    return [field for name, own, their in inner for field in lost(own, their, f"{path}/{name}")]
+
+
+@needs_promtool
+def test_prometheus_reads_every_expression(tmp_path: Path) -> None:
+    """
+    Also those of the dashboard, with its variables filled in.
+    """
+    texts = [text.replace("$instance", "one").replace("$__range", "1h") for text in expressions()]
+    texts = [text.replace("$__rate_interval", "5m") for text in texts]
+    named = [{"record": f"asked:{i}", "expr": text} for i, text in enumerate(texts)]
+    file = tmp_path / "asked.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "asked", "rules": named}]}))
+
+    checked = subprocess.run(
+        ["promtool", "check", "rules", file],  # noqa: S607 - Debian's
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert 0 == checked.returncode, checked.stdout + checked.stderr
+    assert f"{len(texts)} rules found" in checked.stdout
