@@ -28,7 +28,7 @@ from tests.support.verification.object_store import object_store, put
 from tests.support.verification.spark_cluster import SparkCluster, spark_cluster
 
 CONTAINERS = os.environ.get("BENCH_CLUSTER_CONTAINERS", "1000000")
-PYTHON = os.environ.get("BENCH_CLUSTER_PYTHON", "3g")
+PYTHON = os.environ.get("BENCH_CLUSTER_PYTHON", "1g")
 STORE = os.environ.get("BENCH_CLUSTER_STORE", "s3")
 FOR_HDFS = ("fsspec", "requests", "urllib3", "idna", "certifi", "charset_normalizer")
 NODES = ("--nodes", "5000", "--racks", "100")

@@ -26,7 +26,10 @@ from spark_verify.snapshot.manifest import SCAN_AGAIN, Manifest
 from spark_verify.snapshot.violations import EXAMPLES_MAX, wrong_rows
 
 ROWS_PER_PART: Final = 1_000_000
-"""Rows that are read at once, if the row groups of the files allow: some 150 MB."""
+"""Rows that a task reads, if the row groups of the files allow."""
+
+ROWS_PER_PAGE: Final = 250_000
+"""Rows of a part that are looked at together: some 40 MB."""
 
 REASON_CHARACTERS_MAX: Final = 1500
 """Of what a library says."""
@@ -130,15 +133,23 @@ def _part(name: str, groups: dict[str, list[int]]) -> Part:
     return Part(name, tuple((file, tuple(numbers)) for file, numbers in groups.items()))
 
 
-def read_part(part: Part, schema: pa.Schema) -> pa.Table:
-    """Return the columns of `schema`; words as codes of a dictionary, which spares most of the
-    reading and of the space."""
+def pages_of(part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the rows of a part, with the columns of `schema`, ROWS_PER_PAGE at a time; words as
+    codes of a dictionary, which spares most of the reading and of the space."""
     words = [field.name for field in schema if pa.types.is_string(field.type)]
-    tables = []
     for path, groups in part.groups:
         with parquet_file(Place.of(path), words) as file:
-            tables.append(file.read_row_groups(list(groups), columns=schema.names))
-    return pa.concat_tables(tables).select(schema.names)
+            pages = file.iter_batches(
+                ROWS_PER_PAGE, row_groups=list(groups), columns=schema.names, use_threads=False
+            )
+            for page in pages:
+                yield pa.Table.from_batches([page]).select(schema.names)
+
+
+def read_part(part: Part, schema: pa.Schema) -> pa.Table:
+    """Return all rows of a part."""
+    pages = list(pages_of(part, schema))
+    return pa.concat_tables(pages) if pages else schema.empty_table()
 
 
 def whole_table(name: str, parts: Iterable[Part], manifest: Manifest) -> pa.Table:

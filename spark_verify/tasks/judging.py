@@ -1,6 +1,6 @@
 """The judge at work: what one task does, wherever it runs.
 
-    read_part        rows of some files, each row checked, parted by container
+    pages_of         rows of some files, each row checked, parted by container
     judge_partition  all rows of some containers ─► health.judge ─► the partition's files
 
 Spark distributes, the judge decides. A slice ends between two containers, so each is judged with
@@ -34,7 +34,7 @@ from spark_verify.rows import (
 )
 from spark_verify.runs import run_of, table_of
 from spark_verify.snapshot.manifest import Manifest
-from spark_verify.snapshot.reading import Part, read_part
+from spark_verify.snapshot.reading import Part, pages_of
 from spark_verify.snapshot.violations import EXAMPLES_MAX, examples, wrong_rows
 from spark_verify.tasks.batches import coded, cut_of
 from spark_verify.tasks.excess import further_deletes
@@ -84,6 +84,10 @@ PARTS: Final[dict[str, pa.Schema]] = {
     "pending_ops": schema_of(tuple(c for c in PENDING_OPS if c.name != "snapshot_id")),
 }
 """The tables of a snapshot that a container's rows come from."""
+
+ROWS_HELD: Final = 500_000
+"""Rows that are cut apart before they travel: with more of them fewer and larger tables travel, and
+a task needs more memory."""
 
 MOVED: Final[dict[str, pa.Schema]] = PARTS | {"before": BEFORE}
 """What is put together by container: those, and what the run before this one found."""
@@ -148,26 +152,39 @@ class Job:
 
 def parted(part: Part, job: Job, tallies: Tallies) -> Iterator[tuple[int, pa.Table]]:
     """Read a part; yield its rows by partition. Rows that cannot be are counted and named, and then
-    none of the part is judged: the snapshot is refused."""
-    if part.table not in PARTS:
-        yield from job.layout.parted(read_part(part, MOVED[part.table]))
-        return
-    table = read_part(part, schema_of(TABLES[part.table]))
+    none of their page is judged: the snapshot is refused."""
+    is_plain = part.table not in PARTS
+    schema = MOVED[part.table] if is_plain else schema_of(TABLES[part.table])
+    found: dict[int, list[pa.Table]] = {}
+    held = 0
+    for page in pages_of(part, schema):
+        if is_plain or _is_possible(part.table, page, job.case, tallies):
+            for number, rows in job.layout.parted(page.select(MOVED[part.table].names)):
+                found.setdefault(number, []).append(rows)
+            held += page.num_rows
+        if held >= ROWS_HELD:
+            yield from _taken(found)
+            held = 0
+    yield from _taken(found)
+
+
+def _taken(found: dict[int, list[pa.Table]]) -> Iterator[tuple[int, pa.Table]]:
+    for number in sorted(found):
+        yield number, pa.concat_tables(found.pop(number))
+
+
+def _is_possible(name: str, table: pa.Table, case: Case, tallies: Tallies) -> bool:
+    """Whether all rows of a page can be; what cannot is told."""
     is_wrong = False
-    for wrong in wrong_rows(part.table, table, job.case.manifest):
+    for wrong in wrong_rows(name, table, case.manifest):
         is_wrong = True
-        tallies.add("impossible", (part.table, wrong.what, *wrong.examples), (wrong.count,))
-    if part.table == "pending_ops" and not is_wrong:
+        tallies.add("impossible", (name, wrong.what, *wrong.examples), (wrong.count,))
+    if name == "pending_ops" and not is_wrong:
         words, codes = coded(table["datanode_id"])
-        is_known = pc.is_in(words, value_set=pa.array(job.case.nodes.names, pa.string()))
-        _tell_strange(
-            table,
-            ~np.append(is_known.to_numpy(zero_copy_only=False), True)[codes],
-            "datanode",
-            tallies,
-        )
-    if not is_wrong:
-        yield from job.layout.parted(table.select(PARTS[part.table].names))
+        is_known = pc.is_in(words, value_set=pa.array(case.nodes.names, pa.string()))
+        is_strange = ~np.append(is_known.to_numpy(zero_copy_only=False), True)[codes]
+        _tell_strange(table, is_strange, "datanode", tallies)
+    return not is_wrong
 
 
 def _tell_strange(ops: pa.Table, is_strange: Bools, what: str, tallies: Tallies) -> None:

@@ -26,6 +26,13 @@ from spark_verify.tasks.distribution import is_submitted
 ROWS_PER_PARTITION: Final = 500_000
 """Replica rows a shuffle partition holds: about 40 MB, small enough to aggregate in memory."""
 
+ON_WORKERS: Final = {
+    # In KiB. Else Arrow's allocator reserves a GiB of address space when it is loaded, which is all
+    # that a task has where `spark.executor.pyspark.memory` says so.
+    "spark.executorEnv.MIMALLOC_ARENA_RESERVE": "65536",
+}
+"""Settings of a session whose tasks run elsewhere."""
+
 SMALL_ROWS: Final = 200_000
 """Below it the job is over before the JVM's second compiler pays for itself."""
 
@@ -169,8 +176,8 @@ def _options(replica_count: int, master: str) -> dict[str, str]:
         # Else each expression is sent with the line of Python that made it.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
     }
-    if not is_local:
-        return options  # workers have a Python of their own, and reach this process by its name
+    if not is_local:  # workers have a Python of their own, and reach this process by its name
+        return options | ON_WORKERS
     # The judge runs where its libraries are; a local session takes this from nowhere else.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return options | {"spark.driver.host": "localhost", "spark.driver.bindAddress": "127.0.0.1"}

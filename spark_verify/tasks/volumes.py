@@ -58,7 +58,7 @@ def summed(counted: Iterable[pa.Table]) -> pa.Table:
     table = pa.concat_tables(counted)
     keys = [field.name for field in table.schema if pa.types.is_string(field.type)]
     numbers = [name for name in table.column_names if name not in keys]
-    sums = table.group_by(keys).aggregate([(name, "sum") for name in numbers])
+    sums = table.group_by(keys, use_threads=False).aggregate([(name, "sum") for name in numbers])
     names = [name.removesuffix("_sum") for name in sums.column_names]
     return sums.rename_columns(names).sort_by([(key, "ascending") for key in keys])
 
