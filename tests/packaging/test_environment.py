@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PYTHON = Path(sys.executable).resolve()
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 WHERE = "import agent.errors, os, sys; print(os.path.realpath(sys.prefix))"
-DEAD_INDEX = {"PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_REQUIRE_VIRTUALENV": "1"}
+DEAD_INDEX = {"PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_TARGET": "/nowhere"}
 
 needs_linux = pytest.mark.skipif(shutil.which("flock") is None, reason="flock is not installed")
 
@@ -117,6 +117,29 @@ class TestMaking:
 
         assert not first.exists()
         assert str(second) == package.says(WHERE)
+
+    def test_a_damaged_one_is_made_again(self, package: Package) -> None:
+        """
+        Of the right wheels and the right Python is not enough: its programs have to start.
+        """
+        first = package.made()
+        shutil.rmtree(first / f"lib/python{VERSION}/site-packages/agent")
+
+        second = package.made()
+
+        assert first != second
+        assert str(second) == package.says(WHERE)
+
+    def test_nothing_is_fetched(self, package: Package) -> None:
+        """
+        What is not beside the script is not looked for elsewhere, also where there is a network.
+        """
+        (package.wheels / "requirements").write_text("suture\nwheel\n")
+
+        failed = package.make()
+
+        assert 0 != failed.returncode
+        assert "No matching distribution found for wheel" in failed.stderr
 
     def test_another_release_takes_its_place(self, package: Package) -> None:
         """

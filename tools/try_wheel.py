@@ -1,0 +1,94 @@
+"""Try the wheel with each extra in a fresh environment, on each Python that is named.
+
+    python tools/try_wheel.py [PYTHON ...]
+
+PYTHON is an interpreter, for instance python3.12; without any, the one that runs this. An extra is
+installed by pip and its program started; without the extra the program has to name it. Exit code 1,
+and why, when something is not so. Half a minute for each Python where pip has all in its cache.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # a bare checkout, nothing installed
+
+from tools.packages import wheels  # noqa: E402
+from tools.packages.hosts import Fault  # noqa: E402
+
+BARE = ("suture --version", "suture-agent --help")
+STARTS = {  # what an extra makes start
+    "ozone": 'python -c "from ozone.disk.database import library; print(library().__name__)"',
+    "scm": "suture-scm --explain",
+    "spark": "suture-verify --help",
+}
+LACKING = {  # what has to name the extra where it is absent
+    "ozone": "suture ozone scrub .",
+    "scm": "suture-scm --explain",
+    "spark": "suture-verify --help",
+}
+
+
+def main() -> int:
+    """Build the wheel and try it; say what was started."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("pythons", metavar="PYTHON", nargs="*", default=[sys.executable])
+    arguments = parser.parse_args()
+    try:
+        with tempfile.TemporaryDirectory(prefix="suture-wheel-") as scratch:
+            wheel = wheels.build(Path(scratch))
+            for number, python in enumerate(arguments.pythons):
+                tried(wheel, python, Path(scratch) / f"python{number}")
+    except Fault as fault:
+        print(f"try_wheel: {fault}", file=sys.stderr)
+        return 1
+    print("try_wheel: every extra installs, starts, and is named where it is absent")
+    return 0
+
+
+def tried(wheel: Path, python: str, folder: Path) -> None:
+    """Install the wheel bare, then with each extra in an environment of its own. Raise Fault."""
+    print(f"{python}: {typed(f'{python} --version').stdout}", end="", flush=True)
+    bare = environment(python, folder / "bare", str(wheel))
+    for command in BARE:
+        started(bare, command)
+    for extra, command in LACKING.items():
+        ended = typed(f"{bare}/bin/{command}")
+        if ended.returncode != 1 or f"pip install 'suture[{extra}]'" not in ended.stderr:
+            raise Fault(f"{command}, without {extra}: {ended.returncode}\n{ended.stderr}")
+        print(f"  without {extra}: {ended.stderr.splitlines()[0]}", flush=True)
+    for extra, command in STARTS.items():
+        started(environment(python, folder / extra, f"{wheel}[{extra}]"), command)
+
+
+def environment(python: str, place: Path, wanted: str) -> Path:
+    """Return a fresh environment with what pip makes of `wanted`. Raise Fault."""
+    for command in (f"{python} -m venv {place}", f"{place}/bin/pip install --quiet '{wanted}'"):
+        ended = typed(command)
+        if ended.returncode:
+            raise Fault(f"{command}: {ended.returncode}\n{ended.stderr}")
+    return place
+
+
+def started(place: Path, command: str) -> None:
+    """Run a command of an environment, which has to end well. Raise Fault."""
+    ended = typed(f"{place}/bin/{command}")
+    if ended.returncode:
+        raise Fault(f"{command}: {ended.returncode}\n{ended.stderr}")
+    print(f"  {place.name}: {command}: well", flush=True)
+
+
+def typed(command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command line outside of the checkout, whose modules are not to be found."""
+    return subprocess.run(
+        ["/bin/sh", "-c", command], capture_output=True, text=True, check=False, cwd="/"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
