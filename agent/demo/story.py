@@ -412,6 +412,7 @@ class Story:
     def die(self) -> None:
         """Kill a datanode while a container on it is open; the others have to do without it."""
         told = self.evidence.death
+        selfheal.heal_again(self.stage)
         death.store(told, self.stage, self.sources)
         self.evidence.not_healed += death.kill(told, self.stage, self.evidence.containers)
         self.say(
