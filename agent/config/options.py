@@ -116,6 +116,11 @@ class StorageConfig(Section):
         description="How long bytes replaced by a repair are kept.",
         json_schema_extra=LIVE,
     )
+    verification_keep_s: WholeSeconds = Field(
+        0,
+        ge=0,
+        description="How long files of the verification log are kept; 0: for good.",
+    )
     heal_unhealthy: Switch = Field(
         True, description="Let an UNHEALTHY replica return to its former state after a clean read."
     )

@@ -121,7 +121,7 @@ class Host:
             cluster_id=who.cluster_id,
             datanode_id=who.datanode_id,
             options=replace(
-                store_options(config, self._clock),
+                store_options(config, self._clock, who.version),
                 on_change=self._changes.tell,
                 on_trouble=self._troubles.tell,
             ),

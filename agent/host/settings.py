@@ -31,8 +31,8 @@ def server_limits(config: AgentConfig) -> Limits:
     )
 
 
-def store_options(config: AgentConfig, clock: SystemClock) -> StoreOptions:
-    """Return the store's options as the config has them."""
+def store_options(config: AgentConfig, clock: SystemClock, software: str = "") -> StoreOptions:
+    """Return the store's options as the config has them; `software` is the version that runs."""
     storage = config.storage
     return StoreOptions(
         algorithm=storage.tree_algorithm,
@@ -40,5 +40,7 @@ def store_options(config: AgentConfig, clock: SystemClock) -> StoreOptions:
         chunk_bytes_max=storage.chunk_bytes_max,
         reserve_bytes=storage.reserve_bytes,
         heal_unhealthy=storage.heal_unhealthy,
+        verification_keep_ms=int(storage.verification_keep_s * 1000),
+        software=software,
         now_ms=clock.now_ms,
     )

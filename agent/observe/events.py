@@ -78,6 +78,9 @@ AGENT: Final[Mapping[str, Event]] = {
     "task_finished": Event("A command was carried out."),
     "task_refused": Event("A command was not taken: twice, late, or no room."),
     "tasks_still_running": Event("The stop does not wait longer."),
+    "verification_not_logged": Event(
+        "The verification log did not take an entry; the next one tells how many.", (VOLUME,)
+    ),
     "verdicts_held_back": Event(
         "This host is suspect; nothing is called corrupt.", (CONTAINER, VOLUME)
     ),

@@ -71,6 +71,7 @@ def _prove_changed(
         outcome = _read(tools, base, mark, stop)
     except VolumeFailed:
         return False  # the whole read tells of it
+    tools.store.tell_verdict(base, outcome, why="", is_whole=False)
     if not (is_clean(outcome) and is_as_read(known, outcome.tree, mark)):
         return False
     with tools.leases.hold(container_id, tools.lease_wait_s, writes_chunks=False):

@@ -117,6 +117,11 @@ class ScannedStore(Protocol):
         """Remember how far a scan has come."""
         ...
 
+    def tell_verdict(self, base: ScanBase, outcome: ScanOutcome, /, *, why: str) -> None:
+        """Write down what a read came to, before anything follows from it; `why` it is held
+        back."""
+        ...
+
     def commit_scan(
         self,
         container_id: ContainerId,
@@ -334,6 +339,7 @@ def _scan_once(
         keeper.keep_last()
     _note_doubts(tools, base, outcome)
     held_because = _held_because(tools, base, outcome)
+    tools.store.tell_verdict(base, outcome, why=held_because)
     if held_because:
         return _held(base.facts, outcome, held_because)
     with lease():

@@ -37,6 +37,12 @@ class StoreOptions:
     """Address space, not disk; grown when full."""
     heal_unhealthy: bool = True
     """Whether a clean full read ends UNHEALTHY."""
+    verification_keep_ms: int = 0
+    """How long files of the verification log are kept; 0: for good."""
+    verification_file_bytes_max: int = 4 * MiB
+    """When a file of it is full: some 8,000 entries."""
+    software: str = ""
+    """Which version writes, as the verification log says."""
     fstab: Path = FSTAB
     """What should be mounted: an empty mount point without its disk is no new volume."""
     now_ms: Callable[[], int] = field(default=wall_clock_ms)

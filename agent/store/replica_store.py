@@ -51,12 +51,14 @@ from agent.store.replica.packs import PackIndex
 from agent.store.replica.states import Event
 from agent.store.replica.trees import load_tree
 from agent.store.trouble import Trouble, noticed
+from agent.store.verification.telling import tell_verdict
 from agent.store.volume_services import VolumeServices
 from agent.store.volumes.volume import Volume, roomiest
 from merkle.checksum import long_crcs
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 from merkle.tree import Tree
 from scanner.finding import Finding
+from scanner.outcome import ScanOutcome
 
 BLOCKS_MAX: Final = 10_000
 FINDINGS_MAX: Final = 10_000
@@ -338,6 +340,16 @@ class ReplicaStore(VolumeServices):
         if commit.committed:
             self.on_change(container_id)
         return commit
+
+    def tell_verdict(
+        self, base: ScanBase, outcome: ScanOutcome, *, why: str, is_whole: bool = True
+    ) -> None:
+        """Put what a read came to into the verification log, before anything follows from it.
+
+        `why` it is held back, "" if it is not; of a replica that is here no more there is no log.
+        """
+        if (volume := self._places.get(base.facts.container_id)) is not None:
+            tell_verdict(volume.verification, base, outcome, why=why, is_whole=is_whole)
 
     def findings(
         self, container_id: ContainerId | None = None, *, start: int = 0, count: int = FINDINGS_MAX

@@ -35,6 +35,7 @@ from ozone.scrub.reader import OzoneReader, identity_of, misplaced, read_descrip
 from ozone.scrub.result import ContainerResult, Standing
 from scanner.finding import Fault, Finding, Forensic, Verdict
 from scanner.notebook import NO_BLOCK
+from scanner.outcome import ScanOutcome
 from scanner.ports import Pieces
 
 VIEW_AGE_S: Final = 60.0  # rows as old as this are good to begin with: what differs is looked up
@@ -292,6 +293,9 @@ class OzoneStore:
             replica.paths, rows_since, began_at_s, base.generation, buffers=buffers, pieces=pieces
         )
         return self._reading
+
+    def tell_verdict(self, base: ScanBase, outcome: ScanOutcome, *, why: str) -> None:
+        """Do nothing: Ozone's volumes have no verification log, `ozone.scrub.history` remembers."""
 
     def commit_scan(
         self,

@@ -12,6 +12,7 @@
     <volume>/hdds/<cluster>/tmp/probe/                       files that a volume check writes
     <volume>/hdds/<cluster>/canary/                          a planted fault that a scan has to find
     <volume>/hdds/<cluster>/quarantine/                      bytes that a repair replaced
+    <volume>/hdds/<cluster>/verification/                    what was verified, repaired, deleted
 
 Names only: nothing here is created or changed except by `VolumeVersion.encode`'s callers.
 """
@@ -28,6 +29,7 @@ from merkle.replica import ID_MAX, BlockId, ContainerId
 from merkle.replica import LAYOUT_VERSION as LAYOUT_VERSION
 
 QUARANTINE: Final = "quarantine"  # below the cluster's directory
+VERIFICATION: Final = "verification"  # the same
 PACK_NAME: Final = "small.pack"  # of the file that many small blocks share
 VERSION_BYTES_MAX: Final = 65_536
 PATHS_KEPT: Final = 1_024  # of replicas: to put them together costs a third of a small read
@@ -122,6 +124,11 @@ class Layout:
     def quarantine(self) -> Path:
         """Bytes that were replaced."""
         return self.cluster / QUARANTINE
+
+    @property
+    def verification(self) -> Path:
+        """The verification log."""
+        return self.cluster / VERIFICATION
 
     def directories(self) -> tuple[Path, ...]:
         """Every directory that a volume must have."""

@@ -43,6 +43,7 @@ from agent.store.options import StoreOptions
 from agent.store.replica import quarantine
 from agent.store.replica.obstacles import has_home
 from agent.store.replica.trees import tree_replica
+from agent.store.verification.telling import tell_of_batch
 from agent.store.volumes.volume import Volume, check_space
 from merkle.blockrow import encode_block
 from merkle.checksum import crc32c
@@ -100,9 +101,12 @@ def install_batch(
     replica, and what keeps the batch from being taken back: the next start does it then.
     """
     with volume.index.read() as rows:
-        tree_replica(rows, container_id)
+        row = tree_replica(rows, container_id)
         blocks = _plain_blocks(rows, volume, container_id, offers)
     taken = list(_taken(container_id, blocks, offers))
+    if taken:
+        chunks = [(one.offer.block_id, one.offer.chunk) for one in taken]
+        tell_of_batch(volume.verification, container_id, row, chunks)
     try:
         entries = _begin(volume, options, container_id, blocks, taken)
     except SutureError:

@@ -30,6 +30,7 @@ from agent.store.replica.obstacles import has_home, put_aside
 from agent.store.replica.packs import give_back_pages, place_of, remove_spent
 from agent.store.replica.states import Event, next_state
 from agent.store.replica.trees import bury_blocks, commit_tree, load_tree
+from agent.store.verification.telling import tell_of_delete
 from agent.store.volumes.volume import Volume
 from merkle.blockrow import decode_block
 from merkle.damaged import Damaged
@@ -269,6 +270,8 @@ def delete_replica(volume: Volume, container_id: ContainerId, *, force: bool) ->
         has_rows = next(rows.blocks(container_id), None) is not None
     if not force:
         check_deletable(volume, container_id, row, has_rows=has_rows)
+
+    tell_of_delete(volume.verification, container_id, row, forced=force)
 
     def mark(rows: Change) -> None:
         current = rows.replica(container_id)

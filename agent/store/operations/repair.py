@@ -24,6 +24,7 @@ from agent.store.replica.contradictions import note_contradictions
 from agent.store.replica.packs import place_of
 from agent.store.replica.quarantine import Note, keep
 from agent.store.replica.trees import load_tree, tree_replica
+from agent.store.verification.telling import tell_of_repair
 from agent.store.volumes.volume import Volume
 from merkle.blockrow import check_chunk, decode_block, encode_block, is_intact
 from merkle.checksum import window_checksums
@@ -69,6 +70,7 @@ class Repair:
         if recorded is not None and not is_ordered:
             check_damaged(self._container_id, block_id, recorded, self._held(block_id, recorded))
             check_recorded(block_id, recorded, chunk)
+        self._tell("install", block_id, chunk)
         overwrite_chunk(
             self._volume,
             self._options,
@@ -95,6 +97,7 @@ class Repair:
         if not self.holds(block_id, chunk):
             return False
         if chunk_at(block, chunk.offset) != chunk:
+            self._tell("salvage", block_id, chunk)
             self._change(lambda rows: record_chunk(rows, self._container_id, block_id, chunk))
         return True
 
@@ -118,6 +121,7 @@ class Repair:
             end = 0 if row is None else decode_block(block_id, row).length_bytes
         except Damaged as damage:
             raise Refused(Code.INELIGIBLE, f"{damage}: nothing is trimmed") from damage
+        self._tell("trim", block_id)
         return trim_block(self._volume, self._options, self._container_id, block_id, end)
 
     def adopt_tombstone(self, block_id: BlockId, checksum: int) -> None:
@@ -130,6 +134,7 @@ class Repair:
             raise Refused(Code.MALFORMED_REQUEST, f"checksum {checksum} is not 64 bits")
         with self._volume.index.read() as rows:
             row = tree_replica(rows, self._container_id)
+        self._tell("adopt_tombstone", block_id)
         if row.tree is None:
             self._bury_without_tree(block_id, checksum)
             return
@@ -159,6 +164,7 @@ class Repair:
             raised = replace(block, bcsid=Bcsid(max(block.bcsid, bcsid)))
             rows.put_block(self._container_id, block_id, encode_block(raised))
 
+        self._tell("adopt_bcsid", block_id)
         self._volume.index.write(change)
 
     def adopt_metadata(self, block_id: BlockId, metadata: tuple[tuple[str, str], ...]) -> None:
@@ -175,6 +181,7 @@ class Repair:
                 adopted = encode_block(replace(block, metadata=metadata))
                 rows.put_block(self._container_id, block_id, adopted)
 
+        self._tell("adopt_metadata", block_id)
         self._volume.index.write(change)
 
     def install_empty_block(self, block_id: BlockId) -> None:
@@ -186,6 +193,7 @@ class Repair:
             if rows.block(self._container_id, block_id) is None:
                 put_block(rows, self._container_id, BlockData(block_id, Bcsid(0)), added_bytes=0)
 
+        self._tell("install_empty_block", block_id)
         self._volume.index.write(change)
 
     def advance_bcsid(self, bcsid: int) -> None:
@@ -197,6 +205,7 @@ class Repair:
             raised = Bcsid(max(row.bcsid, bcsid))
             rows.put_replica(self._container_id, replace(row, bcsid=raised))
 
+        self._tell("advance_bcsid")
         self._volume.index.write(change)
 
     def note_contradictions(self, found: Sequence[Finding], *, is_complete: bool) -> bool:
@@ -217,6 +226,7 @@ class Repair:
 
     def rewrite_descriptor(self) -> None:
         """Write the descriptor anew from what the index knows."""
+        self._tell("rewrite_descriptor")
         follow_state(self._volume, self._container_id)
 
     def _fitting_block(self, block_id: BlockId, chunk: ChunkInfo) -> BlockData | None:
@@ -235,6 +245,14 @@ class Repair:
             return place.read_past_cache(chunk.offset, chunk.length_bytes)
         except OSError:
             return b""
+
+    def _tell(
+        self, action: str, block_id: BlockId | None = None, chunk: ChunkInfo | None = None
+    ) -> None:
+        """Have the verification log tell of a repair before anything of it is done."""
+        with self._volume.index.read() as rows:
+            row = rows.replica(self._container_id)
+        tell_of_repair(self._volume.verification, action, self._container_id, row, block_id, chunk)
 
     def _change(self, change: Callable[[Change], None]) -> None:
         self._volume.index.write(change)

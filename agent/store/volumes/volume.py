@@ -39,6 +39,7 @@ from agent.store.files.layout import (
 from agent.store.index.facts import VolumeFacts
 from agent.store.index.index import Index
 from agent.store.options import StoreOptions
+from agent.store.verification.log import VerificationLog
 from agent.store.volumes.guard import check_volume
 from agent.store.volumes.known import check_kept, check_new
 from merkle.replica import ContainerId
@@ -66,6 +67,7 @@ class Volume:
     version: VolumeVersion
     index: Index
     lock: "VolumeLock"
+    verification: VerificationLog
     counted: dict[str, Counted] = field(default_factory=dict)
 
     @property
@@ -145,7 +147,26 @@ def open_volume(
     except BaseException:
         lock.leave()
         raise
-    return Volume(layout, version, index, lock)
+    return Volume(layout, version, index, lock, verification_log(layout, version, options))
+
+
+def verification_log(
+    layout: Layout, version: VolumeVersion, options: StoreOptions
+) -> VerificationLog:
+    """Open the verification log of a volume. It never fails: it tells later what it lacks."""
+    about = {
+        "cluster_id": version.cluster_id,
+        "datanode_id": version.datanode_id,
+        "volume_id": version.volume_id,
+        "software": options.software,
+    }
+    return VerificationLog(
+        layout.verification,
+        about,
+        now_ms=options.now_ms,
+        keep_ms=options.verification_keep_ms,
+        file_bytes_max=options.verification_file_bytes_max,
+    )
 
 
 def _keep_what_was_left(layout: Layout) -> None:

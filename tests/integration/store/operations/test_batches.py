@@ -157,9 +157,7 @@ class TestInstalled:
     def test_each_step_is_durable_before_the_next(
         self, store: ReplicaStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        The copy before the journal, the journal before the bytes, files and names before records.
-        """
+        """Log, copy, journal, bytes, files and names, records: in this order."""
         steps: list[str] = []
         fsync, fdatasync, pwrite = os.fsync, os.fdatasync, os.pwrite
 
@@ -180,6 +178,8 @@ class TestInstalled:
 
         index = store._places[ONE].index
         commit = index.write
+        log = store._places[ONE].verification
+        monkeypatch.setattr(log, "append", lambda *_: steps.append("told"))
         monkeypatch.setattr(os, "fsync", sync)
         monkeypatch.setattr(os, "fdatasync", datasync)
         monkeypatch.setattr(os, "pwrite", write)
@@ -189,7 +189,7 @@ class TestInstalled:
 
         copied = ["write to 1", "sync of 1", "sync of quarantine"]  # note, then bytes
         assert [
-            *(*copied, *copied, "commit"),
+            *("told", *copied, *copied, "commit"),
             *("write to 1", "sync of 1", "write to 3", "write to 3", "sync of 3"),
             *("sync of chunks", "commit"),
         ] == steps

@@ -1,0 +1,1 @@
+"""What was verified, and proof of it: the verification log, and statements for auditors."""

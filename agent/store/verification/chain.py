@@ -1,0 +1,251 @@
+"""The chain of the verification log: how an entry is written, and how a gap is named. Pure.
+
+    <sha256 of the body, hex> <body>\\n        body: JSON, one line
+        {"n":7,"prev":"<sha256 of entry 6>","at_ms":...,"kind":"verdict","container_id":5,...}
+
+An entry has its number and the hash of the one before, so a line tells by itself whether it was
+edited, and its neighbours whether one was removed, repeated or moved. Who may write the file may
+also write all of it anew, or cut its end: only an anchor, a head that somebody else has kept, shows
+that. That old files go is an entry itself: what is missing at the beginning has to be told.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+GENESIS: Final = "0" * 64  # what the first entry names as the one before
+SUFFIX: Final = ".log"
+ENTRY_BYTES_MAX: Final = 16_384
+_LINE: Final = re.compile(rb"([0-9a-f]{64}) (\{[^\n]*\})")
+_NAME: Final = re.compile(r"([0-9]{16})\.log")
+
+
+class Kind(StrEnum):
+    """What an entry tells."""
+
+    FILE = "file"  # a file begins: whose log this is, and which version writes
+    VERDICT = "verdict"  # a replica was read and judged
+    REPAIR = "repair"  # bytes or rows of a replica are about to be changed by a repair
+    DELETE = "delete"  # a replica is about to be deleted
+    TORN = "torn"  # a power cut left a part of a line, which was cut off
+    RETIRED = "retired"  # old files are about to be removed
+
+
+class Fault(StrEnum):
+    """What is wrong with a log, at its first gap."""
+
+    EDITED = "edited"
+    REMOVED = "removed"
+    REORDERED = "reordered"
+    REPEATED = "repeated"
+    REWRITTEN = "rewritten"
+    TRUNCATED = "truncated"
+    TORN = "torn"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """How many entries a log has, and the hash of the last."""
+
+    count: int = 0
+    checksum: str = GENESIS
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry, as its line says."""
+
+    number: int
+    previous: str
+    checksum: str
+    facts: Mapping[str, Any]
+
+    @property
+    def head(self) -> Head:
+        """The head of a log that ends with it."""
+        return Head(self.number, self.checksum)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Where a log is not what was written. `line` counts from 1; 0: no line is to blame."""
+
+    fault: Fault
+    number: int
+    file: str
+    line: int
+    why: str
+
+
+@dataclass(slots=True)
+class Checked:
+    """What a walk through a log came to. `gap` is the first one; nothing behind it is believed."""
+
+    first: int = 0
+    head: Head = field(default_factory=Head)
+    anchors_held: int = 0
+    gap: Gap | None = None
+
+
+def encode(head: Head, facts: Mapping[str, object]) -> tuple[bytes, Head]:
+    """Return the line of the entry that follows `head`, and the head then."""
+    body = json.dumps(
+        {"n": head.count + 1, "prev": head.checksum, **facts}, separators=(",", ":"), default=str
+    ).encode("ascii")
+    checksum = hashlib.sha256(body).hexdigest()
+    line = checksum.encode() + b" " + body + b"\n"
+    assert len(line) <= ENTRY_BYTES_MAX, "facts are bounded by who tells them"
+    return line, Head(head.count + 1, checksum)
+
+
+def decode(line: bytes) -> Entry | None:
+    """Return the entry of a line without its end; None: nobody wrote this line so."""
+    match = _LINE.fullmatch(line)
+    if match is None or hashlib.sha256(match[2]).hexdigest() != match[1].decode():
+        return None
+    try:
+        facts = json.loads(match[2])
+        number, previous = facts.pop("n"), facts.pop("prev")
+    except (ValueError, KeyError, RecursionError):
+        return None
+    if not isinstance(number, int) or not isinstance(previous, str):
+        return None
+    return Entry(number, previous, match[1].decode(), facts)
+
+
+def file_name(first_number: int) -> str:
+    """Return the name of the file whose first entry has this number."""
+    return f"{first_number:016d}{SUFFIX}"
+
+
+def first_number_of(name: str) -> int:
+    """Return the number of a file's first entry by its name; 0: it is no file of a log."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else 0
+
+
+def entries(files: Iterable[tuple[str, bytes]]) -> Iterator[Entry]:
+    """Yield the entries of files that were checked."""
+    for _, content in files:
+        for line in content.split(b"\n"):
+            if (entry := decode(line)) is not None:
+                yield entry
+
+
+def check(files: Sequence[tuple[str, bytes]], anchors: Iterable[Head] = ()) -> Checked:
+    """Walk through a log, its files by ascending names; name its first gap, by chain and anchors.
+
+    An anchor is a head that was kept elsewhere, at whatever time.
+    """
+    wanted: dict[int, set[str]] = {}
+    for anchor in anchors:
+        wanted.setdefault(anchor.count, set()).add(anchor.checksum)
+    walk = _Walk(files, wanted)
+    for at, (name, content) in enumerate(files):
+        walk.checked.gap = walk.file_gap(name, content, is_last=at == len(files) - 1)
+        if walk.checked.gap is not None:
+            return walk.checked
+    walk.checked.gap = walk.end_gap()
+    return walk.checked
+
+
+class _Walk:
+    """One walk through a log: what was seen, and what has to come next."""
+
+    def __init__(self, files: Sequence[tuple[str, bytes]], wanted: Mapping[int, set[str]]) -> None:
+        self.checked = Checked()
+        self._files = files
+        self._wanted = wanted
+        self._retired_through = 0
+        self._seen: dict[int, str] = {}
+        self._last_file = ""
+
+    def file_gap(self, name: str, content: bytes, *, is_last: bool) -> Gap | None:
+        """Walk through one file; return its first gap."""
+        head = self.checked.head
+        self._last_file = name
+        if self.checked.first and first_number_of(name) != head.count + 1:
+            return self._misplaced(name, 0, first_number_of(name), "the name of the file says so")
+        *lines, rest = content.split(b"\n")
+        for at, line in enumerate(lines, start=1):
+            entry = decode(line)
+            if entry is None:
+                why = "its text and its hash do not fit"
+                return Gap(Fault.EDITED, self._due(name), name, at, why)
+            gap = self._entry_gap(name, at, entry)
+            if gap is not None:
+                return gap
+        if rest:
+            fault = Fault.TORN if is_last else Fault.EDITED
+            why = f"the last {len(rest)} bytes of the file are no whole line"
+            return Gap(fault, self._due(name), name, len(lines) + 1, why)
+        if not lines and not is_last:
+            return Gap(Fault.REMOVED, self._due(name), name, 0, "the file is empty")
+        return None
+
+    def end_gap(self) -> Gap | None:
+        """Return what is missing at the beginning or at the end."""
+        first, head = self.checked.first, self.checked.head
+        if first > 1 and self._retired_through < first - 1:
+            why = f"the log begins with entry {first}, and no entry tells that older ones went"
+            return Gap(Fault.REMOVED, first - 1, self._files[0][0], 0, why)
+        beyond = max(self._wanted, default=0)
+        if beyond > head.count:
+            why = f"it ends with entry {head.count}; an anchor was taken at entry {beyond}"
+            return Gap(Fault.TRUNCATED, head.count + 1, self._last_file, 0, why)
+        return None
+
+    def _due(self, name: str) -> int:
+        """Return the number of the entry that has to come next."""
+        return self.checked.head.count + 1 if self.checked.first else first_number_of(name)
+
+    def _entry_gap(self, name: str, at: int, entry: Entry) -> Gap | None:
+        head = self.checked.head
+        if not self.checked.first:
+            gap = self._first_gap(name, at, entry)
+            if gap is not None:
+                return gap
+        elif entry.number != head.count + 1:
+            return self._misplaced(name, at, entry.number, "", entry)
+        elif entry.previous != head.checksum:
+            why = f"entry {entry.number} was written behind another entry {head.count}"
+            return Gap(Fault.REWRITTEN, head.count, name, max(at - 1, 0), why)
+        if self._wanted.get(entry.number, {entry.checksum}) != {entry.checksum}:
+            why = "its hash is not the one that was anchored"
+            return Gap(Fault.REWRITTEN, entry.number, name, at, why)
+        self.checked.anchors_held += entry.number in self._wanted
+        if entry.facts.get("kind") == Kind.RETIRED:
+            self._retired_through = max(self._retired_through, int(entry.facts["through"]))
+        self._seen[entry.number] = entry.checksum
+        self.checked.head = entry.head
+        return None
+
+    def _first_gap(self, name: str, at: int, entry: Entry) -> Gap | None:
+        self.checked.first = entry.number
+        if first_number_of(name) != entry.number:
+            why = f"the first entry is {entry.number}, the name of the file says otherwise"
+            return Gap(Fault.REMOVED, first_number_of(name), name, at, why)
+        if entry.number == 1 and entry.previous != GENESIS:
+            return Gap(Fault.REWRITTEN, 1, name, at, "it is not the first entry of a log")
+        before = self._wanted.get(entry.number - 1, {entry.previous})
+        if entry.number > 1 and before != {entry.previous}:
+            why = "the entry before it was anchored with another hash"
+            return Gap(Fault.REWRITTEN, entry.number - 1, name, at, why)
+        return None
+
+    def _misplaced(
+        self, name: str, at: int, number: int, why: str, entry: Entry | None = None
+    ) -> Gap:
+        """Return what it means that another number comes than the next."""
+        due = self.checked.head.count + 1
+        if number < due:
+            again = entry is not None and self._seen.get(number) == entry.checksum
+            fault = Fault.REPEATED if again else Fault.REORDERED
+            return Gap(fault, number, name, at, why or f"entry {due} has to come here")
+        later = any(one.number == due for one in entries(self._files))
+        fault = Fault.REORDERED if later else Fault.REMOVED
+        return Gap(fault, due, name, at, why or f"entry {number} comes in its place")

@@ -1,0 +1,257 @@
+"""Power cuts and kills while the verification log is written: no acknowledged entry is lost."""
+
+import errno
+import os
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pytest
+
+from agent.store.verification import log as log_module
+from agent.store.verification.chain import Fault, Head, Kind, check, entries
+from agent.store.verification.log import VerificationLog, files_of
+from agent.store.verification.reading import read_log
+from tests.support.faults.store_victim import StepCounter, lived
+
+pytestmark = pytest.mark.fault
+
+ABOUT: Final = {"cluster_id": "c", "datanode_id": "d", "volume_id": "v", "software": "0"}
+FILE_BYTES: Final = 900  # some three entries
+SECTOR_BYTES: Final = 512
+DAY_MS: Final = 86_400_000
+
+
+@dataclass
+class Time:
+    """The wall clock of a test."""
+
+    ms: int = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        """Return it."""
+        return self.ms
+
+
+def opened(
+    path: Path, time: Time | None = None, *, keep_ms: int = 0, file_bytes: int = FILE_BYTES
+) -> VerificationLog:
+    """Open a log as a volume does."""
+    now_ms = (time or Time()).now_ms
+    return VerificationLog(path, ABOUT, now_ms=now_ms, keep_ms=keep_ms, file_bytes_max=file_bytes)
+
+
+def told(path: Path) -> list[object]:
+    """Return what the deletes in a log name, in order."""
+    files = read_log(path)
+    return [one.facts["what"] for one in entries(files) if one.facts["kind"] == Kind.DELETE]
+
+
+def write(path: Path, count: int, time: Time | None = None) -> VerificationLog:
+    """Write entries that have numbers; return the log."""
+    log = opened(path, time)
+    for number in range(count):
+        log.append(Kind.DELETE, {"what": number})
+    return log
+
+
+class TestKill:
+    """A process that dies before any step of an append, or in the middle of its write."""
+
+    @pytest.mark.parametrize("tear", [False, True])
+    def test_what_was_acknowledged_is_there_and_the_chain_goes_on(
+        self, tmp_path: Path, tear: bool
+    ) -> None:
+        """Before every single step of appends that begin three files."""
+
+        def body(kill_at: int, path: Path, log_fd: int) -> None:
+            log = opened(path)
+            counter = StepCounter(log_fd, kill_at, tear=tear)
+            for number in range(9):
+                sys.setprofile(counter.see)
+                log.append(Kind.DELETE, {"what": number})
+                sys.setprofile(None)
+                counter.log(f"ack {number}")
+
+        kill_at, died = 0, True
+        while died:
+            kill_at += 1
+            path = tmp_path / f"{kill_at}"
+            end = lived(partial(body, kill_at, path))
+            died = end["signal"] != 0
+            opened(path).append(Kind.DELETE, {"what": "later"})
+
+            assert check(read_log(path)).gap is None
+            numbers = told(path)
+            assert numbers[-1] == "later"
+            acknowledged = [int(word) for word in end["acknowledged"]]
+            assert acknowledged == numbers[: len(acknowledged)]
+            assert len(numbers) - 1 - len(acknowledged) in {0, 1}
+        assert kill_at > 20, "few steps were seen: this proves little"
+
+
+class TestPowerCut:
+    """What a write that was not synced leaves of the last line."""
+
+    def test_any_part_of_the_last_line_is_recognised(self, tmp_path: Path) -> None:
+        """Cut at each byte, and with zeros in the place of each sector."""
+        write(tmp_path / "whole", 2)
+        [name] = files_of(tmp_path / "whole")
+        content = (tmp_path / "whole" / name).read_bytes()
+        start = content.rfind(b"\n", 0, -1) + 1
+        torn = [content[:end] for end in range(start + 1, len(content))]
+        first = start // SECTOR_BYTES * SECTOR_BYTES
+        for at in range(first, len(content), SECTOR_BYTES):
+            low, high = max(at, start), min(at + SECTOR_BYTES, len(content))
+            torn.append(content[:low] + bytes(high - low) + content[high:])
+
+        for number, left in enumerate(torn):
+            path = tmp_path / str(number)
+            path.mkdir()
+            (path / name).write_bytes(left)
+            opened(path, file_bytes=10**6).append(Kind.DELETE, {"what": "later"})
+
+            files = read_log(path)
+            assert check(files).gap is None
+            kinds = [one.facts["kind"] for one in entries(files)]
+            assert [Kind.FILE, Kind.DELETE, Kind.TORN, Kind.DELETE] == kinds
+            assert [0, "later"] == told(path)
+
+    def test_a_first_line_that_is_torn_is_the_first_again(self, tmp_path: Path) -> None:
+        """Of the second file as well: the chain goes on where the first one ends."""
+        log = write(tmp_path, 9)
+        name = files_of(tmp_path)[-1]
+        content = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(content[:40])
+        count = int(name.removesuffix(".log")) - 1
+
+        opened(tmp_path).append(Kind.DELETE, {"what": "later"})
+
+        assert check(read_log(tmp_path)).gap is None
+        assert count < log.heads.now.count
+
+    def test_more_than_a_torn_line_is_not_mended(self, tmp_path: Path) -> None:
+        """Two bad lines are nobody's power cut: they stay, and are named; the log goes on."""
+        log = opened(tmp_path, file_bytes=10**6)
+        for number in range(5):
+            log.append(Kind.DELETE, {"what": number})
+        [name] = files_of(tmp_path)
+        lines = (tmp_path / name).read_bytes().splitlines(keepends=True)
+        damaged = [*lines[:-2], *(line.replace(b'"what"', b'"That"') for line in lines[-2:])]
+        (tmp_path / name).write_bytes(b"".join(damaged))
+
+        opened(tmp_path).append(Kind.DELETE, {"what": "later"})
+
+        assert b"".join(damaged) == (tmp_path / name).read_bytes()
+        gap = check(read_log(tmp_path)).gap
+        assert gap is not None
+        assert (Fault.EDITED, 5, name, 5) == (gap.fault, gap.number, gap.file, gap.line)
+        assert told(tmp_path)[-1] == "later"
+
+
+class TestWhatGoesWrong:
+    """A log that cannot be written fails nobody, and says what it lacks."""
+
+    def test_a_full_disk_is_told_by_the_next_entry(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Half a line is taken back; how many are missing is in the chain."""
+        log = write(tmp_path, 1)
+
+        def full(fd: int, data: bytes, offset: int) -> None:
+            os.pwrite(fd, data[:50], offset)
+            raise OSError(errno.ENOSPC, "no space")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(log_module, "write_all", full)
+            log.append(Kind.DELETE, {"what": "lost"})
+            log.append(Kind.DELETE, {"what": "lost"})
+        missed_count = log.heads.missed_count
+        log.append(Kind.DELETE, {"what": "later"})
+
+        assert missed_count == 2
+        assert log.heads.missed_count == 0
+        files = read_log(tmp_path)
+        assert check(files).gap is None
+        assert [0, "later"] == told(tmp_path)
+        assert list(entries(files))[-1].facts["missed"] == 2
+
+    def test_a_file_that_was_changed_under_it_is_left_and_named(self, tmp_path: Path) -> None:
+        """The chain goes on from what was written, so the change is not covered up."""
+        log = opened(tmp_path, file_bytes=10**6)
+        for number in range(4):
+            log.append(Kind.DELETE, {"what": number})
+        [name] = files_of(tmp_path)
+        lines = (tmp_path / name).read_bytes().splitlines(keepends=True)
+        (tmp_path / name).write_bytes(b"".join(lines[:-1]))
+
+        log.append(Kind.DELETE, {"what": "later"})
+
+        gap = check(read_log(tmp_path)).gap
+        assert gap is not None
+        assert (Fault.REMOVED, len(lines)) == (gap.fault, gap.number)
+
+
+class TestFiles:
+    """Files follow each other, and old ones go."""
+
+    def test_the_chain_goes_on_across_files_and_starts(self, tmp_path: Path) -> None:
+        """Each file begins by saying whose log it is."""
+        for start in range(5):
+            write(tmp_path, 3)
+            assert check(read_log(tmp_path)).gap is None, start
+
+        files = read_log(tmp_path)
+        assert len(files) > 3
+        assert all(next(entries([file])).facts["kind"] == Kind.FILE for file in files)
+        assert list(range(3)) * 5 == told(tmp_path)
+
+    def test_where_a_file_ends_is_told_once_it_is_full(self, tmp_path: Path) -> None:
+        """So that its end can be anchored; also after a start."""
+        log = write(tmp_path, 9)
+        names = files_of(tmp_path)
+        end = int(names[-1].removesuffix(".log")) - 1
+
+        assert end == log.heads.closed.count
+        assert log.heads.closed == opened(tmp_path).heads.closed
+        assert check(read_log(tmp_path), [log.heads.closed, log.heads.now]).gap is None
+
+    def test_files_that_are_too_old_go_and_the_log_tells_so(self, tmp_path: Path) -> None:
+        """All whose every entry is; then it is whole without them."""
+        time = Time()
+        log = opened(tmp_path, time, keep_ms=10 * DAY_MS)
+        for day in range(40):
+            log.append(Kind.DELETE, {"what": day})
+            time.ms += DAY_MS
+
+        checked = check(read_log(tmp_path), [log.heads.now])
+        days = told(tmp_path)
+        assert checked.gap is None
+        assert checked.first > 1
+        assert list(range(min(map(int, map(str, days))), 40)) == days
+        assert 10 <= len(days) < 20
+
+    def test_old_files_that_somebody_removed_are_missed(self, tmp_path: Path) -> None:
+        """Nobody told that they go."""
+        write(tmp_path, 12)
+        (tmp_path / files_of(tmp_path)[0]).unlink()
+
+        gap = check(read_log(tmp_path)).gap
+
+        assert gap is not None
+        assert gap.fault is Fault.REMOVED
+
+    def test_an_anchor_behind_the_end_shows_what_was_cut_off(self, tmp_path: Path) -> None:
+        """Whole entries that are gone from the end leave a chain that holds."""
+        log = write(tmp_path, 6)
+        anchor = log.heads.now
+        name = files_of(tmp_path)[-1]
+        lines = (tmp_path / name).read_bytes().splitlines(keepends=True)
+        (tmp_path / name).write_bytes(b"".join(lines[:-1]))
+
+        assert check(read_log(tmp_path)).gap is None
+        gap = check(read_log(tmp_path), [anchor, Head(1, Random(1).randbytes(32).hex())]).gap
+        assert gap is not None
