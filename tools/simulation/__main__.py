@@ -42,12 +42,15 @@ def main() -> int:
         "--only", nargs="*", default=(), help="text of the rows of docs/INVARIANTS.md"
     )
     guards.add_argument("--count", type=int, default=200, help="schedules for each change")
+    guards.add_argument("--without", default="", help="text of the changes that are tried")
+    guards.add_argument("--step", type=int, default=1, help="10: only those that are led")
     guards.add_argument("--json", type=Path)
     asked = parser.parse_args()
     if asked.command == "guards":
         from tools.simulation.guards import guards as tried  # nothing of the product before
 
-        return tried(asked.only, count=asked.count, out=asked.json)
+        seeds = range(asked.step, asked.step * (asked.count + 1), asked.step)
+        return tried(asked.only, asked.without, seeds, asked.json)
     if asked.command == "run":
         return _run(asked)
     return (

@@ -9,6 +9,7 @@ import grpc
 
 from agent.commands import removal
 from agent.errors import SutureError
+from agent.plan.outcome import ChunkResult
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire import codec
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 WINDOW_BYTES: Final = 1024
 CALL_S: Final = 5.0
+MENDED: Final = frozenset({ChunkResult.REPAIRED, ChunkResult.SALVAGED})
 CHUNK_BYTES_MAX: Final = 6_000
 
 
@@ -115,6 +117,8 @@ def reconcile(run: "Run", event: Event) -> None:
     run.count("reconciles")
     for chunk in result.chunks:
         run.count(f"chunks {chunk.result.value}")
+        if chunk.result in MENDED:
+            run.oracle.mended(Held(node.name, event.container, chunk.block_id))
 
 
 def delete(run: "Run", event: Event) -> None:

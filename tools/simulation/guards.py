@@ -22,7 +22,6 @@ from tools.mutants.mutation import Mutant
 CHECKS_MAX: Final = 6  # of one guard: those that surely take it out come first
 BROKEN: Final = ("Stuck", "AssertionError")  # what broken promises inside the product raise
 CPU_S: Final = 60.0  # for one change
-FIRST_SEED: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +35,15 @@ class Found:
     violation: str = ""
 
 
-def guards(
-    only: Sequence[str], *, count: int, out: Path | None, checks_max: int = CHECKS_MAX
-) -> int:
+def guards(only: Sequence[str], without: str, seeds: Sequence[int], out: Path | None) -> int:
     """Try the guards whose row has a text of `only`; return 1 where nothing was found without."""
     found: list[Found] = []
     for match in ROW.findall(DOCUMENT.read_text()):
         guard = Guard(*match)
         row = f"{guard.path}:{guard.function} {guard.what}"
-        if not only or any(text in row for text in only):
-            found.append(_tried(guard, count, checks_max))
+        is_known = any(one.guard == f"{guard.path}:{guard.function}" for one in found)
+        if not is_known and (not only or any(text in row for text in only)):
+            found.append(_tried(guard, without, seeds))
             one = found[-1]
             told = f"{one.schedules} schedules, without `{one.without}`: {one.violation}"
             print(f"{one.guard} | {told if one.schedules else 'nothing found'}", flush=True)
@@ -54,10 +52,10 @@ def guards(
     return 0 if all(one.schedules for one in found) else 1
 
 
-def _tried(guard: Guard, count: int, checks_max: int) -> Found:
+def _tried(guard: Guard, without: str, seeds: Sequence[int]) -> Found:
     name = f"{guard.path}:{guard.function}"
-    for mutant in checks_of(guard)[:checks_max]:
-        answer = _lived_without(mutant, count)
+    for mutant in [one for one in checks_of(guard) if without in one.key][:CHECKS_MAX]:
+        answer = _lived_without(mutant, seeds)
         if answer is not None:
             return Found(name, guard.what, mutant.key, *answer)
     return Found(name, guard.what)
@@ -68,20 +66,20 @@ def is_stumble(violation: str) -> bool:
     return violation.startswith("no crash") and not any(word in violation for word in BROKEN)
 
 
-def _lived_without(mutant: Mutant, count: int) -> tuple[int, str] | None:
+def _lived_without(mutant: Mutant, seeds: Sequence[int]) -> tuple[int, str] | None:
     """Return after how many schedules a promise was broken, and which; None if none was."""
     source = (suite.ROOT / mutant.path).read_text()
 
     def live() -> tuple[int, str] | None:
         child.limit_time(CPU_S)
-        signal.setitimer(signal.ITIMER_REAL, 2 * CPU_S)  # it may wait for ever
+        signal.setitimer(signal.ITIMER_REAL, 4 * CPU_S)  # it may wait for ever
         sys.meta_path.insert(0, suite.ImportMutant(mutant, source))
         from tools.simulation.life import simulate
 
-        for number in range(count):
-            for violation in simulate(FIRST_SEED + number).violations:
+        for number, seed in enumerate(seeds, 1):
+            for violation in simulate(seed).violations:
                 if not is_stumble(violation):
-                    return number + 1, violation
+                    return number, violation
         return None
 
     ended = child.run(live, memory_max_bytes=resource.RLIM_INFINITY)

@@ -81,6 +81,12 @@ class Oracle:
         self.held.add(Held(node, container, block))
         self.blocks[container, block].is_whole_somewhere = True
 
+    def mended(self, place: Held) -> None:
+        """A datanode has repaired chunks of a block, it says: if it is whole now, it stays so."""
+        if (place.container, place.block) in self.blocks and self.is_whole(place):
+            self.held.add(place)
+            self.harmed.discard(place)
+
     def ordered(self, container: int, block: int) -> None:
         """The delete of a block was ordered."""
         if (container, block) in self.blocks:
