@@ -48,9 +48,9 @@ mutants: python ## Change the pure modules; show what no test notices (NAME=...,
 	@nice -n 10 $(BIN)/python -m tools.mutants $(NAME) $(MUTANTS_ARGS)
 
 simulate: python ## Live COUNT schedules of a whole cluster from SEED on (COUNT=1000, JOBS=1).
-	@mkdir -p build
+	@mkdir -p bench/out
 	@$(BIN)/python -m tools.simulation run --count $(or $(COUNT),1000) --seed $(or $(SEED),1) \
-	    --jobs $(or $(JOBS),1) --json build/simulation.json
+	    --jobs $(or $(JOBS),1) --json bench/out/simulation.json
 
 replay: python ## Live one of these schedules again and tell each step (SEED=...).
 	@$(BIN)/python -m tools.simulation replay $(SEED)
