@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -83,7 +83,7 @@ class Place:
             )
         scheme = SAME.get(parts.scheme, parts.scheme)
         if scheme == LOCAL:
-            return cls(LOCAL, "", str(Path(parts.path)))
+            return cls(LOCAL, "", str(Path(unquote(parts.path))))  # RFC 8089
         if scheme in HDFS:
             return cls(scheme, parts.netloc, parts.path.rstrip("/"), parts.query)
         return cls(scheme, "", (parts.netloc + parts.path).rstrip("/"), parts.query)

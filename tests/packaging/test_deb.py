@@ -55,12 +55,16 @@ def test_the_packaged_completion_asks_the_program() -> None:
 
 def test_the_package_has_units_options_and_documents(tmp_path: Path) -> None:
     """
-    Every unit is where systemd looks, and the options are not for everybody to read.
+    Every unit is where systemd looks, what the administrator may add to one is not, and the options
+    are not for everybody to read.
     """
     stage.place_files(tmp_path, stage.DEBIAN)
 
     units = {path.name for path in (tmp_path / "lib/systemd/system").iterdir()}
-    assert {path.name for path in (ROOT / "systemd").glob("suture-*")} == units
+    ours = {path.name for path in (ROOT / "systemd").glob("suture-*")}
+    assert ours - units == {"suture-scm-verify.conf"}
+    assert units < ours
+    assert (tmp_path / "usr/share/suture/suture-scm-verify.conf").exists()
     assert 0o640 == (tmp_path / "etc/suture/agent.toml").stat().st_mode & 0o777
     for name in stage.DOCUMENTS:
         assert (tmp_path / "usr/share/doc/suture" / Path(name).name).exists()

@@ -184,7 +184,7 @@ class TestDurability:
         self, pair: Pair, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """
-        Its bytes, then its name, then the row.
+        The names of the directories, its bytes, its name, then the row.
         """
         store = pair.target.replica.store
         events: list[str] = []
@@ -199,7 +199,8 @@ class TestDurability:
 
         unpack(store._places[CONTAINER], CONTAINER, TWO)
 
-        assert ["2.block", "chunks", "commit"] == events
+        directories = ["current", "containerDir0", str(CONTAINER)]
+        assert [*directories, "2.block", "chunks", "commit"] == events
 
 
 class TestDelete:
