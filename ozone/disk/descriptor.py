@@ -7,6 +7,7 @@ not written anew, so that nothing depends on how another library would write it.
 
 import base64
 import hashlib
+import json
 import re
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,6 +27,7 @@ FILE_PER_BLOCK: Final = 2  # layOutVersion of the only layout that Ozone still w
 SCHEMAS: Final = {"2": 2, "3": 3}
 REPLICA_INDEX_MAX: Final = 64  # more shards than any erasure code of Ozone has
 _CHECKSUM_LINE: Final = re.compile(rb"^checksum: ([0-9a-f]{64})$", re.MULTILINE)
+_PLAIN: Final = re.compile(r"[A-Za-z0-9._/-]*")
 _UNSUMMED: Final = b"checksum: !!binary |-\n  " + base64.b64encode(bytes(64))
 
 
@@ -44,6 +46,7 @@ class Descriptor:
     origin_pipeline_id: str
     scanned_at_ms: int
     is_verified: bool
+    bytes_max: int = 0
 
 
 class _Loader(PlainLoader):
@@ -86,6 +89,7 @@ def decode_descriptor(data: bytes, container_id: ContainerId) -> Descriptor:
         origin_pipeline_id=str(fields.get("originPipelineId", "")),
         scanned_at_ms=_number(fields, "dataScanTimestamp", ID_MAX, what),
         is_verified=is_verified,
+        bytes_max=_number(fields, "maxSize", ID_MAX, what),
     )
 
 
@@ -139,3 +143,42 @@ def with_state(data: bytes, state: ReplicaState) -> bytes:
     text = _CHECKSUM_LINE.sub(lambda _: _UNSUMMED, changed)
     checksum = hashlib.sha256(hashlib.sha256(text).digest()).hexdigest()
     return _CHECKSUM_LINE.sub(lambda _: b"checksum: " + checksum.encode(), changed)
+
+
+def encode_descriptor(descriptor: Descriptor, place: str) -> bytes:
+    """Return a descriptor as Ozone writes one, with its checksum. `place` is the directory that it
+    names, and whoever imports the container names another.
+
+    Raises ValueError for text that would not be one plain line of YAML.
+    """
+    for text in (place, descriptor.origin_node_id, descriptor.origin_pipeline_id):
+        if not _PLAIN.fullmatch(text):
+            raise ValueError(f"{text!r} is not plain")
+    fields = {
+        "chunksPath": f"{place}/chunks",
+        "containerDBType": DATABASE_TYPE,
+        "containerID": str(descriptor.container_id),
+        "containerType": CONTAINER_TYPE,
+        "layOutVersion": str(FILE_PER_BLOCK),
+        "maxSize": str(descriptor.bytes_max),
+        "metadata": "{}",
+        "metadataPath": f"{place}/metadata",
+        "originNodeId": _text(descriptor.origin_node_id),
+        "originPipelineId": _text(descriptor.origin_pipeline_id),
+        "replicaIndex": str(descriptor.replica_index),
+        "schemaVersion": f"'{descriptor.schema}'",
+        "state": descriptor.state.value,
+    }
+    if not descriptor.replica_index:
+        del fields["replicaIndex"]
+    lines = "".join(f"{name}: {value}\n" for name, value in fields.items()).encode()
+    head = f"!<{TAG}>\n".encode()
+    unsummed = head + _UNSUMMED + b"\n" + lines
+    checksum = hashlib.sha256(hashlib.sha256(unsummed).digest()).hexdigest()
+    return head + f"checksum: {checksum}\n".encode() + lines
+
+
+def _text(value: str) -> str:
+    """Return text as YAML that is text, also where it looks like something else."""
+    is_word = re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", value)
+    return value if is_word else json.dumps(value) if value else "''"

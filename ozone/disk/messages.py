@@ -29,6 +29,7 @@ MESSAGES: Final[dict[str, Fields]] = {
         "offset": (2, NUMBER, False),
         "length": (3, NUMBER, False),
         "checksum_data": (5, "ChecksumData", False),
+        "stripe_checksum": (6, BYTES, False),
     },
     "BlockData": {
         "block_id": (1, "BlockId", False),

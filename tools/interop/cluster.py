@@ -18,6 +18,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 HERE: Final = Path(__file__).resolve().parent
 BUILT: Final = ROOT / "build" / "interop"
 PROGRAMS: Final = ("java", "javac", "mvn")
+DRIVERS: Final = ("OzoneDriver.java", "OzoneNodes.java")
 PREFIX: Final = "interop: "
 HEAP: Final = "-Xmx2g"
 STAND_IN: Final = "hdds-hadoop-dependency-client"
@@ -52,7 +53,7 @@ def build() -> str:
     _run(*maven, "-f", pom, "dependency:build-classpath", f"-Dmdep.outputFile={listed}")
     shutil.copy(HERE / "log4j.properties", classes)
     path = f"{classes}:{listed.read_text()}"
-    _run("javac", "-d", str(classes), "-cp", path, str(HERE / "OzoneDriver.java"))
+    _run("javac", "-d", str(classes), "-cp", path, *(str(HERE / name) for name in DRIVERS))
     return path
 
 
@@ -159,6 +160,13 @@ class Ozone:
 @contextmanager
 def running(class_path: str, directory: Path) -> Iterator[Ozone]:
     """Start a cluster with its data below `directory`; it ends with the block. Raises Absent."""
+    with _driven(class_path, directory, "OzoneDriver") as process:
+        yield Ozone(process)
+
+
+@contextmanager
+def _driven(class_path: str, directory: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
+    """Start a driver and wait until it is ready; it ends with the block. Raises Absent."""
     opened = [word for name in OPENED for word in ("--add-opens", f"{name}=ALL-UNNAMED")]
     command = [
         "java",
@@ -170,7 +178,7 @@ def running(class_path: str, directory: Path) -> Iterator[Ozone]:
         *opened,
         "-cp",
         class_path,
-        "OzoneDriver",
+        *words,
     ]
     with (directory / "errors").open("w") as errors:
         process = subprocess.Popen(
@@ -182,14 +190,13 @@ def running(class_path: str, directory: Path) -> Iterator[Ozone]:
             text=True,
         )
     try:
-        ozone = Ozone(process)
         try:
-            ozone.answer()
+            Ozone(process).answer()
         except RuntimeError as error:
             said = (directory / "errors").read_text().strip().splitlines()
             why = next((line for line in said if "Exception" in line), "")
-            raise Absent(f"the cluster does not start: {error}: {why}") from error
-        yield ozone
+            raise Absent(f"{words[0]} does not start: {error}: {why}") from error
+        yield process
     finally:
         process.kill()
         process.wait()

@@ -59,6 +59,19 @@ def golden(target: Path) -> Path:
     return unpack(GOLDEN, target)
 
 
+def golden_table(name: str) -> list[dict[str, Any]]:
+    """Read one of the small set's tables, and unpack nothing."""
+    with GOLDEN.open("rb") as packed:
+        stream = zstandard.ZstdDecompressor().stream_reader(packed)
+        with stream, tarfile.open(fileobj=stream, mode="r|") as files:
+            for member in files:
+                if Path(member.name).name == name:
+                    found = files.extractfile(member)
+                    assert found is not None
+                    return [json.loads(line) for line in found.read().splitlines()]
+    raise FileNotFoundError(name)
+
+
 def lines(path: Path) -> list[dict[str, Any]]:
     """Read one of the sets' tables."""
     return [json.loads(line) for line in path.read_text().splitlines()]

@@ -1,0 +1,106 @@
+"""Ozone's rows and trees from ours: what a datanode of Ozone is given of a replica.
+
+A block keeps what its client noted of it, and the names that clients give to chunks are made anew:
+Ozone reads nothing by them. What only Ozone knows of a chunk, the checksum of its stripe, travels
+among the notes (`STRIPE`) while it is here. Pure.
+"""
+
+import base64
+from binascii import Error
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+
+from merkle.blockrow import METADATA_BYTES_MAX, encode_text
+from merkle.checksum import checksum_width_bytes
+from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
+from merkle.tree import Tree
+from ozone.disk.blockrow import INCREMENTAL, StoredBlock, decode_stored
+from ozone.disk.messages import BLOCK_DATA, CHECKSUM_INFO, parse
+
+STRIPE: Final = "ozone.stripe_checksum."
+"""The key of a note: the checksum of the stripe that the chunk at this offset is of, in base64."""
+
+
+def decode_noted(
+    container_id: ContainerId, block_id: BlockId, row: bytes | None, tail: bytes | None
+) -> StoredBlock:
+    """Return the block of these rows with its notes; `encode_row` makes the row of it again.
+
+    Raises Damaged, Unknown as `decode_stored` does. Stripe checksums for which there is no room
+    among the notes are left out.
+    """
+    stored = decode_stored(container_id, block_id, row, tail)
+    notes: dict[str, str] = {}
+    stripes: dict[str, str] = {}
+    for data in (row, tail):
+        if data is None:
+            continue
+        message = parse(BLOCK_DATA, data)
+        notes.update((item.key, item.value) for item in message.metadata)
+        stripes.update(
+            (f"{STRIPE}{chunk.offset}", base64.b64encode(chunk.stripe_checksum).decode())
+            for chunk in message.chunks
+            if chunk.stripe_checksum
+        )
+    notes.pop(INCREMENTAL, None)  # its last chunk is among the others now
+    whole = {**notes, **stripes}
+    size_bytes = sum(len(encode_text(key, value)) for key, value in whole.items())
+    kept = whole if size_bytes <= METADATA_BYTES_MAX else notes
+    return replace(stored, block=replace(stored.block, metadata=tuple(kept.items())))
+
+
+def encode_row(container_id: ContainerId, block: BlockData, replica_index: int) -> bytes:
+    """Return the row of a block for Ozone's table of blocks, and for its answers."""
+    message = BLOCK_DATA()
+    named = message.block_id
+    named.container_id, named.local_id, named.bcsid = container_id, block.block_id, block.bcsid
+    if replica_index:
+        named.replica_index = replica_index
+    stripes: dict[str, str] = {}
+    for key, value in block.metadata:
+        if key.startswith(STRIPE):
+            stripes[key] = value
+        else:
+            message.metadata.add(key=key, value=value)
+    size_bytes = 0
+    for number, chunk in enumerate(block.chunks, start=1):
+        added = message.chunks.add(name=f"{block.block_id}_chunk_{number}")
+        _fill(added, chunk)
+        with suppress(KeyError, Error):
+            stripe = base64.b64decode(stripes[f"{STRIPE}{chunk.offset}"], validate=True)
+            added.stripe_checksum = stripe
+        size_bytes += chunk.length_bytes
+    message.size = size_bytes
+    row: bytes = message.SerializeToString(deterministic=True)
+    return row
+
+
+def _fill(message: Any, chunk: ChunkInfo) -> None:
+    message.offset, message.length = chunk.offset, chunk.length_bytes
+    sums = message.checksum_data
+    sums.type, sums.bytes_per_checksum = chunk.checksum_type, chunk.bytes_per_checksum
+    if chunk.checksum_type is ChecksumType.NONE:
+        return
+    width = checksum_width_bytes(chunk.checksum_type)
+    data = chunk.window_checksums
+    sums.checksums.extend(data[at : at + width] for at in range(0, len(data), width))
+
+
+def encode_tree_file(container_id: ContainerId, tree: Tree) -> bytes:
+    """Return Ozone's tree file of a tree that folds by CRC32C."""
+    info = CHECKSUM_INFO(container_id=container_id)
+    info.tree.checksum = tree.root
+    ids, checksums = tree.block_ids.tolist(), tree.block_checksums.tolist()
+    for index, (block_id, checksum) in enumerate(zip(ids, checksums, strict=True)):
+        is_deleted = bool(tree.deleted[index])
+        block = info.tree.blocks.add(block_id=block_id, checksum=checksum, deleted=is_deleted)
+        for leaf in tree.leaves_at(index):
+            block.chunks.add(
+                offset=leaf.offset,
+                length=leaf.length_bytes,
+                checksum=leaf.checksum,
+                matches=leaf.healthy,
+            )
+    data: bytes = info.SerializeToString(deterministic=True)
+    return data
