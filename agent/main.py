@@ -27,7 +27,9 @@ import typer
 
 from agent.config.options import AgentConfig, load
 from agent.errors import Code, Refused, SutureError, Unavailable
-from agent.host.host import Host, Who
+from agent.host.doors import MakeDoor
+from agent.host.host import Host
+from agent.host.who import Who
 from agent.observe import logs
 from agent.observe.printable import printable
 from agent.rpc.calls.scm import ScmClient
@@ -125,6 +127,16 @@ def replicas_elsewhere(
     return ""
 
 
+def doors_of(config: AgentConfig) -> Sequence[MakeDoor]:
+    """Return how the doors are made that the config asks for. Nothing of Ozone's is imported
+    where none is."""
+    if not config.ozone.listen:
+        return ()
+    from ozone.composition import doors
+
+    return doors(config.ozone)
+
+
 def announce(who: Who, host: Host) -> None:
     """Say on stdout, in one line of JSON, that calls are answered from now on."""
     line = {
@@ -132,6 +144,7 @@ def announce(who: Who, host: Host) -> None:
         "address": host.address,
         "web": host.web_address,
         "datanode_id": who.datanode_id,
+        "doors": host.door_addresses,
     }
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
@@ -157,7 +170,7 @@ def run(config_path: Path) -> int:
         if who is None:
             return Exit.OK
         who = replace(who, version=version("suture"), boot_id=random.getrandbits(63))
-        host = Host(config, who, scms, supervisor, security=security)
+        host = Host(config, who, scms, supervisor, security=security, doors=doors_of(config))
     except SutureError as error:
         hint = f" ({error.hint})" if error.hint else ""
         typer.echo(printable(f"suture-agent: {error}{hint}"), err=True)

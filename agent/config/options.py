@@ -10,20 +10,23 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    ValidationError,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from agent.config.quantity import Unit, parse_bytes, parse_bytes_per_s, parse_duration_s
+from agent.config.ozone import OzoneConfig, unspoken
+from agent.config.section import (
+    LIVE,
+    Address,
+    Bytes,
+    BytesPerS,
+    Count,
+    Seconds,
+    Section,
+    Switch,
+    WholeSeconds,
+)
 from agent.config.toml_file import Key, Written, read
 from agent.errors import Code, Refused
 from agent.runtime.loopback import is_loopback
@@ -37,20 +40,6 @@ DAY_S = 24 * HOUR_S
 MIB = 1024 * 1024
 ANY_ADDRESS: Final = frozenset({"0.0.0.0", "[::]"})  # noqa: S104 - refused without `advertise`
 
-LIVE: Final[dict[str, Any]] = {"live": True}
-
-BYTES: Final = Unit("bytes", parse_bytes)
-BYTES_PER_S: Final = Unit("bytes per second", parse_bytes_per_s)
-SECONDS: Final = Unit("seconds", parse_duration_s)
-
-Bytes = Annotated[int, BeforeValidator(BYTES)]
-BytesPerS = Annotated[int, BeforeValidator(BYTES_PER_S)]
-Seconds = Annotated[float, BeforeValidator(SECONDS)]
-WholeSeconds = Annotated[int, BeforeValidator(SECONDS)]
-Count = Annotated[int, Field(strict=True)]
-Switch = Annotated[bool, Field(strict=True)]
-Address = Annotated[str, StringConstraints(pattern=r"^(\[[0-9a-fA-F:]+\]|[^:\s]+):\d{1,5}$")]
-
 
 def _checked_window(text: str) -> str:
     parse_window(text)
@@ -63,12 +52,6 @@ def _several(value: object) -> object:
 
 
 Window = Annotated[str, AfterValidator(_checked_window)]
-
-
-class Section(BaseModel):
-    """One table of the file: frozen, and strict about names."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class NodeConfig(Section):
@@ -330,6 +313,7 @@ class AgentConfig(Section):
     server: ServerConfig = Field(default_factory=ServerConfig)
     tls: TlsConfig = Field(default_factory=TlsConfig)
     observe: ObserveConfig = Field(default_factory=ObserveConfig)
+    ozone: OzoneConfig = Field(default_factory=OzoneConfig)
     stop_deadline_s: Seconds = Field(
         20.0,
         gt=0,
@@ -389,6 +373,11 @@ def contradictions(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]
             "others cannot dial the address of all interfaces: set node.advertise, too",
         )
     yield from _unsecured(config)
+    yield from unspoken(
+        config.ozone,
+        has_certificates=config.tls.certificate is not None,
+        allows_plaintext=config.tls.allow_plaintext,
+    )
     for first, second in combinations(storage.volumes, 2):
         if first == second or first in second.parents or second in first.parents:
             yield ((("storage", "volumes"),), f"{first} and {second} share a directory")

@@ -10,8 +10,9 @@ from typing import Any, Final, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from agent.config.options import BYTES, BYTES_PER_S, LIVE, SECONDS, AgentConfig, Section
+from agent.config.options import AgentConfig
 from agent.config.quantity import Unit, bytes_text, duration_text
+from agent.config.section import BYTES, BYTES_PER_S, LIVE, SECONDS, Section
 from agent.errors import Code, Refused
 
 NONE: Final = "none"

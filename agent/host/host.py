@@ -13,7 +13,7 @@ import random
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Event
 from typing import Final
 
@@ -24,6 +24,7 @@ from agent.commands.intake import Intake
 from agent.commands.routing import Commands
 from agent.config.options import AgentConfig, changed, with_live
 from agent.host.control_planes import ControlPlanes
+from agent.host.doors import Doors, Inside, MakeDoor
 from agent.host.heartbeat import Heartbeat, Identity
 from agent.host.housekeeper import Housekeeper
 from agent.host.http_status import Face
@@ -32,7 +33,8 @@ from agent.host.recoveries import REASON, Recoveries
 from agent.host.settings import call_threads, server_limits, store_options, web_names
 from agent.host.terms import Terms
 from agent.host.volume_moves import VolumeMoves
-from agent.host.volumes import Description, HostVolumes
+from agent.host.volumes import Description, HostVolumes, tell_of_start
+from agent.host.who import Who
 from agent.observe.audit import AuditLog
 from agent.observe.metrics import Meters
 from agent.observe.status import QUIET_MAX_S, About, Observer
@@ -63,7 +65,7 @@ from agent.scan.scanning import ScanReport, ScanTools, scan_container
 from agent.scan.scrub import Scrub
 from agent.scan.slow_disks import SlowDisks, counted
 from agent.scan.watch import ChangeWatch
-from agent.store.index.facts import RecoveryStep, VolumeFacts
+from agent.store.index.facts import VolumeFacts
 from agent.store.operations.arrival import ARRIVALS_MAX
 from agent.store.replica_store import ReplicaStore
 from agent.store.trouble import Trouble
@@ -73,20 +75,9 @@ from merkle.replica import ContainerId
 from scanner.resume import Doubt
 
 NEWS_SPACING_S: Final = 0.05  # a storm of answers is told in some heartbeats, not in thousands
-STEPS_SHOWN: Final = 3
 DISK_WRITERS: Final = 4  # of what clients send: a write or two on each of some disks
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Who:
-    """This datanode's name, and its cluster's; which version runs, and which of its starts."""
-
-    datanode_id: str
-    cluster_id: str
-    version: str = ""
-    boot_id: int = 0
 
 
 class Host:
@@ -100,9 +91,14 @@ class Host:
         supervisor: Supervisor,
         *,
         security: Security = LOOPBACK_ONLY,
+        doors: Sequence[MakeDoor] = (),
     ) -> None:
-        """Open the store, which recovers it, and bind the server. Raises SutureError."""
+        """Open the store, which recovers it, and bind the server, and the other `doors`.
+
+        Raises SutureError.
+        """
         self._config = config
+        self._door_makers = doors
         self.security = security
         self._who = who
         self._scms = tuple(scms)
@@ -163,6 +159,12 @@ class Host:
         undo.callback(self._face.stop)
         self._recoveries = self._built_recoveries()
         self._server = self._built_server(limits, waits)
+        self._doors = Doors(
+            self._door_makers,
+            lambda executor: self._inside(executor, limits, waits),
+            lambda: call_threads(config),
+        )
+        undo.callback(self._doors.close)
         self._watch = (
             ChangeWatch(self._store, self._leases, self._scrub.on_demand)
             if config.scan.watch
@@ -200,10 +202,16 @@ class Host:
         """Where a browser reaches this agent; "" when nowhere."""
         return self._face.address
 
+    @property
+    def door_addresses(self) -> list[str]:
+        """Where those reach this agent who do not speak its own protocol."""
+        return self._doors.addresses
+
     def start(self) -> None:
         """Start the loops and serve. Once."""
         self._loops.start()
         self._server.server.start()
+        self._doors.start()
         self._face.start()
 
     def reconfigure(self, config: AgentConfig) -> dict[str, bool]:
@@ -229,9 +237,13 @@ class Host:
         self._requested.stop()
         self._server.health.enter_graceful_shutdown()
         stopped = self._server.server.stop(self._config.stop_deadline_s / 4)
+        doors_stopped = self._doors.stop(self._config.stop_deadline_s / 4)
         unfinished = self._handlers.stop(self._config.stop_deadline_s / 2)
         unfinished += self._loops.stop(self._config.stop_deadline_s / 4)
         stopped.wait()
+        for ended in doors_stopped:
+            ended.wait()
+        self._doors.close()
         self._executor.shutdown(wait=True, cancel_futures=True)
         self._writers.shutdown(wait=True, cancel_futures=True)
         self._disk_writers.shutdown(wait=True)
@@ -393,6 +405,24 @@ class Host:
             is_well=self._face.is_well,
         )
 
+    def _inside(self, executor: ThreadPoolExecutor, limits: Limits, waits: Waits) -> Inside:
+        return Inside(
+            config=self._config,
+            datanode_id=self._who.datanode_id,
+            cluster_id=self._who.cluster_id,
+            store=self._store,
+            leases=self._leases,
+            recoveries=self._recoveries,
+            limits=limits,
+            waits=waits,
+            slots=self._executor,
+            audit=self._audit,
+            executor=executor,
+            submit=self._disk_writers.submit,
+            on_read=self._scrub.client_read,
+            ask_scan=self._ask_scan,
+        )
+
     def _built_heartbeats(self) -> Iterator[Loop]:
         identity = Identity(
             datanode_id=self._who.datanode_id,
@@ -466,25 +496,3 @@ class Host:
         """Ask for a scan; a full queue is no loss: what was never read is read before others."""
         if not self._scrub.on_demand.request(container_id, reason=reason):
             log.warning("scan_not_queued", container_id=container_id, reason=reason)
-
-
-def tell_of_start(store: ReplicaStore) -> None:
-    """Log which volumes are not served, and what had to be finished on the others."""
-    for volume in store.volumes():
-        if volume.failed:
-            log.error(
-                "volume_left_out",
-                volume_id=volume.volume_id,
-                path=str(volume.path),
-                error=volume.error,
-            )
-    by_volume: dict[str, list[RecoveryStep]] = {}
-    for step in store.recovery.steps:
-        by_volume.setdefault(step.volume_id, []).append(step)
-    for volume_id, steps in by_volume.items():
-        log.warning(
-            "volume_recovered",
-            volume_id=volume_id,
-            count=len(steps),
-            first=[f"container {step.container_id}: {step.what}" for step in steps[:STEPS_SHOWN]],
-        )

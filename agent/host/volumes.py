@@ -14,12 +14,13 @@ from agent.host.volume_moves import VolumeMoves
 from agent.observe.status import Observer
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.scan.slow_disks import SlowDisks
-from agent.store.index.facts import VolumeFacts
+from agent.store.index.facts import RecoveryStep, VolumeFacts
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.service import Mode
 
 ASKED: Final = {mode.value: mode for mode in (Mode.IN_SERVICE, Mode.READ_ONLY, Mode.RETIRING)}
 STUCK_SHOWN_MAX: Final = 1_000
+STEPS_SHOWN: Final = 3
 
 log = structlog.get_logger()
 
@@ -112,3 +113,25 @@ class Description:
             status.stuck_reason = stuck[0][1].why if stuck else ""
             homeless = (key for key, one in stuck if one.has_no_room)
             status.homeless_container_ids.extend(islice(homeless, STUCK_SHOWN_MAX))
+
+
+def tell_of_start(store: ReplicaStore) -> None:
+    """Log which volumes are not served, and what had to be finished on the others."""
+    for volume in store.volumes():
+        if volume.failed:
+            log.error(
+                "volume_left_out",
+                volume_id=volume.volume_id,
+                path=str(volume.path),
+                error=volume.error,
+            )
+    by_volume: dict[str, list[RecoveryStep]] = {}
+    for step in store.recovery.steps:
+        by_volume.setdefault(step.volume_id, []).append(step)
+    for volume_id, steps in by_volume.items():
+        log.warning(
+            "volume_recovered",
+            volume_id=volume_id,
+            count=len(steps),
+            first=[f"container {step.container_id}: {step.what}" for step in steps[:STEPS_SHOWN]],
+        )

@@ -58,8 +58,11 @@ class Traced(grpc.ServerInterceptor):
         name = str(handler_call_details.method)
         headers = handler_call_details.invocation_metadata
         if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(
-                _streaming(name, headers, handler.unary_stream),
+            made_so: Any = grpc.unary_stream_rpc_method_handler
+            if handler.request_streaming:
+                made_so = grpc.stream_stream_rpc_method_handler
+            return made_so(
+                _streaming(name, headers, handler.unary_stream or handler.stream_stream),
                 handler.request_deserializer,
                 handler.response_serializer,
             )

@@ -37,6 +37,18 @@ PLANTED = {
     "the library is a face of the client": ("suture/planted_store.py", "import agent.store"),
     "the library is for others": ("agent/planted_library.py", "import suture.client"),
     "nobody needs Ozone": ("agent/planted_ozone.py", "import ozone.disk.layout"),
+    "Ozone is served from the agent's store, by nothing that reads Ozone's disks": (
+        "ozone/serving/planted_volume.py",
+        "import ozone.scrub.reader",
+    ),
+    "an agent among Ozone's datanodes is put together in one place": (
+        "ozone/disk/planted_upward_to_serving.py",
+        "import ozone.serving.messages",
+    ),
+    "Ozone's peers are served in floors": (
+        "ozone/serving/results.py",
+        "import ozone.serving.door",
+    ),
     "Ozone's disks are read below what is made of them": (
         "ozone/disk/planted_upward.py",
         "import ozone.scrub.reader",

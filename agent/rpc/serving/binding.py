@@ -41,12 +41,16 @@ def server_options(
     connections_max: int,
     *,
     message_bytes_max: int = MESSAGE_BYTES_MAX,
+    answer_bytes_max: int = 0,
     patience: Patience = PATIENCE,
 ) -> list[tuple[str, int]]:
-    """Return the channel options of our servers: what a stranger may cost us."""
+    """Return the channel options of our servers: what a stranger may cost us.
+
+    `answer_bytes_max`: where answers may be longer than requests.
+    """
     return [
         ("grpc.max_receive_message_length", message_bytes_max),
-        ("grpc.max_send_message_length", message_bytes_max),
+        ("grpc.max_send_message_length", answer_bytes_max or message_bytes_max),
         ("grpc.max_metadata_size", HEADERS_BYTES_MAX),
         ("grpc.max_concurrent_streams", streams_max),
         ("grpc.max_allowed_incoming_connections", connections_max),

@@ -168,10 +168,18 @@ class Attended(grpc.ServerInterceptor):
 
     def _wrap(self, _method: str, handler: Any) -> _Handler:
         if handler.request_streaming:
-            assert not handler.response_streaming, "no method of ours streams both ways"
-            return grpc.stream_unary_rpc_method_handler(
-                self._upload(handler), handler.request_deserializer, handler.response_serializer
+            both_ways = handler.response_streaming
+            make_upload: Any = (
+                grpc.stream_stream_rpc_method_handler
+                if both_ways
+                else grpc.stream_unary_rpc_method_handler
             )
+            taking: _Handler = make_upload(
+                self._conversation(handler) if both_ways else self._upload(handler),
+                handler.request_deserializer,
+                handler.response_serializer,
+            )
+            return taking
         make: Any = grpc.stream_unary_rpc_method_handler
         behavior = self._unary(handler)
         if handler.response_streaming:
@@ -215,6 +223,20 @@ class Attended(grpc.ServerInterceptor):
 
         return attended
 
+    def _conversation(self, handler: Any) -> Callable[..., Iterator[Any]]:
+        def attended(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+            caller = self._entered(context)
+            self._slots.take()
+            try:
+                arriving = self._arriving(requests, caller, context)
+                for answer in handler.stream_stream(arriving, context):
+                    with self._waiting(caller, context):
+                        yield answer  # until there is room for it on its way
+            finally:
+                self._slots.give()
+
+        return attended
+
     def _entered(self, context: grpc.ServicerContext) -> str:
         """Return whose share a call takes; one that has taken all of it is sent away."""
         caller = account_of(str(context.peer()))
@@ -238,7 +260,7 @@ class Attended(grpc.ServerInterceptor):
     def _arriving(
         self, requests: Iterator[Any], caller: str, context: grpc.ServicerContext
     ) -> Iterator[Any]:
-        """Yield the messages of an upload; no slot is kept while one is waited for."""
+        """Yield the messages of a caller's stream; no slot is kept while one is waited for."""
         while True:
             with self._waiting(caller, context):
                 message = next(requests, None)
@@ -260,6 +282,8 @@ class Attended(grpc.ServerInterceptor):
 
 def _parsed(handler: Any, data: bytes, context: grpc.ServicerContext) -> Any:
     """Return a request as its method takes it."""
+    if handler.request_deserializer is None:
+        return data
     try:
         return handler.request_deserializer(data)
     except DecodeError:

@@ -6,7 +6,8 @@ import pytest
 
 from agent.config.options import load
 from agent.errors import Code, Refused
-from agent.host.host import Host, Who
+from agent.host.host import Host
+from agent.host.who import Who
 from agent.rpc.calls.peer import Peer
 from agent.rpc.calls.scm import ScmClient
 from agent.runtime.supervisor import Supervisor

@@ -9,7 +9,8 @@ import agent.host.host
 import agent.scan.pace
 from agent.config.options import AgentConfig
 from agent.errors import SutureError
-from agent.host.host import Host, Who
+from agent.host.host import Host
+from agent.host.who import Who
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.datanode.server import BuiltServer, codecs_of, composed
 from agent.rpc.v1 import datanode_pb2_grpc, scm_pb2_grpc

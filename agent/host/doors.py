@@ -1,0 +1,115 @@
+"""Other doors of an agent: servers for those who do not speak suture.v1, over the same store.
+
+The agent knows none of them. Who composes the process says how each is made (`agent.main`); the
+host makes them when the store is open, and starts and stops them with its own server. What comes
+in by a door is bounded as what comes in by that server: each has threads for as many calls, all
+together work in the same slots, and their waits are known in one place.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from agent.config.options import AgentConfig
+from agent.host.recoveries import Recoveries
+from agent.rpc.datanode.limits import Limits
+from agent.rpc.serving.access import Audit
+from agent.rpc.serving.waits import Slots, Waits
+from agent.runtime.lease import Leases
+from agent.store.files.writebehind import Submit
+from agent.store.replica_store import ReplicaStore
+from merkle.replica import ContainerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inside:
+    """What of a host a door leads to."""
+
+    config: AgentConfig
+    datanode_id: str
+    cluster_id: str
+    store: ReplicaStore
+    leases: Leases
+    recoveries: Recoveries
+    limits: Limits
+    waits: Waits
+    slots: Slots
+    audit: Audit
+    executor: Any  # a thread for each call that is let in
+    submit: Submit
+    """Has data written beside the thread of a call."""
+    on_read: Callable[[float], None]
+    """Is told how many seconds each read of chunk data took: clients go before scans."""
+    ask_scan: Callable[[ContainerId, str], None]
+    """Asks for a scan of a replica, and says why."""
+
+
+class Ended(Protocol):
+    """What a stop ends with."""
+
+    def wait(self) -> object:
+        """Wait for the last call."""
+        ...
+
+
+class Door(Protocol):
+    """One server of others."""
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        ...
+
+    def start(self) -> None:
+        """Serve from now on."""
+        ...
+
+    def stop(self, grace_s: float) -> Ended:
+        """Refuse new calls, and give those under way so long. Harmless before `start`."""
+        ...
+
+
+MakeDoor: TypeAlias = Callable[[Inside], Door]
+
+
+class Doors:
+    """All doors of a host, made; each has its own threads."""
+
+    def __init__(
+        self,
+        makers: Sequence[MakeDoor],
+        inside: Callable[[ThreadPoolExecutor], Inside],
+        threads: Callable[[], ThreadPoolExecutor],
+    ) -> None:
+        """Make them all, or none. Raise SutureError."""
+        self._executors: list[ThreadPoolExecutor] = []
+        self._doors: list[Door] = []
+        try:
+            for make in makers:
+                self._executors.append(threads())
+                self._doors.append(make(inside(self._executors[-1])))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where each listens."""
+        return [door.address for door in self._doors]
+
+    def start(self) -> None:
+        """Serve at all of them."""
+        for door in self._doors:
+            door.start()
+
+    def stop(self, grace_s: float) -> list[Ended]:
+        """Begin to stop all; return what to wait for."""
+        return [door.stop(grace_s) for door in self._doors]
+
+    def close(self) -> None:
+        """Let go of what is not stopped yet, and of the threads. Harmless twice."""
+        for ended in self.stop(0):
+            ended.wait()
+        for executor in self._executors:
+            executor.shutdown(wait=True, cancel_futures=True)

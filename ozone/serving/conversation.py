@@ -1,0 +1,269 @@
+"""One conversation with a peer or client of Ozone: requests in, answers out, in order.
+
+    send(stream ContainerCommandRequestProto) returns (stream ContainerCommandResponseProto)
+
+What goes wrong with a request is the `result` of its answer, and the conversation goes on; bytes
+that are no request end it. Ozone closes an answer with one message, but for ReadBlock. What is
+sent to another datanode is refused where Ozone refuses it: for replicas of erasure-coded
+containers, whose index says which shard they are.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Protocol
+
+import grpc
+import structlog
+
+from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.observe.printable import printable
+from agent.rpc.serving.allowance import Allowances
+from agent.rpc.serving.waits import account_of
+from agent.store.index.facts import ReplicaFacts
+from merkle.replica import ID_MAX, ContainerId
+from ozone.serving.messages import ANSWER, BODIES, METHOD, Command, parse_request
+from ozone.serving.results import Result, result_of
+
+SAID_CHARS_MAX: Final = 500  # of what went wrong
+NOT_SERVED: Final[Mapping[Command, str]] = {
+    Command.UPDATE_CONTAINER: "the metadata of a container is not changed here",
+    Command.DELETE_BLOCK: "blocks are deleted by commands of the storage container manager",
+    Command.DELETE_CHUNK: "chunks are not deleted one by one, in Ozone neither",
+    Command.LIST_CHUNK: "GetBlock tells the chunks of a block",
+    Command.COMPACT_CHUNK: "chunks are never rewritten, in Ozone neither",
+    Command.PUT_SMALL_FILE: "keys of Ratis pipelines are not written to this datanode",
+    Command.GET_SMALL_FILE: "ask GetBlock and ReadChunk",
+    Command.STREAM_INIT: "this datanode is in no Ratis pipeline",
+    Command.STREAM_WRITE: "this datanode is in no Ratis pipeline",
+    Command.STREAM_INIT_WITH_PUT_BLOCK: "this datanode is in no Ratis pipeline",
+    Command.FINALIZE_BLOCK: "leases of open files are recovered in Ratis pipelines only",
+}
+"""What Ozone has and an agent does not, and why."""
+
+COMMANDS: Final = {command.value: command for command in Command}
+
+log = structlog.get_logger()
+
+Body = dict[str, Any]
+"""Fields of an answer."""
+
+
+class StreamEnds(Exception):
+    """Ends a conversation with a status of gRPC, where Ozone's clients want one."""
+
+    def __init__(self, status: grpc.StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request whose container may be asked for here, and how long its caller waits."""
+
+    request: Any
+    body: Any
+    container_id: ContainerId
+    remaining_s: float | None
+
+
+Answering = Callable[[Asked], Body | Iterator[Body]]
+
+
+class Replicas(Protocol):
+    """The replicas, as far as it is to be known whose they are."""
+
+    def replica(self, container_id: ContainerId) -> ReplicaFacts:
+        """Return the facts of one replica. Raise Refused(CONTAINER_NOT_FOUND)."""
+        ...
+
+
+class Group(Protocol):
+    """Some commands, and what carries them out."""
+
+    @property
+    def commands(self) -> Mapping[Command, Answering]:
+        """By the command: one answer, or several."""
+        ...
+
+
+class XceiverService(grpc.GenericRpcHandler):
+    """Answers Ozone's datanodes and clients."""
+
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        replicas: Replicas,
+        *,
+        datanode_id: str,
+        calls_per_s_max: int = 0,
+    ) -> None:
+        """`calls_per_s_max`: requests of one caller; 0: no limit."""
+        self._commands: dict[Command, Answering] = {}
+        for group in groups:
+            assert not self._commands.keys() & group.commands.keys()
+            self._commands |= group.commands
+        assert not self._commands.keys() & NOT_SERVED.keys()
+        self._replicas = replicas
+        self._datanode_id = datanode_id
+        self._allowances = Allowances(calls_per_s_max) if calls_per_s_max else None
+        self._handler: Any = grpc.stream_stream_rpc_method_handler(self.send)
+
+    def service(self, details: Any) -> Any:
+        """Return what answers a method of gRPC; None: another one does."""
+        return self._handler if details.method == METHOD else None
+
+    def send(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Answer one request after the other."""
+        caller = account_of(str(context.peer()))
+        with _Edge(context):
+            for data in _arriving(requests):
+                request = parse_request(data)
+                if not request.HasField("command"):
+                    raise Refused(Code.MALFORMED_REQUEST, "a request without cmdType")
+                with _Answer(request) as failed:
+                    for body in self._answers(request, caller, context):
+                        yield _answer(request, Result.SUCCESS, body)
+                if failed.result is not None:
+                    yield _answer(request, failed.result, {"message": failed.message})
+
+    def _answers(self, request: Any, caller: str, context: grpc.ServicerContext) -> Iterator[Body]:
+        if self._allowances is not None and not self._allowances.take(caller):
+            raise StreamEnds(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                "the caller asks more often than this server allows",
+            )
+        answering, name = self._carried_out(request)
+        asked = Asked(
+            request,
+            getattr(request, name),
+            ContainerId(request.container_id),
+            context.time_remaining(),
+        )
+        self._check_datanode(asked)
+        found = answering(asked)
+        if isinstance(found, dict):
+            yield found
+        else:
+            yield from found
+
+    def _carried_out(self, request: Any) -> tuple[Answering, str]:
+        """Return what carries a request out, and its body. Raise Refused."""
+        command = COMMANDS.get(request.command)
+        if command is None:
+            raise Refused(Code.INELIGIBLE, f"command {request.command} is unknown here")
+        answering = self._commands.get(command)
+        if answering is None:
+            why = NOT_SERVED.get(command, "it has nothing to do with it")
+            raise Refused(Code.INELIGIBLE, f"{command.name} is not served by this datanode: {why}")
+        for field in ("container_id", "datanode_id"):
+            if not request.HasField(field):
+                raise Refused(Code.MALFORMED_REQUEST, f"{command.name} without {field}")
+        name = BODIES[command]
+        if not request.HasField(name):
+            raise Refused(Code.MALFORMED_REQUEST, f"{command.name} without its {name}")
+        if not -1 <= request.container_id <= ID_MAX:
+            raise Refused(Code.MALFORMED_REQUEST, f"container id {request.container_id}")
+        return answering, name
+
+    def _check_datanode(self, asked: Asked) -> None:
+        """Raise Refused if another datanode is meant, by who asks for a shard."""
+        named = asked.request.datanode_id.decode("utf-8", "replace")
+        if named == self._datanode_id:
+            return
+        if asked.request.command == Command.CREATE_CONTAINER:
+            index = asked.body.replica_index
+        else:
+            try:
+                index = self._replicas.replica(asked.container_id).replica_index
+            except Refused:
+                index = _index_of(asked)
+        if index > 0:
+            raise Refused(
+                Code.WRONG_DATANODE,
+                f"the request is for datanode {printable(named)[:SAID_CHARS_MAX]} and a shard of "
+                f"container {asked.container_id}; this is {self._datanode_id}",
+            )
+
+
+def _index_of(asked: Asked) -> int:
+    """Return the replica index that a request for a container that is not here names."""
+    match asked.request.command:
+        case Command.WRITE_CHUNK:
+            index: int = asked.body.block_id.replica_index
+        case Command.PUT_BLOCK:
+            index = asked.body.block.block_id.replica_index
+        case _:
+            index = 0
+    return index
+
+
+def _answer(request: Any, result: Result, body: Body) -> bytes:
+    """Return the bytes of an answer. What names the call comes back as it came."""
+    answer = ANSWER(command=request.command, result=result, **body)
+    for name in ("trace_id", "client_id", "call_id"):
+        if request.HasField(name):
+            setattr(answer, name, getattr(request, name))
+    data: bytes = answer.SerializeToString()
+    return data
+
+
+def _arriving(requests: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the messages of a stream; one that was cut off is no fault of ours."""
+    try:
+        yield from requests
+    except grpc.RpcError as error:
+        raise Unavailable(Code.CANCELLED, "the sender has gone") from error
+
+
+class _Answer:
+    """Keeps what went wrong with one request; a context manager sees all without catching."""
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+        self.result: Result | None = None
+        self.message = b""
+
+    def __enter__(self) -> "_Answer":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if error is None or not isinstance(error, Exception) or isinstance(error, StreamEnds):
+            return False
+        if not isinstance(error, SutureError):
+            log.error("rpc_failed", method=f"{METHOD} {self._request.command}", exc_info=error)
+            error = Refused(
+                Code.CONTAINER_INTERNAL_ERROR, "internal error: the datanode's log has it"
+            )
+        self.result = result_of(error)
+        said = f"{error} ({error.hint})" if error.hint else str(error)
+        self.message = said.encode("utf-8", "replace")[:SAID_CHARS_MAX]
+        return True
+
+
+class _Edge:
+    """Ends a conversation that cannot go on with a status of gRPC."""
+
+    def __init__(self, context: grpc.ServicerContext) -> None:
+        self._context = context
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, StreamEnds):
+            self._context.abort(error.status, str(error))
+        if isinstance(error, Unavailable):
+            self._context.abort(grpc.StatusCode.CANCELLED, str(error))
+        if isinstance(error, Refused):
+            self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))

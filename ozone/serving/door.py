@@ -1,0 +1,69 @@
+"""The server for Ozone's datanodes and clients: one address, over the agent's own store.
+
+Bounded as the agent's own server is, with its slots and waits. Other services of Ozone's at the
+same address come in as handlers of gRPC.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import grpc
+
+from agent.host.doors import Inside
+from agent.rpc.security.tls import Security
+from agent.rpc.serving.binding import bind, server_options
+from agent.rpc.serving.waits import Attended, share
+from agent.runtime.tracing import Traced
+from ozone.serving.conversation import XceiverService
+from ozone.serving.messages import MESSAGE_BYTES_MAX
+from ozone.serving.telling import Telling
+
+ANSWER_BYTES_MAX: Final = MESSAGE_BYTES_MAX + 1024**2  # 32 MiB of a chunk, and what is around it
+
+
+class OzoneDoor:
+    """Serves Ozone's datanode protocol (agent.host.doors.Door)."""
+
+    def __init__(
+        self, inside: Inside, listen: str, handlers: Sequence[grpc.GenericRpcHandler] = ()
+    ) -> None:
+        """Bind `listen`, host:port; port 0: any free one. Raise Refused(INVALID_CONFIG).
+
+        `handlers` are other services of Ozone's at the same address: their calls are attended
+        (agent.rpc.serving.waits), and bounded, as all are.
+        """
+        limits = inside.limits
+        self._server = grpc.server(
+            inside.executor,
+            handlers=[built_service(inside), *handlers],
+            interceptors=[Attended(inside.waits, inside.slots), Traced()],
+            options=server_options(
+                min(limits.streams_max, share(limits.rpc_count_max)),
+                limits.connections_max,
+                message_bytes_max=MESSAGE_BYTES_MAX,
+                answer_bytes_max=ANSWER_BYTES_MAX,
+                patience=limits.patience,
+            ),
+            maximum_concurrent_rpcs=limits.rpc_count_max,
+        )
+        security = Security(allow_plaintext=inside.config.tls.allow_plaintext)
+        self.port = bind(self._server, listen, security)
+        self.address = f"{listen.rpartition(':')[0]}:{self.port}"
+
+    def start(self) -> None:
+        """Serve from now on."""
+        self._server.start()
+
+    def stop(self, grace_s: float) -> Any:
+        """Refuse new calls, and give those under way so long; return what to wait for."""
+        return self._server.stop(grace_s)
+
+
+def built_service(inside: Inside) -> XceiverService:
+    """Return the service over a host's store."""
+    return XceiverService(
+        [Telling(inside.store)],
+        inside.store,
+        datanode_id=inside.datanode_id,
+        calls_per_s_max=inside.limits.calls_per_s_max,
+    )

@@ -1,0 +1,167 @@
+"""A replica's tree as Ozone has it: CRC-32C, bit for bit (ADR 0032).
+
+    the store's tree is crc32c   ── it is the answer
+    it is xxh3_64                ── its rows, folded again; of damaged chunks, the bytes
+
+A tree of XXH3 cannot say what the CRC-32C of a deleted block was: with tombstones it has no root
+then, and no block in the place of a tombstone. Ozone takes a tree without a root as none yet.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+
+from agent.errors import Code, Refused, SutureError, Unavailable
+from merkle.blockrow import decode_block, is_intact
+from merkle.checksum import Algorithm, leaf_checksum, window_checksums
+from merkle.replica import BlockId, ChunkInfo, ContainerId
+from merkle.tree import Leaf, Tree, TreeBuilder, build_from_rows
+from ozone.disk.messages import CHECKSUM_INFO
+from ozone.disk.treefile import CHECKSUM_MAX
+
+ATTEMPTS_MAX: Final = 4  # a scan may commit between our reads; not four times in a row
+REREAD_BYTES_MAX: Final = 64 * 1024**2  # of damaged chunks, for one tree: a moment of a disk
+
+
+class Folded(Protocol):
+    """Replicas whose trees are folded."""
+
+    def generation(self, container_id: ContainerId) -> int:
+        """Return what grows with every change that a tree depends on."""
+        ...
+
+    def tree(self, container_id: ContainerId, /) -> Tree:
+        """Return the tree. Raise Refused(UNCLOSED_CONTAINER_IO)."""
+        ...
+
+    def block_rows(self, container_id: ContainerId) -> Iterator[tuple[BlockId, bytes]]:
+        """Yield all raw rows by ascending id."""
+        ...
+
+    def read(
+        self, container_id: ContainerId, block: BlockId, offset: int, length_bytes: int, /
+    ) -> bytes:
+        """Return bytes as the disk has them. Raise SutureError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OzoneView:
+    """A replica's tree in CRC-32C. `root` is None where no tree of Ozone's has one."""
+
+    tree: Tree
+    root: int | None
+
+
+def ozone_view(store: Folded, container_id: ContainerId) -> OzoneView:
+    """Return the tree of a replica as Ozone has it.
+
+    Raises Refused(UNCLOSED_CONTAINER_IO) before it is closed, Unavailable while it changes.
+    """
+    for _ in range(ATTEMPTS_MAX):
+        before = store.generation(container_id)
+        tree = store.tree(container_id)
+        if tree.algorithm is Algorithm.CRC32C:
+            return _viewed(tree)
+        folded = _folded(store, container_id, tree)
+        if store.generation(container_id) == before:
+            return OzoneView(folded, None if tree.tombstone_count else folded.root)
+    raise Unavailable(Code.BUSY, f"tree of container {container_id} keeps changing")
+
+
+def _viewed(tree: Tree) -> OzoneView:
+    """Return a tree of CRC-32C; not with tombstones that were made when it was another."""
+    beyond = tree.deleted & (tree.block_checksums > np.uint64(CHECKSUM_MAX))
+    if not beyond.any():
+        return OzoneView(tree, tree.root)
+    return OzoneView(tree.select(tree.block_ids[~beyond]), None)
+
+
+def _folded(store: Folded, container_id: ContainerId, tree: Tree) -> Tree:
+    """Return the live blocks of a tree in CRC-32C."""
+    rows = [row for row in store.block_rows(container_id) if is_intact(*row)]
+    live = tree.select(tree.block_ids[~tree.deleted])
+    written = build_from_rows(rows, {}, algorithm=tree.algorithm)
+    if _is_same(live, written):
+        return build_from_rows(rows, {}, algorithm=Algorithm.CRC32C)
+    return _folded_around_damage(store, container_id, live, dict(rows))
+
+
+def _is_same(live: Tree, written: Tree) -> bool:
+    return live.root == written.root and not live.unhealthy_count
+
+
+def _folded_around_damage(
+    store: Folded, container_id: ContainerId, live: Tree, rows: Mapping[BlockId, bytes]
+) -> Tree:
+    """Fold what a scan found as written from the rows, and the rest from what the disk has."""
+    builder = TreeBuilder(Algorithm.CRC32C)
+    left_bytes = REREAD_BYTES_MAX
+    for block_id in map(BlockId, live.block_ids.tolist()):
+        if block_id not in rows:
+            continue
+        builder.add_block(block_id)
+        chunks = {chunk.offset: chunk for chunk in decode_block(block_id, rows[block_id]).chunks}
+        for leaf in live.leaves(block_id):
+            chunk = chunks.get(leaf.offset)
+            if chunk is None:
+                continue
+            if leaf.healthy and leaf.checksum == _leaf(live.algorithm, chunk):
+                builder.add_leaf(
+                    Leaf(chunk.offset, chunk.length_bytes, _leaf(Algorithm.CRC32C, chunk))
+                )
+                continue
+            left_bytes -= leaf.length_bytes
+            found = _reread(store, container_id, block_id, chunk, leaf)
+            if left_bytes >= 0 and found is not None:
+                builder.add_leaf(found)
+    return builder.build()
+
+
+def _leaf(algorithm: Algorithm, chunk: ChunkInfo) -> int:
+    return leaf_checksum(algorithm, chunk.offset, chunk.length_bytes, chunk.window_checksums)
+
+
+def _reread(
+    store: Folded, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo, leaf: Leaf
+) -> Leaf | None:
+    """Return the leaf of a damaged chunk as it is now; None if nothing of it can be read."""
+    try:
+        data = store.read(container_id, block_id, chunk.offset, leaf.length_bytes)
+    except SutureError:
+        return None
+    sums = window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data)
+    checksum = leaf_checksum(Algorithm.CRC32C, chunk.offset, len(data), sums)
+    return Leaf(chunk.offset, len(data), checksum, healthy=False)
+
+
+def encode_tree(container_id: ContainerId, view: OzoneView) -> bytes:
+    """Return the bytes of Ozone's tree file: every field is there, as Ozone writes it."""
+    tree = view.tree
+    info = CHECKSUM_INFO(container_id=container_id)
+    info.tree.SetInParent()
+    if view.root is not None:
+        info.tree.checksum = view.root
+    offsets, lengths = tree.chunk_offsets.tolist(), tree.chunk_lengths.tolist()
+    leaves, healthy = tree.chunk_checksums.tolist(), tree.chunk_healthy.tolist()
+    starts = tree.chunk_starts.tolist()
+    columns = (tree.block_ids.tolist(), tree.block_checksums.tolist(), tree.deleted.tolist())
+    for index, (block_id, checksum, is_deleted) in enumerate(zip(*columns, strict=True)):
+        block = info.tree.blocks.add(block_id=block_id, checksum=checksum, deleted=is_deleted)
+        for at in range(starts[index], starts[index + 1]):
+            block.chunks.add(
+                offset=offsets[at], length=lengths[at], checksum=leaves[at], matches=healthy[at]
+            )
+    data: bytes = info.SerializeToString()
+    return data
+
+
+def checked_size(what: str, data: bytes, bytes_max: int) -> bytes:
+    """Return `data` if it fits a message. Raise Refused."""
+    if len(data) > bytes_max:
+        raise Refused(
+            Code.INELIGIBLE, f"{what} has {len(data)} bytes, a message of Ozone has {bytes_max}"
+        )
+    return data

@@ -1,0 +1,160 @@
+"""The server for Ozone's peers as a part of an agent: where it listens, starts and stops."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from agent.config.options import load
+from agent.errors import Code, Refused
+from agent.host.host import Host
+from agent.host.who import Who
+from agent.rpc.calls.scm import ScmClient
+from agent.runtime.supervisor import Supervisor
+from ozone.composition import doors
+
+SEND = "/hadoop.hdds.datanode.XceiverClientProtocolService/send"
+NOWHERE = "127.0.0.1:1"  # nobody listens there
+WHO = Who("11111111-2222-3333-4444-555555555555", "CID-1", version="1", boot_id=1)
+ECHO = bytes.fromhex("08161801220178d201021003")  # 3 bytes, for container 1
+
+
+def configured(folder: Path, listen: str = "127.0.0.1:0", more: str = "") -> Path:
+    """Write the config of an agent that serves Ozone's peers."""
+    volume = folder / "volume"
+    volume.mkdir(parents=True, exist_ok=True)
+    config = folder / "agent.toml"
+    config.write_text(
+        f"""[node]
+listen = "127.0.0.1:0"
+scm = "{NOWHERE}"
+[observe]
+listen = "127.0.0.1:0"
+[storage]
+volumes = ["{volume}"]
+[ozone]
+listen = "{listen}"
+{more}
+"""
+    )
+    return config
+
+
+def built(folder: Path) -> Host:
+    """Return an agent that serves Ozone's peers, whose control plane is away."""
+    config = load(configured(folder))
+    return Host(config, WHO, [ScmClient(NOWHERE)], Supervisor(), doors=doors(config.ozone))
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    """Such an agent, started."""
+    made = built(tmp_path)
+    made.start()
+    yield made
+    made.stop()
+
+
+def asked(address: str, *requests: bytes) -> list[bytes]:
+    """Return the answers of a conversation."""
+    with grpc.insecure_channel(address) as channel:
+        send: Any = channel.stream_stream(SEND)
+        return list(send(iter(requests), timeout=20))
+
+
+def test_it_answers_while_the_agent_runs(host: Host) -> None:
+    """An echo of three bytes, as Ozone's clients send it, written down by hand."""
+    (address,) = host.door_addresses
+
+    (answer,) = asked(address, ECHO)
+
+    assert bytes.fromhex("08161801ba01050a03000000") == answer
+
+
+def test_it_ends_with_the_agent(tmp_path: Path) -> None:
+    """The port is free after a stop, before a start or behind one."""
+    assert [] == built(tmp_path).stop()
+    host = built(tmp_path)
+    host.start()
+    (address,) = host.door_addresses
+    assert asked(address, ECHO)
+
+    assert [] == host.stop()
+
+    with pytest.raises(grpc.RpcError) as caught:
+        asked(address, ECHO)
+    assert grpc.StatusCode.UNAVAILABLE is caught.value.code()
+    again = Host(
+        load(configured(tmp_path, address)),
+        WHO,
+        [ScmClient(NOWHERE)],
+        Supervisor(),
+        doors=doors(load(configured(tmp_path, address)).ozone),
+    )
+    assert [address] == again.door_addresses
+    assert [] == again.stop()
+
+
+def test_an_address_in_use_starts_nothing(tmp_path: Path, host: Host) -> None:
+    """The agent says which address it was, and lets go of its volumes."""
+    (address,) = host.door_addresses
+    config = load(configured(tmp_path / "second", address))
+
+    with pytest.raises(Refused) as caught:
+        Host(config, WHO, [ScmClient(NOWHERE)], Supervisor(), doors=doors(config.ozone))
+
+    assert Code.INVALID_CONFIG is caught.value.code
+    assert address in str(caught.value)
+    free = load(configured(tmp_path / "second"))
+    assert [] == Host(free, WHO, [ScmClient(NOWHERE)], Supervisor()).stop()
+
+
+@pytest.mark.parametrize(
+    ("listen", "more", "named"),
+    [
+        ("0.0.0.0:9862", "", "anybody on the network could read"),
+        (
+            "127.0.0.1:9862",
+            '[tls]\ncertificate = "/c.pem"\nkey = "/k.pem"\nca = "/a.pem"',
+            "this agent has certificates",
+        ),
+    ],
+)
+def test_where_plaintext_is_not_meant_the_config_is_refused(
+    tmp_path: Path, listen: str, more: str, named: str
+) -> None:
+    """Ozone's protocol is spoken without TLS and tokens, so an agent with certificates has none."""
+    with pytest.raises(Refused, match=named) as caught:
+        load(configured(tmp_path, listen, more))
+
+    assert "ozone.listen" in str(caught.value)
+
+
+def test_other_services_share_the_address(tmp_path: Path) -> None:
+    """A handler that is given to the door answers beside it."""
+    from agent.host.doors import Door, Inside
+    from ozone.serving.door import OzoneDoor
+
+    def doubled(requests: Iterator[bytes], _context: Any) -> bytes:
+        return b"".join(data * 2 for data in requests)
+
+    other = grpc.method_handlers_generic_handler(
+        "other.Service", {"Double": grpc.stream_unary_rpc_method_handler(doubled)}
+    )
+
+    def made(inside: Inside) -> Door:
+        return OzoneDoor(inside, "127.0.0.1:0", [other])
+
+    config = load(configured(tmp_path))
+    host = Host(config, WHO, [ScmClient(NOWHERE)], Supervisor(), doors=[made])
+    host.start()
+    (address,) = host.door_addresses
+    with grpc.insecure_channel(address) as channel:
+        double: Any = channel.stream_unary("/other.Service/Double")
+        answer = double(iter([b"a", b"b"]), timeout=20)
+
+    assert b"aabb" == answer
+    assert asked(address, ECHO)
+    assert [] == host.stop()
