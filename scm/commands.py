@@ -88,6 +88,8 @@ def backups(
     found = list_backups(directory)
     if as_json:
         emit([{"path": str(path), **_facts(one)} for path, one in found])
+    elif not found:
+        say(f"no backup is in {directory}")
     else:
         rows = [
             (path.name, "damaged", "", one)

@@ -114,7 +114,7 @@ def sources_of(paths: Sequence[Path], prefix: str) -> Iterable[Source]:
         elif path.exists():
             raise Refused(Code.INELIGIBLE, f"neither a file nor a directory: {path}")
         else:
-            raise Refused(Code.KEY_NOT_FOUND, f"no such file or directory: {path}")
+            raise Refused(Code.MALFORMED_REQUEST, f"no such file or directory here: {path}")
 
 
 def files_below(directory: Path) -> Iterator[Path]:
@@ -227,6 +227,10 @@ def ls(
     """List keys with their size and the blocks that hold them."""
     with connect(scm) as client:
         keys = list(all_keys(client.scm, prefix, frozenset(container or ())))
+        for container_id in () if keys else container or ():  # none there, or no such container?
+            client.scm.get_container_info(
+                scm_pb2.GetContainerInfoRequest(container_id=container_id)
+            )
     if as_json:
         emit([key_facts(key) for key in keys])
         return

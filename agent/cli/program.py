@@ -7,6 +7,7 @@ from inspect import Parameter
 from typing import Annotated, Final
 
 import typer
+from pydantic import ValidationError
 
 from agent.cli.quick import QUICK
 from agent.cli.terminal.connection import choose
@@ -139,8 +140,22 @@ def call(app: typer.Typer, arguments: Sequence[str]) -> int:
 def show_usage(error: typer.TyperException, *, as_json: bool) -> None:
     """Say what is wrong with the command line; no command at all is a question for help."""
     if type(error).__name__ == "NoArgsIsHelpError":  # typer does not export it
-        remark(error.format_message())
+        for line in error.format_message().split("\n"):
+            remark(line)
         return
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "suture"
+    if (given := not_understood(error)) and isinstance(error, typer.BadParameter):
+        error.message = given
     fail_usage(error.format_message(), f"see {command} --help", as_json=as_json)
+
+
+def not_understood(error: BaseException) -> str:
+    """Return what was given and why it does not do, where typer says it in its library's words;
+    "" where it says it in ours."""
+    if not isinstance(error.__cause__, ValidationError):
+        return ""
+    first = error.__cause__.errors()[0]
+    if first["type"] == "int_parsing":
+        return f"{first['input']!r} is no whole number"
+    return f"{first['input']!r}: {first['msg'][:1].lower()}{first['msg'][1:]}"

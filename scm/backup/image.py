@@ -42,17 +42,22 @@ class Image:
     counts: dict[str, int]  # rows by table
 
 
-def copy_state(source: Path, target: Path) -> None:
-    """Copy the state below `source`, at one instant and without holes, into the directory `target`.
-
-    Raises Refused if there is none, Unavailable if it cannot be read or written.
-    """
+def check_state(source: Path) -> None:
+    """Raise Refused if there is no state below `source`."""
     if not (source / DATA).is_file():
         raise Refused(
             Code.INVALID_CONFIG,
             f"{source.parent} has no state of a control plane",
             hint="name the directory that suture-scm has as --data",
         )
+
+
+def copy_state(source: Path, target: Path) -> None:
+    """Copy the state below `source`, at one instant and without holes, into the directory `target`.
+
+    Raises Refused if there is none, Unavailable if it cannot be read or written.
+    """
+    check_state(source)
     try:
         with _opened(source, readonly=True, map_size=MAP_BYTES) as environment:
             environment.reader_check()  # of a copy that was killed: its pages were kept for it

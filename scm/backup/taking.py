@@ -17,7 +17,7 @@ from typing import Final
 
 from agent.errors import Code, Refused, SutureError, Unavailable
 from scm.backup import manifest as manifests
-from scm.backup.image import DATA, copy_state, look_through, sync_file
+from scm.backup.image import DATA, check_state, copy_state, look_through, sync_file
 from scm.backup.manifest import Manifest
 
 PREFIX: Final = "suture-scm-"
@@ -51,6 +51,7 @@ def take_backup(
     beyond the newest `keep_count`, 0: none, once the new one is whole. `looked_at` is told of rows
     that were read. Raises Refused or Unavailable; then there is no new backup, and all old ones.
     """
+    check_state(data / "state")
     to.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
     with _alone(to):
         _remove_unfinished(to)

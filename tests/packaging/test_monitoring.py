@@ -65,7 +65,7 @@ def test_every_alert_fires_and_keeps_silent() -> None:
         cwd=FOLDER,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
 
     assert 0 == checked.returncode, checked.stdout + checked.stderr
@@ -136,7 +136,7 @@ def test_prometheus_reads_every_expression(tmp_path: Path) -> None:
         ["promtool", "check", "rules", file],  # noqa: S607 - Debian's
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
 
     assert 0 == checked.returncode, checked.stdout + checked.stderr

@@ -11,15 +11,16 @@ from agent.cli.inspect.history import moment, order_words
 from agent.cli.inspect.scm import state_name
 from agent.cli.terminal.ask import Answered, NodeOption, ask_each, nodes_of
 from agent.cli.terminal.connection import connect
+from agent.cli.terminal.durations import duration
 from agent.cli.terminal.output import ID_MAX, Exit, checksum, counted, emit, grid, say, short, show
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.config.quantity import parse_duration_s, spoken_duration
-from agent.errors import Code, Refused, SutureError
+from agent.config.quantity import spoken_duration
+from agent.errors import Refused, SutureError
 from agent.rpc.calls.channel import is_unknown
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 
-SINCE_DEFAULT: Final = "12h"
+SINCE_S_DEFAULT: Final = 12 * 3600.0
 SHOWN_COUNT: Final = 200
 OUTCOMES_LOOKED_AT: Final = 10_000  # as many as the control plane keeps
 COLUMNS: Final = ("when (UTC)", "datanode", "container#", "state", "findings#", "what")
@@ -52,18 +53,10 @@ class Line:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def since_of(text: str, now_ms: int) -> int:
-    """Return the moment that is so long ago. Raises Refused(MALFORMED_REQUEST)."""
-    try:
-        return max(0, now_ms - int(parse_duration_s(text) * 1000))
-    except ValueError as error:
-        raise Refused(Code.MALFORMED_REQUEST, f"--since {text}: {error}") from error
-
-
 def log(
-    since: Annotated[
-        str, typer.Option(metavar="TIME", help="How far back: 12h, 1d12h, 90min.")
-    ] = SINCE_DEFAULT,
+    since_s: Annotated[
+        float, duration("--since", text="How far back: 12h, 1d12h, 90min.", shown="12h")
+    ] = SINCE_S_DEFAULT,
     container_id: Annotated[
         int, typer.Option("--container", metavar="ID", help="Only this one.", min=0, max=ID_MAX)
     ] = 0,
@@ -78,7 +71,7 @@ def log(
 
     Each datanode keeps the last 64 changes of a replica. 2: a datanode could not be asked.
     """
-    since_ms = since_of(since, int(time.time() * 1000))
+    since_ms = max(0, int((time.time() - since_s) * 1000))
     with connect(scm) as client:
         nodes = nodes_of(client, datanode)
         answers = ask_each(client, nodes, lambda peer: asked_of(peer, since_ms))
@@ -101,7 +94,7 @@ def log(
         say(f"{counted(len(lines) - count, 'older line')} left out; --count shows more")
     if lines:
         show(grid("", COLUMNS, [line.row() for line in lines[-count:]]))
-    ago = spoken_duration(parse_duration_s(since))
+    ago = spoken_duration(since_s)
     say(f"{counted(len(lines), 'change')} on {counted(len(answers), 'datanode')} in the last {ago}")
     for text in missing:
         say(text)

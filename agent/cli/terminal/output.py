@@ -219,8 +219,9 @@ def counted(count: int, noun: str) -> str:
 
 
 def short(datanode_id: str) -> str:
-    """Return enough of a datanode's id to tell it from others; commands take it as a prefix."""
-    return datanode_id[:ID_SHOWN]
+    """Return enough of a datanode's id to tell it from others; commands take it as a prefix. An
+    address, where a datanode was asked by that, stays whole."""
+    return datanode_id if ":" in datanode_id else datanode_id[:ID_SHOWN]
 
 
 def checksum(value: int | None) -> str:

@@ -99,6 +99,8 @@ def one_volume(nodes: Sequence[scm_pb2.NodeInfo], given: str) -> tuple[scm_pb2.N
     if len(found) == 1 and given:
         return found[0]
     what = f"{len(found)} volumes are" if found else "no volume is"
+    if given and any(given in {node.address, node.datanode_id} for node in nodes):
+        what = "a datanode, and no volume, is"
     raise Refused(
         Code.WRONG_DATANODE,
         f"{what} named {given!r}",
@@ -138,4 +140,6 @@ def _not_one(found: Sequence[scm_pb2.NodeInfo], given: str) -> str:
         return f"{len(found)} datanodes have an id that begins with {given}"
     if ":" in given:
         return f"the SCM knows no datanode at {given}"
+    if "." in given:
+        return f"{given!r} has no port, and is the beginning of no datanode's id"
     return f"no datanode has an id that begins with {given!r}"

@@ -64,9 +64,12 @@ def open_channel(address: str, security: Security = LOOPBACK_ONLY) -> grpc.Chann
 def check_address(address: str) -> None:
     """Refuse an address without a port, which gRPC would take for port 443, or without a host."""
     host, _, port = address.rpartition(":")
-    if port.isdecimal() and int(port) <= PORT_MAX and host and not host.endswith(":"):
+    is_port = port.isdecimal() and int(port) <= PORT_MAX
+    if is_port and host and not host.endswith(":") and "/" not in host:
         return
     what = "has no port" if ":" not in address else "is no address"
+    if "//" in address:
+        what = "is the address of a page"
     raise Refused(
         Code.INVALID_CONFIG,
         f"{address!r} {what}",

@@ -24,6 +24,10 @@ from agent.runtime.wrapped import Wrapped
 DOMAIN: Final = "suture"
 SERVICE_PREFIX: Final = "/suture.v1."
 HINT_KEY: Final = "hint"
+PAGE_HINT: Final = (
+    "something else answers there: pages for browsers have ports of their own, 9861 and 9862 "
+    "usually; or it speaks TLS and was called without"
+)
 
 # A status travels in HTTP/2 trailers, which peers cap at 8 KiB: the sum must stay below.
 # The message goes twice (percent-encoded, and inside the base64 of the details).
@@ -170,7 +174,8 @@ def _foreign(code: grpc.StatusCode, details: str, party: str) -> SutureError:
     prefix = f"{party} is " if party and code is grpc.StatusCode.UNAVAILABLE else ""
     message = f"{prefix}{code.name.lower()}: {_cut(details, MESSAGE_BYTES_MAX)}"
     if code in _RETRY_GRPC_CODES:
-        return Unavailable(Code.UNAVAILABLE, message)
+        hint = PAGE_HINT if "HTTP/2" in details else ""
+        return Unavailable(Code.UNAVAILABLE, message, hint=hint)
     if code is grpc.StatusCode.UNIMPLEMENTED and party:
         return Refused(
             Code.MALFORMED_REQUEST,

@@ -14,6 +14,7 @@ from agent.cli.main import run
 from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
 from agent.rpc.calls.peer import Peer
+from agent.runtime.web import WebListener
 from merkle.replica import ContainerId
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
@@ -271,3 +272,40 @@ def node_ids(what: str, answer: Any) -> list[str]:
             return [r["datanode"]["datanode_id"] for c in answer for r in c["replicas"]]
         case _:
             return [row["datanode_id"] for row in answer]
+
+
+def test_what_is_not_there_is_named_as_it_is(
+    cluster: Cluster, suture: CommandLine, damaged: int, tmp_path: Path
+) -> None:
+    """
+    A file of this machine, a container, a datanode without a port, a datanode where a volume is
+    wanted; and an address that was dialled is shown whole.
+    """
+    address = cluster.nodes[1].address
+    absent = tmp_path / "absent"
+
+    def message(*words: str) -> str:
+        return str(suture.json(*words, code=1)["error"]["message"])
+
+    assert f"no such file or directory here: {absent}" == message("put", str(absent))
+    assert "no container 77777" in message("ls", "--container", "77777")
+    assert [] != suture.json("ls", "--container", str(damaged))
+    assert "'127.0.0.1' has no port" in message("status", "--datanode", "127.0.0.1")
+    assert "a datanode, and no volume" in message("volume", "retire", address)
+    assert f" {address} " in suture("scrub", "status", "--datanode", address)
+
+
+def test_a_page_that_is_called_is_told_from_a_server_that_is_down(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """
+    Whoever names the port of the page is told so.
+    """
+    page = WebListener("127.0.0.1:0", {})
+    page.start()
+    try:
+        assert Exit.UNAVAILABLE == run(["scm", "nodes", "--scm", page.address])
+    finally:
+        page.stop()
+
+    assert "pages for browsers have ports of their own" in capsys.readouterr().err

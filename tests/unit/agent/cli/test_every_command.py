@@ -109,6 +109,42 @@ def test_times_are_as_people_write_them(text: str, expected: float) -> None:
     assert expected == seconds(text)
 
 
+@pytest.mark.parametrize("words", [words for words in ALL if words not in LEAVES])
+def test_a_group_without_a_command_shows_its_help(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    In lines, as its --help does, and as a wrong command line.
+    """
+    assert Exit.OK == run([*words, "--help"])
+    helped = capsys.readouterr().out
+
+    assert Exit.USAGE == run(words)
+
+    said = capsys.readouterr()
+    assert "" == said.out
+    assert helped.split() == said.err.split()
+    assert helped.count("\n") <= said.err.count("\n") + 1
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["explain", "abc"], "'abc' is no whole number"),
+        (["log", "--count", "0"], "'0': input should be greater than or equal to 1"),
+        (["log", "--since", "yesterday"], "'yesterday' is no time; write it like 7d"),
+    ],
+)
+def test_what_is_not_understood_is_named(
+    words: list[str], what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    With what was written, and in words of ours.
+    """
+    assert Exit.USAGE == run(words)
+    assert what in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["soon", "-1", "7x", "", "1h1d"])
 def test_what_is_no_time_is_refused_by_name(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     """
@@ -127,6 +163,8 @@ def test_what_is_no_time_is_refused_by_name(text: str, capsys: pytest.CaptureFix
         ("127.0.0.1:http", "is no address"),
         ("127.0.0.1:99999", "is no address"),
         ("::1", "is no address"),
+        ("http://127.0.0.1:9862", "is the address of a page"),
+        ("https://scm.example.org:9862/", "is the address of a page"),
     ],
 )
 def test_an_address_without_a_port_is_named(

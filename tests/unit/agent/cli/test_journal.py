@@ -1,11 +1,8 @@
 """suture log: what datanodes and orders tell, in one line of time."""
 
-import pytest
-
-from agent.cli.inspect.journal import changes_told, not_told, orders_told, since_of
+from agent.cli.inspect.journal import changes_told, not_told, orders_told
 from agent.cli.inspect.verified import verified_text
 from agent.cli.terminal.ask import Answered
-from agent.errors import Refused
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 
 NOW_MS = 1_800_000_000_000
@@ -25,21 +22,6 @@ def changes(
         )
         answer.changes.add(container_id=7, entry=entry)
     return Answered("dn-1", answer)
-
-
-@pytest.mark.parametrize(
-    ("text", "ago_s"), [("12h", 43_200), ("1d12h", 129_600), ("90s", 90), ("2min", 120)]
-)
-def test_a_time_is_written_as_people_write_it(text: str, ago_s: int) -> None:
-    """The same way as in every option."""
-    assert NOW_MS - ago_s * 1000 == since_of(text, NOW_MS)
-
-
-@pytest.mark.parametrize("text", ["", "12", "h", "-1h", "yesterday", "1h1d"])
-def test_what_is_no_time_is_refused_by_name(text: str) -> None:
-    """The message shows what was written, and how it is written."""
-    with pytest.raises(Refused, match=f"--since {text}: .* write it like 7d"):
-        since_of(text, NOW_MS)
 
 
 def test_a_change_says_when_where_and_what() -> None:
