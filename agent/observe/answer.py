@@ -17,6 +17,7 @@ from agent.rpc.v1 import scm_pb2
 
 NAMES_SHOWN_MAX: Final = 3
 NAME_CHARACTERS: Final = 8  # of a datanode's id: enough to tell it from others
+IN_SERVICE: Final = "IN_SERVICE"  # of a volume that takes new replicas
 GONE: Final = "DECOMMISSIONED"  # no replica is expected of such a node, and it may be switched off
 
 Told = tuple[pb.StatusResponse, pb.ScrubStatusResponse]
@@ -112,6 +113,14 @@ def silent_of(nodes: Sequence[scm_pb2.NodeInfo], heard: Sequence[bool]) -> list[
         for node, was_heard in zip(nodes, heard, strict=True)
         if not was_heard and node.op_state != GONE
     ]
+
+
+def volume_word(service: str, *, failed: bool, in_doubt: bool = False) -> str:
+    """Return the word for a volume: that it fails comes first. `service` is what it is used for, as
+    its datanode says, "" of an agent that does not."""
+    if failed or in_doubt:
+        return "failed" if failed else "in doubt"
+    return "good" if service in {"", IN_SERVICE} else service.lower().replace("_", "-")
 
 
 def headline(answer: Answer, now_ms: int) -> Headline:

@@ -11,7 +11,7 @@ from typing import Final
 
 from agent.config.quantity import spoken_duration
 from agent.errors import size_text
-from agent.observe.answer import answer_of, headline, percent
+from agent.observe.answer import answer_of, headline, percent, volume_word
 from agent.observe.census import AGE_BOUNDS_S, DAY_S, Summary
 from agent.observe.markup import (
     Markup,
@@ -236,7 +236,11 @@ def _volume_row(volume: pb.VolumeStatus) -> tuple[object, ...]:
     used_bytes = max(0, volume.capacity_bytes - volume.available_bytes)
     return (
         volume.path,
-        element("span", "failed", kind="wrong") if volume.failed else "good",
+        element(
+            "span",
+            volume_word(volume.service, failed=volume.failed),
+            kind="wrong" if volume.failed else "",
+        ),
         "-" if volume.failed else bar(used_bytes, volume.capacity_bytes),
         size_text(volume.used_bytes),
         size_text(volume.available_bytes),

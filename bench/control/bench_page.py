@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
+from time import thread_time
 from typing import Final
 
 import numpy as np
@@ -75,7 +76,9 @@ def measures() -> list[Measure]:
             own, _ = since(before, cluster.longer())
             before = cluster.longer()
             with cluster.calling():
+                began_s = thread_time()
                 taken = [duration_s(lambda: http.page({})) for _ in range(ROUNDS)]
+                spent_s = (thread_time() - began_s) / ROUNDS
                 scraped = [duration_s(http.metrics) for _ in range(ROUNDS)]
             longer, dearer = since(before, cluster.longer())
             body = http.page({}).body
@@ -85,6 +88,7 @@ def measures() -> list[Measure]:
     name = f"{NODE_COUNT:,} datanodes, {CONTAINER_COUNT:,} containers, "
     return [
         at_most(name + "page", max(taken), "s", PAGE_S_MAX, compared_with="the longest of 7"),
+        Measure(name + "its processor time", spent_s, "s", compared_with="the mean of 7"),
         at_most(name + "its size", len(body), "bytes", PAGE_BYTES_MAX),
         at_most(name + "the page of a rack", len(rack), "bytes", PAGE_BYTES_MAX),
         at_most(name + f"own holds of the lock, longer than {LOCK_S_MAX:g} s", own, "holds", 0),

@@ -429,6 +429,7 @@ def _volume(volume: Volume) -> datanode_pb2.VolumeStatus:
         scanned_bytes=volume.scanned_bytes,
         oldest_scan_at_ms=volume.oldest_scan_at_ms,
         error=volume.error,
+        service=volume.service,
     )
 
 

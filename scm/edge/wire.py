@@ -318,6 +318,7 @@ def _volumes(messages: Sequence[datanode_pb2.VolumeStatus]) -> tuple[Volume, ...
             error=cut(message.error),
             data_bytes=message.data_bytes,
             in_time_bytes=message.in_time_bytes,
+            service=cut(message.service),
         )
         for i, message in enumerate(messages)
     )

@@ -85,6 +85,12 @@ class Volume:
     error: str
     data_bytes: int = 0  # of closed replicas
     in_time_bytes: int = 0  # of these, verified within the datanode's interval
+    service: str = ""  # what it is used for; "": in service, or of an agent that does not say
+
+    @property
+    def takes_replicas(self) -> bool:
+        """Whether new replicas find a place there; where not, nothing is told to be free."""
+        return not self.failed and self.service in {"", "IN_SERVICE"}
 
 
 @dataclass(frozen=True, slots=True)

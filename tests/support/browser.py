@@ -43,7 +43,9 @@ def _run(
 ) -> "subprocess.CompletedProcess[str]":
     assert CHROMIUM is not None
     return subprocess.run(
-        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900",
+        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
+         "--disable-background-networking", "--disable-component-update", "--disable-sync",
+         f"--window-size={width},900",
          "--enable-logging=stderr", f"--user-data-dir={profile}", *options, address],
         capture_output=True,
         text=True,

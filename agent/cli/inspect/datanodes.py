@@ -14,7 +14,7 @@ from agent.cli.terminal.output import Exit, counted, emit, grid, people, say, sh
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.config.quantity import spoken_duration
 from agent.errors import size_text
-from agent.observe.answer import Told, percent
+from agent.observe.answer import Told, percent, volume_word
 from agent.rpc.v1 import datanode_pb2 as pb
 from merkle.replica import ContainerId
 
@@ -148,11 +148,7 @@ def service_remark(volume: pb.VolumeStatus) -> str:
 
 def volume_state(volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> str:
     """Return the word for a volume: that it fails comes first."""
-    if volume.failed or scan.check:
-        return "failed" if volume.failed else "in doubt"
-    if volume.service in {"", "IN_SERVICE"}:
-        return "good"
-    return volume.service.lower().replace("_", "-")
+    return volume_word(volume.service, failed=volume.failed, in_doubt=bool(scan.check))
 
 
 def volume_row(datanode: str, volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> tuple[object, ...]:

@@ -5,6 +5,7 @@ from typing import Final
 from urllib.parse import quote
 
 from agent.errors import size_text
+from agent.observe.answer import volume_word
 from agent.observe.markup import Markup, age, bar, document, element, joined, link, section, table
 from scm.edge.overview.fleet import Sums, summed, verified_at_ms, volumes_of
 from scm.edge.pages.ranking import FULL_PERCENT, Place, remarks, used_percent
@@ -139,14 +140,14 @@ def _node_row(view: NodeView, now_ms: int) -> tuple[object, ...]:
 
 def _volume_row(place: Place, now_ms: int) -> tuple[object, ...]:
     volume = place.volume
-    state = element("span", "failed", kind="wrong") if volume.failed else "works"
+    word = volume_word(volume.service, failed=volume.failed)
     return (
         volume.path,
         node_link(place.datanode_id),
-        state,
+        element("span", word, kind="wrong" if volume.failed else ""),
         f"{volume.container_count:,}",
         _volume_fill(volume),
-        "-" if volume.failed else size_text(volume.available_bytes),
+        size_text(volume.available_bytes) if volume.takes_replicas else "-",
         bar(min(volume.in_time_bytes, volume.data_bytes), volume.data_bytes),
         oldest(verified_at_ms(volume), now_ms),
         volume.error,
@@ -154,7 +155,7 @@ def _volume_row(place: Place, now_ms: int) -> tuple[object, ...]:
 
 
 def _volume_fill(volume: Volume) -> Markup:
-    if volume.failed:
+    if not volume.takes_replicas:
         return Markup("-")
     percent = used_percent(volume.capacity_bytes, volume.available_bytes)
     used = max(0, volume.capacity_bytes - volume.available_bytes)

@@ -36,6 +36,11 @@ def used_percent(capacity_bytes: int, available_bytes: int) -> int:
     return max(0, capacity_bytes - available_bytes) * 100 // capacity_bytes
 
 
+def fill_percent(volume: Volume) -> int:
+    """Return how full a volume is; 0 for one that takes nothing new, whatever is on it."""
+    return used_percent(volume.capacity_bytes, volume.available_bytes) * volume.takes_replicas
+
+
 def worst_nodes(views: Sequence[NodeView], count: int) -> list[NodeView]:
     """Return the nodes that most need a look, the worst first."""
     return nlargest(count, views, key=_node_weight)
@@ -80,7 +85,7 @@ def remarks(view: NodeView, now_ms: int) -> Iterator[str]:
         yield f"read-only: layout {view.node.layout_version}"
     if not view.is_managed:
         yield "its rack is not managed"
-    fullest = max((used_percent(v.capacity_bytes, v.available_bytes) for v in volumes), default=0)
+    fullest = max((fill_percent(volume) for volume in volumes), default=0)
     if fullest >= FULL_PERCENT:
         yield f"a volume is {fullest} % full"
 
@@ -99,7 +104,7 @@ def _node_weight(view: NodeView) -> tuple[int, ...]:
 
 def _volume_weight(place: Place) -> tuple[int, ...]:
     volume = place.volume
-    percent = used_percent(volume.capacity_bytes, volume.available_bytes)
+    percent = fill_percent(volume)
     return (
         volume.failed,
         percent >= FULL_PERCENT,

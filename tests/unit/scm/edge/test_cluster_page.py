@@ -159,6 +159,22 @@ def test_hostile_names_are_shown_and_do_nothing(world: ScmWorld) -> None:
     assert all(name in shown for name in HOSTILE if name.isprintable())
 
 
+@pytest.mark.parametrize(
+    ("service", "word"),
+    [("", "good"), ("IN_SERVICE", "good"), ("READ_ONLY", "read-only"), ("RETIRING", "retiring")],
+)
+def test_a_volume_has_the_word_that_it_has_everywhere(
+    world: ScmWorld, service: str, word: str
+) -> None:
+    """One that takes nothing new is not full: how much is free on it nobody said."""
+    join(world, "dn-1", replace(volume(), service=service, available_bytes=0))
+
+    volumes = page(world).partition("<h2>Volumes</h2>")[2].partition("<h2>")[0]
+
+    assert f">{word}<" in volumes
+    assert ("100 %" in volumes) == (word == "good")
+
+
 def test_links_lead_to_what_they_name(world: ScmWorld) -> None:
     """Whatever a rack or datanode is called."""
     for i, name in enumerate(HOSTILE):
