@@ -87,20 +87,24 @@ def _fill(message: Any, chunk: ChunkInfo) -> None:
     sums.checksums.extend(data[at : at + width] for at in range(0, len(data), width))
 
 
-def encode_tree_file(container_id: ContainerId, tree: Tree) -> bytes:
-    """Return Ozone's tree file of a tree that folds by CRC32C."""
+def encode_tree_file(container_id: ContainerId, tree: Tree, root: int | None) -> bytes:
+    """Return Ozone's tree file of a tree of CRC-32C: every field is there, as Ozone writes it.
+
+    Without a root Ozone takes it for none yet.
+    """
     info = CHECKSUM_INFO(container_id=container_id)
-    info.tree.checksum = tree.root
-    ids, checksums = tree.block_ids.tolist(), tree.block_checksums.tolist()
-    for index, (block_id, checksum) in enumerate(zip(ids, checksums, strict=True)):
-        is_deleted = bool(tree.deleted[index])
+    info.tree.SetInParent()
+    if root is not None:
+        info.tree.checksum = root
+    offsets, lengths = tree.chunk_offsets.tolist(), tree.chunk_lengths.tolist()
+    leaves, healthy = tree.chunk_checksums.tolist(), tree.chunk_healthy.tolist()
+    starts = tree.chunk_starts.tolist()
+    columns = (tree.block_ids.tolist(), tree.block_checksums.tolist(), tree.deleted.tolist())
+    for index, (block_id, checksum, is_deleted) in enumerate(zip(*columns, strict=True)):
         block = info.tree.blocks.add(block_id=block_id, checksum=checksum, deleted=is_deleted)
-        for leaf in tree.leaves_at(index):
+        for at in range(starts[index], starts[index + 1]):
             block.chunks.add(
-                offset=leaf.offset,
-                length=leaf.length_bytes,
-                checksum=leaf.checksum,
-                matches=leaf.healthy,
+                offset=offsets[at], length=lengths[at], checksum=leaves[at], matches=healthy[at]
             )
     data: bytes = info.SerializeToString(deterministic=True)
     return data

@@ -5,9 +5,10 @@ from typing import Final, Protocol
 
 from agent.errors import Code, Refused
 from agent.store.ports import ReadableReplicas
+from ozone.disk.encoding import encode_tree_file
 from ozone.serving.conversation import Answering, Asked, Body
 from ozone.serving.messages import MESSAGE_BYTES_MAX, Command
-from ozone.serving.trees import Folded, checked_size, encode_tree, ozone_view
+from ozone.serving.trees import Folded, checked_size, ozone_view
 
 ECHO_BYTES_MAX: Final = 4 * 1024**2
 FRAME_BYTES_MAX: Final = 4 * 1024  # of an answer, around what it carries
@@ -41,7 +42,8 @@ class Telling:
 
     def _checksum_info(self, asked: Asked) -> Body:
         container_id = asked.container_id
-        data = encode_tree(container_id, ozone_view(self._store, container_id))
+        view = ozone_view(self._store, container_id)
+        data = encode_tree_file(container_id, view.tree, view.root)
         what = f"the tree of container {container_id}"
         info = checked_size(what, data, MESSAGE_BYTES_MAX - FRAME_BYTES_MAX)
         return {"get_container_checksum_info": {"container_id": container_id, "info": info}}

@@ -18,7 +18,6 @@ from merkle.blockrow import decode_block, is_intact
 from merkle.checksum import Algorithm, leaf_checksum, window_checksums
 from merkle.replica import BlockId, ChunkInfo, ContainerId
 from merkle.tree import Leaf, Tree, TreeBuilder, build_from_rows
-from ozone.disk.messages import CHECKSUM_INFO
 from ozone.disk.treefile import CHECKSUM_MAX
 
 ATTEMPTS_MAX: Final = 4  # a scan may commit between our reads; not four times in a row
@@ -135,27 +134,6 @@ def _reread(
     sums = window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data)
     checksum = leaf_checksum(Algorithm.CRC32C, chunk.offset, len(data), sums)
     return Leaf(chunk.offset, len(data), checksum, healthy=False)
-
-
-def encode_tree(container_id: ContainerId, view: OzoneView) -> bytes:
-    """Return the bytes of Ozone's tree file: every field is there, as Ozone writes it."""
-    tree = view.tree
-    info = CHECKSUM_INFO(container_id=container_id)
-    info.tree.SetInParent()
-    if view.root is not None:
-        info.tree.checksum = view.root
-    offsets, lengths = tree.chunk_offsets.tolist(), tree.chunk_lengths.tolist()
-    leaves, healthy = tree.chunk_checksums.tolist(), tree.chunk_healthy.tolist()
-    starts = tree.chunk_starts.tolist()
-    columns = (tree.block_ids.tolist(), tree.block_checksums.tolist(), tree.deleted.tolist())
-    for index, (block_id, checksum, is_deleted) in enumerate(zip(*columns, strict=True)):
-        block = info.tree.blocks.add(block_id=block_id, checksum=checksum, deleted=is_deleted)
-        for at in range(starts[index], starts[index + 1]):
-            block.chunks.add(
-                offset=offsets[at], length=lengths[at], checksum=leaves[at], matches=healthy[at]
-            )
-    data: bytes = info.SerializeToString()
-    return data
 
 
 def checked_size(what: str, data: bytes, bytes_max: int) -> bytes:

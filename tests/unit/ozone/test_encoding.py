@@ -66,7 +66,7 @@ def test_trees_are_those_of_ozone(replicas: list[dict[str, Any]]) -> None:
         tombstones = decode_tree(theirs, container_id).tombstones
         tree = build_from_rows(rows, tombstones, algorithm=Algorithm.CRC32C)
 
-        ours = encode_tree_file(container_id, tree)
+        ours = encode_tree_file(container_id, tree, tree.root)
 
         assert CHECKSUM_INFO.FromString(theirs) == CHECKSUM_INFO.FromString(ours)
 
