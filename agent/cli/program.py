@@ -39,6 +39,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "volumes": ("agent.cli.inspect.datanodes", "volumes"),
     "top": ("agent.cli.inspect.datanodes", "top"),
     "diagnose": ("agent.cli.inspect.diagnose", "diagnose"),
+    "replay": ("agent.cli.evidence.replay", "replay"),
     "may-stop": ("agent.cli.inspect.foresight", "may_stop"),
     "what-if": ("agent.cli.inspect.foresight", "what_if"),
     "reconcile": ("agent.cli.change.container_commands", "reconcile"),

@@ -4,20 +4,20 @@ import io
 import json
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from agent.cli.inspect.judged import JudgedReplica, Question
 from agent.cli.terminal.connection import connect
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.output import ID_MAX, Exit, emit, say
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.errors import Code, Refused, SutureError
-from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import scm_pb2
 from merkle.replica import BlockId, ContainerId
 from merkle.tree import Tree
@@ -36,7 +36,10 @@ def diagnose(
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
-    """Write the evidence about a container to one .tar.gz: no data, no keys, no names of files."""
+    """Write the evidence about a container to one .tar.gz: no data, no keys, no names of files.
+
+    `suture replay` judges anew from it, wherever it was sent.
+    """
     path = output or Path(f"container-{container_id}.tar.gz")
     if path.exists():
         raise Refused(Code.KEY_EXISTS, f"{path} exists", hint="--output names another file")
@@ -81,52 +84,52 @@ def evidence(client: Client, container_id: ContainerId) -> Iterator[tuple[str, d
     yield "outcomes", {"newest_first": about}
     for replica in info.replicas:
         node, peer = replica.datanode.datanode_id, client.peer(replica.datanode.address)
+        judged = JudgedReplica(peer, container_id)
         for name, ask in QUESTIONS.items():
             try:
-                yield f"{node}/{name}", ask(peer, container_id)
+                yield f"{node}/{name}", ask(judged)
             except SutureError as error:
                 yield f"{node}/{name}", {"error": str(error), "code": error.code.value}
 
 
-def _replica(peer: Peer, container_id: ContainerId) -> dict[str, object]:
-    return facts(peer.replica(container_id))
+def _replica(judged: JudgedReplica) -> dict[str, object]:
+    return facts(judged.peer.replica(judged.container_id))
 
 
-def _findings(peer: Peer, container_id: ContainerId) -> dict[str, object]:
-    return {"findings": [facts(found) for found in peer.findings(container_id)]}
+def _history(judged: JudgedReplica) -> dict[str, object]:
+    entries = judged.peer.history(judged.container_id)
+    return {"oldest_first": [facts(entry) for entry in entries]}
 
 
-def _history(peer: Peer, container_id: ContainerId) -> dict[str, object]:
-    return {"oldest_first": [facts(entry) for entry in peer.history(container_id)]}
+def _tree(judged: JudgedReplica) -> dict[str, object]:
+    return tree_document(judged.tree)
 
 
-def _tree(peer: Peer, container_id: ContainerId) -> dict[str, object]:
-    return tree_document(peer.tree(container_id))
+def _status(judged: JudgedReplica) -> dict[str, object]:
+    return facts(judged.peer.status())
 
 
-def _status(peer: Peer, _container_id: ContainerId) -> dict[str, object]:
-    return facts(peer.status())
+def _scrub(judged: JudgedReplica) -> dict[str, object]:
+    return facts(judged.peer.scrub_status())
 
 
-def _scrub(peer: Peer, _container_id: ContainerId) -> dict[str, object]:
-    return facts(peer.scrub_status())
-
-
-def _disks(peer: Peer, _container_id: ContainerId) -> dict[str, object]:
+def _disks(judged: JudgedReplica) -> dict[str, object]:
     """Return what smartctl and the kernel's log say; each says why where it says nothing."""
     disks = []
-    for disk in peer.list_disks().disks:
+    for disk in judged.peer.list_disks().disks:
         document = facts(disk)
         document["smart"] = json.loads(disk.smart) if disk.smart else None
         disks.append(document)
     return {"disks": disks}
 
 
-QUESTIONS: Final = {
+QUESTIONS: Final[Mapping[str, Question]] = {
     "replica": _replica,
-    "findings": _findings,
-    "history": _history,
+    "findings": JudgedReplica.findings_document,
     "tree": _tree,
+    "rows": JudgedReplica.rows_document,
+    "medium": JudgedReplica.medium_document,
+    "history": _history,
     "status": _status,
     "scrub": _scrub,
     "disks": _disks,

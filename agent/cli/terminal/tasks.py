@@ -13,7 +13,7 @@ TASKS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "suture": {
         "Store and fetch": ("put", "get", "ls", "rm"),
         "See how it is": ("status", "volumes", "findings", "top", "log"),
-        "Look into a container": ("explain", "history", "tree", "diff", "diagnose"),
+        "Look into a container": ("explain", "history", "tree", "diff", "diagnose", "replay"),
         "Read and mend": ("scan", "scrub", "reconcile", "verify-parity", "verify-log"),
         "Before something is switched off": ("may-stop", "what-if"),
         "Disks": ("volume", "new-volume", "fsck", "salvage"),

@@ -1,0 +1,226 @@
+"""A bundle of `suture diagnose`, read where it was sent: bounded, and believed in nothing.
+
+container-5/container.json            what the control plane knew
+container-5/<datanode>/tree.json      and of each replica: tree, rows, medium, findings, replica
+"""
+
+import json
+import tarfile
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, TypeVar
+
+from agent.errors import Code, Refused
+from merkle.checksum import Algorithm
+from merkle.replica import BlockId, ChecksumType, ChunkInfo
+from merkle.tree import Leaf
+
+DOCUMENT_BYTES_MAX: Final = 256 * 1024**2
+DOCUMENTS_MAX: Final = 10_000
+Document = Mapping[str, Any]
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, slots=True)
+class Medium:
+    """What the disk held of a chunk when the bundle was made: its length and both libraries' sums.
+    `error` where it could not be read."""
+
+    length_bytes: int = 0
+    primary: bytes = b""
+    second: bytes = b""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A finding as it was reported."""
+
+    verdict: str
+    fault: str
+    block_id: int
+    offset: int
+    length_bytes: int
+    evidence: str
+    forensic: str
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTree:
+    """A tree, not folded yet: `blocks` are the live ones, by id. `is_whole` False: cut by size."""
+
+    algorithm: Algorithm
+    root: int
+    generation: int
+    block_checksums: Mapping[int, int]
+    blocks: Mapping[int, tuple[Leaf, ...]]
+    tombstones: Mapping[int, int]
+    is_whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of a replica; where there are more than fit, not all."""
+
+    blocks: Mapping[BlockId, tuple[ChunkInfo, ...]]
+    is_whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BundledReplica:
+    """All that a bundle has of one replica. What could not be had is None, and `missing` says why,
+    by document."""
+
+    datanode_id: str
+    report: Document | None
+    tree: KnownTree | None
+    rows: Rows | None
+    findings: tuple[Found, ...] | None
+    medium: Mapping[tuple[int, int], Medium]
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A whole bundle."""
+
+    about: Document
+    container: Document
+    replicas: tuple[BundledReplica, ...]
+
+
+def read_bundle(path: Path) -> Bundle:
+    """Return what is in a bundle. Raise Refused: it is none, or says what no bundle says."""
+    documents = _documents(path)
+    for name in ("about", "container"):
+        if name not in documents:
+            raise no_bundle(path, f"it has no {name}.json")
+    nodes = sorted({name.partition("/")[0] for name in documents if "/" in name})
+    return Bundle(
+        documents["about"],
+        documents["container"],
+        tuple(_replica(path, node, documents) for node in nodes),
+    )
+
+
+def _documents(path: Path) -> dict[str, Document]:
+    """Return each document by its name in the bundle, without the folder that all are in."""
+    found: dict[str, Document] = {}
+    try:
+        with tarfile.open(path, "r:gz") as bundle:
+            for member in bundle:
+                name = "/".join(PurePosixPath(member.name).parts[1:]).removesuffix(".json")
+                if len(found) >= DOCUMENTS_MAX or member.size > DOCUMENT_BYTES_MAX:
+                    raise no_bundle(path, f"{member.name} is more than any bundle has")
+                content = bundle.extractfile(member)
+                document = json.load(content) if content is not None else None
+                if not isinstance(document, dict) or name in found:
+                    raise no_bundle(path, f"{member.name} is no document, or is there twice")
+                found[name] = document
+    except (tarfile.TarError, EOFError, ValueError, zlib.error, RecursionError) as error:
+        raise no_bundle(path, str(error)) from error
+    return found
+
+
+def no_bundle(path: Path, why: str) -> Refused:
+    """Return the refusal of what is no bundle."""
+    return Refused(
+        Code.MALFORMED_REQUEST,
+        f"{path} is no bundle of suture diagnose: {why[:200]}",
+        hint="suture diagnose CONTAINER makes one",
+    )
+
+
+def _replica(path: Path, node: str, documents: Mapping[str, Document]) -> BundledReplica:
+    missing: dict[str, str] = {}
+
+    def part(name: str, made: Callable[[Document], Made]) -> Made | None:
+        document = documents.get(f"{node}/{name}", {"error": "is not in the bundle"})
+        if "error" in document:
+            missing[name] = str(document["error"])
+            return None
+        try:
+            return made(document)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise no_bundle(path, f"{node}/{name}.json: {error!r}") from error
+
+    return BundledReplica(
+        node,
+        part("replica", lambda document: document),
+        part("tree", tree_of),
+        part("rows", rows_of),
+        part("findings", findings_of),
+        part("medium", medium_of) or {},
+        missing,
+    )
+
+
+def tree_of(document: Document) -> KnownTree:
+    """Return a tree. Raises KeyError, TypeError, ValueError."""
+    live = {int(item["block_id"]): item for item in document["blocks"] if not item["deleted"]}
+    gone = {int(item["block_id"]): item for item in document["blocks"] if item["deleted"]}
+    return KnownTree(
+        Algorithm(document["algorithm"]),
+        int(document["root"], 16),
+        int(document["generation"]),
+        {block_id: int(item["checksum"], 16) for block_id, item in live.items()},
+        {block_id: tuple(map(_leaf, item["chunks"])) for block_id, item in live.items()},
+        {block_id: int(item["checksum"], 16) for block_id, item in gone.items()},
+        bool(document["complete"]),
+    )
+
+
+def _leaf(item: Document) -> Leaf:
+    checksum = int(item["checksum"], 16)
+    return Leaf(int(item["offset"]), int(item["length_bytes"]), checksum, bool(item["healthy"]))
+
+
+def rows_of(document: Document) -> Rows:
+    """Return rows. Raises KeyError, TypeError, ValueError."""
+    blocks = {
+        BlockId(int(item["block_id"])): tuple(map(_chunk, item["chunks"]))
+        for item in document["blocks"]
+    }
+    return Rows(blocks, bool(document["complete"]))
+
+
+def _chunk(item: Document) -> ChunkInfo:
+    return ChunkInfo(
+        int(item["offset"]),
+        int(item["length_bytes"]),
+        ChecksumType[item["type"]],
+        int(item["window_bytes"]),
+        bytes.fromhex(item["sums"]),
+    )
+
+
+def findings_of(document: Document) -> tuple[Found, ...]:
+    """Return findings. Raises KeyError, TypeError, ValueError."""
+    return tuple(
+        Found(
+            str(item["verdict"]),
+            str(item["fault"]),
+            int(item["local_id"]),
+            int(item["offset"]),
+            int(item["length"]),
+            str(item["evidence"]),
+            str(item["forensic"]),
+        )
+        for item in document["findings"]
+    )
+
+
+def medium_of(document: Document) -> dict[tuple[int, int], Medium]:
+    """Return what the disk held. Raises KeyError, TypeError, ValueError."""
+    return {
+        (int(item["block_id"]), int(item["offset"])): _medium(item) for item in document["chunks"]
+    }
+
+
+def _medium(item: Document) -> Medium:
+    if "error" in item:
+        return Medium(error=str(item["error"]))
+    sums = bytes.fromhex(item["primary"]), bytes.fromhex(item["second"])
+    return Medium(int(item["length_bytes"]), *sums)

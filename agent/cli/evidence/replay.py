@@ -1,0 +1,58 @@
+"""replay: come to every verdict in a bundle of `diagnose` again, from the bundle alone."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agent.cli.evidence.bundle import no_bundle, read_bundle
+from agent.cli.evidence.rejudging import Outcome, Replayed, replayed
+from agent.cli.terminal.output import Exit, counted, emit, say
+from agent.cli.terminal.typer_options import JsonFlag
+
+
+def replay(
+    bundle: Annotated[
+        Path, typer.Argument(metavar="BUNDLE", help="A file that suture diagnose wrote.")
+    ],
+    as_json: JsonFlag = False,
+) -> int:
+    """Come to each verdict in a bundle of diagnose again, from its sums alone; no cluster is asked.
+
+    2: some verdict comes out otherwise, and what it is instead is said.
+    """
+    made = read_bundle(bundle)
+    try:
+        items = list(replayed(made))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise no_bundle(bundle, f"what it says makes no sense: {error!r}") from error
+    tally = Counter(item.outcome for item in items)
+    container_id = made.container.get("container_id")
+    if as_json:
+        emit(
+            {
+                "container_id": container_id,
+                "suture": made.about.get("suture"),
+                "at_ms": made.about.get("at_ms"),
+                "verdicts": [document(item) for item in items],
+                **{outcome.name.lower(): tally[outcome] for outcome in Outcome},
+            }
+        )
+    else:
+        say(f"container {container_id}, bundled by suture {made.about.get('suture')}")
+        for item in items:
+            say(f"  {item.place}: {item.verdict}: {item.outcome} ({item.why})")
+        verdicts = counted(len(items), "verdict")
+        say(f"{verdicts}: " + ", ".join(f"{tally[one]} {one}" for one in Outcome))
+    return Exit.TO_DO if tally[Outcome.DIFFERS] else Exit.OK
+
+
+def document(item: Replayed) -> dict[str, object]:
+    """Return one verdict as JSON shows it."""
+    return {
+        "place": item.place,
+        "verdict": item.verdict,
+        "outcome": item.outcome.value,
+        "why": item.why,
+    }

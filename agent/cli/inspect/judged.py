@@ -1,0 +1,145 @@
+"""What the verdicts on a replica were made from, as `diagnose` bundles it: sums, and no data.
+
+    rows     the sums that were written with the data, all of them up to a bound
+    medium   the sums of what the disk holds now, of the chunks that something was found in
+
+Both libraries sum what the disk holds. A chunk that cannot be read whole says why instead.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Final
+
+from agent.cli.terminal.document import facts
+from agent.errors import SutureError
+from agent.rpc.calls.channel import stream
+from agent.rpc.calls.peer import Peer
+from agent.rpc.v1 import container_pb2, datanode_pb2
+from merkle.checksum import window_checksums
+from merkle.replica import CHUNK_BYTES_MAX, BlockData, BlockId, ChunkInfo, ContainerId
+from merkle.tree import Tree
+from merkle.witness import witness_checksums
+
+SUMS_BYTES_MAX: Final = 8 * 1024**2  # of one replica's rows: 32 GiB in windows of 16 KiB
+MEDIUM_CHUNKS_MAX: Final = 64  # read again for the bundle
+READ_TIMEOUT_S: Final = 60.0
+
+Place = tuple[int, int]
+"""Block and offset of a chunk."""
+
+
+class JudgedReplica:
+    """One replica while it is bundled: each part is fetched once."""
+
+    def __init__(self, peer: Peer, container_id: ContainerId) -> None:
+        self.peer = peer
+        self.container_id = container_id
+
+    @cached_property
+    def tree(self) -> Tree:
+        """The tree as the last scan or repair left it. Raises SutureError."""
+        return self.peer.tree(self.container_id)
+
+    @cached_property
+    def findings(self) -> list[datanode_pb2.Finding]:
+        """The unresolved findings. Raises SutureError."""
+        return self.peer.findings(self.container_id)
+
+    @cached_property
+    def blocks(self) -> list[BlockData]:
+        """The rows that can be read, by block id. Raises SutureError."""
+        return self.peer.blocks_of(self.container_id)
+
+    def findings_document(self) -> dict[str, object]:
+        """Return the findings."""
+        return {"findings": [facts(found) for found in self.findings]}
+
+    def rows_document(self) -> dict[str, object]:
+        """Return the rows, those first that something was found in, up to SUMS_BYTES_MAX."""
+        wanted = {block_id for block_id, _ in self._suspects()}
+        kept: list[BlockData] = []
+        sums_bytes = 0
+        for block in sorted(
+            self.blocks, key=lambda one: (one.block_id not in wanted, one.block_id)
+        ):
+            sums_bytes += sum(len(chunk.window_checksums) for chunk in block.chunks)
+            if sums_bytes > SUMS_BYTES_MAX:
+                break
+            kept.append(block)
+        return {
+            "block_count": len(self.blocks),
+            "complete": len(kept) == len(self.blocks),
+            "blocks": [row_document(block) for block in sorted(kept, key=lambda b: b.block_id)],
+        }
+
+    def medium_document(self) -> dict[str, object]:
+        """Return the sums of what the disk holds of the chunks that something was found in."""
+        suspects = self._suspects()
+        chunks = {(b.block_id, chunk.offset): chunk for b in self.blocks for chunk in b.chunks}
+        known = [place for place in suspects if place in chunks]
+        read = known[:MEDIUM_CHUNKS_MAX]
+        return {
+            "chunks": [self._medium(BlockId(place[0]), chunks[place]) for place in read],
+            "left_out": len(known) - len(read),
+        }
+
+    def _suspects(self) -> list[Place]:
+        """Return the chunks of which a finding or the tree says that they are not well."""
+        found = {(item.local_id, item.offset) for item in self.findings if item.offset >= 0}
+        return sorted(found | set(self._unhealthy()))
+
+    def _unhealthy(self) -> Iterator[Place]:
+        try:
+            tree = self.tree
+        except SutureError:  # its own document says why
+            return
+        for block_id in tree.unhealthy_block_ids().tolist():
+            yield from (
+                (block_id, leaf.offset) for leaf in tree.leaves(block_id) if not leaf.healthy
+            )
+
+    def _medium(self, block_id: BlockId, chunk: ChunkInfo) -> dict[str, object]:
+        place: dict[str, object] = {"block_id": block_id, "offset": chunk.offset}
+        try:
+            data = self._as_it_lies(block_id, chunk)
+        except SutureError as error:
+            return {**place, "error": str(error), "code": error.code.value}
+        windows = (chunk.checksum_type, chunk.bytes_per_checksum, data)
+        return {
+            **place,
+            "length_bytes": len(data),
+            "primary": window_checksums(*windows).hex(),
+            "second": witness_checksums(*windows).hex(),
+        }
+
+    def _as_it_lies(self, block_id: BlockId, chunk: ChunkInfo) -> bytes:
+        """Return what the disk holds of a chunk, right or wrong. Raises SutureError."""
+        key = container_pb2.BlockId(container_id=self.container_id, local_id=block_id)
+        request = datanode_pb2.ReadChunkRequest(block_id=key, offset=chunk.offset)
+        data = bytearray()
+        for piece in stream(self.peer.stub.ReadChunk, request, timeout_s=READ_TIMEOUT_S):
+            data += piece.data
+            if len(data) > CHUNK_BYTES_MAX:
+                break
+        return bytes(data)
+
+
+def row_document(block: BlockData) -> dict[str, object]:
+    """Return a row without what its client said of the block: that names files."""
+    return {
+        "block_id": block.block_id,
+        "bcsid": block.bcsid,
+        "chunks": [
+            {
+                "offset": chunk.offset,
+                "length_bytes": chunk.length_bytes,
+                "type": chunk.checksum_type.name,
+                "window_bytes": chunk.bytes_per_checksum,
+                "sums": chunk.window_checksums.hex(),
+            }
+            for chunk in block.chunks
+        ],
+    }
+
+
+Question = Callable[[JudgedReplica], dict[str, object]]
