@@ -26,9 +26,11 @@ import structlog
 import typer
 
 from agent.config.options import AgentConfig, load
+from agent.config.ozone import ozone_scms
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.host.doors import MakeDoor
 from agent.host.host import Host
+from agent.host.leader import Leader
 from agent.host.who import Who
 from agent.observe import logs
 from agent.observe.printable import printable
@@ -74,7 +76,10 @@ def node_of(security: Security) -> str:
 
 
 def who_am_i(
-    config: AgentConfig, scms: Sequence[ScmClient], stop: StopRequest, certified_id: str = ""
+    config: AgentConfig,
+    scms: Sequence[ScmClient | Leader],
+    stop: StopRequest,
+    certified_id: str = "",
 ) -> Who | None:
     """Return cluster and datanode id: from the volumes, else a new one in the SCM's cluster.
 
@@ -97,17 +102,40 @@ def who_am_i(
         if stop.is_set():
             break
         try:
-            answer = scm.list_nodes(scm_pb2.ListNodesRequest())
-            check_first_start(
-                config.storage.volumes, replicas_elsewhere(answer, config, certified_id)
-            )
-            return Who(certified_id or str(uuid.uuid4()), answer.cluster_id)
+            cluster_id = cluster_at(scm, config, certified_id)
+            return Who(certified_id or str(uuid.uuid4()), cluster_id)
         except Unavailable as error:
             if not told:
                 log.warning("waiting_for_scm", scm=scm.address, error=str(error))
             told = True
         stop.wait(RETRY_S)
     return None
+
+
+def cluster_at(scm: ScmClient | Leader, config: AgentConfig, certified_id: str) -> str:
+    """Ask a control plane which cluster a first start joins. Raise Unavailable; Refused where it
+    knows what was on our volumes."""
+    if not isinstance(scm, ScmClient):
+        return scm.cluster_id()
+    answer = scm.list_nodes(scm_pb2.ListNodesRequest())
+    check_first_start(config.storage.volumes, replicas_elsewhere(answer, config, certified_id))
+    return answer.cluster_id
+
+
+def check_leaders(leaders: Sequence[Leader], who: Who) -> None:
+    """Refuse to start with one that leads another cluster, or will not have us. One that does not
+    answer is waited for later."""
+    for leader in leaders:
+        try:
+            theirs = leader.cluster_id()
+        except Unavailable:
+            continue
+        if theirs != who.cluster_id:
+            raise Refused(
+                Code.WRONG_CLUSTER,
+                f"{leader.address} leads cluster {theirs}, the volumes are of {who.cluster_id}",
+                hint="does node.scm name the right cluster?",
+            )
 
 
 def replicas_elsewhere(
@@ -135,6 +163,16 @@ def doors_of(config: AgentConfig) -> Sequence[MakeDoor]:
     from ozone.composition import doors
 
     return doors(config.ozone)
+
+
+def leaders_of(config: AgentConfig) -> Sequence[Leader]:
+    """Return the control planes of another kind that the config names."""
+    theirs = ozone_scms(config.node.scm)
+    if not theirs:
+        return ()
+    from ozone.composition import leaders
+
+    return leaders(theirs)
 
 
 def announce(who: Who, host: Host) -> None:
@@ -165,12 +203,23 @@ def run(config_path: Path) -> int:
         if not witness_is_native():
             log.warning("second_witness_is_slow", hint="crcmod is here without its C extension")
         security = security_of(config)
-        scms = [ScmClient(address, security=security) for address in config.node.scm]
-        who = who_am_i(config, scms, stop, node_of(security))
+        leaders = leaders_of(config)
+        own = () if leaders else config.node.scm
+        scms = [ScmClient(address, security=security) for address in own]
+        who = who_am_i(config, [*scms, *leaders], stop, node_of(security))
         if who is None:
             return Exit.OK
+        check_leaders(leaders, who)
         who = replace(who, version=version("suture"), boot_id=random.getrandbits(63))
-        host = Host(config, who, scms, supervisor, security=security, doors=doors_of(config))
+        host = Host(
+            config,
+            who,
+            scms,
+            supervisor,
+            security=security,
+            doors=doors_of(config),
+            leaders=leaders,
+        )
     except SutureError as error:
         hint = f" ({error.hint})" if error.hint else ""
         typer.echo(printable(f"suture-agent: {error}{hint}"), err=True)

@@ -1,13 +1,15 @@
 """What makes an agent a datanode among Ozone's: the one module that the agent imports, if told to.
 
-`agent.main` asks for it when section `[ozone]` of the config says so, and hands the doors to the
-host. Nothing else of the agent knows Ozone.
+`agent.main` asks for it when section `[ozone]` of the config or the addresses of `node.scm` say so,
+and hands doors and leaders to the host. Nothing else of the agent knows Ozone.
 """
 
 from collections.abc import Sequence
 
 from agent.config.ozone import OzoneConfig
 from agent.host.doors import Door, Inside, MakeDoor
+from agent.host.leader import Leader
+from ozone.leading.leader import OzoneLeader
 from ozone.serving.door import OzoneDoor
 
 
@@ -18,3 +20,8 @@ def doors(config: OzoneConfig) -> Sequence[MakeDoor]:
         return OzoneDoor(inside, config.listen)
 
     return (made,) if config.listen else ()
+
+
+def leaders(addresses: Sequence[str]) -> Sequence[Leader]:
+    """Return Ozone's storage container managers at these addresses, ozone://host:port."""
+    return [OzoneLeader(address, is_alone=len(addresses) == 1) for address in addresses]

@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from agent.config.ozone import OzoneConfig, unspoken
+from agent.config.ozone import OzoneConfig, ScmAddress, misled, ozone_scms, unspoken
 from agent.config.section import (
     LIVE,
     Address,
@@ -63,11 +63,12 @@ class NodeConfig(Section):
         description="Address that peers and clients dial; none: what `listen` binds.",
         examples=["datanode1.example.org:9859"],
     )
-    scm: Annotated[tuple[Address, ...], BeforeValidator(_several)] = Field(
+    scm: Annotated[tuple[ScmAddress, ...], BeforeValidator(_several)] = Field(
         ("127.0.0.1:9860",),
         min_length=1,
         max_length=9,
-        description="Address of the SCM, host:port, or a list: the highest term leads.",
+        description="Address of the SCM, host:port, or a list: the highest term leads. With "
+        "ozone:// before each: of Apache Ozone's SCM, its port for datanodes.",
     )
     rack: str = Field("/default-rack", min_length=1, description="Network location.")
 
@@ -373,11 +374,8 @@ def contradictions(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]
             "others cannot dial the address of all interfaces: set node.advertise, too",
         )
     yield from _unsecured(config)
-    yield from unspoken(
-        config.ozone,
-        has_certificates=config.tls.certificate is not None,
-        allows_plaintext=config.tls.allow_plaintext,
-    )
+    yield from unspoken(config)
+    yield from misled(config)
     for first, second in combinations(storage.volumes, 2):
         if first == second or first in second.parents or second in first.parents:
             yield ((("storage", "volumes"),), f"{first} and {second} share a directory")
@@ -397,7 +395,8 @@ def _unsecured(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
         )
     if tls.certificate is not None or tls.allow_plaintext:
         return
-    for key, addresses in (("listen", (node.listen,)), ("scm", node.scm)):
+    scm = () if ozone_scms(node.scm) else node.scm  # Ozone's have a sentence of their own
+    for key, addresses in (("listen", (node.listen,)), ("scm", scm)):
         for address in addresses:
             if not is_loopback(address):
                 yield (

@@ -156,6 +156,7 @@ class Heartbeat:
             self._is_registered = False
             return Throttled(self._retry_delay_s(error))
         if self._failures:
+            self.outbox.note_state(REGISTERED)
             log.info("scm_reached_again", failures=self._failures)
         self._failures = 0
         return Busy() if more else Throttled(self._interval_s)

@@ -25,13 +25,12 @@ from agent.commands.routing import Commands
 from agent.config.options import AgentConfig, changed, with_live
 from agent.host.control_planes import ControlPlanes
 from agent.host.doors import Doors, Inside, MakeDoor
-from agent.host.heartbeat import Heartbeat, Identity
 from agent.host.housekeeper import Housekeeper
 from agent.host.http_status import Face
+from agent.host.leader import Leader, Led, heartbeats, reporters
 from agent.host.outbox import Outboxes
 from agent.host.recoveries import REASON, Recoveries
 from agent.host.settings import call_threads, server_limits, store_options, web_names
-from agent.host.terms import Terms
 from agent.host.volume_moves import VolumeMoves
 from agent.host.volumes import Description, HostVolumes, tell_of_start
 from agent.host.who import Who
@@ -74,7 +73,6 @@ from agent.transfer.relocation import Mover
 from merkle.replica import ContainerId
 from scanner.resume import Doubt
 
-NEWS_SPACING_S: Final = 0.05  # a storm of answers is told in some heartbeats, not in thousands
 DISK_WRITERS: Final = 4  # of what clients send: a write or two on each of some disks
 
 log = structlog.get_logger()
@@ -92,23 +90,27 @@ class Host:
         *,
         security: Security = LOOPBACK_ONLY,
         doors: Sequence[MakeDoor] = (),
+        leaders: Sequence[Leader] = (),
     ) -> None:
-        """Open the store, which recovers it, and bind the server, and the other `doors`.
+        """Open the store, which recovers it, and bind the server, and the other `doors`. `leaders`
+        are control planes of another kind, which lead instead of `scms`.
 
         Raises SutureError.
         """
+        assert not (scms and leaders), "an agent is led by one kind of control plane"
         self._config = config
         self._door_makers = doors
         self.security = security
         self._who = who
         self._scms = tuple(scms)
+        self._leaders = tuple(leaders)
         self._clock = SystemClock()
         self._stopping = Event()
         self._loops = LoopSet()
         self._leases = Leases(clock=self._clock)
         self._meters = Meters()
         self._audit = AuditLog(config.observe.audit_file)
-        self._outboxes = Outboxes(len(self._scms))
+        self._outboxes = Outboxes(len(self._scms) + len(self._leaders))
         self._changes = Relay[[ContainerId]]()
         self._troubles = Relay[[Trouble]]()
         self._failures = Relay[[str, tuple[ContainerId, ...]]]()
@@ -254,6 +256,8 @@ class Host:
         self._handlers.close()
         for scm in self._scms:
             scm.close()
+        for leader in self._leaders:
+            leader.close()
         self._audit.close()
         if not unfinished:
             self._store.close()
@@ -314,8 +318,8 @@ class Host:
 
     def _built_parity(self, control_planes: ControlPlanes) -> ParityScrub | None:
         config = self._config.scan
-        if not config.enabled or not config.parity_interval_s:
-            return None
+        if not config.enabled or not config.parity_interval_s or self._leaders:
+            return None  # Suture's control planes alone say who has the other shards
         jitter_s = random.uniform(0.0, config.start_jitter_s)  # noqa: S311 - no secret
         return ParityScrub(
             self._store,
@@ -424,30 +428,26 @@ class Host:
         )
 
     def _built_heartbeats(self) -> Iterator[Loop]:
-        identity = Identity(
-            datanode_id=self._who.datanode_id,
-            cluster_id=self._who.cluster_id,
-            address=self.address,
-            rack=self._config.node.rack,
-            version=self._who.version,
-            boot_id=self._who.boot_id,
+        led = Led(
+            config=self._config,
+            who=self._who,
+            store=self._store,
+            reporter=self._observer,
+            clock=self._clock,
+            door_addresses=self._doors.addresses,
+            accept=self._intake.accept,
+            answer=self._answer,
         )
-        terms = Terms()
-        for scm, outbox in zip(self._scms, self._outboxes.boxes, strict=True):
-            beat = Heartbeat(
-                scm,
-                self._observer,
-                identity,
-                self._intake.accept,
-                self._clock,
-                outbox=outbox,
-                leads=terms.leads,
-                spacing_s=NEWS_SPACING_S,
-                name="heartbeat" if len(self._scms) == 1 else f"heartbeat-{scm.address}",
-                on_last_copies=self._scrub.last_copies,
-                on_task_percent=self._handlers.boost,
-            )
-            yield Loop(beat, clock=self._clock, bell=outbox.bell)
+        if self._leaders:
+            return reporters(self._leaders, self._outboxes.boxes, led)
+        return heartbeats(
+            self._scms,
+            self._outboxes.boxes,
+            led,
+            address=self.address,
+            on_last_copies=self._scrub.last_copies,
+            on_task_percent=self._handlers.boost,
+        )
 
     def _built_loops(self, heartbeats: Iterator[Loop], supervisor: Supervisor) -> Iterator[Loop]:
         yield from heartbeats

@@ -39,6 +39,11 @@ AGENT: Final[Mapping[str, Event]] = {
     "drop_callback_died": Event("A defect: who was to hear of a dropped task failed."),
     "metadata_fault": Event("Descriptor, tree or directories are not well.", (CONTAINER,)),
     "orphan_block": Event("Too few shards know this block group.", (CONTAINER,)),
+    "ozone_command_refused": Event(
+        "Ozone's SCM ordered what this agent cannot do, or what cannot be meant.", (COMMAND,)
+    ),
+    "ozone_command_stale": Event("It was ordered by an SCM that leads no more.", (COMMAND,)),
+    "ozone_command_unknown": Event("Ozone's SCM ordered something this agent has no word for."),
     "ozone_container_not_whole": Event(
         "A read of Ozone's container found damage or doubts.", (CONTAINER, VOLUME)
     ),
@@ -46,6 +51,12 @@ AGENT: Final[Mapping[str, Event]] = {
         "Ozone's container cannot be read, and why.", (CONTAINER, VOLUME)
     ),
     "ozone_metrics_served": Event("Where the scrub of Ozone shows metrics and health."),
+    "ozone_pipeline_refused": Event(
+        "Ozone's SCM chose this agent for a pipeline of Ratis: see docs/OZONE.md.", (COMMAND,)
+    ),
+    "ozone_root_not_known": Event(
+        "A replica is reported without its root; the next report tries again.", (CONTAINER,)
+    ),
     "ozone_scrub_started": Event("A volume of Ozone is read from now on.", (VOLUME,)),
     "page_failed": Event("A page of the HTTP listener could not be made."),
     "parity_not_verified": Event("Shards could not be read or compared.", (CONTAINER,)),

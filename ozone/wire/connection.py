@@ -16,6 +16,7 @@ from ozone.wire.authentication import Identity, not_accepted
 
 READ_BYTES: Final = 256 * 1024
 HTTP: Final = b"HTTP"
+CLIENT_PORT: Final = "the port is that of ozone.scm.client.address: 9860, if nothing was configured"
 PORT_MAX: Final = 65_535
 
 
@@ -53,9 +54,12 @@ class Connection:
         client_id: bytes,
         protocol: str,
         timeout_s: float,
+        hint: str = CLIENT_PORT,
     ) -> None:
+        """`hint`: which port it should be, for whoever gave that of another service."""
         self.address = address
         self._timeout_s = timeout_s
+        self._hint = hint
         self._received = bytearray()
         self._at = 0
         try:
@@ -64,6 +68,11 @@ class Connection:
             raise self._lost(_reason(error)) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.send(identity.opening(client_id, protocol))
+
+    @property
+    def local_host(self) -> str:
+        """The address of this host that the other side sees."""
+        return str(self._socket.getsockname()[0])
 
     def close(self) -> None:
         """Close it; answers that are under way are lost."""
@@ -122,7 +131,7 @@ class Connection:
         return Refused(
             Code.MALFORMED_REQUEST,
             f"{self.address} does not speak Hadoop's RPC: {reason}",
-            hint="the port is that of ozone.scm.client.address: 9860, if nothing was configured",
+            hint=self._hint,
         )
 
 

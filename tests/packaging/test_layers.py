@@ -45,6 +45,10 @@ PLANTED = {
         "ozone/disk/planted_upward_to_serving.py",
         "import ozone.serving.messages",
     ),
+    "an agent is led by Ozone in floors": (
+        "ozone/leading/messages.py",
+        "import ozone.leading.leader",
+    ),
     "Ozone's peers are served in floors": (
         "ozone/serving/results.py",
         "import ozone.serving.door",

@@ -299,6 +299,21 @@ class TestScmAway:
         assert len(set(waits[25:])) > 1, "all datanodes would come back at the same moment"
         assert "away" in beat.state
 
+    def test_one_that_answers_again_is_told_so(self) -> None:
+        """
+        The state is that of now, not of the last failure.
+        """
+        scm = Scm()
+        beat = heartbeat(scm, Replicas(1), FakeClock())
+        run_until_quiet(beat)
+        scm.errors = [Unavailable(Code.UNAVAILABLE, "away")]
+        beat.step()
+        assert "away" in beat.state
+
+        run_until_quiet(beat)
+
+        assert "registered" == beat.state
+
     def test_an_scm_that_forgot_us_is_registered_with_again(self) -> None:
         """
         The answer "register again" leads to a registration, with our layout, and a full report.

@@ -1,0 +1,107 @@
+"""Who leads an agent: Suture's control planes, or some that do not speak suture.v1.
+
+The agent knows none of the others. Who composes the process makes them (`agent.main`), if the
+config says so. Each gives the host a worker that reports to it and takes its orders: from an outbox
+and into queues of commands as Suture's own have them.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from agent.config.options import AgentConfig
+from agent.host.heartbeat import Heartbeat, Identity, Reporter
+from agent.host.outbox import Outbox
+from agent.host.terms import Terms
+from agent.host.who import Who
+from agent.rpc.calls.scm import ScmClient
+from agent.rpc.v1 import scm_pb2
+from agent.runtime.clock import Clock
+from agent.runtime.loop import Loop, Worker
+from agent.store.replica_store import ReplicaStore
+
+NEWS_SPACING_S: Final = 0.05  # a storm of answers is told in some heartbeats, not in thousands
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Led:
+    """What of a host its leaders hear from, and order."""
+
+    config: AgentConfig
+    who: Who
+    store: ReplicaStore
+    reporter: Reporter
+    clock: Clock
+    door_addresses: Sequence[str]
+    accept: Callable[[Sequence[scm_pb2.Command], int], None]
+    """Takes commands of a leader with that term into the agent's queues."""
+    answer: Callable[[scm_pb2.CommandStatus], None]
+    """Answers a command that goes into no queue."""
+
+
+class Leader(Protocol):
+    """One control plane of another kind."""
+
+    @property
+    def address(self) -> str:
+        """Where it is, as the config has it."""
+        ...
+
+    def cluster_id(self) -> str:
+        """Ask which cluster it leads. Raise Unavailable, Refused."""
+        ...
+
+    def worker(self, led: Led, outbox: Outbox, leads: Callable[[int], bool]) -> Worker:
+        """Return what tells it what is in `outbox`, and takes its orders. Raise Refused.
+
+        `leads` notes a term, and says whether who has it leads, as far as anybody here knows.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the connections."""
+        ...
+
+
+def reporters(leaders: Sequence[Leader], boxes: Sequence[Outbox], led: Led) -> Iterator[Loop]:
+    """Yield the loop of each leader of another kind."""
+    terms = Terms()
+    for leader, outbox in zip(leaders, boxes, strict=True):
+        worker = leader.worker(led, outbox, terms.leads)
+        yield Loop(worker, clock=led.clock, bell=outbox.bell)
+
+
+def heartbeats(
+    scms: Sequence[ScmClient],
+    boxes: Sequence[Outbox],
+    led: Led,
+    *,
+    address: str,
+    on_last_copies: Callable[[Sequence[int]], None],
+    on_task_percent: Callable[[int], None],
+) -> Iterator[Loop]:
+    """Yield the loop of each control plane of Suture's own. `address`: where we are reached."""
+    identity = Identity(
+        datanode_id=led.who.datanode_id,
+        cluster_id=led.who.cluster_id,
+        address=address,
+        rack=led.config.node.rack,
+        version=led.who.version,
+        boot_id=led.who.boot_id,
+    )
+    terms = Terms()
+    for scm, outbox in zip(scms, boxes, strict=True):
+        beat = Heartbeat(
+            scm,
+            led.reporter,
+            identity,
+            led.accept,
+            led.clock,
+            outbox=outbox,
+            leads=terms.leads,
+            spacing_s=NEWS_SPACING_S,
+            name="heartbeat" if len(scms) == 1 else f"heartbeat-{scm.address}",
+            on_last_copies=on_last_copies,
+            on_task_percent=on_task_percent,
+        )
+        yield Loop(beat, clock=led.clock, bell=outbox.bell)

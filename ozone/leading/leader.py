@@ -1,0 +1,84 @@
+"""A storage container manager of Ozone as the leader of an agent (`agent.host.leader.Leader`)."""
+
+import socket
+from collections.abc import Callable
+from typing import Final
+from uuid import UUID
+
+from agent.config.options import ANY_ADDRESS, AgentConfig
+from agent.config.ozone import OZONE_SCHEME
+from agent.errors import Code, Refused
+from agent.host.leader import Led
+from agent.host.outbox import Outbox
+from agent.runtime.loop import Worker
+from ozone.leading.heartbeat import OzoneHeartbeat, cluster_of
+from ozone.leading.protocol import DatanodeProtocol
+from ozone.leading.reports import Self
+from ozone.wire.authentication import choose
+from ozone.wire.connection import parse_addresses
+
+ANY_USER: Final = ""
+
+
+class OzoneLeader:
+    """One manager. Its protocol is for one thread: who asks for the cluster does so before the
+    worker runs."""
+
+    def __init__(self, address: str, *, is_alone: bool) -> None:
+        """`address`: ozone://host:port. `is_alone`: there is no other."""
+        self.address = address
+        self._is_alone = is_alone
+        (at,) = parse_addresses(address.removeprefix(OZONE_SCHEME))
+        self._protocol = DatanodeProtocol(at, choose(ANY_USER))
+
+    def cluster_id(self) -> str:
+        """Ask which cluster it leads. Raise Unavailable, Refused."""
+        return cluster_of(self._protocol.get_version())
+
+    def worker(self, led: Led, outbox: Outbox, leads: Callable[[int], bool]) -> Worker:
+        """Return the worker of its heartbeat. Raise Refused."""
+        return OzoneHeartbeat(
+            self._protocol,
+            self_of(led),
+            led,
+            outbox=outbox,
+            leads=leads,
+            address=self.address,
+            name="heartbeat" if self._is_alone else f"heartbeat-{self.address}",
+            interval_s=led.config.ozone.heartbeat_interval_s,
+        )
+
+    def close(self) -> None:
+        """End the connection."""
+        self._protocol.close()
+
+
+def self_of(led: Led) -> Self:
+    """Return who reports. Raise Refused where Ozone could not name us."""
+    try:
+        datanode_id = str(UUID(led.who.datanode_id))
+    except ValueError as error:
+        raise Refused(
+            Code.INELIGIBLE,
+            f"the volumes belong to datanode {led.who.datanode_id}, and Ozone knows datanodes by "
+            "UUIDs",
+            hint="an agent with empty volumes gets one",
+        ) from error
+    host, _, port = led.door_addresses[0].rpartition(":")
+    return Self(
+        datanode_id=datanode_id,
+        host=_host(led.config, host),
+        port=int(port),
+        rack=led.config.node.rack,
+        version=led.who.version,
+        started_at_ms=led.clock.now_ms(),
+        layout_version=led.config.ozone.layout_version,
+        reserve_bytes=led.config.storage.reserve_bytes,
+    )
+
+
+def _host(config: AgentConfig, listens: str) -> str:
+    """Return the name by which peers may know us; the manager replaces it by what it sees."""
+    if config.node.advertise is not None:
+        return config.node.advertise.rpartition(":")[0]
+    return socket.gethostname() if listens in ANY_ADDRESS else listens

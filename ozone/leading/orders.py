@@ -1,0 +1,192 @@
+"""Ozone's commands as those that the agent carries out, or why they are not for it. Pure.
+
+    close, delete, delete_blocks,                ──► suture.v1 commands, for the agent's queues
+    set_operational_state, refresh
+    reconcile, replicate, reconstruct,           ──► refused with words, answered FAILED
+    create_pipeline
+    finalize_layout, close_pipeline              ──► nothing is left to do: answered EXECUTED
+    reregister                                   ──► the heartbeat's own business
+
+Nothing of what comes is believed: ids, counts and peers are checked as those of a stranger.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from agent.rpc.v1 import scm_pb2
+from merkle.replica import ID_MAX
+from ozone.leading.messages import LOW, OpState, Order
+
+STANDALONE: Final = b"STANDALONE"
+PEERS_MAX: Final = 64
+HOST_BYTES_MAX: Final = 255
+PORT_MAX: Final = 65_535
+INT64_END: Final = 2**63
+NEVER_REACHED: Final = (
+    ID_MAX  # as a commit id: Ozone closes for good by force only, else QUASI_CLOSED
+)
+REFUSED: Final[Mapping[Order, str]] = {
+    Order.CREATE_PIPELINE: "this datanode joins no pipeline of Ratis: it holds closed and "
+    "erasure-coded containers",
+    Order.RECONCILE: "this agent does not ask Ozone's datanodes for their replicas yet",
+    Order.REPLICATE: "this agent does not send archives of containers to Ozone's datanodes yet",
+    Order.RECONSTRUCT: "this agent does not coordinate the reconstruction of Ozone's "
+    "erasure-coded containers yet",
+}
+"""What this agent cannot do, in the words of the answer."""
+DONE: Final = frozenset({Order.CLOSE_PIPELINE, Order.FINALIZE_LAYOUT})
+"""What leaves nothing to do: it is in no pipeline, and has no layout of Ozone's to finalise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A command for the agent's queues. `replica_index`: of whose replica it speaks, 0 for any."""
+
+    command: scm_pb2.Command
+    replica_index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A command that is answered at once; `why` it is refused, "" when nothing is left to do."""
+
+    order: Order
+    command_id: int
+    container_id: int
+    why: str = ""
+    is_malformed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A command of an Ozone to come, or none."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reregister:
+    """Register again, with the manager that says so."""
+
+
+Understood = Accepted | Answered | Unknown | Reregister
+
+
+class _Malformed(Exception):
+    """A command that cannot be meant; the text says what is wrong with it."""
+
+
+def understood(command: Any, now_ms: int) -> Understood:
+    """Return what a command means. `now_ms`: wall clock, which its deadline is compared with."""
+    try:
+        order = Order(command.type)
+    except ValueError:
+        return Unknown(command.type)
+    if order is Order.REREGISTER:
+        return Reregister()
+    field = order.name.lower()
+    part = getattr(command, field)
+    named = _named(part)
+    command_id, container_id = getattr(part, "command_id", 0) or named, named
+    if not command.HasField(field):
+        why = "the command says nothing of what to do"
+        return Answered(order, 0, 0, why, is_malformed=True)
+    if order in REFUSED:
+        return Answered(order, _positive(command_id), container_id, REFUSED[order])
+    if order in DONE:
+        return Answered(order, _positive(command_id), 0)
+    ours = scm_pb2.Command(
+        command_id=_positive(command_id),
+        term=max(0, command.term),
+        lifetime_ms=max(1, command.deadline_ms - now_ms) if command.deadline_ms > 0 else 0,
+        priority=scm_pb2.LOW if getattr(part, "priority", 0) == LOW else scm_pb2.NORMAL,
+    )
+    try:
+        _fill(ours, order, part)
+    except _Malformed as fault:
+        return Answered(order, ours.command_id, container_id, str(fault), is_malformed=True)
+    index = part.replica_index if order is Order.DELETE else 0
+    return Accepted(ours, max(0, index))
+
+
+def _fill(ours: scm_pb2.Command, order: Order, part: Any) -> None:
+    match order:
+        case Order.CLOSE:
+            ours.close.container_id, ours.close.force = _container(part), part.force
+            ours.close.bcsid = 0 if part.force else NEVER_REACHED
+        case Order.DELETE:
+            ours.delete.container_id, ours.delete.force = _container(part), part.force
+        case Order.DELETE_BLOCKS:
+            _fill_transactions(ours.delete_blocks, part)
+        case Order.SET_OPERATIONAL_STATE:
+            if part.state not in set(OpState):
+                raise _Malformed(f"there is no operational state {part.state}")
+            ours.set_operational_state.op_state = OpState(part.state).name
+            expiry_s = max(0, part.expiry_s)
+            ours.set_operational_state.op_expiry_ms = min(expiry_s, INT64_END // 1000) * 1000
+        case Order.REFRESH_VOLUME_USAGE:
+            ours.refresh_volume_usage.SetInParent()
+        case Order.RECONCILE:
+            ours.reconcile.container_id = _container(part)
+            if not 1 <= len(part.peers) <= PEERS_MAX:
+                raise _Malformed(f"{len(part.peers)} peers, possible are 1..{PEERS_MAX}")
+            for peer in part.peers:
+                ours.reconcile.peers.add(**_endpoint(peer))
+        case _:
+            raise AssertionError(f"{order} is answered at once")
+
+
+def _fill_transactions(ours: scm_pb2.DeleteBlocksCommand, part: Any) -> None:
+    ours.SetInParent()
+    for transaction in part.transactions:
+        numbers = (transaction.transaction_id, transaction.container_id, *transaction.local_ids)
+        if any(number < 0 for number in numbers):
+            raise _Malformed(f"transaction {transaction.transaction_id} has negative ids")
+        ours.transactions.add(
+            transaction_id=transaction.transaction_id,
+            container_id=transaction.container_id,
+            local_ids=transaction.local_ids,
+        )
+
+
+def _container(part: Any) -> int:
+    if not 1 <= part.container_id <= ID_MAX:
+        raise _Malformed(f"there is no container {part.container_id}")
+    return int(part.container_id)
+
+
+def _endpoint(peer: Any) -> dict[str, str]:
+    """Return who a peer is, and where its protocol for clients is spoken."""
+    host = peer.ip_address or peer.host_name
+    ports = [port.value for port in peer.ports if port.name == STANDALONE]
+    if not host.isascii() or not 0 < len(host) <= HOST_BYTES_MAX or not host.decode().isprintable():
+        raise _Malformed("a peer has no address")
+    if not ports or not 0 < ports[0] <= PORT_MAX:
+        raise _Malformed("a peer has no port STANDALONE")
+    name = host.decode()
+    address = f"[{name}]:{ports[0]}" if ":" in name else f"{name}:{ports[0]}"
+    return {"datanode_id": _datanode_id(peer), "address": address}
+
+
+def _datanode_id(peer: Any) -> str:
+    try:
+        return str(UUID(peer.uuid.decode("ascii")))
+    except (ValueError, UnicodeDecodeError):
+        pass
+    if not peer.HasField("uuid128"):
+        raise _Malformed("a peer has no id")
+    halves = (peer.uuid128.most % 2**64, peer.uuid128.least % 2**64)
+    return str(UUID(int=halves[0] << 64 | halves[1]))
+
+
+def _named(part: Any) -> int:
+    """Return the container that a command names, 0 for none that can be."""
+    container_id = getattr(part, "container_id", 0)
+    return container_id if 1 <= container_id <= ID_MAX else 0
+
+
+def _positive(number: int) -> int:
+    """Return a command's id as 64 bits without a sign, as the agent has them."""
+    return number % 2**64

@@ -1,0 +1,145 @@
+"""The calls of a datanode to one storage container manager: version, register, heartbeat.
+
+One connection, made when it is needed and made anew when it was idle: Hadoop's servers close those
+that are. Nothing is repeated here; the loop of the heartbeat has its own pace. For one thread.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from agent.errors import Code, Refused, Unavailable
+from agent.observe.printable import printable
+from ozone.leading.messages import (
+    METHOD,
+    OK,
+    PROTOCOL,
+    PROTOCOL_VERSION,
+    REQUEST,
+    RESPONSE,
+    Ask,
+)
+from ozone.wire.authentication import Identity
+from ozone.wire.connection import Address, Connection
+from ozone.wire.frames import Failure, Method
+
+TIMEOUT_S: Final = 10.0
+IDLE_S: Final = 10.0  # Hadoop's own clients close a connection that was idle for so long
+CALL_ID_END: Final = 2**31
+CLIENT_ID_BYTES: Final = 16
+SAID_CHARS_MAX: Final = 300
+WRONG_PORT: Final = frozenset({"RpcNoSuchProtocolException", "RpcNoSuchMethodException"})
+PORT_HINT: Final = "the port is that of ozone.scm.datanode.address: 9861, if nothing was configured"
+
+
+class DatanodeProtocol:
+    """One storage container manager. Each call raises Unavailable, and Refused where to try again
+    is no use."""
+
+    def __init__(
+        self,
+        address: Address,
+        identity: Identity,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.address = address
+        self._identity = identity
+        self._timeout_s = timeout_s
+        self._now_s = now_s
+        self._connection: Connection | None = None
+        self._used_at_s = 0.0
+        self._call_id = 0
+        client_id = os.urandom(CLIENT_ID_BYTES)
+        self._method = Method.of(client_id, PROTOCOL, METHOD, PROTOCOL_VERSION)
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    @property
+    def local_host(self) -> str:
+        """The address of this host that the manager sees, "" while there is no connection."""
+        return "" if self._connection is None else self._connection.local_host
+
+    def connect(self) -> None:
+        """Have a connection that is alive, as far as one can know."""
+        if self._connection is not None and self._now_s() - self._used_at_s > IDLE_S:
+            self.close()
+        if self._connection is None:
+            self._connection = Connection(
+                self.address,
+                self._identity,
+                client_id=self._method.client_id,
+                protocol=PROTOCOL,
+                timeout_s=self._timeout_s,
+                hint=PORT_HINT,
+            )
+
+    def get_version(self) -> Any:
+        """Return its version: the names of the cluster and of itself."""
+        return self._asked(Ask.GET_VERSION, REQUEST(get_version={}))
+
+    def register(self, message: Any) -> Any:
+        """Join the cluster, or join it again."""
+        return self._asked(Ask.REGISTER, REQUEST(register=message))
+
+    def heartbeat(self, message: Any) -> Any:
+        """Report, and get orders."""
+        return self._asked(Ask.HEARTBEAT, REQUEST(heartbeat=message))
+
+    def _asked(self, kind: Ask, request: Any) -> Any:
+        request.kind = kind
+        try:
+            self.connect()
+            answer = self._answered(request)
+        except (Refused, Unavailable):
+            self.close()  # what else comes on it may be the answer to this call
+            raise
+        self._used_at_s = self._now_s()
+        field = kind.name.lower()
+        if answer.kind != kind or not answer.HasField(field):
+            raise self._malformed(f"no answer to {kind.name}")
+        return getattr(answer, field)
+
+    def _answered(self, request: Any) -> Any:
+        assert self._connection is not None
+        self._call_id = (self._call_id + 1) % CALL_ID_END
+        self._connection.send(self._method.frame(self._call_id, request))
+        answer = self._connection.receive()
+        if answer.call_id != self._call_id:
+            raise self._malformed(f"the answer to call {answer.call_id}")
+        if answer.failure is not None:
+            raise self._failed(answer.failure)
+        try:
+            response = RESPONSE.FromString(answer.body)
+        except DecodeError as error:
+            raise self._malformed(f"{len(answer.body)} bytes that are no response") from error
+        if response.status != OK or (response.HasField("success") and not response.success):
+            said = text_of(response.message) or "no reason was given"
+            raise Unavailable(Code.UNAVAILABLE, f"{self.address} refuses {request.kind}: {said}")
+        return response
+
+    def _failed(self, failure: Failure) -> Refused | Unavailable:
+        said = f"{failure.name}: {printable(failure.text[:SAID_CHARS_MAX])}"
+        if failure.name in WRONG_PORT:
+            return Refused(
+                Code.MALFORMED_REQUEST,
+                f"{self.address} is no port of an SCM for datanodes: {said}",
+                hint=PORT_HINT,
+            )
+        return Unavailable(Code.UNAVAILABLE, f"{self.address}: {said}")
+
+    def _malformed(self, what: str) -> Unavailable:
+        return Unavailable(Code.UNAVAILABLE, f"{self.address} answers with {what}")
+
+
+def text_of(data: bytes) -> str:
+    """Return a text of a stranger as one that can be shown."""
+    return printable(data[:SAID_CHARS_MAX].decode("utf-8", "replace"))

@@ -1,0 +1,190 @@
+"""What an agent tells Ozone's storage container manager: itself, its volumes, replicas, answers.
+
+    suture.v1 messages of the agent's observer ──► Ozone's, for a registration or a heartbeat
+
+A datanode without Ratis must not be chosen for pipelines of Ratis: its one metadata storage has
+no room, ever, which is what the manager looks at for those and for nothing else. Pure.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.store.volumes.nodestate import NodeState
+from ozone.leading.messages import (
+    COMMAND_STATUS,
+    COMMAND_STATUSES,
+    DETAILS,
+    DISK,
+    EXECUTED,
+    EXTENDED_DETAILS,
+    FAILED,
+    LAYOUT,
+    NODE_REPORT,
+    QUEUE_REPORT,
+    REPLICA,
+    OpState,
+    Order,
+    State,
+)
+
+CURRENT_VERSION: Final = 0  # DatanodeVersion: nothing that came after the first one is promised
+MESSAGE_CHARS_MAX: Final = 500
+IN_SERVICE: Final = frozenset({"", "IN_SERVICE"})
+PORTS: Final = ("STANDALONE", "REPLICATION")  # one server of ours is both
+NAMES: Final[Mapping[str, Order]] = {
+    "close": Order.CLOSE,
+    "delete": Order.DELETE,
+    "delete_blocks": Order.DELETE_BLOCKS,
+    "reconcile": Order.RECONCILE,
+    "reconstruct": Order.RECONSTRUCT,
+    "refresh_volume_usage": Order.REFRESH_VOLUME_USAGE,
+    "replicate": Order.REPLICATE,
+    "reregister": Order.REREGISTER,
+    "set_operational_state": Order.SET_OPERATIONAL_STATE,
+    "create_pipeline": Order.CREATE_PIPELINE,
+    "close_pipeline": Order.CLOSE_PIPELINE,
+    "finalize_layout": Order.FINALIZE_LAYOUT,
+}
+"""Ozone's commands by the names that the agent gives them in answers, logs and metrics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Self:
+    """Who reports."""
+
+    datanode_id: str
+    host: str
+    port: int
+    rack: str
+    version: str
+    started_at_ms: int
+    layout_version: int
+    reserve_bytes: int
+
+
+def details(me: Self, ip_address: str, state: NodeState) -> Any:
+    """Return who we are, and what we remember that was decided about us."""
+    number = UUID(me.datanode_id).int
+    uuid = {"most": _signed(number >> 64), "least": _signed(number & 2**64 - 1)}
+    message = DETAILS(
+        uuid=me.datanode_id,
+        ip_address=ip_address,
+        host_name=me.host,
+        ports=[{"name": name, "value": me.port} for name in PORTS],
+        network_location=me.rack,
+        current_version=CURRENT_VERSION,
+        uuid128=uuid,
+        id={"uuid": uuid},
+    )
+    if state.op_state:
+        message.op_state = OpState[state.op_state]
+        message.op_state_expiry_s = state.op_expiry_ms // 1000
+    return message
+
+
+def extended_details(me: Self, told: Any) -> Any:
+    """Return the same with what only a registration says."""
+    return EXTENDED_DETAILS(details=told, version=me.version, setup_time_ms=me.started_at_ms)
+
+
+def layout(me: Self) -> Any:
+    """Return the layout versions. Volumes of ours have none of Ozone's, so nothing is ever left to
+    be finalised: both are that of the software."""
+    return LAYOUT(metadata=me.layout_version, software=me.layout_version)
+
+
+def node_report(me: Self, volumes: Iterable[datanode_pb2.VolumeStatus]) -> Any:
+    """Return the state of the volumes; one that takes nothing new has no room."""
+    report = NODE_REPORT()
+    for volume in volumes:
+        takes_new = volume.service in IN_SERVICE and not volume.failed
+        room_bytes = volume.available_bytes if takes_new else 0
+        report.storages.add(
+            uuid=volume.volume_id,
+            location=volume.path,
+            capacity=volume.capacity_bytes,
+            used=volume.used_bytes,
+            remaining=room_bytes,
+            type=DISK,
+            failed=volume.failed,
+            committed=0,
+            spare=min(me.reserve_bytes, room_bytes),
+            reserved=0,
+            fs_capacity=volume.capacity_bytes,
+            fs_available=volume.available_bytes,
+        )
+    first = next(iter(report.storages), None)
+    location = first.location if first is not None else "/"
+    report.metadata_storages.add(
+        location=location, type=DISK, capacity=0, used=0, remaining=0, failed=False
+    )
+    return report
+
+
+def replica(me: Self, report: container_pb2.ReplicaReport, root: int) -> Any | None:
+    """Return the report of one replica; None while it is being reconstructed: Ozone has no word
+    for that. `root`: of its tree in CRC-32C, 0 while there is none."""
+    state = container_pb2.ReplicaState.Name(report.state)
+    if state not in State.__members__:
+        return None
+    return REPLICA(
+        container_id=report.container_id,
+        state=State[state],
+        used=report.bytes_used,
+        key_count=report.block_count,
+        bcsid=report.bcsid,
+        origin=_uuid_or(report.origin_datanode_id, me.datanode_id),
+        replica_index=report.replica_index,
+        is_empty=report.is_empty and not report.load_error,
+        checksum=root,
+    )
+
+
+def queue_report(queues: Iterable[scm_pb2.QueueCount]) -> Any:
+    """Return how many commands of each type wait or run."""
+    counts = {NAMES[queue.type]: queue.count for queue in queues if queue.type in NAMES}
+    return QUEUE_REPORT(commands=counts.keys(), counts=counts.values())
+
+
+def status_reports(me: Self, statuses: Sequence[scm_pb2.CommandStatus]) -> Any:
+    """Return what became of commands."""
+    return COMMAND_STATUSES(statuses=_statuses(me, statuses))
+
+
+def _statuses(me: Self, statuses: Sequence[scm_pb2.CommandStatus]) -> Iterator[Any]:
+    for status in statuses:
+        if status.type not in NAMES:
+            continue
+        is_done = status.state == scm_pb2.CommandStatus.EXECUTED
+        message = COMMAND_STATUS(
+            command_id=_signed(status.command_id),
+            status=EXECUTED if is_done else FAILED,
+            type=NAMES[status.type],
+        )
+        if not is_done:
+            message.message = f"{status.code}: {status.message}"[:MESSAGE_CHARS_MAX]
+        if status.HasField("delete_blocks"):
+            message.delete_ack.datanode_id = me.datanode_id
+            for result in status.delete_blocks.transactions:
+                message.delete_ack.results.add(
+                    transaction_id=result.transaction_id,
+                    container_id=result.container_id,
+                    success=result.done,
+                )
+        yield message
+
+
+def _uuid_or(text: str, other: str) -> str:
+    """Return `text` if it is what Ozone can read as a datanode's id."""
+    with suppress(ValueError):
+        return str(UUID(text))
+    return other
+
+
+def _signed(number: int) -> int:
+    """Return 64 bits as Java reads them."""
+    return number - 2**64 if number >= 2**63 else number

@@ -1,0 +1,47 @@
+"""The root that a report has of a replica: of its tree in CRC-32C, as Ozone folds it.
+
+A tree that is CRC-32C and has no tombstones has its root in the report already. Others are looked
+into (`ozone.serving.trees`), once for each tree that the store keeps.
+"""
+
+from typing import Final
+
+import structlog
+
+from agent.errors import SutureError
+from agent.rpc.v1 import container_pb2
+from merkle.damaged import Damaged
+from merkle.replica import ContainerId
+from ozone.serving.trees import Folded, ozone_view
+
+NO_ROOT: Final = 0  # Ozone's word for no tree yet
+
+log = structlog.get_logger()
+
+
+class Roots:
+    """Roots of replicas, each folded once for a tree. For one thread."""
+
+    def __init__(self, store: Folded) -> None:
+        self._store = store
+        self._folded: dict[int, tuple[int, int]] = {}  # by container: the tree's generation, root
+
+    def root(self, report: container_pb2.ReplicaReport) -> int:
+        """Return the root of a reported replica, 0 while it has none that Ozone could compare."""
+        if not report.HasField("tree"):
+            self._folded.pop(report.container_id, None)
+            return NO_ROOT
+        tree = report.tree
+        if tree.algorithm == container_pb2.TREE_CRC32C and not tree.tombstone_count:
+            return tree.root
+        generation, root = self._folded.get(report.container_id, (-1, NO_ROOT))
+        if generation == tree.generation:
+            return root
+        container_id = ContainerId(report.container_id)
+        try:
+            root = ozone_view(self._store, container_id).root or NO_ROOT
+        except (SutureError, Damaged) as error:  # the next report tries again
+            log.warning("ozone_root_not_known", container_id=container_id, error=str(error))
+            return NO_ROOT
+        self._folded[container_id] = (tree.generation, root)
+        return root

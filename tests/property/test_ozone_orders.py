@@ -1,0 +1,217 @@
+"""Whatever an SCM of Ozone sends is understood, refused or no answer; the heartbeat goes on."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.config.options import load
+from agent.host.host import Host
+from agent.host.leader import Led
+from agent.host.outbox import REGISTERED, Outbox
+from agent.host.terms import Terms
+from agent.rpc.v1 import scm_pb2
+from agent.runtime.clock import SystemClock
+from agent.runtime.loop import Busy, Step, Throttled
+from merkle.replica import ID_MAX
+from ozone.composition import leaders
+from ozone.leading.messages import COMMAND, Order
+from ozone.leading.orders import Accepted, Answered, Reregister, Unknown, understood
+from tests.support.ozone.led_agent import WHO, built, store_of, written
+from tests.support.ozone.standin_scm import COMMAND as OZONE_COMMAND
+from tests.support.ozone.standin_scm import StandInScm, command, standin_scm
+from tests.support.waiting import wait_until
+
+NOW_MS = 1_900_000_000_000
+FLIPS = 300
+CALL_AT = 6  # behind the lengths of frame and header, and the tag: a call below 128
+INT64 = st.integers(-(2**63), 2**63 - 1)
+SMALL = st.integers(-2, 3)
+PORTS = st.fixed_dictionaries(
+    {"name": st.sampled_from([b"STANDALONE", b"RATIS", b"\xff"]), "value": st.integers(0, 2**32)}
+)
+PEERS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "uuid": st.binary(max_size=40),
+            "ip_address": st.binary(max_size=300),
+            "host_name": st.binary(max_size=20),
+            "ports": st.lists(PORTS, max_size=2),
+        }
+    ),
+    max_size=3,
+)
+PARTS = {
+    "close": {"container_id": INT64, "command_id": INT64, "force": st.booleans()},
+    "delete": {"container_id": INT64, "command_id": INT64, "replica_index": INT64},
+    "reconcile": {"container_id": INT64, "peers": PEERS},
+    "replicate": {"container_id": INT64, "command_id": INT64, "priority": SMALL},
+    "reconstruct": {"container_id": INT64, "command_id": INT64},
+    "set_operational_state": {"command_id": INT64, "state": INT64 | SMALL, "expiry_s": INT64},
+    "delete_blocks": {
+        "command_id": INT64,
+        "transactions": st.lists(
+            st.fixed_dictionaries(
+                {
+                    "transaction_id": INT64 | SMALL,
+                    "container_id": INT64 | SMALL,
+                    "local_ids": st.lists(INT64 | SMALL, max_size=3),
+                }
+            ),
+            max_size=3,
+        ),
+    },
+}
+
+
+@given(
+    kind=INT64 | st.integers(0, 14),
+    parts=st.fixed_dictionaries(
+        {}, optional={k: st.fixed_dictionaries(v) for k, v in PARTS.items()}
+    ),
+    term=INT64,
+    deadline_ms=INT64 | st.just(0),
+)
+def test_whatever_is_ordered_is_understood_or_refused(
+    kind: int, parts: dict[str, Any], term: int, deadline_ms: int
+) -> None:
+    """
+    What is accepted can be carried by the agent's own message, names what can be, and has the
+    lifetime that was left.
+    """
+    meant = understood(COMMAND(type=kind, term=term, deadline_ms=deadline_ms, **parts), NOW_MS)
+
+    if kind not in set(Order):
+        assert Unknown(kind) == meant
+    elif kind != Order.REREGISTER and Order(kind).name.lower() not in parts:
+        assert isinstance(meant, Answered)
+        assert meant.is_malformed  # it has a type, and nothing else
+    elif isinstance(meant, Accepted):
+        assert_can_be(meant, deadline_ms)
+    else:
+        assert isinstance(meant, Answered | Reregister)
+
+
+def assert_can_be(meant: Accepted, deadline_ms: int) -> None:
+    """Check a command that goes into the queues."""
+    ours = scm_pb2.Command.FromString(meant.command.SerializeToString())
+    kind = ours.WhichOneof("command")
+    assert kind is not None
+    if kind in {"close", "delete", "reconcile"}:
+        assert 1 <= getattr(ours, kind).container_id <= ID_MAX
+    assert ours.lifetime_ms == (max(1, deadline_ms - NOW_MS) if deadline_ms > 0 else 0)
+    assert meant.replica_index >= 0
+    for peer in ours.reconcile.peers:
+        assert 36 == len(peer.datanode_id)
+        assert 0 < int(peer.address.rpartition(":")[2]) <= 65_535
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_of_ozones_own_are_read_alike(data: bytes) -> None:
+    """
+    What Ozone's classes read as a command with all that it needs is one of its type here.
+    """
+    try:
+        theirs = OZONE_COMMAND.FromString(data)
+    except DecodeError:
+        return
+    meant = understood(COMMAND.FromString(data), NOW_MS)
+    if theirs.commandType == 1:
+        assert Reregister() == meant
+
+
+@pytest.fixture
+def scm() -> Iterator[StandInScm]:
+    """A manager whose answers are damaged on the way."""
+    with standin_scm(knows_all=True) as server:
+        yield server
+
+
+@pytest.fixture
+def host(scm: StandInScm, tmp_path: Path) -> Iterator[Host]:
+    """An agent that was built, and is led step by step."""
+    made = built(load(written(tmp_path, scm.address)))
+    yield made
+    assert [] == made.stop()
+
+
+def test_a_damaged_answer_is_no_order(scm: StandInScm, host: Host) -> None:
+    """
+    Any bit of an answer may be another: each step ends as one of a heartbeat does.
+    """
+    rng = random.Random(20)
+    ends: Counter[type[Step]] = Counter()
+    accepted: list[scm_pb2.Command] = []
+    outbox = Outbox()
+    (leader,) = leaders([f"ozone://{scm.address}"])
+    worker = leader.worker(led(host, accepted), outbox, Terms().leads)
+    wait_s = worker.step()
+    assert isinstance(wait_s, Throttled)
+    scm.spoil = lambda answer: spoilt(answer, rng)
+    for _ in range(FLIPS):
+        payload = {"containerID": 7, "cmdId": 9, "force": False}
+        scm.commands.append(command("deleteContainer", payload))
+        anew(worker)
+        ends[type(worker.step())] += 1
+        leader.close()
+
+    assert {Throttled, Busy} >= set(ends)
+    assert 10 < len(accepted) < FLIPS  # some flips change an id, most make no answer of it
+    scm.spoil = None
+    wait_until(lambda: isinstance(worker.step(), Throttled) and outbox.state == REGISTERED)
+
+
+def test_the_answer_to_another_call_is_none(scm: StandInScm, host: Host) -> None:
+    """
+    What was asked before, and is answered now, orders nothing.
+    """
+    accepted: list[scm_pb2.Command] = []
+    outbox = Outbox()
+    (leader,) = leaders([f"ozone://{scm.address}"])
+    worker = leader.worker(led(host, accepted), outbox, Terms().leads)
+    assert isinstance(worker.step(), Throttled)
+    scm.commands.append(command("deleteContainer", {"containerID": 7, "cmdId": 9, "force": False}))
+    scm.spoil = lambda answer: (
+        answer[:CALL_AT] + bytes([answer[CALL_AT] ^ 1]) + answer[CALL_AT + 1 :]
+    )
+    anew(worker)
+
+    worker.step()
+
+    leader.close()
+    assert [] == accepted
+    assert "the answer to call" in outbox.state
+
+
+def anew(worker: Any) -> None:
+    """Let the next step be a heartbeat at once, whatever the last answer was; its term, too, may
+    have been a wrong one."""
+    worker._sent_at_s, worker._is_registered = float("-inf"), True
+    worker._leads = Terms().leads
+
+
+def spoilt(answer: bytes, rng: random.Random) -> bytes:
+    """Flip a bit."""
+    data = bytearray(answer)
+    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    return bytes(data)
+
+
+def led(host: Host, accepted: list[scm_pb2.Command]) -> Led:
+    """Return what a leader hears of a host, with its orders into a list."""
+    return Led(
+        config=host._config,
+        who=WHO,
+        store=store_of(host),
+        reporter=host._observer,
+        clock=SystemClock(),
+        door_addresses=host.door_addresses,
+        accept=lambda commands, _term: accepted.extend(commands),
+        answer=lambda _: None,
+    )

@@ -1,0 +1,79 @@
+"""An agent in this process that is led by stand-ins of Ozone's storage container manager."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import UUID
+
+from agent.config.options import AgentConfig, load
+from agent.host.host import Host
+from agent.host.who import Who
+from agent.runtime.supervisor import Supervisor
+from agent.store.replica_store import ReplicaStore
+from merkle.replica import ContainerId, ReplicaState
+from ozone.composition import doors, leaders
+from tests.support.ozone.standin_scm import CLUSTER_ID
+
+DATANODE_ID = "f1111111-2222-3333-8444-555555555555"
+WHO = Who(DATANODE_ID, CLUSTER_ID, version="1", boot_id=1)
+HALVES = (UUID(DATANODE_ID).int >> 64, UUID(DATANODE_ID).int % 2**64)
+
+
+def written(folder: Path, *addresses: str, interval_s: float = 0.1, more: str = "") -> Path:
+    """Write the config of such an agent."""
+    volume = folder / "volume"
+    volume.mkdir(parents=True, exist_ok=True)
+    named = ", ".join(f'"ozone://{address}"' for address in addresses)
+    config = folder / "agent.toml"
+    config.write_text(
+        f"""[node]
+listen = "127.0.0.1:0"
+scm = [{named}]
+[observe]
+listen = "127.0.0.1:0"
+[storage]
+volumes = ["{volume}"]
+tree_algorithm = "crc32c"
+reserve_bytes = 1_000_000
+[ozone]
+listen = "127.0.0.1:0"
+heartbeat_interval_s = {interval_s}
+{more}
+"""
+    )
+    return config
+
+
+def built(config: AgentConfig, who: Who = WHO) -> Host:
+    """Return the agent, not started."""
+    return Host(
+        config,
+        who,
+        [],
+        Supervisor(),
+        doors=doors(config.ozone),
+        leaders=leaders(config.node.scm),
+    )
+
+
+@contextmanager
+def led_agent(
+    folder: Path, *addresses: str, interval_s: float = 0.1, more: str = ""
+) -> Iterator[Host]:
+    """Run one; it must end in time."""
+    host = built(load(written(folder, *addresses, interval_s=interval_s, more=more)))
+    try:
+        host.start()
+        yield host
+    finally:
+        assert [] == host.stop()
+
+
+def store_of(host: Host) -> ReplicaStore:
+    """Return the store of a host: what a test writes without a client goes there."""
+    return host._store
+
+
+def state_of(host: Host, container_id: int) -> ReplicaState:
+    """Return the state of a replica."""
+    return store_of(host).replica(ContainerId(container_id)).state

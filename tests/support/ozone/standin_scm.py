@@ -1,0 +1,255 @@
+"""A storage container manager of Ozone for datanodes to join, over real sockets.
+
+Its messages are Ozone's own: `tests/golden/ozone/datanode-protocol.desc` is what the classes of
+Ozone 2.2.0 say of themselves (a FileDescriptorSet), so what lacks a required field, or has another
+number, is not understood here either. What stands around them is taken apart by hand.
+"""
+
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from tests.support.control.recorded_scm import (
+    GREETING,
+    NO_ACCESS,
+    failure,
+    fields_of,
+    number_field,
+    read_varint,
+    varint,
+)
+
+DESCRIPTORS = Path(__file__).resolve().parents[2] / "golden" / "ozone" / "datanode-protocol.desc"
+PROTOCOL = b"org.apache.hadoop.ozone.protocol.StorageContainerDatanodeProtocol"
+CLUSTER_ID = "CID-11111111-2222-3333-4444-555555555555"
+SCM_ID = "99999999-2222-3333-4444-555555555555"
+LAYOUT_VERSION = 10
+PIPELINE = "12345678-2222-3333-4444-555555555555"
+
+
+def _pool() -> descriptor_pool.DescriptorPool:
+    pool = descriptor_pool.DescriptorPool()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(DESCRIPTORS.read_bytes()).file:
+        pool.Add(file)  # type: ignore[no-untyped-call]
+    return pool
+
+
+POOL = _pool()
+
+
+def ozone(name: str) -> Any:
+    """Return Ozone's class of a message, by its name in the package hadoop.hdds."""
+    return message_factory.GetMessageClass(POOL.FindMessageTypeByName(f"hadoop.hdds.{name}"))
+
+
+REQUEST = ozone("SCMDatanodeRequest")
+RESPONSE = ozone("SCMDatanodeResponse")
+COMMAND = ozone("SCMCommandProto")
+
+
+def command(kind: str, payload: dict[str, Any], *, term: int = 1, deadline_ms: int = 0) -> Any:
+    """Return a command: `kind` as in SCMCommandProto.Type, without its end "Command"."""
+    name = kind if kind == "refreshVolumeUsageInfo" else f"{kind}Command"
+    part = {
+        "refreshVolumeUsageInfo": "refreshVolumeUsageCommandProto",
+        "reconstructECContainers": "reconstructECContainersCommandProto",
+    }.get(kind, f"{kind}CommandProto")
+    built = COMMAND(commandType=name, term=term, **{part: payload})
+    if deadline_ms:
+        built.deadlineMsSinceEpoch = deadline_ms
+    return built
+
+
+@dataclass
+class StandInScm:
+    """A server on a port of its own, one thread a connection."""
+
+    cluster_id: str = CLUSTER_ID
+    term: int | None = 1
+    """Of the leader; None: it follows, and says nothing of a term."""
+    lets_in: bool = True
+    knows_all: bool = False
+    """Whether who did not register is known all the same."""
+    spoil: Callable[[bytes], bytes] | None = None
+    """What becomes of each answer, its length included, on the way; the connection ends then."""
+    registers: list[Any] = field(default_factory=list)
+    beats: list[Any] = field(default_factory=list)
+    commands: deque[Any] = field(default_factory=deque)
+    """What the next heartbeat is answered with."""
+    known: set[str] = field(default_factory=set)
+    faults: list[str] = field(default_factory=list)
+    """What a real one would not have understood."""
+    address: str = field(init=False)
+    _listener: socket.socket = field(init=False)
+    _threads: list[threading.Thread] = field(default_factory=list)
+    _sockets: list[socket.socket] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._start(self._accept)
+
+    def close(self) -> None:
+        """End it, and all its connections."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.hang_up()
+        for thread in self._threads:
+            thread.join(10)
+            assert not thread.is_alive()
+
+    def hang_up(self) -> None:
+        """End all connections, as a restart does."""
+        for one in self._sockets:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    # what was heard
+
+    def statuses(self) -> list[Any]:
+        """Return all answers to commands that came."""
+        return [
+            status
+            for beat in list(self.beats)
+            for report in beat.commandStatusReports
+            for status in report.cmdStatus
+        ]
+
+    def replicas(self) -> dict[int, Any]:
+        """Return the last report of each replica since the last registration."""
+        found: dict[int, Any] = {}
+        if self.registers:
+            found = {one.containerID: one for one in self.registers[-1].containerReport.reports}
+        for beat in list(self.beats):
+            if beat.HasField("containerReport"):
+                found = {one.containerID: one for one in beat.containerReport.reports}
+            for changed in beat.incrementalContainerReport:
+                found.update((one.containerID, one) for one in changed.report)
+        return found
+
+    # serving
+
+    def _start(self, target: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                opened, _ = self._listener.accept()
+            except OSError:
+                return
+            self._sockets.append(opened)
+            self._start(self._serve, opened)
+
+    def _serve(self, opened: socket.socket) -> None:
+        with opened, suppress(OSError, EOFError), opened.makefile("rb") as stream:
+            assert GREETING == _exactly(stream, len(GREETING))
+            header, rest = _call(_frame(stream))
+            context = fields_of(_delimited(rest)[0])
+            if (5, PROTOCOL) != (header[3], context[3]):
+                self.faults.append(f"context {context}")
+            if not self.lets_in:
+                said = "SIMPLE authentication is not enabled."
+                opened.sendall(_framed(failure(-3, NO_ACCESS, said, status=2, detail=15)))
+                return
+            while True:
+                answer = self._answer(_frame(stream))
+                if self.spoil is not None:
+                    opened.sendall(self.spoil(answer))
+                    return
+                opened.sendall(answer)
+
+    def _answer(self, frame: bytes) -> bytes:
+        header, rest = _call(frame)
+        zigzag = header[3]
+        assert isinstance(zigzag, int)
+        method, rest = _delimited(rest)
+        body, _ = _delimited(rest)
+        said = fields_of(method)
+        if (b"submitRequest", PROTOCOL, 1) != (said[1], said[2], said[3]):
+            self.faults.append(f"method {said}")
+        data = self._answered(REQUEST.FromString(body)).SerializeToString()
+        head = number_field(1, zigzag >> 1) + number_field(2, 0) + number_field(3, 9)
+        return _framed(varint(len(head)) + head + varint(len(data)) + data)
+
+    def _answered(self, request: Any) -> Any:
+        response = RESPONSE(cmdType=request.cmdType, status="OK", success=True)
+        match request.cmdType:
+            case 1:
+                version = response.getVersionResponse
+                version.softwareVersion = 1
+                version.keys.add(key="clusterID", value=self.cluster_id)
+                version.keys.add(key="scmUuid", value=SCM_ID)
+            case 2:
+                self._register(request.registerRequest, response.registerResponse)
+            case 3:
+                self._beat(request.sendHeartbeatRequest, response.sendHeartbeatResponse)
+        return response
+
+    def _register(self, request: Any, answer: Any) -> None:
+        self.registers.append(request)
+        uuid = request.extendedDatanodeDetails.datanodeDetails.uuid
+        fits = request.dataNodeLayoutVersion.softwareLayoutVersion == LAYOUT_VERSION
+        answer.errorCode = "success" if fits else "errorNodeNotPermitted"
+        answer.datanodeUUID, answer.clusterID = uuid, self.cluster_id
+        if fits:
+            self.known.add(uuid)
+
+    def _beat(self, request: Any, answer: Any) -> None:
+        uuid = request.datanodeDetails.uuid
+        answer.datanodeUUID = uuid
+        if self.term is not None:
+            answer.term = self.term
+        if uuid not in self.known and not self.knows_all:
+            answer.commands.append(command("reregister", {}, term=self.term or 0))
+        while self.commands:
+            answer.commands.append(self.commands.popleft())
+        self.beats.append(request)
+
+
+@contextmanager
+def standin_scm(**wishes: Any) -> Iterator[StandInScm]:
+    """Run one; what it did not understand fails the test."""
+    server = StandInScm(**wishes)
+    try:
+        yield server
+    finally:
+        server.close()
+    assert [] == server.faults
+
+
+def _exactly(stream: Any, length_bytes: int) -> bytes:
+    data: bytes = stream.read(length_bytes)
+    if len(data) < length_bytes:
+        raise EOFError
+    return data
+
+
+def _frame(stream: Any) -> bytes:
+    (length,) = struct.unpack(">I", _exactly(stream, 4))
+    return _exactly(stream, length)
+
+
+def _delimited(data: bytes) -> tuple[bytes, bytes]:
+    length, at = read_varint(data, 0)
+    return data[at : at + length], data[at + length :]
+
+
+def _call(frame: bytes) -> tuple[dict[int, int | bytes], bytes]:
+    header, rest = _delimited(frame)
+    return fields_of(header), rest
+
+
+def _framed(body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + body

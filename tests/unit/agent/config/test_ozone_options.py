@@ -1,0 +1,90 @@
+"""An agent among Ozone's datanodes: what cannot be meant is refused at start, with a sentence."""
+
+from pathlib import Path
+
+import pytest
+
+from agent.config.options import load
+from agent.config.ozone import ozone_scms
+from agent.errors import Code, Refused
+
+LED = {
+    "scm": '["ozone://scm1.example:9861", "ozone://scm2.example:9861"]',
+    "listen": '"127.0.0.1:9859"',
+    "algorithm": '"crc32c"',
+    "tls": "allow_plaintext = true",
+}
+
+
+def written(folder: Path, **changes: str) -> Path:
+    """Write the config of an agent that Ozone leads, with changes."""
+    said = {**LED, **changes}
+    path = folder / "agent.toml"
+    path.write_text(
+        f"""[node]
+scm = {said["scm"]}
+listen = "127.0.0.1:9870"
+[storage]
+volumes = ["/a"]
+tree_algorithm = {said["algorithm"]}
+[ozone]
+listen = {said["listen"]}
+[tls]
+{said["tls"]}
+"""
+    )
+    return path
+
+
+def test_ozones_managers_lead(tmp_path: Path) -> None:
+    """One or several, with the prefix before each."""
+    config = load(written(tmp_path))
+
+    assert ("ozone://scm1.example:9861", "ozone://scm2.example:9861") == ozone_scms(config.node.scm)
+    alone = load(written(tmp_path, scm='"ozone://[::1]:9861"', tls=""))
+    assert ("ozone://[::1]:9861",) == ozone_scms(alone.node.scm)
+    assert () == ozone_scms(("scm1.example:9860",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "words"),
+    [
+        (
+            {"scm": '["ozone://scm1.example:9861", "scm2.example:9860"]'},
+            "node.scm",
+            "an agent is led by Suture's control plane or by Ozone's, never by both",
+        ),
+        (
+            {"tls": 'certificate = "/c.pem"\nkey = "/k.pem"\nca = "/a.pem"'},
+            "tls.certificate",
+            "a secure cluster of Ozone cannot lead it yet",
+        ),
+        (
+            {"tls": ""},
+            "tls.allow_plaintext",
+            "ozone://scm1.example:9861 is not loopback, and Ozone's SCM is spoken to in plaintext",
+        ),
+        ({"listen": '""'}, "ozone.listen", "set ozone.listen"),
+        ({"algorithm": '"xxh3_64"'}, "storage.tree_algorithm", "set storage.tree_algorithm to"),
+        ({"scm": '"ozone://scm1.example"'}, "node.scm", "should match pattern"),
+        ({"scm": '"http://scm1.example:9861"'}, "node.scm", "should match pattern"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    tmp_path: Path, changes: dict[str, str], options: str, words: str
+) -> None:
+    """By the option and by what to do."""
+    with pytest.raises(Refused) as caught:
+        load(written(tmp_path, **changes))
+
+    assert Code.INVALID_CONFIG is caught.value.code
+    assert options in str(caught.value)
+    assert words in str(caught.value)
+
+
+def test_one_sentence_is_enough(tmp_path: Path) -> None:
+    """Suture's own certificates are not recommended for Ozone's manager."""
+    with pytest.raises(Refused) as caught:
+        load(written(tmp_path, tls=""))
+
+    assert "suture tls init" not in str(caught.value)
