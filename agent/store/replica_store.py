@@ -277,9 +277,12 @@ class ReplicaStore(VolumeServices):
         """
         return load_tree(self._volume(container_id), self._options, container_id)
 
-    def block_rows(self, container_id: ContainerId) -> Iterator[tuple[BlockId, bytes]]:
-        """Yield all raw block rows by ascending id. Blocks deleted meanwhile may be missing."""
-        return block_rows(self._volume(container_id), container_id, 0)
+    def block_rows(
+        self, container_id: ContainerId, start: int = 0
+    ) -> Iterator[tuple[BlockId, bytes]]:
+        """Yield raw block rows from `start` on by ascending id. Blocks deleted meanwhile may be
+        missing."""
+        return block_rows(self._volume(container_id), container_id, start)
 
     def block_row(self, container_id: ContainerId, block_id: BlockId) -> bytes | None:
         """Return the raw row of a block, None if it has none."""

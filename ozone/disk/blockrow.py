@@ -81,11 +81,12 @@ def _decode(container_id: ContainerId, block_id: BlockId, row: bytes) -> Any:
 
 
 def _chunks(message: Any) -> list[ChunkInfo]:
-    chunks = [_chunk(message.block_id.local_id, chunk) for chunk in message.chunks]
+    chunks = [decode_chunk(message.block_id.local_id, chunk) for chunk in message.chunks]
     return sorted(chunks, key=lambda chunk: chunk.offset)
 
 
-def _chunk(block_id: int, chunk: Any) -> ChunkInfo:
+def decode_chunk(block_id: int, chunk: Any) -> ChunkInfo:
+    """Return the chunk that a message of a row describes. Raises Damaged, Unknown."""
     where = f"block {block_id}, chunk at {chunk.offset}"
     if not (chunk.HasField("offset") and chunk.HasField("length")):
         raise Damaged(f"block {block_id}: a chunk without offset or length")

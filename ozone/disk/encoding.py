@@ -20,6 +20,7 @@ from ozone.disk.messages import BLOCK_DATA, CHECKSUM_INFO, parse
 
 STRIPE: Final = "ozone.stripe_checksum."
 """The key of a note: the checksum of the stripe that the chunk at this offset is of, in base64."""
+NOTES_MAX: Final = 64  # of one block: what Suture's own wire carries (agent/rpc/wire/codec.py)
 
 
 def decode_noted(
@@ -46,7 +47,8 @@ def decode_noted(
     notes.pop(INCREMENTAL, None)  # its last chunk is among the others now
     whole = {**notes, **stripes}
     size_bytes = sum(len(encode_text(key, value)) for key, value in whole.items())
-    kept = whole if size_bytes <= METADATA_BYTES_MAX else notes
+    fits = len(whole) <= NOTES_MAX and size_bytes <= METADATA_BYTES_MAX
+    kept = whole if fits else notes
     return replace(stored, block=replace(stored.block, metadata=tuple(kept.items())))
 
 

@@ -16,6 +16,7 @@ from agent.rpc.serving.waits import Attended, share
 from agent.runtime.tracing import Traced
 from ozone.serving.conversation import XceiverService
 from ozone.serving.messages import MESSAGE_BYTES_MAX
+from ozone.serving.reading import Reading
 from ozone.serving.telling import Telling
 
 ANSWER_BYTES_MAX: Final = MESSAGE_BYTES_MAX + 1024**2  # 32 MiB of a chunk, and what is around it
@@ -62,7 +63,7 @@ class OzoneDoor:
 def built_service(inside: Inside) -> XceiverService:
     """Return the service over a host's store."""
     return XceiverService(
-        [Telling(inside.store)],
+        [Telling(inside.store), Reading(inside.store, on_read=inside.on_read)],
         inside.store,
         datanode_id=inside.datanode_id,
         calls_per_s_max=inside.limits.calls_per_s_max,

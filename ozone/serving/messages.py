@@ -14,6 +14,7 @@ from ozone.declaration import BOOL, BYTES, NUMBER, SIGNED, Fields, message_class
 
 METHOD: Final = "/hadoop.hdds.datanode.XceiverClientProtocolService/send"
 MESSAGE_BYTES_MAX: Final = 32 * 1024**2  # Ozone's own limit, both ways
+FRAME_BYTES_MAX: Final = 4 * 1024  # of an answer, around what it carries
 
 
 class Command(IntEnum):
@@ -142,8 +143,8 @@ MESSAGES: Final[dict[str, Fields]] = {
     "Closed": {"container_id": (2, SIGNED, False)},
     "CommittedLength": {"block_id": (1, "BlockId", False), "length": (2, SIGNED, False)},
     "Committed": _LENGTH,
-    "BlockAnswer": {"block": (1, "BlockData", False)},
-    "BlocksAnswer": {"blocks": (1, "BlockData", True)},
+    "BlockAnswer": {"block": (1, BYTES, False)},
+    "BlocksAnswer": {"blocks": (1, BYTES, True)},
     "Buffers": {"buffers": (1, BYTES, True)},
     "ChunkAnswer": {
         "block_id": (1, "BlockId", False),
@@ -185,7 +186,6 @@ MESSAGES: Final[dict[str, Fields]] = {
 _CLASSES: Final = message_classes("suture.ozone.serving", MESSAGES)
 REQUEST: Final = _CLASSES["Request"]
 ANSWER: Final = _CLASSES["Answer"]
-BLOCK_DATA: Final = _CLASSES["BlockData"]
 
 BODIES: Final = {
     command: name for command in Command if (name := command.name.lower()) in MESSAGES["Request"]

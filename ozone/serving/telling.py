@@ -4,14 +4,28 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 from agent.errors import Code, Refused
+from agent.store.index.facts import ReplicaFacts
 from agent.store.ports import ReadableReplicas
+from merkle.replica import CONTAINER_BYTES_MAX, ReplicaState
 from ozone.disk.encoding import encode_tree_file
 from ozone.serving.conversation import Answering, Asked, Body
-from ozone.serving.messages import MESSAGE_BYTES_MAX, Command
+from ozone.serving.messages import FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, Command
 from ozone.serving.trees import Folded, checked_size, ozone_view
 
 ECHO_BYTES_MAX: Final = 4 * 1024**2
-FRAME_BYTES_MAX: Final = 4 * 1024  # of an answer, around what it carries
+CONTAINERS_MAX: Final = 1_000  # in one list; some 40 bytes each
+KEY_VALUE: Final = 1  # Ozone's number for the only type of container that there is
+STATES: Final = {
+    ReplicaState.OPEN: 1,
+    ReplicaState.CLOSING: 2,
+    ReplicaState.QUASI_CLOSED: 3,
+    ReplicaState.CLOSED: 4,
+    ReplicaState.UNHEALTHY: 5,
+    ReplicaState.DELETED: 7,
+    ReplicaState.RECOVERING: 8,
+}
+"""Ozone's numbers of states (`ContainerDataProto.State`)."""
+assert set(STATES) == set(ReplicaState)
 
 
 class ToldReplicas(ReadableReplicas, Folded, Protocol):
@@ -19,12 +33,14 @@ class ToldReplicas(ReadableReplicas, Folded, Protocol):
 
 
 class Telling:
-    """Echo, GetContainerChecksumInfo."""
+    """Echo, ReadContainer, ListContainer, GetContainerChecksumInfo."""
 
     def __init__(self, store: ToldReplicas) -> None:
         self._store = store
         self.commands: Mapping[Command, Answering] = {
             Command.ECHO: self._echo,
+            Command.READ_CONTAINER: self._container,
+            Command.LIST_CONTAINER: self._containers,
             Command.GET_CONTAINER_CHECKSUM_INFO: self._checksum_info,
         }
 
@@ -40,6 +56,17 @@ class Telling:
             raise Refused(Code.INELIGIBLE, "an echo that sleeps would keep a thread for nothing")
         return {"echo": {"payload": bytes(count)}}
 
+    def _container(self, asked: Asked) -> Body:
+        facts = self._store.replica(asked.container_id)
+        return {"read_container": {"container": _container_data(facts)}}
+
+    def _containers(self, asked: Asked) -> Body:
+        """List replicas from the request's container on, which may be none that is here."""
+        count = min(asked.body.count or CONTAINERS_MAX, CONTAINERS_MAX)
+        start = max(asked.container_id, 0)
+        facts = self._store.replicas(start=start, count=count)
+        return {"list_container": {"containers": list(map(_container_data, facts))}}
+
     def _checksum_info(self, asked: Asked) -> Body:
         container_id = asked.container_id
         view = ozone_view(self._store, container_id)
@@ -47,3 +74,15 @@ class Telling:
         what = f"the tree of container {container_id}"
         info = checked_size(what, data, MESSAGE_BYTES_MAX - FRAME_BYTES_MAX)
         return {"get_container_checksum_info": {"container_id": container_id, "info": info}}
+
+
+def _container_data(facts: ReplicaFacts) -> Body:
+    """Return a replica as Ozone tells of one; where it lies is nobody's business."""
+    return {
+        "container_id": facts.container_id,
+        "used_bytes": facts.bytes_used,
+        "size": CONTAINER_BYTES_MAX,
+        "block_count": facts.block_count,
+        "state": STATES[facts.state],
+        "type": KEY_VALUE,
+    }

@@ -1,0 +1,218 @@
+"""Commands that read blocks: their rows as Ozone has them, their bytes as the disk has them.
+
+    GetBlock, ListBlock          rows, in Ozone's form
+    GetCommittedBlockLength      where a block ends
+    ReadChunk                    any range of committed bytes, in one answer
+    ReadBlock                    a range as a stream, with the checksums that were written with it
+
+As in Ozone, nothing is verified here: the reader does that. No lease is taken.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from time import perf_counter
+from typing import Any, Final, Protocol
+
+import grpc
+
+from agent.errors import Code, Refused
+from agent.rpc.wire import codec
+from agent.store.operations.reading import Readable, damaged_block
+from agent.store.ports import ReadableReplicas
+from merkle.blockrow import decode_block
+from merkle.checksum import checksum_width_bytes
+from merkle.damaged import Damaged
+from merkle.replica import (
+    BLOCK_BYTES_MAX,
+    ID_MAX,
+    BlockData,
+    BlockId,
+    ChecksumType,
+    ChunkInfo,
+    ContainerId,
+)
+from ozone.disk.encoding import encode_row
+from ozone.serving.conversation import Answering, Asked, Body, StreamEnds
+from ozone.serving.messages import FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, Command
+from ozone.serving.parsing import parse_block_key, parse_span
+
+BUFFERED: Final = 1  # readChunkVersion: the answer in buffers of a window each
+BUFFER_BYTES_MIN: Final = 4 * 1024
+PIECE_BYTES: Final = 1024**2  # of a block in one message of a stream, unless asked otherwise
+PIECE_BYTES_MAX: Final = 16 * 1024**2
+ITEM_BYTES_MAX: Final = 8  # of an answer, around each row in it
+
+
+class ReadReplicas(ReadableReplicas, Protocol):
+    """What is needed of the store."""
+
+    def block_rows(
+        self, container_id: ContainerId, start: int = ...
+    ) -> Iterator[tuple[BlockId, bytes]]:
+        """Yield raw rows from `start` on by ascending id."""
+        ...
+
+
+class Reading:
+    """GetBlock, ListBlock, GetCommittedBlockLength, ReadChunk, ReadBlock."""
+
+    def __init__(
+        self, store: ReadReplicas, *, on_read: Callable[[float], None] = lambda _: None
+    ) -> None:
+        """`on_read` is told how many seconds each read of chunk data took."""
+        self._store = store
+        self._on_read = on_read
+        self.commands: Mapping[Command, Answering] = {
+            Command.GET_BLOCK: self._block,
+            Command.LIST_BLOCK: self._blocks,
+            Command.GET_COMMITTED_BLOCK_LENGTH: self._length,
+            Command.READ_CHUNK: self._chunk,
+            Command.READ_BLOCK: self._stream,
+        }
+
+    # rows
+
+    def _block(self, asked: Asked) -> Body:
+        found = self._readable(asked, asked.body.block_id)
+        row = encode_row(asked.container_id, found.block, found.replica_index)
+        _check_message(f"block {found.block.block_id}", len(row))
+        return {"get_block": {"block": row}}
+
+    def _blocks(self, asked: Asked) -> Body:
+        """Return blocks by ascending id. All that are asked for, or none: who asks for all takes
+        what is not there for deleted."""
+        wish = asked.body
+        if not wish.HasField("count"):
+            raise codec.malformed("count", "is not there")
+        count = min(wish.count, ID_MAX)
+        facts = self._store.replica(asked.container_id)
+        rows: list[bytes] = []
+        size_bytes = 0
+        start = max(wish.start_local_id, 0)
+        for block_id, row in islice(self._store.block_rows(asked.container_id, start), count):
+            try:
+                block = decode_block(block_id, row)
+            except Damaged as damage:
+                raise damaged_block(asked.container_id, damage) from damage
+            rows.append(encode_row(asked.container_id, block, facts.replica_index))
+            size_bytes += len(rows[-1]) + ITEM_BYTES_MAX
+            _check_message(f"a list of {len(rows)} blocks", size_bytes)
+        return {"list_block": {"blocks": rows}}
+
+    def _length(self, asked: Asked) -> Body:
+        found = self._readable(asked, asked.body.block_id)
+        answer = {"block_id": asked.body.block_id, "length": found.block.length_bytes}
+        return {"get_committed_block_length": answer}
+
+    def _readable(self, asked: Asked, named: Any) -> Readable:
+        """Return the block, unless the asker knows of a later commit or means another shard."""
+        block_id = parse_block_key(named, asked)
+        facts = self._store.replica(asked.container_id)
+        if facts.replica_index and named.replica_index not in {0, facts.replica_index}:
+            raise Refused(
+                Code.CONTAINER_NOT_FOUND,
+                f"container {asked.container_id} is here with replica index "
+                f"{facts.replica_index}, not {named.replica_index}",
+            )
+        if named.bcsid > facts.bcsid:
+            raise Refused(
+                Code.UNKNOWN_BCSID,
+                f"container {asked.container_id} is at bcsid {facts.bcsid}, {named.bcsid} was "
+                "asked for",
+            )
+        found = self._store.readable(asked.container_id, block_id)
+        if named.bcsid > found.block.bcsid:
+            raise Refused(
+                Code.BCSID_MISMATCH,
+                f"block {block_id} is at bcsid {found.block.bcsid}, {named.bcsid} was asked for",
+            )
+        return found
+
+    # bytes
+
+    def _chunk(self, asked: Asked) -> Body:
+        wish = asked.body
+        found = self._readable(asked, wish.block_id)
+        offset, length_bytes = parse_span(wish.chunk.offset, wish.chunk.length, "chunkData")
+        data = self._read(asked, found, offset, length_bytes)
+        answer: Body = {"block_id": wish.block_id, "chunk": wish.chunk}
+        if wish.version != BUFFERED:
+            return {"read_chunk": {**answer, "data": data}}
+        step = max(wish.chunk.checksum_data.bytes_per_checksum, BUFFER_BYTES_MIN)
+        buffers = [data[at : at + step] for at in range(0, length_bytes, step)]
+        return {"read_chunk": {**answer, "buffers": {"buffers": buffers}}}
+
+    def _stream(self, asked: Asked) -> Iterator[Body]:
+        """Send a range, from the window on in which it begins to that in which it ends."""
+        wish = asked.body
+        found = self._readable(asked, wish.block_id)
+        begin, end = _range_of(found.block, wish)
+        piece_bytes = min(wish.answer_bytes or PIECE_BYTES, PIECE_BYTES_MAX)
+        for chunk in found.block.chunks:
+            if chunk.end <= begin or chunk.offset >= end:
+                continue
+            for offset, length_bytes in _pieces(chunk, begin, end, piece_bytes):
+                data = self._read(asked, found, offset, length_bytes)
+                sums = _sums(chunk, offset, length_bytes)
+                yield {"read_block": {"checksum_data": sums, "offset": offset, "data": data}}
+
+    def _read(self, asked: Asked, found: Readable, offset: int, length_bytes: int) -> bytes:
+        begun_s = perf_counter()
+        data = self._store.read(asked.container_id, found, offset, length_bytes)
+        self._on_read(perf_counter() - begun_s)
+        return data
+
+
+def _range_of(block: BlockData, wish: Any) -> tuple[int, int]:
+    """Return where the bytes that are asked for begin and end; a length of 0 is all of them.
+
+    Raises what ends the conversation where there are none: Ozone's clients want that by gRPC.
+    """
+    if wish.offset >= block.length_bytes:
+        raise StreamEnds(
+            grpc.StatusCode.OUT_OF_RANGE,
+            f"block {block.block_id} has {block.length_bytes} bytes, none at {wish.offset}",
+        )
+    length_bytes = wish.length or BLOCK_BYTES_MAX
+    return wish.offset, min(wish.offset + length_bytes, block.length_bytes)
+
+
+def _pieces(chunk: ChunkInfo, begin: int, end: int, piece_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield (offset, length) of the messages of one chunk: whole windows each, from that with
+    the byte at `begin` to that before `end`."""
+    window_bytes = _window_bytes(chunk)
+    first = max(begin - chunk.offset, 0) // window_bytes * window_bytes
+    last = -(-(min(end, chunk.end) - chunk.offset) // window_bytes) * window_bytes
+    stop = min(last, chunk.length_bytes)
+    step_bytes = max(piece_bytes // window_bytes, 1) * window_bytes
+    for at in range(first, stop, step_bytes):
+        yield chunk.offset + at, min(step_bytes, stop - at)
+
+
+def _window_bytes(chunk: ChunkInfo) -> int:
+    """Return the size of what can be verified by itself; any size can where nothing can be."""
+    if chunk.checksum_type is ChecksumType.NONE:
+        return 1
+    return chunk.bytes_per_checksum
+
+
+def _sums(chunk: ChunkInfo, offset: int, length_bytes: int) -> Body:
+    """Return the checksums of whole windows of a chunk, as Ozone sends them."""
+    about: Body = {"type": chunk.checksum_type, "bytes_per_checksum": chunk.bytes_per_checksum}
+    if chunk.checksum_type is ChecksumType.NONE:
+        return about
+    width = checksum_width_bytes(chunk.checksum_type)
+    first = (offset - chunk.offset) // chunk.bytes_per_checksum
+    count = -(-length_bytes // chunk.bytes_per_checksum)
+    data = chunk.window_checksums[first * width : (first + count) * width]
+    return {**about, "checksums": [data[at : at + width] for at in range(0, len(data), width)]}
+
+
+def _check_message(what: str, size_bytes: int) -> None:
+    """Refuse what no message of Ozone holds."""
+    if size_bytes > MESSAGE_BYTES_MAX - FRAME_BYTES_MAX:
+        raise Refused(
+            Code.INELIGIBLE,
+            f"{what} is more than the {MESSAGE_BYTES_MAX} bytes that a message of Ozone has",
+            hint="ask for fewer at once",
+        )

@@ -1,0 +1,144 @@
+"""An agent's door for Ozone over a real store, on a free port of loopback, and a client of it."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+
+from agent.config.options import AgentConfig, StorageConfig
+from agent.host.doors import Inside
+from agent.host.recoveries import Recoveries
+from agent.rpc.datanode.limits import Limits
+from agent.rpc.serving.waits import Unlimited, Waits
+from agent.runtime.clock import SystemClock
+from merkle.checksum import Algorithm
+from merkle.replica import ContainerId
+from ozone.serving.door import OzoneDoor
+from tests.support.ozone.ozone_wire import COMMANDS, RESULTS, WIRE
+from tests.support.storage.stored_replica import CLUSTER, CONTAINER, DATANODE, StoredReplica
+
+SEND = "/hadoop.hdds.datanode.XceiverClientProtocolService/send"
+MiB = 1024**2
+
+
+class Actions:
+    """An audit log that a test reads."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str, dict[str, object]]] = []
+
+    def record(self, action: str, result: str, **facts: object) -> None:
+        """Keep one action."""
+        self.lines.append((action, result, facts))
+
+
+class OzoneAgent:
+    """A store below `path`, and the door to it."""
+
+    def __init__(
+        self, path: Path, *, algorithm: Algorithm = Algorithm.XXH3_64, **limits: Any
+    ) -> None:
+        self.replica = StoredReplica(path, algorithm=algorithm)
+        self.audit = Actions()
+        self.scans: list[ContainerId] = []
+        self.limits = Limits(lease_timeout_s=2.0, **limits)
+        self._executor = ThreadPoolExecutor(8)
+        self.recoveries = Recoveries(
+            self.replica.store,
+            self.replica.leases,
+            SystemClock(),
+            timeout_s=300,
+            scan=self.scans.append,
+        )
+        self.door = OzoneDoor(self.inside(), "127.0.0.1:0")
+        self.address = self.door.address
+        self.door.start()
+
+    def inside(self) -> Inside:
+        """Return what the door leads to."""
+        return Inside(
+            config=AgentConfig(storage=StorageConfig(volumes=[self.replica.path])),
+            datanode_id=DATANODE,
+            cluster_id=CLUSTER,
+            store=self.replica.store,
+            leases=self.replica.leases,
+            recoveries=self.recoveries,
+            limits=self.limits,
+            waits=Waits(self.limits.rpc_count_max),
+            slots=Unlimited(),
+            audit=self.audit,
+            executor=self._executor,
+            submit=self._executor.submit,
+            on_read=lambda _: None,
+            ask_scan=lambda container_id, _: self.scans.append(container_id),
+        )
+
+    def close(self) -> None:
+        """Stop serving and close the store."""
+        self.door.stop(0).wait()
+        self._executor.shutdown()
+        self.replica.close()
+
+
+class OzoneClient:
+    """Sends requests as Ozone's clients do: one conversation each, unless told otherwise."""
+
+    def __init__(self, address: str, datanode_id: str = DATANODE) -> None:
+        self._channel = grpc.insecure_channel(
+            address,
+            options=[
+                ("grpc.max_receive_message_length", 40 * MiB),
+                ("grpc.max_send_message_length", 200 * MiB),
+            ],
+        )
+        self._datanode_id = datanode_id
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()
+
+    def request(self, command: str, container_id: int = CONTAINER, /, **body: Any) -> bytes:
+        """Return the bytes of a request."""
+        message = WIRE["Request"](
+            cmdType=COMMANDS[command],
+            containerID=container_id,
+            datanodeUuid=self._datanode_id,
+            **({command: body} if command in WIRE["Request"].DESCRIPTOR.fields_by_name else {}),
+        )
+        data: bytes = message.SerializeToString()
+        return data
+
+    def send(self, *requests: bytes) -> list[Any]:
+        """Return all answers of one conversation."""
+        call: Any = self._channel.stream_stream(SEND)
+        return [WIRE["Response"].FromString(data) for data in call(iter(requests), timeout=20)]
+
+    def ask(self, command: str, container_id: int = CONTAINER, /, **body: Any) -> Any:
+        """Return the one answer to a request."""
+        (answer,) = self.send(self.request(command, container_id, **body))
+        return answer
+
+    def result(self, command: str, container_id: int = CONTAINER, /, **body: Any) -> str:
+        """Return Ozone's name for the result of a request."""
+        return RESULTS[self.ask(command, container_id, **body).result]
+
+
+@contextmanager
+def served(path: Path, **options: Any) -> Iterator[tuple[OzoneAgent, OzoneClient]]:
+    """An agent, and a client of it."""
+    agent = OzoneAgent(path, **options)
+    try:
+        with OzoneClient(agent.address) as client:
+            yield agent, client
+    finally:
+        agent.close()
+
+
+def block_id(local_id: int, container_id: int = CONTAINER, **more: int) -> dict[str, int]:
+    """Return how Ozone names a block."""
+    return {"containerID": container_id, "localID": local_id, **more}
