@@ -59,12 +59,17 @@ class StreamEnds(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request whose container may be asked for here, and how long its caller waits."""
+    """A request whose container may be asked for here, and who waits for its answer.
+
+    `remaining_s`: how long, if that is known; `place`: address and port, as gRPC writes it.
+    """
 
     request: Any
     body: Any
     container_id: ContainerId
     remaining_s: float | None
+    is_wanted: Callable[[], bool]
+    place: str
 
 
 Answering = Callable[[Asked], Body | Iterator[Body]]
@@ -139,6 +144,8 @@ class XceiverService(grpc.GenericRpcHandler):
             getattr(request, name),
             ContainerId(request.container_id),
             context.time_remaining(),
+            context.is_active,
+            str(context.peer()),
         )
         self._check_datanode(asked)
         found = answering(asked)

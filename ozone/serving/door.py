@@ -18,6 +18,7 @@ from ozone.serving.conversation import XceiverService
 from ozone.serving.messages import MESSAGE_BYTES_MAX
 from ozone.serving.reading import Reading
 from ozone.serving.telling import Telling
+from ozone.serving.writing import Writing
 
 ANSWER_BYTES_MAX: Final = MESSAGE_BYTES_MAX + 1024**2  # 32 MiB of a chunk, and what is around it
 
@@ -63,7 +64,17 @@ class OzoneDoor:
 def built_service(inside: Inside) -> XceiverService:
     """Return the service over a host's store."""
     return XceiverService(
-        [Telling(inside.store), Reading(inside.store, on_read=inside.on_read)],
+        [
+            Telling(inside.store),
+            Reading(inside.store, on_read=inside.on_read),
+            Writing(
+                inside.store,
+                inside.leases,
+                inside.recoveries,
+                inside.audit,
+                lease_timeout_s=inside.limits.lease_timeout_s,
+            ),
+        ],
         inside.store,
         datanode_id=inside.datanode_id,
         calls_per_s_max=inside.limits.calls_per_s_max,

@@ -78,6 +78,7 @@ import org.mockito.Mockito;
  *   reconcile DN CONTAINER PEER...     a peer is host:port:uuid
  *   push DN CONTAINER TARGET [COMPRESSION]     pull DN CONTAINER SOURCE [COMPRESSION]
  *   export DN CONTAINER FILE [COMPRESSION]
+ *   read, stream, ecwrite, ecread, rebuild     Ozone's clients (OzoneClients)
  *   datanodes                          dn,uuid,port,replication port,directory of each
  *   cpu                                nanoseconds of this process
  */
@@ -179,6 +180,11 @@ public final class OzoneNodes {
     if (words[0].equals("cpu")) {
       return String.valueOf(((com.sun.management.OperatingSystemMXBean)
           java.lang.management.ManagementFactory.getOperatingSystemMXBean()).getProcessCpuTime());
+    }
+    if (OzoneClients.knows(words[0])) {
+      try (OzoneClients clients = new OzoneClients(nodes.get(0).conf)) {
+        return clients.obey(words);
+      }
     }
     Node node = nodes.get(Integer.parseInt(words[1]));
     long id = Long.parseLong(words[2]);

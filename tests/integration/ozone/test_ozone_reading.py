@@ -138,19 +138,23 @@ def test_a_list_of_blocks_is_whole_or_refused(agent: tuple[OzoneAgent, OzoneClie
     assert "IO_EXCEPTION" == result
 
 
-@pytest.mark.parametrize(("offset", "length"), [(0, 5), (99_990, 20), (100_000, 100_001), (7, 1)])
-def test_any_range_is_read(agent: tuple[OzoneAgent, OzoneClient], offset: int, length: int) -> None:
+@pytest.mark.parametrize(
+    ("offset", "length_bytes"), [(0, 5), (99_990, 20), (100_000, 100_001), (7, 1)]
+)
+def test_any_range_is_read(
+    agent: tuple[OzoneAgent, OzoneClient], offset: int, length_bytes: int
+) -> None:
     """Across chunks too, in one buffer or in buffers of a window each."""
     _, client = agent
     sums = {"type": 3, "bytesPerChecksum": WINDOW_BYTES}
-    chunk = {"chunkName": "any", "offset": offset, "len": length, "checksumData": sums}
+    chunk = {"chunkName": "any", "offset": offset, "len": length_bytes, "checksumData": sums}
 
     single = client.ask("readChunk", blockID=block_id(1), chunkData=chunk).readChunk
     split = client.ask("readChunk", blockID=block_id(1), chunkData=chunk, readChunkVersion=1)
 
-    wanted = data_of(1)[offset : offset + length]
+    wanted = data_of(1)[offset : offset + length_bytes]
     assert wanted == single.data
-    assert ("any", offset, length) == (
+    assert ("any", offset, length_bytes) == (
         single.chunkData.chunkName,
         single.chunkData.offset,
         single.chunkData.len,
@@ -161,17 +165,17 @@ def test_any_range_is_read(agent: tuple[OzoneAgent, OzoneClient], offset: int, l
 
 
 @pytest.mark.parametrize(
-    ("offset", "length", "begin"),
+    ("offset", "length_bytes", "begin"),
     [(0, 0, 0), (5, 10, 0), (120_000, 50_000, 100_000 + WINDOW_BYTES), (99_999, 2, 98_304)],
 )
 def test_a_block_streams(
-    agent: tuple[OzoneAgent, OzoneClient], offset: int, length: int, begin: int
+    agent: tuple[OzoneAgent, OzoneClient], offset: int, length_bytes: int, begin: int
 ) -> None:
     """From the window on in which the range begins, each message with the checksums of its bytes;
     they are those that were written with it."""
     _, client = agent
 
-    found = pieces(client, 1, blockID=block_id(1), offset=offset, length=length)
+    found = pieces(client, 1, blockID=block_id(1), offset=offset, length=length_bytes)
 
     data, at = data_of(1), begin
     for piece in found:
@@ -184,7 +188,7 @@ def test_a_block_streams(
             piece.checksumData.bytesPerChecksum,
             len(piece.checksumData.checksums),
         )
-    assert at >= min(offset + (length or len(data)), len(data))
+    assert at >= min(offset + (length_bytes or len(data)), len(data))
 
 
 def test_the_checksums_of_a_stream_fit_its_bytes(agent: tuple[OzoneAgent, OzoneClient]) -> None:
@@ -220,10 +224,10 @@ def test_behind_a_block_nothing_streams(agent: tuple[OzoneAgent, OzoneClient]) -
     assert grpc.StatusCode.OUT_OF_RANGE is caught.value.code()
 
 
-def chunk_at(offset: int, length: int) -> dict[str, Any]:
+def chunk_at(offset: int, length_bytes: int) -> dict[str, Any]:
     """Return how a range is asked for."""
     sums = {"type": 3, "bytesPerChecksum": WINDOW_BYTES}
-    return {"chunkName": "c", "offset": offset, "len": length, "checksumData": sums}
+    return {"chunkName": "c", "offset": offset, "len": length_bytes, "checksumData": sums}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,215 @@
+"""Commands that write: of erasure-coded containers, whose clients write to each datanode by itself.
+
+    CreateContainer ─ WriteChunk ─ PutBlock ─ ... ─ CloseContainer
+
+As in Ozone a container is made by the first write to it, and commits of shards have no sequence.
+All of it goes through the store as what any client writes, under the container's lease. Replicated
+containers are written through Raft, and closed and deleted by the word of the storage container
+manager: their writes are refused.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.ports import Leases
+from agent.rpc.datanode.writing import Recoveries
+from agent.rpc.serving.access import DONE, PLAINTEXT, Audit
+from agent.rpc.wire import codec
+from agent.store.index.facts import ReplicaFacts
+from agent.store.ports import WritableReplicas
+from merkle.replica import Bcsid, BlockData, ContainerId, ReplicaState
+from ozone.serving.conversation import Answering, Asked, Body
+from ozone.serving.messages import Command
+from ozone.serving.parsing import parse_block_key, parse_commit, parse_written_chunk
+
+OPEN: Final = 1  # Ozone's numbers of states
+RECOVERING: Final = 8
+NO_SEQUENCE: Final = Bcsid(0)  # of commits to shards, which no Raft has put in order
+
+
+class WrittenReplicas(WritableReplicas, Protocol):
+    """What is needed of the store."""
+
+    def replica(self, container_id: ContainerId) -> ReplicaFacts:
+        """Return the facts of one replica. Raise Refused(CONTAINER_NOT_FOUND)."""
+        ...
+
+
+class Writing:
+    """CreateContainer, WriteChunk, PutBlock, CloseContainer, DeleteContainer."""
+
+    def __init__(
+        self,
+        store: WrittenReplicas,
+        leases: Leases,
+        recoveries: Recoveries,
+        audit: Audit,
+        *,
+        lease_timeout_s: float,
+    ) -> None:
+        self._store = store
+        self._leases = leases
+        self._recoveries = recoveries
+        self._audit = audit
+        self._timeout_s = lease_timeout_s
+        self.commands: Mapping[Command, Answering] = {
+            Command.CREATE_CONTAINER: self._create,
+            Command.WRITE_CHUNK: self._write,
+            Command.PUT_BLOCK: self._put,
+            Command.CLOSE_CONTAINER: self._audited("CloseContainer", self._close),
+            Command.DELETE_CONTAINER: self._audited("DeleteContainer", self._delete),
+        }
+
+    # making and filling
+
+    def _create(self, asked: Asked) -> Body:
+        """Create a shard, empty and open, or RECOVERING for a reconstruction."""
+        container_id = codec.parse_container_id(asked.container_id, "containerID")
+        index = codec.parse_replica_index(asked.body.replica_index, "replicaIndex")
+        state = asked.body.state or OPEN
+        if not index:
+            raise _replicated(container_id)
+        if state not in {OPEN, RECOVERING}:
+            raise codec.malformed("state", f"no container is created here in state {state}")
+        with self._hold(asked):
+            if state == RECOVERING:
+                self._recoveries.create(container_id, index)
+            else:
+                self._store.create_container(container_id, replica_index=index)
+        return {"create_container": {}}
+
+    def _write(self, asked: Asked) -> Body:
+        """Write one chunk, and commit the block with it if the request says so."""
+        wish = asked.body
+        block_id = parse_block_key(wish.block_id, asked)
+        chunk = parse_written_chunk(wish.chunk, block_id, "chunkData")
+        commit = None
+        if wish.HasField("commit"):
+            commit = self._commit(asked, wish.commit.block, "block.blockData")
+            if commit.block_id != block_id:
+                raise codec.malformed("block.blockData.blockID", "is not the block of this chunk")
+        with self._hold(asked):
+            self._begin(asked, wish.block_id.replica_index)
+            self._store.write_chunk(asked.container_id, block_id, chunk, wish.data, commit=commit)
+        self._recoveries.wrote(asked.container_id)
+        if commit is None:
+            return {"write_chunk": {}}
+        return {"write_chunk": _committed(wish.block_id, commit.length_bytes)}
+
+    def _put(self, asked: Asked) -> Body:
+        """Commit a block whose chunks are all written, or one that has none."""
+        message = asked.body.block
+        block = self._commit(asked, message, "blockData")
+        with self._hold(asked):
+            self._begin(asked, message.block_id.replica_index)
+            length_bytes = self._store.put_block(asked.container_id, block)
+        self._recoveries.wrote(asked.container_id)
+        return {"put_block": _committed(message.block_id, length_bytes)}
+
+    def _commit(self, asked: Asked, message: Any, where: str) -> BlockData:
+        parse_block_key(message.block_id, asked)
+        return replace(parse_commit(message, asked.container_id, where), bcsid=NO_SEQUENCE)
+
+    def _begin(self, asked: Asked, index: int) -> None:
+        """Make the container that a first write names, or refuse a write that is not for it."""
+        try:
+            here = self._store.replica(asked.container_id).replica_index
+        except Refused as error:
+            if error.code is not Code.CONTAINER_NOT_FOUND or not index:
+                raise
+            self._store.create_container(asked.container_id, replica_index=index)
+            return
+        if not here:
+            raise _replicated(asked.container_id)
+        if index not in {0, here}:
+            raise Refused(
+                Code.CONTAINER_NOT_FOUND,
+                f"container {asked.container_id} is here with replica index {here}, not {index}",
+            )
+
+    # closing and removing
+
+    def _close(self, asked: Asked) -> Body:
+        """Close a shard. A replica that is UNHEALTHY stays so, and is no success."""
+        with self._hold(asked):
+            self._check_shard(asked)
+            facts = self._store.close_container(asked.container_id, force=True)
+        if facts.state is not ReplicaState.CLOSED:
+            raise Refused(
+                Code.INVALID_CONTAINER_STATE,
+                f"container {asked.container_id} is {facts.state} and cannot be closed",
+            )
+        self._recoveries.closed(asked.container_id)
+        return {"close_container": {"container_id": asked.container_id}}
+
+    def _delete(self, asked: Asked) -> Body:
+        """Remove what a reconstruction began here and gave up; nothing that ever was whole."""
+        with self._hold(asked):
+            facts = self._check_shard(asked)
+            is_given_up = facts.state is ReplicaState.UNHEALTHY and facts.former_state is None
+            if facts.state is not ReplicaState.RECOVERING and not is_given_up:
+                raise Refused(
+                    Code.INELIGIBLE,
+                    f"container {asked.container_id} is {facts.state}: replicas are deleted by "
+                    "commands of the storage container manager",
+                )
+            self._store.delete_container(asked.container_id, force=asked.body.force)
+        return {"delete_container": {}}
+
+    def _check_shard(self, asked: Asked) -> ReplicaFacts:
+        facts = self._store.replica(asked.container_id)
+        if not facts.replica_index:
+            raise _replicated(asked.container_id)
+        return facts
+
+    # around all of them
+
+    def _hold(self, asked: Asked) -> AbstractContextManager[None]:
+        """Hold the lease, waiting no longer than the caller does."""
+        timeout_s = self._timeout_s
+        if asked.remaining_s is not None:
+            timeout_s = min(timeout_s, asked.remaining_s)
+        if not asked.is_wanted():
+            raise Unavailable(Code.CANCELLED, "the caller has gone")
+        return self._leases.hold(asked.container_id, timeout_s)
+
+    def _audited(self, action: str, carry_out: Callable[[Asked], Body]) -> Answering:
+        """Return what carries out a command and writes down how it ended."""
+
+        def written_down(asked: Asked) -> Body:
+            result = Code.CONTAINER_INTERNAL_ERROR.value
+            try:
+                body = carry_out(asked)
+                result = DONE
+            except SutureError as error:
+                result = error.code.value
+                raise
+            finally:
+                self._audit.record(
+                    action,
+                    result,
+                    who=PLAINTEXT,
+                    place=asked.place,
+                    container_id=asked.container_id,
+                    protocol="ozone",
+                )
+            return body
+
+        return written_down
+
+
+def _committed(block_id: Any, length_bytes: int) -> Body:
+    """Return how Ozone tells where a block ends now."""
+    block_id.bcsid = NO_SEQUENCE
+    return {"committed": {"block_id": block_id, "length": length_bytes}}
+
+
+def _replicated(container_id: ContainerId) -> Refused:
+    return Refused(
+        Code.INELIGIBLE,
+        f"container {container_id} is replicated: it is written, closed and deleted through Ratis "
+        "pipelines and by commands, and this datanode is in no pipeline",
+    )
