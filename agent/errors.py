@@ -56,6 +56,7 @@ class Code(StrEnum):
     KEY_EXISTS = "KEY_EXISTS"
     KEY_LOST = "KEY_LOST"  # a container of it was given up
     STALE_PLAN = "STALE_PLAN"
+    NOT_PROVEN = "NOT_PROVEN"  # that another datanode has, on its medium, what would go here
     INVALID_CONFIG = "INVALID_CONFIG"
     UNAUTHENTICATED = "UNAUTHENTICATED"  # the certificate says not who that is, or no longer
     PERMISSION_DENIED = "PERMISSION_DENIED"  # the role in the certificate may not do this

@@ -13,6 +13,7 @@ from typing import Final
 import structlog
 
 from agent.commands.pool import SCALE_MAX, TaskContext, TaskPool
+from agent.commands.proven_delete import ProvenDeletes
 from agent.commands.removal import delete_blocks
 from agent.commands.routing import Route
 from agent.commands.tasks import TaskLimits
@@ -35,16 +36,20 @@ from agent.rpc.wire.erasure import parse_order, reconstruction_message
 from agent.rpc.wire.reports import outcome_message
 from agent.runtime.clock import Clock, monotonic_ms
 from agent.runtime.lease import Leases
+from agent.runtime.pledges import Pledges
 from agent.scan.pace import ScanPace
 from agent.scan.scanning import ScanReport
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.nodestate import OP_STATES
 from agent.transfer.replicate import TIMEOUT_S, Replicator
+from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ContainerId
 from scanner.pacing import PaceLimits
 
 QUICK_THREADS: Final = 3  # close: short, and never behind a reconcile
-REMOVAL_THREADS: Final = 2
+REMOVAL_THREADS: Final = 3
+PROOFS_MAX: Final = 2  # replicas that wait for a witness: blocks are deleted beside them
+PROOF_TIMEOUT_S: Final = 3600.0
 THREADS_DEFAULT: Final = 10  # ozone: hdds.datanode.replication.streams.limit
 THREADS_PER_VOLUME: Final = 2
 THREADS_DEFAULT_MAX: Final = 64
@@ -61,7 +66,8 @@ class Tools:
     `wait` waits so many seconds, and returns True early when the agent stops. `report_soon` sends
     a heartbeat now; `reregister` registers again, and reports all. `confirm_deletes` asks the
     control plane about deletes that peers claim; it raises SutureError. `prove` reads what a
-    reconcile changed; without it all is read."""
+    reconcile changed; without it all is read. `pledges` knows which replicas others rest on;
+    `algorithm`: how trees fold."""
 
     store: ReplicaStore
     leases: Leases
@@ -76,6 +82,8 @@ class Tools:
     reregister: Callable[[], None]
     security: Security = LOOPBACK_ONLY
     prove: Prove | None = None
+    pledges: Pledges | None = None
+    algorithm: Algorithm = Algorithm.XXH3_64
 
 
 def threads_for(volume_count: int) -> int:
@@ -104,7 +112,7 @@ class Handlers:
         self.follow_node_state()
         quick = TaskLimits(QUICK_THREADS, config.queue_depth_max)
         self.quick = TaskPool(quick, name="quick", clock=tools.clock, turnstile=starts)
-        removal = TaskLimits(REMOVAL_THREADS, config.queue_depth_max)
+        removal = TaskLimits(REMOVAL_THREADS, config.queue_depth_max, {"delete": PROOFS_MAX})
         self.removal = TaskPool(removal, name="removal", clock=tools.clock, turnstile=starts)
         self._fetchers = ThreadPoolExecutor(2 * share, thread_name_prefix="fetch")
         # Each rebuild has the cells of a few stripes under way, and its writes beside them.
@@ -125,6 +133,15 @@ class Handlers:
             self._shards,
             scan=tools.scan_now,
             now_ms=tools.clock.now_ms,
+        )
+        self._deletes = ProvenDeletes(
+            store=tools.store,
+            leases=tools.leases,
+            pledges=tools.pledges or Pledges(tools.clock),
+            clock=tools.clock,
+            algorithm=tools.algorithm,
+            confirmed=lambda container_id, asked: self._confirm(container_id, asked).ordered,
+            age_max_s=config.delete_proof_age_s,
         )
         self._replicator = Replicator(
             store=tools.store,
@@ -186,12 +203,17 @@ class Handlers:
             self._tools.store.close_container(container_id, bcsid=bcsid, force=command.force)
 
     def _delete(
-        self, order: scm_pb2.Command, _context: TaskContext, _status: scm_pb2.CommandStatus
+        self, order: scm_pb2.Command, context: TaskContext, _status: scm_pb2.CommandStatus
     ) -> None:
         command = order.delete
         container_id = codec.parse_container_id(command.container_id)
-        with self._tools.leases.hold(container_id):
-            self._tools.store.delete_container(container_id, force=command.force)
+        witnesses = {one.datanode_id: self.peer(one.address) for one in command.witnesses}
+        self._deletes.delete(
+            container_id,
+            witnesses if self._config.prove_deletes else {},
+            force=command.force,
+            timeout_s=self._time_left_s(context, PROOF_TIMEOUT_S),
+        )
 
     def _source_volume(self, order: scm_pb2.Command) -> str:
         """Return the volume that a copy reads: a disk serves few streams well."""
@@ -343,10 +365,7 @@ class Handlers:
         container_id = codec.parse_container_id(command.container_id)
         if not command.target.address:
             raise codec.malformed("replicate.target.address", "is not set")
-        timeout_s = TIMEOUT_S
-        if context.deadline_at_ms:
-            left_ms = context.deadline_at_ms - monotonic_ms(self._clock)
-            timeout_s = max(left_ms / 1000, 0.1)
+        timeout_s = self._time_left_s(context, TIMEOUT_S)
         outcome = self._replicator.replicate(
             container_id,
             self.peer(command.target.address),
@@ -355,6 +374,12 @@ class Handlers:
             timeout_s=timeout_s,
         )
         status.replicate.CopyFrom(outcome)
+
+    def _time_left_s(self, context: TaskContext, longest_s: float) -> float:
+        """Return how long a command may still take; without a deadline, this long."""
+        if not context.deadline_at_ms:
+            return longest_s
+        return max((context.deadline_at_ms - monotonic_ms(self._clock)) / 1000, 0.1)
 
     def _reconstruct(
         self, order: scm_pb2.Command, context: TaskContext, status: scm_pb2.CommandStatus

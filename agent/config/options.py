@@ -215,6 +215,18 @@ class TaskConfig(Section):
         description="After a reconcile only what it changed is read, and the rest at its scan's "
         "slot, if the replica was read whole at most so long ago; 0: always all of it.",
     )
+    prove_deletes: Switch = Field(
+        True,
+        description="A replica that others have, too, is deleted when one of them has proven to "
+        "have it on its disk. false: on the word of the control plane alone.",
+    )
+    delete_proof_age_s: WholeSeconds = Field(
+        HOUR_S,
+        ge=0,
+        le=90 * DAY_S,
+        description="For such a proof a replica is not read again that was read whole at most so "
+        "long ago; 0: always.",
+    )
     reconstruct_share: float = Field(
         0.3, gt=0, le=1, description="Part of the threads that reconstruct may take."
     )

@@ -42,6 +42,7 @@ from agent.rpc.calls.scm import ScmClient
 from agent.rpc.datanode.arriving import ImportHandlers
 from agent.rpc.datanode.findings import JudgeHandlers
 from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.proving import ProofHandlers
 from agent.rpc.datanode.reading import ReadHandlers
 from agent.rpc.datanode.server import BuiltServer, build_server, waits_of
 from agent.rpc.datanode.steering import HostHandlers
@@ -54,6 +55,7 @@ from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import SystemClock
 from agent.runtime.lease import Leases
 from agent.runtime.loop import Bell, Loop, LoopSet, Pulse
+from agent.runtime.pledges import Pledges
 from agent.runtime.relay import Relay
 from agent.runtime.supervisor import Supervisor, WatchdogWorker
 from agent.scan.background import BackgroundScans
@@ -108,6 +110,7 @@ class Host:
         self._stopping = Event()
         self._loops = LoopSet()
         self._leases = Leases(clock=self._clock)
+        self._pledges = Pledges(self._clock)
         self._meters = Meters()
         self._audit = AuditLog(config.observe.audit_file)
         self._outboxes = Outboxes(len(self._scms) + len(self._leaders))
@@ -295,6 +298,8 @@ class Host:
             report_soon=self._outboxes.report_soon,
             reregister=self._outboxes.reregister,
             security=self.security,
+            pledges=self._pledges,
+            algorithm=self._config.storage.tree_algorithm,
         )
         return Handlers(self._config.tasks, tools)
 
@@ -395,6 +400,9 @@ class Host:
             ImportHandlers(importer),
             JudgeHandlers(self._store, self._requested.run, limits=limits),
             TrustHandlers(self._handlers.trust),
+            ProofHandlers(
+                self._store, self._requested.run, self._pledges, now_ms=self._clock.now_ms
+            ),
             HostHandlers(self._observer.status, self._scans, self._volumes),
         )
         return build_server(

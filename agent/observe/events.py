@@ -62,6 +62,9 @@ AGENT: Final[Mapping[str, Event]] = {
     "parity_not_verified": Event("Shards could not be read or compared.", (CONTAINER,)),
     "parity_verified": Event("Shards were computed from each other and compared.", (CONTAINER,)),
     "promise_not_possible": Event("By the arithmetic, scans cannot be in time.", (VOLUME,)),
+    "proof_failed": Event(
+        "A peer's medium does not hold what it serves, or what its tree says.", (CONTAINER,)
+    ),
     "quarantine_purged": Event("Replaced bytes that were old enough are removed."),
     "reconstruction_expired": Event("Its coordinator went away; the shard goes.", (CONTAINER,)),
     "reconstruction_replaced": Event("An unfinished shard made way.", (CONTAINER,)),
@@ -71,6 +74,9 @@ AGENT: Final[Mapping[str, Event]] = {
         "It stays on a volume that retires, and why; it is tried again.", (CONTAINER, VOLUME)
     ),
     "repair_proven": Event("What a reconcile changed was read; the rest waits.", (CONTAINER,)),
+    "replica_not_proven": Event(
+        "It stays: no other datanode proved to have it, and why.", (CONTAINER,)
+    ),
     "replica_reconciled": Event("What a reconcile came to, in chunks and bytes.", (CONTAINER,)),
     "replica_scanned": Event("A replica was read whole, and what came of it.", (CONTAINER, VOLUME)),
     "scan_given_up": Event("A scan that was asked for failed too often.", (CONTAINER,)),

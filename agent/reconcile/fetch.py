@@ -3,19 +3,21 @@
     wanted chunks ─► at most `bytes_max` under way ─► in the order they were asked for
 
 What is returned has been verified twice: against the window checksums it came with, and against
-the leaf that the peer's tree advertised. A source that fails is replaced by the next; one that
-cannot be reached, or serves what its tree does not say, is not asked again in this reconcile.
+the leaf that the peer's tree advertised. Somebody proves to have it on its medium, as far as peers
+can (`agent.reconcile.witnesses`). A source that fails is replaced by the next; one that cannot be
+reached, or serves what its tree does not say, is not asked again in this reconcile.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.plan.actions import PeerId, RepairBlock, WantedChunk
 from agent.ports import Executor, Future
 from agent.reconcile.lenders import Lender
+from agent.reconcile.witnesses import NO_WORD, Proving, Word, proof_of_chunk
 from agent.rpc.calls.peer import Meter
 from merkle.checksum import Algorithm, leaf_checksum
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
@@ -45,6 +47,7 @@ class Answer:
     block: BlockData | None = None
     chunk: ChunkInfo | None = None
     data: bytes = b""
+    word: Word = NO_WORD  # of who has these bytes on its medium
     is_here: bool = False
     failures: tuple[Failure, ...] = ()
     costs: tuple[tuple[PeerId, Meter], ...] = ()
@@ -61,6 +64,7 @@ class Sources:
     peers: Mapping[PeerId, Lender]
     container_id: ContainerId
     algorithm: Algorithm
+    provers: Mapping[PeerId, Proving] = field(default_factory=dict)  # those that can prove
     dropped: dict[PeerId, SutureError] = field(default_factory=dict)
     bad_chunks: dict[PeerId, int] = field(default_factory=dict)
 
@@ -85,7 +89,16 @@ class Sources:
                 )
             return Answer(chunk=chunk, data=data)
 
-        return self._first(wanted.sources, ask)
+        answer = self._first(wanted.sources, ask)
+        if not self.provers or answer.chunk is None:
+            return answer
+        others = [one for one in wanted.sources if one not in {answer.peer_id, *self.dropped}]
+        word = self.proven([answer.peer_id, *others], block_id, answer.chunk.offset, answer.data)
+        return replace(answer, word=word)
+
+    def proven(self, asked: Iterable[PeerId], block_id: BlockId, offset: int, data: bytes) -> Word:
+        """Return the proof of one of the peers that its medium holds these bytes, or why none."""
+        return proof_of_chunk(self.provers, asked, self.container_id, block_id, offset, data)
 
     def _first(
         self, peer_ids: tuple[PeerId, ...], ask: Callable[[Lender, Meter], Answer]

@@ -152,10 +152,35 @@ class Mender:
         self._step(NOBODYS, action.fault.value, ChunkResult.REWRITTEN, rewrite)
 
     def _trim(self, action: Trim) -> None:
+        if self.must_stop():
+            return
+        try:
+            proof = self._proof_of_end(action)
+        except Refused as error:
+            self.ledger.note(
+                action.block_id, "TRAILING_BYTES", ChunkResult.FAILED, message=str(error)
+            )
+            return
+
         def trim() -> None:
-            self.store.repair(self.container_id).trim(action.block_id)
+            self.store.repair(self.container_id).trim(action.block_id, proof=proof)
 
         self._step(action.block_id, "TRAILING_BYTES", ChunkResult.TRIMMED, trim, action.equal_to)
+
+    def _proof_of_end(self, action: Trim) -> str:
+        """Have the peer whose block ends where ours is cut prove its last chunk, which ours equals.
+
+        Raise Refused(NOT_PROVEN). A block without chunks has nothing that could be proven.
+        """
+        block = self.local_block(action.block_id)
+        if block is None or not block.chunks:
+            return ""
+        chunk = block.chunks[-1]
+        data = self.store.repair(self.container_id).held(action.block_id, chunk)
+        word = self.sources.proven([action.equal_to], action.block_id, chunk.offset, data)
+        if not word.proof:
+            raise Refused(Code.NOT_PROVEN, f"block {action.block_id} is not cut: {word.why}")
+        return word.proof
 
     def _step(
         self,
@@ -324,6 +349,7 @@ class Mender:
                         answer.data,
                         job.wanted.is_ordered,
                         block.described.block,
+                        answer.word.proof,
                     )
                 )
         done: frozenset[int] = frozenset()
@@ -354,10 +380,16 @@ class Mender:
 
             def install() -> None:
                 repair = self.store.repair(self.container_id)
-                repair.install_chunk(block_id, chunk, answer.data, is_ordered=job.wanted.is_ordered)
+                repair.install_chunk(
+                    block_id,
+                    chunk,
+                    answer.data,
+                    is_ordered=job.wanted.is_ordered,
+                    proof=answer.word.proof,
+                )
 
             error = self._change(install)
-            message = str(error)
+            message = f"{error}; {answer.word.why}" if answer.word.why else str(error)
         if chunk is None or error is not None:
             self._failed(job, message)
         else:

@@ -36,6 +36,7 @@ from agent.reconcile.survey import (
     windows,
 )
 from agent.reconcile.trusting import TrustedChange, changes_of
+from agent.reconcile.witnesses import Proving
 from agent.rpc.calls.peer import Peer
 from agent.store.index.facts import ReplicaFacts
 from agent.store.ports import RepairableReplicas
@@ -310,7 +311,10 @@ class _Run:
         self._mine = mine
         self._peers = {tree.peer_id: tree for tree in trees}
         self._sources = Sources(
-            {tree.peer_id: tree.peer for tree in trees}, container_id, mine.algorithm
+            {tree.peer_id: tree.peer for tree in trees},
+            container_id,
+            mine.algorithm,
+            provers={t.peer_id: t.peer for t in trees if isinstance(t.peer, Proving)},
         )
         self._mender = Mender(
             store=reconciler._store,

@@ -59,7 +59,9 @@ class WritableReplicas(Protocol):
         """Close a replica: CLOSED if it has reached `bcsid` or is forced, else QUASI_CLOSED."""
         ...
 
-    def delete_container(self, container_id: ContainerId, *, force: bool = ...) -> None:
+    def delete_container(
+        self, container_id: ContainerId, *, force: bool = ..., proof: str = ...
+    ) -> None:
         """Delete a replica; an open or non-empty one only by force."""
         ...
 
@@ -102,6 +104,12 @@ class ReadableReplicas(Protocol):
         /,
     ) -> bytes:
         """Return bytes of a block as the disk has them: the reader verifies."""
+        ...
+
+    def read_medium(
+        self, container_id: ContainerId, block: Readable, offset: int, length_bytes: int, /
+    ) -> bytes:
+        """Return the same as the medium has them, past the page cache."""
         ...
 
     def tree(self, container_id: ContainerId, /) -> Tree:

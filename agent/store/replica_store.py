@@ -223,9 +223,11 @@ class ReplicaStore(VolumeServices):
         move_state(self._volume(container_id), container_id, Event.EXPIRED)
         self.on_change(container_id)
 
-    def delete_container(self, container_id: ContainerId, *, force: bool = False) -> None:
-        """Delete a replica; an open or non-empty one only by force."""
-        delete_replica(self._volume(container_id), container_id, force=force)
+    def delete_container(
+        self, container_id: ContainerId, *, force: bool = False, proof: str = ""
+    ) -> None:
+        """Delete a replica; an open or non-empty one only by force. `proof` goes to the log."""
+        delete_replica(self._volume(container_id), container_id, force=force, proof=proof)
         self._places.pop(container_id, None)
         self.on_change(container_id)
 
@@ -268,6 +270,14 @@ class ReplicaStore(VolumeServices):
         """Return bytes of a block as the disk has them, also of one that is not committed and is
         named by its id. Raises `Refused`: NO_SUCH_BLOCK, UNABLE_TO_FIND_CHUNK; `VolumeFailed`."""
         return read_block(self._volume(container_id), container_id, block, offset, length_bytes)
+
+    @noticed
+    def read_medium(
+        self, container_id: ContainerId, block: Readable, offset: int, length_bytes: int
+    ) -> bytes:
+        """Return the same as the medium has them, whatever the page cache remembers."""
+        volume = self._volume(container_id)
+        return read_block(volume, container_id, block, offset, length_bytes, past_cache=True)
 
     @noticed
     def tree(self, container_id: ContainerId) -> Tree:

@@ -356,6 +356,7 @@ def _command(command: Pending, named: Sequence[Endpoint], term: int) -> scm_pb2.
         case Kind.DELETE:
             message.delete.container_id = command.container_id
             message.delete.force = command.force
+            message.delete.witnesses.extend(_endpoints(named))
         case Kind.RECONCILE:
             message.reconcile.container_id = command.container_id
             message.reconcile.peers.extend(_endpoints(named))

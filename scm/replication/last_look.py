@@ -8,7 +8,7 @@ Callers hold the control plane's lock.
 from collections.abc import Collection, Sequence
 
 from scm.cluster.basis import Basis
-from scm.replication.guards.delete_safety import movable
+from scm.replication.guards.delete_safety import is_whole, movable
 from scm.replication.guards.origins import may_be_removed
 from scm.replication.guards.shards import may_lose_shard, may_remove_shard, operator_keep_count
 from scm.replication.judging.judge import Judge
@@ -39,8 +39,30 @@ class LastLook:
                 return (command.target_id,)
             case Kind.RECONSTRUCT:
                 return tuple(node for _, node in command.shards + command.sources)
+            case Kind.DELETE:
+                return self._witnesses_of(command)
             case _:
                 return ()
+
+    def _witnesses_of(self, command: Pending) -> tuple[str, ...]:
+        """Return who has what a replica has that goes: whole, equal, and of a shard the same one.
+
+        None where nobody must have it any more. A shard that nobody else has whole is computed from
+        the others: no single datanode could prove it.
+        """
+        container = self._state.containers.get(command.container_id)
+        if container is None or not command.keep_count:
+            return ()
+        case = self._cases.case(container)
+        victim = next((p for p in case.placed if p.datanode_id == command.datanode_id), None)
+        if victim is None:
+            return ()
+        index = victim.replica.replica_index
+        return tuple(
+            p.datanode_id
+            for p in case.placed
+            if p is not victim and p.replica.replica_index == index and is_whole(case, p)
+        )
 
     def objections(self, commands: Sequence[Pending]) -> dict[int, str]:
         """Say what speaks against commands now that their turn has come, by id."""

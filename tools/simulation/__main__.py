@@ -30,6 +30,7 @@ def main() -> int:
     run = commands.add_parser("run", help="live many schedules")
     run.add_argument("--count", type=int, default=300)
     run.add_argument("--seed", type=int, default=1, help="of the first; the others follow")
+    run.add_argument("--step", type=int, default=1, help="10 and --seed 5: only those with drops")
     run.add_argument("--jobs", type=int, default=1, help="processes side by side")
     run.add_argument("--json", type=Path, help="where to write what was found")
     run.add_argument("--stop", action="store_true", help="end at the first violation")
@@ -44,12 +45,14 @@ def main() -> int:
     guards.add_argument("--count", type=int, default=200, help="schedules for each change")
     guards.add_argument("--without", default="", help="text of the changes that are tried")
     guards.add_argument("--step", type=int, default=1, help="10: only those that are led")
+    guards.add_argument("--seed", type=int, help="of the first; 5 and --step 10: those with drops")
     guards.add_argument("--json", type=Path)
     asked = parser.parse_args()
     if asked.command == "guards":
         from tools.simulation.guards import guards as tried  # nothing of the product before
 
-        seeds = range(asked.step, asked.step * (asked.count + 1), asked.step)
+        first = asked.step if asked.seed is None else asked.seed
+        seeds = range(first, first + asked.step * asked.count, asked.step)
         return tried(asked.only, asked.without, seeds, asked.json)
     if asked.command == "run":
         return _run(asked)
@@ -68,7 +71,7 @@ def _fix_hashes() -> None:
 
 def _run(asked: argparse.Namespace) -> int:
     began_s = time.monotonic()
-    seeds = range(asked.seed, asked.seed + asked.count)
+    seeds = range(asked.seed, asked.seed + asked.step * asked.count, asked.step)
     counts: Counter[str] = Counter()
     broken: list[Result] = []
     steps: list[int] = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from agent.commands import removal
-from agent.errors import SutureError
+from agent.errors import Code, SutureError
 from agent.plan.outcome import ChunkResult
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
@@ -29,6 +29,7 @@ WINDOW_BYTES: Final = 1024
 CALL_S: Final = 5.0
 MENDED: Final = frozenset({ChunkResult.REPAIRED, ChunkResult.SALVAGED})
 CHUNK_BYTES_MAX: Final = 6_000
+SAFE_CODES: Final = frozenset({Code.NOT_PROVEN, Code.BUSY})  # nothing has begun
 
 
 def content(event: Event) -> list[bytes]:
@@ -187,6 +188,44 @@ def rot_at(run: "Stage", node: "Bricks", container: int, block: int, seed: int) 
         node.disk.replace_durable(path, rotten(dice, way, path))
 
 
+def rot_beneath(run: "Run", event: Event) -> None:
+    """Change what a medium holds of a block, or let it die, beneath a cache that still answers."""
+    node, dice = run.nodes[event.node], Random(f"{event.seed} beneath")
+    place = Held(node.name, event.container, event.block)
+    if (event.container, event.block) not in run.oracle.blocks or not run.oracle.may_harm(place):
+        return
+    path = run.oracle.path(place)
+    if not path.is_file() or not path.stat().st_size:
+        return
+    way = dice.choice(("flip", "zeros", "stale", "dead"))
+    run.count(f"beneath the cache: {way}")
+    run.note(f"-- beneath the cache, {way}: {path.name} of {event.container} on {node.name}")
+    run.oracle.harm(place)
+    data = bytes(path.stat().st_size) if way in {"stale", "dead"} else rotten(dice, way, path)
+    node.disk.harm_beneath(path, data, is_dead=way == "dead")
+
+
+def drop(run: "Run", event: Event) -> None:
+    """Order the replica of a datanode deleted, since all others are said to have it."""
+    node = run.nodes[event.node]
+    if not node.is_up or event.container not in node.store.replica_ids():
+        return
+    others = [
+        other for other in run.nodes if other is not node and other.name in run.holders(event)
+    ]
+    run.oracle.drops(node.name, event.container)
+    try:
+        with node.running():
+            node.drop(ContainerId(event.container), others)
+    except SutureError as error:
+        run.count(f"drops refused: {error.code}")
+        if error.code in SAFE_CODES:
+            run.oracle.kept(node.name, event.container)
+        raise
+    run.oracle.dropped(node.name, event.container)
+    run.count("drops")
+
+
 def rotten(dice: Random, way: str, path: Path) -> bytes:
     """Return what is left of a file."""
     data = path.read_bytes()
@@ -229,5 +268,7 @@ ACTIONS: Final[Mapping[Kind, Callable[["Run", Event], None]]] = {
     Kind.REPLICATE: replicate,
     Kind.ROT: rot,
     Kind.ROT_TREE: rot_tree,
+    Kind.ROT_BENEATH: rot_beneath,
+    Kind.DROP: drop,
 }
 """What takes time, and happens side by side with the rest of its burst."""

@@ -1,15 +1,19 @@
 """Datanodes of a simulation: the real store, scans, reconciler and service, started and killed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from agent.commands.proven_delete import ProvenDeletes
+from agent.errors import Code, Unavailable
 from agent.plan.actions import Deletes
 from agent.plan.outcome import ReconcileResult
 from agent.reconcile.reconciler import Reconciler
 from agent.rpc.calls.peer import Peer, Timeouts
 from agent.rpc.datanode.arriving import ImportHandlers
+from agent.rpc.datanode.backends import ScanMode, ScanStep
 from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.proving import ProofHandlers
 from agent.rpc.datanode.reading import ReadHandlers
 from agent.rpc.datanode.server import codecs_of, composed
 from agent.rpc.datanode.writing import WriteHandlers
@@ -17,6 +21,7 @@ from agent.rpc.security.tls import Security
 from agent.rpc.v1 import datanode_pb2_grpc
 from agent.rpc.wire.errors import ErrorEdge
 from agent.runtime.lease import Leases
+from agent.runtime.pledges import Pledges
 from agent.scan.scanning import MarkingGuard, ScanReport, ScanTools, scan_container
 from agent.store.files.layout import Layout
 from agent.store.options import StoreOptions
@@ -34,6 +39,7 @@ from tools.simulation.outside.primitives import Executor
 
 CLUSTER_ID: Final = "CID-simulation"
 PORT: Final = 9859
+PROOF_S: Final = 20.0
 QUICK: Final = Timeouts(call_s=5.0, tree_s=8.0, chunk_s=8.0)
 ALGORITHM: Final = Algorithm.XXH3_64
 PLAIN: Final = Security(allow_plaintext=True)
@@ -90,13 +96,33 @@ class Agent:
             algorithm=ALGORITHM,
             now_ms=node.clock.now_ms,
         )
+        pledges = Pledges(node.clock)
+        self.deletes = ProvenDeletes(
+            store=self.store,
+            leases=self.leases,
+            pledges=pledges,
+            clock=node.clock,
+            algorithm=ALGORITHM,
+            confirmed=lambda container_id, asked: node.confirm(container_id, asked).ordered,
+            age_max_s=0.0,
+        )
         limits = Limits(lease_timeout_s=5.0)
         groups = [
             ReadHandlers(self.store, limits=limits),
             WriteHandlers(self.store, self.leases, limits=limits),
             ImportHandlers(importer),
+            ProofHandlers(self.store, self._scanned, pledges, now_ms=node.clock.now_ms),
         ]
         self.handlers = handlers_of(groups)
+
+    def _scanned(
+        self, container_id: ContainerId, _is_cancelled: Callable[[], bool], _mode: ScanMode
+    ) -> Iterator[ScanStep]:
+        """Scan for somebody who waits."""
+        report = scan_container(self.tools, container_id)
+        if not report.committed:
+            raise Unavailable(Code.BUSY, f"the scan was not kept: {report.held_because}")
+        yield ScanStep(report.bytes_read, report.bytes_read, report.commit)
 
 
 def handlers_of(groups: Sequence[object]) -> dict[str, object]:
@@ -158,6 +184,14 @@ class Datanode(Bricks):
             other.name: Peer(other.address, timeouts=QUICK, security=PLAIN) for other in others
         }
         return self.agent.reconciler.reconcile(container_id, peers)
+
+    def drop(self, container_id: ContainerId, others: "Sequence[Datanode]") -> None:
+        """Delete a replica that others are said to have."""
+        assert self.agent is not None, f"{self.name} is down"
+        peers = {
+            other.name: Peer(other.address, timeouts=QUICK, security=PLAIN) for other in others
+        }
+        self.agent.deletes.delete(container_id, peers, force=True, timeout_s=PROOF_S)
 
     def block_file(self, container_id: ContainerId, block_id: BlockId) -> Path:
         """Return where the bytes of a block are, or would be."""

@@ -28,6 +28,8 @@ class Kind(StrEnum):
     REPLICATE = "replicate"  # to a node without it
     ROT = "rot"  # the medium changes what it holds of a block
     ROT_TREE = "rot_tree"
+    ROT_BENEATH = "rot_beneath"  # the same, and the page cache still has what was there
+    DROP = "drop"  # a replica, by order, for others have it
     LIE = "lie"  # the next writes are lost, cut short or changed on their way to the medium
     ERRORS = "errors"  # reads and writes fail, for a burst
     FLIPS = "flips"  # memory flips bits of what was read, for a burst
@@ -39,7 +41,10 @@ class Kind(StrEnum):
 
 
 ACTIVITIES: Final = frozenset(
-    {Kind.WRITE, Kind.CLOSE, Kind.SCAN, Kind.RECONCILE, Kind.DELETE, Kind.REPLICATE}
+    {
+        *(Kind.WRITE, Kind.CLOSE, Kind.SCAN, Kind.RECONCILE, Kind.DELETE, Kind.REPLICATE),
+        Kind.DROP,
+    }
 )
 
 
@@ -66,6 +71,8 @@ class Event:
             Kind.DELETE: f"block {self.block} of container {self.container}",
             Kind.REPLICATE: f"container {self.container} from {name}",
             Kind.ROT: f"block {self.block} of container {self.container} on {name}",
+            Kind.ROT_BENEATH: f"block {self.block} of container {self.container} on {name}",
+            Kind.DROP: f"container {self.container} on {name}",
             Kind.ROT_TREE: f"tree of container {self.container} on {name}",
             Kind.LIE: f"{name}, {self.amount} writes",
             Kind.ERRORS: f"{name}, {self.amount} of 1,000",
@@ -92,6 +99,33 @@ def draw(seed: int) -> list[Event]:
             events += _of_container(dice, burst, container, blocks)
         events += _nemesis(dice, burst, blocks)
         events += _ordeal(dice, burst, blocks)
+    return events
+
+
+def draw_drops(seed: int) -> list[Event]:
+    """Return the schedule of a seed, and in it orders to delete replicas while media lie."""
+    dice = Random(f"{seed} drops")
+    events = draw(seed)
+    counts = {
+        number + 1: max((e.block for e in events if e.container == number + 1), default=1)
+        for number in range(CONTAINERS)
+    }
+    for burst in range(YOUTH + 1, BURSTS):
+        for container in range(CONTAINERS):
+            if burst - 2 * container > YOUTH:
+                events += _drops(dice, burst, container, counts[container + 1])
+    return sorted(events, key=lambda event: event.burst)
+
+
+def _drops(dice: Random, burst: int, container: int, count: int) -> list[Event]:
+    holders = placed_on(container + 1)
+    events = []
+    for _ in range(dice.choice((0, 0, 1, 2))):
+        node, block = dice.choice(holders), dice.randint(1, count)
+        beneath = _event(dice, burst, Kind.ROT_BENEATH, node=node, container=container, block=block)
+        events.append(beneath)
+    for node in dice.sample(holders, dice.choice((0, 0, 0, 1, 1, 2))):
+        events.append(_event(dice, burst, Kind.DROP, node=node, container=container))
     return events
 
 

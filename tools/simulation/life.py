@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from tools.simulation.events import Event, draw
+from tools.simulation.events import Event, draw, draw_drops
 from tools.simulation.led.events import draw as draw_led
 from tools.simulation.led.run import LedRun
 from tools.simulation.run import Run
@@ -19,6 +19,7 @@ from tools.simulation.stage import Result, Stage
 
 MEMORY: Final = Path("/dev/shm")  # noqa: S108 - only private directories are made in it
 LED_EVERY: Final = 10  # of so many seeds one has a control plane
+DROPS_AT: Final = 5  # and one has orders to delete whole replicas
 
 
 def is_led(seed: int) -> bool:
@@ -26,9 +27,16 @@ def is_led(seed: int) -> bool:
     return seed % LED_EVERY == 0
 
 
+def has_drops(seed: int) -> bool:
+    """Whether replicas are deleted in the schedule of a seed, though nothing leads it."""
+    return seed % LED_EVERY == DROPS_AT
+
+
 def drawn(seed: int) -> list[Event]:
     """Return the schedule of a seed."""
-    return draw_led(seed) if is_led(seed) else draw(seed)
+    if is_led(seed):
+        return draw_led(seed)
+    return draw_drops(seed) if has_drops(seed) else draw(seed)
 
 
 def simulate(seed: int, events: Sequence[Event] | None = None, *, traced: bool = False) -> Result:

@@ -68,6 +68,8 @@ class Oracle:
     gone: set[Held] = field(default_factory=set)  # deletes that were acknowledged
     generations: dict[tuple[str, int], int] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
+    leaving: set[tuple[str, int]] = field(default_factory=set)  # replicas that may be gone
+    counts_copies: bool = False  # whether replicas are deleted, of which one must stay
     keeps_replicas: bool = True  # whether no replica is deleted as a whole, and made again
 
     # What is told to it.
@@ -87,6 +89,22 @@ class Oracle:
             self.held.add(place)
             self.harmed.discard(place)
 
+    def drops(self, node: str, container: int) -> None:
+        """A datanode is told to delete its replica: from now on nobody counts on it."""
+        self.leaving.add((node, container))
+        self.counts_copies = True
+
+    def kept(self, node: str, container: int) -> None:
+        """It said that it does not, and why."""
+        self.leaving.discard((node, container))
+
+    def dropped(self, node: str, container: int) -> None:
+        """It did."""
+        self.leaving.add((node, container))
+        for places in (self.held, self.harmed, self.gone):
+            places -= {place for place in places if place[:2] == (node, container)}
+        self.generations.pop((node, ContainerId(container)), None)
+
     def ordered(self, container: int, block: int) -> None:
         """The delete of a block was ordered."""
         if (container, block) in self.blocks:
@@ -103,6 +121,7 @@ class Oracle:
             other.node != place.node and other not in self.harmed and self._is_lasting(other)
             for other in self.held
             if (other.container, other.block) == (place.container, place.block)
+            and (other.node, other.container) not in self.leaving
         )
 
     def harm(self, place: Held) -> None:
@@ -124,7 +143,8 @@ class Oracle:
         """Whether the file of a block has its bytes."""
         truth = self.blocks[place.container, place.block]
         try:
-            return self.path(place).read_bytes()[: len(truth.data)] == truth.data
+            data = self._node(place.node).disk.bytes_of(self.path(place))
+            return data[: len(truth.data)] == truth.data
         except OSError:
             return False
 
@@ -135,7 +155,7 @@ class Oracle:
         """Check what must hold at any time. No process may be in the middle of a change."""
         for place in sorted(self.held):
             truth = self.blocks[place.container, place.block]
-            if truth.is_deleted:
+            if truth.is_deleted or place[:2] in self.leaving:
                 continue
             if place in self.harmed:
                 if self._is_lasting(place):
@@ -147,9 +167,22 @@ class Oracle:
                     f"{place.container}, which it had acknowledged",
                 )
                 self.harmed.add(place)  # told once
+        if self.counts_copies:
+            self._look_for_last_copies(where)
         for node in self.nodes:
             if node.is_up:
                 self._look_at(node, where)
+
+    def _look_for_last_copies(self, where: str) -> None:
+        for (container, block), truth in self.blocks.items():
+            if truth.is_deleted or not truth.is_whole_somewhere:
+                continue
+            places = [Held(node.name, container, block) for node in self.nodes]
+            if not any(self.is_whole(place) for place in places):
+                self._violated(
+                    "I1", f"{where}: no medium has block {block} of container {container} any more"
+                )
+                truth.is_whole_somewhere = False  # told once
 
     def _look_at(self, node: Bricks, where: str) -> None:
         store = node.store

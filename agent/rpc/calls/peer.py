@@ -224,6 +224,31 @@ class Peer:
 
         return retried(ask, timeout_s=self._timeouts.chunk_s)
 
+    def prove_chunk(
+        self, container_id: ContainerId, block_id: BlockId, offset: int, nonce: bytes
+    ) -> bytes:
+        """Return what the peer makes, with `nonce`, of a chunk that it reads for this."""
+        request = pb.ProveChunkRequest(
+            container_id=container_id, local_id=block_id, offset=offset, nonce=nonce
+        )
+        timeout_s = self._timeouts.chunk_s
+        answer: pb.ProveChunkResponse = self._ask(
+            self.stub.ProveChunk, request, timeout_s=timeout_s
+        )
+        return answer.answer
+
+    def prove_replica(
+        self, request: pb.ProveReplicaRequest, timeout_s: float
+    ) -> tuple[Summary, pb.ReplicaProof]:
+        """Return what the peer proves of a replica; it may read all of it for this."""
+        proof: pb.ReplicaProof | None = None
+        for message in stream(self.stub.ProveReplica, request, timeout_s=timeout_s):
+            if message.HasField("proof"):
+                proof = message.proof
+        if proof is None:
+            raise codec.malformed("answer.proof", "is not set")
+        return codec.parse_summary(proof.tree, "answer.proof.tree"), proof
+
     def parts_from(
         self,
         container_id: ContainerId,

@@ -134,7 +134,7 @@ class ReadHandlers:
         """
         del context
         container_id, found = self._readable(request.block_id)
-        chunk = _chunk_at(found.block, request.offset)
+        chunk = chunk_at(found.block, request.offset)
         yield pb.ReadChunkResponse(chunk=codec.chunk_message(chunk))
         for offset, length_bytes in pieces(chunk):
             yield pb.ReadChunkResponse(data=self._read(container_id, found, offset, length_bytes))
@@ -220,7 +220,8 @@ class ReadHandlers:
         )
 
 
-def _chunk_at(block: BlockData, offset: int) -> ChunkInfo:
+def chunk_at(block: BlockData, offset: int) -> ChunkInfo:
+    """Return the chunk of a block that begins at `offset`. Raises Refused."""
     for chunk in block.chunks:
         if chunk.offset == offset:
             return chunk

@@ -64,6 +64,8 @@ DATANODE: Final[Mapping[str, Rule]] = {
     "ReadBlock": Rule(PEER | ADMIN | CLIENT),
     "GetSmallFile": Rule(PEER | ADMIN | CLIENT),
     "GetContainerHashes": Rule(PEER | ADMIN),
+    "ProveChunk": Rule(PEER),
+    "ProveReplica": Rule(PEER),
     "ImportContainer": _audited(PEER),
     "ScanContainer": _audited(ADMIN, "container_id"),
     "TrustReplica": _audited(ADMIN, "container_id", "trusted_datanode_id", "dry_run"),

@@ -217,6 +217,54 @@ class GetSmallFileResponse(_message.Message):
     data: bytes
     def __init__(self, chunks: _Optional[_Iterable[_Union[_container_pb2.ChunkInfo, _Mapping]]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
+class ProveChunkRequest(_message.Message):
+    __slots__ = ("container_id", "local_id", "offset", "nonce")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    local_id: int
+    offset: int
+    nonce: bytes
+    def __init__(self, container_id: _Optional[int] = ..., local_id: _Optional[int] = ..., offset: _Optional[int] = ..., nonce: _Optional[bytes] = ...) -> None: ...
+
+class ProveChunkResponse(_message.Message):
+    __slots__ = ("answer",)
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    answer: bytes
+    def __init__(self, answer: _Optional[bytes] = ...) -> None: ...
+
+class ProveReplicaRequest(_message.Message):
+    __slots__ = ("container_id", "nonce", "age_max_ms", "keep_ms")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    AGE_MAX_MS_FIELD_NUMBER: _ClassVar[int]
+    KEEP_MS_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    nonce: bytes
+    age_max_ms: int
+    keep_ms: int
+    def __init__(self, container_id: _Optional[int] = ..., nonce: _Optional[bytes] = ..., age_max_ms: _Optional[int] = ..., keep_ms: _Optional[int] = ...) -> None: ...
+
+class ProveReplicaResponse(_message.Message):
+    __slots__ = ("bytes_read", "proof")
+    BYTES_READ_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    bytes_read: int
+    proof: ReplicaProof
+    def __init__(self, bytes_read: _Optional[int] = ..., proof: _Optional[_Union[ReplicaProof, _Mapping]] = ...) -> None: ...
+
+class ReplicaProof(_message.Message):
+    __slots__ = ("tree", "age_ms", "answer")
+    TREE_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    tree: _container_pb2.TreeSummary
+    age_ms: int
+    answer: bytes
+    def __init__(self, tree: _Optional[_Union[_container_pb2.TreeSummary, _Mapping]] = ..., age_ms: _Optional[int] = ..., answer: _Optional[bytes] = ...) -> None: ...
+
 class BlockRange(_message.Message):
     __slots__ = ("first", "last")
     FIRST_FIELD_NUMBER: _ClassVar[int]

@@ -104,6 +104,16 @@ class DatanodeStub(object):
                 request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.GetContainerHashesRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.HashesPage.FromString,
                 _registered_method=True)
+        self.ProveChunk = channel.unary_unary(
+                '/suture.v1.Datanode/ProveChunk',
+                request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveChunkRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveChunkResponse.FromString,
+                _registered_method=True)
+        self.ProveReplica = channel.unary_stream(
+                '/suture.v1.Datanode/ProveReplica',
+                request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveReplicaRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveReplicaResponse.FromString,
+                _registered_method=True)
         self.ImportContainer = channel.stream_unary(
                 '/suture.v1.Datanode/ImportContainer',
                 request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ImportPart.SerializeToString,
@@ -250,6 +260,23 @@ class DatanodeServicer(object):
 
     def GetContainerHashes(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ProveChunk(self, request, context):
+        """A peer proves that it has just read a chunk from its medium, past every cache: what is nowhere
+        else is not written over, and not deleted, on its mere word. An agent that does not know it says
+        UNIMPLEMENTED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ProveReplica(self, request, context):
+        """The same of a whole replica, before another one is deleted: it is read whole now, unless it was
+        lately, and kept for a while. Words on the way, the proof last.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -401,6 +428,16 @@ def add_DatanodeServicer_to_server(servicer, server):
                     servicer.GetContainerHashes,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.GetContainerHashesRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.HashesPage.SerializeToString,
+            ),
+            'ProveChunk': grpc.unary_unary_rpc_method_handler(
+                    servicer.ProveChunk,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveChunkRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveChunkResponse.SerializeToString,
+            ),
+            'ProveReplica': grpc.unary_stream_rpc_method_handler(
+                    servicer.ProveReplica,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveReplicaRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveReplicaResponse.SerializeToString,
             ),
             'ImportContainer': grpc.stream_unary_rpc_method_handler(
                     servicer.ImportContainer,
@@ -836,6 +873,60 @@ class Datanode(object):
             '/suture.v1.Datanode/GetContainerHashes',
             agent_dot_rpc_dot_v1_dot_datanode__pb2.GetContainerHashesRequest.SerializeToString,
             agent_dot_rpc_dot_v1_dot_datanode__pb2.HashesPage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ProveChunk(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Datanode/ProveChunk',
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveChunkRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveChunkResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ProveReplica(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/suture.v1.Datanode/ProveReplica',
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveReplicaRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveReplicaResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -229,12 +229,14 @@ class CloseCommand(_message.Message):
     def __init__(self, container_id: _Optional[int] = ..., bcsid: _Optional[int] = ..., force: bool = ...) -> None: ...
 
 class DeleteCommand(_message.Message):
-    __slots__ = ("container_id", "force")
+    __slots__ = ("container_id", "force", "witnesses")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     FORCE_FIELD_NUMBER: _ClassVar[int]
+    WITNESSES_FIELD_NUMBER: _ClassVar[int]
     container_id: int
     force: bool
-    def __init__(self, container_id: _Optional[int] = ..., force: bool = ...) -> None: ...
+    witnesses: _containers.RepeatedCompositeFieldContainer[_container_pb2.DatanodeEndpoint]
+    def __init__(self, container_id: _Optional[int] = ..., force: bool = ..., witnesses: _Optional[_Iterable[_Union[_container_pb2.DatanodeEndpoint, _Mapping]]] = ...) -> None: ...
 
 class ReconcileCommand(_message.Message):
     __slots__ = ("container_id", "peers", "scheme", "holders")

@@ -69,6 +69,7 @@ GRPC_CODES: Final[Mapping[Code, grpc.StatusCode]] = {
     Code.INCONSISTENT_VOLUME: grpc.StatusCode.FAILED_PRECONDITION,
     Code.STALE_TERM: grpc.StatusCode.ABORTED,  # ask for the new one, then try again
     Code.STALE_PLAN: grpc.StatusCode.ABORTED,
+    Code.NOT_PROVEN: grpc.StatusCode.FAILED_PRECONDITION,
     Code.CONTAINER_INTERNAL_ERROR: grpc.StatusCode.INTERNAL,
     Code.DISK_OUT_OF_SPACE: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Code.BUSY: grpc.StatusCode.RESOURCE_EXHAUSTED,

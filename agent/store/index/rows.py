@@ -254,6 +254,7 @@ class InstallEntry:
     pending: bool  # of an uncommitted block: a client's rewrite, not a repair
     kept_start: int = 0
     kept_bytes: int = ALONE
+    proof: str = ""  # of the peer that has the new bytes; "" where there was none
 
     @property
     def is_of_batch(self) -> bool:
@@ -331,6 +332,8 @@ def encode_journal(entry: JournalEntry) -> bytes:
             }
             if entry.is_of_batch:
                 fields |= {"kept_start": entry.kept_start, "kept_bytes": entry.kept_bytes}
+            if entry.proof:
+                fields["proof"] = entry.proof
         case MovingEntry():
             fields = {"kind": "moving"}
         case _:
@@ -362,6 +365,7 @@ def decode_journal(container_id: ContainerId, row: bytes) -> JournalEntry:
                 pending=fields["pending"],
                 kept_start=fields.get("kept_start", 0),
                 kept_bytes=fields.get("kept_bytes", ALONE),
+                proof=fields.get("proof", ""),
             )
     raise Damaged(f"{what}: unknown kind {fields.get('kind')!r}")
 

@@ -34,6 +34,7 @@ from agent.store.operations.repair import (
     check_damaged,
     check_fits,
     check_offered,
+    check_proven,
     check_recorded,
     chunk_at,
     readable_block,
@@ -60,7 +61,8 @@ class Offer:
     """A chunk that a peer gave.
 
     `is_ordered`: an operator wants just these bytes. `lent`: its block, as the peer has it: when it
-    has all its chunks here, it takes over commit id and client metadata.
+    has all its chunks here, it takes over commit id and client metadata. `proof`: of a peer that
+    has it on its medium.
     """
 
     block_id: BlockId
@@ -68,6 +70,7 @@ class Offer:
     data: bytes
     is_ordered: bool = False
     lent: BlockData | None = None
+    proof: str = ""
 
 
 @dataclass(slots=True)
@@ -106,7 +109,8 @@ def install_batch(
     taken = list(_taken(container_id, blocks, offers))
     if taken:
         chunks = [(one.offer.block_id, one.offer.chunk) for one in taken]
-        tell_of_batch(volume.verification, container_id, row, chunks)
+        proofs = [one.offer.proof for one in taken]
+        tell_of_batch(volume.verification, container_id, row, chunks, proofs)
     try:
         entries = _begin(volume, options, container_id, blocks, taken)
     except SutureError:
@@ -188,6 +192,8 @@ def _checked(container_id: ContainerId, block: _Block, offer: Offer) -> bytes:
     if recorded is not None and not offer.is_ordered:
         check_damaged(container_id, block_id, recorded, old)
         check_recorded(block_id, recorded, chunk)
+    else:
+        check_proven(block_id, chunk, old, offer.proof)
     return old
 
 
@@ -221,6 +227,7 @@ def _begin(
             pending=False,
             kept_start=next(starts) if one.old else 0,
             kept_bytes=len(one.old),
+            proof=one.offer.proof,
         )
         for one in taken
     ]

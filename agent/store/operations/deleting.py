@@ -263,15 +263,18 @@ def keep_block(
     quarantine.keep(volume.layout, note, data)
 
 
-def delete_replica(volume: Volume, container_id: ContainerId, *, force: bool) -> None:
-    """Delete a replica. Unless forced, an open or non-empty one is refused."""
+def delete_replica(
+    volume: Volume, container_id: ContainerId, *, force: bool, proof: str = ""
+) -> None:
+    """Delete a replica. Unless forced, an open or non-empty one is refused. `proof`: why its bytes
+    are not the last."""
     with volume.index.read() as rows:
         row = rows.replica(container_id)
         has_rows = next(rows.blocks(container_id), None) is not None
     if not force:
         check_deletable(volume, container_id, row, has_rows=has_rows)
 
-    tell_of_delete(volume.verification, container_id, row, forced=force)
+    tell_of_delete(volume.verification, container_id, row, forced=force, proof=proof)
 
     def mark(rows: Change) -> None:
         current = rows.replica(container_id)

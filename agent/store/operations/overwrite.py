@@ -50,9 +50,11 @@ def overwrite_chunk(
     record: Record,
     *,
     pending: bool,
+    proof: str = "",
 ) -> None:
     """Put `data` at the chunk's place, verify it there, and `record` it in the same commit that
-    ends the journal entry. Raises the store's errors; the old bytes are back then.
+    ends the journal entry. That keeps `proof`: of a peer that has them, too. Raises the store's
+    errors; the old bytes are back then.
     """
     path = volume.paths(container_id).block_file(block_id)
     clear_place(volume, container_id, block_id, reserve_bytes=options.reserve_bytes)
@@ -65,6 +67,7 @@ def overwrite_chunk(
         old_length_bytes=old.length_bytes,
         quarantine=old.quarantine,
         pending=pending,
+        proof=proof,
     )
 
     def begin(rows: Change) -> None:

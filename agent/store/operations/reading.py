@@ -100,8 +100,10 @@ def read_block(
     block: BlockId | Readable,
     offset: int,
     length_bytes: int,
+    *,
+    past_cache: bool = False,
 ) -> bytes:
-    """Return bytes of a block. The reader verifies them.
+    """Return bytes of a block, with `past_cache` from the medium. The reader verifies them.
 
     Who names it by its id gets what is written and not yet committed, too.
     """
@@ -118,7 +120,8 @@ def read_block(
         )
     with disk_errors(place.name):
         try:
-            data = place.read(offset, length_bytes)
+            read = place.read_past_cache if past_cache else place.read
+            data = read(offset, length_bytes)
         except FileNotFoundError:
             data = b""
     if place.packed is not None:
@@ -126,7 +129,9 @@ def read_block(
             if rows.tombstone(container_id, block_id) is not None:
                 data = b""  # its pages may be zeros already
             elif rows.packed(container_id, block_id) != place.packed:
-                return read_block(volume, container_id, block_id, offset, length_bytes)
+                return read_block(
+                    volume, container_id, block_id, offset, length_bytes, past_cache=past_cache
+                )
     if len(data) < length_bytes:
         raise Unavailable(
             Code.UNAVAILABLE,

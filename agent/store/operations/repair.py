@@ -54,12 +54,20 @@ class Repair:
             tree_replica(rows, container_id)
 
     def install_chunk(
-        self, block_id: BlockId, chunk: ChunkInfo, data: bytes, *, is_ordered: bool = False
+        self,
+        block_id: BlockId,
+        chunk: ChunkInfo,
+        data: bytes,
+        *,
+        is_ordered: bool = False,
+        proof: str = "",
     ) -> None:
         """Put a peer's chunk in the place of a missing or damaged one.
 
         `is_ordered`: an operator wants just these bytes, whatever our row says and though what is
-        there may verify. Raises `Refused`: INELIGIBLE if what is there verifies, OVERLAPPING_CHUNK
+        there may verify. `proof`: of a peer that has them on its medium, goes to the journal; where
+        bytes are here of which no row of ours says that they are wrong, there is none without it.
+        Raises `Refused`: NOT_PROVEN, INELIGIBLE if what is there verifies, OVERLAPPING_CHUNK
         if the chunk does not fit between those recorded, CHUNK_GAP if it would leave a hole,
         CHECKSUM_MISMATCH if the data is not what `chunk` says, or not what our row says.
         `VolumeFailed` if the medium does not keep it.
@@ -67,10 +75,13 @@ class Repair:
         check_offered(block_id, chunk, data)
         block = self._fitting_block(block_id, chunk)
         recorded = chunk_at(block, chunk.offset)
+        held = self.held(block_id, recorded or chunk)
         if recorded is not None and not is_ordered:
-            check_damaged(self._container_id, block_id, recorded, self._held(block_id, recorded))
+            check_damaged(self._container_id, block_id, recorded, held)
             check_recorded(block_id, recorded, chunk)
-        self._tell("install", block_id, chunk)
+        else:
+            check_proven(block_id, chunk, held, proof)
+        self._tell("install", block_id, chunk, proof)
         overwrite_chunk(
             self._volume,
             self._options,
@@ -80,6 +91,7 @@ class Repair:
             data,
             lambda rows: record_chunk(rows, self._container_id, block_id, chunk),
             pending=False,
+            proof=proof,
         )
 
     def salvage_chunk(
@@ -106,9 +118,9 @@ class Repair:
         asked again before they are recorded, or written over."""
         if chunk.checksum_type is ChecksumType.NONE:
             return False
-        return verifies(chunk, self._held(block_id, chunk))
+        return verifies(chunk, self.held(block_id, chunk))
 
-    def trim(self, block_id: BlockId) -> int:
+    def trim(self, block_id: BlockId, *, proof: str = "") -> int:
         """Move the bytes behind the last recorded chunk to quarantine; returns how many.
 
         A file without any row is moved whole. A row that cannot be read says nothing about where
@@ -121,7 +133,7 @@ class Repair:
             end = 0 if row is None else decode_block(block_id, row).length_bytes
         except Damaged as damage:
             raise Refused(Code.INELIGIBLE, f"{damage}: nothing is trimmed") from damage
-        self._tell("trim", block_id)
+        self._tell("trim", block_id, proof=proof)
         return trim_block(self._volume, self._options, self._container_id, block_id, end)
 
     def adopt_tombstone(self, block_id: BlockId, checksum: int) -> None:
@@ -237,7 +249,7 @@ class Repair:
         check_fits(block_id, block, chunk)
         return block
 
-    def _held(self, block_id: BlockId, chunk: ChunkInfo) -> bytes:
+    def held(self, block_id: BlockId, chunk: ChunkInfo) -> bytes:
         """Return what the medium holds at the place of a chunk, nothing if it gives nothing."""
         with self._volume.index.read() as rows:
             place = place_of(rows, self._paths, self._container_id, block_id)
@@ -247,12 +259,17 @@ class Repair:
             return b""
 
     def _tell(
-        self, action: str, block_id: BlockId | None = None, chunk: ChunkInfo | None = None
+        self,
+        action: str,
+        block_id: BlockId | None = None,
+        chunk: ChunkInfo | None = None,
+        proof: str = "",
     ) -> None:
         """Have the verification log tell of a repair before anything of it is done."""
         with self._volume.index.read() as rows:
             row = rows.replica(self._container_id)
-        tell_of_repair(self._volume.verification, action, self._container_id, row, block_id, chunk)
+        log = self._volume.verification
+        tell_of_repair(log, action, self._container_id, row, block_id, chunk, proof)
 
     def _change(self, change: Callable[[Change], None]) -> None:
         self._volume.index.write(change)
@@ -286,6 +303,16 @@ def check_damaged(
             Code.INELIGIBLE,
             f"block {block_id}, chunk at {recorded.offset}: what is there verifies",
             container_id=container_id,
+        )
+
+
+def check_proven(block_id: BlockId, chunk: ChunkInfo, held: bytes, proof: str) -> None:
+    """Refuse to write over bytes that may be right, unless a peer proved to have the new ones."""
+    if held and not proof:
+        raise Refused(
+            Code.NOT_PROVEN,
+            f"block {block_id}, chunk at {chunk.offset}: no peer proved to have on its medium what "
+            f"would replace the {len(held)} bytes here, of which no row says that they are wrong",
         )
 
 

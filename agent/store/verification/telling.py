@@ -1,5 +1,6 @@
 """What the verification log tells of verdicts, repairs and deletes, in words and bounded."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Sequence
 
@@ -61,6 +62,7 @@ def tell_of_repair(
     row: ReplicaRow,
     block_id: BlockId | None,
     chunk: ChunkInfo | None,
+    proof: str = "",
 ) -> None:
     """Tell of one step of a repair before anything of it is done."""
     told = {**told_of(container_id, row), "action": action}
@@ -68,6 +70,8 @@ def tell_of_repair(
         told["block_id"] = block_id
     if chunk is not None:
         told |= {"offset": chunk.offset, "bytes": chunk.length_bytes}
+    if proof:
+        told["proof"] = proof
     log.append(Kind.REPAIR, told)
 
 
@@ -76,6 +80,7 @@ def tell_of_batch(
     container_id: ContainerId,
     row: ReplicaRow,
     chunks: Sequence[tuple[BlockId, ChunkInfo]],
+    proofs: Sequence[str] = (),
 ) -> None:
     """Tell of many chunks that are installed together, before it is done."""
     block_ids = sorted({block_id for block_id, _ in chunks})
@@ -88,14 +93,23 @@ def tell_of_batch(
         "chunk_count": len(chunks),
         "bytes": sum(chunk.length_bytes for _, chunk in chunks),
     }
+    if any(proofs):
+        told["proven_count"] = sum(map(bool, proofs))
+        told["proofs"] = hashlib.sha256("\n".join(proofs).encode()).hexdigest()
     log.append(Kind.REPAIR, told)
 
 
 def tell_of_delete(
-    log: VerificationLog, container_id: ContainerId, row: ReplicaRow, *, forced: bool
+    log: VerificationLog, container_id: ContainerId, row: ReplicaRow, *, forced: bool, proof: str
 ) -> None:
-    """Tell that a replica is about to be deleted, and what it held."""
-    held = {"block_count": row.block_count, "bytes": row.bytes_used, "forced": forced}
+    """Tell that a replica is about to be deleted, what it held, and who proved to hold it."""
+    held: dict[str, object] = {
+        "block_count": row.block_count,
+        "bytes": row.bytes_used,
+        "forced": forced,
+    }
+    if proof:
+        held["proof"] = proof
     log.append(Kind.DELETE, {**told_of(container_id, row), **held})
 
 

@@ -16,6 +16,7 @@ from agent.rpc.datanode.arriving import ImportHandlers
 from agent.rpc.datanode.backends import ScanStep
 from agent.rpc.datanode.findings import JudgeHandlers
 from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.proving import ProofHandlers
 from agent.rpc.datanode.reading import ReadHandlers
 from agent.rpc.datanode.server import BuiltServer, build_server
 from agent.rpc.datanode.steering import HostHandlers
@@ -25,6 +26,7 @@ from agent.rpc.serving.access import Audit
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.runtime.callthreads import CallThreads
 from agent.runtime.clock import SystemClock
+from agent.runtime.pledges import Pledges
 from agent.scan.scanning import scan_container
 from agent.store.options import PACKED_COUNT_MIN
 from agent.transfer.incoming import Importer
@@ -53,6 +55,7 @@ class Datanode:
         self.replica = StoredReplica(path, algorithm=algorithm, packed_count_min=packed_count_min)
         self.built: BuiltServer | None = None
         self.on_demand: list[ContainerId] = []  # scans that were asked for
+        self.pledges = Pledges(SystemClock())
         self.reads: list[tuple[int, int]] = []  # (block, offset) of every chunk asked of it
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix=f"{datanode_id}-rpc")
         self._fetchers = ThreadPoolExecutor(THREADS, thread_name_prefix=f"{datanode_id}-fetch")
@@ -102,6 +105,12 @@ class Datanode:
             (reading or CountingReads)(self),
             ImportHandlers(self.importer),
             JudgeHandlers(store, lambda found, *_: scan_steps(self, found), limits=limits),
+            ProofHandlers(
+                store,
+                lambda found, *_: scan_steps(self, found),
+                self.pledges,
+                now_ms=SystemClock().now_ms,
+            ),
             HostHandlers(lambda: datanode_pb2.StatusResponse(datanode_id=self.datanode_id)),
         ]
 

@@ -20,10 +20,13 @@ from agent.demo.damage import (
 )
 from agent.rpc.calls.peer import Peer
 from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.proving import ProofHandlers
 from agent.rpc.datanode.reading import ReadHandlers
 from agent.rpc.datanode.server import build_server
 from agent.rpc.v1 import container_pb2, scm_pb2
+from agent.runtime.clock import SystemClock
 from agent.runtime.lease import Leases
+from agent.runtime.pledges import Pledges
 from agent.scan.scanning import ScanTools, scan_container
 from agent.store.options import StoreOptions
 from agent.store.replica_store import ReplicaStore
@@ -82,7 +85,10 @@ class ThreeReplicas:
             store = self._open(name)
             self._fill(store)
             limits = Limits()
-            groups = [ReadHandlers(store, limits=limits)]
+            proofs = ProofHandlers(
+                store, lambda *_: (), Pledges(SystemClock()), now_ms=SystemClock().now_ms
+            )
+            groups = [ReadHandlers(store, limits=limits), proofs]
             built = build_server(groups, "127.0.0.1:0", ThreadPoolExecutor(8), limits=limits)
             built.server.start()
             self._stores.append(store)

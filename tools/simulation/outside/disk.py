@@ -37,6 +37,15 @@ class Inode:
 
     durable: bytes = b""
     pending: list[Write] = field(default_factory=list)
+    is_hidden: bool = False  # the medium has other bytes than the page cache
+    is_dead: bool = False  # nor does it give them back
+
+    def medium(self) -> bytes:
+        """Return what a read past the page cache gives: that writes down first what is pending."""
+        content = self.durable
+        for write in self.pending:
+            content = applied(content, write)
+        return content
 
     def settle(self) -> None:
         """All that was written is durable."""
@@ -176,6 +185,20 @@ class Disk:
             file.truncate(0)
             file.write(data)
 
+    def harm_beneath(self, path: Path, data: bytes, *, is_dead: bool) -> None:
+        """Change what the medium holds, while the page cache still answers with what was there."""
+        inode = self.entry(str(path))
+        assert isinstance(inode, Inode), f"{path} is no file of ours"
+        inode.settle()
+        inode.durable, inode.is_hidden, inode.is_dead = data, True, is_dead
+
+    def bytes_of(self, path: Path) -> bytes:
+        """Return what the medium holds of a file; OSError where there is none."""
+        inode = self.entry(str(path))
+        if isinstance(inode, Inode) and inode.is_hidden:
+            return b"" if inode.is_dead else inode.medium()
+        return path.read_bytes()
+
     def forget(self, path: Path) -> None:
         """Lose a file, behind everybody's back."""
         inode = self.entry(str(path))
@@ -222,6 +245,7 @@ class Disk:
         for inode in lasting:
             inode.durable = inode.survivors(dice, odds)
             inode.pending.clear()
+            inode.is_hidden = inode.is_dead
         for child in os.scandir(self.root):
             shutil.rmtree(child.path) if child.is_dir() else os.unlink(child.path)  # noqa: PTH108
         self._by_number = {os.stat(self.root).st_ino: self.top}  # noqa: PTH116

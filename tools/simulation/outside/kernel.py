@@ -26,7 +26,18 @@ BLOCKS_FREE: Final = 2**28  # of 4 KiB
 
 SYSCALLS: Final = (
     *("open", "close", "read", "pread", "preadv", "write", "pwrite", "pwritev", "ftruncate"),
-    *("fsync", "fdatasync", "unlink", "remove", "rename", "replace", "mkdir", "rmdir", "link"),
+    *(
+        "fsync",
+        "fdatasync",
+        "posix_fadvise",
+        "unlink",
+        "remove",
+        "rename",
+        "replace",
+        "mkdir",
+        "rmdir",
+        "link",
+    ),
 )
 
 
@@ -38,6 +49,7 @@ class Opened:
     life: Life
     path: str
     number: int  # of its inode
+    is_direct: bool = False  # it reads the medium, not the page cache
 
 
 class Faults:
@@ -164,7 +176,8 @@ class Kernel:
         life = self._life()
         assert life is not None, "checked before"
         self.released.discard(fd)
-        self.opened[fd] = Opened(disk, life, name, os.fstat(fd).st_ino)
+        is_direct = bool(flags & os.O_DIRECT)
+        self.opened[fd] = Opened(disk, life, name, os.fstat(fd).st_ino, is_direct)
         if is_new:
             parent, base = self._parent(disk, name)
             disk.appeared(parent, base, fd, is_file=True)
@@ -269,6 +282,7 @@ class Kernel:
         do(reached)
         inode = file.disk.entry(fd)
         if isinstance(inode, Inode):
+            inode.is_dead = False  # a disk puts what is written elsewhere
             inode.pending.append(Write(offset, reached))
         return len(data)
 
@@ -325,17 +339,22 @@ class Kernel:
         if file is not None:
             self.step("read", file.path)
         data = bytes(self._real["pread"](fd, length, offset))
+        if file is not None and (medium := self._medium(fd, file)) is not None:
+            data = medium[offset : offset + length]
         return data if file is None else self.faults.read(file.path, data)
 
     def _preadv(self, fd: int, buffers: Any, offset: int, flags: int = 0) -> int:
-        file = self.file(fd)
+        file, medium = self.file(fd), None
         if file is not None:
             try:
                 self.step("read", file.path)
+                medium = self._medium(fd, file)
             except BaseException:
                 buffers = ()  # the traceback has this frame: memory must not be held by it
                 raise
         count = int(self._real["preadv"](fd, buffers, offset, flags))
+        if medium is not None:
+            count = _filled(buffers, medium[offset:])
         if file is not None and count and len(buffers) == 1:
             view = memoryview(buffers[0]).cast("B")
             seen = bytes(view[:count])
@@ -343,6 +362,21 @@ class Kernel:
             if given != seen:
                 view[:count] = given
         return count
+
+    def _medium(self, fd: int, file: Opened) -> bytes | None:
+        """Return what the medium has where the page cache has something else, and is passed by."""
+        inode = file.disk.entry(fd) if file.is_direct else None
+        if not isinstance(inode, Inode) or not inode.is_hidden:
+            return None
+        if inode.is_dead:
+            raise failure(EIO, file.path)
+        return inode.medium()
+
+    def _posix_fadvise(self, fd: int, offset: int, length: Bytes, advice: int) -> None:
+        self._real["posix_fadvise"](fd, offset, length, advice)
+        file = self.file(fd)
+        if file is not None and advice == os.POSIX_FADV_DONTNEED:
+            file.is_direct = True  # what it reads from now on comes from there
 
     def _io_open(self, path: Any, mode: str = "r", *more: Any, **options: Any) -> Any:
         if "w" not in mode or isinstance(path, int) or self._disk(path) is None:
@@ -381,6 +415,18 @@ class Kernel:
         transaction.commit()
         environment.disk.committed(environment.path)
         self.step("committed", environment.path)
+
+
+def _filled(buffers: Any, data: bytes) -> int:
+    """Put bytes into buffers, one after the other; return how many fit."""
+    at = 0
+    for buffer in buffers:
+        view = memoryview(buffer).cast("B")
+        part = data[at : at + len(view)]
+        view[: len(part)] = part
+        at += len(part)
+        view.release()
+    return at
 
 
 def failure(code: int, path: str) -> OSError:

@@ -207,7 +207,11 @@ class TestInstall:
         flip_bit(store.paths(ONE).block_file(BLOCK), 3)
         other = content("what the peers have")
 
-        store.repair(ONE).install_chunk(BLOCK, chunk_of(other), other, is_ordered=True)
+        repair = store.repair(ONE)
+        with pytest.raises(Refused) as unproven:
+            repair.install_chunk(BLOCK, chunk_of(other), other, is_ordered=True)
+        assert Code.NOT_PROVEN is unproven.value.code
+        repair.install_chunk(BLOCK, chunk_of(other), other, is_ordered=True, proof="dn2")
 
         assert (chunk_of(other), blocks[2].chunks[1]) == store.block(ONE, BLOCK).chunks
         assert blocks[2].bcsid == store.block(ONE, BLOCK).bcsid

@@ -1,0 +1,95 @@
+"""Deleting a replica that others have, too: not before one of them has proven that.
+
+    nobody may rest on ours ─► a witness reads its own whole, keeps it, proves it ─► ours is deleted
+
+A command without witnesses is carried out as it is: nobody has to have the replica any more, or who
+commands knows no better (a control plane of an earlier version, a person who insists).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from agent.errors import Code, Refused
+from agent.plan.actions import PeerId
+from agent.ports import Leases
+from agent.reconcile.witnesses import ReplicaWitnesses
+from agent.rpc.calls.peer import Peer
+from agent.runtime.clock import Clock
+from agent.runtime.pledges import Pledges
+from agent.store.replica_store import ReplicaStore
+from merkle.checksum import Algorithm
+from merkle.damaged import Damaged
+from merkle.replica import BlockId, ContainerId
+from merkle.tree import Tree, build_from_rows
+
+KEEP_S: Final = 600.0
+"""So long a witness keeps its replica from its proof on: ours is gone in half of that, or stays."""
+EMPTY: Final = "none: it holds no block"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvenDeletes:
+    """Deletes replicas. `confirmed` says which blocks the control plane ordered deleted;
+    `age_max_s`: a witness that read its replica whole so lately need not read it again."""
+
+    store: ReplicaStore
+    leases: Leases
+    pledges: Pledges
+    clock: Clock
+    algorithm: Algorithm
+    confirmed: Callable[[ContainerId, Sequence[BlockId]], frozenset[BlockId]]
+    age_max_s: float
+
+    def delete(
+        self,
+        container_id: ContainerId,
+        witnesses: Mapping[PeerId, Peer],
+        *,
+        force: bool,
+        timeout_s: float,
+    ) -> None:
+        """Delete a replica. Raises SutureError, NOT_PROVEN among others: then it is as it was."""
+        with self.pledges.leaving(container_id):
+            generation = self.store.generation(container_id)
+            began_s = self.clock.monotonic_s()
+            proof = self._proof(container_id, witnesses, timeout_s) if witnesses else ""
+            with self.leases.hold(container_id):
+                if witnesses:
+                    self._check_still(container_id, generation, began_s, timeout_s)
+                self.store.delete_container(container_id, force=force, proof=proof)
+
+    def _proof(
+        self, container_id: ContainerId, witnesses: Mapping[PeerId, Peer], timeout_s: float
+    ) -> str:
+        mine = self._tree(container_id)
+        if not mine.block_count:
+            return EMPTY
+        asked = ReplicaWitnesses(
+            self.store, witnesses, self.confirmed, self.age_max_s, timeout_s + KEEP_S, timeout_s
+        )
+        return asked.proof(container_id, mine)
+
+    def _tree(self, container_id: ContainerId) -> Tree:
+        """Return what is here; of a replica that was never closed, by its rows."""
+        try:
+            return self.store.tree(container_id)
+        except Refused as error:
+            if error.code is not Code.UNCLOSED_CONTAINER_IO:
+                raise
+        try:
+            rows = self.store.block_rows(container_id)
+            return build_from_rows(rows, {}, algorithm=self.algorithm)
+        except Damaged as damage:
+            raise Refused(Code.NOT_PROVEN, f"container {container_id} stays: {damage}") from damage
+
+    def _check_still(
+        self, container_id: ContainerId, generation: int, began_s: float, timeout_s: float
+    ) -> None:
+        """Refuse to go on where what was proven is not what is here, or too long ago."""
+        if self.store.generation(container_id) != generation:
+            raise Refused(
+                Code.NOT_PROVEN, f"container {container_id} changed while it was being proven"
+            )
+        if self.clock.monotonic_s() - began_s > timeout_s + KEEP_S / 2:
+            raise Refused(Code.NOT_PROVEN, f"container {container_id}: the proof is too old")

@@ -1,0 +1,246 @@
+"""Proofs of peers that they have, on their medium and now, what is about to go here.
+
+    a chunk       nonce ─► the peer reads it past its cache ─► BLAKE2b(nonce; bytes) == ours?
+    a replica     nonce ─► the peer reads it whole          ─► BLAKE2b(nonce; tree) fits its tree?
+                  what we have, it has            some chunks of ours, drawn by lot, each as above
+
+Who only has a checksum, an old answer, or a cache in front of a dead disk cannot give one. ADR 0035
+says what it proves and what not.
+"""
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+
+import numpy as np
+import structlog
+
+from agent.errors import Code, Refused, SutureError
+from agent.plan.actions import PeerId
+from agent.rpc.calls.channel import is_unknown
+from agent.rpc.v1 import datanode_pb2 as pb
+from agent.store.operations.repair import verifies
+from agent.store.ports import ReadableReplicas
+from merkle.keyed import NONCE_BYTES, answer_of, tree_answer_of
+from merkle.replica import BlockId, ChunkInfo, ContainerId
+from merkle.tree import Summary, Tree
+
+if TYPE_CHECKING:
+    from agent.rpc.calls.peer import Peer
+
+SAMPLES: Final = 16  # chunks of a replica that are proven one by one
+OLD: Final = "of an earlier version, which proves nothing"
+
+log = structlog.get_logger()
+
+
+@runtime_checkable
+class Proving(Protocol):
+    """A peer as far as it proves chunks."""
+
+    def prove_chunk(
+        self, container_id: ContainerId, block_id: BlockId, offset: int, nonce: bytes
+    ) -> bytes:
+        """Return what it makes of a chunk and a nonce. Raises SutureError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What a peer said when it was asked to prove: `proof` as the journal keeps it, "" without one;
+    then `why` not, and `is_false` where its medium has not what it should."""
+
+    proof: str = ""
+    why: str = ""
+    is_false: bool = False
+
+
+NO_WORD: Final = Word()  # nobody was asked
+
+
+def ask_for_chunk(
+    peer_id: PeerId,
+    peer: Proving,
+    container_id: ContainerId,
+    block_id: BlockId,
+    offset: int,
+    data: bytes,
+) -> Word:
+    """Have a peer prove that its medium holds `data` at the place of a chunk."""
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    try:
+        answer = peer.prove_chunk(container_id, block_id, offset, nonce)
+    except SutureError as error:
+        if is_unknown(error):
+            return Word(why=OLD)
+        return Word(why=f"{error.code}: {error}")
+    if answer == answer_of(nonce, data):
+        return Word(proof=f"{peer_id} {nonce.hex()} {answer.hex()}")
+    log.warning(
+        "proof_failed",
+        container_id=container_id,
+        block_id=block_id,
+        offset=offset,
+        peer=peer_id,
+    )
+    return Word(why="its medium does not hold these bytes", is_false=True)
+
+
+def proof_of_chunk(
+    peers: Mapping[PeerId, Proving],
+    asked: Iterable[PeerId],
+    container_id: ContainerId,
+    block_id: BlockId,
+    offset: int,
+    data: bytes,
+) -> Word:
+    """Return the first proof that one of the peers gives; if none does, why, of each of them.
+
+    Where all are of an earlier version, that stands in the place of a proof: as things were before.
+    """
+    words: list[tuple[PeerId, Word]] = []
+    for peer_id in asked:
+        peer = peers.get(peer_id)
+        if peer is None:
+            continue
+        word = ask_for_chunk(peer_id, peer, container_id, block_id, offset, data)
+        if word.proof:
+            return word
+        words.append((peer_id, word))
+    why = "; ".join(f"{peer_id}: {word.why}" for peer_id, word in words)
+    if words and all(word.why == OLD for _, word in words):
+        return Word(proof=f"none: {why}")
+    return Word(why=why or "nobody could be asked")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaWitnesses:
+    """Who may prove that a replica need not stay here. `confirmed` says which of the blocks that a
+    witness has deleted were ordered deleted; `age_max_s`: how long ago it may have read them."""
+
+    store: ReadableReplicas
+    witnesses: Mapping[PeerId, "Peer"]
+    confirmed: Callable[[ContainerId, Sequence[BlockId]], frozenset[BlockId]]
+    age_max_s: float
+    keep_s: float
+    timeout_s: float
+
+    def proof(self, container_id: ContainerId, mine: Tree) -> str:
+        """Return the proof of the first that gives one, for the journal.
+
+        Raise Refused(NOT_PROVEN), with what each said.
+        """
+        reasons: list[str] = []
+        for peer_id, peer in self.witnesses.items():
+            try:
+                return self._ask(container_id, mine, peer_id, peer)
+            except SutureError as error:
+                why = OLD if is_unknown(error) else f"{error.code}: {error}"
+                reasons.append(f"{peer_id}: {why}")
+        log.warning(
+            "replica_not_proven", container_id=container_id, reasons="; ".join(reasons)[:500]
+        )
+        raise Refused(
+            Code.NOT_PROVEN,
+            f"container {container_id} stays: nobody proves to have it: {'; '.join(reasons)}",
+            hint="scan and reconcile the others first; see docs/adr/0035",
+            container_id=container_id,
+        )
+
+    def _ask(self, container_id: ContainerId, mine: Tree, peer_id: PeerId, peer: "Peer") -> str:
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        request = pb.ProveReplicaRequest(
+            container_id=container_id,
+            nonce=nonce,
+            age_max_ms=int(self.age_max_s * 1000),
+            keep_ms=int(self.keep_s * 1000),
+        )
+        summary, proof = peer.prove_replica(request, self.timeout_s)
+        theirs = mine if _is_alike(mine, summary) else peer.tree(container_id)
+        if proof.answer != tree_answer_of(nonce, container_id, theirs):
+            raise Refused(Code.CHECKSUM_MISMATCH, "its answer is not made of its tree")
+        self._check_has_all(container_id, mine, theirs)
+        count = self._check_samples(container_id, theirs, peer_id, peer)
+        return (
+            f"{peer_id} {nonce.hex()} {proof.answer.hex()} root {theirs.root:016x} "
+            f"age_ms {proof.age_ms} chunks {count}"
+        )
+
+    def _check_has_all(self, container_id: ContainerId, mine: Tree, theirs: Tree) -> None:
+        """Refuse a witness that lacks what is whole here, unless its delete was ordered."""
+        buried: list[BlockId] = []
+        for block_id, index in _lacking(mine, theirs):
+            if index >= 0 and theirs.deleted[index]:
+                buried.append(block_id)
+            elif not _covers(mine, theirs, block_id):
+                raise Refused(Code.INELIGIBLE, f"it has not all of block {block_id} that is here")
+        if buried and (left := set(buried) - self.confirmed(container_id, buried)):
+            raise Refused(
+                Code.INELIGIBLE,
+                f"it has {len(left)} blocks deleted that nobody ordered deleted, {min(left)} first",
+            )
+
+    def _check_samples(
+        self, container_id: ContainerId, theirs: Tree, peer_id: PeerId, peer: "Peer"
+    ) -> int:
+        """Have chunks proven one by one that are whole on our medium; return how many."""
+        count = 0
+        for block_id, chunk, data in self._samples(container_id, theirs):
+            word = ask_for_chunk(peer_id, peer, container_id, block_id, chunk.offset, data)
+            if not word.proof:
+                raise Refused(
+                    Code.CHECKSUM_MISMATCH, f"block {block_id} at {chunk.offset}: {word.why}"
+                )
+            count += 1
+        return count
+
+    def _samples(
+        self, container_id: ContainerId, theirs: Tree
+    ) -> Iterator[tuple[BlockId, ChunkInfo, bytes]]:
+        live = theirs.block_ids[~theirs.deleted].tolist()
+        lot = Random(secrets.token_bytes(NONCE_BYTES))  # noqa: S311 - its seed is the secret
+        for block_id in map(BlockId, lot.sample(live, min(SAMPLES, len(live)))):
+            try:
+                found = self.store.readable(container_id, block_id)
+                if not found.block.chunks:
+                    continue
+                chunk = lot.choice(found.block.chunks)
+                data = self.store.read_medium(container_id, found, chunk.offset, chunk.length_bytes)
+            except SutureError:
+                continue  # it is damaged here: there is nothing to compare with
+            if verifies(chunk, data):
+                yield block_id, chunk, data
+
+
+def _is_alike(mine: Tree, summary: Summary) -> bool:
+    """Whether a peer's tree is mine, chunk for chunk."""
+    return (
+        mine.algorithm == summary.algorithm
+        and mine.root == summary.root
+        and mine.tombstones_checksum == summary.tombstones_checksum
+        and not mine.unhealthy_count
+    )
+
+
+def _lacking(mine: Tree, theirs: Tree) -> Iterator[tuple[BlockId, int]]:
+    """Yield my live blocks that are not the same there, each with its place there, or -1."""
+    if mine.algorithm != theirs.algorithm:
+        raise Refused(Code.INELIGIBLE, f"it folds by {theirs.algorithm}, we by {mine.algorithm}")
+    places = np.searchsorted(theirs.block_ids, mine.block_ids)
+    for index in np.flatnonzero(~mine.deleted).tolist():
+        block_id, place = BlockId(int(mine.block_ids[index])), int(places[index])
+        if place == len(theirs.block_ids) or theirs.block_ids[place] != block_id:
+            yield block_id, -1
+        elif theirs.deleted[place] or theirs.block_checksums[place] != mine.block_checksums[index]:
+            yield block_id, place
+
+
+def _covers(mine: Tree, theirs: Tree, block_id: BlockId) -> bool:
+    """Whether a peer has each chunk of a block that is whole here, and has it whole."""
+    leaves = mine.leaves(block_id)
+    if not leaves:
+        return theirs.index_of(block_id) >= 0
+    there = {leaf.offset: leaf for leaf in theirs.leaves(block_id)}
+    return all(there.get(leaf.offset) == leaf for leaf in leaves if leaf.healthy)

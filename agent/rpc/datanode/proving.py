@@ -1,0 +1,114 @@
+"""Calls that prove to a peer what the medium holds: bytes read for it, past every cache."""
+
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+import grpc
+
+from agent.errors import Code, Refused
+from agent.rpc.datanode.backends import Scan, ScanMode
+from agent.rpc.datanode.reading import chunk_at
+from agent.rpc.v1 import datanode_pb2 as pb
+from agent.rpc.wire import codec
+from agent.store.index.facts import ReplicaFacts
+from agent.store.ports import ReadableReplicas
+from merkle.keyed import NONCE_BYTES, answer_of, tree_answer_of
+from merkle.replica import ID_MAX, ContainerId, ReplicaState
+from merkle.tree import Tree
+
+KEEP_MS_MAX: Final = 3_600_000
+PROVING_STATES: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED})
+
+
+class Keeping(Protocol):
+    """Remembers which replicas others rest on (`agent.runtime.pledges`)."""
+
+    def give(self, container_id: ContainerId, keep_s: float) -> None:
+        """Keep a replica so long. Raise Unavailable(BUSY): it is about to go itself."""
+        ...
+
+
+class ProofHandlers:
+    """ProveChunk, ProveReplica."""
+
+    def __init__(
+        self,
+        store: ReadableReplicas,
+        scan: Scan,
+        pledges: Keeping,
+        *,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._scan = scan
+        self._pledges = pledges
+        self._now_ms = now_ms
+
+    def ProveChunk(  # noqa: N802
+        self, request: pb.ProveChunkRequest, context: grpc.ServicerContext
+    ) -> pb.ProveChunkResponse:
+        """Read one chunk from the medium, and answer with what only its bytes make.
+
+        Nothing is judged here: what a medium holds is the asker's to compare.
+        """
+        del context
+        container_id = codec.parse_container_id(request.container_id)
+        block_id = codec.parse_block_id(request.local_id, "local_id")
+        nonce = _nonce(request.nonce)
+        found = self._store.readable(container_id, block_id)
+        chunk = chunk_at(found.block, request.offset)
+        data = self._store.read_medium(container_id, found, chunk.offset, chunk.length_bytes)
+        return pb.ProveChunkResponse(answer=answer_of(nonce, data))
+
+    def ProveReplica(  # noqa: N802
+        self, request: pb.ProveReplicaRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.ProveReplicaResponse]:
+        """Read the replica whole, unless it was read lately; keep it; answer with its tree."""
+        container_id = codec.parse_container_id(request.container_id)
+        nonce = _nonce(request.nonce)
+        age_max_ms = codec.parse_int(request.age_max_ms, "age_max_ms", low=0, high=ID_MAX)
+        keep_s = codec.parse_int(request.keep_ms, "keep_ms", low=0, high=KEEP_MS_MAX) / 1000
+        self._pledges.give(container_id, keep_s)
+        age_ms = self._now_ms() - self._whole(container_id).data_scan_at_ms
+        if not 0 <= age_ms <= age_max_ms or not age_max_ms:
+            age_ms = 0
+            for step in self._scan(container_id, lambda: not context.is_active(), ScanMode.WAIT):
+                yield pb.ProveReplicaResponse(bytes_read=step.bytes_read)
+        facts = self._whole(container_id)
+        tree = self._current(container_id, facts)
+        self._pledges.give(container_id, keep_s)
+        yield pb.ProveReplicaResponse(
+            proof=pb.ReplicaProof(
+                tree=codec.summary_message(tree.summary()),
+                age_ms=age_ms,
+                answer=tree_answer_of(nonce, container_id, tree),
+            )
+        )
+
+    def _whole(self, container_id: ContainerId) -> ReplicaFacts:
+        """Return the facts of a replica that others may rest on. Raise Refused(INELIGIBLE)."""
+        facts = self._store.replica(container_id)
+        if facts.state in PROVING_STATES and not facts.finding_count:
+            return facts
+        raise Refused(
+            Code.INELIGIBLE,
+            f"container {container_id} is {facts.state} here, with {facts.finding_count} findings: "
+            "nobody can rest on it",
+            container_id=container_id,
+        )
+
+    def _current(self, container_id: ContainerId, facts: ReplicaFacts) -> Tree:
+        tree = self._store.tree(container_id)
+        if facts.tree is None or tree.root != facts.tree.root:
+            raise Refused(
+                Code.INELIGIBLE,
+                f"container {container_id} is not as it was read last",
+                container_id=container_id,
+            )
+        return tree
+
+
+def _nonce(value: bytes) -> bytes:
+    if len(value) != NONCE_BYTES:
+        raise codec.malformed("nonce", f"{len(value)} bytes are not {NONCE_BYTES}")
+    return value

@@ -1,0 +1,227 @@
+"""A replica is deleted when another datanode has proven to have it, and not before."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from agent.commands.proven_delete import ProvenDeletes
+from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.runtime.clock import SystemClock
+from merkle.checksum import Algorithm
+from merkle.replica import BlockId
+from tests.support.storage import datanodes
+from tests.support.storage.datanodes import Datanode, dialled
+from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER
+
+TIMEOUT_S = 20.0
+BLOCK = BlockId(2)
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[tuple[Datanode, Datanode]]:
+    """Two datanodes with the same closed container."""
+    made = [Datanode(name, tmp_path / name) for name in ("dn1", "dn2")]
+    for one in made:
+        one.replica.create()
+        one.serve()
+    yield made[0], made[1]
+    for one in made:
+        one.close()
+
+
+def deletes(
+    mine: Datanode, *, age_max_s: float = 0.0, ordered: Sequence[BlockId] = ()
+) -> ProvenDeletes:
+    """Return what deletes replicas of a datanode."""
+    return ProvenDeletes(
+        store=mine.replica.store,
+        leases=mine.replica.leases,
+        pledges=mine.pledges,
+        clock=SystemClock(),
+        algorithm=Algorithm.XXH3_64,
+        confirmed=lambda _id, asked: frozenset(asked) & frozenset(ordered),
+        age_max_s=age_max_s,
+    )
+
+
+def delete(mine: Datanode, others: Sequence[Datanode], made: ProvenDeletes | None = None) -> None:
+    """Delete the replica of a datanode; the others are named as witnesses."""
+    with dialled(others) as peers:
+        (made or deletes(mine)).delete(CONTAINER, peers, force=True, timeout_s=TIMEOUT_S)
+
+
+def refusal(work: Callable[[], None]) -> SutureError:
+    """Return why something is not done."""
+    with pytest.raises(SutureError) as caught:
+        work()
+    return caught.value
+
+
+def has(datanode: Datanode) -> bool:
+    """Whether it has its replica."""
+    return CONTAINER in datanode.replica.store.replica_ids()
+
+
+def told(datanode: Datanode) -> str:
+    """Return what its verification log says."""
+    [directory] = datanode.replica.path.glob("hdds/*/verification")
+    return "".join(path.read_text() for path in sorted(directory.iterdir()))
+
+
+def test_it_goes_when_another_is_whole(two: tuple[Datanode, Datanode]) -> None:
+    """
+    The log of who deletes tells the proof, and the witness has read its own just now.
+    """
+    mine, other = two
+
+    delete(mine, [other])
+
+    assert (False, True) == (has(mine), has(other))
+    lines = [line for line in told(mine).splitlines() if '"delete"' in line]
+    [entry] = [json.loads(line[line.index("{") :]) for line in lines]
+    assert entry["proof"].startswith("dn2 ")
+    assert "verdict" in told(other)
+
+
+@pytest.mark.parametrize("way", ["flip", "lost", "row"])
+def test_it_stays_when_the_other_is_damaged(two: tuple[Datanode, Datanode], way: str) -> None:
+    """
+    Though no scan has found it yet: the proof is one.
+    """
+    mine, other = two
+    match way:
+        case "flip":
+            other.replica.flip(BLOCK, 5)
+        case "lost":
+            other.replica.file(BLOCK).unlink()
+        case _:
+            other.replica.rewrite(BLOCK)  # it verifies, and is not what is here
+
+    error = refusal(lambda: delete(mine, [other]))
+
+    assert (Code.NOT_PROVEN, True) == (error.code, has(mine))
+    assert "dn2: " in str(error)
+
+
+def test_a_witness_that_forges_its_tree_is_found(
+    two: tuple[Datanode, Datanode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    It reads nothing, and tells a tree that is right: of its bytes it has to show some.
+    """
+    mine, other = two
+    monkeypatch.setattr(datanodes, "scan_steps", lambda *_: iter(()))
+    other.replica.flip(BLOCK, 5)
+    other.replica.flip(BLOCK, CHUNK_BYTES + 5)
+
+    error = refusal(lambda: delete(mine, [other]))
+
+    assert (Code.NOT_PROVEN, True) == (error.code, has(mine))
+    assert "does not hold these bytes" in str(error)
+
+
+def test_what_is_damaged_here_need_not_be_there(two: tuple[Datanode, Datanode]) -> None:
+    """
+    A bad replica gives way to a good one.
+    """
+    mine, other = two
+    mine.replica.flip(BLOCK, 5)
+    mine.replica.scan()
+
+    delete(mine, [other])
+
+    assert not has(mine)
+
+
+def test_it_stays_when_the_other_lacks_a_block(two: tuple[Datanode, Datanode]) -> None:
+    """
+    Also where it says that the block was deleted, unless that was ordered.
+    """
+    mine, other = two
+    other.replica.store.delete_blocks(CONTAINER, [BLOCK])
+
+    error = refusal(lambda: delete(mine, [other]))
+    assert (Code.NOT_PROVEN, True) == (error.code, has(mine))
+
+    delete(mine, [other], deletes(mine, ordered=[BLOCK]))
+    assert not has(mine)
+
+
+def test_two_do_not_go_because_of_each_other(two: tuple[Datanode, Datanode]) -> None:
+    """
+    Who has proven its replica keeps it; who is about to go proves nothing.
+    """
+    mine, other = two
+    with mine.pledges.leaving(CONTAINER):
+        error = refusal(lambda: delete(other, [mine]))
+    assert (Code.NOT_PROVEN, True) == (error.code, has(other))
+    assert "is being deleted here, too" in str(error)
+
+    delete(mine, [other])
+    error = refusal(lambda: delete(other, [mine]))
+    assert isinstance(error, Unavailable)
+    assert (Code.BUSY, True) == (error.code, has(other))
+
+
+def test_one_witness_is_enough(tmp_path: Path, two: tuple[Datanode, Datanode]) -> None:
+    """
+    A bad one, and one that cannot be reached, are passed by.
+    """
+    mine, other = two
+    third = Datanode("dn3", tmp_path / "dn3")
+    third.replica.create()
+    third.replica.flip(BLOCK, 1)
+    third.serve()
+
+    delete(mine, [third, other])
+    third.close()
+
+    assert not has(mine)
+
+
+def test_who_read_it_lately_need_not_read_it_again(two: tuple[Datanode, Datanode]) -> None:
+    """
+    Within the age that is configured; of some chunks it is proven even then that they are there.
+    """
+    mine, other = two
+    other.replica.scan()
+    reads = told(other).count("verdict")
+
+    delete(mine, [other], deletes(mine, age_max_s=3600.0))
+
+    assert (False, reads) == (has(mine), told(other).count("verdict"))
+
+
+def test_what_changed_meanwhile_stays(
+    two: tuple[Datanode, Datanode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    What was proven is not what would go.
+    """
+    mine, other = two
+    made = deletes(mine)
+    real = ProvenDeletes._proof
+
+    def proof(*arguments: object) -> str:
+        found = real(*arguments)  # type: ignore[arg-type]
+        mine.replica.store.delete_blocks(CONTAINER, [BLOCK])
+        return found
+
+    monkeypatch.setattr(ProvenDeletes, "_proof", proof)
+    error = refusal(lambda: delete(mine, [other], made))
+
+    assert isinstance(error, Refused)
+    assert (Code.NOT_PROVEN, True) == (error.code, has(mine))
+
+
+def test_without_witnesses_the_order_is_enough(two: tuple[Datanode, Datanode]) -> None:
+    """
+    Nobody has to have it any more: the control plane would have named who has.
+    """
+    mine, _ = two
+
+    delete(mine, [])
+
+    assert not has(mine)

@@ -1,0 +1,130 @@
+"""Proofs between real datanodes: of a chunk, before it is written over others."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Code, Refused
+from agent.reconcile.witnesses import ask_for_chunk, proof_of_chunk
+from agent.rpc.calls.peer import Peer
+from agent.rpc.v1 import datanode_pb2 as pb
+from merkle.keyed import NONCE_BYTES
+from merkle.replica import BlockId
+from tests.support.storage.datanodes import Datanode, dialled
+from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER
+
+BLOCK = BlockId(2)
+WIRE_BYTES_MAX = 100
+FRAME_BYTES = 5  # before each message of gRPC
+
+
+@pytest.fixture
+def datanode(tmp_path: Path) -> Iterator[Datanode]:
+    """A datanode with a closed container of three blocks."""
+    made = Datanode("dn1", tmp_path / "dn1")
+    made.replica.create()
+    made.serve()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def peer(datanode: Datanode) -> Iterator[Peer]:
+    """The same as its peers call it."""
+    with dialled([datanode]) as peers:
+        yield peers["dn1"]
+
+
+def good(datanode: Datanode) -> bytes:
+    """Return the bytes of the first chunk."""
+    return datanode.replica.file(BLOCK).read_bytes()[:CHUNK_BYTES]
+
+
+def test_who_has_the_bytes_proves_it(datanode: Datanode, peer: Peer) -> None:
+    """
+    Each proof is another one: it names the peer, the nonce and the answer.
+    """
+    data = good(datanode)
+
+    words = [ask_for_chunk("dn1", peer, CONTAINER, BLOCK, 0, data) for _ in range(2)]
+
+    assert all(word.proof.startswith("dn1 ") for word in words)
+    assert words[0] != words[1]
+
+
+def test_a_medium_that_has_other_bytes_is_told(datanode: Datanode, peer: Peer) -> None:
+    """
+    A bit is enough; and that its checksums are right makes no difference.
+    """
+    data = good(datanode)
+    datanode.replica.flip(BLOCK, 17)
+
+    word = ask_for_chunk("dn1", peer, CONTAINER, BLOCK, 0, data)
+
+    assert ("", True) == (word.proof, word.is_false)
+
+
+def test_the_medium_is_read_and_not_the_cache(
+    datanode: Datanode, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Whatever a buffered read gives: nothing of an answer comes from one.
+    """
+    data = good(datanode)
+    opened: list[int] = []
+    real = os.open
+
+    def open_(path: object, flags: int, *rest: int, **more: int) -> int:
+        if str(path).endswith("2.block"):
+            opened.append(flags)
+        return real(path, flags, *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", open_)
+    assert ask_for_chunk("dn1", peer, CONTAINER, BLOCK, 0, data).proof
+
+    assert opened
+    assert all(flags & os.O_DIRECT for flags in opened)
+
+
+def test_one_proof_is_small() -> None:
+    """
+    Question and answer, with what gRPC puts before each.
+    """
+    question = pb.ProveChunkRequest(
+        container_id=2**63 - 1, local_id=2**63 - 1, offset=5 * 1024**3, nonce=bytes(NONCE_BYTES)
+    )
+    answer = pb.ProveChunkResponse(answer=bytes(16))
+
+    assert question.ByteSize() + answer.ByteSize() + 2 * FRAME_BYTES <= WIRE_BYTES_MAX
+
+
+@pytest.mark.parametrize("length_bytes", [0, 15, 17, 64])
+def test_a_nonce_has_its_length(peer: Peer, length_bytes: int) -> None:
+    """
+    A short one could be tried out beforehand.
+    """
+    with pytest.raises(Refused, match="nonce") as caught:
+        peer.prove_chunk(CONTAINER, BLOCK, 0, bytes(length_bytes))
+
+    assert Code.MALFORMED_REQUEST is caught.value.code
+
+
+def test_another_peer_may_prove_it(tmp_path: Path, datanode: Datanode, peer: Peer) -> None:
+    """
+    The bytes are the same, whoever sent them; who cannot is named where nobody can.
+    """
+    data = good(datanode)
+    other = Datanode("dn2", tmp_path / "dn2")
+    other.replica.create()
+    other.replica.flip(BLOCK, 3)
+    other.serve()
+    with dialled([other]) as others:
+        peers = {"dn1": peer, **others}
+        word = proof_of_chunk(peers, ["dn2", "dn1"], CONTAINER, BLOCK, 0, data)
+        alone = proof_of_chunk(peers, ["dn2", "dn9"], CONTAINER, BLOCK, 0, data)
+    other.close()
+
+    assert word.proof.startswith("dn1 ")
+    assert ("", "dn2: its medium does not hold these bytes") == (alone.proof, alone.why)
