@@ -42,7 +42,6 @@ from agent.scan.scanning import ScanReport
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.nodestate import OP_STATES
 from agent.transfer.replicate import TIMEOUT_S, Replicator
-from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ContainerId
 from scanner.pacing import PaceLimits
 
@@ -66,8 +65,7 @@ class Tools:
     `wait` waits so many seconds, and returns True early when the agent stops. `report_soon` sends
     a heartbeat now; `reregister` registers again, and reports all. `confirm_deletes` asks the
     control plane about deletes that peers claim; it raises SutureError. `prove` reads what a
-    reconcile changed; without it all is read. `pledges` knows which replicas others rest on;
-    `algorithm`: how trees fold."""
+    reconcile changed; without it all is read."""
 
     store: ReplicaStore
     leases: Leases
@@ -82,8 +80,6 @@ class Tools:
     reregister: Callable[[], None]
     security: Security = LOOPBACK_ONLY
     prove: Prove | None = None
-    pledges: Pledges | None = None
-    algorithm: Algorithm = Algorithm.XXH3_64
 
 
 def threads_for(volume_count: int) -> int:
@@ -134,12 +130,12 @@ class Handlers:
             scan=tools.scan_now,
             now_ms=tools.clock.now_ms,
         )
+        self.pledges = Pledges(tools.clock)
         self._deletes = ProvenDeletes(
             store=tools.store,
             leases=tools.leases,
-            pledges=tools.pledges or Pledges(tools.clock),
+            pledges=self.pledges,
             clock=tools.clock,
-            algorithm=tools.algorithm,
             confirmed=lambda container_id, asked: self._confirm(container_id, asked).ordered,
             age_max_s=config.delete_proof_age_s,
         )

@@ -18,7 +18,6 @@ from agent.rpc.calls.peer import Peer
 from agent.runtime.clock import Clock
 from agent.runtime.pledges import Pledges
 from agent.store.replica_store import ReplicaStore
-from merkle.checksum import Algorithm
 from merkle.damaged import Damaged
 from merkle.replica import BlockId, ContainerId
 from merkle.tree import Tree, build_from_rows
@@ -37,7 +36,6 @@ class ProvenDeletes:
     leases: Leases
     pledges: Pledges
     clock: Clock
-    algorithm: Algorithm
     confirmed: Callable[[ContainerId, Sequence[BlockId]], frozenset[BlockId]]
     age_max_s: float
 
@@ -79,7 +77,7 @@ class ProvenDeletes:
                 raise
         try:
             rows = self.store.block_rows(container_id)
-            return build_from_rows(rows, {}, algorithm=self.algorithm)
+            return build_from_rows(rows, {}, algorithm=self.store.algorithm)
         except Damaged as damage:
             raise Refused(Code.NOT_PROVEN, f"container {container_id} stays: {damage}") from damage
 

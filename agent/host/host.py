@@ -55,7 +55,6 @@ from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import SystemClock
 from agent.runtime.lease import Leases
 from agent.runtime.loop import Bell, Loop, LoopSet, Pulse
-from agent.runtime.pledges import Pledges
 from agent.runtime.relay import Relay
 from agent.runtime.supervisor import Supervisor, WatchdogWorker
 from agent.scan.background import BackgroundScans
@@ -110,7 +109,6 @@ class Host:
         self._stopping = Event()
         self._loops = LoopSet()
         self._leases = Leases(clock=self._clock)
-        self._pledges = Pledges(self._clock)
         self._meters = Meters()
         self._audit = AuditLog(config.observe.audit_file)
         self._outboxes = Outboxes(len(self._scms) + len(self._leaders))
@@ -298,8 +296,6 @@ class Host:
             report_soon=self._outboxes.report_soon,
             reregister=self._outboxes.reregister,
             security=self.security,
-            pledges=self._pledges,
-            algorithm=self._config.storage.tree_algorithm,
         )
         return Handlers(self._config.tasks, tools)
 
@@ -400,9 +396,7 @@ class Host:
             ImportHandlers(importer),
             JudgeHandlers(self._store, self._requested.run, limits=limits),
             TrustHandlers(self._handlers.trust),
-            ProofHandlers(
-                self._store, self._requested.run, self._pledges, now_ms=self._clock.now_ms
-            ),
+            ProofHandlers(self._store, self._requested.run, self._handlers.pledges, self._clock),
             HostHandlers(self._observer.status, self._scans, self._volumes),
         )
         return build_server(

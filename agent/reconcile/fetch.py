@@ -14,11 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from agent.errors import Code, Refused, SutureError, Unavailable
-from agent.plan.actions import PeerId, RepairBlock, WantedChunk
+from agent.plan.actions import PeerId, RepairBlock, Trim, WantedChunk
 from agent.ports import Executor, Future
 from agent.reconcile.lenders import Lender
 from agent.reconcile.witnesses import NO_WORD, Proving, Word, proof_of_chunk
 from agent.rpc.calls.peer import Meter
+from agent.store.ports import RepairableReplicas
 from merkle.checksum import Algorithm, leaf_checksum
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 from merkle.tree import Leaf
@@ -99,6 +100,15 @@ class Sources:
     def proven(self, asked: Iterable[PeerId], block_id: BlockId, offset: int, data: bytes) -> Word:
         """Return the proof of one of the peers that its medium holds these bytes, or why none."""
         return proof_of_chunk(self.provers, asked, self.container_id, block_id, offset, data)
+
+    def proven_end(self, store: RepairableReplicas, action: Trim, block: BlockData | None) -> Word:
+        """Return the proof of the peer whose block ends where ours is cut, of its last chunk, which
+        is ours, too. A block without chunks has nothing that could be proven."""
+        if block is None or not block.chunks:
+            return Word(proof="none: no chunk is recorded")
+        chunk = block.chunks[-1]
+        data = store.repair(self.container_id).held(action.block_id, chunk)
+        return self.proven([action.equal_to], action.block_id, chunk.offset, data)
 
     def _first(
         self, peer_ids: tuple[PeerId, ...], ask: Callable[[Lender, Meter], Answer]

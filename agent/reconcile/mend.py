@@ -154,33 +154,17 @@ class Mender:
     def _trim(self, action: Trim) -> None:
         if self.must_stop():
             return
-        try:
-            proof = self._proof_of_end(action)
-        except Refused as error:
-            self.ledger.note(
-                action.block_id, "TRAILING_BYTES", ChunkResult.FAILED, message=str(error)
-            )
+        block_id, block = action.block_id, self.local_block(action.block_id)
+        word = self.sources.proven_end(self.store, action, block)
+        if not word.proof:
+            why = f"not cut: {word.why}"
+            self.ledger.note(block_id, "TRAILING_BYTES", ChunkResult.FAILED, message=why)
             return
 
         def trim() -> None:
-            self.store.repair(self.container_id).trim(action.block_id, proof=proof)
+            self.store.repair(self.container_id).trim(block_id, proof=word.proof)
 
-        self._step(action.block_id, "TRAILING_BYTES", ChunkResult.TRIMMED, trim, action.equal_to)
-
-    def _proof_of_end(self, action: Trim) -> str:
-        """Have the peer whose block ends where ours is cut prove its last chunk, which ours equals.
-
-        Raise Refused(NOT_PROVEN). A block without chunks has nothing that could be proven.
-        """
-        block = self.local_block(action.block_id)
-        if block is None or not block.chunks:
-            return ""
-        chunk = block.chunks[-1]
-        data = self.store.repair(self.container_id).held(action.block_id, chunk)
-        word = self.sources.proven([action.equal_to], action.block_id, chunk.offset, data)
-        if not word.proof:
-            raise Refused(Code.NOT_PROVEN, f"block {action.block_id} is not cut: {word.why}")
-        return word.proof
+        self._step(block_id, "TRAILING_BYTES", ChunkResult.TRIMMED, trim, action.equal_to)
 
     def _step(
         self,

@@ -4,7 +4,7 @@
     a replica     nonce ─► the peer reads it whole          ─► BLAKE2b(nonce; tree) fits its tree?
                   what we have, it has            some chunks of ours, drawn by lot, each as above
 
-Who only has a checksum, an old answer, or a cache in front of a dead disk cannot give one. ADR 0035
+Who only has a checksum, an old answer, or a cache in front of a dead disk cannot give one. docs/PROOFS.md
 says what it proves and what not.
 """
 
@@ -145,7 +145,7 @@ class ReplicaWitnesses:
         raise Refused(
             Code.NOT_PROVEN,
             f"container {container_id} stays: nobody proves to have it: {'; '.join(reasons)}",
-            hint="scan and reconcile the others first; see docs/adr/0035",
+            hint="scan and reconcile the others first; see docs/PROOFS.md",
             container_id=container_id,
         )
 

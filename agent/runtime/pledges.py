@@ -21,7 +21,7 @@ PLEDGES_MAX: Final = 100_000
 
 
 class Pledges:
-    """The pledges of one datanode. They are forgotten when it ends: docs/adr/0035 says why that is
+    """The pledges of one datanode. They are forgotten when it ends: docs/PROOFS.md says why that is
     enough."""
 
     def __init__(self, clock: Clock) -> None:

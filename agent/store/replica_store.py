@@ -54,7 +54,7 @@ from agent.store.trouble import Trouble, noticed
 from agent.store.verification.telling import tell_verdict
 from agent.store.volume_services import VolumeServices
 from agent.store.volumes.volume import Volume, roomiest
-from merkle.checksum import long_crcs
+from merkle.checksum import Algorithm, long_crcs
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 from merkle.tree import Tree
 from scanner.finding import Finding
@@ -93,6 +93,11 @@ class ReplicaStore(VolumeServices):
     def unloadable(self) -> tuple[Unloadable, ...]:
         """Return the replicas whose files are here and cannot be served."""
         return self.recovery.unloadable
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """How new trees fold here."""
+        return self._options.algorithm
 
     def replica(self, container_id: ContainerId) -> ReplicaFacts:
         """Return the facts of one replica. Raises `Refused(CONTAINER_NOT_FOUND)`."""

@@ -102,7 +102,6 @@ class Agent:
             leases=self.leases,
             pledges=pledges,
             clock=node.clock,
-            algorithm=ALGORITHM,
             confirmed=lambda container_id, asked: node.confirm(container_id, asked).ordered,
             age_max_s=0.0,
         )
@@ -111,7 +110,7 @@ class Agent:
             ReadHandlers(self.store, limits=limits),
             WriteHandlers(self.store, self.leases, limits=limits),
             ImportHandlers(importer),
-            ProofHandlers(self.store, self._scanned, pledges, now_ms=node.clock.now_ms),
+            ProofHandlers(self.store, self._scanned, pledges, node.clock),
         ]
         self.handlers = handlers_of(groups)
 

@@ -1,6 +1,6 @@
 """Calls that prove to a peer what the medium holds: bytes read for it, past every cache."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final, Protocol
 
 import grpc
@@ -10,6 +10,7 @@ from agent.rpc.datanode.backends import Scan, ScanMode
 from agent.rpc.datanode.reading import chunk_at
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
+from agent.runtime.clock import Clock
 from agent.store.index.facts import ReplicaFacts
 from agent.store.ports import ReadableReplicas
 from merkle.keyed import NONCE_BYTES, answer_of, tree_answer_of
@@ -36,13 +37,12 @@ class ProofHandlers:
         store: ReadableReplicas,
         scan: Scan,
         pledges: Keeping,
-        *,
-        now_ms: Callable[[], int],
+        clock: Clock,
     ) -> None:
         self._store = store
         self._scan = scan
         self._pledges = pledges
-        self._now_ms = now_ms
+        self._clock = clock
 
     def ProveChunk(  # noqa: N802
         self, request: pb.ProveChunkRequest, context: grpc.ServicerContext
@@ -69,7 +69,7 @@ class ProofHandlers:
         age_max_ms = codec.parse_int(request.age_max_ms, "age_max_ms", low=0, high=ID_MAX)
         keep_s = codec.parse_int(request.keep_ms, "keep_ms", low=0, high=KEEP_MS_MAX) / 1000
         self._pledges.give(container_id, keep_s)
-        age_ms = self._now_ms() - self._whole(container_id).data_scan_at_ms
+        age_ms = self._clock.now_ms() - self._whole(container_id).data_scan_at_ms
         if not 0 <= age_ms <= age_max_ms or not age_max_ms:
             age_ms = 0
             for step in self._scan(container_id, lambda: not context.is_active(), ScanMode.WAIT):

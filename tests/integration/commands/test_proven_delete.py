@@ -9,7 +9,6 @@ import pytest
 from agent.commands.proven_delete import ProvenDeletes
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.runtime.clock import SystemClock
-from merkle.checksum import Algorithm
 from merkle.replica import BlockId
 from tests.support.storage import datanodes
 from tests.support.storage.datanodes import Datanode, dialled
@@ -40,7 +39,6 @@ def deletes(
         leases=mine.replica.leases,
         pledges=mine.pledges,
         clock=SystemClock(),
-        algorithm=Algorithm.XXH3_64,
         confirmed=lambda _id, asked: frozenset(asked) & frozenset(ordered),
         age_max_s=age_max_s,
     )

@@ -85,9 +85,7 @@ class ThreeReplicas:
             store = self._open(name)
             self._fill(store)
             limits = Limits()
-            proofs = ProofHandlers(
-                store, lambda *_: (), Pledges(SystemClock()), now_ms=SystemClock().now_ms
-            )
+            proofs = ProofHandlers(store, lambda *_: (), Pledges(SystemClock()), SystemClock())
             groups = [ReadHandlers(store, limits=limits), proofs]
             built = build_server(groups, "127.0.0.1:0", ThreadPoolExecutor(8), limits=limits)
             built.server.start()

@@ -36,10 +36,10 @@ def turned(word: int, by: int) -> int:
     return (word >> by | word << (64 - by)) & MASK
 
 
-def blake2b(key: bytes, data: bytes, size: int) -> bytes:
+def blake2b(key: bytes, data: bytes, size_bytes: int) -> bytes:
     """Return BLAKE2b as section 3 of RFC 7693 writes it down."""
     padded = key.ljust(128, b"\0") + data if key else data
-    state = [START[0] ^ 0x01010000 ^ len(key) << 8 ^ size, *START[1:]]
+    state = [START[0] ^ 0x01010000 ^ len(key) << 8 ^ size_bytes, *START[1:]]
     blocks = [padded[at : at + 128] for at in range(0, len(padded), 128)] or [b""]
     count = 0
     for number, block in enumerate(blocks, 1):
@@ -66,7 +66,7 @@ def blake2b(key: bytes, data: bytes, size: int) -> bytes:
                 v[c] = v[c] + v[d] & MASK
                 v[b] = turned(v[b] ^ v[c], SHIFTS[3])
         state = [state[i] ^ v[i] ^ v[i + 8] for i in range(8)]
-    return b"".join(word.to_bytes(8, "little") for word in state)[:size]
+    return b"".join(word.to_bytes(8, "little") for word in state)[:size_bytes]
 
 
 def test_the_reference_is_the_one_of_the_rfc() -> None:

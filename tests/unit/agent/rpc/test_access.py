@@ -85,7 +85,7 @@ class TestTable:
                 "ListContainers",
             ),
             *("GetBlock", "ListBlocks", "ReadChunk", "GetContainerHashes", "ListFindings"),
-            *("ReadBlock", "GetSmallFile"),
+            *("ReadBlock", "GetSmallFile", "ProveChunk", "ProveReplica"),
             *("Status", "ScrubStatus", "Heartbeat", "AllocateBlocks", "CommitKey", "LookupKey"),
             *("ListKeys", "FinishWrites", "ListNodes", "ListContainerInfos", "GetContainerInfo"),
             *("ListOutcomes", "GetQueues", "GetReport", "ListDepartures", "ListHistory"),

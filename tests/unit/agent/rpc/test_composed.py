@@ -4,6 +4,7 @@ import pytest
 
 from agent.rpc.datanode.arriving import ImportHandlers
 from agent.rpc.datanode.findings import JudgeHandlers
+from agent.rpc.datanode.proving import ProofHandlers
 from agent.rpc.datanode.reading import ReadHandlers
 from agent.rpc.datanode.server import CALLS, codecs_of, composed
 from agent.rpc.datanode.steering import HostHandlers
@@ -13,7 +14,7 @@ from agent.rpc.v1 import datanode_pb2 as pb
 
 GROUPS = (
     *(ReadHandlers, WriteHandlers, ImportHandlers),
-    *(JudgeHandlers, TrustHandlers, HostHandlers),
+    *(JudgeHandlers, TrustHandlers, HostHandlers, ProofHandlers),
 )
 
 
