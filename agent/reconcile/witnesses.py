@@ -4,8 +4,8 @@
     a replica     nonce ─► the peer reads it whole          ─► BLAKE2b(nonce; tree) fits its tree?
                   what we have, it has            some chunks of ours, drawn by lot, each as above
 
-Who only has a checksum, an old answer, or a cache in front of a dead disk cannot give one. docs/PROOFS.md
-says what it proves and what not.
+Who only has a checksum, an old answer, or a cache in front of a dead disk cannot give one.
+docs/PROOFS.md says what it proves and what not.
 """
 
 import secrets

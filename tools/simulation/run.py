@@ -16,6 +16,7 @@ from tools.simulation.outside.fibers import Fiber
 from tools.simulation.stage import Stage
 
 QUIET_ROUNDS: Final = 3
+BREAKER_S: Final = 700.0  # for so long a host that reads wrong is not believed
 
 
 class Run(Stage):
@@ -56,7 +57,8 @@ class Run(Stage):
         self.scheduler.block(lambda: len(self.scheduler.fibers) == 1)
 
     def settle(self) -> None:
-        """Do what the control plane would order."""
+        """Do what the control plane would order, when what was wrong in memory is long ago."""
+        self.scheduler.sleep(BREAKER_S)
         for container in sorted({container for container, _ in self.oracle.blocks}):
             self._settle(ContainerId(container))
 

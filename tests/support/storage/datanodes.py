@@ -106,10 +106,7 @@ class Datanode:
             ImportHandlers(self.importer),
             JudgeHandlers(store, lambda found, *_: scan_steps(self, found), limits=limits),
             ProofHandlers(
-                store,
-                lambda found, *_: scan_steps(self, found),
-                self.pledges,
-                now_ms=SystemClock().now_ms,
+                store, lambda found, *_: scan_steps(self, found), self.pledges, SystemClock()
             ),
             HostHandlers(lambda: datanode_pb2.StatusResponse(datanode_id=self.datanode_id)),
         ]
