@@ -44,6 +44,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "what-if": ("agent.cli.inspect.foresight", "what_if"),
     "reconcile": ("agent.cli.change.container_commands", "reconcile"),
     "verify-log": ("agent.cli.evidence.verifylog", "verify_log"),
+    "attest": ("agent.cli.evidence.attest", "attest"),
     "verify-parity": ("agent.cli.inspect.parity", "verify_parity_command"),
     "fsck": ("agent.cli.setup.offline", "fsck"),
     "new-volume": ("agent.cli.setup.offline", "new_volume"),

@@ -14,7 +14,7 @@ TASKS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "Store and fetch": ("put", "get", "ls", "rm"),
         "See how it is": ("status", "volumes", "findings", "top", "log"),
         "Look into a container": ("explain", "history", "tree", "diff", "diagnose", "replay"),
-        "Read and mend": ("scan", "scrub", "reconcile", "verify-parity", "verify-log"),
+        "Read and mend": ("scan", "scrub", "reconcile", "verify-parity", "verify-log", "attest"),
         "Before something is switched off": ("may-stop", "what-if"),
         "Disks": ("volume", "new-volume", "fsck", "salvage"),
         "The control plane": ("scm",),

@@ -1,0 +1,241 @@
+"""attest: a signed statement for auditors, from the verification logs of volumes."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from agent.cli.evidence import signing
+from agent.cli.evidence.verifylog import anchor_of, spoken
+from agent.cli.terminal.output import Exit, counted, emit, say
+from agent.cli.terminal.typer_options import JsonFlag
+from agent.errors import Code, Refused
+from agent.store.verification.attesting import FORMAT, account
+from agent.store.verification.chain import Head, check, entries
+from agent.store.verification.reading import read_log
+
+KIND: Final = "suture verification statement"
+STATEMENT_BYTES_MAX: Final = 1024**3
+SHOWN_MAX: Final = 20  # of each list, for people; the file has them all
+
+
+def attest(
+    volumes: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="DIR...", help="Volume directories, or copies of logs."),
+    ] = None,
+    begin: Annotated[
+        str, typer.Option("--from", metavar="DATE", help="First moment: 2026-11-01, UTC.")
+    ] = "",
+    end: Annotated[
+        str, typer.Option("--to", metavar="DATE", help="First moment after; default: now.")
+    ] = "",
+    key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Key to sign with; its .pub to verify.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to write the statement.")
+    ] = None,
+    anchor: Annotated[
+        list[str] | None,
+        typer.Option(metavar="N:HASH", help="A head that was told before; of one volume."),
+    ] = None,
+    verify: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Verify this statement instead.")
+    ] = None,
+    make_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Make a key and its .pub instead.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> int:
+    """State, signed, what was verified, repaired and deleted in a time, and what failed.
+
+    It is made from verification logs, and refused if one does not hold. 2, of --verify: the
+    signature is not that of the key, or the statement is another one.
+    """
+    if make_key is not None:
+        return new_key(make_key, as_json=as_json)
+    if key is None:
+        raise Refused(
+            Code.MALFORMED_REQUEST,
+            "no key is named",
+            hint="--key FILE; suture attest --make-key FILE makes one",
+        )
+    if verify is not None:
+        return verified(verify, key, as_json=as_json)
+    if not volumes or output is None or not begin:
+        raise Refused(
+            Code.MALFORMED_REQUEST,
+            "a statement is about volumes and a time, and goes to a file",
+            hint="suture attest DIR --from 2026-11-01 --key FILE --output FILE",
+        )
+    anchors = [anchor_of(text) for text in anchor or ()]
+    if anchors and len(volumes) > 1:
+        raise Refused(Code.MALFORMED_REQUEST, "an anchor is of one volume: name one")
+    now_ms = int(time.time() * 1000)
+    period = moment_ms("--from", begin), moment_ms("--to", end) if end else now_ms
+    if period[0] >= period[1]:
+        raise Refused(Code.MALFORMED_REQUEST, f"--from {begin} is not before --to {end or 'now'}")
+    signer = signing.read_key(key)
+    statement = stated(volumes, anchors, period, now_ms)
+    document = {
+        "statement": statement,
+        "key": signing.fingerprint(signer.public_key()),
+        "signature": signing.sign(signer, statement),
+    }
+    with output.open("x", encoding="ascii") as file:
+        json.dump(document, file, indent=1, sort_keys=True)
+        file.write("\n")
+    told(output, document, as_json=as_json, remark="signed with key")
+    return Exit.OK
+
+
+def new_key(path: Path, *, as_json: bool) -> int:
+    """Make a key, and say what to do with it."""
+    public_path = signing.make_key(path)
+    found = signing.fingerprint(signing.read_public_key(public_path))
+    if as_json:
+        emit({"key": str(path), "public_key": str(public_path), "fingerprint": found})
+    else:
+        say(f"{path}: signs statements (mode 0600); keep it off the hosts that it is about")
+        say(f"{public_path}: for auditors; tell them its fingerprint another way: {found}")
+    return Exit.OK
+
+
+def moment_ms(option: str, text: str) -> int:
+    """Return a date, or a date and time of UTC, in milliseconds. Raise Refused."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise Refused(
+            Code.MALFORMED_REQUEST,
+            f"{option} {text[:100]}: is no date",
+            hint="write it like 2026-11-01 or 2026-11-01T06:00, UTC",
+        ) from error
+    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    return int(moment.timestamp() * 1000)
+
+
+def stated(
+    volumes: Sequence[Path], anchors: Sequence[Head], period: tuple[int, int], now_ms: int
+) -> dict[str, object]:
+    """Return the statement. Raise Refused: a log does not hold, or is none; it is there twice."""
+    logs = []
+    for path in volumes:
+        files = read_log(path)
+        checked = check(files, anchors)
+        if checked.gap is not None or not checked.head.count:
+            raise Refused(
+                Code.INCONSISTENT_VOLUME,
+                f"{path}: nothing is stated from a log that does not hold: {spoken(checked)}",
+                hint="suture verify-log names the gap; keep the log as it is",
+            )
+        logs.append(account(entries(files), checked, from_ms=period[0], to_ms=period[1]))
+    whose = [str(one["volume_id"]) for one in logs]
+    if len({*whose}) != len(whose):
+        raise Refused(Code.MALFORMED_REQUEST, "a volume is named twice, or a log has two copies")
+    return {
+        "kind": KIND,
+        "format": FORMAT,
+        "suture": version("suture"),
+        "made_at_ms": now_ms,
+        "from_ms": period[0],
+        "to_ms": period[1],
+        "logs": logs,
+    }
+
+
+def verified(path: Path, key: Path, *, as_json: bool) -> int:
+    """Say whether the holder of a key signed this statement, and what it says."""
+    public_key = signing.read_public_key(key)
+    document = read_statement(path)
+    if signing.holds(public_key, document["statement"], str(document["signature"])):
+        told(path, document, as_json=as_json, remark="holds; signed with key")
+        return Exit.OK
+    own = signing.fingerprint(public_key)
+    is_of_another = document["key"] != own
+    why = f"it names key {document['key']}" if is_of_another else "it was changed"
+    if as_json:
+        emit({"file": str(path), "holds": False, "why": why, "key": own})
+    else:
+        say(f"{path}: is not what the holder of key {own} signed: {why}")
+    return Exit.TO_DO
+
+
+def read_statement(path: Path) -> dict[str, Any]:
+    """Return a statement with its signature, not verified. Raise Refused: it is none."""
+    with path.open("rb") as file:
+        content = file.read(STATEMENT_BYTES_MAX)
+    try:
+        document = json.loads(content)
+        kind = document["statement"]["kind"], document["statement"]["format"]
+        if not isinstance(document["signature"], str) or not isinstance(document["key"], str):
+            kind = ("", 0)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        kind, document = ("", 0), {}
+    if kind != (KIND, FORMAT):
+        raise Refused(
+            Code.MALFORMED_REQUEST,
+            f"{path} is no statement of format {FORMAT}",
+            hint="suture attest makes one",
+        )
+    found: dict[str, Any] = document
+    return found
+
+
+def told(path: Path, document: Mapping[str, Any], *, as_json: bool, remark: str) -> None:
+    """Say what a statement says, for people or machines."""
+    statement = document["statement"]
+    if as_json:
+        emit({"file": str(path), "holds": True, "key": document["key"], "statement": statement})
+        return
+    for line in text_of(statement):
+        say(line)
+    say(f"{path}: {remark} {document['key']}")
+
+
+def text_of(statement: Mapping[str, Any]) -> list[str]:
+    """Return a statement in words."""
+    lines = [
+        f"From {day(statement['from_ms'])} to {day(statement['to_ms'])}, by verification logs "
+        f"whose chains hold; made {day(statement['made_at_ms'])} by suture {statement['suture']}."
+    ]
+    for log in statement["logs"]:
+        lines += _log_text(log)
+    return lines
+
+
+def _log_text(log: Mapping[str, Any]) -> list[str]:
+    whole = sum(1 for one in log["replicas"] if one["last_read_whole_at_ms"])
+    verdicts = ", ".join(f"{count} {word}" for word, count in log["verdicts"].items()) or "none"
+    lines = [
+        f"Volume {log['volume_id']} of datanode {log['datanode_id']}: entries "
+        f"{log['first_entry']} to {log['head'].partition(':')[0]}, {log['entries']} of this time.",
+        f"  {whole} replicas were read whole, {log['bytes_read']} bytes in all; "
+        f"verdicts: {verdicts}.",
+    ]
+    if log["entries_missed"]:
+        lines.append(f"  {counted(log['entries_missed'], 'entry')} could not be written.")
+    for name in ("failures", "repairs", "deletes"):
+        lines.append(f"  {len(log[name])} {name}")
+        for one in log[name][:SHOWN_MAX]:
+            lines.append(f"    {_item_text(one)}")
+        if len(log[name]) > SHOWN_MAX:
+            lines.append(f"    and {len(log[name]) - SHOWN_MAX} more, in the file")
+    return lines
+
+
+def _item_text(item: Mapping[str, Any]) -> str:
+    rest = {name: value for name, value in item.items() if name not in {"entry", "at_ms"}}
+    words = ", ".join(f"{name} {value}" for name, value in rest.items())
+    return f"{day(item['at_ms'])} (entry {item['entry']}): {words}"
+
+
+def day(at_ms: int) -> str:
+    """Return a moment as people read it."""
+    return f"{datetime.fromtimestamp(at_ms / 1000, tz=UTC):%Y-%m-%d %H:%M:%S} UTC"

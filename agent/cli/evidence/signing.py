@@ -1,0 +1,137 @@
+"""Signatures of statements: Ed25519 (RFC 8032), by the library that certificates need anyway.
+
+    key        PEM, PKCS #8, mode 0600: who has it can state anything in our name
+    key.pub    PEM: who has this knows what was stated with the key, and cannot state anything
+
+What is signed is the canonical text of the statement: its JSON with sorted names, without spaces,
+in ASCII. A file may be laid out otherwise on its way, and still holds.
+"""
+
+import hashlib
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, Final
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from agent.errors import Code, Refused
+
+KEY_MODE: Final = 0o600
+PUBLIC_MODE: Final = 0o644
+KEY_BYTES_MAX: Final = 16_384
+PUBLIC_SUFFIX: Final = ".pub"
+
+
+def make_key(path: Path) -> Path:
+    """Make a key that nobody else may read, and beside it its public key; return that one's path.
+
+    Raise Refused(KEY_EXISTS): nothing is overwritten. Raises OSError.
+    """
+    public_path = path.with_name(path.name + PUBLIC_SUFFIX)
+    for one in (path, public_path):
+        if os.path.lexists(one):
+            raise Refused(Code.KEY_EXISTS, f"{one} exists", hint="a key is never overwritten")
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    _write_new(path, private, KEY_MODE)
+    try:
+        _write_new(public_path, _pem(key.public_key()), PUBLIC_MODE)
+    except BaseException:
+        path.unlink()
+        raise
+    return public_path
+
+
+def _write_new(path: Path, content: bytes, mode: int) -> None:
+    """Write a file that is not there yet, durably and with its mode from the first moment on."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def read_key(path: Path) -> Ed25519PrivateKey:
+    """Return a key. Raise Refused(INVALID_CONFIG): it is none, or others may read it."""
+    with path.open("rb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        content = file.read(KEY_BYTES_MAX)
+    if mode & 0o077:
+        raise Refused(
+            Code.INVALID_CONFIG,
+            f"{path}: others may use this key (mode {mode:04o})",
+            hint="chmod 600; if somebody may have read it, make another one",
+        )
+    try:
+        key = serialization.load_pem_private_key(content, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise _no_key(path, "a private key", str(error)) from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise _no_key(path, "a private key", "it is of another kind")
+    return key
+
+
+def read_public_key(path: Path) -> Ed25519PublicKey:
+    """Return a public key. Raise Refused(INVALID_CONFIG): it is none."""
+    with path.open("rb") as file:
+        content = file.read(KEY_BYTES_MAX)
+    try:
+        key = serialization.load_pem_public_key(content)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise _no_key(path, "a public key", str(error)) from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise _no_key(path, "a public key", "it is of another kind")
+    return key
+
+
+def _no_key(path: Path, what: str, why: str) -> Refused:
+    return Refused(
+        Code.INVALID_CONFIG,
+        f"{path} is not {what} of statements: {why[:200]}",
+        hint="suture attest --make-key FILE makes FILE and FILE.pub",
+    )
+
+
+def canonical(statement: Any) -> bytes:
+    """Return the text of a statement that is signed."""
+    text = json.dumps(statement, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return text.encode("ascii")
+
+
+def sign(key: Ed25519PrivateKey, statement: Any) -> str:
+    """Return the signature of a statement, in hex."""
+    return key.sign(canonical(statement)).hex()
+
+
+def holds(key: Ed25519PublicKey, statement: Any, signature: str) -> bool:
+    """Whether the holder of the key signed this statement."""
+    try:
+        key.verify(bytes.fromhex(signature), canonical(statement))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def fingerprint(key: Ed25519PublicKey) -> str:
+    """Return what a person compares to know a key: the SHA-256 of its 32 bytes."""
+    raw = key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+    return hashlib.sha256(raw).hexdigest()
+
+
+def _pem(key: Ed25519PublicKey) -> bytes:
+    return key.public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )

@@ -1,0 +1,248 @@
+"""`suture attest`: what a statement says of real work, and what is refused or found out."""
+
+import json
+import stat
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+from agent.cli.main import run
+from agent.runtime.exits import Exit
+from agent.store.verification.log import files_of
+from agent.store.verification.reading import log_directory
+from merkle.replica import BlockId, ContainerId
+from tests.support.storage.stored_replica import CONTAINER, StoredReplica
+
+OTHER = ContainerId(2)
+TODAY = datetime.now(UTC).date()
+PERIOD = ("--from", str(TODAY - timedelta(days=1)), "--to", str(TODAY + timedelta(days=2)))
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Path:
+    """Return a volume: two whole reads, one that found damage, its repair, a read, a delete."""
+    replica = StoredReplica(tmp_path / "volume")
+    replica.create()
+    replica.create(OTHER)
+    good = replica.file(1).read_bytes()
+    chunk = replica.store.block(CONTAINER, BlockId(1)).chunks[0]
+    replica.scan()
+    replica.scan(OTHER)
+    replica.flip(1, 100)
+    replica.scan()
+    replica.store.repair(CONTAINER).install_chunk(BlockId(1), chunk, good[: chunk.length_bytes])
+    replica.scan()
+    replica.store.delete_container(OTHER, force=True)
+    replica.close()
+    return tmp_path / "volume"
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    """Return a key; its public key lies beside it."""
+    assert Exit.OK == run(["attest", "--make-key", str(tmp_path / "key")])
+    return tmp_path / "key"
+
+
+def public(key: Path) -> Path:
+    """Return the public key of a key."""
+    return key.with_name(f"{key.name}.pub")
+
+
+def stated(volume: Path, key: Path, *more: str) -> Path:
+    """Make a statement; return its file."""
+    path = key.with_name("statement.json")
+    words = ["attest", str(volume), *PERIOD, "--key", str(key), "--output", str(path), *more]
+    assert Exit.OK == run(words)
+    return path
+
+
+def verified(path: Path, key: Path, capsys: Capture) -> tuple[int, Any]:
+    """Verify a statement; return the exit code and the answer."""
+    capsys.readouterr()
+    code = run(["attest", "--verify", str(path), "--key", str(key), "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_it_says_what_was_done(volume: Path, key: Path, capsys: Capture) -> None:
+    """Reads, verdicts, failures, repairs and deletes, each with the number of its entry."""
+    code, answer = verified(stated(volume, key), public(key), capsys)
+
+    [log] = answer["statement"]["logs"]
+    assert Exit.OK == code
+    assert {"healthy": 3, "damaged": 1} == log["verdicts"]
+    assert [(1, 3), (2, 1)] == [(one["container_id"], one["reads"]) for one in log["replicas"]]
+    assert all(one["last_read_whole_at_ms"] for one in log["replicas"])
+    [failure], [repair], [delete] = log["failures"], log["repairs"], log["deletes"]
+    assert ("damaged", {"CHUNK_CHECKSUM": 1}) == (failure["verdict"], failure["faults"])
+    assert (1, 1, 0) == (repair["container_id"], repair["block_id"], repair["offset"])
+    assert (2, True) == (delete["container_id"], delete["forced"])
+    assert failure["entry"] < repair["entry"] < delete["entry"] == log["entries_in_all"]
+    assert ("test-cluster", "dn-1") == (log["cluster_id"], log["datanode_id"])
+
+
+def test_people_can_read_it(volume: Path, key: Path, capsys: Capture) -> None:
+    """The same in words, from the signed file."""
+    path = stated(volume, key)
+    capsys.readouterr()
+
+    assert Exit.OK == run(["attest", "--verify", str(path), "--key", str(public(key))])
+
+    said = capsys.readouterr().out
+    assert "2 replicas were read whole" in said
+    assert "verdicts: 1 damaged, 3 healthy" in said
+    assert "1 failures" in said
+    assert "CHUNK_CHECKSUM" in said
+    assert "holds; signed with key" in said
+
+
+def test_anybody_can_verify_it_without_this_program(volume: Path, key: Path) -> None:
+    """Ed25519 over the JSON with sorted names and without spaces."""
+    document = json.loads(stated(volume, key).read_text())
+    public_key = load_pem_public_key(public(key).read_bytes())
+    text = json.dumps(document["statement"], sort_keys=True, separators=(",", ":"))
+
+    assert isinstance(public_key, Ed25519PublicKey)
+    public_key.verify(bytes.fromhex(document["signature"]), text.encode())
+
+
+def test_only_what_is_of_the_time_is_counted(volume: Path, key: Path, capsys: Capture) -> None:
+    """Of another time: that nothing was read, and which log says so."""
+    path = key.with_name("other.json")
+    words = ("--from", "2020-01-01", "--to", "2020-02-01", "--output", str(path))
+    assert Exit.OK == run(["attest", str(volume), *words, "--key", str(key)])
+
+    [log] = verified(path, public(key), capsys)[1]["statement"]["logs"]
+
+    assert (0, {}, [], []) == (log["entries"], log["verdicts"], log["failures"], log["replicas"])
+    assert log["entries_in_all"] > 5
+
+
+def drop_a_failure(document: Any) -> None:
+    """Leave out what failed."""
+    document["statement"]["logs"][0]["failures"] = []
+
+
+def move_the_time(document: Any) -> None:
+    """Speak of another time."""
+    document["statement"]["to_ms"] += 1
+
+
+def sign_otherwise(document: Any) -> None:
+    """Change the signature."""
+    last = document["signature"][-1]
+    document["signature"] = document["signature"][:-1] + ("0" if last != "0" else "1")
+
+
+@pytest.mark.parametrize("change", [drop_a_failure, move_the_time, sign_otherwise])
+def test_a_statement_that_was_changed_does_not_hold(
+    volume: Path, key: Path, capsys: Capture, change: Callable[[Any], None]
+) -> None:
+    """Whatever was changed; but how it is laid out is not what was signed."""
+    path = stated(volume, key)
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps(document))
+    assert Exit.OK == verified(path, public(key), capsys)[0]
+    change(document)
+    path.write_text(json.dumps(document))
+
+    code, answer = verified(path, public(key), capsys)
+
+    assert (Exit.TO_DO, False, "it was changed") == (code, answer["holds"], answer["why"])
+
+
+def test_another_key_is_named(volume: Path, key: Path, tmp_path: Path, capsys: Capture) -> None:
+    """Who verifies with the wrong key hears that, and not that something was changed."""
+    path = stated(volume, key)
+    assert Exit.OK == run(["attest", "--make-key", str(tmp_path / "another")])
+
+    code, answer = verified(path, tmp_path / "another.pub", capsys)
+
+    assert Exit.TO_DO == code
+    assert answer["why"].startswith("it names key ")
+
+
+def test_nothing_is_stated_from_a_log_that_does_not_hold(
+    volume: Path, key: Path, capsys: Capture
+) -> None:
+    """The gap is named, and no file is written."""
+    directory = log_directory(volume)
+    [name] = files_of(directory)
+    lines = (directory / name).read_bytes().splitlines(keepends=True)
+    (directory / name).write_bytes(b"".join([*lines[:2], *lines[3:]]))
+    path = key.with_name("statement.json")
+    words = ["attest", str(volume), *PERIOD, "--key", str(key), "--output", str(path)]
+
+    assert Exit.FAILED == run(words)
+
+    assert "entry 3 was removed" in capsys.readouterr().err
+    assert not path.exists()
+
+
+def test_a_key_is_kept_from_others(volume: Path, key: Path, capsys: Capture) -> None:
+    """Nobody else may read it, it is never overwritten, and one that others may read signs
+    nothing."""
+    mode = stat.S_IMODE(key.stat().st_mode)
+    content = key.read_bytes()
+    path = key.with_name("statement.json")
+
+    assert Exit.FAILED == run(["attest", "--make-key", str(key)])
+    key.chmod(0o640)
+    words = ["attest", str(volume), *PERIOD, "--key", str(key), "--output", str(path)]
+    assert Exit.FAILED == run(words)
+
+    assert 0o600 == mode
+    assert content == key.read_bytes()
+    assert "others may use this key (mode 0640)" in capsys.readouterr().err
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["--key", "KEY"], "about volumes and a time"),
+        (["VOLUME", "--from", "soon", "--key", "KEY", "--output", "x"], "--from soon: is no date"),
+        (["VOLUME", *PERIOD, "--output", "x"], "no key is named"),
+        (
+            [
+                "VOLUME",
+                "--from",
+                "2026-02-01",
+                "--to",
+                "2026-01-01",
+                "--key",
+                "KEY",
+                "--output",
+                "x",
+            ],
+            "is not before",
+        ),
+        (["VOLUME", "VOLUME", *PERIOD, "--key", "KEY", "--output", "x"], "named twice"),
+        (["--verify", "KEY", "--key", "KEY.pub"], "no statement of format 1"),
+        (["--verify", "KEY", "--key", "KEY"], "not a public key"),
+        (["VOLUME", *PERIOD, "--key", "KEY.pub", "--output", "x"], "not a private key"),
+    ],
+)
+def test_what_is_not_possible_is_refused(
+    volume: Path,
+    key: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    what: str,
+) -> None:
+    """Named, with how to do it; nothing is written."""
+    monkeypatch.chdir(key.parent)
+    public(key).chmod(0o600)
+    named = {"KEY": str(key), "KEY.pub": str(public(key)), "VOLUME": str(volume)}
+
+    assert Exit.FAILED == run(["attest", *(named.get(word, word) for word in words)])
+
+    assert what in capsys.readouterr().err
+    assert not Path("x").exists()
