@@ -38,6 +38,13 @@ AGENT: Final[Mapping[str, Event]] = {
     ),
     "drop_callback_died": Event("A defect: who was to hear of a dropped task failed."),
     "metadata_fault": Event("Descriptor, tree or directories are not well.", (CONTAINER,)),
+    "neighbours_asked_for": Event(
+        "What lies beside damage is read next, by place on the disk (`how`) or by id.",
+        (CONTAINER, VOLUME),
+    ),
+    "neighbours_not_known": Event(
+        "Where files lie could not be asked; those next by id are read.", (CONTAINER, VOLUME)
+    ),
     "orphan_block": Event("Too few shards know this block group.", (CONTAINER,)),
     "ozone_command_refused": Event(
         "Ozone's SCM ordered what this agent cannot do, or what cannot be meant.", (COMMAND,)

@@ -28,7 +28,8 @@ class Priority(IntEnum):
 
     ASKED = 0
     FAILURE = 1
-    HINT = 2
+    NEIGHBOUR = 2
+    HINT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,11 @@ class OnDemandScans:
         self._pace = pace
         self._pieces = pieces
         self._buffers = ReadBuffers()
-        self._gaps_s = {Priority.HINT: gap_min_s, Priority.FAILURE: failure_gap_s}
+        self._gaps_s = {
+            Priority.HINT: gap_min_s,
+            Priority.FAILURE: failure_gap_s,
+            Priority.NEIGHBOUR: failure_gap_s,
+        }
         self._requests_max = requests_max
         self._lock = threading.Lock()
         self._waiting: OrderedDict[ContainerId, _Request] = OrderedDict()
@@ -91,16 +96,18 @@ class OnDemandScans:
         reason: str,
         is_hint: bool = False,
         is_failure: bool = False,
+        is_neighbour: bool = False,
     ) -> bool:
         """Ask for a scan; return False when the queue is full.
 
         A hint (a file changed) waits until `gap_min_s` have passed since the last scan, so that
         somebody who writes all day causes a scan a minute and not a thousand; a failure waits for
-        `failure_gap_s`: a bad sector stays bad. What was asked for goes first, then failures.
+        `failure_gap_s`: a bad sector stays bad. What was asked for goes first, then failures, then
+        what lies beside damage.
         """
         with self._lock:
             now_s = self._tools.clock.monotonic_s()
-            priority = Priority.FAILURE if is_failure else Priority(is_hint * Priority.HINT)
+            priority = _priority(is_failure=is_failure, is_neighbour=is_neighbour, is_hint=is_hint)
             not_before_s = now_s
             if priority is not Priority.ASKED and container_id in self._scanned_at_s:
                 not_before_s = self._scanned_at_s[container_id] + self._gaps_s[priority]
@@ -180,3 +187,11 @@ class OnDemandScans:
         )
         with self._lock:
             self._waiting.setdefault(container_id, again)
+
+
+def _priority(*, is_failure: bool, is_neighbour: bool, is_hint: bool) -> Priority:
+    if is_failure:
+        return Priority.FAILURE
+    if is_neighbour:
+        return Priority.NEIGHBOUR
+    return Priority.HINT if is_hint else Priority.ASKED

@@ -36,6 +36,7 @@ from scanner.verify import CHANGED, STOPPED, scan_replica
 
 SCAN_ATTEMPTS_MAX: Final = 2  # a replica that changes all the time is read again another day
 LEASE_WAIT_S: Final = 30.0
+BREAKER: Final = "breaker: "  # why a verdict is held of which this host is suspected
 CURSOR_BYTES: Final = 32 * 1024**2  # read between two cursors: at most this and one read are lost
 CURSOR_S: Final = 5.0  # or so much time
 GONE: Final = frozenset({Code.CONTAINER_NOT_FOUND, Code.UNCLOSED_CONTAINER_IO})
@@ -87,6 +88,10 @@ class MarkingGuard:
 
 def _no_suspicion(_volume_id: str, _reason: str) -> None:
     pass
+
+
+def no_neighbours(_volume_id: str, _findings: Sequence[Finding]) -> None:
+    """Follow no damage: for scans whose disks nobody looks at."""
 
 
 class ScannedStore(Protocol):
@@ -162,6 +167,8 @@ class ScanKit(Protocol):
     def lease_wait_s(self) -> float: ...
     @property
     def on_unreadable(self) -> Callable[[str, str], None]: ...
+    @property
+    def on_damage(self) -> Callable[[str, Sequence[Finding]], None]: ...
 
     def open_reader(
         self,
@@ -178,7 +185,8 @@ class ScanKit(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanTools:
     """What every scan of this process's store uses (`ScanKit`). `on_unreadable` is told of a volume
-    that failed to give its bytes, and which."""
+    that failed to give its bytes, and which; `on_damage` of damage of which this host is not
+    suspected."""
 
     store: ReplicaStore
     leases: Leases
@@ -187,6 +195,7 @@ class ScanTools:
     clock: Clock = field(default_factory=SystemClock)
     lease_wait_s: float = LEASE_WAIT_S
     on_unreadable: Callable[[str, str], None] = _no_suspicion
+    on_damage: Callable[[str, Sequence[Finding]], None] = no_neighbours
 
     def open_reader(
         self,
@@ -254,6 +263,9 @@ def scan_container(
         bytes_read=report.bytes_read,
         finding_count=report.finding_count,
     )
+    damage = [finding for finding in report.findings if finding.is_damage]
+    if damage and not report.held_because.startswith(BREAKER):
+        tools.on_damage(tools.store.volume_id(container_id), damage)
     return report
 
 
@@ -393,7 +405,7 @@ def _held_because(tools: ScanKit, base: ScanBase, outcome: ScanOutcome) -> str:
         first=outcome.findings[0].evidence,
         why=doubt,
     )
-    return f"breaker: {doubt}"
+    return f"{BREAKER}{doubt}"
 
 
 def _held(facts: ReplicaFacts, outcome: ScanOutcome, why: str) -> ScanReport:

@@ -6,7 +6,7 @@ volume ──► VolumeScanWorker + Hold (pause, skip)     one loop each
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -18,20 +18,24 @@ from agent.rpc.v1 import datanode_pb2 as pb
 from agent.runtime.loop import Loop, Pulse
 from agent.scan.canary import Canary
 from agent.scan.metadata_scan import MetadataScan
+from agent.scan.neighbours import Neighbours
 from agent.scan.ondemand import OnDemandScans
 from agent.scan.pace import Pressure, ScanPace
 from agent.scan.rounds import RoundPolicy, RoundStatus, VolumeScanWorker
 from agent.scan.scanning import ScanTools
 from agent.scan.volume_check import VolumeChecks
 from agent.store.index.facts import VolumeFacts
+from agent.store.neighbours import StoredPlaces
 from agent.store.speed import measured_bytes_per_s
 from agent.store.trouble import Trouble
 from merkle.replica import ContainerId
+from scanner.finding import Finding
 from scanner.pacing import Latencies, PaceLimits
 from scanner.schedule import Feasibility, Schedule, Windows, parse_window
 
 CANARY_PERIOD_S = 86_400.0  # a planted fault is found at least once in it
 ON_DEMAND_BYTES_PER_S = 16 * 1024**2  # no disturbance slows a scan that an event asked for below it
+NEIGHBOUR_BYTES_PER_S = 1024**2  # of inodes: some 250 files a second are asked where they lie
 
 log = structlog.get_logger()
 
@@ -95,7 +99,9 @@ class Scrub:
         """Check the promise. Raises Refused. `on_volume_failed` is told of a volume that is fenced,
         and which containers were on it."""
         self.checks = VolumeChecks(tools.store, clock=tools.clock, on_failed=on_volume_failed)
-        self.tools = self._tools = tools = replace(tools, on_unreadable=self.checks.request)
+        self.tools = self._tools = tools = replace(
+            tools, on_unreadable=self.checks.request, on_damage=self._follow
+        )
         self._config = config
         self._stop = stop
         self._pressure = Pressure(tools.clock)
@@ -105,6 +111,13 @@ class Scrub:
         self._workers: dict[str, VolumeScanWorker] = {}
         self._schedule = Schedule(interval_s=config.data_interval_s, datanode_id=datanode_id)
         self._last_copy_since_ms: dict[ContainerId, int] = {}
+        self._neighbours_pulse = Pulse(tools.clock)
+        self._neighbours = Neighbours(
+            StoredPlaces(tools.store),
+            self._ask_neighbour,
+            pace=self.fixed_pace(NEIGHBOUR_BYTES_PER_S, self._neighbours_pulse),
+            clock=tools.clock,
+        )
 
     @cached_property
     def on_demand(self) -> OnDemandScans:
@@ -122,6 +135,13 @@ class Scrub:
         )
         self._on_demand_pulse = pulse
         return scans
+
+    def _follow(self, volume_id: str, damage: Sequence[Finding]) -> None:
+        """Look beside damage, whichever scan found it."""
+        self._neighbours.found(volume_id, damage)
+
+    def _ask_neighbour(self, container_id: ContainerId, reason: str) -> bool:
+        return self.on_demand.request(container_id, reason=reason, is_neighbour=True)
 
     def queue(self, container_id: ContainerId) -> bool:
         """Put a scan that an operator asked for in line; return False when that is full."""
@@ -152,6 +172,9 @@ class Scrub:
         yield loop
         loop = Loop(self.checks, clock=clock)
         self.checks.wake = loop.wake
+        yield loop
+        loop = Loop(self._neighbours, clock=clock, pulse=self._neighbours_pulse)
+        self._neighbours.wake = loop.wake
         yield loop
         if self._config.enabled:
             yield Loop(self._metadata, clock=clock)

@@ -19,7 +19,7 @@ from agent.errors import Code, Refused, SutureError
 from agent.runtime.clock import Clock, SystemClock
 from agent.runtime.lease import Leases
 from agent.scan.pace import Pressure, ScanPace
-from agent.scan.scanning import MarkingGuard, scan_container
+from agent.scan.scanning import MarkingGuard, no_neighbours, scan_container
 from agent.store.index.facts import ScanBase
 from agent.store.scan_reader import ReadBuffers
 from merkle.checksum import Algorithm
@@ -54,6 +54,7 @@ class OzoneTools:
     clock: Clock = field(default_factory=SystemClock)
     lease_wait_s: float = LEASE_WAIT_S
     on_unreadable: Callable[[str, str], None] = lambda _volume_id, _reason: None
+    on_damage: Callable[[str, Sequence[Finding]], None] = no_neighbours
 
     def open_reader(
         self,

@@ -17,13 +17,15 @@ from tests.support.storage.stores import private_directory
 
 ON_DISK: Final = {
     "test_file_writer",
+    "test_neighbours",
     "test_outflow",
     "test_packs",
     "test_replicate",
     "test_scan_damage",
     "test_scan_reader",
 }
-"""What is about reads and writes that pass the page cache by, which memory has not."""
+"""What is about reads and writes that pass the page cache by, or places on a disk: memory has
+neither."""
 
 
 @pytest.fixture

@@ -1,0 +1,191 @@
+"""After damage: what lies beside it on the disk is read next.
+
+    a scan finds damage ─► places on the device ─► nearest replicas ─► asked for, the nearest first
+
+They are scanned by the queue of what is asked for, at its pace. Asking where files lie is budgeted,
+too: each answer counts as a read of a few KiB. Where the file system does not tell, the replicas
+that were made before and after are asked for instead, because they were written about then; and
+that it was so is told.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import structlog
+
+from agent.runtime.clock import Clock
+from agent.runtime.loop import Busy, Idle, Step
+from agent.store.files.fiemap import NOT_SUPPORTED, Extent
+from agent.store.neighbours import BadPlace, MappedFile, distance
+from merkle.replica import ContainerId
+from scanner.finding import Finding
+
+PLACES_MAX: Final = 64  # of one scan: where there are more, the whole disk is the place
+WAITING_MAX: Final = 32  # volumes' damage that may wait to be looked at
+NEIGHBOURS_MAX: Final = 8  # replicas that one scan's damage has read
+NEAR_BYTES: Final = 64 * 1024**2  # further away is no neighbour
+FILES_PER_STEP: Final = 64
+FILES_MAX: Final = 200_000  # asked where they lie, for one damage
+FILE_COST_BYTES: Final = 4_096  # an inode and its map
+AGAIN_S: Final = 3600.0  # a replica's damage is followed once in this time
+
+log = structlog.get_logger()
+
+
+class PlacesOfFiles(Protocol):
+    """Where files lie: `agent.store.neighbours`, over a store; a map in a test."""
+
+    def replicas(self, volume_id: str, /) -> Sequence[ContainerId]:
+        """Return the replicas of a volume that may be scanned, by ascending id."""
+        ...
+
+    def bad(self, places: Iterable[BadPlace], /) -> list[Extent]:
+        """Return where damaged chunks lie. Raises OSError."""
+        ...
+
+    def files(self, container_ids: Iterable[ContainerId], /) -> Iterator[MappedFile]:
+        """Yield block files with their places. Raises OSError."""
+        ...
+
+
+@dataclass(slots=True)
+class _Search:
+    """One damage whose neighbours are being looked for."""
+
+    volume_id: str
+    container_id: ContainerId
+    places: tuple[BadPlace, ...]
+    bad: list[Extent] = field(default_factory=list)
+    files: Iterator[MappedFile] | None = None
+    nearest: dict[ContainerId, int] = field(default_factory=dict)
+    file_count: int = 0
+
+
+class Neighbours:
+    """The worker. `found` may be called by any thread."""
+
+    name = "neighbours"
+
+    def __init__(
+        self,
+        places: PlacesOfFiles,
+        ask: Callable[[ContainerId, str], bool],
+        *,
+        pace: Callable[[int], None],
+        clock: Clock,
+    ) -> None:
+        """`ask` puts a scan in line, with the reason why; False: there is no room. `pace` is told
+        of what was read, and waits."""
+        self._places = places
+        self._ask = ask
+        self._pace = pace
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._waiting: deque[_Search] = deque()
+        self._followed_at_s: dict[ContainerId, float] = {}
+        self._search: _Search | None = None
+        self.wake: Callable[[], None] = lambda: None  # set to the loop's own
+
+    def found(self, volume_id: str, damage: Sequence[Finding]) -> None:
+        """Take in what a scan of one replica found; of what has a place, look beside it soon."""
+        places = tuple(_place(one) for one in damage if _has_place(one))[:PLACES_MAX]
+        if not places:
+            return
+        container_id = places[0].container_id
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            last_s = self._followed_at_s.get(container_id, float("-inf"))
+            if now_s - last_s < AGAIN_S or len(self._waiting) >= WAITING_MAX:
+                return  # the replicas beside it have been asked for, and would be again and again
+            self._followed_at_s = {
+                one: at_s for one, at_s in self._followed_at_s.items() if now_s - at_s < AGAIN_S
+            }
+            self._followed_at_s[container_id] = now_s
+            self._waiting.append(_Search(volume_id, container_id, places))
+        self.wake()
+
+    def step(self) -> Step:
+        """Go on with the search under way, or begin the next."""
+        search = self._search
+        if search is None:
+            with self._lock:
+                search = self._search = self._waiting.popleft() if self._waiting else None
+            if search is None:
+                return Idle()
+        try:
+            is_over = self._go_on(search)
+        except OSError as error:
+            self._search = None
+            if error.errno not in NOT_SUPPORTED:
+                log.warning(
+                    "neighbours_not_known",
+                    volume_id=search.volume_id,
+                    container_id=search.container_id,
+                    error=str(error),
+                )
+            self._ask_for(search, self._by_id(search), how="ids", why=str(error))
+            return Busy()
+        if is_over:
+            self._search = None
+            near = sorted(search.nearest, key=lambda one: (search.nearest[one], one))
+            self._ask_for(search, near, how="places", why="")
+        return Busy()
+
+    def _go_on(self, search: _Search) -> bool:
+        """Ask some files where they lie; return whether that was all. Raises OSError."""
+        if search.files is None:
+            search.bad = self._places.bad(search.places)
+            others = [
+                one for one in self._places.replicas(search.volume_id) if one != search.container_id
+            ]
+            search.files = iter(self._places.files(others)) if search.bad else iter(())
+        for count in range(1, FILES_PER_STEP + 1):
+            file = next(search.files, None)
+            if file is None or search.file_count >= FILES_MAX:
+                self._pace(count * FILE_COST_BYTES)
+                return True
+            search.file_count += 1
+            if file.extents:
+                gap = distance(search.bad, file.extents)
+                if gap <= NEAR_BYTES:
+                    known = search.nearest.get(file.container_id, gap)
+                    search.nearest[file.container_id] = min(gap, known)
+        self._pace(FILES_PER_STEP * FILE_COST_BYTES)
+        return False
+
+    def _by_id(self, search: _Search) -> list[ContainerId]:
+        """Return the other replicas of the volume, those first whose ids are next to its id."""
+        others = [
+            one for one in self._places.replicas(search.volume_id) if one != search.container_id
+        ]
+        return sorted(others, key=lambda one: (abs(one - search.container_id), one))
+
+    def _ask_for(self, search: _Search, near: Sequence[ContainerId], *, how: str, why: str) -> None:
+        """Ask for scans of the nearest replicas, and tell."""
+        reason = f"it lies beside damage of container {search.container_id}"
+        asked = [one for one in near[:NEIGHBOURS_MAX] if self._ask(one, reason)]
+        log.info(
+            "neighbours_asked_for",
+            volume_id=search.volume_id,
+            container_id=search.container_id,
+            how=how,
+            why=why,
+            asked=asked,
+            near_count=len(near),
+            file_count=search.file_count,
+            is_complete=search.file_count < FILES_MAX,
+        )
+
+
+def _has_place(finding: Finding) -> bool:
+    """Whether a finding is about bytes of the medium."""
+    return finding.is_damage and finding.offset >= 0 and finding.block_id > 0
+
+
+def _place(finding: Finding) -> BadPlace:
+    return BadPlace(
+        finding.container_id, finding.block_id, finding.offset, max(finding.length_bytes, 1)
+    )
