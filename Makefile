@@ -5,12 +5,13 @@
 #   TEST_ARGS=...   more arguments of pytest; it runs three processes, unless they name files only
 #   NAME=...        the benchmarks to run, for instance NAME=tree; the modules to mutate
 #   MUTANTS_ARGS=.. more arguments of `make mutants`, for instance --write
+#   MINUTES=...     how long the soak loads and harms its cluster
 #   SEED=...        the schedule to repeat or to make small, or the first of COUNT to simulate, in JOBS processes
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint bench mutants simulate replay shrink interop format deb rpm clean python
+.PHONY: help demo test check lint bench mutants simulate replay shrink soak nightly interop format deb rpm clean python
 
 BIN := .venv/bin
 WITH_PROMTOOL := tools="$$(tools/bootstrap.sh promtool)" && PATH="$$PATH$${tools:+:$$tools}"
@@ -57,6 +58,14 @@ replay: python ## Live one of these schedules again and tell each step (SEED=...
 
 shrink: python ## Leave out of a schedule what its violation does not need (SEED=...).
 	@$(BIN)/python -m tools.simulation shrink $(SEED)
+
+soak: python ## Load and harm a real cluster for MINUTES, as root with loop devices, and judge it (MINUTES=60).
+	@mkdir -p bench/out
+	@$(BIN)/python -m tools.soak --minutes $(or $(MINUTES),60) --json bench/out/soak.json
+
+nightly: python ## What takes hours: 10,000 schedules of the simulation, then an hour of soak.
+	@$(MAKE) --no-print-directory simulate COUNT=$(or $(COUNT),10000) JOBS=$(or $(JOBS),1)
+	@$(MAKE) --no-print-directory soak
 
 interop: python ## Scrub and repair beside a real Ozone cluster, from Maven (INTEROP_MINUTES=10).
 	@$(BIN)/python -m tools.interop

@@ -1,0 +1,116 @@
+"""What processes hold over time: memory, descriptors, threads; and how fast that grows.
+
+Memory is what is theirs alone (RssAnon): the pages of an index are a cache, which may fill up.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from tools.soak.site import Site
+
+EVERY_S: Final = 5.0
+WARM_SHARE: Final = 0.25  # of a process's life: caches fill, pools grow to their size
+SAMPLES_MIN: Final = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one process holds at one moment."""
+
+    at_s: float
+    anon_bytes: int
+    descriptors: int
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How a process that lived for `life_s` grew once it was warm; per hour, by least squares."""
+
+    name: str
+    life_s: float
+    anon_bytes: int
+    anon_bytes_per_h: float
+    descriptors: int
+    descriptors_per_h: float
+    threads: int
+    threads_per_h: float
+
+
+@dataclass
+class Watch:
+    """Samples all processes of a cluster."""
+
+    site: Site
+    stop: threading.Event
+    lives: dict[tuple[str, int], list[Sample]] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Sample until told to stop."""
+        while not self.stop.wait(EVERY_S):
+            for name, pid in self._pids():
+                sample = sampled(pid)
+                if sample is not None:
+                    self.lives.setdefault((name, pid), []).append(sample)
+
+    def _pids(self) -> Iterator[tuple[str, int]]:
+        for process in (self.site.cluster.scm, *self.site.cluster.nodes):
+            popen = process.popen
+            if popen is not None:
+                yield process.name, popen.pid
+
+    def growths(self) -> list[Growth]:
+        """Return how the longest life of each process went."""
+        longest: dict[str, list[Sample]] = {}
+        for (name, _), samples in self.lives.items():
+            if len(samples) > len(longest.get(name, ())):
+                longest[name] = samples
+        return [
+            growth(name, samples)
+            for name, samples in sorted(longest.items())
+            if len(samples) >= SAMPLES_MIN
+        ]
+
+
+def sampled(pid: int) -> Sample | None:
+    """Return what a process holds; None: it has ended."""
+    directory = Path(f"/proc/{pid}")
+    with suppress(OSError, KeyError, ValueError):
+        status = dict(
+            line.split(":", 1) for line in (directory / "status").read_text().splitlines()
+        )
+        return Sample(
+            time.monotonic(),
+            int(status["RssAnon"].split()[0]) * 1024,
+            sum(1 for _ in (directory / "fd").iterdir()),
+            int(status["Threads"]),
+        )
+    return None
+
+
+def growth(name: str, samples: list[Sample]) -> Growth:
+    """Return what is left of a life once it is warm, and how fast it grew."""
+    life_s = samples[-1].at_s - samples[0].at_s
+    warm = [one for one in samples if one.at_s - samples[0].at_s >= WARM_SHARE * life_s]
+    hours = np.array([one.at_s for one in warm]) / 3600
+
+    def slope(values: list[int]) -> float:
+        return float(np.polyfit(hours - hours[0], np.array(values, dtype=float), 1)[0])
+
+    return Growth(
+        name,
+        life_s,
+        samples[-1].anon_bytes,
+        slope([one.anon_bytes for one in warm]),
+        samples[-1].descriptors,
+        slope([one.descriptors for one in warm]),
+        samples[-1].threads,
+        slope([one.threads for one in warm]),
+    )

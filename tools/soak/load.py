@@ -1,0 +1,191 @@
+"""Mixed load, and what has to be read back: every key has bytes that its seed makes again.
+
+What was acknowledged is stored, or gone, whatever happens; what failed may be either, but never
+something else.
+"""
+
+import hashlib
+import random
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+from suture import Client, KeyNotFound, SutureError
+
+BYTES_MAX: Final = 350 * 1024**2  # stored at once; three times that on disks
+SIZES: Final = ((0.6, 1, 20_000), (0.3, 50_000, 900_000), (0.1, 1_000_000, 9_000_000))
+PUTS, GETS, LISTS = 0.45, 0.40, 0.02  # shares of all that is done; the rest deletes
+
+
+class Fate(Enum):
+    """What is known of a key."""
+
+    STORED = auto()
+    GONE = auto()
+    EITHER_STORED = auto()  # a put failed: it may be there
+    EITHER_GONE = auto()  # a delete failed: it may be gone
+
+
+@dataclass(slots=True)
+class Key:
+    """One key: what it holds, and what is known of it."""
+
+    name: str
+    size_bytes: int
+    fate: Fate = Fate.EITHER_STORED
+    is_busy: bool = True
+
+    def content(self) -> bytes:
+        """Return its bytes."""
+        return random.Random(self.name).randbytes(self.size_bytes)
+
+
+@dataclass
+class Oracle:
+    """All keys, and what was wrong with them."""
+
+    seed: int
+    keys: dict[str, Key] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    stored_bytes: int = 0
+    written_bytes: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def begin(self, chance: random.Random) -> Key:
+        """Return a new key that is about to be stored."""
+        draw, size = chance.random(), 1
+        for share, low, high in SIZES:
+            size = chance.randint(low, high)
+            draw -= share
+            if draw < 0:
+                break
+        with self.lock:
+            key = Key(f"soak/{self.seed}/{len(self.keys):07d}", size)
+            self.keys[key.name] = key
+        return key
+
+    def take(self, chance: random.Random) -> Key | None:
+        """Return a stored key that nobody else uses."""
+        with self.lock:
+            free = [k for k in self.keys.values() if k.fate is Fate.STORED and not k.is_busy]
+            if not free:
+                return None
+            key = chance.choice(free)
+            key.is_busy = True
+            return key
+
+    def settle(self, key: Key, fate: Fate, what: str) -> None:
+        """Note what became of a key."""
+        with self.lock:
+            was, key.fate, key.is_busy = key.fate, fate, False
+            self.counts[what] += 1
+            if fate is Fate.STORED and was is not Fate.STORED:
+                self.stored_bytes += key.size_bytes
+                self.written_bytes += key.size_bytes
+            if was is Fate.STORED and fate is not Fate.STORED:
+                self.stored_bytes -= key.size_bytes
+
+    def count(self, what: str, number: int = 1) -> None:
+        """Count what was done."""
+        with self.lock:
+            self.counts[what] += number
+
+    def failed_count(self) -> int:
+        """Return how many operations ended with an error."""
+        with self.lock:
+            return sum(count for what, count in self.counts.items() if ":" in what)
+
+    def blame(self, why: str) -> None:
+        """Note what must never be."""
+        with self.lock:
+            self.wrong.append(why)
+
+
+class Worker:
+    """One client that puts, gets, lists and deletes until it is told to stop."""
+
+    def __init__(self, oracle: Oracle, scm: str, number: int, stop: threading.Event) -> None:
+        self._oracle, self._stop = oracle, stop
+        self._scm = scm
+        self._chance = random.Random(f"{oracle.seed}-{number}")
+
+    def run(self) -> None:
+        """Do one thing after the other. What is raised here is a defect of the client."""
+        with Client(self._scm) as client:
+            while not self._stop.is_set():
+                failed_count = self._oracle.failed_count()
+                self._once(client)
+                has_failed = self._oracle.failed_count() > failed_count
+                self._stop.wait(self._chance.uniform(0, 1.0 if has_failed else 0.2))
+
+    def _once(self, client: Client) -> None:
+        draw = self._chance.random()
+        if draw < PUTS and self._oracle.stored_bytes < BYTES_MAX:
+            self._put(client)
+        elif draw < PUTS + GETS:
+            self._get(client)
+        elif draw < PUTS + GETS + LISTS:
+            self._list(client)
+        else:
+            self._remove(client)
+
+    def _put(self, client: Client) -> None:
+        key = self._oracle.begin(self._chance)
+        try:
+            client.put(key.name, key.content())
+        except SutureError as error:
+            self._oracle.settle(key, Fate.EITHER_STORED, f"put: {error.code.value}")
+        else:
+            self._oracle.settle(key, Fate.STORED, "put")
+
+    def _get(self, client: Client) -> None:
+        key = self._oracle.take(self._chance)
+        if key is None:
+            return
+        said = look(client, key, self._oracle)
+        self._oracle.settle(key, Fate.STORED, f"get{said}")
+
+    def _list(self, client: Client) -> None:
+        try:
+            count = sum(1 for _ in client.list(f"soak/{self._oracle.seed}/"))
+        except SutureError as error:
+            self._oracle.count(f"list: {error.code.value}")
+        else:
+            self._oracle.count("list")
+            self._oracle.count("listed keys", count)
+
+    def _remove(self, client: Client) -> None:
+        key = self._oracle.take(self._chance)
+        if key is None:
+            return
+        try:
+            client.delete(key.name)
+        except SutureError as error:
+            self._oracle.settle(key, Fate.EITHER_GONE, f"delete: {error.code.value}")
+        else:
+            self._oracle.settle(key, Fate.GONE, "delete")
+
+
+def look(client: Client, key: Key, oracle: Oracle) -> str:
+    """Read a key and compare it with what it has to be; return why it could not be read."""
+    try:
+        content = client.get(key.name)
+    except KeyNotFound:
+        if key.fate is Fate.STORED:
+            oracle.blame(f"{key.name} was acknowledged and is not there")
+        return ": gone"
+    except SutureError as error:
+        return f": {error.code.value}"
+    if key.fate is Fate.GONE:
+        oracle.blame(f"{key.name} was deleted and is there")
+    if checksum_of(content) != checksum_of(key.content()):
+        oracle.blame(f"{key.name} has {len(content)} bytes that were never stored so")
+    return ""
+
+
+def checksum_of(content: bytes) -> str:
+    """Return the hash of some bytes, of another kind than any that the product uses for data."""
+    return hashlib.blake2b(content).hexdigest()

@@ -1,0 +1,214 @@
+"""The end of a soak: let it be quiet, and judge what is left.
+
+quiet ─► all closed, read, whole, equal ─► every key read back ─► room and processes judged
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import Final
+
+from agent.demo.stage import HEALTHY, is_whole
+from agent.errors import SutureError
+from agent.rpc.v1 import scm_pb2
+from suture import Client
+from tools.soak.harms import Harms
+from tools.soak.leaks import Growth, Watch
+from tools.soak.load import Fate, Key, Oracle, look
+from tools.soak.site import Site
+
+QUIET_S: Final = 900.0
+POLL_S: Final = 2.0
+READERS: Final = 4
+READ_TRIES: Final = 3
+UNFINISHED: Final = ("tmp/importing", "tmp/deleting")
+ROOM_SHARE: Final = 1.25  # of three copies of what is stored; blocks of 4 KiB are not full
+ROOM_MORE_BYTES: Final = 64 * 1024**2
+LIFE_S_MIN: Final = 900.0  # a shorter life says nothing about an hour
+THREADS_PER_H_MAX: Final = 6.0
+DESCRIPTORS_PER_H_MAX: Final = 30.0
+ANON_BYTES_PER_H_MAX: Final = 96 * 1024**2
+
+
+@dataclass
+class Result:
+    """What a soak came to; `wrong` is empty when all is as it has to be."""
+
+    seed: int
+    minutes: float
+    agents: int
+    disks: str
+    operations: dict[str, int] = field(default_factory=dict)
+    faults: dict[str, int] = field(default_factory=dict)
+    keys_written: int = 0
+    keys_read_back: int = 0
+    keys_lost: int = 0
+    bytes_written: int = 0
+    quiet_after_s: float = 0.0
+    containers: int = 0
+    room_bytes: int = 0
+    stored_bytes: int = 0
+    growths: list[Growth] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+    def document(self) -> dict[str, object]:
+        """Return it as JSON."""
+        return asdict(self)
+
+
+def judge(result: Result, site: Site, oracle: Oracle, harms: Harms, watch: Watch) -> None:
+    """Wait until it is quiet; note all that is wrong."""
+    began_s = time.monotonic()
+    for what in (not_quiet, unread_since(int(time.time() * 1000)), not_quiet):
+        why = until(partial(what, site), QUIET_S)
+        if why:
+            result.wrong.append(f"not quiet after {QUIET_S:.0f} s: {why}")
+    result.quiet_after_s = time.monotonic() - began_s
+    result.wrong += harms.told
+    read_back(result, site, oracle)
+    judge_room(result, site, oracle)
+    result.growths = watch.growths()
+    result.wrong += leaking(result.growths)
+    result.wrong += oracle.wrong
+    result.containers = len(site.containers())
+    result.operations = dict(oracle.counts)
+    result.faults = dict(harms.counts)
+    result.bytes_written, result.stored_bytes = oracle.written_bytes, oracle.stored_bytes
+
+
+def until(why_not: Callable[[], str], wait_s: float) -> str:
+    """Wait until there is no reason why not; return the last one."""
+    pause, deadline_s = Event(), time.monotonic() + wait_s
+    why = why_not()
+    while why and time.monotonic() < deadline_s:
+        pause.wait(POLL_S)
+        why = why_not()
+    return why
+
+
+def not_quiet(site: Site) -> str:
+    """Say what is yet to be done, "" for nothing: every container is closed and whole."""
+    try:
+        nodes = site.client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
+        silent = [node.datanode_id for node in nodes if node.health != HEALTHY]
+        if silent:
+            return f"{len(silent)} datanodes are not heard"
+        infos = [info for info in site.containers() if info.state not in {"DELETED", "DELETING"}]
+        opened = [info.container_id for info in infos if info.state == "OPEN"]
+        if opened:
+            site.client.scm.close_containers(
+                scm_pb2.CloseContainersRequest(container_ids=opened[:100])
+            )
+            return f"{len(opened)} containers are open"
+    except SutureError as error:
+        return str(error)
+    unsound = [info.container_id for info in infos if not is_sound(info)]
+    return f"{len(unsound)} containers are not whole, as {unsound[:5]}" if unsound else ""
+
+
+def is_sound(info: scm_pb2.ContainerInfo) -> bool:
+    """Whether a container has three equal replicas in which nothing is found."""
+    return is_whole(info) and not any(item.replica.finding_count for item in info.replicas)
+
+
+def unread_since(since_ms: int) -> Callable[[Site], str]:
+    """Return what says which replicas were not read whole since then."""
+
+    def unread(site: Site) -> str:
+        try:
+            late = [
+                info.container_id
+                for info in site.containers()
+                if info.state == "CLOSED"
+                and any(item.replica.data_scan_at_ms < since_ms for item in info.replicas)
+            ]
+        except SutureError as error:
+            return str(error)
+        return f"{len(late)} containers were not read, as {late[:5]}" if late else ""
+
+    return unread
+
+
+def read_back(result: Result, site: Site, oracle: Oracle) -> None:
+    """Read every key; note those that are lost, wrong, or back."""
+    keys = list(oracle.keys.values())
+    with Client(site.cluster.scm.address) as client, ThreadPoolExecutor(READERS) as pool:
+        said = list(pool.map(lambda key: read_key(client, key, oracle), keys))
+    result.keys_written = oracle.counts["put"]
+    for key, why in zip(keys, said, strict=True):
+        if key.fate is not Fate.STORED:
+            continue
+        result.keys_read_back += not why
+        result.keys_lost += bool(why)
+        if why:
+            result.wrong.append(f"{key.name} cannot be read back{why}")
+
+
+def read_key(client: Client, key: Key, oracle: Oracle) -> str:
+    """Read one key, more than once if need be; return why not, "" where it is as it has to be."""
+    why = ""
+    for _ in range(READ_TRIES):
+        why = look(client, key, oracle)
+        if not why or why == ": gone":
+            break
+    return why
+
+
+def judge_room(result: Result, site: Site, oracle: Oracle) -> None:
+    """Compare the room that is taken with what is stored; look for what was left unfinished."""
+    limit = ROOM_SHARE * 3 * oracle.stored_bytes + ROOM_MORE_BYTES
+    why = until(lambda: "too much" if room_bytes(site) > limit else "", QUIET_S / 3)
+    result.room_bytes = room_bytes(site)
+    if why:
+        result.wrong.append(
+            f"replicas take {result.room_bytes} bytes; {oracle.stored_bytes} are stored, in three"
+        )
+    result.wrong += [f"left behind: {path}" for path in unfinished(site)]
+
+
+def volumes(site: Site) -> Iterator[Path]:
+    """Yield the cluster directory of each volume."""
+    for index in range(len(site.cluster.nodes)):
+        for path in site.cluster.volume_paths(index):
+            yield from path.glob("hdds/*/current")
+
+
+def room_bytes(site: Site) -> int:
+    """Return the room that block files take."""
+    total = 0
+    for current in volumes(site):
+        for path in current.glob("containerDir*/*/chunks/*"):
+            try:
+                total += path.stat().st_blocks * 512
+            except FileNotFoundError:
+                continue
+    return total
+
+
+def unfinished(site: Site) -> list[Path]:
+    """Return what copies and writes have left behind that nobody goes on with."""
+    return [
+        path
+        for current in volumes(site)
+        for name in UNFINISHED
+        if (current.parent / name).is_dir()
+        for path in (current.parent / name).iterdir()
+    ]
+
+
+def leaking(growths: Sequence[Growth]) -> list[str]:
+    """Say which processes grow faster than any that is well."""
+    said = []
+    for one in (growth for growth in growths if growth.life_s >= LIFE_S_MIN):
+        for what, per_h, most in (
+            ("threads", one.threads_per_h, THREADS_PER_H_MAX),
+            ("descriptors", one.descriptors_per_h, DESCRIPTORS_PER_H_MAX),
+            ("bytes of memory", one.anon_bytes_per_h, ANON_BYTES_PER_H_MAX),
+        ):
+            if per_h > most:
+                said.append(f"{one.name}: {per_h:.0f} {what} more each hour, at most {most:.0f}")
+    return said
