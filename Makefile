@@ -67,8 +67,8 @@ nightly: python ## What takes hours: 10,000 schedules of the simulation, then an
 	@$(MAKE) --no-print-directory simulate COUNT=$(or $(COUNT),10000) JOBS=$(or $(JOBS),1)
 	@$(MAKE) --no-print-directory soak
 
-interop: python ## Scrub and repair beside a real Ozone cluster, from Maven (INTEROP_MINUTES=10).
-	@$(BIN)/python -m tools.interop
+interop: python ## Scrub and repair beside a real Ozone cluster, from Maven (INTEROP_MINUTES=10, NAME=led).
+	@$(BIN)/python -m tools.interop$(if $(NAME),.$(NAME))
 
 format: python ## Format the code and mend what ruff can mend.
 	$(BIN)/ruff format .

@@ -23,6 +23,7 @@ from agent.ec.scheme import SHARDS_MAX, parse_scheme
 from agent.errors import Code, Refused, SutureError
 from agent.plan.actions import Deletes
 from agent.plan.outcome import ChunkResult
+from agent.reconcile.lenders import Lender
 from agent.reconcile.reconciler import Prove, Reconciler
 from agent.reconcile.survey import Holder
 from agent.reconcile.trusting import fingerprint
@@ -80,6 +81,8 @@ class Tools:
     reregister: Callable[[], None]
     security: Security = LOOPBACK_ONLY
     prove: Prove | None = None
+    dial: Callable[[str], Lender] | None = None
+    """Returns a peer for a reconcile, by its address; none: those of Suture's own protocol."""
 
 
 def threads_for(volume_count: int) -> int:
@@ -269,10 +272,10 @@ class Handlers:
         def stop() -> bool:
             return context.stop() or self._clock.monotonic_s() >= ends_at_s
 
-        peers = {peer.datanode_id: self.peer(peer.address) for peer in command.peers}
         if command.scheme:
             scheme = parse_scheme(command.scheme)
-            result = self._mender.mend(container_id, scheme, peers, stop=stop)
+            shards = {peer.datanode_id: self.peer(peer.address) for peer in command.peers}
+            result = self._mender.mend(container_id, scheme, shards, stop=stop)
         elif self._tools.store.replica(container_id).replica_index:
             raise Refused(
                 Code.MALFORMED_REQUEST,
@@ -280,6 +283,8 @@ class Handlers:
                 hint="the command must name the erasure code",
             )
         else:
+            dial = self._tools.dial or self.peer
+            peers = {peer.datanode_id: dial(peer.address) for peer in command.peers}
             holders = [parse_holder(holder) for holder in command.holders]
             result = self._reconciler.reconcile(container_id, peers, holders=holders, stop=stop)
         outcome = outcome_message(result)

@@ -255,10 +255,9 @@ class Host:
         if self._parity is not None:
             self._parity.close()
         self._handlers.close()
-        for scm in self._scms:
-            scm.close()
-        for leader in self._leaders:
-            leader.close()
+        planes: list[ScmClient | Leader] = [*self._scms, *self._leaders]
+        for plane in planes:
+            plane.close()
         self._audit.close()
         if not unfinished:
             self._store.close()
@@ -296,6 +295,7 @@ class Host:
             report_soon=self._outboxes.report_soon,
             reregister=self._outboxes.reregister,
             security=self.security,
+            dial=self._leaders[0].dial if self._leaders else None,
         )
         return Handlers(self._config.tasks, tools)
 

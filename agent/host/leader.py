@@ -14,6 +14,7 @@ from agent.host.heartbeat import Heartbeat, Identity, Reporter
 from agent.host.outbox import Outbox
 from agent.host.terms import Terms
 from agent.host.who import Who
+from agent.reconcile.lenders import Lender
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import Clock
@@ -56,6 +57,10 @@ class Leader(Protocol):
 
         `leads` notes a term, and says whether who has it leads, as far as anybody here knows.
         """
+        ...
+
+    def dial(self, address: str) -> Lender:
+        """Return one of its datanodes for one reconcile; nothing is sent yet. Any thread may."""
         ...
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ from agent.ports import Executor, Leases
 from agent.reconcile.contradictions import TOLD_MAX, findings_of, keep_versions
 from agent.reconcile.fetch import Sources
 from agent.reconcile.ledger import NOBODYS, Ledger
+from agent.reconcile.lenders import Lender
 from agent.reconcile.mend import Mender, MendLimits
 from agent.reconcile.survey import (
     ASKED_MAX,
@@ -37,7 +38,6 @@ from agent.reconcile.survey import (
 )
 from agent.reconcile.trusting import TrustedChange, changes_of
 from agent.reconcile.witnesses import Proving
-from agent.rpc.calls.peer import Peer
 from agent.store.index.facts import ReplicaFacts
 from agent.store.ports import RepairableReplicas
 from merkle.codec import encode_tree
@@ -114,7 +114,7 @@ class Reconciler:
     def reconcile(
         self,
         container_id: ContainerId,
-        peers: Mapping[PeerId, Peer],
+        peers: Mapping[PeerId, Lender],
         *,
         holders: Sequence[Holder] = (),
         trusted: PeerId = "",
@@ -160,7 +160,7 @@ class Reconciler:
         )
 
     def preview(
-        self, container_id: ContainerId, peers: Mapping[PeerId, Peer], trusted: PeerId
+        self, container_id: ContainerId, peers: Mapping[PeerId, Lender], trusted: PeerId
     ) -> list[TrustedChange]:
         """Return what reconciling with a trusted peer would change here; nothing is changed.
 

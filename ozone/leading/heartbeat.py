@@ -193,7 +193,7 @@ class OzoneHeartbeat:
                 message.containers.SetInParent()
                 message.containers.replicas.extend(self._replicas(self._all()))
             if changed:
-                message.changed.add(replicas=self._replicas(changed))
+                self._add_changed(message, changed)
             answer = self._calls.heartbeat(message)
         except BaseException:
             self.outbox.put_back(changed)
@@ -205,6 +205,13 @@ class OzoneHeartbeat:
         waiting = self.outbox.told(statuses)
         self._obey(answer)
         return waiting or not self._is_registered
+
+    def _add_changed(self, message: Any, changed: Iterable[ContainerId]) -> None:
+        told = list(self._replicas(changed))
+        message.changed.add(replicas=told)
+        wishes = reports.actions(told, self._led.config.storage.container_bytes_max)
+        if wishes is not None:
+            message.actions.CopyFrom(wishes)
 
     def _details(self) -> Any:
         self._calls.connect()
@@ -266,8 +273,7 @@ class OzoneHeartbeat:
     def _answer(self, meant: orders.Answered) -> None:
         status = _status_of(meant)
         if meant.why:
-            code = Code.MALFORMED_REQUEST if meant.is_malformed else Code.INELIGIBLE
-            status.state, status.code = scm_pb2.CommandStatus.FAILED, code.value
+            status.state, status.code = scm_pb2.CommandStatus.FAILED, meant.code.value
             status.message = meant.why
             if meant.order is messages.Order.CREATE_PIPELINE:
                 log.warning(

@@ -12,10 +12,12 @@ from agent.host.leader import Led
 from agent.host.outbox import Outbox
 from agent.runtime.loop import Worker
 from ozone.leading.heartbeat import OzoneHeartbeat, cluster_of
+from ozone.leading.lender import OzoneLender
 from ozone.leading.protocol import DatanodeProtocol
 from ozone.leading.reports import Self
 from ozone.wire.authentication import choose
 from ozone.wire.connection import parse_addresses
+from ozone.wire.datanode import Datanode
 
 ANY_USER: Final = ""
 
@@ -30,6 +32,7 @@ class OzoneLeader:
         self._is_alone = is_alone
         (at,) = parse_addresses(address.removeprefix(OZONE_SCHEME))
         self._protocol = DatanodeProtocol(at, choose(ANY_USER))
+        self._datanodes: dict[str, Datanode] = {}
 
     def cluster_id(self) -> str:
         """Ask which cluster it leads. Raise Unavailable, Refused."""
@@ -48,9 +51,21 @@ class OzoneLeader:
             interval_s=led.config.ozone.heartbeat_interval_s,
         )
 
+    def dial(self, address: str) -> OzoneLender:
+        """Return a datanode of Ozone for one reconcile; nothing is sent yet. Any thread may."""
+        datanode = self._datanodes.get(address)
+        if datanode is None:
+            fresh = Datanode(address)
+            datanode = self._datanodes.setdefault(address, fresh)
+            if datanode is not fresh:
+                fresh.close()
+        return OzoneLender(datanode)
+
     def close(self) -> None:
-        """End the connection."""
+        """End the connections."""
         self._protocol.close()
+        for datanode in self._datanodes.values():
+            datanode.close()
 
 
 def self_of(led: Led) -> Self:

@@ -20,6 +20,8 @@ EXECUTED: Final = 2  # CommandStatus.Status
 FAILED: Final = 3
 DISK: Final = 1  # StorageTypeProto
 LOW: Final = 2  # ReplicationCommandPriority
+CLOSE: Final = 1  # ContainerAction.Action
+FULL: Final = 1  # ContainerAction.Reason
 
 
 class Ask(IntEnum):
@@ -147,6 +149,12 @@ DATANODE: Final[dict[str, Fields]] = {
         "message": (4, TEXT, False),
         "delete_ack": (5, "DeleteAck", False),
     },
+    "Action": {
+        "container_id": (1, SIGNED, False),
+        "action": (2, SIGNED, False),
+        "reason": (3, SIGNED, False),
+    },
+    "Actions": {"actions": (1, "Action", True)},
     "CommandStatuses": {"statuses": (1, "CommandStatus", True)},
     "Nothing": {},
     "Register": {
@@ -162,6 +170,7 @@ DATANODE: Final[dict[str, Fields]] = {
         "containers": (3, "Replicas", False),
         "changed": (4, "Replicas", True),
         "statuses": (5, "CommandStatuses", True),
+        "actions": (6, "Actions", False),
         "pipelines": (8, "PipelineReports", False),
         "layout": (9, "Layout", False),
         "queues": (10, "QueueReport", False),
@@ -280,6 +289,7 @@ QUEUE_REPORT: Final = _DATANODE["QueueReport"]
 COMMAND_STATUS: Final = _DATANODE["CommandStatus"]
 COMMAND_STATUSES: Final = _DATANODE["CommandStatuses"]
 REGISTER: Final = _DATANODE["Register"]
+ACTIONS: Final = _DATANODE["Actions"]
 HEARTBEAT: Final = _DATANODE["Heartbeat"]
 REQUEST: Final = _DATANODE["Request"]
 

@@ -1,9 +1,8 @@
 """Ozone's commands as those that the agent carries out, or why they are not for it. Pure.
 
-    close, delete, delete_blocks,                ──► suture.v1 commands, for the agent's queues
+    close, delete, delete_blocks, reconcile,     ──► suture.v1 commands, for the agent's queues
     set_operational_state, refresh
-    reconcile, replicate, reconstruct,           ──► refused with words, answered FAILED
-    create_pipeline
+    replicate, reconstruct, create_pipeline      ──► refused with words, answered FAILED
     finalize_layout, close_pipeline              ──► nothing is left to do: answered EXECUTED
     reregister                                   ──► the heartbeat's own business
 
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+from agent.errors import Code
 from agent.rpc.v1 import scm_pb2
 from merkle.replica import ID_MAX
 from ozone.leading.messages import LOW, OpState, Order
@@ -30,7 +30,6 @@ NEVER_REACHED: Final = (
 REFUSED: Final[Mapping[Order, str]] = {
     Order.CREATE_PIPELINE: "this datanode joins no pipeline of Ratis: it holds closed and "
     "erasure-coded containers",
-    Order.RECONCILE: "this agent does not ask Ozone's datanodes for their replicas yet",
     Order.REPLICATE: "this agent does not send archives of containers to Ozone's datanodes yet",
     Order.RECONSTRUCT: "this agent does not coordinate the reconstruction of Ozone's "
     "erasure-coded containers yet",
@@ -50,13 +49,14 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A command that is answered at once; `why` it is refused, "" when nothing is left to do."""
+    """A command that is answered at once; `why` it is refused, and by which code; "" when nothing
+    is left to do."""
 
     order: Order
     command_id: int
     container_id: int
     why: str = ""
-    is_malformed: bool = False
+    code: Code = Code.INELIGIBLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,24 +89,26 @@ def understood(command: Any, now_ms: int) -> Understood:
     field = order.name.lower()
     part = getattr(command, field)
     named = _named(part)
-    command_id, container_id = getattr(part, "command_id", 0) or named, named
+    command_id = _positive(getattr(part, "command_id", 0) or named)
     if not command.HasField(field):
         why = "the command says nothing of what to do"
-        return Answered(order, 0, 0, why, is_malformed=True)
+        return Answered(order, 0, 0, why, Code.MALFORMED_REQUEST)
     if order in REFUSED:
-        return Answered(order, _positive(command_id), container_id, REFUSED[order])
+        return Answered(order, command_id, named, REFUSED[order])
     if order in DONE:
-        return Answered(order, _positive(command_id), 0)
+        return Answered(order, command_id, 0)
+    if 0 < command.deadline_ms <= now_ms:
+        return Answered(order, command_id, named, "came too late", Code.DEADLINE_PASSED)
     ours = scm_pb2.Command(
-        command_id=_positive(command_id),
+        command_id=command_id,
         term=max(0, command.term),
-        lifetime_ms=max(1, command.deadline_ms - now_ms) if command.deadline_ms > 0 else 0,
+        lifetime_ms=command.deadline_ms - now_ms if command.deadline_ms > 0 else 0,
         priority=scm_pb2.LOW if getattr(part, "priority", 0) == LOW else scm_pb2.NORMAL,
     )
     try:
         _fill(ours, order, part)
     except _Malformed as fault:
-        return Answered(order, ours.command_id, container_id, str(fault), is_malformed=True)
+        return Answered(order, ours.command_id, named, str(fault), Code.MALFORMED_REQUEST)
     index = part.replica_index if order is Order.DELETE else 0
     return Accepted(ours, max(0, index))
 

@@ -15,6 +15,8 @@ from uuid import UUID
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.store.volumes.nodestate import NodeState
 from ozone.leading.messages import (
+    ACTIONS,
+    CLOSE,
     COMMAND_STATUS,
     COMMAND_STATUSES,
     DETAILS,
@@ -22,6 +24,7 @@ from ozone.leading.messages import (
     EXECUTED,
     EXTENDED_DETAILS,
     FAILED,
+    FULL,
     LAYOUT,
     NODE_REPORT,
     QUEUE_REPORT,
@@ -32,8 +35,11 @@ from ozone.leading.messages import (
 )
 
 CURRENT_VERSION: Final = 0  # DatanodeVersion: nothing that came after the first one is promised
+FULL_SHARE: Final = 0.9  # hdds.container.close.threshold
 MESSAGE_CHARS_MAX: Final = 500
 IN_SERVICE: Final = frozenset({"", "IN_SERVICE"})
+CONVERGED: Final = frozenset({"converged", "nothing_to_do"})
+PARTIAL: Final = "partial"
 PORTS: Final = ("STANDALONE", "REPLICATION")  # one server of ours is both
 NAMES: Final[Mapping[str, Order]] = {
     "close": Order.CLOSE,
@@ -144,6 +150,17 @@ def replica(me: Self, report: container_pb2.ReplicaReport, root: int) -> Any | N
     )
 
 
+def actions(told: Iterable[Any], container_bytes_max: int) -> Any | None:
+    """Return the wish to have containers closed that are nearly full, None for none: the manager
+    gives out blocks of an open one until a datanode says so."""
+    full_bytes = container_bytes_max * FULL_SHARE
+    full = [one for one in told if one.state == State.OPEN and one.used >= full_bytes]
+    if not full:
+        return None
+    wishes = [{"container_id": one.container_id, "action": CLOSE, "reason": FULL} for one in full]
+    return ACTIONS(actions=wishes)
+
+
 def queue_report(queues: Iterable[scm_pb2.QueueCount]) -> Any:
     """Return how many commands of each type wait or run."""
     counts = {NAMES[queue.type]: queue.count for queue in queues if queue.type in NAMES}
@@ -159,14 +176,14 @@ def _statuses(me: Self, statuses: Sequence[scm_pb2.CommandStatus]) -> Iterator[A
     for status in statuses:
         if status.type not in NAMES:
             continue
-        is_done = status.state == scm_pb2.CommandStatus.EXECUTED
+        words = _words(status)
         message = COMMAND_STATUS(
             command_id=_signed(status.command_id),
-            status=EXECUTED if is_done else FAILED,
+            status=EXECUTED if _is_done(status) else FAILED,
             type=NAMES[status.type],
         )
-        if not is_done:
-            message.message = f"{status.code}: {status.message}"[:MESSAGE_CHARS_MAX]
+        if words:
+            message.message = words[:MESSAGE_CHARS_MAX]
         if status.HasField("delete_blocks"):
             message.delete_ack.datanode_id = me.datanode_id
             for result in status.delete_blocks.transactions:
@@ -176,6 +193,27 @@ def _statuses(me: Self, statuses: Sequence[scm_pb2.CommandStatus]) -> Iterator[A
                     success=result.done,
                 )
         yield message
+
+
+def _is_done(status: scm_pb2.CommandStatus) -> bool:
+    """Whether a command reached what it was for: a reconcile, that the replica is whole."""
+    if status.state != scm_pb2.CommandStatus.EXECUTED:
+        return False
+    if not status.HasField("reconcile"):
+        return True
+    outcome = status.reconcile
+    is_whole = outcome.state_after != container_pb2.UNHEALTHY
+    return outcome.result in CONVERGED or (outcome.result == PARTIAL and is_whole)
+
+
+def _words(status: scm_pb2.CommandStatus) -> str:
+    """Return what there is to say beside the state: why not, or who did not help."""
+    if status.state != scm_pb2.CommandStatus.EXECUTED:
+        return f"{status.code}: {status.message}"
+    if not status.HasField("reconcile") or status.reconcile.result in CONVERGED:
+        return ""
+    peers = [f"{one.datanode_id}: {one.state}: {one.message}" for one in status.reconcile.peers]
+    return "; ".join([status.reconcile.result, *peers])
 
 
 def _uuid_or(text: str, other: str) -> str:

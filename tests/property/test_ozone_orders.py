@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.config.options import load
+from agent.errors import Code
 from agent.host.host import Host
 from agent.host.leader import Led
 from agent.host.outbox import REGISTERED, Outbox
@@ -91,7 +92,7 @@ def test_whatever_is_ordered_is_understood_or_refused(
         assert Unknown(kind) == meant
     elif kind != Order.REREGISTER and Order(kind).name.lower() not in parts:
         assert isinstance(meant, Answered)
-        assert meant.is_malformed  # it has a type, and nothing else
+        assert Code.MALFORMED_REQUEST is meant.code  # it has a type, and nothing else
     elif isinstance(meant, Accepted):
         assert_can_be(meant, deadline_ms)
     else:
@@ -105,7 +106,8 @@ def assert_can_be(meant: Accepted, deadline_ms: int) -> None:
     assert kind is not None
     if kind in {"close", "delete", "reconcile"}:
         assert 1 <= getattr(ours, kind).container_id <= ID_MAX
-    assert ours.lifetime_ms == (max(1, deadline_ms - NOW_MS) if deadline_ms > 0 else 0)
+    assert not 0 < deadline_ms <= NOW_MS
+    assert ours.lifetime_ms == (deadline_ms - NOW_MS if deadline_ms > 0 else 0)
     assert meant.replica_index >= 0
     for peer in ours.reconcile.peers:
         assert 36 == len(peer.datanode_id)

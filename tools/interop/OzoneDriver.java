@@ -12,6 +12,7 @@ import org.apache.hadoop.hdds.protocol.DatanodeDetails;
 import org.apache.hadoop.hdds.protocol.proto.HddsProtos.LifeCycleState;
 import org.apache.hadoop.hdds.protocol.proto.HddsProtos.ReplicationFactor;
 import org.apache.hadoop.hdds.scm.container.ContainerInfo;
+import org.apache.hadoop.hdds.scm.server.StorageContainerManager;
 import org.apache.hadoop.ozone.HddsDatanodeService;
 import org.apache.hadoop.ozone.MiniOzoneCluster;
 import org.apache.hadoop.ozone.client.OzoneBucket;
@@ -31,6 +32,14 @@ import org.apache.hadoop.ozone.container.common.interfaces.Container;
  *   scan DN CONTAINER       Ozone's own scan, now
  *   stop DN / start DN      replicas              dn,container,state,root of each replica
  *   datanodes               dn,uuid,port,directory of each
+ *   scm                     its ports for datanodes and for clients
+ *   restart-scm             the SCM again, with the state that it has
+ *   drop DN CONTAINER       its replica goes
+ *   manage                  a round of the replication manager, now
+ *   undeleted               transactions of deletes that not all datanodes have acknowledged
+ *   decommission HOST:PORT / recommission HOST:PORT
+ *
+ * Started as `OzoneDriver led`, the replication manager acts when it is told to only.
  */
 public final class OzoneDriver {
   private static final int DATANODES = 3;
@@ -41,7 +50,7 @@ public final class OzoneDriver {
 
   public static void main(String[] arguments) throws Exception {
     OzoneDriver driver = new OzoneDriver();
-    driver.begin();
+    driver.begin(arguments.length > 0 && arguments[0].equals("led"));
     say("ready");
     BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
     for (String line = lines.readLine(); line != null; line = lines.readLine()) {
@@ -60,7 +69,13 @@ public final class OzoneDriver {
     System.out.flush();
   }
 
-  private void begin() throws Exception {
+  private void begin(boolean led) throws Exception {
+    if (led) {  // the replication manager acts when it is told to, and then at once
+      conf.set("hdds.scm.replication.thread.interval", "1h");
+      conf.set("hdds.scm.replication.over.replicated.interval", "1s");
+      conf.set("hdds.scm.replication.under.replicated.interval", "1s");
+      conf.set("ozone.scm.datanode.admin.monitor.interval", "1s");
+    }
     for (String name : new String[] {"hdds.heartbeat.interval", "hdds.node.report.interval",
         "hdds.container.report.interval", "hdds.pipeline.report.interval",
         "ozone.scm.close.container.wait.duration", "ozone.block.deleting.service.interval",
@@ -129,6 +144,27 @@ public final class OzoneDriver {
       return replicas();
     case "datanodes":
       return datanodes();
+    case "scm": {
+      StorageContainerManager scm = cluster.getStorageContainerManager();
+      return scm.getDatanodeRpcAddress().getPort() + " " + scm.getClientRpcAddress().getPort();
+    }
+    case "drop":
+      datanode(words[1]).getDatanodeStateMachine().getContainer().getController()
+          .deleteContainer(Long.parseLong(words[2]), true);
+      return "";
+    case "manage":
+      cluster.getStorageContainerManager().getReplicationManager().processAll();
+      return "";
+    case "restart-scm":
+      cluster.restartStorageContainerManager(false);
+      return "";
+    case "decommission":
+      return words[0] + cluster.getStorageContainerLocationClient().decommissionNodes(List.of(words[1]), true);
+    case "recommission":
+      return words[0] + cluster.getStorageContainerLocationClient().recommissionNodes(List.of(words[1]));
+    case "undeleted":
+      return String.valueOf(cluster.getStorageContainerManager().getScmBlockManager().getDeletedBlockLog()
+          .getNumOfValidTransactions());
     default:
       throw new IllegalArgumentException(words[0]);
     }

@@ -27,6 +27,7 @@ from tests.support.storage.stores import CHUNK_BYTES, write_block
 from tests.support.waiting import wait_until
 
 CLOSED, OPEN, DELETED, UNHEALTHY = 4, 1, 7, 5
+NOWHERE = "127.0.0.1:1"  # nobody listens there
 ONE, TWO, SHARD = ContainerId(1), ContainerId(2), ContainerId(3)
 
 
@@ -129,6 +130,31 @@ def test_changes_are_told_at_once(tmp_path: Path) -> None:
         wait_until(lambda: scm.replicas()[1].state == DELETED)
 
     assert 1 == len(scm.registers)
+
+
+def test_a_container_that_is_nearly_full_is_to_be_closed(tmp_path: Path) -> None:
+    """
+    The manager gives out blocks of it until a datanode says so; of one with room nobody does.
+    """
+    config = load(written(tmp_path, NOWHERE))
+    room = {"container_bytes_max": 100_000}
+    config = config.model_copy(update={"storage": config.storage.model_copy(update=room)})
+    with standin_scm() as scm:
+        at = config.node.model_copy(update={"scm": (f"ozone://{scm.address}",)})
+        host = built(config.model_copy(update={"node": at}))
+        store = store_of(host)
+        for container_id in (ONE, TWO):
+            store.create_container(container_id)
+        write_block(store, ONE, 11, chunk_count=9)
+        write_block(store, TWO, 12, chunk_count=8)
+        host.start()
+        try:
+            wait_until(lambda: any(beat.HasField("containerActions") for beat in scm.beats))
+        finally:
+            assert [] == host.stop()
+
+    wishes = [one for beat in scm.beats for one in beat.containerActions.containerActions]
+    assert {(1, 1, 1)} == {(one.containerID, one.action, one.reason) for one in wishes}
 
 
 def test_a_shard_that_is_being_made_is_not_told(scm: StandInScm, agent: Host) -> None:

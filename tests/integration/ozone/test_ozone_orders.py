@@ -223,7 +223,6 @@ def test_what_leaves_nothing_to_do_is_done(
             },
             "does not coordinate",
         ),
-        ("reconcileContainer", {"containerID": 77, "peers": [PEER]}, "does not ask"),
         ("closeContainer", {"containerID": -1, "pipelineID": {"id": PIPELINE}}, "no container -1"),
     ],
 )
@@ -231,9 +230,7 @@ def test_what_it_cannot_do_is_answered_in_words(
     scm: StandInScm, agent: Host, kind: str, payload: dict[str, Any], words: str
 ) -> None:
     """And counted: an operator sees it, and no pipeline is ever reported."""
-    number = {} if kind == "reconcileContainer" else {"cmdId": 77}
-
-    status = answered(scm, command(kind, payload | number, term=5), 77)
+    status = answered(scm, command(kind, payload | {"cmdId": 77}, term=5), 77)
 
     assert FAILED == status.status
     assert words in status.msg

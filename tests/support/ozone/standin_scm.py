@@ -9,7 +9,7 @@ import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,9 +45,26 @@ def _pool() -> descriptor_pool.DescriptorPool:
 POOL = _pool()
 
 
+def _classes(descriptors: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    for descriptor in descriptors:
+        yield descriptor.full_name, message_factory.GetMessageClass(descriptor)
+        yield from _classes(descriptor.nested_types)
+
+
+CLASSES = dict(
+    _classes(
+        message
+        for name in ("hdds.proto", "ScmServerDatanodeHeartbeatProtocol.proto")
+        for message in POOL.FindFileByName(name).message_types_by_name.values()
+    )
+)
+"""All of them, made now and kept: those that protobuf makes when they are needed first may be
+collected again, and made anew, while another thread reads a message of theirs."""
+
+
 def ozone(name: str) -> Any:
     """Return Ozone's class of a message, by its name in the package hadoop.hdds."""
-    return message_factory.GetMessageClass(POOL.FindMessageTypeByName(f"hadoop.hdds.{name}"))
+    return CLASSES[f"hadoop.hdds.{name}"]
 
 
 REQUEST = ozone("SCMDatanodeRequest")
@@ -198,7 +215,7 @@ class StandInScm:
         return response
 
     def _register(self, request: Any, answer: Any) -> None:
-        self.registers.append(request)
+        self.registers.append(_own(request))
         uuid = request.extendedDatanodeDetails.datanodeDetails.uuid
         fits = request.dataNodeLayoutVersion.softwareLayoutVersion == LAYOUT_VERSION
         answer.errorCode = "success" if fits else "errorNodeNotPermitted"
@@ -215,7 +232,7 @@ class StandInScm:
             answer.commands.append(command("reregister", {}, term=self.term or 0))
         while self.commands:
             answer.commands.append(self.commands.popleft())
-        self.beats.append(request)
+        self.beats.append(_own(request))
 
 
 @contextmanager
@@ -227,6 +244,11 @@ def standin_scm(**wishes: Any) -> Iterator[StandInScm]:
     finally:
         server.close()
     assert [] == server.faults
+
+
+def _own(message: Any) -> Any:
+    """Return a message that is a part of no other, for another thread to read."""
+    return type(message).FromString(message.SerializeToString())
 
 
 def _exactly(stream: Any, length_bytes: int) -> bytes:

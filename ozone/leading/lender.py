@@ -1,0 +1,174 @@
+"""A datanode of Ozone as a peer of one reconcile (`agent.reconcile.lenders.Lender`).
+
+Its tree comes whole, once, and is looked at here as the calls of a reconcile descend. Ozone's scan
+leaves out of a tree what it does not read, so what a peer's tree lacks says nothing. Every chunk is
+verified by the peer's own row, and by the leaf that its tree advertised, as those of our own peers.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from agent.errors import Code, Refused
+from agent.rpc.calls.peer import Meter
+from agent.rpc.v1 import container_pb2
+from agent.rpc.wire.hashes import BlockRows
+from merkle.checksum import Algorithm, U64s, window_checksums
+from merkle.damaged import Damaged
+from merkle.diff import BlockRange, in_scope, indexes_of, range_checksums
+from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
+from merkle.tree import Leaf, Summary, Tree, TreeBuilder, take
+from ozone.disk.messages import CHECKSUM_INFO, parse
+from ozone.disk.treefile import decode_tree
+from ozone.wire.datanode import Datanode
+
+ROWS_KEPT_MAX: Final = 256  # of blocks whose chunks are being fetched: a few at a time
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A block as the peer has it, and its chunks by place."""
+
+    block: BlockData
+    chunks: Mapping[int, ChunkInfo]
+
+
+class OzoneLender:
+    """One datanode in one reconcile of one container. Safe to use from many threads once it was
+    asked for its summary."""
+
+    def __init__(self, datanode: Datanode) -> None:
+        self._datanode = datanode
+        self._tree: Tree | None = None
+        self._rows: dict[BlockId, _Row] = {}
+
+    # what it has
+
+    def summary(self, container_id: ContainerId, meter: Meter | None = None) -> Summary:
+        """Return the summary of its tree, which is asked for anew."""
+        data = self._datanode.checksum_info(container_id)
+        if meter is not None:
+            meter.tree_bytes += len(data)
+        self._tree = tree_of(data, container_id)
+        return self._tree.summary()
+
+    def ranges(
+        self, container_id: ContainerId, starts: U64s, meter: Meter | None = None
+    ) -> tuple[Summary, U64s]:
+        """Return the summary, and the checksum of each range that begins at `starts`."""
+        tree = self.tree(container_id, meter)
+        return tree.summary(), range_checksums(tree, starts)
+
+    def blocks(
+        self,
+        container_id: ContainerId,
+        ranges: Sequence[BlockRange] = (),
+        meter: Meter | None = None,
+    ) -> BlockRows:
+        """Return a row per block and tombstone in `ranges`, or of all."""
+        tree = self.tree(container_id, meter)
+        chosen = in_scope(tree.block_ids, ranges or None)
+        return BlockRows(
+            tree.summary(),
+            tree.block_ids[chosen],
+            tree.block_checksums[chosen],
+            tree.deleted[chosen],
+        )
+
+    def chunks(
+        self, container_id: ContainerId, block_ids: U64s, meter: Meter | None = None
+    ) -> tuple[Summary, Tree]:
+        """Return the summary, and the tree of the named blocks."""
+        tree = self.tree(container_id, meter)
+        indexes = indexes_of(tree.block_ids, block_ids)
+        return tree.summary(), take(tree, np.sort(indexes[indexes >= 0]))
+
+    def tree(self, container_id: ContainerId, meter: Meter | None = None) -> Tree:
+        """Return its whole tree, as it was when its summary was asked for."""
+        if self._tree is None:
+            self.summary(container_id, meter)
+        assert self._tree is not None
+        return self._tree
+
+    def replica(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
+        """Refuse: of what an Ozone replica claims to have committed, nothing follows here."""
+        raise Refused(
+            Code.INELIGIBLE, f"container {container_id}: what datanodes of Ozone claim is not used"
+        )
+
+    # blocks and bytes
+
+    def block(
+        self, container_id: ContainerId, block_id: BlockId, meter: Meter | None = None
+    ) -> BlockData:
+        """Return the metadata of one committed block."""
+        del meter
+        return self._row(container_id, block_id).block
+
+    def read_chunk(
+        self,
+        container_id: ContainerId,
+        block_id: BlockId,
+        offset: int,
+        meter: Meter | None = None,
+    ) -> tuple[ChunkInfo, bytes]:
+        """Return one chunk and its bytes, which have the checksums of the peer's row.
+
+        Raises Refused(CHECKSUM_MISMATCH) when they have not; of type NONE any have.
+        """
+        chunk = self._row(container_id, block_id).chunks.get(offset)
+        if chunk is None:
+            raise Refused(
+                Code.UNABLE_TO_FIND_CHUNK,
+                f"datanode {self._datanode.address}: block {block_id} has no chunk at {offset}",
+            )
+        data = self._datanode.read(container_id, block_id, chunk)
+        if meter is not None:
+            meter.data_bytes += len(data)
+        if chunk.checksum_type is not ChecksumType.NONE and not _fits(chunk, data):
+            raise Refused(
+                Code.CHECKSUM_MISMATCH,
+                f"datanode {self._datanode.address}: block {block_id}, chunk at {offset}: what it "
+                "serves does not have its checksums",
+            )
+        return chunk, data
+
+    def _row(self, container_id: ContainerId, block_id: BlockId) -> _Row:
+        row = self._rows.get(block_id)
+        if row is None:
+            block = self._datanode.block(container_id, block_id)
+            row = _Row(block, {chunk.offset: chunk for chunk in block.chunks})
+            if len(self._rows) >= ROWS_KEPT_MAX:
+                self._rows = {}  # another thread may fill the old one meanwhile: it asks again
+            self._rows[block_id] = row
+        return row
+
+
+def tree_of(data: bytes, container_id: ContainerId) -> Tree:
+    """Return the tree in an answer of a datanode of Ozone.
+
+    Raises Damaged, and Refused(UNCLOSED_CONTAINER_IO) where there is none yet.
+    """
+    told = decode_tree(data, container_id)
+    if told.root is None:
+        raise Refused(Code.UNCLOSED_CONTAINER_IO, f"container {container_id} has no tree there")
+    builder = TreeBuilder(Algorithm.CRC32C)
+    try:
+        for block in parse(CHECKSUM_INFO, data).tree.blocks:
+            if block.deleted:
+                builder.add_tombstone(block.block_id, block.checksum)
+                continue
+            builder.add_block(block.block_id)
+            for chunk in block.chunks:
+                leaf = Leaf(chunk.offset, chunk.length, chunk.checksum, healthy=chunk.matches)
+                builder.add_leaf(leaf)
+    except ValueError as error:
+        raise Damaged(f"tree of container {container_id}: {error}") from error
+    return builder.build()
+
+
+def _fits(chunk: ChunkInfo, data: bytes) -> bool:
+    expected = chunk.window_checksums
+    return window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data) == expected

@@ -1,0 +1,397 @@
+"""An agent that is led by the SCM of a real cluster of Apache Ozone, beside three of its datanodes.
+
+It joins, is in no pipeline while keys are written, holds a copy of a closed container, has damage
+healed by a reconcile that the SCM orders, deletes what clients deleted, survives kill -9 and a
+restart of the SCM, is decommissioned and taken back. Of four copies the SCM has one deleted.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from agent.rpc.calls.peer import Peer
+from agent.rpc.v1 import datanode_pb2
+from agent.rpc.wire import codec
+from merkle.replica import ContainerId
+from ozone.cluster.listings import datanode_id, pipeline_id
+from ozone.wire.authentication import Identity
+from ozone.wire.connection import parse_addresses
+from ozone.wire.datanode import Datanode
+from ozone.wire.frames import Failure
+from ozone.wire.messages import Ask
+from ozone.wire.scm import ScmClient, request
+from tools.interop.cluster import ROOT, Absent, Node, Ozone, _driven, build
+
+AGENT: Final = Path(sys.executable).parent / "suture-agent"
+WAIT_S: Final = 120.0
+KEYS: Final = 8
+KEY_BYTES: Final = (5, 900, 40_000, 700_000, 3_000_000)
+WHOLE_CLUSTER: Final = 1
+HEALTHY: Final = 1
+IN_SERVICE: Final = 1
+OP_STATES: Final = ("IN_SERVICE", "ENTERING_MAINTENANCE", "IN_MAINTENANCE", "DECOMMISSIONING",
+                    "DECOMMISSIONED")  # fmt: skip
+CONFIG: Final = """[node]
+listen = "127.0.0.1:0"
+scm = "ozone://127.0.0.1:{port}"
+[observe]
+listen = "127.0.0.1:0"
+[storage]
+volumes = ["{volume}"]
+tree_algorithm = "crc32c"
+[scan]
+enabled = false
+[ozone]
+listen = "127.0.0.1:{door}"
+heartbeat_interval_s = 1
+"""
+
+
+def awaited(what: str, condition: Callable[[], bool]) -> None:
+    """Ask until it holds. Raises RuntimeError."""
+    deadline_s = time.monotonic() + WAIT_S
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise RuntimeError(f"not within {WAIT_S:g} s: {what}")
+        time.sleep(0.3)
+
+
+class Agent:
+    """A real process of `suture-agent`."""
+
+    def __init__(self, place: Path, port: int) -> None:
+        self._place = place
+        (place / "volume").mkdir(parents=True)
+        self._port = port
+        self._door = 0
+        self.log = place / "log"
+        self.start()
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        config = self._place / "agent.toml"
+        config.write_text(
+            CONFIG.format(port=self._port, volume=self._place / "volume", door=self._door)
+        )
+        with self.log.open("a") as log:
+            self._process = subprocess.Popen(
+                [str(AGENT), "--config", str(config)],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the agent ended: {self.log.read_text()[-500:]}")
+        said = json.loads(line)
+        self.address: str = said["address"]
+        self.datanode_id: str = said["datanode_id"]
+        self.door: str = said["doors"][0]
+        self._door = int(self.door.rpartition(":")[2])
+
+    def end(self, how: int = signal.SIGTERM) -> int:
+        """End it; return its exit code."""
+        self._process.send_signal(how)
+        return self._process.wait(60)
+
+    def file(self, container_id: int, block_id: int) -> Path:
+        """Where a block lies."""
+        pattern = f"hdds/*/current/*/{container_id}/chunks/{block_id}.block"
+        (path,) = (self._place / "volume").glob(pattern)
+        return path
+
+    def said(self, event: str) -> int:
+        """How often it logged an event."""
+        return self.log.read_text().count(f'"event": "{event}"')
+
+
+class Scm:
+    """What the SCM says, by the protocol of its clients."""
+
+    def __init__(self, port: int) -> None:
+        self._client = ScmClient(parse_addresses(f"127.0.0.1:{port}"), Identity("suture"))
+
+    def node(self, uuid: str) -> str:
+        """Return health and state of a datanode, "" where it is not known."""
+        for node in self._client.ask(Ask.QUERY_NODES, scope=WHOLE_CLUSTER).query_nodes.nodes:
+            if datanode_id(node.datanode) == uuid:
+                health = "HEALTHY" if HEALTHY in node.states else str(list(node.states))
+                return f"{health} {OP_STATES[node.op_states[0] - 1]}"
+        return ""
+
+    def pipelines_with(self, uuid: str) -> list[str]:
+        """Return the pipelines that a datanode is in."""
+        found = self._client.ask(Ask.LIST_PIPELINES).list_pipelines.pipelines
+        return [
+            pipeline_id(one.id)
+            for one in found
+            if uuid in {datanode_id(member) for member in one.members}
+        ]
+
+    def replicas(self, container_id: int) -> dict[str, tuple[str, int]]:
+        """Return state and root by datanode."""
+        answer = self._client.ask(Ask.GET_REPLICAS, container_id=container_id)
+        return {
+            datanode_id(one.datanode): (one.state, one.checksum)
+            for one in answer.get_replicas.replicas
+        }
+
+    def reconcile(self, container_id: int) -> str:
+        """Order it; return why it was refused, "" when it was not."""
+        ((_, answer),) = self._client.order_each(
+            [container_id], lambda key: request(Ask.RECONCILE, container_id=key)
+        )
+        return answer.text if isinstance(answer, Failure) else ""
+
+
+class Trial:
+    """One cluster's trial. Each step adds a row to the table: what it was, and what came of it."""
+
+    def __init__(self, ozone: Ozone, place: Path) -> None:
+        self._ozone = ozone
+        self._place = place
+        ports = [int(word) for word in ozone.tell("scm").split()]
+        self._scm = Scm(ports[1])
+        self.agent = Agent(place / "agent", ports[0])
+        self._keys: dict[str, list[tuple[int, int]]] = {}
+        self._container = 0
+        self.rows: list[tuple[str, str, bool]] = []
+
+    def tell(self, what: str, value: object, holds: bool) -> None:
+        """Add a row."""
+        self.rows.append((what, str(value), holds))
+        print(f"{'ok  ' if holds else 'FAIL'}  {what:44}  {value}", flush=True)
+
+    def join(self) -> None:
+        """The SCM lists it as healthy, and none of its pipelines has it while keys are written."""
+        uuid = self.agent.datanode_id
+        awaited("healthy", lambda: self._scm.node(uuid) == "HEALTHY IN_SERVICE")
+        self.tell("the SCM's list of datanodes has it", self._scm.node(uuid), True)
+        for number in range(KEYS):
+            key = f"key{number}"
+            size = KEY_BYTES[number % len(KEY_BYTES)]
+            self._keys[key] = self._ozone.write(key, size, number)
+        pipelines = self._scm.pipelines_with(uuid)
+        refused = self.agent.said("ozone_pipeline_refused")
+        self.tell(
+            f"pipelines that have it, {KEYS} keys written",
+            f"{len(pipelines)}, {refused} refused by it",
+            not pipelines and not refused,
+        )
+
+    def hold(self) -> None:
+        """Give it a copy of a closed container, as its clients wrote it."""
+        containers = [block[0] for blocks in self._keys.values() for block in blocks]
+        self._container = max(set(containers), key=containers.count)
+        self._close()
+        source = self._ozone.nodes()[0]
+        copied = self._copy(source)
+        awaited("four equal replicas", lambda: self._equal() == 4)
+        self.tell(
+            f"container {self._container}, {copied} blocks: replicas alike",
+            f"{self._equal()} CLOSED with root {self._root():08x}",
+            True,
+        )
+
+    def _close(self) -> None:
+        def is_closed() -> bool:
+            self._ozone.tell("close")
+            states = [state for state, _ in self._scm.replicas(self._container).values()]
+            return states == ["CLOSED"] * 3
+
+        awaited("three closed replicas", is_closed)
+
+    def _copy(self, source: Node) -> int:
+        container_id = ContainerId(self._container)
+        address = f"127.0.0.1:{source.port}"
+        with Datanode(address) as datanode, Peer(self.agent.address) as peer:
+            peer.stub.CreateContainer(
+                datanode_pb2.CreateContainerRequest(container_id=container_id)
+            )
+            ids = sorted(datanode.block_ids(container_id))
+            for block_id in ids:
+                block = datanode.block(container_id, block_id)
+                message = codec.block_message(container_id, block)
+                for chunk in block.chunks:
+                    peer.stub.WriteChunk(
+                        datanode_pb2.WriteChunkRequest(
+                            block_id=message.block_id,
+                            chunk=codec.chunk_message(chunk),
+                            data=datanode.read(container_id, block_id, chunk),
+                        )
+                    )
+                peer.stub.PutBlock(datanode_pb2.PutBlockRequest(block=message))
+            peer.stub.CloseContainer(
+                datanode_pb2.CloseContainerRequest(container_id=container_id, force=True)
+            )
+        return len(ids)
+
+    def _equal(self) -> int:
+        """How many replicas are CLOSED with one root; 0 where there are two."""
+        replicas = set(self._scm.replicas(self._container).values())
+        if len(replicas) != 1 or next(iter(replicas))[0] != "CLOSED":
+            return 0
+        return len(self._scm.replicas(self._container))
+
+    def _root(self) -> int:
+        return max(root for _, root in self._scm.replicas(self._container).values())
+
+    def heal(self) -> None:
+        """Damage its copy; the SCM hears of it, and orders the reconcile that heals it."""
+        container_id, block_id = self._largest()
+        path = self.agent.file(container_id, block_id)
+        before = path.read_bytes()
+        with path.open("r+b") as file:
+            file.seek(len(before) // 2)
+            file.write(bytes(octet ^ 1 for octet in before[len(before) // 2 :][:4096]))
+        with Peer(self.agent.address) as peer:
+            list(peer.scan(ContainerId(container_id), full_speed=True))
+        mine = self.agent.datanode_id
+        awaited("UNHEALTHY", lambda: self._scm.replicas(container_id)[mine][0] == "UNHEALTHY")
+        refused = self._scm.reconcile(container_id)
+        awaited("healed", lambda: refused != "" or self._equal() == 4)
+        healed = path.read_bytes() == before
+        self.tell(
+            "4 KiB damaged in it: UNHEALTHY at the SCM, then",
+            refused or f"healed by its order from Ozone's datanodes: {healed}",
+            healed,
+        )
+
+    def _largest(self) -> tuple[int, int]:
+        mine = [one for blocks in self._keys.values() for one in blocks]
+        files = {
+            block: self.agent.file(*block).stat().st_size
+            for block in mine
+            if block[0] == self._container
+        }
+        return max(files, key=files.__getitem__)
+
+    def delete(self) -> None:
+        """Delete a key; its blocks go everywhere, and the SCM's log of deletes gets empty.
+
+        Ozone deletes nothing in containers that have another number of replicas than they should.
+        """
+        key, blocks = next(
+            (key, blocks)
+            for key, blocks in self._keys.items()
+            if {container for container, _ in blocks} == {self._container}
+            and self._largest() not in blocks
+        )
+        files = [self.agent.file(*block) for block in blocks]
+        self._ozone.tell(f"delete {key}")
+        awaited("blocks deleted", lambda: not any(path.exists() for path in files))
+        awaited("acknowledged", lambda: self._ozone.tell("undeleted") == "0")
+        awaited("roots alike", lambda: self._equal() == 3)
+        self.tell(
+            f"a key deleted, {len(blocks)} blocks in it",
+            f"gone here, {self._ozone.tell('undeleted')} left in the SCM's log; roots alike",
+            True,
+        )
+
+    def die(self) -> None:
+        """Kill it, start it again: it says what it has."""
+        self.agent.end(signal.SIGKILL)
+        self.agent.start()
+        awaited("registered again", lambda: self.agent.said("registered") == 2)
+        awaited("three replicas", lambda: self._equal() == 3)
+        self.tell("kill -9 and a start", "registered, three equal replicas", True)
+
+    def lose_scm(self) -> None:
+        """Restart the SCM, which has forgotten what datanodes said."""
+        self._ozone.tell("restart-scm")
+        ports = [int(word) for word in self._ozone.tell("scm").split()]
+        self._scm = Scm(ports[1])
+        uuid = self.agent.datanode_id
+        awaited("registered again", lambda: self.agent.said("registered") == 3)
+        awaited("healthy", lambda: self._scm.node(uuid) == "HEALTHY IN_SERVICE")
+        awaited("three replicas", lambda: self._equal() == 3)
+        self.tell("a restart of the SCM", "registered again, three equal replicas", True)
+
+    def leave(self) -> None:
+        """Decommission it and take it back; it remembers what it was told."""
+        uuid, states = self.agent.datanode_id, []
+        self._ozone.tell(f"decommission {self.agent.door}")
+        awaited("leaving", lambda: "DECOMMISSION" in self._scm.node(uuid))
+        states.append(self._scm.node(uuid).split()[1])
+        awaited("kept on its volume", lambda: "DECOMMISSION" in self._kept())
+        self._ozone.tell(f"recommission {self.agent.door}")
+        awaited("back", lambda: self._scm.node(uuid) == "HEALTHY IN_SERVICE")
+        awaited("kept on its volume", lambda: "IN_SERVICE" in self._kept())
+        self.tell("decommissioned and taken back", f"{states[0]}, then IN_SERVICE, kept", True)
+
+    def _kept(self) -> str:
+        paths = self._place.glob("agent/volume/hdds/*/NODE_STATE")
+        return "".join(path.read_text() for path in paths)  # none yet: nobody has decided anything
+
+    def manage(self) -> None:
+        """Let the SCM's replication manager see that there is a copy too many; have three of which
+        the agent has one."""
+
+        def is_settled() -> bool:
+            self._ozone.tell("manage")
+            return self._equal() == 3
+
+        awaited("three replicas", is_settled)
+        uuid = self.agent.datanode_id
+        is_here = uuid in self._scm.replicas(self._container)
+        where = "an Ozone datanode" if is_here else "the agent"
+        self.tell("one copy too many: the SCM has it deleted", f"by {where}", True)
+        if is_here:
+            return
+        nodes = self._ozone.nodes()
+        self._copy(nodes[0])
+        self._ozone.tell(f"drop {nodes[1].index} {self._container}")
+        awaited("three replicas, one here", lambda: self._equal() == 3)
+
+    def look_back(self) -> None:
+        """No error in Ozone's log is about it, and it ends as it should."""
+        uuid = self.agent.datanode_id
+        lines = (self._place / "log").read_text().splitlines()
+        errors = [line for line in lines if re.search(r"^\S+ \S+ ERROR", line) and uuid in line]
+        code = self.agent.end()
+        self.tell("errors in Ozone's log that name it", len(errors), not errors)
+        for line in errors[:5]:
+            print(f"      {line[:300]}")
+        self.tell("SIGTERM", f"exit code {code}", code == 0)
+
+
+def conduct(class_path: str) -> bool:
+    """Run the trial and print its table; return whether all of it holds."""
+    with tempfile.TemporaryDirectory(prefix="interop-") as name, ExitStack() as ends:
+        place = Path(name)
+        ozone = Ozone(ends.enter_context(_driven(class_path, place, "OzoneDriver", "led")))
+        trial = Trial(ozone, place)
+        ends.callback(trial.agent.end, signal.SIGKILL)
+        try:
+            for step in (trial.join, trial.hold, trial.heal, trial.manage, trial.delete,
+                         trial.die, trial.lose_scm, trial.leave, trial.look_back):  # fmt: skip
+                step()
+        except RuntimeError as error:
+            trial.tell("it ended early", error, False)
+            if os.environ.get("INTEROP_KEEP"):
+                subprocess.run(["cp", "-r", name, os.environ["INTEROP_KEEP"]], check=True)  # noqa: S607
+    return all(holds for _, _, holds in trial.rows)
+
+
+def main() -> int:
+    """Build, run, judge."""
+    try:
+        return 0 if conduct(build()) else 1
+    except Absent as why:
+        print(f"interop: skipped: {why}")
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
