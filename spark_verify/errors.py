@@ -45,6 +45,18 @@ class SparkRefused(VerifyError):
     code = "SPARK_REFUSED"
 
 
+class ProcessLost(VerifyError):
+    """A process that did a part of the work is gone; nothing was written."""
+
+    code = "PROCESS_LOST"
+
+
+class LakeRefused(VerifyError):
+    """A catalog did not take the tables of a run, which is whole as files."""
+
+    code = "LAKE_REFUSED"
+
+
 class RunConflict(VerifyError):
     """The run id is taken by a run of other input or other options."""
 

@@ -16,12 +16,14 @@ nodes, rules and version. Under the run id of another question nothing is done (
 import json
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from spark_verify.errors import failures, told
+from spark_verify.errors import LakeRefused, failures, told
 from spark_verify.exits import Exit
 from spark_verify.options import Chosen
 from spark_verify.pipeline import Progress, Request, Result, verify
@@ -31,6 +33,10 @@ from spark_verify.report.page import verdict
 from spark_verify.report.views import ENGINES, views
 from spark_verify.retention import Keep, retain
 from spark_verify.snapshot.manifest import read_manifest
+from spark_verify.tasks.lake import check_namespace, publish, withdraw
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PARSERS_USAGE: Final = 2  # what typer exits with when a command line is wrong
 
@@ -53,6 +59,9 @@ ExplainFlag = Annotated[
 KeepCount = Annotated[int, typer.Option(min=0, help="Old runs that stay, by number; 0: all.")]
 KeepDays = Annotated[
     int, typer.Option(min=0, help="Old runs that stay, by days since their snapshot; 0: all.")
+]
+Iceberg = Annotated[
+    str, typer.Option(help="CATALOG.NAMESPACE of Spark's session that gets the tables as well.")
 ]
 
 
@@ -84,6 +93,7 @@ def verify_command(
     reporting_min_percent: ReportingMin = None,
     keep: KeepCount = 0,
     keep_days: KeepDays = 0,
+    iceberg: Iceberg = "",
     explain: ExplainFlag = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
@@ -119,12 +129,18 @@ def verify_command(
             age_max_s=chosen.value("age_max_s"),
             reporting_min_percent=chosen.value("reporting_min_percent"),
         )
+        if iceberg:
+            check_namespace(iceberg)
         result = verify(request, progress)
+        lake = Lake(iceberg, master, result) if iceberg else None
+        if lake:
+            progress(f"writing tables of {iceberg}")
+            lake.publish()
     except failures() as error:
         _say_error(error, as_json=as_json)
         raise _Done(Exit.FAILED) from error
     _say_result(result, as_json=as_json)
-    _remove_old(out, Keep(keep, keep_days), progress)
+    _remove_old(out, Keep(keep, keep_days), lake, progress)
     _say_done(result, progress)
     raise _Done(Exit(result.summary["exit_code"]))
 
@@ -211,12 +227,41 @@ def _say_done(result: Result, progress: Progress) -> None:
     progress(f"{what}: {result.place}")
 
 
-def _remove_old(out: str, keep: Keep, progress: Progress) -> None:
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """Tables of a catalog that get what a result's own have."""
+
+    namespace: str
+    master: str
+    result: Result
+
+    def publish(self) -> None:
+        """Put the run's rows there. Raises LakeRefused: the result is whole all the same."""
+        try:
+            publish(self._session(), self.result.place, self.namespace)
+        except failures() as error:
+            raise LakeRefused(
+                f"{self.namespace} does not take the tables of {self.result.place}: {told(error)}",
+                hint="the result itself is whole; the same command tries again",
+            ) from error
+
+    def withdraw(self, runs: Sequence[str]) -> None:
+        """Remove rows of runs, given by the names of their directories."""
+        withdraw(self._session(), runs, self.namespace)
+
+    def _session(self) -> "SparkSession":
+        from spark_verify.tasks.session import open_session
+
+        replicas = int(self.result.summary["rows"]["replicas"])
+        return open_session(replica_count=replicas, master=self.master)
+
+
+def _remove_old(out: str, keep: Keep, lake: Lake | None, progress: Progress) -> None:
     """Remove old runs. That it cannot be done takes nothing from the result."""
     try:
-        for name in retain(Place.of(out), keep):
+        for name in retain(Place.of(out), keep, lake.withdraw if lake else lambda _: None):
             progress(f"removed {name}: an old run")
-    except OSError as error:
+    except failures() as error:
         progress(f"old runs were not removed: {told(error)}")
 
 

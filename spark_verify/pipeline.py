@@ -12,9 +12,11 @@ What is written becomes a finished run at the end, and not before (`runs`).
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import pyarrow as pa
@@ -64,18 +66,25 @@ from spark_verify.snapshot.reading import (
 )
 from spark_verify.snapshot.violations import EXAMPLES_MAX
 from spark_verify.tasks.batches import nodes_of
-from spark_verify.tasks.distribution import Counted, is_submitted, run_here, run_on_spark
+from spark_verify.tasks.distribution import (
+    Counted,
+    has_session,
+    is_submitted,
+    run_here,
+    run_on_spark,
+)
 from spark_verify.tasks.exchange import Layout
 from spark_verify.tasks.history import Previous, previous_run
 from spark_verify.tasks.judging import PARTS, Case, Job
 from spark_verify.tasks.plans import silent_nodes
+from spark_verify.tasks.processes import processes_here, run_in_processes
 from spark_verify.tasks.tables import sweep
 from spark_verify.tasks.tallies import Tallies
 from spark_verify.tasks.verdict_rows import Stamp
 
 HERE_ROWS: Final = 5_000_000
-"""Replica rows up to which one process is done before Spark's would have started: some ten seconds
-and a gigabyte."""
+"""Replica rows that one process verifies by itself, in some ten seconds and a gigabyte. For more,
+there is one a core."""
 
 REPORTING_MIN_PERCENT: Final = 50
 """Nodes that must answer, of all in service or leaving: else silence would pass for loss."""
@@ -105,7 +114,8 @@ class Request:
     sample_max: int = SAMPLE_MAX
     """Container ids that are named of each kind."""
     here_rows: int = HERE_ROWS
-    """Replica rows up to which Spark is not started, unless a master or a session is given."""
+    """Replica rows up to which no other process is started, unless a master or a session is
+    given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +231,8 @@ def _run(run: Run) -> dict[str, Any]:
 
 
 def _counted(parts: list[Part], case: Case, silent: tuple[str, ...], run: Run) -> Counted:
-    """Read and judge everything, here or on Spark; the tables of the result are written."""
+    """Read and judge everything, here, in processes of this machine, or on Spark where a master or
+    a session is given; the tables of the result are written."""
     request, replicas = run.request, run.manifest.rows["replicas"]
     rows = max(replicas, run.manifest.rows["containers"])
 
@@ -229,18 +240,33 @@ def _counted(parts: list[Part], case: Case, silent: tuple[str, ...], run: Run) -
         work, suffix = str(run.attempt.root), run.attempt.suffix
         return Job(case, layout, work, suffix, request.changed_nodes, silent)
 
+    what = f"{run.manifest.rows['containers']:,} containers"
     if rows <= request.here_rows and not request.master and not is_submitted():
-        run.say(f"judging {run.manifest.rows['containers']:,} containers in this process")
+        run.say(f"judging {what} in this process")
         return run_here(parts, job(Layout.whole(rows)))
+    layout = Layout.of(rows, partitions_min=min(os.cpu_count() or 1, len(parts)))
+    if not request.master and not has_session():
+        count = processes_here()
+        run.say(f"judging {what} in {count} processes")
+        with _exchange(run.attempt.root) as directory:
+            return run_in_processes(parts, job(layout), processes=count, exchange=directory)
     run.say("starting Spark")
     from spark_verify.tasks.session import (
         open_session,  # only where it is wanted: it takes a second
     )
 
     spark = open_session(replica_count=replicas, master=request.master)
-    run.say(f"judging {run.manifest.rows['containers']:,} containers in tasks of Spark")
-    layout = Layout.of(rows, partitions_min=min(os.cpu_count() or 1, len(parts)))
+    run.say(f"judging {what} in tasks of Spark")
     return run_on_spark(spark, parts, job(layout))
+
+
+@contextmanager
+def _exchange(root: Place) -> Iterator[Path]:
+    """Yield a directory for what tasks exchange: where the run grows, so that what a killed one
+    left goes with it, or on this machine's disk for temporary files."""
+    near = Path(root.path) if root.is_local else None
+    with TemporaryDirectory(prefix=".exchange-", dir=near) as name:
+        yield Path(name)
 
 
 def _check_told(tallies: Tallies) -> None:

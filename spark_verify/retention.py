@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -51,9 +51,12 @@ def doomed(runs: Sequence[Known], keep: Keep, now_ms: int) -> list[Known]:
     return sorted(found, key=lambda run: (run.as_of_ms, run.place.name))
 
 
-def retain(out: Place, keep: Keep) -> list[str]:
+def retain(
+    out: Place, keep: Keep, before: Callable[[Sequence[str]], None] = lambda _: None
+) -> list[str]:
     """Remove old runs of each cluster; return their names. What cannot be read stays, and what
-    another process removes as well is no error. Raises OSError."""
+    another process removes as well is no error. `before` is told the names of all that go, while
+    they are there. Raises OSError."""
     clusters: dict[str, list[Known]] = defaultdict(list)
     for place in finished_runs(out):
         summary = read_summary(place) or {}
@@ -61,10 +64,12 @@ def retain(out: Place, keep: Keep) -> list[str]:
             clusters[str(summary["cluster_id"])].append(
                 Known(place, int(summary["as_of_ms"]), bool(summary["changed_nodes"]))
             )
+    now_ms = time.time_ns() // 1_000_000
+    old = [run.place for runs in clusters.values() for run in doomed(runs, keep, now_ms)]
+    before([place.name for place in old])
     removed = []
-    for runs in clusters.values():
-        for run in doomed(runs, keep, time.time_ns() // 1_000_000):
-            with suppress(FileNotFoundError):
-                remove_run(run.place)
-                removed.append(run.place.name)
+    for place in old:
+        with suppress(FileNotFoundError):
+            remove_run(place)
+            removed.append(place.name)
     return sorted(removed)

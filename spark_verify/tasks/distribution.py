@@ -10,6 +10,7 @@ Arrow tables as blobs: its rows are few, and its JVM does nothing by the row.
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -56,6 +57,17 @@ def is_submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
 
 
+def has_session() -> bool:
+    """Whether this process was given a session of Spark, or has one."""
+    if is_submitted():
+        return True
+    if "pyspark" not in sys.modules:
+        return False
+    from pyspark.sql import SparkSession  # only where it is there already: it takes a second
+
+    return SparkSession.getActiveSession() is not None
+
+
 def run_here(parts: Sequence[Part], job: Job) -> Counted:
     """Do all tasks in this process; the layout has one partition."""
     tallies = Tallies(job.case.sample_max)
@@ -79,7 +91,7 @@ def run_on_spark(spark: "SparkSession", parts: Sequence[Part], job: Job) -> Coun
     )
     if shares > 1:
         judged = _exchanged(judged, shares, "share").mapInArrow(_adding_up(job), JUDGED)
-    return _added_up([counted for _, counted in _told(judged.toArrow(), job)], job)
+    return added_up([counted for _, counted in _told(judged.toArrow(), job)], job)
 
 
 def _exchanged(blobs: "DataFrame", partitions: int, by: str) -> "DataFrame":
@@ -94,32 +106,43 @@ def _reading(parts: Sequence[Part], job: Job) -> Callable[[Batches], Batches]:
     def run(batches: Batches) -> Batches:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                tallies = Tallies(job.case.sample_max)
-                name = parts[number].table
-                for partition, table in parted(parts[number], job, tallies):
-                    yield _row(READ, partition, number, packed(name, table))
-                if not tallies.is_empty:
-                    table = pa.table({"text": [tallies.text()]})
-                    yield _row(READ, 0, number, packed(TALLIES, table))
+                for partition, blob in read_blobs(parts[number], job):
+                    yield _row(READ, partition, number, blob)
 
     return run
+
+
+def read_blobs(part: Part, job: Job) -> Iterator[tuple[int, bytes]]:
+    """Read a part; yield its rows in blobs, each with the partition it is for, and at last what was
+    counted, if anything."""
+    tallies = Tallies(job.case.sample_max)
+    for partition, table in parted(part, job, tallies):
+        yield partition, packed(part.table, table)
+    if not tallies.is_empty:
+        yield 0, packed(TALLIES, pa.table({"text": [tallies.text()]}))
 
 
 def _judging(job: Job, shares: int) -> Callable[[Batches], Batches]:
     def run(batches: Batches) -> Batches:
         for number, blobs in groupby(_blobs(batches), key=lambda row: row[0]):
-            tables: dict[str, list[pa.Table]] = {}
-            for _, blob in blobs:
-                name, table = unpacked(blob)
-                tables.setdefault(name, []).append(table)
-            texts = [t["text"][0].as_py() for t in tables.pop(TALLIES, [])]
-            tallies = collected(texts, job.case.sample_max)
-            sums = judge_partition(number, tables, job, tallies)
-            for share, part in sums.shared(shares):
-                told = tallies if share == number % shares else Tallies(job.case.sample_max)
+            counted = judge_blobs(number, (blob for _, blob in blobs), job)
+            for share, part in counted.sums.shared(shares):
+                is_told = share == number % shares
+                told = counted.tallies if is_told else Tallies(job.case.sample_max)
                 yield _counted_row(share, Counted(told, part))
 
     return run
+
+
+def judge_blobs(number: int, blobs: Iterable[bytes], job: Job) -> Counted:
+    """Judge a partition of which these are all blobs, in the order of their parts."""
+    tables: dict[str, list[pa.Table]] = {}
+    for blob in blobs:
+        name, table = unpacked(blob)
+        tables.setdefault(name, []).append(table)
+    texts = [table["text"][0].as_py() for table in tables.pop(TALLIES, [])]
+    tallies = collected(texts, job.case.sample_max)
+    return Counted(tallies, judge_partition(number, tables, job, tallies))
 
 
 def _adding_up(job: Job) -> Callable[[Batches], Batches]:
@@ -128,14 +151,15 @@ def _adding_up(job: Job) -> Callable[[Batches], Batches]:
         for batch in batches:
             for share, counted in _told(batch, job):
                 known = [sums[share]] if share in sums else []
-                sums[share] = _added_up([*known, counted], job)
+                sums[share] = added_up([*known, counted], job)
         for share, counted in sums.items():
             yield _counted_row(share, counted)
 
     return run
 
 
-def _added_up(counted: Sequence[Counted], job: Job) -> Counted:
+def added_up(counted: Sequence[Counted], job: Job) -> Counted:
+    """Return the sum of what several tasks counted."""
     texts = [one.tallies.text() for one in counted]
     return Counted(collected(texts, job.case.sample_max), Sums.of(one.sums for one in counted))
 

@@ -20,7 +20,7 @@ from health.segments import Ints
 ROWS_PER_PARTITION: Final = 500_000
 """Replicas that a task judges: some 40 MB, and a few times that while it does."""
 
-ROWS_PER_SLICE: Final = 50_000
+ROWS_PER_SLICE: Final = 100_000
 """Rows judged at once: enough that numpy's calls cost nothing, few enough for caches."""
 
 _SPREAD: Final = np.uint64(0x9E37_79B9_7F4A_7C15)  # 2^64 over the golden ratio

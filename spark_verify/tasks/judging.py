@@ -258,7 +258,12 @@ def judge_rows(
         if any(table.num_rows for table in piece.values()):
             for name, table in _judged(piece, case, tallies).items():
                 found[name].append(table)
-    return {name: pa.concat_tables(tables) for name, tables in found.items()}
+    tables = {name: pa.concat_tables(pieces) for name, pieces in found.items()}
+    further = further_deletes(rows, tables["plan"], case.nodes, case.rules, case.stamp)
+    total = pc.sum(further["bytes_estimated"]).as_py() or 0
+    tallies.add("plan", ("delete",), (further.num_rows, total))
+    tables["plan"] = pa.concat_tables([tables["plan"], further])
+    return tables
 
 
 def _judged(rows: dict[str, pa.Table], case: Case, tallies: Tallies) -> dict[str, pa.Table]:
@@ -283,10 +288,6 @@ def _judged(rows: dict[str, pa.Table], case: Case, tallies: Tallies) -> dict[str
     tallies.count(judgement)
     tallies.compare(judgement, rows["containers"])
     tables = judged_tables(judgement, cut, case.stamp)
-    further = further_deletes(rows, tables["plan"], case.nodes, case.rules, case.stamp)
-    total = pc.sum(further["bytes_estimated"]).as_py() or 0
-    tallies.add("plan", ("delete",), (further.num_rows, total))
-    tables["plan"] = pa.concat_tables([tables["plan"], further])
     return tables | {VOTES: count_votes(judgement, cut, case.versions)}
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import urllib.request
@@ -11,8 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
+from tests.support.verification.maven import class_path
 from tests.support.waiting import wait_until
 
 POM = Path(__file__).with_name("pom.xml")
@@ -38,14 +36,14 @@ class Hdfs:
 @contextmanager
 def mini_hdfs(directory: Path) -> Iterator[Hdfs]:
     """Yield HDFS with its blocks in `directory`; skip the test where it cannot be had."""
-    class_path = _fetched(directory / "class-path")
+    jars = class_path(POM, directory / "class-path")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     java = (
         str(Path(os.environ["JAVA_HOME"]) / "bin" / "java") if "JAVA_HOME" in os.environ else "java"
     )
-    command = [java, "-Xmx512m", f"-Dtest.build.data={directory}", "-cp", class_path, CLUSTER]
+    command = [java, "-Xmx512m", f"-Dtest.build.data={directory}", "-cp", jars, CLUSTER]
     with (
         (directory / "hdfs.log").open("w") as log,
         subprocess.Popen(
@@ -71,20 +69,6 @@ def mini_hdfs(directory: Path) -> Iterator[Hdfs]:
             yield Hdfs(host)
         finally:
             server.kill()
-
-
-def _fetched(listed: Path) -> str:
-    maven = shutil.which("mvn")
-    if maven is None or shutil.which("java") is None:
-        pytest.skip("the HDFS that Hadoop ships for tests needs Java and Maven")
-    options = ["-q", "-B", "-f", str(POM), f"-Dmdep.outputFile={listed}"]
-    done = subprocess.run(
-        [maven, *options, "dependency:build-classpath"], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        said = (done.stdout + done.stderr).strip().splitlines()
-        pytest.skip(f"Maven could not fetch Hadoop: {said[0] if said else done.returncode}")
-    return listed.read_text()
 
 
 def _has_datanode(host: str, server: subprocess.Popen[bytes], log: Path) -> bool:

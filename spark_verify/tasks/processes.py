@@ -1,0 +1,153 @@
+"""The tasks of a run in processes of this machine, one a core: no cluster, no Spark, no Java.
+
+    parts ─► processes that read ─► files of blobs ─► processes that judge ─► what they counted
+
+The tasks are those that Spark is given (`distribution`), and so are the files they write, byte by
+byte. What is exchanged lies in a directory that is this run's own.
+
+A process ends when its connection does: whoever kills the one that started it, kills all.
+"""
+
+import multiprocessing
+import os
+import signal
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from spark_verify.errors import ProcessLost
+from spark_verify.snapshot.reading import Part
+from spark_verify.tasks.distribution import Counted, added_up, judge_blobs, read_blobs
+from spark_verify.tasks.judging import Job
+
+BYTES_PER_PROCESS: Final = 1 << 30
+"""Memory of a task, of any kind and with its libraries: half of it was measured."""
+
+Task = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A function that takes these arguments and the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Where rows lie that travel from a part to a partition."""
+
+    partition: int
+    file: Path
+    start: int
+    size: int
+
+    def content(self) -> bytes:
+        """Return the blob."""
+        with self.file.open("rb") as file:
+            file.seek(self.start)
+            return file.read(self.size)
+
+
+def processes_here() -> int:
+    """Return how many tasks this machine does at once: one a core that may be used, if its memory
+    allows."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(len(os.sched_getaffinity(0)), memory // BYTES_PER_PROCESS))
+
+
+def run_in_processes(parts: Sequence[Part], job: Job, *, processes: int, exchange: Path) -> Counted:
+    """Do all tasks; `exchange` is an empty directory. Raises what a task raised, and ProcessLost
+    where a process died of something else."""
+    blobs: defaultdict[int, list[Blob]] = defaultdict(list)
+    counted: list[Counted] = []
+    with _workers(processes, job) as workers:
+        reading: list[Task] = [(_read, (i, parts[i], exchange)) for i in range(len(parts))]
+        for found in _each(workers, reading):
+            for blob in found:
+                blobs[blob.partition].append(blob)
+        judging: list[Task] = [(_judge, (number, blobs[number])) for number in sorted(blobs) or [0]]
+        for one in _each(workers, judging):
+            counted = [added_up([*counted, one], job)]
+    return counted[0]
+
+
+def _read(number: int, part: Part, exchange: Path, job: Job) -> list[Blob]:
+    path, found = exchange / f"{number:05d}", []
+    with path.open("wb") as file:
+        for partition, content in read_blobs(part, job):
+            found.append(Blob(partition, path, file.tell(), len(content)))
+            file.write(content)
+    return found
+
+
+def _judge(number: int, blobs: Sequence[Blob], job: Job) -> Counted:
+    return judge_blobs(number, (blob.content() for blob in blobs), job)
+
+
+@contextmanager
+def _workers(count: int, job: Job) -> Iterator[list[Connection]]:
+    """Yield connections to so many new processes; none of them runs afterwards."""
+    context = multiprocessing.get_context("spawn")  # a fork would have the locks of Arrow's threads
+    started = []
+    try:
+        for _ in range(count):
+            mine, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, job), daemon=True)
+            process.start()
+            theirs.close()
+            started.append((process, mine))
+        yield [mine for _, mine in started]
+    finally:
+        for process, mine in started:
+            mine.close()
+            process.terminate()
+            process.join()
+
+
+def _serve(connection: Connection, job: Job) -> None:
+    """Do one task after the other, until nobody is there who asks."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started this process is told, too
+    pa.set_cpu_count(1)
+    while True:
+        try:
+            function, arguments = connection.recv()
+        except EOFError:
+            return
+        try:
+            connection.send((function(*arguments, job), None))
+        except Exception as error:  # noqa: BLE001 -- it is raised where the task was given
+            error.add_note(traceback.format_exc())
+            connection.send((None, error))
+
+
+def _each(workers: Sequence[Connection], tasks: Sequence[Task]) -> Iterator[Any]:
+    """Do tasks, one a worker at a time; yield their answers in the order of the tasks."""
+    waiting = iter(enumerate(tasks))
+    busy: dict[Connection, int] = {}
+    done: dict[int, Any] = {}
+    idle, wanted = list(workers), 0
+    while wanted < len(tasks):
+        for worker, (number, task) in zip(idle, waiting, strict=False):
+            worker.send(task)
+            busy[worker] = number
+        idle = [one for one in wait(list(busy)) if isinstance(one, Connection)]
+        for worker in idle:
+            done[busy.pop(worker)] = _answer(worker)
+        while wanted in done:
+            yield done.pop(wanted)
+            wanted += 1
+
+
+def _answer(worker: Connection) -> Any:
+    try:
+        answer, error = worker.recv()
+    except (EOFError, ConnectionError):
+        raise ProcessLost(
+            "a process of the verification was killed",
+            hint="has this machine too little memory? --master names a cluster of Spark",
+        ) from None
+    if error is not None:
+        raise error
+    return answer

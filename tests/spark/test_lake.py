@@ -1,0 +1,134 @@
+"""The tables of runs in a catalog of Apache Iceberg.
+
+Its library is for Spark 4.0 and 4.1, of which a Python of its own is asked for:
+
+    python -m venv iceberg && iceberg/bin/pip install 'pyspark==4.1.*' '.[verify]' 'pandas<3'
+    SUTURE_ICEBERG_PYTHON=iceberg/bin/python pytest tests/spark/test_lake.py
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from spark_verify.errors import OptionRefused
+from spark_verify.exits import Exit
+from spark_verify.results import RESULTS
+from spark_verify.tasks.lake import check_namespace
+from tests.support.verification.java import skip_without_java
+from tests.support.verification.maven import class_path
+from tests.support.verification.snapshots import AS_OF_MS, container, gather
+
+ROOT = Path(__file__).parents[2]
+POM = ROOT / "tests" / "support" / "verification" / "iceberg" / "pom.xml"
+RELEASES = ("4.0", "4.1")
+TABLES = "lake.suture.verify"
+ASK = """
+import json, sys
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[1]").getOrCreate()
+print(json.dumps([spark.sql(query).toPandas().to_json(orient="values") for query in sys.argv[1:]]))
+"""
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def python_of_iceberg() -> str:
+    """Return a Python whose Spark has a library of Iceberg's; skip the test without one."""
+    python = os.environ.get("SUTURE_ICEBERG_PYTHON", sys.executable)
+    asked = [python, "-c", "import pyspark; print(pyspark.__version__)"]
+    found = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    if not found.startswith(RELEASES):
+        pytest.skip(
+            f"Iceberg has no library for Spark {found or '(none)'}: SUTURE_ICEBERG_PYTHON names a "
+            f"Python with that of {' or '.join(RELEASES)}"
+        )
+    return python
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run a program in that Python, whose sessions have a catalog `lake`."""
+    skip_without_java()
+    python = python_of_iceberg()
+    catalog = {
+        "": "org.apache.iceberg.spark.SparkCatalog",
+        ".type": "hadoop",
+        ".warehouse": str(tmp_path / "warehouse"),
+    }
+    settings = [f"--conf spark.sql.catalog.lake{key}={value}" for key, value in catalog.items()]
+    jars = ["--jars", class_path(POM, tmp_path / "jars").strip().replace(":", ",")]
+    submit = " ".join([*jars, *settings, "--conf spark.ui.enabled=false", "pyspark-shell"])
+    environment = os.environ | {"PYSPARK_SUBMIT_ARGS": submit, "PYTHONPATH": str(ROOT)}
+    environment |= {"PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment.pop("SPARK_HOME", None)
+
+    def started(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [python, *arguments], env=environment, capture_output=True, text=True, check=False
+        )
+
+    return started
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_iceberg_has_what_the_files_have_of_the_runs_that_stay(tmp_path: Path, run: Run) -> None:
+    """
+    Row by row, with what columns mean; once, also where it was done again; and what --keep removes
+    goes there as well. A catalog that is none takes nothing from the result.
+    """
+    out = tmp_path / "out"
+    for number, options in ((2026, ()), (2027, ()), (2027, ()), (2028, ("--keep", "2"))):
+        parts = [container(1, "R CLOSED 10", "C=7x2 C=9"), container(2, "R CLOSED 10", "C=7x2")]
+        written = gather([*parts, container(number, "R CLOSED 10", "C=7x3")])
+        snapshot = tmp_path / f"s{number}"
+        if not snapshot.exists():
+            written.write(snapshot, manifest={"as_of_ms": AS_OF_MS + number})
+        job = ["-m", "spark_verify.job", snapshot, "--out", out, "--run-id", str(number)]
+        done = run(*job, "--iceberg", TABLES, *options)
+        assert done.returncode == Exit.TO_DO, done.stderr
+    failed = run(*job, "--iceberg", "nowhere.verify")
+
+    assert Exit.FAILED == failed.returncode
+    assert "nowhere.verify does not take the tables of" in failed.stderr
+    assert (out / "run_id=2028" / "_SUCCESS").is_file()
+    kept = ["2027", "2028"]
+    assert kept == sorted(path.name.removeprefix("run_id=") for path in out.glob("run_id=*"))
+    rows = asked(run, *(f"SELECT * FROM {TABLES}.{name}" for name in RESULTS))  # noqa: S608 -- ours
+    told = asked(run, *(f"DESCRIBE {TABLES}.{name}" for name in RESULTS))
+    for name, found, shown in zip(RESULTS, rows, told, strict=True):
+        files = [row for run_id in kept for row in rows_of(out, name, run_id)]
+        assert sorted(map(str, files)) == sorted(map(str, found)), name
+        meanings = zip(RESULTS[name].schema.names, RESULTS[name].meanings, strict=True)
+        assert dict(meanings).items() <= {row[0]: row[2] for row in shown}.items()
+
+
+def rows_of(out: Path, name: str, run_id: str) -> list[Any]:
+    """Return the rows of a run, as those of Iceberg are printed."""
+    known = pq.read_table(out / name / f"run_id={run_id}", partitioning=None).to_pandas()
+    rows: list[Any] = json.loads(known.assign(run_id=run_id).to_json(orient="values"))
+    return rows
+
+
+def asked(run: Run, *queries: str) -> list[Any]:
+    """Return the rows that answer each query."""
+    done = run("-c", ASK, *queries)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(answer) for answer in json.loads(done.stdout.splitlines()[-1])]
+
+
+@pytest.mark.parametrize("name", ["verify", "lake.", ".verify", "lake..verify"])
+def test_a_name_that_is_no_catalog_and_namespace_is_refused(name: str) -> None:
+    """
+    Before anything is read.
+    """
+    with pytest.raises(OptionRefused, match="is no CATALOG"):
+        check_namespace(name)

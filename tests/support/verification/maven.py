@@ -1,0 +1,23 @@
+"""What tests need of Java's libraries, fetched by Maven."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+def class_path(pom: Path, listed: Path) -> str:
+    """Return the jars that a project depends on, as Java takes them; `listed` is a file that may be
+    written. Skips the test where they cannot be had."""
+    maven = shutil.which("mvn")
+    if maven is None or shutil.which("java") is None:
+        pytest.skip("what is fetched for this test needs Java and Maven")
+    options = ["-q", "-B", "-f", str(pom), f"-Dmdep.outputFile={listed}"]
+    done = subprocess.run(
+        [maven, *options, "dependency:build-classpath"], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        said = (done.stdout + done.stderr).strip().splitlines()
+        pytest.skip(f"Maven could not fetch {pom.name}: {said[0] if said else done.returncode}")
+    return listed.read_text()
