@@ -26,13 +26,18 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
 def moves(world: ScmWorld) -> set[tuple[int, str]]:
     """Return container and source of what a run would move, once the empty nodes are there."""
     world.join(*EMPTY)
+    beats(world)
+    shown = world.control.balance(10.0, 10, dry_run=True)
+    return {(move.container_id, move.source_id) for move in shown.moves}
+
+
+def beats(world: ScmWorld) -> None:
+    """Let all nodes say how full they are."""
     for node in (*FULL, *EMPTY):
         used = 0 if node in EMPTY else CAPACITY * 9 // 10
         disk = volume(capacity_bytes=CAPACITY, available_bytes=CAPACITY - used)
         disk = replace(disk, used_bytes=used)
         world.control.heartbeat(Heartbeat(node, 1, (disk,), (), (), (), None, 0))
-    shown = world.control.balance(10.0, 10, dry_run=True)
-    return {(move.container_id, move.source_id) for move in shown.moves}
 
 
 def closed(world: ScmWorld, *roots: int) -> int:
@@ -84,3 +89,21 @@ def test_a_replica_with_findings_is_not_moved(world: ScmWorld) -> None:
         world.beat(node, replica(node, container_id=number, bcsid=1, finding_count=1))
 
     assert set() == moves(world)
+
+
+def test_a_move_is_given_longer_than_a_copy_that_somebody_needs(world: ScmWorld) -> None:
+    """Four times: it is the last that a datanode does. Then it is left to itself."""
+    closed(world, 7, 7, 7)
+    assert moves(world), "there is something to move"
+    world.control.balance(10.0, 1, dry_run=False)
+
+    copying = []
+    for minutes in (1, 45, 5):
+        for _ in range(minutes):
+            world.clock.advance_s(60)
+            beats(world)
+            world.control.tick()
+        copying.append(len(world.control.balance_status().moves))
+
+    assert [1, 1, 0] == copying
+    assert 45 * 60_000 > 3 * ScmOptions().command_deadline_ms
