@@ -29,13 +29,28 @@ ROOT = Path(__file__).parents[2]
 POM = ROOT / "tests" / "support" / "verification" / "iceberg" / "pom.xml"
 RELEASES = ("4.0", "4.1")
 TABLES = "lake.suture.verify"
-ASK = """
+STORY = """
 import json, sys
-from pyspark.sql import SparkSession
+from spark_verify import job
 
-spark = SparkSession.builder.master("local[1]").getOrCreate()
-print(json.dumps([spark.sql(query).toPandas().to_json(orient="values") for query in sys.argv[1:]]))
+told = {"codes": []}
+for command in json.loads(sys.argv[1]):
+    sys.argv[1:] = command
+    try:
+        job.main()
+    except SystemExit as end:
+        told["codes"].append(end.code)
+from pyspark.sql import SparkSession
+spark = SparkSession.getActiveSession()
+for name in json.loads(sys.stdin.read()):
+    table = f"lake.suture.verify.{name}"
+    told[name] = [
+        json.loads(spark.sql(query).toPandas().to_json(orient="values"))
+        for query in (f"SELECT * FROM {table}", f"DESCRIBE {table}")
+    ]
+print(json.dumps(told))
 """
+"""All commands in one process, whose Java takes longest to start; then what is in the tables."""
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -70,9 +85,14 @@ def run(tmp_path: Path) -> Run:
     environment |= {"PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"}
     environment.pop("SPARK_HOME", None)
 
-    def started(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    def started(commands: list[list[str]]) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            [python, *arguments], env=environment, capture_output=True, text=True, check=False
+            [python, "-c", STORY, json.dumps(commands)],
+            env=environment,
+            input=json.dumps([*RESULTS]),
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
     return started
@@ -85,29 +105,28 @@ def test_iceberg_has_what_the_files_have_of_the_runs_that_stay(tmp_path: Path, r
     Row by row, with what columns mean; once, also where it was done again; and what --keep removes
     goes there as well. A catalog that is none takes nothing from the result.
     """
-    out = tmp_path / "out"
-    for number, options in ((2026, ()), (2027, ()), (2027, ()), (2028, ("--keep", "2"))):
+    out, commands = tmp_path / "out", []
+    for number in (2026, 2027, 2028):
         parts = [container(1, "R CLOSED 10", "C=7x2 C=9"), container(2, "R CLOSED 10", "C=7x2")]
-        written = gather([*parts, container(number, "R CLOSED 10", "C=7x3")])
-        snapshot = tmp_path / f"s{number}"
-        if not snapshot.exists():
-            written.write(snapshot, manifest={"as_of_ms": AS_OF_MS + number})
-        job = ["-m", "spark_verify.job", snapshot, "--out", out, "--run-id", str(number)]
-        done = run(*job, "--iceberg", TABLES, *options)
-        assert done.returncode == Exit.TO_DO, done.stderr
-    failed = run(*job, "--iceberg", "nowhere.verify")
+        rows = gather([*parts, container(number, "R CLOSED 10", "C=7x3")])
+        snapshot = rows.write(tmp_path / f"s{number}", manifest={"as_of_ms": AS_OF_MS + number})
+        command = [str(snapshot), "--out", str(out), "--run-id", str(number), "--iceberg"]
+        commands.append([*command, TABLES])
+    again, kept = commands[1], ["2027", "2028"]
+    last = [*commands.pop(), "--keep", "2"]
 
-    assert Exit.FAILED == failed.returncode
-    assert "nowhere.verify does not take the tables of" in failed.stderr
-    assert (out / "run_id=2028" / "_SUCCESS").is_file()
-    kept = ["2027", "2028"]
+    done = run([*commands, again, last, [*last[:6], "nowhere.verify"]])
+
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert [Exit.TO_DO] * 4 + [Exit.FAILED] == told["codes"]
+    assert "nowhere.verify does not take the tables of" in done.stderr
     assert kept == sorted(path.name.removeprefix("run_id=") for path in out.glob("run_id=*"))
-    rows = asked(run, *(f"SELECT * FROM {TABLES}.{name}" for name in RESULTS))  # noqa: S608 -- ours
-    told = asked(run, *(f"DESCRIBE {TABLES}.{name}" for name in RESULTS))
-    for name, found, shown in zip(RESULTS, rows, told, strict=True):
+    for name, table in RESULTS.items():
+        found, shown = told[name]
         files = [row for run_id in kept for row in rows_of(out, name, run_id)]
         assert sorted(map(str, files)) == sorted(map(str, found)), name
-        meanings = zip(RESULTS[name].schema.names, RESULTS[name].meanings, strict=True)
+        meanings = zip(table.schema.names, table.meanings, strict=True)
         assert dict(meanings).items() <= {row[0]: row[2] for row in shown}.items()
 
 
@@ -116,13 +135,6 @@ def rows_of(out: Path, name: str, run_id: str) -> list[Any]:
     known = pq.read_table(out / name / f"run_id={run_id}", partitioning=None).to_pandas()
     rows: list[Any] = json.loads(known.assign(run_id=run_id).to_json(orient="values"))
     return rows
-
-
-def asked(run: Run, *queries: str) -> list[Any]:
-    """Return the rows that answer each query."""
-    done = run("-c", ASK, *queries)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(answer) for answer in json.loads(done.stdout.splitlines()[-1])]
 
 
 @pytest.mark.parametrize("name", ["verify", "lake.", ".verify", "lake..verify"])

@@ -31,13 +31,14 @@ def moves(world: ScmWorld) -> set[tuple[int, str]]:
     return {(move.container_id, move.source_id) for move in shown.moves}
 
 
-def beats(world: ScmWorld) -> None:
-    """Let all nodes say how full they are."""
+def beats(world: ScmWorld, *, copying_count: int = 0) -> None:
+    """Let all nodes say how full they are, and how much they are at."""
     for node in (*FULL, *EMPTY):
         used = 0 if node in EMPTY else CAPACITY * 9 // 10
         disk = volume(capacity_bytes=CAPACITY, available_bytes=CAPACITY - used)
         disk = replace(disk, used_bytes=used)
-        world.control.heartbeat(Heartbeat(node, 1, (disk,), (), (), (), None, 0))
+        queues = (("replicate", copying_count),)
+        world.control.heartbeat(Heartbeat(node, 1, (disk,), (), (), queues, None, 0))
 
 
 def closed(world: ScmWorld, *roots: int) -> int:
@@ -96,12 +97,14 @@ def test_a_move_is_given_longer_than_a_copy_that_somebody_needs(world: ScmWorld)
     closed(world, 7, 7, 7)
     assert moves(world), "there is something to move"
     world.control.balance(10.0, 1, dry_run=False)
+    world.control.tick()
+    beats(world)
 
     copying = []
     for minutes in (1, 45, 5):
         for _ in range(minutes):
             world.clock.advance_s(60)
-            beats(world)
+            beats(world, copying_count=1)
             world.control.tick()
         copying.append(len(world.control.balance_status().moves))
 
