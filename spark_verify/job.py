@@ -129,20 +129,13 @@ def verify_command(
             age_max_s=chosen.value("age_max_s"),
             reporting_min_percent=chosen.value("reporting_min_percent"),
         )
-        if iceberg:
-            check_namespace(iceberg)
-        result = verify(request, progress)
-        lake = Lake(iceberg, master, result) if iceberg else None
-        if lake:
-            progress(f"writing tables of {iceberg}")
-            lake.publish()
+        result, lake = _verified(request, iceberg, progress)
     except failures() as error:
         _say_error(error, as_json=as_json)
         raise _Done(Exit.FAILED) from error
     _say_result(result, as_json=as_json)
     _remove_old(out, Keep(keep, keep_days), lake, progress)
-    _say_done(result, progress)
-    raise _Done(Exit(result.summary["exit_code"]))
+    raise _say_done(result, progress)
 
 
 tools = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -222,9 +215,10 @@ class _Done(Exception):
         self.code = code
 
 
-def _say_done(result: Result, progress: Progress) -> None:
+def _say_done(result: Result, progress: Progress) -> _Done:
     what = "done, partial" if result.summary["is_partial"] else "done"
     progress(f"{what}: {result.place}")
+    return _Done(Exit(result.summary["exit_code"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +248,17 @@ class Lake:
 
         replicas = int(self.result.summary["rows"]["replicas"])
         return open_session(replica_count=replicas, master=self.master)
+
+
+def _verified(request: Request, namespace: str, progress: Progress) -> tuple[Result, Lake | None]:
+    """Verify, and put the tables into a catalog if one is named."""
+    if not namespace:
+        return verify(request, progress), None
+    check_namespace(namespace)
+    lake = Lake(namespace, request.master, verify(request, progress))
+    progress(f"writing tables of {namespace}")
+    lake.publish()
+    return lake.result, lake
 
 
 def _remove_old(out: str, keep: Keep, lake: Lake | None, progress: Progress) -> None:

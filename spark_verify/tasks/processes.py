@@ -40,14 +40,14 @@ class Blob:
 
     partition: int
     file: Path
-    start: int
-    size: int
+    offset: int
+    length_bytes: int
 
     def content(self) -> bytes:
         """Return the blob."""
         with self.file.open("rb") as file:
-            file.seek(self.start)
-            return file.read(self.size)
+            file.seek(self.offset)
+            return file.read(self.length_bytes)
 
 
 def processes_here() -> int:
@@ -117,7 +117,7 @@ def _serve(connection: Connection, job: Job) -> None:
             return
         try:
             connection.send((function(*arguments, job), None))
-        except Exception as error:  # noqa: BLE001 -- it is raised where the task was given
+        except Exception as error:  # noqa: BLE001 -- raised where the task was given
             error.add_note(traceback.format_exc())
             connection.send((None, error))
 

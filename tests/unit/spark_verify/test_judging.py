@@ -84,7 +84,7 @@ def test_slices_are_as_long_as_is_judged_at_once() -> None:
     """
     assert Layout(1, 3) == Layout.whole(2 * ROWS_PER_SLICE + 1)
     assert Layout(2, 1) == Layout.of(10, partitions_min=2)
-    assert Layout(16, 10) == Layout.of(8_000_000, partitions_min=2)
+    assert Layout(16, 5) == Layout.of(8_000_000, partitions_min=2)
 
 
 def test_tallies_of_several_tasks_add_up() -> None:
