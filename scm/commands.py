@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from agent.cli.change import balance as balance  # with all that is of the group
+from agent.cli.inspect import anchors as anchors
 from agent.cli.inspect.scm import app as app
 from agent.cli.terminal.output import Exit, counted, emit, grid, remark, say, show, size
 from agent.cli.terminal.typer_options import JsonFlag

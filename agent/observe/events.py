@@ -169,6 +169,9 @@ SCM: Final[Mapping[str, Event]] = {
     "tick_failed": Event("What could not be written is tried again."),
     "unhealthy_replica_gives_way": Event("For a good one.", (CONTAINER, DATANODE)),
     "unknown_container_reported": Event("Recorded, not acted on.", (CONTAINER, DATANODE)),
+    "verification_log_changed": Event(
+        "A verification log is shorter than it was, or another one.", (DATANODE, VOLUME)
+    ),
     "verification_failed": Event("Spark's run failed; the next one is in its time."),
 }
 BOTH: Final[Mapping[str, Event]] = {

@@ -140,6 +140,8 @@ class Observer:
                 container_count=volume.container_count,
                 failed=volume.failed,
                 error=volume.error,
+                log_count=volume.log_count,
+                log_checksum=bytes.fromhex(volume.log_checksum),
                 oldest_scan_at_ms=max(0, known.get(volume.volume_id, nothing).oldest_at_ms),
                 data_bytes=known.get(volume.volume_id, nothing).data_bytes,
                 in_time_bytes=known.get(volume.volume_id, nothing).in_time_bytes,

@@ -77,6 +77,7 @@ class ControlPlane(Operators):
                 self._deletions.offer(change, call.datanode_id)
             if call.datanode_id in self._reports.cut_off:
                 self._commands.ask_for_all(change, call.datanode_id)
+            self._anchoring.note(change, call.datanode_id, call.volumes)
             self._departures.hear(change, call.datanode_id, call.op_state, call.op_expiry_ms)
             kinds = frozenset(Kind) if is_open else HARMLESS
             if not self._nodes.takes_commands(call.datanode_id):

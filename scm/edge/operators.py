@@ -29,6 +29,7 @@ from scm.replication.balancing.balancer import Balance
 from scm.replication.judging.batches import op_rows
 from scm.replication.judging.health_states import NOT_KNOWN
 from scm.replication.reconciling.intake import Decision, PlanRow
+from scm.state.anchors import Anchored
 from scm.state.facts import Hold, Kind, OpState, Outcome
 
 
@@ -249,6 +250,17 @@ class Operators(Parts):
             return sorted(
                 self._state.holds.values(), key=lambda hold: (hold.container_id, hold.datanode_id)
             )
+
+    def anchors(self, datanode_id: str = "", volume_id: str = "") -> list[Anchored]:
+        """Return the anchors of logs, by datanode and volume; of all datanodes, the newest each."""
+        with self._lock:
+            found = self._state.anchors.values()
+        chosen = [
+            one if datanode_id else Anchored(one.datanode_id, one.volume_id, one.anchors[-1:])
+            for one in found
+            if datanode_id in {"", one.datanode_id} and volume_id in {"", one.volume_id}
+        ]
+        return sorted(chosen, key=lambda one: (one.datanode_id, one.volume_id))
 
     def balance(self, threshold_percent: float, iteration_count: int, *, dry_run: bool) -> Balance:
         """Begin to move replicas from full nodes to empty ones. Raises Refused."""

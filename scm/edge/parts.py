@@ -15,6 +15,7 @@ from scm.administration.node_removal import NodeRemoval
 from scm.administration.plans import Plans
 from scm.administration.previews import Previews
 from scm.administration.recovery import Recovery
+from scm.cluster.anchoring import Anchoring
 from scm.cluster.basis import Basis
 from scm.cluster.cases import Cases
 from scm.cluster.last_copies import LastCopies
@@ -91,6 +92,7 @@ class Parts:
         self._changed_nodes: set[str] = set()
         self._safe_mode = SafeMode(state, clock, options)
         self._departures = Decommissioning(basis, judge)
+        self._anchoring = Anchoring(state, clock)
         self._admin = Admin(basis, judge, self._manager, self._safe_mode)
         self._previews = Previews(state, cases, self._commands, self._reconciles)
         self._observer = Observer(basis, self._deletions, self._closes, self._manager)

@@ -19,6 +19,7 @@ from merkle.replica import ID_MAX
 from scm.edge import answers, foreseen, wire
 from scm.edge.control import ControlPlane
 from scm.edge.messages import needing, recovering
+from scm.edge.messages.anchoring import anchors_message
 from scm.state.clock import Clock
 from scm.state.options import ScmOptions
 
@@ -361,6 +362,13 @@ class ScmService(scm_pb2_grpc.ScmServicer):
                 for hold in self._control.holds()
             ]
         )
+
+    def ListAnchors(  # noqa: N802
+        self, request: scm_pb2.ListAnchorsRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListAnchorsResponse:
+        """Return the heads of verification logs that are kept."""
+        logs = self._control.anchors(request.datanode_id, request.volume_id)
+        return scm_pb2.ListAnchorsResponse(logs=map(anchors_message, logs))
 
     def Balance(  # noqa: N802
         self, request: scm_pb2.BalanceRequest, _context: grpc.ServicerContext

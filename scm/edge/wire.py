@@ -36,6 +36,7 @@ NAME_CHARS_MAX: Final = 128  # ids of datanodes, volumes, sessions
 TEXT_CHARS_MAX: Final = 1_024  # messages; longer ones are cut
 RECONCILE_BYTES_MAX: Final = 256 * 1024  # one outcome's detail; beyond it the chunk rows are cut
 VOLUMES_MAX: Final = 256
+SHA256_BYTES: Final = 32
 QUEUES_MAX: Final = 64
 SIZES_MAX: Final = 10_000  # blocks per AllocateBlocks
 KEYS_MAX: Final = 10_000  # keys per CommitKey
@@ -319,9 +320,18 @@ def _volumes(messages: Sequence[datanode_pb2.VolumeStatus]) -> tuple[Volume, ...
             data_bytes=message.data_bytes,
             in_time_bytes=message.in_time_bytes,
             service=cut(message.service),
+            log_count=parse_int(message.log_count, f"volumes[{i}].log_count", low=0, high=ID_MAX),
+            log_checksum=_log_checksum(message, f"volumes[{i}].log_checksum"),
         )
         for i, message in enumerate(messages)
     )
+
+
+def _log_checksum(message: datanode_pb2.VolumeStatus, where: str) -> str:
+    """Return the hash of a log's last entry, in hexadecimal; one without entries has none."""
+    if message.log_count and len(message.log_checksum) != SHA256_BYTES:
+        raise malformed(where, f"{len(message.log_checksum)} bytes are not {SHA256_BYTES}")
+    return message.log_checksum.hex()
 
 
 def _volume_id(message: datanode_pb2.VolumeStatus, where: str) -> str:

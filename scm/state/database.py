@@ -29,6 +29,7 @@ import numpy as np
 from agent.errors import Code, Refused, Unavailable
 from merkle.replica import ID_MAX
 from scm.state import records, single_values
+from scm.state.anchors import AnchorTable
 from scm.state.arena import Rows
 from scm.state.facts import Deleted, OpState, Outcome
 from scm.state.history.tables import SampleTable, TurnTable, VerificationTable
@@ -180,6 +181,7 @@ class State:
         self.samples: Final = SampleTable()
         self.turns: Final = TurnTable()
         self.verifications: Final = VerificationTable()
+        self.anchors: Final = AnchorTable()
         self.counters: Final[dict[str, int]] = dict.fromkeys(COUNTERS, 1)
         self.cluster_id = ""
         self.is_cold = False
@@ -240,6 +242,7 @@ class State:
             SampleTable(),
             TurnTable(),
             VerificationTable(),
+            AnchorTable(),
         )
 
     @property
@@ -319,9 +322,7 @@ class State:
             self.deleted,
             self.holds,
             self.forgotten,
-            self.samples,
-            self.turns,
-            self.verifications,
+            *(self.samples, self.turns, self.verifications, self.anchors),
         )
 
     def _commit(self, change: Change) -> None:

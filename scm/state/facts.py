@@ -86,6 +86,8 @@ class Volume:
     data_bytes: int = 0  # of closed replicas
     in_time_bytes: int = 0  # of these, verified within the datanode's interval
     service: str = ""  # what it is used for; "": in service, or of an agent that does not say
+    log_count: int = 0  # entries of its verification log; 0: none, or an agent that does not say
+    log_checksum: str = ""  # SHA-256 of the last, in hexadecimal
 
     @property
     def takes_replicas(self) -> bool:

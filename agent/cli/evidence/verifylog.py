@@ -6,11 +6,13 @@ from typing import Annotated, Final
 
 import typer
 
+from agent.cli.terminal.connection import connect
 from agent.cli.terminal.output import Exit, counted, emit, say
-from agent.cli.terminal.typer_options import JsonFlag
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.errors import Code, Refused
-from agent.store.verification.chain import Checked, Head, check
-from agent.store.verification.reading import read_log
+from agent.rpc.v1 import scm_pb2
+from agent.store.verification.chain import Checked, Head, Kind, check, entries
+from agent.store.verification.reading import Files, read_log
 
 ANCHOR_CHECKSUM: Final = re.compile("[0-9a-f]{64}")
 
@@ -23,6 +25,10 @@ def verify_log(
         list[str] | None,
         typer.Option(metavar="N:HASH", help="A head that was told before; of one volume."),
     ] = None,
+    from_scm: Annotated[
+        bool, typer.Option("--from-scm", help="Check by all heads that the control plane keeps.")
+    ] = False,
+    scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
     """Prove that the log of what was verified, repaired and deleted is what was written.
@@ -32,13 +38,44 @@ def verify_log(
     anchors = [anchor_of(text) for text in anchor or ()]
     if anchors and len(volumes) > 1:
         raise Refused(Code.MALFORMED_REQUEST, "an anchor is of one volume: name one")
-    checked = {str(path): check(read_log(path), anchors) for path in volumes}
+    checked = {}
+    for path in volumes:
+        files = read_log(path)
+        kept = anchors_of(scm, path, files) if from_scm else []
+        checked[str(path)] = check(files, [*anchors, *kept])
     if as_json:
         emit([{"log": name, **document(one)} for name, one in checked.items()])
     else:
         for name, one in checked.items():
             say(f"{name}: {spoken(one)}")
     return Exit.TO_DO if any(one.gap for one in checked.values()) else Exit.OK
+
+
+def anchors_of(scm: str, path: Path, files: Files) -> list[Head]:
+    """Return the heads of a log that the control plane keeps.
+
+    Raise Refused(INELIGIBLE): the log says of two volumes that it is theirs, or of none; or none of
+    its heads is kept.
+    """
+    owners = {
+        (str(entry.facts.get("datanode_id")), str(entry.facts.get("volume_id")))
+        for entry in entries(files)
+        if entry.facts.get("kind") == Kind.FILE
+    }
+    if len(owners) != 1:
+        raise Refused(Code.INELIGIBLE, f"{path}: the log names {len(owners)} volumes as its own")
+    [(datanode_id, volume_id)] = owners
+    request = scm_pb2.ListAnchorsRequest(datanode_id=datanode_id, volume_id=volume_id)
+    with connect(scm) as client:
+        answer = client.scm.list_anchors(request)
+    kept = [Head(one.count, one.checksum.hex()) for log in answer.logs for one in log.anchors]
+    if not kept:
+        raise Refused(
+            Code.INELIGIBLE,
+            f"{path}: the control plane keeps no head of volume {volume_id} of {datanode_id}",
+            hint="it keeps one a day, from the first heartbeat on; is this its cluster?",
+        )
+    return kept
 
 
 def anchor_of(text: str) -> Head:

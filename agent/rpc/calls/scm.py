@@ -210,6 +210,11 @@ class ScmClient:
         answer: pb.ListHoldsResponse = self._repeated(self._stub.ListHolds, request)
         return answer
 
+    def list_anchors(self, request: pb.ListAnchorsRequest) -> pb.ListAnchorsResponse:
+        """Return the heads of verification logs that are kept."""
+        answer: pb.ListAnchorsResponse = self._repeated(self._stub.ListAnchors, request)
+        return answer
+
     def balance(self, request: pb.BalanceRequest) -> pb.BalanceResponse:
         """Begin, stop or show the moving of replicas from full datanodes to empty ones."""
         answer: pb.BalanceResponse = self._once(self._stub.Balance, request)

@@ -114,6 +114,7 @@ SCM: Final[Mapping[str, Rule]] = {
     "Foresee": Rule(ADMIN),
     "HoldContainers": _audited(ADMIN, "container_ids", "datanode_id", "release"),
     "ListHolds": Rule(ADMIN),
+    "ListAnchors": Rule(ADMIN),
     "ListContainerKeys": Rule(ADMIN),
     "GetRecovery": Rule(ADMIN),
     "Recover": _audited(ADMIN, "dry_run", "finish", "force"),

@@ -1492,3 +1492,37 @@ class ListContainerKeysResponse(_message.Message):
     key_count: int
     container_count: int
     def __init__(self, keys: _Optional[_Iterable[_Union[ContainerKey, _Mapping]]] = ..., next_start_after: _Optional[str] = ..., key_count: _Optional[int] = ..., container_count: _Optional[int] = ...) -> None: ...
+
+class ListAnchorsRequest(_message.Message):
+    __slots__ = ("datanode_id", "volume_id")
+    DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
+    VOLUME_ID_FIELD_NUMBER: _ClassVar[int]
+    datanode_id: str
+    volume_id: str
+    def __init__(self, datanode_id: _Optional[str] = ..., volume_id: _Optional[str] = ...) -> None: ...
+
+class Anchor(_message.Message):
+    __slots__ = ("at_ms", "count", "checksum")
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    at_ms: int
+    count: int
+    checksum: bytes
+    def __init__(self, at_ms: _Optional[int] = ..., count: _Optional[int] = ..., checksum: _Optional[bytes] = ...) -> None: ...
+
+class LogAnchors(_message.Message):
+    __slots__ = ("datanode_id", "volume_id", "anchors")
+    DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
+    VOLUME_ID_FIELD_NUMBER: _ClassVar[int]
+    ANCHORS_FIELD_NUMBER: _ClassVar[int]
+    datanode_id: str
+    volume_id: str
+    anchors: _containers.RepeatedCompositeFieldContainer[Anchor]
+    def __init__(self, datanode_id: _Optional[str] = ..., volume_id: _Optional[str] = ..., anchors: _Optional[_Iterable[_Union[Anchor, _Mapping]]] = ...) -> None: ...
+
+class ListAnchorsResponse(_message.Message):
+    __slots__ = ("logs",)
+    LOGS_FIELD_NUMBER: _ClassVar[int]
+    logs: _containers.RepeatedCompositeFieldContainer[LogAnchors]
+    def __init__(self, logs: _Optional[_Iterable[_Union[LogAnchors, _Mapping]]] = ...) -> None: ...

@@ -209,6 +209,11 @@ class ScmStub(object):
                 request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.RecoverRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.RecoverResponse.FromString,
                 _registered_method=True)
+        self.ListAnchors = channel.unary_unary(
+                '/suture.v1.Scm/ListAnchors',
+                request_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListAnchorsRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListAnchorsResponse.FromString,
+                _registered_method=True)
 
 
 class ScmServicer(object):
@@ -430,6 +435,13 @@ class ScmServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListAnchors(self, request, context):
+        """Heads of verification logs that were told before, and are kept for those who check a log.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ScmServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -607,6 +619,11 @@ def add_ScmServicer_to_server(servicer, server):
                     servicer.Recover,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.RecoverRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.RecoverResponse.SerializeToString,
+            ),
+            'ListAnchors': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAnchors,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListAnchorsRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_scm__pb2.ListAnchorsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1554,6 +1571,33 @@ class Scm(object):
             '/suture.v1.Scm/Recover',
             agent_dot_rpc_dot_v1_dot_scm__pb2.RecoverRequest.SerializeToString,
             agent_dot_rpc_dot_v1_dot_scm__pb2.RecoverResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAnchors(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Scm/ListAnchors',
+            agent_dot_rpc_dot_v1_dot_scm__pb2.ListAnchorsRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_scm__pb2.ListAnchorsResponse.FromString,
             options,
             channel_credentials,
             insecure,

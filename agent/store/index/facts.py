@@ -49,6 +49,8 @@ class VolumeFacts:
     container_count: int
     failed: bool = False
     error: str = ""
+    log_count: int = 0  # entries of its verification log
+    log_checksum: str = ""  # of the last, in hexadecimal
 
 
 @dataclass(frozen=True, slots=True)

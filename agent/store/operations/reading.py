@@ -216,6 +216,7 @@ def failed_facts(volume: Volume, reason: str) -> VolumeFacts:
 def volume_facts(volume: Volume) -> VolumeFacts:
     """Return the facts of an open volume."""
     used_bytes, container_count = _used(volume)
+    head = volume.verification.heads.now
     return VolumeFacts(
         volume_id=volume.volume_id,
         path=volume.layout.volume,
@@ -223,6 +224,8 @@ def volume_facts(volume: Volume) -> VolumeFacts:
         available_bytes=volume.available_bytes(),
         used_bytes=used_bytes,
         container_count=container_count,
+        log_count=head.count,
+        log_checksum=head.checksum,
     )
 
 

@@ -1,15 +1,25 @@
 """`suture verify-log`: a log that is whole, one that is not, and what only an anchor betrays."""
 
 import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
 
 from agent.cli.main import run
+from agent.rpc.v1 import datanode_pb2, scm_pb2, scm_pb2_grpc
 from agent.runtime.exits import Exit
 from agent.store.verification.log import files_of
 from agent.store.verification.reading import log_directory
-from tests.support.storage.stored_replica import StoredReplica
+from scm.edge.control import ControlPlane
+from scm.edge.server import ScmService, build_server
+from scm.state.clock import Clock
+from scm.state.database import State
+from scm.state.options import ScmOptions
+from tests.support.control.fake_datanode import FakeDatanode
+from tests.support.storage.stored_replica import DATANODE, StoredReplica
 
 
 @pytest.fixture
@@ -82,3 +92,77 @@ def test_what_is_no_anchor_and_no_volume_is_refused(volume: Path, tmp_path: Path
     """By name, and nothing is proven."""
     assert run(["verify-log", str(volume), "--anchor", "4:abc"]) == Exit.FAILED
     assert run(["verify-log", str(tmp_path / "nowhere")]) == Exit.FAILED
+
+
+@pytest.fixture
+def scm(tmp_path: Path) -> Iterator[str]:
+    """The address of a control plane that was told the head of the volume's log."""
+    clock, options = Clock(), ScmOptions()
+    state = State.open(tmp_path / "scm", map_bytes=16 * 1024**2)
+    control = ControlPlane(
+        state, clock=clock, options=options, snapshots_path=tmp_path / "snapshots"
+    )
+    with ThreadPoolExecutor(8) as executor:
+        built = build_server(
+            ScmService(control, clock=clock, options=options), "127.0.0.1:0", executor
+        )
+        built.server.start()
+        yield built.address
+        built.server.stop(0).wait()
+    state.close()
+
+
+def tell(scm: str, volume: Path) -> None:
+    """Let the datanode of a volume tell the head of its log, as heartbeats do."""
+    replica = StoredReplica(volume)
+    [facts] = replica.store.volumes()
+    replica.close()
+    status = datanode_pb2.VolumeStatus(
+        volume_id=facts.volume_id,
+        path=str(volume),
+        log_count=facts.log_count,
+        log_checksum=bytes.fromhex(facts.log_checksum),
+    )
+    with grpc.insecure_channel(scm) as channel:
+        node = FakeDatanode(scm_pb2_grpc.ScmStub(channel), DATANODE)
+        node.register()
+        request = scm_pb2.HeartbeatRequest(
+            datanode_id=DATANODE, boot_id=node.boot_id, volumes=[status]
+        )
+        node.stub.Heartbeat(request)
+
+
+def test_the_control_plane_keeps_what_the_chain_cannot_show(
+    volume: Path, scm: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An end that was cut off; whose log it is stands in the log itself."""
+    asking = (str(volume), "--from-scm", "--scm", scm)
+    assert run(["verify-log", *asking]) == Exit.FAILED  # none was told yet
+    tell(scm, volume)
+
+    code, answer = asked(capsys, *asking)
+    assert (Exit.OK, 1) == (code, answer["anchors_held"])
+
+    path, lines = lines_of(volume)
+    path.write_bytes(b"".join(lines[:-1]))
+    code, answer = asked(capsys, *asking)
+    assert code == Exit.TO_DO
+    gap = answer["gap"]
+    assert isinstance(gap, dict)
+    assert gap["fault"] == "truncated"
+
+
+def test_what_is_kept_is_shown(volume: Path, scm: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of each volume, with its head."""
+    assert run(["scm", "anchors", "--scm", scm]) == Exit.OK
+    assert "no head of a log was told yet" in capsys.readouterr().out
+    tell(scm, volume)
+    _, whole = asked(capsys, str(volume))
+
+    assert run(["scm", "anchors", "--scm", scm, "--json"]) == Exit.OK
+    [log] = json.loads(capsys.readouterr().out)
+
+    assert log["datanode_id"] == DATANODE
+    assert [whole["head"]] == [one["checksum"] for one in log["anchors"]]
+    assert run(["scm", "anchors", "--scm", scm]) == Exit.OK
+    assert str(whole["count"]) in capsys.readouterr().out

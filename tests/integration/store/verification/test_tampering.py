@@ -8,7 +8,16 @@ from typing import Final
 
 import pytest
 
-from agent.store.verification.chain import Fault, Head, Kind, check, decode, encode, entries
+from agent.store.verification.chain import (
+    Fault,
+    Head,
+    Kind,
+    check,
+    decode,
+    encode,
+    entries,
+    file_name,
+)
 from agent.store.verification.reading import Files, read_log
 from merkle.replica import BlockId, ContainerId
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica
@@ -184,6 +193,25 @@ def write_all_anew(dice: Random, files: Files) -> Files:
     return again(files, lines)
 
 
+def whole(files: Files) -> bytes:
+    """Return all of a log."""
+    return b"".join(content for _, content in files)
+
+
+def sealed_anew(files: Files) -> Files:
+    """Write what is left with numbers and hashes that fit, from the first entry to the last."""
+    head, sealed = Head(), list[tuple[str, bytes]]()
+    for _, content in files:
+        name, of = file_name(head.count + 1), b""
+        for line in content.split(b"\n"):
+            if (entry := decode(line)) is not None:
+                line, head = encode(head, entry.facts)
+                of += line
+        if of:
+            sealed.append((name, of))
+    return sealed
+
+
 WAYS: Final[tuple[Callable[[Random, Files], Files], ...]] = (
     flip_a_bit,
     edit_and_seal,
@@ -220,6 +248,29 @@ class TestTampering:
                 missed.append((number, way.__name__, gap))
 
         assert missed == []
+
+    def test_every_change_is_found_by_the_anchors_of_some_days(
+        self, written: Files, head: Head
+    ) -> None:
+        """Of 10,000, by heads that were told on the way: half of them as if written so, hash by
+        hash. What is only added behind the last of them changes nothing that was told."""
+        heads = [Head(one.number, one.checksum) for one in entries(written)]
+        dice = Random(SEED + 1)
+        missed, longer_count = [], 0
+        for number in range(TRIED_COUNT):
+            told = [*dice.sample(heads, dice.randint(0, 3)), head]
+            way = WAYS[number % len(WAYS)]
+            changed = way(dice, written)
+            if number % 2:
+                changed = sealed_anew(changed)
+            is_only_longer = whole(changed).startswith(whole(written))
+            if not is_only_longer and check(changed, told).gap is None:
+                missed.append((number, way.__name__))
+
+            longer_count += is_only_longer
+
+        assert missed == []
+        assert longer_count < TRIED_COUNT / 100
 
     def test_only_an_anchor_shows_what_was_written_anew(self, written: Files, head: Head) -> None:
         """The chain alone cannot: whoever may write the file may write all of it."""

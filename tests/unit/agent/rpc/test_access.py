@@ -90,7 +90,7 @@ class TestTable:
             *("ListKeys", "FinishWrites", "ListNodes", "ListContainerInfos", "GetContainerInfo"),
             *("ListOutcomes", "GetQueues", "GetReport", "ListDepartures", "ListHistory"),
             *(
-                "ListHolds",
+                *("ListHolds", "ListAnchors"),
                 "CountContainers",
                 "ConfirmDeletes",
                 "Foresee",

@@ -1,0 +1,55 @@
+"""scm anchors: the heads of verification logs that the control plane keeps."""
+
+from typing import Annotated, Any
+
+import typer
+
+from agent.cli.inspect.scm import app
+from agent.cli.inspect.verified import ago
+from agent.cli.terminal.connection import connect
+from agent.cli.terminal.output import Exit, emit, grid, say, short, show
+from agent.cli.terminal.selection import datanode_id
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.rpc.v1 import scm_pb2
+
+
+@app.command("anchors")
+def anchors(
+    datanode: Annotated[
+        str,
+        typer.Option("--datanode", metavar="ID|HOST:PORT", help="Only its, all that are kept."),
+    ] = "",
+    scm: ScmOption = SCM_DEFAULT,
+    as_json: JsonFlag = False,
+) -> int:
+    """List the heads of verification logs that datanodes told; of each volume the newest.
+
+    suture verify-log --from-scm checks a log by all of them.
+    """
+    with connect(scm) as client:
+        chosen = datanode_id(client, datanode) if datanode else ""
+        answer = client.scm.list_anchors(scm_pb2.ListAnchorsRequest(datanode_id=chosen))
+    if as_json:
+        emit([document(one) for one in answer.logs])
+    elif not answer.logs:
+        say("no head of a log was told yet")
+    else:
+        rows = [
+            (short(log.datanode_id), log.volume_id, ago(one.at_ms), one.count, one.checksum.hex())
+            for log in answer.logs
+            for one in log.anchors
+        ]
+        show(grid("", ["datanode", "volume", "told", "entries#", "head"], rows))
+    return Exit.OK
+
+
+def document(log: scm_pb2.LogAnchors) -> dict[str, Any]:
+    """Return the anchors of a volume as JSON shows them."""
+    return {
+        "datanode_id": log.datanode_id,
+        "volume_id": log.volume_id,
+        "anchors": [
+            {"at_ms": one.at_ms, "count": one.count, "checksum": one.checksum.hex()}
+            for one in log.anchors
+        ],
+    }

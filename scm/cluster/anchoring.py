@@ -1,0 +1,70 @@
+"""Keeps a head of each volume's verification log, once a day, as heartbeats tell them.
+
+Who changes a log on its datanode later cannot change what was told here before. A head that goes
+back is told at once: a log only grows.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import structlog
+
+from scm.state.anchors import VOLUMES_MAX, Anchor, Anchored
+from scm.state.clock import Clock
+from scm.state.database import Change, State
+from scm.state.facts import Volume
+
+INTERVAL_MS: Final = 24 * 3600 * 1000
+
+_log = structlog.get_logger("suture.scm")
+
+
+class Anchoring:
+    """Takes anchors. Callers hold the control plane's lock."""
+
+    def __init__(self, state: State, clock: Clock) -> None:
+        self._state = state
+        self._clock = clock
+        self._told: set[tuple[str, str, int, str]] = set()  # heads that went back: told once
+
+    def note(self, change: Change, datanode_id: str, volumes: Iterable[Volume]) -> None:
+        """Keep the heads that a datanode tells, of each volume one a day."""
+        for volume in volumes:
+            if volume.log_count and volume.volume_id:
+                self._note(change, datanode_id, volume)
+
+    def _note(self, change: Change, datanode_id: str, volume: Volume) -> None:
+        table, now_ms = self._state.anchors, self._clock.wall_ms()
+        known = table.get((datanode_id, volume.volume_id))
+        if known is None:
+            if len(table) >= VOLUMES_MAX:
+                return
+            known = Anchored(datanode_id, volume.volume_id, ())
+        if known.anchors:
+            last = known.anchors[-1]
+            if self._went_back(known, volume) or volume.log_count == last.count:
+                return
+            if 0 <= now_ms - last.at_ms < INTERVAL_MS:
+                return
+        anchor = Anchor(now_ms, volume.log_count, volume.log_checksum)
+        change.put(table, known.followed_by(anchor))
+
+    def _went_back(self, known: Anchored, volume: Volume) -> bool:
+        """Tell of a log that is shorter than it was, or has another entry in the same place."""
+        last = known.anchors[-1]
+        if volume.log_count > last.count or (volume.log_count, volume.log_checksum) == (
+            last.count,
+            last.checksum,
+        ):
+            return False
+        told = (known.datanode_id, known.volume_id, volume.log_count, volume.log_checksum)
+        if told not in self._told and len(self._told) < VOLUMES_MAX:
+            self._told.add(told)
+            _log.error(
+                "verification_log_changed",
+                datanode_id=known.datanode_id,
+                volume_id=known.volume_id,
+                count=volume.log_count,
+                anchored_count=last.count,
+            )
+        return True
