@@ -163,6 +163,9 @@ class ScanConfig(Section):
         description="The shards of every erasure-coded container are computed from each other once "
         "in this time; 0: never.",
     )
+    challenge_interval_s: WholeSeconds = Field(
+        60, ge=0, le=DAY_S, description="A peer is asked so often to prove one chunk; 0: never."
+    )
     parity_bytes_per_s: BytesPerS = Field(
         5 * MIB,
         ge=64 * 1024,

@@ -9,7 +9,6 @@ Each part is built after those that it needs, and is whole then. What a part tel
 are built later goes through a relay, or lies in the outbox of the heartbeat.
 """
 
-import random
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ from agent.commands.handlers import TRANSFER_THREADS, Handlers, Tools
 from agent.commands.intake import Intake
 from agent.commands.routing import Commands
 from agent.config.options import AgentConfig, changed, with_live
+from agent.host.asking import Asking
 from agent.host.control_planes import ControlPlanes
 from agent.host.doors import Doors, Inside, MakeDoor
 from agent.host.housekeeper import Housekeeper
@@ -58,7 +58,7 @@ from agent.runtime.loop import Bell, Loop, LoopSet, Pulse
 from agent.runtime.relay import Relay
 from agent.runtime.supervisor import Supervisor, WatchdogWorker
 from agent.scan.background import BackgroundScans
-from agent.scan.parity import ParityPolicy, ParityScrub
+from agent.scan.parity import ParityScrub
 from agent.scan.proof import prove
 from agent.scan.requested import RequestedScans
 from agent.scan.scanning import ScanReport, ScanTools, scan_container
@@ -318,22 +318,13 @@ class Host:
         )
 
     def _built_parity(self, control_planes: ControlPlanes) -> ParityScrub | None:
+        dial, pulse = self._handlers.peer, self._parity_pulse
+        asking = Asking(self._store, self._who.datanode_id, control_planes, dial, self._clock)
         config = self._config.scan
-        if not config.enabled or not config.parity_interval_s or self._leaders:
-            return None  # Suture's control planes alone say who has the other shards
-        jitter_s = random.uniform(0.0, config.start_jitter_s)  # noqa: S311 - no secret
-        return ParityScrub(
-            self._store,
-            self._who.datanode_id,
-            ParityPolicy(config.parity_interval_s, jitter_s),
-            info=control_planes.container_info,
-            dial=self._handlers.peer,
-            pace=self._scrub.fixed_pace(config.parity_bytes_per_s, self._parity_pulse),
-            is_held=self._scrub.is_held,
-            stop=self._stopping,
-            clock=self._clock,
-            pulse=self._parity_pulse,
-        )
+        if self._leaders:  # Suture's control planes alone say who has a container, too
+            config = config.model_copy(update={"parity_interval_s": 0, "challenge_interval_s": 0})
+        self._challenges = asking.challenges(config, self._ask_scan, self._meters.challenged)
+        return asking.parity(config, self._scrub, pulse, self._stopping)
 
     def _built_moves(self) -> VolumeMoves:
         mover = Mover(
@@ -396,7 +387,13 @@ class Host:
             ImportHandlers(importer),
             JudgeHandlers(self._store, self._requested.run, limits=limits),
             TrustHandlers(self._handlers.trust),
-            ProofHandlers(self._store, self._requested.run, self._handlers.pledges, self._clock),
+            ProofHandlers(
+                self._store,
+                self._requested.run,
+                self._handlers.pledges,
+                self._clock,
+                self._ask_scan,
+            ),
             HostHandlers(self._observer.status, self._scans, self._volumes),
         )
         return build_server(
@@ -455,6 +452,7 @@ class Host:
         yield from heartbeats
         yield Loop(self._intake, clock=self._clock, bell=self._intake.bell)
         yield from self._scrub.loops()
+        yield Loop(self._challenges, clock=self._clock)
         if self._parity is not None:
             yield Loop(self._parity, clock=self._clock, pulse=self._parity_pulse)
         if self._watch is not None:

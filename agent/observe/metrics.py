@@ -62,10 +62,22 @@ class Meters:
             ["result"],
             registry=self.registry,
         )
+        self._challenges = PrometheusCounter(
+            "suture_challenges_total",
+            "Peers that were asked to prove a chunk, by result.",
+            ["result"],
+            registry=self.registry,
+        )
+        for result in ("proven", "failed", "unanswered", "own"):
+            self._challenges.labels(result)
         for result in RECONCILE_RESULTS:
             self._reconciles.labels(result)
         for kind in ("data", "tree"):
             self._fetched.labels(kind)
+
+    def challenged(self, result: str) -> None:
+        """Count a peer that was asked to prove a chunk."""
+        self._challenges.labels(result).inc()
 
     def answered(self, status: scm_pb2.CommandStatus) -> None:
         """Count a command that ended, and what a reconcile did."""

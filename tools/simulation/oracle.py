@@ -237,18 +237,25 @@ class Oracle:
 
     def _check_everywhere(self, container: int, block: int) -> None:
         for node in self.nodes:
-            if container not in node.store.replica_ids():
+            if not self._has_replica(node, ContainerId(container)):
                 continue
             if not self.is_whole(Held(node.name, container, block)):
                 self._violated(
                     "I10", f"after quiet {node.name} has not block {block} of container {container}"
                 )
 
+    def _has_replica(self, node: Bricks, container_id: ContainerId) -> bool:
+        """Whether a replica is there, and is to stay: one whose delete has begun is gone."""
+        if container_id not in node.store.replica_ids():
+            return False
+        is_leaving = (node.name, container_id) in self.leaving
+        return not is_leaving or node.store.replica(container_id).state is not ReplicaState.DELETED
+
     def _check_equal(self, container_id: ContainerId) -> None:
         roots = set()
         for node in self.nodes:
             store = node.store
-            if container_id not in store.replica_ids():
+            if not self._has_replica(node, container_id):
                 continue
             facts = store.replica(container_id)
             roots.add(

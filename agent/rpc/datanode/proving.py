@@ -1,6 +1,6 @@
 """Calls that prove to a peer what the medium holds: bytes read for it, past every cache."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 import grpc
@@ -12,6 +12,7 @@ from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
 from agent.runtime.clock import Clock
 from agent.store.index.facts import ReplicaFacts
+from agent.store.operations.repair import verifies
 from agent.store.ports import ReadableReplicas
 from merkle.keyed import NONCE_BYTES, answer_of, tree_answer_of
 from merkle.replica import ID_MAX, ContainerId, ReplicaState
@@ -38,18 +39,21 @@ class ProofHandlers:
         scan: Scan,
         pledges: Keeping,
         clock: Clock,
+        on_damage: Callable[[ContainerId, str], None] = lambda *_: None,
     ) -> None:
+        """`on_damage` is told where the medium has not what our own row says, and how it showed."""
         self._store = store
         self._scan = scan
         self._pledges = pledges
         self._clock = clock
+        self._on_damage = on_damage
 
     def ProveChunk(  # noqa: N802
         self, request: pb.ProveChunkRequest, context: grpc.ServicerContext
     ) -> pb.ProveChunkResponse:
         """Read one chunk from the medium, and answer with what only its bytes make.
 
-        Nothing is judged here: what a medium holds is the asker's to compare.
+        What a medium holds is the asker's to compare; what does not fit our own row is scanned.
         """
         del context
         container_id = codec.parse_container_id(request.container_id)
@@ -58,6 +62,8 @@ class ProofHandlers:
         found = self._store.readable(container_id, block_id)
         chunk = chunk_at(found.block, request.offset)
         data = self._store.read_medium(container_id, found, chunk.offset, chunk.length_bytes)
+        if not verifies(chunk, data):
+            self._on_damage(container_id, "a peer asked, and a chunk is not what its row says")
         return pb.ProveChunkResponse(answer=answer_of(nonce, data))
 
     def ProveReplica(  # noqa: N802

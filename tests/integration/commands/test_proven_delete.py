@@ -95,7 +95,9 @@ def test_it_stays_when_the_other_is_damaged(two: tuple[Datanode, Datanode], way:
         case "lost":
             other.replica.file(BLOCK).unlink()
         case _:
+            other.stop_serving()
             other.replica.rewrite(BLOCK)  # it verifies, and is not what is here
+            other.serve()
 
     error = refusal(lambda: delete(mine, [other]))
 

@@ -56,6 +56,7 @@ class Datanode:
         self.built: BuiltServer | None = None
         self.on_demand: list[ContainerId] = []  # scans that were asked for
         self.pledges = Pledges(SystemClock())
+        self.doubts: list[ContainerId] = []  # replicas that it would scan, having looked at them
         self.reads: list[tuple[int, int]] = []  # (block, offset) of every chunk asked of it
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix=f"{datanode_id}-rpc")
         self._fetchers = ThreadPoolExecutor(THREADS, thread_name_prefix=f"{datanode_id}-fetch")
@@ -106,7 +107,11 @@ class Datanode:
             ImportHandlers(self.importer),
             JudgeHandlers(store, lambda found, *_: scan_steps(self, found), limits=limits),
             ProofHandlers(
-                store, lambda found, *_: scan_steps(self, found), self.pledges, SystemClock()
+                store,
+                lambda found, *_: scan_steps(self, found),
+                self.pledges,
+                SystemClock(),
+                lambda container_id, _why: self.doubts.append(container_id),
             ),
             HostHandlers(lambda: datanode_pb2.StatusResponse(datanode_id=self.datanode_id)),
         ]

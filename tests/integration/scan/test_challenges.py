@@ -1,0 +1,207 @@
+"""Peers that are asked at random to prove a chunk: honest ones, stale ones, forgers."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from agent.errors import Code, Unavailable
+from agent.rpc.calls.peer import Peer
+from agent.rpc.v1 import container_pb2, scm_pb2
+from agent.runtime.loop import Throttled
+from agent.scan.challenges import Challenges
+from merkle.replica import ContainerId
+from tests.support.clock import FakeClock
+from tests.support.storage.datanodes import Datanode, dialled
+from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER
+
+INTERVAL_S = 60.0
+ASKED = 40  # often enough that each of six chunks is drawn
+
+
+class Two:
+    """Two datanodes with the same container; the first asks the second."""
+
+    def __init__(self, root: Path) -> None:
+        self.mine, self.other = (Datanode(name, root / name) for name in ("dn1", "dn2"))
+        for one in (self.mine, self.other):
+            one.replica.create()
+            one.serve()
+        self.clock = FakeClock()
+        self.results: Counter[str] = Counter()
+        self.scans: list[str] = []
+
+    def info(self, container_id: ContainerId) -> scm_pb2.ContainerInfo:
+        """Say who has it, as the control plane does."""
+        return scm_pb2.ContainerInfo(
+            container_id=container_id,
+            replicas=[
+                scm_pb2.ContainerInfoReplica(
+                    datanode=container_pb2.DatanodeEndpoint(
+                        datanode_id=one.datanode_id, address=one.address
+                    ),
+                    replica=container_pb2.ReplicaReport(state=container_pb2.CLOSED),
+                )
+                for one in (self.mine, self.other)
+            ],
+        )
+
+    def worker(
+        self,
+        peer: Peer,
+        interval_s: float = INTERVAL_S,
+        info: Callable[[ContainerId], scm_pb2.ContainerInfo] | None = None,
+    ) -> Challenges:
+        """Return what asks."""
+        return Challenges(
+            self.mine.replica.store,
+            "dn1",
+            interval_s,
+            info=info or self.info,
+            dial=lambda _: peer,
+            ask_scan=lambda _, why: self.scans.append(why),
+            count=lambda result: self.results.update([result]),
+            clock=self.clock,
+        )
+
+    def ask(self, count: int = ASKED) -> None:
+        """Ask so often."""
+        with dialled([self.other]) as peers:
+            worker = self.worker(peers["dn2"])
+            for _ in range(count):
+                self.clock.advance_s(2 * INTERVAL_S)
+                worker.step()
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[Two]:
+    """Two datanodes that serve."""
+    made = Two(tmp_path)
+    yield made
+    made.mine.close()
+    made.other.close()
+
+
+def test_who_has_all_proves_all(two: Two) -> None:
+    """
+    Nothing is told, and nothing scanned.
+    """
+    two.ask()
+
+    assert {"proven": ASKED} == two.results
+    assert [] == two.scans
+
+
+def test_a_medium_that_lost_something_is_found(two: Two) -> None:
+    """
+    Its tree still says what it said, and nobody has read the chunk since.
+    """
+    before = two.other.replica.store.tree(CONTAINER).root
+    two.other.replica.flip(2, 7)
+
+    with capture_logs() as said:
+        two.ask()
+
+    assert two.results["failed"] > 0
+    assert two.results["failed"] + two.results["proven"] == ASKED
+    told = [one for one in said if one["event"] == "proof_failed"]
+    assert {("dn2", 2, 0)} == {(one["peer"], one["block_id"], one["offset"]) for one in told}
+    assert before == two.other.replica.store.tree(CONTAINER).root
+
+
+def test_a_forged_row_that_verifies_is_found(two: Two) -> None:
+    """
+    Rows and bytes of the peer fit each other: only bytes that are right fit ours.
+    """
+    two.other.stop_serving()
+    two.other.replica.rewrite(1)
+    two.other.serve()
+
+    two.ask()
+
+    assert two.results["failed"] > 0
+
+
+def test_an_answer_that_was_right_once_is_not_right_again(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A peer that keeps answers and has lost the bytes: each question has a nonce of its own.
+    """
+    kept: dict[tuple[int, int], bytes] = {}
+    real = Peer.prove_chunk
+
+    def stale(self: Peer, owner: ContainerId, block: int, offset: int, nonce: bytes) -> bytes:
+        fresh = real(self, owner, block, offset, nonce)  # type: ignore[arg-type]
+        return kept.setdefault((block, offset), fresh)
+
+    monkeypatch.setattr(Peer, "prove_chunk", stale)
+    two.ask()
+
+    assert len(kept) == two.results["proven"]
+    assert ASKED - len(kept) == two.results["failed"]
+
+
+def test_what_is_wrong_here_is_scanned_here(two: Two) -> None:
+    """
+    The peer is not blamed, nor asked.
+    """
+    for block in (1, 2, 3):
+        two.mine.replica.flip(block, 3)
+        two.mine.replica.flip(block, CHUNK_BYTES + 3)
+
+    two.ask(3)
+
+    assert {"own": 3} == two.results
+    assert 3 == len(two.scans)
+
+
+def test_who_is_asked_has_itself_scanned(two: Two) -> None:
+    """
+    A chunk that does not fit its own row shows to the one who has it, too.
+    """
+    for block in (1, 2, 3):
+        two.other.replica.flip(block, 3)
+
+    two.ask()
+
+    assert two.other.doubts
+    assert {CONTAINER} == set(two.other.doubts)
+
+
+def test_who_does_not_answer_is_not_blamed(two: Two) -> None:
+    """
+    It may be down, or of an earlier version.
+    """
+    with dialled([two.other]) as peers:
+        worker = two.worker(peers["dn2"])
+        two.other.stop_serving()
+        two.clock.advance_s(2 * INTERVAL_S)
+        worker.step()
+
+    assert {"unanswered": 1} == two.results
+
+
+def test_it_keeps_to_its_budget(two: Two) -> None:
+    """
+    Between two questions lies half the interval at least; with 0 nobody is asked, and without a
+    control plane it is not known whom.
+    """
+
+    def silent(_: ContainerId) -> scm_pb2.ContainerInfo:
+        raise Unavailable(Code.UNAVAILABLE, "nobody answers")
+
+    with dialled([two.other]) as peers:
+        worker = two.worker(peers["dn2"])
+        for _ in range(600):
+            two.clock.advance_s(1.0)
+            worker.step()
+        assert 600 / (1.5 * INTERVAL_S) - 1 <= two.results.total() <= 600 / (0.5 * INTERVAL_S)
+        two.results.clear()
+        for other in (two.worker(peers["dn2"], 0.0), two.worker(peers["dn2"], info=silent)):
+            two.clock.advance_s(2 * INTERVAL_S)
+            assert isinstance(other.step(), Throttled)
+
+    assert not two.results
