@@ -1,10 +1,22 @@
-"""Questions to the control planes: each is asked in turn until one answers."""
+"""Questions to the control planes: each is asked in turn until one answers. And the workers that
+ask other datanodes about what is here: parity, and proofs of chunks."""
 
-from collections.abc import Sequence
+import random
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+from agent.config.options import ScanConfig
 from agent.errors import Code, SutureError, Unavailable
+from agent.reconcile.challenges import Challenges
+from agent.rpc.calls.peer import Peer
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2
+from agent.runtime.clock import Clock
+from agent.runtime.loop import Pulse
+from agent.scan.parity import ParityPolicy, ParityScrub
+from agent.scan.scrub import Scrub
+from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
 
 
@@ -37,3 +49,52 @@ class ControlPlanes:
             except SutureError as failure:
                 error = failure
         raise error
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What both need: whose replicas, who knows the other holders, how they are called."""
+
+    store: ReplicaStore
+    datanode_id: str
+    control_planes: "ControlPlanes"
+    dial: Callable[[str], Peer]
+    clock: Clock
+
+    def challenges(
+        self,
+        config: ScanConfig,
+        ask_scan: Callable[[ContainerId, str], None],
+        count: Callable[[str], None],
+    ) -> Challenges:
+        """Return what asks peers to prove chunks; nobody where nothing is scanned."""
+        return Challenges(
+            self.store,
+            self.datanode_id,
+            config.challenge_interval_s if config.enabled else 0,
+            info=self.control_planes.container_info,
+            dial=self.dial,
+            ask_scan=ask_scan,
+            count=count,
+            clock=self.clock,
+        )
+
+    def parity(
+        self, config: ScanConfig, scrub: Scrub, pulse: Pulse, stop: threading.Event
+    ) -> ParityScrub | None:
+        """Return what computes shards from each other; None where that is not wanted."""
+        if not config.enabled or not config.parity_interval_s:
+            return None
+        jitter_s = random.uniform(0.0, config.start_jitter_s)  # noqa: S311 - no secret
+        return ParityScrub(
+            self.store,
+            self.datanode_id,
+            ParityPolicy(config.parity_interval_s, jitter_s),
+            info=self.control_planes.container_info,
+            dial=self.dial,
+            pace=scrub.fixed_pace(config.parity_bytes_per_s, pulse),
+            is_held=scrub.is_held,
+            stop=stop,
+            clock=self.clock,
+            pulse=pulse,
+        )

@@ -22,8 +22,7 @@ from agent.commands.handlers import TRANSFER_THREADS, Handlers, Tools
 from agent.commands.intake import Intake
 from agent.commands.routing import Commands
 from agent.config.options import AgentConfig, changed, with_live
-from agent.host.asking import Asking
-from agent.host.control_planes import ControlPlanes
+from agent.host.control_planes import Asking, ControlPlanes
 from agent.host.doors import Doors, Inside, MakeDoor
 from agent.host.housekeeper import Housekeeper
 from agent.host.http_status import Face

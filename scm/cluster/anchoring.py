@@ -9,10 +9,10 @@ from typing import Final
 
 import structlog
 
-from scm.state.anchors import VOLUMES_MAX, Anchor, Anchored
 from scm.state.clock import Clock
 from scm.state.database import Change, State
 from scm.state.facts import Volume
+from scm.state.history.anchors import VOLUMES_MAX, Anchor, Anchored
 
 INTERVAL_MS: Final = 24 * 3600 * 1000
 

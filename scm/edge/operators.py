@@ -29,8 +29,8 @@ from scm.replication.balancing.balancer import Balance
 from scm.replication.judging.batches import op_rows
 from scm.replication.judging.health_states import NOT_KNOWN
 from scm.replication.reconciling.intake import Decision, PlanRow
-from scm.state.anchors import Anchored
 from scm.state.facts import Hold, Kind, OpState, Outcome
+from scm.state.history.anchors import Anchored
 
 
 class _DryRun(Exception):

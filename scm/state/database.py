@@ -29,9 +29,9 @@ import numpy as np
 from agent.errors import Code, Refused, Unavailable
 from merkle.replica import ID_MAX
 from scm.state import records, single_values
-from scm.state.anchors import AnchorTable
 from scm.state.arena import Rows
 from scm.state.facts import Deleted, OpState, Outcome
+from scm.state.history.anchors import AnchorTable
 from scm.state.history.tables import SampleTable, TurnTable, VerificationTable
 from scm.state.holders import Ids
 from scm.state.key_table import KeyTable

@@ -21,7 +21,9 @@ TASKS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "Set up and try": ("config", "tls", "demo", "ozone"),
     },
     "scm": {
-        "See what it knows": ("nodes", "containers", "container", "report", "queues", "outcomes"),
+        "See what it knows": (
+            *("nodes", "containers", "container", "report", "queues", "outcomes", "anchors"),
+        ),
         "Datanodes leave, rest and return": (
             *("decommission", "maintenance", "recommission", "departures"),
             *("remove-node", "refresh", "reregister"),

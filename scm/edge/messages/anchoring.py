@@ -1,7 +1,7 @@
 """Anchors of verification logs as messages."""
 
 from agent.rpc.v1 import scm_pb2
-from scm.state.anchors import Anchored
+from scm.state.history.anchors import Anchored
 
 
 def anchors_message(value: Anchored) -> scm_pb2.LogAnchors:

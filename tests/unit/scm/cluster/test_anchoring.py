@@ -8,8 +8,8 @@ from structlog.testing import capture_logs
 
 from scm.cluster.anchoring import INTERVAL_MS
 from scm.edge.calls import Heartbeat
-from scm.state import anchors as module
-from scm.state.anchors import Anchor, Anchored, anchored_from, anchored_row
+from scm.state.history import anchors as module
+from scm.state.history.anchors import Anchor, Anchored, anchored_from, anchored_row
 from tests.support.control.scm_world import ScmWorld, volume
 
 DAY_S = INTERVAL_MS / 1000

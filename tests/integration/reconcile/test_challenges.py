@@ -8,10 +8,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from agent.errors import Code, Unavailable
+from agent.reconcile.challenges import Challenges
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.runtime.loop import Throttled
-from agent.scan.challenges import Challenges
 from merkle.replica import ContainerId
 from tests.support.clock import FakeClock
 from tests.support.storage.datanodes import Datanode, dialled
