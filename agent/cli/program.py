@@ -47,6 +47,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "attest": ("agent.cli.evidence.attest", "attest"),
     "verify-parity": ("agent.cli.inspect.parity", "verify_parity_command"),
     "fsck": ("agent.cli.setup.offline", "fsck"),
+    "sample": ("agent.cli.setup.sample", "sample"),
     "new-volume": ("agent.cli.setup.offline", "new_volume"),
     "salvage": ("agent.cli.setup.salvage", "salvage"),
     "demo": ("agent.cli.setup.demo", "demo"),

@@ -16,7 +16,7 @@ TASKS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "Look into a container": ("explain", "history", "tree", "diff", "diagnose", "replay"),
         "Read and mend": ("scan", "scrub", "reconcile", "verify-parity", "verify-log", "attest"),
         "Before something is switched off": ("may-stop", "what-if"),
-        "Disks": ("volume", "new-volume", "fsck", "salvage"),
+        "Disks": ("volume", "new-volume", "fsck", "sample", "salvage"),
         "The control plane": ("scm",),
         "Set up and try": ("config", "tls", "demo", "ozone"),
     },

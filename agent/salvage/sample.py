@@ -1,0 +1,180 @@
+"""A sample of the chunks of volumes that no agent uses, read off their media and judged.
+
+    rows ─► number of chunks ─► which to draw ─► rows again ─► those chunks, past the page cache
+
+Every chunk of every row that can be read is as likely to be drawn. What is drawn is judged as a
+scan judges (`scanner.judge`): read again before it is called bad, and by two libraries.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from agent.errors import Code, Refused
+from agent.salvage.volumes import OfflineVolume, opened
+from agent.store.replica.packs import Place
+from merkle.checksum import window_checksums
+from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
+from scanner.finding import Verdict
+from scanner.judge import WITNESSES, FirstRead, judge_chunk, read_failure
+from scanner.sampling import SampleSize, drawn, sample_size
+
+BAD_KEPT_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class BadChunk:
+    """A chunk that was drawn and is not as it was written."""
+
+    volume: str
+    container_id: ContainerId
+    block_id: BlockId
+    offset: int
+    verdict: str
+    fault: str
+    evidence: str
+
+
+@dataclass(slots=True)
+class Sample:
+    """What was drawn, and what was found. `undecided_count`: no two reads of it agreed, or this
+    host was short of something."""
+
+    size: SampleSize
+    seed: int
+    read_count: int = 0
+    bytes_read: int = 0
+    bad_count: int = 0
+    undecided_count: int = 0
+    without_checksum_count: int = 0
+    bad: list[BadChunk] = field(default_factory=list)
+    damaged_rows: list[str] = field(default_factory=list)
+    unreadable_volumes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether all that was drawn is as it was written, and nothing was left out of the draw."""
+        left_out = self.damaged_rows or self.unreadable_volumes
+        return not (self.bad_count or self.undecided_count or left_out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    volume: OfflineVolume
+    container_id: ContainerId
+    index: int
+    block_id: BlockId
+    chunk: ChunkInfo
+
+
+@dataclass(frozen=True, slots=True)
+class _PlacedChunk:
+    """A chunk's place on a disk (`scanner.ports.BlockReader`)."""
+
+    place: Place
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the block."""
+        return self.place.size_bytes()
+
+    def read(self, offset: int, length_bytes: int) -> memoryview:
+        """Read what the medium holds."""
+        return memoryview(self.reread_past_cache(offset, length_bytes))
+
+    def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
+        """Read what the medium holds. A file that is not there is one without bytes."""
+        try:
+            return self.place.read_past_cache(offset, length_bytes)
+        except FileNotFoundError:
+            return b""
+
+    def close(self) -> None:
+        """Do nothing: each read opens the file."""
+
+
+def take_sample(
+    paths: Sequence[Path],
+    *,
+    confidence: float,
+    fraction: float,
+    seed: int,
+    begin: Callable[[int], None] = lambda _: None,
+    progress: Callable[[], None] = lambda: None,
+) -> Sample:
+    """Draw and read a sample. `begin` is told how many chunks are drawn, `progress` of each one.
+
+    Raise Refused: a volume is in use, is none, or is of another cluster; there is nothing to draw.
+    """
+    unreadable: dict[str, str] = {}
+    with opened(paths, unreadable) as volumes:
+        all_count = sum(1 for _ in _all_chunks(volumes))
+        damaged_rows = [row for volume in volumes for row in volume.damaged_rows]
+        chunk_count = sum(1 for _ in _chunks(volumes))
+        if not chunk_count:
+            raise Refused(Code.INELIGIBLE, "no chunk with a checksum is on these volumes")
+        size = sample_size(chunk_count, confidence=confidence, fraction=fraction)
+        sample = Sample(size, seed, damaged_rows=damaged_rows, unreadable_volumes=unreadable)
+        sample.without_checksum_count = all_count - chunk_count
+        begin(size.drawn_count)
+        numbers = iter(drawn(size, seed))
+        wanted = next(numbers, -1)
+        for number, chunk in enumerate(_chunks(volumes)):
+            if number == wanted:
+                _read(sample, chunk)
+                progress()
+                wanted = next(numbers, -1)
+                if wanted < 0:
+                    break
+    return sample
+
+
+def _all_chunks(volumes: Sequence[OfflineVolume]) -> Iterator[_Chunk]:
+    """Yield every chunk of every row, always in the same order."""
+    for volume in volumes:
+        for container_id, index in sorted(volume.replicas().items()):
+            for block in volume.blocks(container_id):
+                for chunk in block.chunks:
+                    yield _Chunk(volume, container_id, index, block.block_id, chunk)
+
+
+def _chunks(volumes: Sequence[OfflineVolume]) -> Iterator[_Chunk]:
+    return (one for one in _all_chunks(volumes) if one.chunk.checksum_type is not ChecksumType.NONE)
+
+
+def _read(sample: Sample, one: _Chunk) -> None:
+    """Read one chunk and judge it."""
+    copy = one.volume.copy(one.container_id, one.block_id, one.index)
+    assert copy is not None, "the row was read a moment ago, through the same snapshot"
+    chunk, medium = one.chunk, _PlacedChunk(copy.place)
+    sample.read_count += 1
+    try:
+        data = medium.reread_past_cache(chunk.offset, chunk.length_bytes)
+        sums = window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data)
+        first = FirstRead(len(data), sums)
+        sample.bytes_read += len(data)
+        if len(data) == chunk.length_bytes and sums == chunk.window_checksums:
+            return
+    except OSError as error:
+        first = FirstRead(0, b"", error)
+    _judge(sample, one, medium, first)
+
+
+def _judge(sample: Sample, one: _Chunk, medium: _PlacedChunk, first: FirstRead) -> None:
+    try:
+        if first.error is not None and read_failure(first.error) is Verdict.TRANSIENT:
+            raise first.error
+        judgement = judge_chunk(medium, one.chunk, first, WITNESSES)
+    except OSError:
+        sample.undecided_count += 1
+        return
+    if judgement.verdict is Verdict.SUSPECT_HOST:  # decided: the medium has what was written
+        sample.undecided_count += not judgement.is_decided
+        return
+    sample.bad_count += 1
+    if len(sample.bad) < BAD_KEPT_MAX:
+        place = one.volume.name, one.container_id, one.block_id, one.chunk.offset
+        sample.bad.append(
+            BadChunk(*place, judgement.verdict.value, judgement.fault.value, judgement.evidence)
+        )

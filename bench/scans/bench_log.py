@@ -1,0 +1,70 @@
+"""What the verification log costs a scan: CPU of its appends against CPU of all of the scan.
+
+A container of BENCH_LOG_MIB (1024) in chunks of 4 MiB is read whole, several times, by the real scan
+past the page cache, with its commit; a container of 5 GB costs the same one entry for five times
+the bytes. CPU is this thread's, so that neither the disk nor other processes count.
+"""
+
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+
+from agent.runtime.lease import Leases
+from agent.scan.scanning import ScanTools, scan_container
+from agent.store.verification.log import VerificationLog
+from bench.measure import Measure, at_most
+from bench.scans.scan_world import OPTIONS, WARM_UP, Shape, fill, open_store
+from merkle.replica import CHUNK_BYTES_DEFAULT, ContainerId
+
+MIB: Final = 1024**2
+SIZE_MIB: Final = int(os.environ.get("BENCH_LOG_MIB", "1024"))
+CONTAINER: Final = ContainerId(1)
+ROUNDS: Final = 9
+SHARE_MAX: Final = 1.0
+
+
+def measures() -> list[Measure]:
+    """Return the share of the log, and what an entry costs; seconds on two cores."""
+    chunk_count = SIZE_MIB * MIB // CHUNK_BYTES_DEFAULT
+    with tempfile.TemporaryDirectory(prefix="suture-log-", dir=os.environ.get("TMPDIR")) as name:
+        volume = Path(name) / "volume"
+        fill(volume, CONTAINER, Shape(chunk_count // 8, 8, CHUNK_BYTES_DEFAULT))
+        fill(volume, WARM_UP, Shape(1, 1, CHUNK_BYTES_DEFAULT))
+        store = open_store(volume)
+        tools = ScanTools(store=store, leases=Leases(), algorithm=OPTIONS.algorithm)
+        scan_container(tools, WARM_UP)
+        rounds = [_round(tools) for _ in range(ROUNDS)]
+        store.close()
+    shares = [100 * log_s / scan_s for log_s, scan_s in rounds]
+    spread = f"{min(shares):.2f} to {max(shares):.2f} %, {ROUNDS} scans"
+    entry_ms = 1000 * statistics.median(log_s for log_s, _ in rounds)
+    scan_ms = 1000 * statistics.median(scan_s for _, scan_s in rounds)
+    return [
+        at_most(
+            "log_share", statistics.median(shares), "% of CPU", SHARE_MAX, compared_with=spread
+        ),
+        Measure("log_entry", entry_ms, "ms of CPU", f"{scan_ms:.0f} ms for {SIZE_MIB} MiB"),
+    ]
+
+
+def _round(tools: ScanTools) -> tuple[float, float]:
+    """Scan once; return the CPU seconds of appends, and of everything."""
+    spent_s: list[float] = []
+    append = VerificationLog.append
+
+    def measured(*arguments: Any) -> None:
+        begun_s = time.thread_time()
+        append(*arguments)
+        spent_s.append(time.thread_time() - begun_s)
+
+    with mock.patch.object(VerificationLog, "append", measured):
+        begun_s = time.thread_time()
+        report = scan_container(tools, CONTAINER)
+        scan_s = time.thread_time() - begun_s
+    assert report.committed, report.held_because
+    assert len(spent_s) == 1, "one entry for one scan"
+    return spent_s[0], scan_s
