@@ -95,6 +95,11 @@ AGENT: Final[Mapping[str, Event]] = {
     "scrub_resumed": Event("An operator let them go on.", (VOLUME,)),
     "scrub_skips": Event("An operator has a replica passed over.", (CONTAINER,)),
     "second_witness_is_slow": Event("A library lacks its compiled part."),
+    "shadow_hash_differs": Event(
+        "After an upgrade the former code judges chunks otherwise: the verdict is held.",
+        (CONTAINER,),
+    ),
+    "shadow_hash_unavailable": Event("Its process does not answer; scans go on without it."),
     "supervisor_unreachable": Event("systemd's socket does not answer."),
     "task_died": Event("A defect: the traceback says where."),
     "task_dropped": Event("A task that waited will not run: late, stale, or we stop."),

@@ -70,6 +70,11 @@ class Meters:
         )
         for result in ("proven", "failed", "unanswered", "own"):
             self._challenges.labels(result)
+        self._shadow = PrometheusCounter(
+            "suture_shadow_hash_differences_total",
+            "Scans that came to something else than the former code did; their verdicts are held.",
+            registry=self.registry,
+        )
         for result in RECONCILE_RESULTS:
             self._reconciles.labels(result)
         for kind in ("data", "tree"):
@@ -85,6 +90,10 @@ class Meters:
         self._commands.labels(status.type, state).inc()
         if status.HasField("reconcile"):
             self.reconciled(status.reconcile)
+
+    def shadow_differed(self) -> None:
+        """Count a scan whose verdict is held back because another implementation disagrees."""
+        self._shadow.inc()
 
     def reconciled(self, outcome: scm_pb2.ReconcileOutcome) -> None:
         """Count a reconcile."""

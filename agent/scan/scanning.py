@@ -18,6 +18,7 @@ import structlog
 from agent.errors import BlockFailed, Code, VolumeFailed
 from agent.runtime.clock import Clock, SystemClock
 from agent.runtime.lease import Leases
+from agent.scan.shadow import OpenReader, ShadowHashing
 from agent.store.index.columns import ReplicaColumns
 from agent.store.index.facts import ReplicaFacts, ScanBase, ScanCommit
 from agent.store.index.rows import ScanCursor
@@ -30,13 +31,14 @@ from scanner.breaker import Breaker
 from scanner.finding import Finding, Verdict
 from scanner.judge import is_lasting
 from scanner.outcome import ScanOutcome
-from scanner.ports import Pieces, ReplicaReader
+from scanner.ports import Pieces
 from scanner.resume import ScanMark, no_mark
 from scanner.verify import CHANGED, STOPPED, scan_replica
 
 SCAN_ATTEMPTS_MAX: Final = 2  # a replica that changes all the time is read again another day
 LEASE_WAIT_S: Final = 30.0
 BREAKER: Final = "breaker: "  # why a verdict is held of which this host is suspected
+SHADOW: Final = "shadow: "  # likewise, after an upgrade
 CURSOR_BYTES: Final = 32 * 1024**2  # read between two cursors: at most this and one read are lost
 CURSOR_S: Final = 5.0  # or so much time
 GONE: Final = frozenset({Code.CONTAINER_NOT_FOUND, Code.UNCLOSED_CONTAINER_IO})
@@ -142,14 +144,6 @@ class ScannedStore(Protocol):
         ...
 
 
-class OpenReader(ReplicaReader, Protocol):
-    """A replica that is being read."""
-
-    def close(self) -> None:
-        """Give back what reading took."""
-        ...
-
-
 class ScanKit(Protocol):
     """What a scan uses, wherever the replica lies; `ScanTools` says what each is."""
 
@@ -169,6 +163,8 @@ class ScanKit(Protocol):
     def on_unreadable(self) -> Callable[[str, str], None]: ...
     @property
     def on_damage(self) -> Callable[[str, Sequence[Finding]], None]: ...
+    @property
+    def shadow(self) -> ShadowHashing | None: ...
 
     def open_reader(
         self,
@@ -186,7 +182,7 @@ class ScanKit(Protocol):
 class ScanTools:
     """What every scan of this process's store uses (`ScanKit`). `on_unreadable` is told of a volume
     that failed to give its bytes, and which; `on_damage` of damage of which this host is not
-    suspected."""
+    suspected. `shadow` hashes some of what is read twice, after an upgrade."""
 
     store: ReplicaStore
     leases: Leases
@@ -196,6 +192,7 @@ class ScanTools:
     lease_wait_s: float = LEASE_WAIT_S
     on_unreadable: Callable[[str, str], None] = _no_suspicion
     on_damage: Callable[[str, Sequence[Finding]], None] = no_neighbours
+    shadow: ShadowHashing | None = None
 
     def open_reader(
         self,
@@ -264,7 +261,7 @@ def scan_container(
         finding_count=report.finding_count,
     )
     damage = [finding for finding in report.findings if finding.is_damage]
-    if damage and not report.held_because.startswith(BREAKER):
+    if damage and not report.held_because.startswith((BREAKER, SHADOW)):
         tools.on_damage(tools.store.volume_id(container_id), damage)
     return report
 
@@ -333,9 +330,11 @@ def _scan_once(
     except BlockFailed as error:
         base.doubts.note(str(error))
         raise
+    shadow = tools.shadow
+    shadowed = shadow.watch(reader) if shadow is not None and shadow.is_active() else None
     try:
         outcome = scan_replica(
-            reader,
+            reader if shadowed is None else shadowed,
             algorithm=tools.algorithm,
             now_ms=tools.clock.now_ms,
             stop=hooks.stop,
@@ -350,7 +349,8 @@ def _scan_once(
     if outcome.stopped_because == STOPPED:
         keeper.keep_last()
     _note_doubts(tools, base, outcome)
-    held_because = _held_because(tools, base, outcome)
+    difference = "" if shadowed is None else shadowed.difference(outcome)
+    held_because = f"{SHADOW}{difference}" if difference else _held_because(tools, base, outcome)
     tools.store.tell_verdict(base, outcome, why=held_because)
     if held_because:
         return _held(base.facts, outcome, held_because)

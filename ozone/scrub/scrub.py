@@ -20,6 +20,7 @@ from agent.runtime.clock import Clock, SystemClock
 from agent.runtime.lease import Leases
 from agent.scan.pace import Pressure, ScanPace
 from agent.scan.scanning import MarkingGuard, no_neighbours, scan_container
+from agent.scan.shadow import ShadowHashing
 from agent.store.index.facts import ScanBase
 from agent.store.scan_reader import ReadBuffers
 from merkle.checksum import Algorithm
@@ -55,6 +56,7 @@ class OzoneTools:
     lease_wait_s: float = LEASE_WAIT_S
     on_unreadable: Callable[[str, str], None] = lambda _volume_id, _reason: None
     on_damage: Callable[[str, Sequence[Finding]], None] = no_neighbours
+    shadow: ShadowHashing | None = None
 
     def open_reader(
         self,

@@ -12,12 +12,12 @@ refused because the log has no room. The next entry tells how many are missing.
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -93,6 +93,9 @@ class VerificationLog:
         self._size_bytes = 0
         self._head = Head()
         self._closed = Head()
+        self.upgraded_at_ms = 0
+        """When the version that writes now began to write; 0: none wrote before it, or when is not
+        known."""
         try:
             with disk_errors(directory):
                 self._open()
@@ -138,6 +141,23 @@ class VerificationLog:
                 self._cut(newest, tail.whole_bytes)
                 facts = {"bytes": len(tail.torn), "sha256": _sha256(tail.torn)}
                 self._append(Kind.TORN, facts)
+        self._note_version(names)
+
+    def _note_version(self, names: Sequence[str]) -> None:
+        """Begin a file where another version wrote the last one: each says who writes. Note since
+        when this version does."""
+        own = self._about.get("software")
+        if not self._name or not self._size_bytes or not own:
+            return
+        introduced = [first_facts(self._directory / name) for name in reversed(names)]
+        if introduced[0].get("kind") == Kind.FILE and introduced[0].get("software") != own:
+            self._name, self._closed = "", self._head
+            self._begin_file()
+            introduced.insert(0, first_facts(self._directory / self._name))
+        since = list(takewhile(lambda facts: facts.get("software") == own, introduced))
+        if since and len(since) < len(introduced):
+            at_ms = since[-1].get("at_ms")
+            self.upgraded_at_ms = at_ms if isinstance(at_ms, int) else 0
 
     def _append(self, kind: Kind, facts: Mapping[str, object]) -> None:
         if self._name and self._size_bytes >= self._file_bytes_max:
@@ -263,16 +283,22 @@ def tail_of(path: Path) -> _Tail:
     return _Tail(Head(count + len(lines), checksum), size, is_known=False)
 
 
-def first_at_ms(path: Path) -> int:
-    """Return when a file was begun. Raises OSError; of one that cannot be told: in the far future,
-    so that nothing is removed on a guess."""
+def first_facts(path: Path) -> Mapping[str, Any]:
+    """Return what the first entry of a file tells; nothing where that is no entry. Raises
+    OSError."""
     fd = open_file(path)
     try:
         line, _, _ = os.pread(fd, ENTRY_BYTES_MAX, 0).partition(b"\n")
     finally:
         os.close(fd)
     entry = decode(line)
-    at_ms = None if entry is None else entry.facts.get("at_ms")
+    return {} if entry is None else entry.facts
+
+
+def first_at_ms(path: Path) -> int:
+    """Return when a file was begun. Raises OSError; of one that cannot be told: in the far future,
+    so that nothing is removed on a guess."""
+    at_ms = first_facts(path).get("at_ms")
     return at_ms if isinstance(at_ms, int) else 1 << 62
 
 

@@ -1,0 +1,217 @@
+"""After an upgrade some of what is read is hashed by other code, too: a version that takes wrong
+bytes for right, or right ones for wrong, commits nothing."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.scan.former import FormerError, FormerHasher
+from agent.scan.scanning import ScanReport, ScanTools, scan_container
+from agent.scan.shadow import SHADOW_S, ShadowHashing
+from agent.store.replica_store import ReplicaStore
+from agent.store.verification.chain import Kind, check, entries
+from agent.store.verification.reading import read_log
+from merkle.checksum import window_checksums
+from merkle.replica import ChecksumType, ChunkInfo, ReplicaState
+from scanner import verify
+from scanner.judge import FirstRead
+from tests.support.clock import FakeClock
+from tests.support.storage.stored_replica import CLUSTER, CONTAINER, DATANODE, StoredReplica, opened
+
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Iterator[StoredReplica]:
+    """Return a store with one container, closed and whole."""
+    yield from opened(tmp_path / "volume")
+
+
+@pytest.fixture
+def shadow() -> Iterator[ShadowHashing]:
+    """Return shadow hashing of all reads, a minute after an upgrade, in its own process."""
+    clock = FakeClock()
+    made = ShadowHashing(lambda: clock.now_ms() - 60_000, clock, share=1.0)
+    yield made
+    made.close()
+
+
+def scanned(replica: StoredReplica, shadow: ShadowHashing | None) -> ScanReport:
+    """Scan the container, with or without a shadow."""
+    tools: ScanTools = replace(replica.tools, shadow=shadow)
+    return scan_container(tools, CONTAINER)
+
+
+def takes_all_for_right(*_arguments: object) -> None:
+    """A hot path that is broken: no chunk differs."""
+
+
+def takes_all_for_wrong(
+    _scan: object, chunk: ChunkInfo, data: memoryview, _whole: int
+) -> FirstRead:
+    """A hot path that is broken otherwise: every chunk differs."""
+    return FirstRead(len(data), bytes(len(chunk.window_checksums)))
+
+
+class TestScans:
+    """A scan beside the former code."""
+
+    def test_where_both_agree_it_commits(
+        self, replica: StoredReplica, shadow: ShadowHashing
+    ) -> None:
+        """What is well, and what is damaged; every chunk was hashed twice."""
+        well = scanned(replica, shadow)
+        replica.flip(2, 100)
+        damaged = scanned(replica, shadow)
+
+        assert (True, True) == (well.committed, damaged.committed)
+        assert 1 == damaged.finding_count
+        assert (12, 0) == (shadow.hashed_count, shadow.difference_count)
+
+    def test_a_version_that_takes_wrong_for_right_commits_nothing(
+        self, replica: StoredReplica, shadow: ShadowHashing, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its verdict is held; without the shadow it would call the replica whole."""
+        replica.flip(2, 100)
+        monkeypatch.setattr(verify._Scan, "_compare", takes_all_for_right)
+
+        held = scanned(replica, shadow)
+        alone = scanned(replica, None)
+
+        assert not held.committed
+        assert held.held_because.startswith("shadow: by the former code, block 2 at 0: it does not")
+        assert (True, 0) == (alone.committed, alone.finding_count)
+        assert 1 == shadow.difference_count
+
+    def test_a_version_that_takes_right_for_wrong_commits_nothing(
+        self, replica: StoredReplica, shadow: ShadowHashing, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Though the judge clears the chunks: a host that does so is not well."""
+        monkeypatch.setattr(verify._Scan, "_compare", takes_all_for_wrong)
+
+        held = scanned(replica, shadow)
+
+        assert not held.committed
+        assert "it fits" in held.held_because
+        assert ReplicaState.CLOSED is replica.store.replica(CONTAINER).state
+
+    def test_the_log_tells_why_it_is_held(
+        self, replica: StoredReplica, shadow: ShadowHashing, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An auditor sees that a verdict was not acted on."""
+        replica.flip(1, 5)
+        monkeypatch.setattr(verify._Scan, "_compare", takes_all_for_right)
+
+        scanned(replica, shadow)
+
+        *_, last = entries(read_log(replica.path))
+        assert "held" == last.facts["verdict"]
+        assert last.facts["why"].startswith("shadow: ")
+
+    def test_a_process_that_dies_ends_the_shadow_only(self, replica: StoredReplica) -> None:
+        """Scans go on as ever."""
+        clock = FakeClock()
+
+        def dead(*_: object) -> bytes:
+            raise FormerError("gone")
+
+        shadow = ShadowHashing(clock.now_ms, clock, sums=dead, share=1.0)
+
+        report = scanned(replica, shadow)
+
+        assert report.committed
+        assert not shadow.is_active()
+
+
+class TestWhen:
+    """The first hours of a version."""
+
+    def test_only_for_some_hours_and_as_long_as_something_differs(self) -> None:
+        """Then what it found keeps it going."""
+        clock = FakeClock()
+        since_ms = clock.now_ms()
+        shadow = ShadowHashing(lambda: since_ms, clock)
+        first = shadow.is_active()
+        clock.advance_s(SHADOW_S - 1)
+        before = shadow.is_active()
+        clock.advance_s(2)
+        after = shadow.is_active()
+        shadow.differed(CONTAINER, ["block 1"])
+
+        assert (True, True, False) == (first, before, after)
+        assert shadow.is_active()
+
+    def test_not_where_no_other_version_was(self) -> None:
+        """A new agent is no upgrade."""
+        assert not ShadowHashing(lambda: 0, FakeClock()).is_active()
+
+    def test_about_one_read_in_a_hundred(self) -> None:
+        """Of very many."""
+        shadow = ShadowHashing(lambda: 1, FakeClock())
+
+        count = sum(shadow.draw() for _ in range(100_000))
+
+        assert 800 < count < 1_200
+
+    def test_the_log_knows_since_when_a_version_writes(self, tmp_path: Path) -> None:
+        """Over restarts: of the first 0, of the second when it came; and the chain holds."""
+        replica = StoredReplica(tmp_path / "volume")
+        replica.create()
+        replica.scan()
+        replica.close()
+        ticks = itertools.count(NOW_MS, 1_000)
+
+        def began(software: str) -> int:
+            options = replace(replica.options, software=software, now_ms=lambda: next(ticks))
+            store = ReplicaStore.open(
+                [tmp_path / "volume"], cluster_id=CLUSTER, datanode_id=DATANODE, options=options
+            )
+            at_ms = store.upgraded_at_ms()
+            store.close()
+            return at_ms
+
+        first, again = began("1.0"), began("1.0")
+        second, still = began("2.0"), began("2.0")
+
+        log = read_log(tmp_path / "volume")
+        files = [one.facts["software"] for one in entries(log) if one.facts["kind"] == Kind.FILE]
+        assert ["", "1.0", "2.0"] == files
+        assert NOW_MS <= first == again < second == still
+        assert check(log).gap is None
+
+
+class TestFormer:
+    """The other process."""
+
+    @pytest.mark.parametrize("kind", [one for one in ChecksumType if one is not ChecksumType.NONE])
+    def test_it_answers_as_the_hot_path_does(self, kind: ChecksumType) -> None:
+        """For every type and for windows that are not full."""
+        hasher = FormerHasher()
+        data = bytes(range(256)) * 100
+        try:
+            told = hasher.sums(kind, 4096, data)
+            again = hasher.sums(kind, 512, b"x")
+        finally:
+            hasher.close()
+
+        assert told == window_checksums(kind, 4096, data)
+        assert again == window_checksums(kind, 512, b"x")
+
+    def test_one_that_was_killed_is_started_again(self) -> None:
+        """The caller hears of it once."""
+        hasher = FormerHasher()
+        try:
+            hasher.sums(ChecksumType.CRC32C, 512, b"x")
+            assert hasher._process is not None
+            hasher._process.kill()
+            hasher._process.wait()
+            with pytest.raises(FormerError):
+                hasher.sums(ChecksumType.CRC32C, 512, b"x")
+            told = hasher.sums(ChecksumType.CRC32C, 512, b"x")
+        finally:
+            hasher.close()
+
+        assert told == window_checksums(ChecksumType.CRC32C, 512, b"x")
