@@ -101,10 +101,13 @@ def soak(result: Result, site: Site) -> None:
 
 def say_how_it_goes(oracle: Oracle, harms: Harms, harm: Future[None], end_s: float) -> None:
     """Print a line a minute, until the time is over or the harms have died."""
-    pause = threading.Event()
+    pause, said_count = threading.Event(), 0
     while (left_s := end_s - time.monotonic()) > 0 and not harm.done():
         pause.wait(min(60.0, left_s))
         print(f"{left_s / 60:5.1f} min left: {told(oracle, harms)}", flush=True)
+        for why in (*oracle.wrong, *harms.told)[said_count:]:
+            print(f"WRONG: {why}", flush=True)
+        said_count = len(oracle.wrong) + len(harms.told)
 
 
 def ended(futures: Sequence[Future[None]]) -> list[str]:

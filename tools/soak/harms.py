@@ -48,7 +48,7 @@ WEIGHTS: Final = {
 }
 AWAY_S: Final = (1.0, 12.0)
 BETWEEN_S: Final = (2.0, 10.0)
-SETTLE_S: Final = 90.0
+START_TRIES: Final = 5  # a minute each
 
 
 @dataclass
@@ -214,11 +214,18 @@ class Harms:
         self.stop.wait(self.chance.uniform(*AWAY_S))
 
     def _start(self, index: int) -> None:
-        """Start an agent; on a busy machine, once more."""
-        try:
-            self.site.cluster.start_again(index)
-        except Unavailable:
-            process = self.site.cluster.nodes[index]
-            if process.popen is not None:
-                process.kill()
-            self.site.cluster.start_again(index)
+        """Start an agent. On a machine that is busy with other things that takes its time: as long
+        as the process lives it is waited for."""
+        process = self.site.cluster.nodes[index]
+        listen = self.site.cluster.start_again
+        for tries_left in reversed(range(START_TRIES)):
+            try:
+                listen(index)
+                break
+            except Unavailable:
+                if not tries_left or process.popen is None or process.popen.poll() is not None:
+                    raise
+                listen = self._wait_for
+
+    def _wait_for(self, index: int) -> None:
+        self.site.cluster.nodes[index].wait_until_listening()
