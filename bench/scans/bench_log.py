@@ -1,8 +1,8 @@
 """What the verification log costs a scan: CPU of its appends against CPU of all of the scan.
 
-A container of BENCH_LOG_MIB (1024) in chunks of 4 MiB is read whole, several times, by the real scan
-past the page cache, with its commit; a container of 5 GB costs the same one entry for five times
-the bytes. CPU is this thread's, so that neither the disk nor other processes count.
+A container of BENCH_LOG_MIB (1024) in chunks of 4 MiB is read whole, several times, by the real
+scan past the page cache, with its commit; one of 5 GB costs the same one entry for five times the
+bytes. CPU is this thread's, so that neither the disk nor other processes count.
 """
 
 import os
