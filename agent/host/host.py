@@ -62,7 +62,6 @@ from agent.scan.proof import prove
 from agent.scan.requested import RequestedScans
 from agent.scan.scanning import ScanReport, ScanTools, scan_container
 from agent.scan.scrub import Scrub
-from agent.scan.shadow import ShadowHashing
 from agent.scan.slow_disks import SlowDisks, counted
 from agent.scan.watch import ChangeWatch
 from agent.store.index.facts import VolumeFacts
@@ -259,7 +258,7 @@ class Host:
         for plane in planes:
             plane.close()
         self._audit.close()
-        self._shadow.close()
+        self._scrub.close()
         if not unfinished:
             self._store.close()
         return unfinished
@@ -267,16 +266,11 @@ class Host:
     # The parts, in the order in which they are built.
 
     def _built_scrub(self) -> Scrub:
-        differed = self._meters.shadow_differed
-        self._shadow = ShadowHashing(
-            self._store.upgraded_at_ms, self._clock, on_difference=differed
-        )
         tools = ScanTools(
             store=self._store,
             leases=self._leases,
             algorithm=self._config.storage.tree_algorithm,
             clock=self._clock,
-            shadow=self._shadow,
         )
         return Scrub(
             tools,
@@ -284,6 +278,7 @@ class Host:
             self._who.datanode_id,
             self._stopping,
             on_volume_failed=self._failures.tell,
+            on_shadow_difference=self._meters.shadow_differed,
         )
 
     def _built_handlers(self, control_planes: ControlPlanes) -> Handlers:

@@ -18,7 +18,7 @@ import structlog
 from agent.errors import BlockFailed, Code, VolumeFailed
 from agent.runtime.clock import Clock, SystemClock
 from agent.runtime.lease import Leases
-from agent.scan.shadow import OpenReader, ShadowHashing
+from agent.scan.shadow.hashing import OpenReader, ShadowHashing
 from agent.store.index.columns import ReplicaColumns
 from agent.store.index.facts import ReplicaFacts, ScanBase, ScanCommit
 from agent.store.index.rows import ScanCursor

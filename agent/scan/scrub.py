@@ -23,6 +23,7 @@ from agent.scan.ondemand import OnDemandScans
 from agent.scan.pace import Pressure, ScanPace
 from agent.scan.rounds import RoundPolicy, RoundStatus, VolumeScanWorker
 from agent.scan.scanning import ScanTools
+from agent.scan.shadow.hashing import ShadowHashing
 from agent.scan.volume_check import VolumeChecks
 from agent.store.index.facts import VolumeFacts
 from agent.store.neighbours import StoredPlaces
@@ -95,12 +96,20 @@ class Scrub:
         stop: threading.Event,
         *,
         on_volume_failed: Callable[[str, tuple[ContainerId, ...]], None] = lambda *_: None,
+        on_shadow_difference: Callable[[], None] = lambda: None,
     ) -> None:
         """Check the promise. Raises Refused. `on_volume_failed` is told of a volume that is fenced,
-        and which containers were on it."""
+        and which containers were on it; `on_shadow_difference` that a scan's verdict is held."""
         self.checks = VolumeChecks(tools.store, clock=tools.clock, on_failed=on_volume_failed)
+        upgraded_at_ms = tools.store.upgraded_at_ms
+        self._shadow = ShadowHashing(
+            upgraded_at_ms, tools.clock, on_difference=on_shadow_difference
+        )
         self.tools = self._tools = tools = replace(
-            tools, on_unreadable=self.checks.request, on_damage=self._follow
+            tools,
+            on_unreadable=self.checks.request,
+            on_damage=self._follow,
+            shadow=self._shadow,
         )
         self._config = config
         self._stop = stop
@@ -135,6 +144,10 @@ class Scrub:
         )
         self._on_demand_pulse = pulse
         return scans
+
+    def close(self) -> None:
+        """End the process that hashes a part of what is read, if there is one."""
+        self._shadow.close()
 
     def _follow(self, volume_id: str, damage: Sequence[Finding]) -> None:
         """Look beside damage, whichever scan found it."""

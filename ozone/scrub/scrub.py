@@ -20,7 +20,7 @@ from agent.runtime.clock import Clock, SystemClock
 from agent.runtime.lease import Leases
 from agent.scan.pace import Pressure, ScanPace
 from agent.scan.scanning import MarkingGuard, no_neighbours, scan_container
-from agent.scan.shadow import ShadowHashing
+from agent.scan.shadow.hashing import ShadowHashing
 from agent.store.index.facts import ScanBase
 from agent.store.scan_reader import ReadBuffers
 from merkle.checksum import Algorithm

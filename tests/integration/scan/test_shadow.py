@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.scan.former import FormerError, FormerHasher
 from agent.scan.scanning import ScanReport, ScanTools, scan_container
-from agent.scan.shadow import SHADOW_S, ShadowHashing
+from agent.scan.shadow.former import FormerError, FormerHasher
+from agent.scan.shadow.hashing import SHADOW_S, ShadowHashing
 from agent.store.replica_store import ReplicaStore
 from agent.store.verification.chain import Kind, check, entries
 from agent.store.verification.reading import read_log

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 import structlog
 
 from agent.runtime.clock import Clock
-from agent.scan.former import FormerError, FormerHasher
+from agent.scan.shadow.former import FormerError, FormerHasher
 from merkle.blockrow import decode_block
 from merkle.damaged import Damaged
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
@@ -55,7 +55,7 @@ class ShadowHashing:
         on_difference: Callable[[], None] = lambda: None,
     ) -> None:
         """`upgraded_at_ms`: when this version began here; 0: there was none before. `sums` is the
-        former code, by default that of `agent.scan.former`."""
+        former code, by default that of `agent.scan.shadow.former`."""
         self._upgraded_at_ms = upgraded_at_ms
         self._clock = clock
         self._hasher = FormerHasher()

@@ -1,6 +1,7 @@
 """Window checksums in a process of their own, by code that the scan's hot path does not use.
 
-    python -m agent.scan.former        stdin: type, window, length, bytes ─► stdout: length, sums
+    python -m agent.scan.shadow.former      stdin: type, window, length, bytes
+                                            stdout: length, sums
 
 Its implementation is `merkle.witness`: other libraries, and another process, so that neither a
 change of a library nor a broken memory of the agent's is in both. It ends when its stdin does.
@@ -67,7 +68,7 @@ class FormerHasher:
 
 def _started() -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
-        [sys.executable, "-m", "agent.scan.former"],
+        [sys.executable, "-m", "agent.scan.shadow.former"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,  # a Ctrl-C at the terminal is for the agent
