@@ -60,7 +60,7 @@ def _round(tools: ScanTools) -> tuple[float, float]:
         append(*arguments)
         spent_s.append(time.thread_time() - begun_s)
 
-    VerificationLog.append = measured  # type: ignore[method-assign]
+    VerificationLog.append = measured  # type: ignore[method-assign, assignment]
     try:
         begun_s = time.thread_time()
         report = scan_container(tools, CONTAINER)

@@ -28,7 +28,7 @@ READ_TRIES: Final = 3
 UNFINISHED: Final = ("tmp/importing", "tmp/deleting")
 ROOM_SHARE: Final = 1.25  # of three copies of what is stored; blocks of 4 KiB are not full
 ROOM_MORE_BYTES: Final = 64 * 1024**2
-LIFE_S_MIN: Final = 900.0  # a shorter life says nothing about an hour
+LIFE_S_MIN: Final = 1800.0  # in a shorter life pools of threads grow to their size
 THREADS_PER_H_MAX: Final = 6.0
 DESCRIPTORS_PER_H_MAX: Final = 30.0
 ANON_BYTES_PER_H_MAX: Final = 96 * 1024**2
@@ -70,14 +70,14 @@ def judge(result: Result, site: Site, oracle: Oracle, harms: Harms, watch: Watch
     result.quiet_after_s = time.monotonic() - began_s
     result.wrong += harms.told
     read_back(result, site, oracle)
-    judge_room(result, site, oracle)
+    judge_room(result, site)
     result.growths = watch.growths()
     result.wrong += leaking(result.growths)
     result.wrong += oracle.wrong
     result.containers = len(site.containers())
     result.operations = dict(oracle.counts)
     result.faults = dict(harms.counts)
-    result.bytes_written, result.stored_bytes = oracle.written_bytes, oracle.stored_bytes
+    result.bytes_written = oracle.written_bytes
 
 
 def until(why_not: Callable[[], str], wait_s: float) -> str:
@@ -139,6 +139,8 @@ def read_back(result: Result, site: Site, oracle: Oracle) -> None:
     with Client(site.cluster.scm.address) as client, ThreadPoolExecutor(READERS) as pool:
         said = list(pool.map(lambda key: read_key(client, key, oracle), keys))
     result.keys_written = oracle.counts["put"]
+    found = (key for key, why in zip(keys, said, strict=True) if not why)
+    result.stored_bytes = sum(key.size_bytes for key in found)  # with what failed and is there
     for key, why in zip(keys, said, strict=True):
         if key.fate is not Fate.STORED:
             continue
@@ -158,14 +160,14 @@ def read_key(client: Client, key: Key, oracle: Oracle) -> str:
     return why
 
 
-def judge_room(result: Result, site: Site, oracle: Oracle) -> None:
+def judge_room(result: Result, site: Site) -> None:
     """Compare the room that is taken with what is stored; look for what was left unfinished."""
-    limit = ROOM_SHARE * 3 * oracle.stored_bytes + ROOM_MORE_BYTES
+    limit = ROOM_SHARE * 3 * result.stored_bytes + ROOM_MORE_BYTES
     why = until(lambda: "too much" if room_bytes(site) > limit else "", QUIET_S / 3)
     result.room_bytes = room_bytes(site)
     if why:
         result.wrong.append(
-            f"replicas take {result.room_bytes} bytes; {oracle.stored_bytes} are stored, in three"
+            f"replicas take {result.room_bytes} bytes; {result.stored_bytes} are stored, in three"
         )
     result.wrong += [f"left behind: {path}" for path in unfinished(site)]
 
