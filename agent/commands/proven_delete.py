@@ -19,7 +19,7 @@ from agent.runtime.clock import Clock
 from agent.runtime.pledges import Pledges
 from agent.store.replica_store import ReplicaStore
 from merkle.damaged import Damaged
-from merkle.replica import BlockId, ContainerId
+from merkle.replica import BlockId, ContainerId, ReplicaState
 from merkle.tree import Tree, build_from_rows
 
 KEEP_S: Final = 600.0
@@ -47,7 +47,12 @@ class ProvenDeletes:
         force: bool,
         timeout_s: float,
     ) -> None:
-        """Delete a replica. Raises SutureError, NOT_PROVEN among others: then it is as it was."""
+        """Delete a replica. Raises SutureError, NOT_PROVEN among others: then it is as it was.
+
+        What was proven once, and failed halfway, is finished: a start would do so, too.
+        """
+        if self.store.replica(container_id).state is ReplicaState.DELETED:
+            witnesses = {}
         with self.pledges.leaving(container_id):
             generation = self.store.generation(container_id)
             began_s = self.clock.monotonic_s()

@@ -213,13 +213,14 @@ def drop(run: "Run", event: Event) -> None:
     others = [
         other for other in run.nodes if other is not node and other.name in run.holders(event)
     ]
+    has_begun = (node.name, event.container) in run.oracle.leaving
     run.oracle.drops(node.name, event.container)
     try:
         with node.running():
             node.drop(ContainerId(event.container), others)
     except SutureError as error:
         run.count(f"drops refused: {error.code}")
-        if error.code in SAFE_CODES:
+        if error.code in SAFE_CODES and not has_begun:
             run.oracle.kept(node.name, event.container)
         raise
     run.oracle.dropped(node.name, event.container)

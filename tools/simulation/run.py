@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.plan.actions import Deletes
-from merkle.replica import BlockId, ContainerId
+from merkle.replica import BlockId, ContainerId, ReplicaState
 from tools.simulation.actions import ACTIONS
 from tools.simulation.cluster import Datanode
 from tools.simulation.events import NODES, Event, Kind, placed_on
@@ -59,8 +59,23 @@ class Run(Stage):
     def settle(self) -> None:
         """Do what the control plane would order, when what was wrong in memory is long ago."""
         self.scheduler.sleep(BREAKER_S)
+        self._finish_drops()
         for container in sorted({container for container, _ in self.oracle.blocks}):
             self._settle(ContainerId(container))
+
+    def _finish_drops(self) -> None:
+        """Order deletes again that failed halfway."""
+        for node in self.nodes:
+            for container_id in [one for name, one in self.oracle.leaving if name == node.name]:
+                owner = ContainerId(container_id)
+                with self.kernel.quiet():
+                    is_left = (
+                        owner in node.store.replica_ids()
+                        and node.store.replica(owner).state is ReplicaState.DELETED
+                    )
+                if is_left:
+                    with self.judged(f"delete on {node.name}"), node.running():
+                        node.drop(owner, [])
 
     def _settle(self, container_id: ContainerId) -> None:
         for _ in range(QUIET_ROUNDS):

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from agent.commands.proven_delete import ProvenDeletes
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
 from agent.runtime.clock import SystemClock
+from agent.store.operations import deleting
 from merkle.replica import BlockId
 from tests.support.storage import datanodes
 from tests.support.storage.datanodes import Datanode, dialled
@@ -214,6 +215,28 @@ def test_what_changed_meanwhile_stays(
 
     assert isinstance(error, Refused)
     assert (Code.NOT_PROVEN, True) == (error.code, has(mine))
+
+
+def test_a_delete_that_failed_halfway_is_finished(
+    two: tuple[Datanode, Datanode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The proof was given when it began; what is left of the replica proves nothing any more.
+    """
+    mine, other = two
+
+    def fail(*_: object) -> None:
+        raise VolumeFailed(Code.IO_EXCEPTION, "the disk is gone")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(deleting, "finish_delete", fail)
+        assert Code.IO_EXCEPTION is refusal(lambda: delete(mine, [other])).code
+    assert has(mine)
+    other.replica.flip(BLOCK, 5)
+
+    delete(mine, [other])
+
+    assert not has(mine)
 
 
 def test_without_witnesses_the_order_is_enough(two: tuple[Datanode, Datanode]) -> None:
