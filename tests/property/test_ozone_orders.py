@@ -20,7 +20,7 @@ from agent.host.terms import Terms
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import SystemClock
 from agent.runtime.loop import Busy, Step, Throttled
-from merkle.replica import ID_MAX
+from merkle.replica import ID_MAX, ContainerId
 from ozone.composition import leaders
 from ozone.leading.messages import COMMAND, Order
 from ozone.leading.orders import Accepted, Answered, Reregister, Unknown, understood
@@ -77,7 +77,7 @@ PARTS = {
         {}, optional={k: st.fixed_dictionaries(v) for k, v in PARTS.items()}
     ),
     term=INT64,
-    deadline_ms=INT64 | st.just(0),
+    deadline_ms=INT64 | st.just(0) | st.integers(1, NOW_MS),
 )
 def test_whatever_is_ordered_is_understood_or_refused(
     kind: int, parts: dict[str, Any], term: int, deadline_ms: int
@@ -189,6 +189,24 @@ def test_the_answer_to_another_call_is_none(scm: StandInScm, host: Host) -> None
     leader.close()
     assert [] == accepted
     assert "the answer to call" in outbox.state
+
+
+def test_news_that_did_not_arrive_are_told_again(scm: StandInScm, host: Host) -> None:
+    """
+    What the manager may not have heard stays to be said.
+    """
+    outbox = Outbox()
+    (leader,) = leaders([f"ozone://{scm.address}"])
+    worker = leader.worker(led(host, []), outbox, Terms().leads)
+    assert isinstance(worker.step(), Throttled)
+    outbox.notify(ContainerId(5))
+    scm.spoil = lambda _: b""
+    anew(worker)
+
+    worker.step()
+
+    leader.close()
+    assert [5] == outbox.take_changed(10)
 
 
 def anew(worker: Any) -> None:

@@ -214,6 +214,21 @@ def test_a_peer_without_a_tree_takes_no_part(
     assert f"{PEERS[0]}: no_tree" in status.msg
 
 
+def test_a_chunk_that_is_damaged_there_is_not_asked_for(
+    scm: StandInScm, agent: Host, peers: list[OzoneDatanode]
+) -> None:
+    """What Ozone's scan found damaged at a peer is fetched from the other."""
+    damage(agent, SMALL, 3)
+    peers[0].containers[1].mark(1, SMALL, 0)
+
+    status = reconcile(scm, peers)
+
+    assert EXECUTED == status.status
+    assert ReplicaState.CLOSED is state_of(agent, ONE)
+    assert Command.READ_CHUNK not in peers[0].commands()
+    assert Command.READ_CHUNK in peers[1].commands()
+
+
 def test_bytes_that_are_not_the_rows_are_not_written(
     scm: StandInScm, agent: Host, peers: list[OzoneDatanode]
 ) -> None:
