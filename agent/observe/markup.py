@@ -32,6 +32,7 @@ background:color-mix(in srgb,var(--doubt) 11%,var(--paper))}
 dl.tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(9.5rem,1fr));gap:.6rem;margin:0}
 dl.tiles div{background:var(--box);padding:.5rem .8rem;border-radius:.3rem}
 dl.tiles dt{color:var(--soft);font-size:.85rem}dl.tiles dd{margin:0;font-size:1.1rem}
+dl.tiles .bar{width:3.6rem}
 table{border-collapse:collapse;width:100%}th{text-align:left;font-weight:600;color:var(--soft);
 font-size:.87rem}th,td{padding:.28rem .9rem .28rem 0;border-bottom:1px solid var(--line);
 vertical-align:top}td a,td.w{overflow-wrap:anywhere}

@@ -11,6 +11,13 @@ from typing import Final
 SHOWN_AS_CODE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Controls, formats (the turns of direction among them), halves of surrogate pairs, what nobody
 has assigned, and separators of lines."""
+ID_SHOWN: Final = 8  # characters of a UUID: 2^32 datanodes until two look alike
+
+
+def short_id(datanode_id: str) -> str:
+    """Return enough of a datanode's id to tell it from others; commands take it as a prefix. An
+    address, where a datanode was asked by that, stays whole."""
+    return datanode_id if ":" in datanode_id else datanode_id[:ID_SHOWN]
 
 
 def printable(text: str) -> str:

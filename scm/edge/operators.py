@@ -415,10 +415,15 @@ class Operators(Parts):
         with self._change() as change:
             return self._deletions.delete_keys(change, names, dry_run=dry_run)
 
-    def outcomes(self, command_ids: Sequence[int], count: int) -> tuple[list[Outcome], list[int]]:
-        """Return outcomes (of these commands, or the newest) and what is still pending."""
+    def outcomes(
+        self, command_ids: Sequence[int], count: int, *, before_id: int = 0
+    ) -> tuple[list[Outcome], list[int]]:
+        """Return outcomes (of these commands, or the newest) and what is still pending.
+
+        Of the newest only commands before `before_id` count, unless it is 0.
+        """
         with self._lock:
-            wanted = list(command_ids) or self._state.outcomes.newest(count)
+            wanted = list(command_ids) or self._state.outcomes.newest(count, before_id=before_id)
             found = [self._state.outcome(i) for i in wanted if i in self._state.outcomes]
             asked = set(command_ids)
             pending = sorted(

@@ -216,10 +216,13 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         """Return outcomes of commands and what is pending.
 
         An answer has a size limit: outcomes beyond it are missing and not pending; ask for them
-        again.
+        again, the newest by the last id that was told.
         """
         command_ids = wire.command_ids_from(request.command_ids)
-        outcomes, pending = self._control.outcomes(command_ids, _page_size(request.count))
+        before_id = wire.before_id_from(request)
+        outcomes, pending = self._control.outcomes(
+            command_ids, _page_size(request.count), before_id=before_id
+        )
         response = scm_pb2.ListOutcomesResponse(pending_command_ids=pending)
         size_bytes = 0
         for outcome in outcomes:

@@ -230,6 +230,11 @@ def command_ids_from(ids: Sequence[int]) -> list[int]:
     ]
 
 
+def before_id_from(message: scm_pb2.ListOutcomesRequest) -> int:
+    """Check before which command the newest are asked for; 0: all."""
+    return parse_int(message.before_command_id, "before_command_id", low=0, high=ID_MAX)
+
+
 def plan_rows_from(message: scm_pb2.ApplyPlanRequest) -> list[PlanRow]:
     """Check a plan: what it was made from, and every row."""
     parse_name(message.snapshot_id, "snapshot_id")

@@ -431,9 +431,10 @@ class OutcomeTable(Table[int, Outcome]):
         """Return up to `count` ids, oldest first."""
         return sorted(self._ids)[:count]
 
-    def newest(self, count: int) -> list[int]:
-        """Return up to `count` ids, newest first."""
-        return sorted(self._ids, reverse=True)[:count]
+    def newest(self, count: int, *, before_id: int = 0) -> list[int]:
+        """Return up to `count` ids, newest first, all of them below `before_id` unless it is 0."""
+        older = self._ids if before_id == 0 else {i for i in self._ids if i < before_id}
+        return sorted(older, reverse=True)[:count]
 
 
 _FORGOTTEN: Final = Outcome(0, "", 0, OutcomeState.SKIPPED, "", 0, "", "", b"")

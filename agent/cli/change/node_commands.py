@@ -39,7 +39,9 @@ UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 Datanodes = Annotated[
     list[str],
-    typer.Argument(metavar="DATANODE", help="Datanode ids or prefixes of them, or racks: /..."),
+    typer.Argument(
+        metavar="DATANODE", help="Ids of datanodes, prefixes of them, addresses, or racks: /..."
+    ),
 ]
 ForceFlag = Annotated[bool, typer.Option("--force", help="Whatever the checks say.")]
 

@@ -12,6 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli.inspect.judged import JudgedReplica, Question
+from agent.cli.inspect.outcomes import outcomes_in
 from agent.cli.terminal.connection import connect
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.output import ID_MAX, Exit, emit, say
@@ -22,7 +23,6 @@ from agent.rpc.v1 import scm_pb2
 from merkle.replica import BlockId, ContainerId
 from merkle.tree import Tree
 
-OUTCOME_COUNT_MAX: Final = 1000
 LEAVES_MAX: Final = 100_000  # of one replica: a bundle is to be sent by mail
 
 
@@ -79,9 +79,7 @@ def evidence(client: Client, container_id: ContainerId) -> Iterator[tuple[str, d
             hint="suture scm containers lists them",
         )
     yield "container", facts(info)
-    outcomes = client.scm.list_outcomes(scm_pb2.ListOutcomesRequest(count=OUTCOME_COUNT_MAX))
-    about = [facts(o) for o in outcomes.outcomes if o.status.container_id == container_id]
-    yield "outcomes", {"newest_first": about}
+    yield "outcomes", {"newest_first": [facts(o) for o in outcomes_in(client, container_id)]}
     for replica in info.replicas:
         node, peer = replica.datanode.datanode_id, client.peer(replica.datanode.address)
         judged = JudgedReplica(peer, container_id)

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
+from agent.cli.inspect.outcomes import outcomes_in
 from agent.cli.inspect.scm import container_info, state_name
 from agent.cli.inspect.verified import last_reads, verified_text
 from agent.cli.terminal.connection import connect
@@ -28,7 +29,6 @@ from agent.errors import SutureError
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from merkle.replica import ContainerId
 
-OUTCOMES_LOOKED_AT: Final = 1000
 SHOWN_COUNT: Final = 50
 REPAIRED: Final = frozenset({"repaired", "salvaged", "trimmed"})
 COLUMNS: Final = ("when (UTC)", "datanode", "state", "root", "blocks#", "findings#", "why")
@@ -57,8 +57,7 @@ def history(
             replica.datanode.datanode_id: asked(client, replica.datanode.address, container_id)
             for replica in info.replicas
         }
-        answer = client.scm.list_outcomes(scm_pb2.ListOutcomesRequest(count=OUTCOMES_LOOKED_AT))
-    outcomes = [item for item in answer.outcomes if item.status.container_id == container_id]
+        outcomes = outcomes_in(client, container_id)
     silent = {node: entries for node, entries in told.items() if isinstance(entries, str)}
     if as_json:
         emit({**document(told, outcomes), "last_read_at_ms": last_reads(info)})

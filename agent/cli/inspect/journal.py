@@ -8,26 +8,29 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli.inspect.history import moment, order_words
+from agent.cli.inspect.outcomes import newest_outcomes
 from agent.cli.inspect.scm import state_name
 from agent.cli.terminal.ask import Answered, NodeOption, ask_each, nodes_of
 from agent.cli.terminal.connection import connect
 from agent.cli.terminal.durations import duration
 from agent.cli.terminal.output import ID_MAX, Exit, checksum, counted, emit, grid, say, short, show
+from agent.cli.terminal.selection import known_nodes
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.client.client import Client
 from agent.config.quantity import spoken_duration
-from agent.errors import Refused, SutureError
+from agent.errors import Refused, SutureError, Unavailable
 from agent.rpc.calls.channel import is_unknown
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 
 SINCE_S_DEFAULT: Final = 12 * 3600.0
 SHOWN_COUNT: Final = 200
-OUTCOMES_LOOKED_AT: Final = 10_000  # as many as the control plane keeps
 COLUMNS: Final = ("when (UTC)", "datanode", "container#", "state", "findings#", "what")
 SILENT_KINDS: Final = frozenset({"refresh_volume_usage", "reregister", "set_operational_state"})
 """Commands that change nothing on a disk."""
 
 Changes = datanode_pb2.ListChangesResponse
+Nodes = list[tuple[str, str]]  # name and address of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +77,15 @@ def log(
     since_ms = max(0, int((time.time() - since_s) * 1000))
     with connect(scm) as client:
         nodes = nodes_of(client, datanode)
+        by_address = datanode is not None and ":" in datanode
+        nodes, orders, unknown = orders_to(client, nodes, by_address=by_address)
         answers = ask_each(client, nodes, lambda peer: asked_of(peer, since_ms))
-        newest = scm_pb2.ListOutcomesRequest(count=OUTCOMES_LOOKED_AT)
-        outcomes = [] if _is_address(datanode) else client.scm.list_outcomes(newest).outcomes
-    wanted = {name for name, _ in nodes}
-    lines = [
-        *changes_told(answers),
-        *orders_told([one for one in outcomes if one.datanode_id in wanted], since_ms),
-    ]
+    lines = [*changes_told(answers), *orders_told(orders, since_ms)]
     lines = sorted(
         (line for line in lines if container_id in {0, line.container_id}),
         key=lambda line: line.at_ms,
     )
-    missing = list(not_told(answers))
+    missing = [*not_told(answers), *unknown]
     if as_json:
         emit({"since_ms": since_ms, "lines": [line.facts() for line in lines], "missing": missing})
         return Exit.TO_DO if missing else Exit.OK
@@ -99,6 +98,26 @@ def log(
     for text in missing:
         say(text)
     return Exit.TO_DO if missing else Exit.OK
+
+
+def orders_to(
+    client: Client, nodes: Nodes, *, by_address: bool
+) -> tuple[Nodes, list[scm_pb2.Outcome], list[str]]:
+    """Return the datanodes by their ids, what became of orders to them, and what is missing.
+
+    One that was named by its address may be asked where there is no SCM: it keeps that name, and
+    what is missing is said in words. Raises SutureError.
+    """
+    try:
+        if by_address:
+            ids = {node.address: node.datanode_id for node in known_nodes(client)}
+            nodes = [(ids.get(address, name), address) for name, address in nodes]
+        names = {name for name, _ in nodes}
+        return nodes, newest_outcomes(client, lambda o: o.datanode_id in names), []
+    except Unavailable as error:
+        if not by_address:
+            raise
+        return nodes, [], [f"what was ordered is not known: {error}"]
 
 
 def asked_of(peer: Peer, since_ms: int) -> Changes:
@@ -151,8 +170,3 @@ def not_told(answers: Sequence[Answered[Changes]]) -> Iterator[str]:
             yield f"{name}: {path} cannot be read"
         if answer.value.left_out_count:
             yield f"{name}: {counted(answer.value.left_out_count, 'older change')} left out"
-
-
-def _is_address(datanode: str | None) -> bool:
-    """Whether a datanode was named by its address: then there may be no SCM."""
-    return datanode is not None and ":" in datanode

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli.inspect.key_lists import keys_in
+from agent.cli.inspect.outcomes import outcomes_in
 from agent.cli.inspect.scm import (
     BEING_WRITTEN,
     OUTCOME_COLUMNS,
@@ -41,7 +42,6 @@ from merkle.replica import ContainerId
 from merkle.tree import Leaf, Tree
 
 ROWS_SHOWN_MAX: Final = 50  # of a table for people; --json has them all
-OUTCOMES_LOOKED_AT: Final = 1000
 NO_FORENSIC: Final = frozenset({"", "UNKNOWN"})  # what kind of accident it was is not known
 UNKNOWN: Final = "UNKNOWN"  # how replicas compare when one has no tree: never equal
 
@@ -122,8 +122,8 @@ def tree(
         root = replica.tree
         say(
             f"{short(replica.datanode_id)}: root {checksum(root.root)} ({root.algorithm}), "
-            f"generation {root.generation}, {root.block_count} blocks, "
-            f"{root.tombstone_count} tombstones, {root.chunk_count} chunks, "
+            f"generation {root.generation}, {counted(root.block_count, 'block')}, "
+            f"{counted(root.tombstone_count, 'tombstone')}, {counted(root.chunk_count, 'chunk')}, "
             f"{root.unhealthy_count} unhealthy"
         )
         show_rows(["block#", "checksum", "offset#", "length#", "leaf", ""], tree_rows(root, chunks))
@@ -290,9 +290,8 @@ def explain(
             replica.datanode.datanode_id: findings_of(client, replica, container_id)
             for replica in info.replicas
         }
-        answer = client.scm.list_outcomes(scm_pb2.ListOutcomesRequest(count=OUTCOMES_LOOKED_AT))
+        outcomes = outcomes_in(client, container_id)
         keys = keys_in(client, [container_id], all_of_them=as_json)
-    outcomes = [o for o in answer.outcomes if o.status.container_id == container_id]
     agree = info.state in BEING_WRITTEN or info.checksums in {"match", "shards"}
     wrong = any(findings.values()) or not agree  # an error's text in place of findings is true, too
     if as_json:

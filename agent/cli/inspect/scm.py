@@ -6,6 +6,7 @@ from typing import Annotated, Final
 import typer
 from rich.table import Table
 
+from agent.cli.inspect.outcomes import KEPT_MAX, newest_outcomes
 from agent.cli.inspect.verified import ago
 from agent.cli.terminal.connection import connect
 from agent.cli.terminal.document import facts as facts
@@ -331,16 +332,16 @@ def wait_for_outcomes(
 
 @app.command("outcomes")
 def outcomes(
-    count: Annotated[int, typer.Option(min=1, max=10_000, help="How many, newest first.")] = 20,
+    count: Annotated[int, typer.Option(min=1, max=KEPT_MAX, help="How many, newest first.")] = 20,
     on: OnOption = None,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> None:
     """Show what became of the newest commands."""
     with connect(scm) as client:
-        answer = client.scm.list_outcomes(scm_pb2.ListOutcomesRequest(count=count))
         is_selected = selected(client, on)
-    shown = [outcome for outcome in answer.outcomes if is_selected(outcome.datanode_id)]
+        shown = newest_outcomes(client, lambda o: is_selected(o.datanode_id), count=count)
+        answer = client.scm.list_outcomes(scm_pb2.ListOutcomesRequest(count=1))
     del answer.outcomes[:]
     answer.outcomes.extend(shown)
     if as_json:

@@ -9,6 +9,7 @@ import typer
 from agent.cli.terminal.output import Exit, counted, emit, grid, remark, say, show
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.config.quantity import spoken_duration
+from agent.errors import Code, Refused
 from agent.rpc.security import pki
 from agent.rpc.security.caller import Role
 
@@ -93,6 +94,12 @@ def show_certificates(
         file for path in paths for file in (sorted(path.glob("*.pem")) if path.is_dir() else [path])
     ]
     found = [(file, what) for file in files for what in pki.shown(file)]
+    if not found:
+        raise Refused(
+            Code.INVALID_CONFIG,
+            f"no certificate is in {', '.join(map(str, paths))}",
+            hint="of a directory the files *.pem are shown",
+        )
     now = pki.now()
     if as_json:
         emit([{"file": str(file), **document(what)} for file, what in found])

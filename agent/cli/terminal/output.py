@@ -17,14 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from agent.errors import SutureError, size_text
-from agent.observe.printable import printable
+from agent.observe.printable import printable, short_id
 from agent.runtime.exits import Exit as Exit
 
 if TYPE_CHECKING:
     from rich.progress import Progress
-
-ID_SHOWN = 8  # characters of a UUID: 2^32 datanodes until two look alike
-
 
 ID_MAX: Final = 2**63 - 1  # of a container, on the wire
 
@@ -34,6 +31,7 @@ TABLE_WIDTH_MAX = 1000  # columns: wider than any table
 PIPE_WIDTH = 160  # columns of a table that no terminal shows
 
 size = size_text  # every size that people are shown
+short = short_id  # every datanode
 
 people = Console(
     width=None if sys.stdout.isatty() else PIPE_WIDTH, markup=False, emoji=False, highlight=False
@@ -216,12 +214,6 @@ def items_progress(label: str, total: int, *, quiet: bool) -> Iterator["Progress
 def counted(count: int, noun: str) -> str:
     """Return `1 file`, `2 files`."""
     return f"{count} {noun}" + ("" if count == 1 else "s")
-
-
-def short(datanode_id: str) -> str:
-    """Return enough of a datanode's id to tell it from others; commands take it as a prefix. An
-    address, where a datanode was asked by that, stays whole."""
-    return datanode_id if ":" in datanode_id else datanode_id[:ID_SHOWN]
 
 
 def checksum(value: int | None) -> str:

@@ -902,12 +902,14 @@ class ExportSnapshotResponse(_message.Message):
     def __init__(self, snapshot_id: _Optional[str] = ..., path: _Optional[str] = ..., container_count: _Optional[int] = ..., replica_count: _Optional[int] = ...) -> None: ...
 
 class ListOutcomesRequest(_message.Message):
-    __slots__ = ("command_ids", "count")
+    __slots__ = ("command_ids", "count", "before_command_id")
     COMMAND_IDS_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_COMMAND_ID_FIELD_NUMBER: _ClassVar[int]
     command_ids: _containers.RepeatedScalarFieldContainer[int]
     count: int
-    def __init__(self, command_ids: _Optional[_Iterable[int]] = ..., count: _Optional[int] = ...) -> None: ...
+    before_command_id: int
+    def __init__(self, command_ids: _Optional[_Iterable[int]] = ..., count: _Optional[int] = ..., before_command_id: _Optional[int] = ...) -> None: ...
 
 class Outcome(_message.Message):
     __slots__ = ("datanode_id", "status", "reported_at_ms")

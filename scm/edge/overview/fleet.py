@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from agent.observe.printable import short_id
 from scm.edge.views import NodeView
 from scm.state.facts import Health, OpState, Volume
 from scm.state.history.samples import NEVER_VERIFIED, NOTHING_TO_VERIFY
@@ -46,7 +47,7 @@ class Sums:
     data_bytes: int = 0
     in_time_bytes: int = 0
     oldest_scan_at_ms: int = NOTHING_TO_VERIFY
-    oldest_on: str = ""  # node and path
+    oldest_on: str = ""  # path and node, for people
 
     @property
     def expected_count(self) -> int:
@@ -85,7 +86,7 @@ class Sums:
             self.oldest_scan_at_ms == NOTHING_TO_VERIFY or at_ms < self.oldest_scan_at_ms
         ):
             self.oldest_scan_at_ms = at_ms
-            self.oldest_on = f"{volume.path} of {name}"
+            self.oldest_on = f"{volume.path} of {short_id(name)}"
 
 
 def verified_at_ms(volume: Volume) -> int:

@@ -7,6 +7,7 @@ from urllib.parse import quote
 from agent.errors import size_text
 from agent.observe.answer import volume_word
 from agent.observe.markup import Markup, age, bar, document, element, joined, link, section, table
+from agent.observe.printable import short_id
 from scm.edge.overview.fleet import Sums, summed, verified_at_ms, volumes_of
 from scm.edge.pages.ranking import FULL_PERCENT, Place, remarks, used_percent
 from scm.edge.views import NodeView
@@ -82,7 +83,7 @@ def rack_table(racks: Iterable[Sums], now_ms: int) -> Markup:
 
 def node_table(views: Iterable[NodeView], now_ms: int) -> Markup:
     """Return datanodes as a table."""
-    columns = ("datanode", "rack", "health", "#replicas", *DATA_COLUMNS, "remark")
+    columns = ("datanode", "address", "rack", "health", "#replicas", *DATA_COLUMNS, "remark")
     return table(columns, (_node_row(view, now_ms) for view in views))
 
 
@@ -98,8 +99,8 @@ def rack_link(name: str) -> Markup:
 
 
 def node_link(datanode_id: str) -> Markup:
-    """Return the link to a datanode's page."""
-    return link(f"/?node={quote(datanode_id, safe='')}", datanode_id)
+    """Return the link to a datanode's page, by as much of its id as commands show."""
+    return link(f"/?node={quote(datanode_id, safe='')}", short_id(datanode_id))
 
 
 def fill(sums: Sums) -> Markup:
@@ -127,6 +128,7 @@ def _node_row(view: NodeView, now_ms: int) -> tuple[object, ...]:
     is_well = view.health.value == "HEALTHY"
     return (
         node_link(view.node.datanode_id),
+        view.node.address,
         rack_link(view.node.rack),
         element("span", view.health.lower(), kind="" if is_well else "wrong"),
         f"{view.container_count:,}",

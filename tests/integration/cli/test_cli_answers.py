@@ -5,6 +5,7 @@ import os
 import re
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +273,34 @@ def node_ids(what: str, answer: Any) -> list[str]:
             return [r["datanode"]["datanode_id"] for c in answer for r in c["replicas"]]
         case _:
             return [row["datanode_id"] for row in answer]
+
+
+def test_an_order_is_told_however_its_datanode_is_named(suture: CommandLine, damaged: int) -> None:
+    """
+    By id or by address, and beside newer orders to others; without a control plane that is said.
+    """
+    node, other = suture.json_any("scm", "nodes")[:2]
+    own, others = node["datanode_id"], other["datanode_id"]
+    wanted = ("log", "--container", str(damaged), "--datanode")
+    newest = {name: outcomes_on(suture, name) for name in (own, node["address"], others)}
+    by_id = suture.json(*wanted, own)
+    by_address = suture.json(*wanted, node["address"])
+    nobody = replace(suture, scm="127.0.0.1:1")
+    alone = nobody.json(*wanted, node["address"], code=Exit.TO_DO)
+
+    assert [own] == newest[own] == newest[node["address"]]
+    assert [others] == newest[others]
+    told = [line["what"] for line in by_id["lines"]]
+    assert "close: executed" in told
+    assert by_id["lines"] == by_address["lines"]
+    assert "close: executed" not in [line["what"] for line in alone["lines"]]
+    assert "what was ordered is not known" in alone["missing"][0]
+
+
+def outcomes_on(suture: CommandLine, name: str) -> list[str]:
+    """Return the datanodes of the newest outcome on one."""
+    outcomes = suture.json("scm", "outcomes", "--on", name, "--count", "1")["outcomes"]
+    return [outcome["datanode_id"] for outcome in outcomes]
 
 
 def test_what_is_not_there_is_named_as_it_is(

@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from agent.cli.inspect.journal import asked_of
-from agent.cli.terminal.connection import connect
+from agent.client.client import Client
 from agent.errors import Refused
 from agent.rpc.v1 import datanode_pb2_grpc
 
@@ -27,5 +27,5 @@ def old_agent() -> Iterator[str]:
 
 def test_an_agent_of_an_earlier_version_is_told_as_such(old_agent: str) -> None:
     """Not as a datanode that does not answer: it does, and an upgrade mends it."""
-    with connect("127.0.0.1:1") as client, pytest.raises(Refused, match="keeps no list of changes"):
+    with Client("127.0.0.1:1") as client, pytest.raises(Refused, match="keeps no list of changes"):
         asked_of(client.peer(old_agent), 0)

@@ -129,6 +129,18 @@ def test_show_says_whose_and_until_when(
     assert "expired 2 d ago" in late
 
 
+def test_a_directory_without_a_certificate_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    An empty table would look as if nothing expired.
+    """
+    code = run(["tls", "show", str(tmp_path)])
+
+    assert Exit.FAILED == code
+    assert f"no certificate is in {tmp_path}" in capsys.readouterr().err
+
+
 def test_a_key_is_no_certificate(directory: Path) -> None:
     """
     Showing a key says that it is one, and nothing of what is in it.

@@ -195,6 +195,13 @@ class TestReconcile:
         assert {"converged"} == {o.status.reconcile.result for o in answer.outcomes}
         assert [] == list(answer.pending_command_ids)
 
+        before_id = max(command_ids)
+        request = scm_pb2.ListOutcomesRequest(count=2, before_command_id=before_id)
+        older = [
+            outcome.status.command_id for outcome in cluster.scm.ListOutcomes(request).outcomes
+        ]
+        assert sorted(set(command_ids) - {before_id}, reverse=True) == older
+
     def test_a_plan_is_checked_against_live_state(self, cluster: Cluster) -> None:
         """The row that is true is ordered, the one that is not is named."""
         first = cluster.write("a", 1_000)

@@ -1,0 +1,39 @@
+"""What became of orders: the newest outcomes that the control plane keeps, read page by page."""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from agent.client.client import Client
+from agent.rpc.v1 import scm_pb2
+
+KEPT_MAX: Final = 10_000  # as many as the control plane keeps
+Wanted = Callable[[scm_pb2.Outcome], bool]
+
+
+def newest_outcomes(
+    client: Client, is_wanted: Wanted, *, count: int = KEPT_MAX
+) -> list[scm_pb2.Outcome]:
+    """Return up to `count` of the outcomes that are wanted, newest first. Raises SutureError."""
+    found: list[scm_pb2.Outcome] = []
+    for page in _pages(client):
+        found += filter(is_wanted, page)
+        if len(found) >= count:
+            break
+    return found[:count]
+
+
+def outcomes_in(client: Client, container_id: int) -> list[scm_pb2.Outcome]:
+    """Return the outcomes of all orders about a container, newest first. Raises SutureError."""
+    return newest_outcomes(client, lambda outcome: outcome.status.container_id == container_id)
+
+
+def _pages(client: Client) -> Iterator[list[scm_pb2.Outcome]]:
+    """Yield pages, newest first, until nothing is older. One of an earlier version has one page."""
+    oldest_id = 0
+    while True:
+        request = scm_pb2.ListOutcomesRequest(count=KEPT_MAX, before_command_id=oldest_id)
+        page = list(client.scm.list_outcomes(request).outcomes)
+        if not page or (oldest_id and page[0].status.command_id >= oldest_id):
+            return
+        yield page
+        oldest_id = page[-1].status.command_id

@@ -1,0 +1,75 @@
+"""Outcomes of orders, which the control plane tells page by page."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agent.cli.inspect.outcomes import newest_outcomes, outcomes_in
+from agent.rpc.v1 import scm_pb2
+
+PAGE_MAX = 3
+
+
+class Keeper:
+    """Keeps outcomes, and tells so many at once; one of an earlier version knows no pages."""
+
+    def __init__(self, ids: Sequence[int], *, knows_pages: bool = True) -> None:
+        self.ids = sorted(ids, reverse=True)
+        self.knows_pages = knows_pages
+        self.call_count = 0
+
+    def list_outcomes(self, request: scm_pb2.ListOutcomesRequest) -> scm_pb2.ListOutcomesResponse:
+        """Answer as the control plane does; each order is about the container of its last digit."""
+        self.call_count += 1
+        before = request.before_command_id if self.knows_pages else 0
+        older = [number for number in self.ids if not before or number < before]
+        outcomes = [
+            scm_pb2.Outcome(
+                datanode_id=f"dn{number % 2}",
+                status=scm_pb2.CommandStatus(command_id=number, container_id=number % 10),
+            )
+            for number in older[: min(request.count, PAGE_MAX)]
+        ]
+        return scm_pb2.ListOutcomesResponse(outcomes=outcomes)
+
+
+def asking(keeper: Keeper) -> Any:
+    """Return a client of it."""
+    return SimpleNamespace(scm=keeper)
+
+
+def ids(outcomes: Sequence[scm_pb2.Outcome]) -> list[int]:
+    """Return whose outcomes these are."""
+    return [outcome.status.command_id for outcome in outcomes]
+
+
+def test_all_are_read_however_many_pages_they_fill() -> None:
+    """Newest first, none twice, and what is about one container from all of them."""
+    keeper = Keeper(range(1, 32))
+
+    found = newest_outcomes(asking(keeper), lambda _: True)
+
+    assert list(range(31, 0, -1)) == ids(found)
+    assert [24, 14, 4] == ids(outcomes_in(asking(keeper), 4))
+
+
+def test_no_more_pages_are_read_than_it_takes() -> None:
+    """What is wanted is counted, and not what was looked at."""
+    keeper = Keeper(range(1, 32))
+
+    found = newest_outcomes(asking(keeper), lambda o: o.datanode_id == "dn0", count=2)
+
+    assert [30, 28] == ids(found)
+    assert 2 == keeper.call_count
+
+
+@pytest.mark.parametrize("count", [0, 2, 3, 7])
+def test_one_of_an_earlier_version_is_asked_no_longer_than_it_has_news(count: int) -> None:
+    """It tells the same page again and again: that is its only one."""
+    keeper = Keeper(range(1, count + 1), knows_pages=False)
+
+    found = newest_outcomes(asking(keeper), lambda _: True)
+
+    assert list(range(count, 0, -1))[:PAGE_MAX] == ids(found)
