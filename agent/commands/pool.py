@@ -55,7 +55,7 @@ OnDrop = Callable[[Refusal], None]
 class _Entry:
     body: TaskBody
     on_drop: OnDrop | None
-    epoch: int  # how often its type had been called off when it came
+    called_off_count: int  # how often its type had been called off when it came
 
 
 class TaskPool:
@@ -245,7 +245,9 @@ class TaskPool:
             return self._carry_out(task, entry)
 
     def _carry_out(self, task: Task, entry: _Entry) -> TaskOutcome:
-        context = TaskContext(lambda: self._must_stop(task, entry.epoch), task.deadline_at_ms)
+        context = TaskContext(
+            lambda: self._must_stop(task, entry.called_off_count), task.deadline_at_ms
+        )
         if self._turnstile is not None:
             self._stopping.wait(self._turnstile.delay_s())
         try:
@@ -259,9 +261,13 @@ class TaskPool:
         log.info("task_finished", outcome=outcome.value)
         return outcome
 
-    def _must_stop(self, task: Task, epoch: int) -> bool:
+    def _must_stop(self, task: Task, called_off_count: int) -> bool:
         is_late = 0 < task.deadline_at_ms <= monotonic_ms(self._clock)
-        return self._stopping.is_set() or is_late or self._called_off[task.task_type] != epoch
+        return (
+            self._stopping.is_set()
+            or is_late
+            or self._called_off[task.task_type] != called_off_count
+        )
 
 
 def _check_threads(limits: TaskLimits) -> None:

@@ -14,6 +14,16 @@ LONG_FILE = "value = 1\n" * (tidy.FILE_LINES_MAX + 1)
 UNFINISHED = "# TO" + "DO: finish\n"
 HOME = "/ho" + "me/someone/suture"
 VECTORS = "tests/golden/health/vectors.txt"
+WORDS = """
+| Word | Meaning | Not |
+|---|---|---|
+| checksum | stands for bytes | hash, hash tree |
+| replica | what a datanode has | *copy*, node (except here) |
+
+| another | table |
+|---|---|
+| chunk | window |
+"""
 HOST = ".".join(["py" + "pi", "org"])
 GO_HOST = ".".join(("proxy", "golang", "org"))
 
@@ -65,8 +75,15 @@ PLANTED: dict[tidy.Rule, tuple[dict[str, str], dict[str, str]]] = {
         },
     ),
     tidy.things_have_one_name: (
-        {"agent/x.py": "def chunk_hash() -> int: ...\n"},
-        {"agent/x.py": "def chunk_checksum() -> int: ...\ndef __hash__() -> int: ...\n"},
+        {
+            tidy.VOCABULARY: WORDS,
+            "agent/x.py": "class ChunkHash: ...\nname = 'suture_hash_bytes'\n",
+        },
+        {
+            tidy.VOCABULARY: WORDS,
+            "agent/x.py": "def chunk_checksum() -> int: ...\ndef __hash__() -> int: ...\n"
+            "def copy_of() -> int: ...\nwindow: Hash\n",
+        },
     ),
     tidy.public_things_have_docstrings: (
         {"agent/x.py": '"""X."""\n\nclass Lease:\n    """A."""\n    def hold(self): ...\n'},
@@ -162,6 +179,17 @@ def test_every_quantity_of_a_signature_is_judged() -> None:
     found = list(tidy.quantities_end_in_their_unit(tree))
 
     assert ["agent/x.py:1", "agent/x.py:2"] == sorted(line.rpartition(": ")[0] for line in found)
+
+
+def test_every_word_of_the_vocabulary_is_looked_for(repository: tidy.Tree) -> None:
+    """
+    The tables of the real page are read: a word of each of them, and none in italics.
+    """
+    words = tidy.synonyms(repository.texts[tidy.VOCABULARY])
+
+    assert words.items() >= {"extent": "chunk", "trash": "quarantine", "hash": "checksum"}.items()
+    assert "fence" == words["kick"]
+    assert not {"copy", "disk", "check", "lock"} & words.keys()
 
 
 def test_the_whole_repository_is_read(repository: tidy.Tree) -> None:

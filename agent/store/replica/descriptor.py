@@ -77,7 +77,7 @@ def encode_descriptor(descriptor: Descriptor) -> bytes:
         "replicaIndex": descriptor.replica_index,
         "state": str(descriptor.state),
     }
-    return _dump({**fields, "checksum": _checksum(fields)})
+    return _text_of({**fields, "checksum": _checksum(fields)})
 
 
 def decode_descriptor(data: bytes, container_id: ContainerId) -> Descriptor:
@@ -165,10 +165,10 @@ def write_descriptor(path: Path, descriptor: Descriptor) -> None:
     replace_file(path, encode_descriptor(descriptor))
 
 
-def _dump(fields: dict[str, Any]) -> bytes:
+def _text_of(fields: dict[str, Any]) -> bytes:
     text: str = yaml.dump(fields, Dumper=DUMPER, sort_keys=True, default_flow_style=False)
     return text.encode()
 
 
 def _checksum(fields: dict[str, Any]) -> str:
-    return hashlib.sha256(_dump({**fields, "checksum": UNSUMMED})).hexdigest()
+    return hashlib.sha256(_text_of({**fields, "checksum": UNSUMMED})).hexdigest()

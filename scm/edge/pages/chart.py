@@ -7,7 +7,7 @@ from agent.observe.markup import Markup, element, html, joined, moment
 from scm.state.history.samples import DAY_MS, HOUR_MS, Sample, Verdict
 
 WIDTH: Final = 1000
-STRIP: Final = 26
+RIBBON: Final = 26
 LINE: Final = 90
 WEEKS_D: Final = 21
 WEEKS_MS: Final = WEEKS_D * DAY_MS
@@ -42,9 +42,9 @@ def weeks(samples: Sequence[Sample], now_ms: int) -> Markup:
     days = [moment(begin_ms + number * DAY_MS)[:10] for number in range(0, WEEKS_D + 1, 7)]
     return joined(
         Markup(
-            f'<svg class="strip" viewBox="0 0 {WIDTH} {STRIP}" preserveAspectRatio="none" role=img '
-            f'aria-label="what was said of the data in the last three weeks">'
-            f'<rect width="{WIDTH}" height="{STRIP}" fill="var(--line)"/>{boxes}</svg>'
+            f'<svg class="strip" viewBox="0 0 {WIDTH} {RIBBON}" preserveAspectRatio="none" '
+            f'role=img aria-label="what was said of the data in the last three weeks">'
+            f'<rect width="{WIDTH}" height="{RIBBON}" fill="var(--line)"/>{boxes}</svg>'
         ),
         element("p", *(element("span", day) for day in days), kind="soft scale"),
         element("p", keys, kind="soft"),
@@ -102,7 +102,7 @@ def _runs(samples: Sequence[Sample]) -> list[tuple[Verdict, int, int]]:
 def _box(verdict: Verdict, start: float, stop: float) -> str:
     return (
         f'<rect x="{start:.1f}" width="{max(0.5, min(WIDTH, stop) - start):.1f}" '
-        f'height="{STRIP}" fill="{COLOURS[verdict]}"><title>{WORDS[verdict]}</title></rect>'
+        f'height="{RIBBON}" fill="{COLOURS[verdict]}"><title>{WORDS[verdict]}</title></rect>'
     )
 
 

@@ -41,7 +41,8 @@ MEASURED_WORDS = frozenset(
 UNIT_WORDS = frozenset({"bytes", "s", "ms", "us", "ns", "days"})
 NUMBER = re.compile(r"(Final\[|ClassVar\[)?((int|float)( \| None)?|None \| (int|float))\]?")
 BOUND_WORDS = frozenset({"max", "min", "default", "total"})
-SYNONYMS = {"hash": "checksum", "digest": "checksum"}  # docs/VOCABULARY.md
+VOCABULARY = "docs/VOCABULARY.md"
+METRIC = re.compile(r"suture_[a-z_]+")
 PRINTING_PLACES = ("agent/cli/", "agent/demo/", "bench/", "tools/")
 LOOPS = (
     *("agent/runtime/", "agent/commands/pool.py", "agent/scan/requested.py"),
@@ -256,6 +257,7 @@ def quantities_end_in_their_unit(tree: Tree) -> Iterator[str]:
 
 
 DECLARING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.AnnAssign)
+NAMING = (*DECLARING, ast.ClassDef, ast.Constant)
 
 
 def quantities(node: ast.AST) -> Iterator[tuple[str, str, int]]:
@@ -272,15 +274,42 @@ def quantities(node: ast.AST) -> Iterator[tuple[str, str, int]]:
 
 
 def things_have_one_name(tree: Tree) -> Iterator[str]:
-    """One word per thing: what we declare follows docs/VOCABULARY.md."""
-    for path, node in tree.nodes(*DECLARING):
-        declared = [(name, line) for name, _, line in quantities(node)]
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            declared.append((node.name, node.lineno))
-        for name, line in declared:
-            for word in set(name.split("_")) & SYNONYMS.keys():
-                if not name.startswith("__"):
-                    yield f"{path}:{line}: {name}: say {SYNONYMS[word]}, not {word}"
+    """One word per thing: names of code and of metrics follow docs/VOCABULARY.md."""
+    words = synonyms(tree.texts.get(VOCABULARY, ""))
+    for path, node in tree.nodes(*NAMING):
+        for name, line in named(node):
+            for word in sorted(set(words_of(name)) & words.keys()):
+                yield f"{path}:{line}: {name}: say {words[word]}, not {word}"
+
+
+def synonyms(vocabulary: str) -> dict[str, str]:
+    """Return the words that no name may have, each with the one to use instead.
+
+    They stand in the last column of the tables of words; one in italics has another sense, too.
+    """
+    found: dict[str, str] = {}
+    for table in re.split(r"\n{2,}", vocabulary):
+        header, *rows = table.strip().splitlines() or [""]
+        for cells in ([cell.strip() for cell in row.split("|")[1:-1]] for row in rows[1:]):
+            if header == "| Word | Meaning | Not |":
+                found |= {word: cells[0] for word in re.split(r", *", cells[2]) if word.isalpha()}
+    return found
+
+
+def named(node: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield the names that a node declares, with their lines; a metric's stands in a text."""
+    yield from ((name, line) for name, _, line in quantities(node))
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield node.name, node.lineno
+    if isinstance(node, ast.Constant) and METRIC.fullmatch(str(node.value)):
+        yield str(node.value), node.lineno
+
+
+def words_of(name: str) -> list[str]:
+    """Return the words of a name, in lower case; of one that Python defines none."""
+    if name.startswith("__"):
+        return []
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")
 
 
 def public_things_have_docstrings(tree: Tree) -> Iterator[str]:

@@ -84,7 +84,7 @@ def vectors(algorithm: Algorithm) -> dict[str, int]:
     }
 
 
-def dump(data: bytes) -> str:
+def as_shown(data: bytes) -> str:
     """Return the bytes as the document shows them."""
     lines = [data[start : start + 16] for start in range(0, len(data), 16)]
     return "".join(
@@ -115,7 +115,7 @@ def test_the_row_shown_is_the_row_written() -> None:
     """
     row = encode_block(EXAMPLE)
 
-    assert dump(row) == DUMP.findall(section())[0]
+    assert as_shown(row) == DUMP.findall(section())[0]
     assert EXAMPLE == decode_block(BlockId(1), row)
 
 
@@ -131,5 +131,5 @@ def test_the_file_shown_is_the_file_written() -> None:
     )
     encoded = encode_tree(tree, ContainerId(7))
 
-    assert dump(encoded) == DUMP.findall(section())[1]
+    assert as_shown(encoded) == DUMP.findall(section())[1]
     assert tree == decode_tree(encoded, ContainerId(7))

@@ -90,7 +90,7 @@ class TestPlaces:
         with pytest.raises(Refused, match=named):
             load(write(tmp_path / "c.toml", VOLUMES + text))
 
-    def test_an_unknown_option_is_told_its_neighbour(self, tmp_path: Path) -> None:
+    def test_an_unknown_option_is_told_what_looks_like_it(self, tmp_path: Path) -> None:
         """
         A slip of the pen is answered with the option that was meant.
         """
