@@ -199,7 +199,9 @@ def windows_verify(
         count = window_count(length_bytes, bytes_per_checksum)
         if count >= COMBINED_WINDOWS_MIN and len(expected) == 4 * count:
             whole = long_crcs()[checksum_type](data)
-            return whole == combined(polynomial, bytes_per_checksum, length_bytes, expected)
+            return whole == combined(
+                polynomial, expected, part_bytes=bytes_per_checksum, length_bytes=length_bytes
+            )
         if checksum_type is ChecksumType.CRC32:
             crc32 = long_crc32()
             windows = slices_of(data, bytes_per_checksum)
@@ -218,9 +220,9 @@ def whole_checksums(chunks: Sequence[ChunkInfo]) -> list[int]:
             window_bytes, length_bytes = chunk.bytes_per_checksum, chunk.length_bytes
             if len(chunk.window_checksums) >= 4 * COMBINED_WINDOWS_MIN:
                 alike.setdefault((polynomial, window_bytes, length_bytes), []).append(index)
-    for shape, places in alike.items():
+    for (polynomial, window_bytes, length_bytes), places in alike.items():
         sums = [chunks[index].window_checksums for index in places]
-        joined = combined_each(*shape, sums)
+        joined = combined_each(polynomial, sums, part_bytes=window_bytes, length_bytes=length_bytes)
         for index, whole in zip(places, joined, strict=True):
             wholes[index] = whole
     return wholes

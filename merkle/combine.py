@@ -106,17 +106,18 @@ def shifted(table: U32s, crcs: U32s) -> U32s:
     return moved
 
 
-def combined(polynomial: int, part_bytes: int, length_bytes: int, crcs: bytes) -> int:
+def combined(polynomial: int, crcs: bytes, *, part_bytes: int, length_bytes: int) -> int:
     """Return the CRC of `length_bytes` of data from those of its parts of `part_bytes`.
 
     `crcs` has 4 bytes a part, big-endian; the last part may be short. Raise ValueError when their
     number does not fit the length.
     """
-    return combined_each(polynomial, part_bytes, length_bytes, [crcs])[0]
+    each = combined_each(polynomial, [crcs], part_bytes=part_bytes, length_bytes=length_bytes)
+    return each[0]
 
 
 def combined_each(
-    polynomial: int, part_bytes: int, length_bytes: int, crcs: Sequence[bytes]
+    polynomial: int, crcs: Sequence[bytes], *, part_bytes: int, length_bytes: int
 ) -> list[int]:
     """Return what `combined` does for pieces of data of one length: for many in one sweep, while
     the tables are in the processor's cache. Raise ValueError as it does."""

@@ -122,7 +122,8 @@ class Place:
     @property
     def files(self) -> Any:
         """The file system it lies in. Raises OSError where that cannot be reached."""
-        return _files(self.scheme, self.host, self.path.partition("/")[0], self.query)
+        bucket = self.path.partition("/")[0]
+        return _files(self.scheme, host=self.host, bucket=bucket, query=self.query)
 
     def is_file(self) -> bool:
         """Whether a file is there."""
@@ -225,11 +226,13 @@ def _sync(path: str) -> None:
 
 
 @cache
-def _files(scheme: str, host: str, bucket: str, query: str) -> Any:
+def _files(scheme: str, *, host: str, bucket: str, query: str) -> Any:
     if scheme == LOCAL:
         return pafs.LocalFileSystem()
     try:
-        return _web(scheme, host) if scheme in WEB else _arrows(scheme, host or bucket, query)
+        if scheme in WEB:
+            return _web(scheme, host)
+        return _arrows(scheme, host=host or bucket, query=query)
     except UNUSABLE as error:
         raise PlaceRefused(
             f"{scheme}://{host or bucket}/ cannot be opened: {str(error).splitlines()[0]}",
@@ -237,7 +240,7 @@ def _files(scheme: str, host: str, bucket: str, query: str) -> Any:
         ) from error
 
 
-def _arrows(scheme: str, host: str, query: str) -> Any:
+def _arrows(scheme: str, *, host: str, query: str) -> Any:
     files, _ = pafs.FileSystem.from_uri(f"{scheme}://{host}/{f'?{query}' if query else ''}")
     return files
 

@@ -70,8 +70,9 @@ class Client:
 
         Nobody is called yet. Raises Refused(INVALID_CONFIG) naming the file that is wrong.
         """
+        named = {"certificate": tls_certificate, "key": tls_key, "ca": tls_ca}
         files = files_of(
-            *(None if one is None else Path(one) for one in (tls_certificate, tls_key, tls_ca))
+            **{what: None if one is None else Path(one) for what, one in named.items()}
         )
         self._cluster = ClusterClient(scm, security=secured(files, allow_plaintext=allow_plaintext))
 

@@ -71,7 +71,7 @@ class PartBlock:
 
 
 def part_of(
-    container_id: int, local_id: int, bcsid: int, length_bytes: int, metadata: Mapping[str, str]
+    metadata: Mapping[str, str], *, container_id: int, local_id: int, bcsid: int, length_bytes: int
 ) -> PartBlock | None:
     """Return the block as a part of a file; None: it does not say of which."""
     key, part = metadata.get(KEY, ""), _number(metadata.get(PART, ""))

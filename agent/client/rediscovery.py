@@ -70,7 +70,11 @@ def _note(seen: Seen, block: BlockData) -> None:
     if seen.scheme:
         length_bytes = group_length_bytes(block) or 0
     part = part_of(
-        seen.container_id, block.block_id, block.bcsid, length_bytes, dict(block.metadata)
+        dict(block.metadata),
+        container_id=seen.container_id,
+        local_id=block.block_id,
+        bcsid=block.bcsid,
+        length_bytes=length_bytes,
     )
     if part is None:
         seen.nameless.append(block.block_id)

@@ -41,7 +41,7 @@ class HostVolumes:
         self._observer = observer
         self._on_added = on_added
 
-    def steer(self, volume_id: str, service: str, target_id: str) -> None:
+    def steer(self, volume_id: str, *, service: str, target_id: str) -> None:
         """Use a volume otherwise from now on. Raise Refused."""
         mode = ASKED.get(service)
         if mode is None:

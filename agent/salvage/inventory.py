@@ -83,8 +83,13 @@ def _look_into(
         length_bytes = sum(chunk.length_bytes for chunk in block.chunks)
         if is_coded:
             length_bytes = group_length_bytes(block) or 0
-        metadata = dict(block.metadata)
-        part = part_of(container_id, block_id, block.bcsid, length_bytes, metadata)
+        part = part_of(
+            dict(block.metadata),
+            container_id=container_id,
+            local_id=block_id,
+            bcsid=block.bcsid,
+            length_bytes=length_bytes,
+        )
         if part is not None:
             parts.append(part)
         else:

@@ -82,5 +82,8 @@ def whole_crc(chunk: ChunkInfo) -> int:
     if len(chunk.window_checksums) == CRC_BYTES:
         return int.from_bytes(chunk.window_checksums)
     return combined(
-        CASTAGNOLI, chunk.bytes_per_checksum, chunk.length_bytes, chunk.window_checksums
+        CASTAGNOLI,
+        chunk.window_checksums,
+        part_bytes=chunk.bytes_per_checksum,
+        length_bytes=chunk.length_bytes,
     )

@@ -75,7 +75,7 @@ def cluster_of(version: Any) -> str:
     raise Refused(Code.MALFORMED_REQUEST, "the manager of Ozone names no cluster")
 
 
-def check_cluster(theirs: str, ours: str, address: str) -> None:
+def check_cluster(theirs: str, ours: str, *, address: str) -> None:
     """Refuse the manager of another cluster than the one that the volumes were formatted for."""
     if theirs != ours:
         raise Refused(
@@ -151,7 +151,7 @@ class OzoneHeartbeat:
 
     def _register(self) -> None:
         theirs = cluster_of(self._calls.get_version())
-        check_cluster(theirs, self._led.who.cluster_id, self._address)
+        check_cluster(theirs, self._led.who.cluster_id, address=self._address)
         self.outbox.take_wish_for_all()  # this is one
         message = messages.REGISTER(
             extended_details=reports.extended_details(self._me, self._details()),
@@ -167,7 +167,7 @@ class OzoneHeartbeat:
                 f"{self._address} does not let this datanode join: error {answer.error}",
                 hint=LAYOUT_HINT,
             )
-        check_cluster(text_of(answer.cluster_id), self._led.who.cluster_id, self._address)
+        check_cluster(text_of(answer.cluster_id), self._led.who.cluster_id, address=self._address)
         self._is_registered = True
         self._plan_full_report()
         self.outbox.note_state(REGISTERED)

@@ -109,13 +109,20 @@ def alike_blocks(
     wrong_counts = np.add.reduceat(~is_alike, firsts[counts > 0], dtype=np.int64)
     found = np.flatnonzero(counts > 0)[wrong_counts == 0]
     return {
-        index: _alike(parsed, raws, leaves, index, int(firsts[index]), int(kinds[firsts[index]]))
+        index: _alike(
+            parsed,
+            raws,
+            leaves,
+            index,
+            first=int(firsts[index]),
+            kind=int(kinds[firsts[index]]),
+        )
         for index in found[counts[found] > 1].tolist()
     }
 
 
 def _alike(
-    parsed: RowColumns, raws: Sequence[bytes], leaves: U64s, index: int, first: int, kind: int
+    parsed: RowColumns, raws: Sequence[bytes], leaves: U64s, index: int, *, first: int, kind: int
 ) -> AlikeChunks:
     part = slice(first, first + int(parsed.chunk_counts[index]))
     starts = parsed.leaf_starts[part] + POSITION.size

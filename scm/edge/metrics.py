@@ -101,12 +101,12 @@ class FiguresCollector(Collector):
         for words, count in sorted(now.nodes.items()):
             nodes.add_metric(list(words), count)
         yield nodes
-        yield _by("suture_scm_containers", "Containers by state.", "state", now.containers)
+        yield _by("suture_scm_containers", "Containers by state.", now.containers, label="state")
         yield _by(
             "suture_scm_containers_unwell",
             "Containers by health state, those that are not HEALTHY.",
-            "state",
             now.unwell,
+            label="state",
         )
         yield _gauge("suture_scm_containers_lost", "No whole replica is known.", now.lost)
         yield _gauge("suture_scm_containers_differ", "Their replicas differ.", now.differ)
@@ -115,7 +115,7 @@ class FiguresCollector(Collector):
             "Their replicas contradict each other, each by rows that are intact.",
             now.contradict,
         )
-        yield _by("suture_scm_commands_pending", "Unanswered ones.", "type", now.commands)
+        yield _by("suture_scm_commands_pending", "Unanswered ones.", now.commands, label="type")
         yield _gauge(
             "suture_scm_containers_uncounted",
             "They changed, and were not counted since; what is counted is older.",
@@ -123,12 +123,14 @@ class FiguresCollector(Collector):
         )
         yield from self._work(now)
         queued = {"under": now.under_replicated, "over": now.over_replicated}
-        yield _by("suture_scm_queued_containers", "Waiting for copies or deletes.", "queue", queued)
+        yield _by(
+            "suture_scm_queued_containers", "Waiting for copies or deletes.", queued, label="queue"
+        )
         yield _by(
             "suture_scm_verdict",
             "What is said of the data: 1 for the word that is true.",
-            "verdict",
             {verdict: verdict is now.verdict for verdict in Verdict},
+            label="verdict",
         )
         yield from _of_volumes(now.sums)
         yield _gauge(
@@ -201,7 +203,7 @@ def _gauge(name: str, meaning: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, meaning, value=float(value))
 
 
-def _by(name: str, meaning: str, label: str, values: Mapping[Any, int]) -> GaugeMetricFamily:
+def _by(name: str, meaning: str, values: Mapping[Any, int], *, label: str) -> GaugeMetricFamily:
     family = GaugeMetricFamily(name, meaning, labels=[label])
     for word, value in sorted(values.items()):
         family.add_metric([word], value)

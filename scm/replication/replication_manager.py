@@ -257,7 +257,7 @@ class ReplicationManager:
     def _of_round(self, count_max: int) -> list[int]:
         """Return the next of the round that are not settled, as far as this turn goes."""
         first, stop = self._round_at, self._round_stop
-        found = self._settled.missing(first, stop, count_max)
+        found = self._settled.missing(first, stop, count_max=count_max)
         self._round_at = found[-1] + 1 if len(found) == count_max else stop
         if self._round_at >= self._state.counters["next_container_id"]:
             self.round_at_ms = self._clock.wall_ms()
@@ -330,7 +330,7 @@ class ReplicationManager:
             if is_done:
                 self._queue.discard([container_id])
                 continue
-            self._queue.put_back(container_id, weight, tries + 1)
+            self._queue.put_back(container_id, weight=weight, tries=tries + 1)
             if is_ordered:
                 self._unfinished.append(container_id)
 

@@ -54,7 +54,7 @@ class Settled:
         """Have all containers looked at again."""
         self._marks.clear()
 
-    def missing(self, first: int, stop: int, count_max: int) -> list[int]:
+    def missing(self, first: int, stop: int, *, count_max: int) -> list[int]:
         """Return the ids from `first` on and before `stop` that are not marked; of many the first
         `count_max`."""
         marks = np.frombuffer(self._marks, np.uint8)[first:stop]

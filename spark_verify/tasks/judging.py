@@ -267,7 +267,11 @@ def judge_rows(
 
 
 def _judged(rows: dict[str, pa.Table], case: Case, tallies: Tallies) -> dict[str, pa.Table]:
-    tallies.count_rows(*(rows[name].num_rows for name in PARTS))
+    tallies.count_rows(
+        containers=rows["containers"].num_rows,
+        replicas=rows["replicas"].num_rows,
+        ops=rows["pending_ops"].num_rows,
+    )
     tallies.twice(rows["containers"]["container_id"].to_numpy())
     if _are_crowded(rows, tallies):
         return {}  # the snapshot is refused: what cannot be is not judged

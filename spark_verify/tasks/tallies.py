@@ -36,7 +36,7 @@ class Tallies:
         self._numbers[place] = [a + b for a, b in zip(before, numbers, strict=True)]
         self._ids[place] = sorted({*self._ids.get(place, ()), *ids})[: self.sample_max]
 
-    def count_rows(self, containers: int, replicas: int, ops: int) -> None:
+    def count_rows(self, *, containers: int, replicas: int, ops: int) -> None:
         """Count the rows that were read."""
         self.add("rows", (), (containers, replicas, ops))
 

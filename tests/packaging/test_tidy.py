@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.packaging import tidy
+from tests.support.packaging.naming import synonyms
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,6 +84,14 @@ PLANTED: dict[tidy.Rule, tuple[dict[str, str], dict[str, str]]] = {
             tidy.VOCABULARY: WORDS,
             "agent/x.py": "def chunk_checksum() -> int: ...\ndef __hash__() -> int: ...\n"
             "def copy_of() -> int: ...\nwindow: Hash\n",
+        },
+    ),
+    tidy.arguments_cannot_be_swapped: (
+        {"agent/x.py": "def cut(id: int, start: int, stop: int) -> None: ...\n"},
+        {
+            "agent/x.py": "def cut(id: int, *, start: int, stop: int) -> None: ...\n",
+            "agent/y.py": "def read(fd: int, offset: int, size_bytes: int) -> None: ...\n",
+            "agent/z.py": "def at(name: str, offset: int, size_bytes: int) -> None: ...\n",
         },
     ),
     tidy.public_things_have_docstrings: (
@@ -185,7 +194,7 @@ def test_every_word_of_the_vocabulary_is_looked_for(repository: tidy.Tree) -> No
     """
     The tables of the real page are read: a word of each of them, and none in italics.
     """
-    words = tidy.synonyms(repository.texts[tidy.VOCABULARY])
+    words = synonyms(repository.texts[tidy.VOCABULARY])
 
     assert words.items() >= {"extent": "chunk", "trash": "quarantine", "hash": "checksum"}.items()
     assert "fence" == words["kick"]

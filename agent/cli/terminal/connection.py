@@ -90,7 +90,7 @@ def security() -> "Security":
     from agent.rpc.security.tls import files_of, secured
 
     wanted = _effective()
-    files = files_of(wanted.certificate, wanted.key, wanted.ca)
+    files = files_of(certificate=wanted.certificate, key=wanted.key, ca=wanted.ca)
     return secured(files, allow_plaintext=wanted.allow_plaintext)
 
 

@@ -55,7 +55,7 @@ class Scrub(Protocol):
 class Volumes(Protocol):
     """The volumes of this datanode, as an operator steers them."""
 
-    def steer(self, volume_id: str, service: str, target_id: str) -> None:
+    def steer(self, volume_id: str, *, service: str, target_id: str) -> None:
         """Use a volume otherwise from now on. Raise Refused."""
         ...
 

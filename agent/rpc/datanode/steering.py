@@ -32,7 +32,11 @@ class HostHandlers:
             raise Refused(Code.INELIGIBLE, "the volumes of this datanode do not change")
         match request.WhichOneof("wish"):
             case "service":
-                self._volumes.steer(request.volume_id, request.service, request.target_volume_id)
+                self._volumes.steer(
+                    request.volume_id,
+                    service=request.service,
+                    target_id=request.target_volume_id,
+                )
             case "add_path":
                 self._volumes.add(request.add_path)
             case _:

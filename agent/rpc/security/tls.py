@@ -240,7 +240,7 @@ class _Configuration:
 LOOPBACK_ONLY: Final = Security()
 
 
-def files_of(certificate: Path | None, key: Path | None, ca: Path | None) -> TlsFiles | None:
+def files_of(*, certificate: Path | None, key: Path | None, ca: Path | None) -> TlsFiles | None:
     """Return the files of a process; None: there are none. Raise Refused if only some are named."""
     if certificate is not None and key is not None and ca is not None:
         return TlsFiles(certificate, key, ca)

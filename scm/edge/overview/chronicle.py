@@ -78,8 +78,11 @@ class Chronicle:
             self._turn(change, look.now_ms, judgement.verdict, judgement.text)
         before, self._done = self._done, done
         change.on_undo(lambda: setattr(self, "_done", before))
-        new = (now - then for now, then in zip(done, before, strict=True))
-        self._sample(change, sample_of(look, judgement.verdict, *new))
+        ended, failed, moved_bytes = (now - then for now, then in zip(done, before, strict=True))
+        sample = sample_of(
+            look, judgement.verdict, done=ended, failed=failed, moved_bytes=moved_bytes
+        )
+        self._sample(change, sample)
 
     def verified(self, change: Change, verified: Verified) -> None:
         """Write down what a verification by Spark came to."""
@@ -136,7 +139,7 @@ class Chronicle:
                     change.remove(self._state.samples, old.key)
 
 
-def sample_of(look: Look, verdict: Verdict, done: int, failed: int, moved_bytes: int) -> Sample:
+def sample_of(look: Look, verdict: Verdict, *, done: int, failed: int, moved_bytes: int) -> Sample:
     """Return a look as the few numbers that are kept of it."""
     sums, counts = look.sums, look.counts
     return Sample(

@@ -121,7 +121,9 @@ class Removals:
             keep_count=container.replication_factor,
         )
         weight, tries = self.over[container_id]
-        self._queue.put_back(container_id, weight, tries + 1)  # others have their turn; it has more
+        self._queue.put_back(
+            container_id, weight=weight, tries=tries + 1
+        )  # others have their turn; it has more
         if not is_ordered:
             self._queue.sleep(container_id, row.targets)
         return is_ordered

@@ -49,7 +49,7 @@ class RepairQueue:
             return
         self._enter(container_id)
 
-    def put_back(self, container_id: int, weight: int, tries: int) -> None:
+    def put_back(self, container_id: int, *, weight: int, tries: int) -> None:
         """Let a container wait for the next turn that was chosen in this one and tried."""
         self.found[container_id] = (weight, tries)
 

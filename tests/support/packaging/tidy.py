@@ -17,6 +17,15 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
+from tests.support.packaging.naming import (
+    DECLARING,
+    NAMING,
+    named,
+    quantities,
+    synonyms,
+    words_of,
+)
+
 PYTHON_OLDEST = (3, 11)  # pyproject requires-python
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 500
@@ -42,7 +51,8 @@ UNIT_WORDS = frozenset({"bytes", "s", "ms", "us", "ns", "days"})
 NUMBER = re.compile(r"(Final\[|ClassVar\[)?((int|float)( \| None)?|None \| (int|float))\]?")
 BOUND_WORDS = frozenset({"max", "min", "default", "total"})
 VOCABULARY = "docs/VOCABULARY.md"
-METRIC = re.compile(r"suture_[a-z_]+")
+PLAIN = re.compile(r"(int|float|str|bytes|bool|Path)( \| None)?")
+
 PRINTING_PLACES = ("agent/cli/", "agent/demo/", "bench/", "tools/")
 LOOPS = (
     *("agent/runtime/", "agent/commands/pool.py", "agent/scan/requested.py"),
@@ -256,23 +266,6 @@ def quantities_end_in_their_unit(tree: Tree) -> Iterator[str]:
                 yield f"{path}:{line}: {name} does not end in its unit"
 
 
-DECLARING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.AnnAssign)
-NAMING = (*DECLARING, ast.ClassDef, ast.Constant)
-
-
-def quantities(node: ast.AST) -> Iterator[tuple[str, str, int]]:
-    """Yield the arguments and annotated fields that a node declares."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        arguments = node.args
-        for argument in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
-            annotation = ast.unparse(argument.annotation) if argument.annotation else ""
-            yield argument.arg, annotation, argument.lineno
-    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name | ast.Attribute):
-        target = node.target
-        name = target.id if isinstance(target, ast.Name) else target.attr
-        yield name, ast.unparse(node.annotation), node.lineno
-
-
 def things_have_one_name(tree: Tree) -> Iterator[str]:
     """One word per thing: names of code and of metrics follow docs/VOCABULARY.md."""
     words = synonyms(tree.texts.get(VOCABULARY, ""))
@@ -282,34 +275,17 @@ def things_have_one_name(tree: Tree) -> Iterator[str]:
                 yield f"{path}:{line}: {name}: say {words[word]}, not {word}"
 
 
-def synonyms(vocabulary: str) -> dict[str, str]:
-    """Return the words that no name may have, each with the one to use instead.
-
-    They stand in the last column of the tables of words; one in italics has another sense, too.
-    """
-    found: dict[str, str] = {}
-    for table in re.split(r"\n{2,}", vocabulary):
-        header, *rows = table.strip().splitlines() or [""]
-        for cells in ([cell.strip() for cell in row.split("|")[1:-1]] for row in rows[1:]):
-            if header == "| Word | Meaning | Not |":
-                found |= {word: cells[0] for word in re.split(r", *", cells[2]) if word.isalpha()}
-    return found
-
-
-def named(node: ast.AST) -> Iterator[tuple[str, int]]:
-    """Yield the names that a node declares, with their lines; a metric's stands in a text."""
-    yield from ((name, line) for name, _, line in quantities(node))
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        yield node.name, node.lineno
-    if isinstance(node, ast.Constant) and METRIC.fullmatch(str(node.value)):
-        yield str(node.value), node.lineno
-
-
-def words_of(name: str) -> list[str]:
-    """Return the words of a name, in lower case; of one that Python defines none."""
-    if name.startswith("__"):
-        return []
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")
+def arguments_cannot_be_swapped(tree: Tree) -> Iterator[str]:
+    """No three arguments of one plain type stand side by side without their names: who calls would
+    not notice that two are swapped. The calls of the kernel, `(fd, offset, length)`, are known."""
+    for path, node in tree.nodes(ast.FunctionDef, ast.AsyncFunctionDef):
+        arguments = [*node.args.posonlyargs, *node.args.args]
+        if not is_product(path) or [argument.arg for argument in arguments[:1]] == ["fd"]:
+            continue
+        types = [ast.unparse(argument.annotation or ast.Constant("")) for argument in arguments]
+        for first, second, third in zip(types, types[1:], types[2:], strict=False):
+            if first == second == third and PLAIN.fullmatch(first):
+                yield f"{path}:{node.lineno}: {node.name} takes three {first} by their order"
 
 
 def public_things_have_docstrings(tree: Tree) -> Iterator[str]:
@@ -480,6 +456,7 @@ RULES: tuple[Rule, ...] = (
     modules_are_nouns_of_the_domain,
     quantities_end_in_their_unit,
     things_have_one_name,
+    arguments_cannot_be_swapped,
     public_things_have_docstrings,
     nothing_is_mocked,
     tests_do_not_sleep,

@@ -49,7 +49,9 @@ def test_windows_combine_to_the_crc_of_the_whole(window_bytes: int, length_bytes
         (ChecksumType.CRC32, IEEE, zlib.crc32(data)),
     ):
         sums = window_checksums(checksum_type, window_bytes, data)
-        assert whole == combined(polynomial, window_bytes, length_bytes, sums)
+        assert whole == combined(
+            polynomial, sums, part_bytes=window_bytes, length_bytes=length_bytes
+        )
 
 
 def test_the_library_for_long_data_agrees_with_the_other() -> None:
@@ -106,7 +108,7 @@ def test_a_wrong_number_of_checksums_is_refused(missing: int) -> None:
     sums = bytes(40 + missing)
 
     with pytest.raises(ValueError, match=f"{len(sums)} bytes of checksums for 40960 bytes"):
-        combined(CASTAGNOLI, 4_096, 40_960, sums)
+        combined(CASTAGNOLI, sums, part_bytes=4_096, length_bytes=40_960)
 
 
 @pytest.mark.parametrize("checksum_type", list(ChecksumType))

@@ -63,9 +63,9 @@ def test_a_row_that_nobody_judged_refuses_the_run(shown: tuple[int, int, int]) -
     rows = {"containers": 2, "replicas": 3, "nodes": 9, "pending_ops": 1}
     manifest = Manifest(4, "s", 5_000, 1, "c", rows)
     whole, less = Tallies(), Tallies()
-    whole.count_rows(1, 2, 0)
-    whole.count_rows(1, 1, 1)
-    less.count_rows(*shown)
+    whole.count_rows(containers=1, replicas=2, ops=0)
+    whole.count_rows(containers=1, replicas=1, ops=1)
+    less.count_rows(**dict(zip(("containers", "replicas", "ops"), shown, strict=True)))
 
     _check_counts(manifest, whole)
     with pytest.raises(SnapshotRefused, match="were judged of 2, 3 and 1"):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from agent.client.putnote import PartBlock, PutNote, decoded, files_of, metadata_of, part_of
 
+PLACE = {"container_id": 1, "local_id": 2, "bcsid": 3, "length_bytes": 4}
 NOTE = PutNote("client-1", 3, 30, 1_700_000_000_000)
 
 
@@ -29,7 +30,7 @@ def test_what_is_noted_is_read_back(key: str, part: int, part_count: int, size_b
     """
     note = PutNote("3f-7", part_count, size_bytes, 1)
 
-    found = part_of(1, 2, 3, 4, dict(metadata_of(key, part, note, "rs-3-2-1024k")))
+    found = part_of(dict(metadata_of(key, part, note, "rs-3-2-1024k")), **PLACE)
 
     assert PartBlock(1, 2, 3, 4, key, part, note) == found
 
@@ -59,9 +60,9 @@ def test_a_block_that_names_no_key_is_of_no_file() -> None:
     """
     Other clients may write what they like.
     """
-    assert part_of(1, 2, 3, 4, {"key": "a"}) is None
-    assert part_of(1, 2, 3, 4, {"part": "0"}) is None
-    assert part_of(1, 2, 3, 4, {"key": "a", "part": "first"}) is None
+    assert part_of({"key": "a"}, **PLACE) is None
+    assert part_of({"part": "0"}, **PLACE) is None
+    assert part_of({"key": "a", "part": "first"}, **PLACE) is None
 
 
 @given(st.integers(0, 2**32))

@@ -42,7 +42,7 @@ def test_the_most_urgent_comes_first(queue: RepairQueue) -> None:
 def test_whoever_was_tried_is_less_urgent(queue: RepairQueue) -> None:
     """By one each time: it does not stand in the way of what can be done."""
     queue.choose(9)
-    queue.put_back(2, 0, 2)
+    queue.put_back(2, weight=0, tries=2)
 
     assert [3, 2, 1] == queue.choose(9)
 
@@ -57,7 +57,7 @@ def test_what_was_chosen_and_not_tried_is_chosen_again(queue: RepairQueue) -> No
 def test_a_look_changes_the_weight_and_not_the_tries(queue: RepairQueue) -> None:
     """Also of one that is in its turn."""
     queue.choose(9)
-    queue.put_back(1, 5, 3)
+    queue.put_back(1, weight=5, tries=3)
     queue.put(1, -4)
 
     assert (-4, 3) == queue.found[1]

@@ -40,7 +40,7 @@ def test_those_that_are_not_settled_are_found(
     settled.add(4)
     settled.add_all(np.array([1, 2]))
 
-    assert expected == settled.missing(first, stop, count_max)
+    assert expected == settled.missing(first, stop, count_max=count_max)
 
 
 def test_an_id_that_is_nobodys_costs_nothing() -> None:

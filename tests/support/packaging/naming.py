@@ -1,0 +1,52 @@
+"""What a module names, and which words it should not use for it (docs/VOCABULARY.md)."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+METRIC = re.compile(r"suture_[a-z_]+")
+DECLARING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.AnnAssign)
+NAMING = (*DECLARING, ast.ClassDef, ast.Constant)
+
+
+def quantities(node: ast.AST) -> Iterator[tuple[str, str, int]]:
+    """Yield the arguments and annotated fields that a node declares."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        arguments = node.args
+        for argument in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
+            annotation = ast.unparse(argument.annotation) if argument.annotation else ""
+            yield argument.arg, annotation, argument.lineno
+    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name | ast.Attribute):
+        target = node.target
+        name = target.id if isinstance(target, ast.Name) else target.attr
+        yield name, ast.unparse(node.annotation), node.lineno
+
+
+def synonyms(vocabulary: str) -> dict[str, str]:
+    """Return the words that no name may have, each with the one to use instead.
+
+    They stand in the last column of the tables of words; one in italics has another sense, too.
+    """
+    found: dict[str, str] = {}
+    for table in re.split(r"\n{2,}", vocabulary):
+        header, *rows = table.strip().splitlines() or [""]
+        for cells in ([cell.strip() for cell in row.split("|")[1:-1]] for row in rows[1:]):
+            if header == "| Word | Meaning | Not |":
+                found |= {word: cells[0] for word in re.split(r", *", cells[2]) if word.isalpha()}
+    return found
+
+
+def named(node: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield the names that a node declares, with their lines; a metric's stands in a text."""
+    yield from ((name, line) for name, _, line in quantities(node))
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield node.name, node.lineno
+    if isinstance(node, ast.Constant) and METRIC.fullmatch(str(node.value)):
+        yield str(node.value), node.lineno
+
+
+def words_of(name: str) -> list[str]:
+    """Return the words of a name, in lower case; of one that Python defines none."""
+    if name.startswith("__"):
+        return []
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")
