@@ -124,11 +124,6 @@ class Divergence:
 
     differences: tuple[Difference, ...] = ()
 
-    @property
-    def needs_repair(self) -> bool:
-        """Whether anything is to be done here."""
-        return any(difference.kind in REPAIRED_KINDS for difference in self.differences)
-
     def counts(self) -> dict[DifferenceKind, int]:
         """Return how many there are of each kind that occurs."""
         return dict(Counter(difference.kind for difference in self.differences))

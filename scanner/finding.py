@@ -53,7 +53,7 @@ CONTRADICTING: Final = frozenset({Fault.PEER_CONTRADICTS, Fault.UNCONFIRMED_DELE
 NOTE_FAULTS: Final = frozenset(
     {Fault.FOREIGN_FILE, Fault.TREE_DAMAGED, Fault.TREE_MISSING, Fault.TREE_STALE}
 )
-"""Faults that cost no data: a stranger's file; a tree, which this scan makes anew."""
+"""Faults that cost no data: a stranger's file; a tree, which this scan makes again."""
 
 
 class Forensic(StrEnum):

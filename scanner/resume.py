@@ -3,7 +3,7 @@
     blocks by id, chunks by offset
     ├── read, clean ──┼── doubt ──┼── read, clean ──┤ mark ├── not read yet ──►
 
-What lies before the mark is not read again, except chunks in doubt: damage is judged anew, so that
+What lies before the mark is not read again, except chunks in doubt: damage is judged again, so that
 every finding rests on what this process has seen. A mark is good for one generation only.
 """
 

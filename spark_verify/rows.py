@@ -2,7 +2,6 @@
 
 Spark has no unsigned 64-bit integer, so roots and tombstone checksums travel as signed longs in
 two's complement: the same 64 bits, read with a sign. They are only ever compared for equality.
-`root_text` gives the unsigned hexadecimal word that every other part of Suture prints.
 """
 
 from dataclasses import dataclass
@@ -61,8 +60,3 @@ PENDING_OPS: Final = TABLES["pending_ops"]
 def schema_of(columns: tuple[Column, ...]) -> pa.Schema:
     """Return the Arrow schema of a table."""
     return pa.schema([pa.field(c.name, c.type, c.nullable) for c in columns])
-
-
-def root_text(root: int | None) -> str:
-    """Return a root as the unsigned 16-digit word that people see; "-" when there is none."""
-    return "-" if root is None else f"{root & 0xFFFF_FFFF_FFFF_FFFF:016x}"

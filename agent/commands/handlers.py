@@ -231,9 +231,9 @@ class Handlers:
         command = order.set_operational_state
         if command.op_state not in OP_STATES:
             raise codec.malformed("set_operational_state.op_state", f"{command.op_state!r}")
-        was_leaving = self._tools.store.node_state().is_out_of_service
-        self._tools.store.set_node_state(command.op_state, command.op_expiry_ms)
-        is_leaving = self._tools.store.node_state().is_out_of_service
+        was_leaving = self._tools.store.volume_set.node_state().is_out_of_service
+        self._tools.store.volume_set.set_node_state(command.op_state, command.op_expiry_ms)
+        is_leaving = self._tools.store.volume_set.node_state().is_out_of_service
         if self._config.leaving_stops_copies and is_leaving and not was_leaving:
             self.work.call_off("replicate")
         self.follow_node_state()
@@ -258,7 +258,7 @@ class Handlers:
 
     def follow_node_state(self) -> None:
         """Size the pool for what this datanode has to do: much, when its replicas must leave."""
-        is_leaving = self._tools.store.node_state().is_out_of_service
+        is_leaving = self._tools.store.volume_set.node_state().is_out_of_service
         own = self._config.out_of_service_factor if is_leaving else 1
         self.work.set_scale(max(own, self._boost))
 

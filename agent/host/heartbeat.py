@@ -285,7 +285,7 @@ class Heartbeat:
         self._meanwhile.clear()
 
     def _take_back(self, changed: Iterable[ContainerId]) -> None:
-        """Report again what the SCM has not heard; a full report under way begins anew."""
+        """Report again what the SCM has not heard; a full report under way begins again."""
         self.outbox.put_back(changed)
         if self._full is not None or self._full_ended:
             self._full = None
@@ -296,7 +296,7 @@ class Heartbeat:
         now_s = self._clock.monotonic_s()
         is_wanted = self.outbox.take_wish_for_all()
         if is_wanted:
-            self._full = None  # one under way names what is gone: it begins anew
+            self._full = None  # one under way names what is gone: it begins again
         if self._full is None:
             if now_s < self._full_due_s and not is_wanted:
                 return None

@@ -27,7 +27,7 @@ class Housekeeper:
 
     def step(self) -> Step:
         """Purge once."""
-        count = self._store.purge_quarantine(self._keep_s)
+        count = self._store.volume_set.purge_quarantine(self._keep_s)
         if count:
             log.info("quarantine_purged", count=count, older_than_s=self._keep_s)
         return Throttled(HOUSEKEEPING_INTERVAL_S)

@@ -78,8 +78,8 @@ class VolumeMoves:
 
     def steer(self, volume_id: str, mode: Mode, target_id: str = "") -> Service:
         """Use a volume otherwise from now on. Raises Refused."""
-        before = self._store.service(volume_id).mode
-        service = self._store.set_service(volume_id, mode, target_id=target_id)
+        before = self._store.services.of(volume_id).mode
+        service = self._store.services.change(volume_id, mode, target_id=target_id)
         if service.mode is not before:
             self._progress.pop(volume_id, None)
             log.info("volume_service_changed", volume_id=volume_id, service=service.mode.value)
@@ -97,7 +97,7 @@ class VolumeMoves:
     def step(self) -> Step:
         """Move one replica, of the first volume that has one to move."""
         for volume in self._store.volumes():
-            service = Service() if volume.failed else self._store.service(volume.volume_id)
+            service = Service() if volume.failed else self._store.services.of(volume.volume_id)
             if service.mode is Mode.READ_ONLY:
                 self._close_open(volume.volume_id)
             elif service.mode is Mode.RETIRING and self._retire(volume.volume_id):
@@ -125,13 +125,13 @@ class VolumeMoves:
             progress.moved_count += 1
             progress.moved_bytes += left.size_bytes
             return True
-        if not progress.stuck and not self._store.end_retirement(volume_id):
+        if not progress.stuck and not self._store.services.end_retirement(volume_id):
             log.info("volume_retired", volume_id=volume_id)
         return False
 
     def _due(self, volume_id: str, progress: Progress) -> Iterator[Left]:
         """Yield what is to be dealt with now; forget the trouble with what has gone."""
-        here = self._store.left_on(volume_id)
+        here = self._store.services.left_on(volume_id)
         ids = {left.container_id for left in here}
         for gone in progress.stuck.keys() - ids:
             del progress.stuck[gone]
@@ -153,14 +153,14 @@ class VolumeMoves:
                 self._copy(container_id)
                 try:
                     self._verify(container_id)
-                    self._store.drop_moved(volume_id, container_id)
+                    self._store.services.drop_moved(volume_id, container_id)
                 except SutureError:
-                    self._store.take_back_move(volume_id, container_id)
+                    self._store.services.take_back_move(volume_id, container_id)
                     raise
             else:
                 if not self._store.replica(container_id).data_scan_at_ms:
                     self._verify(container_id)
-                self._store.drop_moved(volume_id, container_id)
+                self._store.services.drop_moved(volume_id, container_id)
         log.info("replica_moved", container_id=container_id, volume_id=volume_id)
 
     def _copy(self, container_id: ContainerId) -> None:
@@ -189,7 +189,7 @@ class VolumeMoves:
 
     def _close_open(self, volume_id: str) -> None:
         """Have nothing more written to a volume: its writers go elsewhere."""
-        for left in self._store.left_on(volume_id):
+        for left in self._store.services.left_on(volume_id):
             if left.state in WRITTEN and left.is_served and not self._stop():
                 self._close(left.container_id)
 

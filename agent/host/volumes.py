@@ -67,7 +67,7 @@ class HostVolumes:
                 hint="make it, give it to the user of the agent, and let its unit write there "
                 "(ReadWritePaths=)",
             )
-        volume = self._store.add_volume(Path(path))
+        volume = self._store.services.add_volume(Path(path))
         log.info("volume_added", volume_id=volume.volume_id, path=path)
         self._observer.note_volume(volume.volume_id)
         self._on_added(volume)
@@ -96,7 +96,7 @@ class Description:
         word = self.slow_disks.word(status.volume_id)
         status.read_us, status.write_us = int(word.read_ms * 1000), int(word.write_ms * 1000)
         status.slow = word.slow
-        service = self.store.service(status.volume_id)
+        service = self.store.services.of(status.volume_id)
         status.service, status.service_since_ms = service.mode.value, service.since_ms
         if not service.takes_replicas:
             status.available_bytes = 0  # nothing new finds a place there

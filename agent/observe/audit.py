@@ -73,7 +73,7 @@ class AuditLog:
 
 
 class _Handler(RotatingFileHandler):
-    """Appends lines; a file that was renamed away is made anew."""
+    """Appends lines; a file that was renamed away is made again."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line to the file that has the name now."""

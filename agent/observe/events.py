@@ -167,7 +167,7 @@ SCM: Final[Mapping[str, Event]] = {
     "replica_excluded": Event("Orders to it failed too often.", (CONTAINER, DATANODE)),
     "replica_left_behind": Event("A writer went on without it.", (CONTAINER, DATANODE)),
     "replicate_ordered": Event("A copy is to be made.", (CONTAINER, COMMAND)),
-    "report_page_out_of_order": Event("A report begins anew.", (DATANODE,)),
+    "report_page_out_of_order": Event("A report begins again.", (DATANODE,)),
     "scm_started": Event("Calls are answered from now on."),
     "scm_stopped": Event("The state is closed."),
     "shard_gives_way": Event("A bad or double shard is removed.", (CONTAINER, DATANODE)),

@@ -118,7 +118,7 @@ class Observer:
         except Damaged as damage:
             return unloadable_report(Unloadable(container_id, "", str(damage)))
         except (Refused, VolumeFailed) as error:
-            if isinstance(error, VolumeFailed) and not self._store.is_lost(container_id):
+            if isinstance(error, VolumeFailed) and not self._store.volume_set.is_lost(container_id):
                 raise  # unknown is not gone: the volume is in doubt, and was not fenced
             for item in self._store.unloadable():
                 if item.container_id == container_id:
@@ -158,7 +158,7 @@ class Observer:
 
     def node_state(self) -> NodeState:
         """Return what the SCM has decided about this datanode."""
-        return self._store.node_state()
+        return self._store.volume_set.node_state()
 
     def status(self) -> datanode_pb2.StatusResponse:
         """Return the whole answer to `Status`."""

@@ -67,7 +67,7 @@ class MetadataScan:
         if self._left:
             return Busy()
         self._left = None
-        self._store.let_go_of_pages()
+        self._store.volume_set.let_go_of_pages()
         give_back()
         self.scanned_at_ms = self._clock.now_ms()
         self.fault_count = self._round_fault_count

@@ -166,7 +166,7 @@ class ParityScrub:
     def _shard_ids(self) -> U64s:
         """Return the containers whose closed shards are here; all rows are read only after one has
         changed."""
-        version = self._store.version()
+        version = self._store.volume_set.version()
         if self._seen is None or self._seen[0] != version:
             shard_ids = [
                 replicas.container_ids[

@@ -30,7 +30,7 @@ from scanner.finding import Verdict
 from scanner.pacing import PaceLimits
 from scanner.schedule import MARGIN_SHARE, Candidate, Candidates, Schedule, Windows
 
-AGENDA_S: Final = 30.0  # an agenda is made anew so often while it is worked through
+AGENDA_S: Final = 30.0  # an agenda is made again so often while it is worked through
 IDLE_MAX_S: Final = 60.0  # a volume worker looks up at least this often
 GATHER_MAX_S: Final = 120.0  # what becomes due is gathered so long: a plan reads the rows of all
 REST_MIN_S: Final = 5.0  # a replica whose scan could not commit rests at least so long
@@ -244,7 +244,7 @@ class VolumeScanWorker:
         return ("closed", closed_s) if closed_s else None
 
     def _next(self) -> Candidate | None:
-        """Return the replica to scan now; the agenda is made anew when it is old or done."""
+        """Return the replica to scan now; the agenda is made again when it is old or done."""
         age_s = self._clock.monotonic_s() - self._agenda_at_s
         if age_s >= (AGENDA_S if self._queue else self._gather_s()):
             self._plan()

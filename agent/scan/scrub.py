@@ -338,7 +338,7 @@ class Scrub:
             stop=self._stop,
             pulse=pulse,
             canary=Canary(
-                self._tools.store.canary_directory(volume.volume_id),
+                self._tools.store.volume_set.canary_directory(volume.volume_id),
                 self._tools.algorithm,
                 self._tools.clock,
                 period_s=min(CANARY_PERIOD_S, config.data_interval_s),

@@ -76,7 +76,7 @@ class VolumeChecks:
         self._clock = clock
         self._on_failed = on_failed
         self._limits = limits or CheckLimits()
-        self._probe = probe or store.probe
+        self._probe = probe or store.volume_set.probe
         self._volumes = {
             facts.volume_id: self._new() for facts in store.volumes() if not facts.failed
         }
@@ -161,6 +161,6 @@ class VolumeChecks:
             return
         del self._volumes[volume_id]
         self._fenced[volume_id] = probe.error
-        lost = self._store.fail_volume(volume_id, probe.error)
+        lost = self._store.volume_set.fail_volume(volume_id, probe.error)
         log.error("volume_fenced", volume_id=volume_id, error=probe.error, lost_count=len(lost))
         self._on_failed(volume_id, lost)

@@ -105,7 +105,7 @@ class ChangeWatch:
     def step(self) -> Step:
         """Watch the containers that were closed, and no longer those that are gone."""
         inotify = self._running_inotify()
-        version = (self._store.version(), len(self._watched))
+        version = (self._store.volume_set.version(), len(self._watched))
         if version == self._synced and not self._unwatched_count:
             return Throttled(SYNC_S)  # a hundred thousand rows are not read for nothing
         closed = np.concatenate(

@@ -21,6 +21,7 @@ from agent.store.index.facts import (
     ScanBase,
     ScanCommit,
     Unloadable,
+    VolumeFacts,
     facts_of,
 )
 from agent.store.index.history import Changes, HistoryEntry
@@ -53,6 +54,7 @@ from agent.store.replica.trees import load_tree
 from agent.store.trouble import Trouble, noticed
 from agent.store.verification.telling import tell_verdict
 from agent.store.volume_services import VolumeServices
+from agent.store.volume_set import VolumeSet
 from agent.store.volumes.volume import Volume, roomiest
 from merkle.checksum import Algorithm, long_crcs
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
@@ -64,8 +66,17 @@ BLOCKS_MAX: Final = 10_000
 FINDINGS_MAX: Final = 10_000
 
 
-class ReplicaStore(VolumeServices):
-    """All replicas of one datanode."""
+class ReplicaStore:
+    """All replicas of one datanode; beside them its `volume_set`, and the `services` of that."""
+
+    def __init__(self, volume_set: VolumeSet, options: StoreOptions) -> None:
+        """Use `open`: it recovers what a crash left."""
+        self._options = options
+        self.volume_set = volume_set
+        self.recovery = volume_set.recovery
+        self.on_change = options.on_change
+        self.on_trouble = options.on_trouble
+        self.services = VolumeServices(volume_set, options, lambda changed: self.on_change(changed))
 
     @classmethod
     def open(
@@ -86,9 +97,18 @@ class ReplicaStore(VolumeServices):
         opened = open_volumes(
             volume_paths, cluster_id=cluster_id, datanode_id=datanode_id, options=chosen
         )
-        return cls(opened.volumes, chosen, opened.shelf, opened.failed)
+        volumes = VolumeSet(opened.volumes, chosen, opened.shelf, opened.failed)
+        return cls(volumes, chosen)
+
+    def close(self) -> None:
+        """Close all volumes. No other call may be running."""
+        self.volume_set.close()
 
     # -- what there is
+
+    def volumes(self) -> tuple[VolumeFacts, ...]:
+        """Return the facts of every volume, failed ones last."""
+        return self.volume_set.volumes()
 
     def unloadable(self) -> tuple[Unloadable, ...]:
         """Return the replicas whose files are here and cannot be served."""
@@ -110,24 +130,29 @@ class ReplicaStore(VolumeServices):
     ) -> list[ReplicaFacts]:
         """Return replicas from container `start` on, by ascending id, at most `count`; of one
         volume or, without `volume_id`, of all."""
-        here = (v for v in self._volumes if volume_id in {"", v.volume_id})
+        here = (v for v in self.volume_set.working if volume_id in {"", v.volume_id})
         facts = [one for v in here for one in islice(self._replicas_on(v, start), count)]
         return sorted(facts, key=lambda fact: fact.container_id)[:count]
 
     def columns(self, volume_id: str = "") -> Iterator[tuple[str, ReplicaColumns]]:
         """Yield the id and all replicas of each volume, or of one."""
-        here = (v for v in self._volumes if volume_id in {"", v.volume_id})
-        return ((volume.volume_id, served_columns(volume, self._places)) for volume in here)
+        here = (v for v in self.volume_set.working if volume_id in {"", v.volume_id})
+        return (
+            (volume.volume_id, served_columns(volume, self.volume_set.places)) for volume in here
+        )
 
     def _replicas_on(self, volume: Volume, start: int = 0) -> Iterator[ReplicaFacts]:
         with volume.index.read() as rows:
             for container_id, row in rows.replicas(start):
-                if isinstance(row, ReplicaRow) and self._places.get(container_id) is volume:
+                if (
+                    isinstance(row, ReplicaRow)
+                    and self.volume_set.places.get(container_id) is volume
+                ):
                     yield facts_of(container_id, volume.volume_id, row)
 
     def replica_ids(self) -> list[ContainerId]:
         """Return the ids of all replicas here, also of one whose row cannot be read any more."""
-        return sorted(self._places.copy())
+        return sorted(self.volume_set.places.copy())
 
     def paths(self, container_id: ContainerId) -> ReplicaPaths:
         """Return where a replica's files are."""
@@ -155,10 +180,10 @@ class ReplicaStore(VolumeServices):
         """Create a replica on the volume with most free space. Repeating it is harmless while the
         replica is open. A reconstruction creates it RECOVERING."""
         check_new(container_id, replica_index, state)
-        if container_id in self._places or container_id in self._lost:
+        if container_id in self.volume_set.places or container_id in self.volume_set.lost:
             return check_same(self.replica(container_id), replica_index, state)
         self._check_absent(container_id)
-        volume = roomiest(self.in_service(), self._options.reserve_bytes)
+        volume = roomiest(self.services.in_service(), self._options.reserve_bytes)
         row = ReplicaRow(
             state=state,
             replica_index=replica_index,
@@ -176,7 +201,7 @@ class ReplicaStore(VolumeServices):
         """
         check_id(announced.container_id, "container id")
         self._check_absent(announced.container_id)
-        return self._arrivals.begin(announced, self.in_service(), submit)
+        return self.volume_set.arrivals.begin(announced, self.services.in_service(), submit)
 
     def finish_arrival(self, arrival: Arrival, received: Received) -> ReplicaFacts:
         """Put a replica that has arrived in place: durable, and served from now on."""
@@ -233,7 +258,7 @@ class ReplicaStore(VolumeServices):
     ) -> None:
         """Delete a replica; an open or non-empty one only by force. `proof` goes to the log."""
         delete_replica(self._volume(container_id), container_id, force=force, proof=proof)
-        self._places.pop(container_id, None)
+        self.volume_set.places.pop(container_id, None)
         self.on_change(container_id)
 
     def delete_blocks(self, container_id: ContainerId, block_ids: Iterable[BlockId]) -> int:
@@ -316,7 +341,7 @@ class ReplicaStore(VolumeServices):
 
     def changes(self, since_ms: int, *, count: int) -> Changes:
         """Return the newest changes of all replicas since a moment."""
-        return changes_of(self._volumes, since_ms=since_ms, count=count)
+        return changes_of(self.volume_set.working, since_ms=since_ms, count=count)
 
     # -- judging and repairing
 
@@ -366,7 +391,7 @@ class ReplicaStore(VolumeServices):
 
         `why` it is held back, "" if it is not; of a replica that is here no more there is no log.
         """
-        if (volume := self._places.get(base.facts.container_id)) is not None:
+        if (volume := self.volume_set.places.get(base.facts.container_id)) is not None:
             tell_verdict(volume.verification, base, outcome, why=why, is_whole=is_whole)
 
     def findings(
@@ -377,7 +402,9 @@ class ReplicaStore(VolumeServices):
         if container_id is not None:
             with self._volume(container_id).index.read() as rows:
                 return list(islice(rows.findings(container_id), bound))
-        return findings_of(self._volumes, self._places, start=start, count=bound)
+        return findings_of(
+            self.volume_set.working, self.volume_set.places, start=start, count=bound
+        )
 
     def repair(self, container_id: ContainerId) -> Repair:
         """Return the repair of one replica. The caller holds its lease until done with it."""
@@ -393,15 +420,15 @@ class ReplicaStore(VolumeServices):
 
     def volume_id(self, container_id: ContainerId) -> str:
         """Return the volume that a replica is on, "" when none that works has it. Reads nothing."""
-        return volume.volume_id if (volume := self._places.get(container_id)) else ""
+        return volume.volume_id if (volume := self.volume_set.places.get(container_id)) else ""
 
     # -- what the above calls
 
     def _appear(self, container_id: ContainerId, volume: Volume, row: ReplicaRow) -> ReplicaFacts:
         """Serve a replica that was made on `volume`."""
-        self._places[container_id] = volume
-        if volume not in self._volumes:  # fenced while we made it
-            self._places.pop(container_id, None)
+        self.volume_set.places[container_id] = volume
+        if volume not in self.volume_set.working:  # fenced while we made it
+            self.volume_set.places.pop(container_id, None)
             raise VolumeFailed(Code.IO_EXCEPTION, f"volume {volume.volume_id} does not serve")
         self.on_change(container_id)
         return facts_of(container_id, volume.volume_id, row)
@@ -409,28 +436,28 @@ class ReplicaStore(VolumeServices):
     def _check_absent(self, container_id: ContainerId, *, arriving: bool = False) -> None:
         """Refuse to make a replica that is here, in whatever condition."""
         why = ""
-        if container_id in self._places:
+        if container_id in self.volume_set.places:
             why = f"is here, {self.replica(container_id).state}"
-        elif container_id in self._lost:
+        elif container_id in self.volume_set.lost:
             why = "was on a volume that failed"
-        elif container_id in self._unloadable:
-            why = f"has files here that cannot be loaded: {self._unloadable[container_id].reason}"
+        elif (unloadable := self.volume_set.unloadable.get(container_id)) is not None:
+            why = f"has files here that cannot be loaded: {unloadable.reason}"
         if why:
             raise Refused(
                 Code.CONTAINER_EXISTS, f"container {container_id} {why}", container_id=container_id
             )
-        if container_id in self._arrivals and not arriving:
+        if container_id in self.volume_set.arrivals and not arriving:
             raise Unavailable(
                 Code.BUSY, f"container {container_id} is arriving", container_id=container_id
             )
 
     def _volume(self, container_id: ContainerId) -> Volume:
-        if (volume := self._places.get(container_id)) is not None:
+        if (volume := self.volume_set.places.get(container_id)) is not None:
             return volume
-        if container_id in self._lost:
+        if (why := self.volume_set.lost.get(container_id)) is not None:
             raise VolumeFailed(
                 Code.IO_EXCEPTION,
-                f"container {container_id} was on a volume that failed: {self._lost[container_id]}",
+                f"container {container_id} was on a volume that failed: {why}",
                 hint="replace the disk, then restart the agent",
                 container_id=container_id,
             )

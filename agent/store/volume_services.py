@@ -9,17 +9,19 @@ one that is not on the retiring volume if the two are equal, and the move goes o
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent.errors import Code, Refused
 from agent.store.files.layout import Layout, VolumeVersion
 from agent.store.files.writebehind import Submit
-from agent.store.index.facts import ReplicaFacts, Unloadable, VolumeFacts, facts_of
+from agent.store.index.facts import ReplicaFacts, VolumeFacts, facts_of
 from agent.store.index.rows import ReplicaRow
 from agent.store.operations.arrival import Announced, Arrival, Received
 from agent.store.operations.deleting import delete_replica
 from agent.store.operations.reading import volume_facts
+from agent.store.options import StoreOptions
 from agent.store.recovery.opening import check_single
 from agent.store.recovery.recovery import recover
 from agent.store.volume_set import VolumeSet
@@ -40,19 +42,27 @@ class Left:
     is_served: bool
 
 
-class VolumeServices(VolumeSet):
-    """The volumes of a store, and what each is used for."""
+class VolumeServices:
+    """What each volume of a set is used for."""
 
-    def service(self, volume_id: str) -> Service:
+    def __init__(
+        self, volumes: VolumeSet, options: StoreOptions, on_change: Callable[[ContainerId], None]
+    ) -> None:
+        self._set = volumes
+        self._options = options
+        self._on_change = on_change
+        self._services: dict[str, Service] = {}
+
+    def of(self, volume_id: str) -> Service:
         """Return what a volume is used for; one that is not open is as every other."""
-        for volume in self._volumes:
+        for volume in self._set.working:
             if volume.volume_id == volume_id:
                 return self._service_of(volume)
         return Service()
 
-    def set_service(self, volume_id: str, mode: Mode, *, target_id: str = "") -> Service:
+    def change(self, volume_id: str, mode: Mode, *, target_id: str = "") -> Service:
         """Use a volume otherwise from now on, durably. Raises Refused; then nothing is changed."""
-        volume = self._by_id(volume_id)
+        volume = self._set.by_id(volume_id)
         before = self._service_of(volume)
         others = [other for other in self.in_service() if other is not volume]
         if mode is not Mode.IN_SERVICE and not others:
@@ -82,15 +92,15 @@ class VolumeServices(VolumeSet):
 
     def in_service(self) -> tuple[Volume, ...]:
         """Return the volumes that take new replicas."""
-        return tuple(v for v in self._volumes if self._service_of(v).takes_replicas)
+        return tuple(v for v in self._set.working if self._service_of(v).takes_replicas)
 
     def left_on(self, volume_id: str) -> list[Left]:
         """Return the replicas on a volume, by ascending id."""
-        volume = self._by_id(volume_id)
+        volume = self._set.by_id(volume_id)
         with volume.index.read() as rows:
             found = [(key, row) for key, row in rows.replicas() if isinstance(row, ReplicaRow)]
         return [
-            Left(key, row.state, row.bytes_used, self._places.get(key) is volume)
+            Left(key, row.state, row.bytes_used, self._set.places.get(key) is volume)
             for key, row in found
         ]
 
@@ -100,18 +110,18 @@ class VolumeServices(VolumeSet):
         source = self._retiring(announced.container_id)
         wanted = self._service_of(source).target_id
         targets = [v for v in self.in_service() if wanted in {"", v.volume_id}]
-        return self._arrivals.begin(announced, targets, submit)
+        return self._set.arrivals.begin(announced, targets, submit)
 
     def finish_move(self, arrival: Arrival, received: Received) -> ReplicaFacts:
         """Put the copy in place, and serve it instead of the one that is left behind."""
         container_id = arrival.announced.container_id
         source = self._retiring(container_id)
         row = arrival.publish(received)
-        self._places[container_id] = arrival.volume
-        if arrival.volume not in self._volumes:  # fenced while we made it
-            self._places[container_id] = source
-        self.on_change(container_id)
-        return facts_of(container_id, self._places[container_id].volume_id, row)
+        self._set.places[container_id] = arrival.volume
+        if arrival.volume not in self._set.working:  # fenced while we made it
+            self._set.places[container_id] = source
+        self._on_change(container_id)
+        return facts_of(container_id, self._set.places[container_id].volume_id, row)
 
     def drop_moved(self, volume_id: str, container_id: ContainerId) -> None:
         """Delete the replica that a move has left on a volume.
@@ -119,7 +129,7 @@ class VolumeServices(VolumeSet):
         Raises Refused(INELIGIBLE) unless the one that is served was read whole where it is now,
         and is as good as the one that goes.
         """
-        left, served = self._by_id(volume_id), self._volume_of(container_id)
+        left, served = self._set.by_id(volume_id), self._volume_of(container_id)
         why = "it is the one that is served"
         if served is not left:
             why = worse_than(_row(served, container_id), _row(left, container_id))
@@ -133,18 +143,18 @@ class VolumeServices(VolumeSet):
 
     def take_back_move(self, volume_id: str, container_id: ContainerId) -> None:
         """Serve the replica that was left on `volume_id` again, and delete its copy."""
-        left, copy = self._by_id(volume_id), self._volume_of(container_id)
+        left, copy = self._set.by_id(volume_id), self._volume_of(container_id)
         if copy is left:
             return
-        self._places[container_id] = left
-        self.on_change(container_id)
+        self._set.places[container_id] = left
+        self._on_change(container_id)
         delete_replica(copy, container_id, force=True)
 
     def end_retirement(self, volume_id: str) -> str:
         """Write down that a volume is empty; return why it is not, "" if it is."""
-        volume = self._by_id(volume_id)
+        volume = self._set.by_id(volume_id)
         left_count = len(self.left_on(volume_id))
-        unloadable = [one for one in self._unloadable.values() if one.volume_id == volume_id]
+        unloadable = [one for one in self._set.unloadable.values() if one.volume_id == volume_id]
         if left_count or unloadable:
             count = left_count + len(unloadable)
             return f"{count} replicas are left, {len(unloadable)} of which cannot be loaded"
@@ -158,12 +168,12 @@ class VolumeServices(VolumeSet):
 
         Raises Refused, VolumeFailed; then nothing is changed.
         """
-        first = self._volumes[0].version
+        first = self._set.working[0].version
         layout = Layout(Path(os.path.realpath(path)), first.cluster_id)
-        known = newest_known([volume.layout for volume in self._volumes])
+        known = newest_known([volume.layout for volume in self._set.working])
         version = read_versions([path])[path]
         volume_id = version.volume_id if isinstance(version, VolumeVersion) else ""
-        check_single(layout, volume_id, self._volumes)
+        check_single(layout, volume_id, self._set.working)
         volume = open_volume(
             path,
             cluster_id=first.cluster_id,
@@ -175,19 +185,12 @@ class VolumeServices(VolumeSet):
         for _, failure in shelf.failed:
             volume.close(is_well=False)
             raise failure
-        twice = self._places.keys() & shelf.places.keys()
         if read_service(layout).mode is Mode.RETIRED:
             write_service(layout, Service())
-        self._failed = tuple(one for one in self._failed if one.path != layout.volume)
-        self._volumes = (*self._volumes, volume)
-        for container_id in shelf.places.keys() - twice:
-            self._places[container_id] = volume
-        self._lost = {k: v for k, v in self._lost.items() if k not in shelf.places}
-        for one in (*shelf.unloadable, *(_second(key, volume) for key in twice)):
-            self._unloadable.setdefault(one.container_id, one)
+        self._set.admit(volume, shelf)
         self._remember(added=str(Path(path).absolute()))
         for container_id in shelf.places:
-            self.on_change(container_id)
+            self._on_change(container_id)
         return volume_facts(volume)
 
     # -- what the above calls
@@ -201,7 +204,7 @@ class VolumeServices(VolumeSet):
         return service
 
     def _volume_of(self, container_id: ContainerId) -> Volume:
-        volume = self._places.get(container_id)
+        volume = self._set.places.get(container_id)
         if volume is None:
             raise Refused(
                 Code.CONTAINER_NOT_FOUND, f"no replica of container {container_id} is served"
@@ -220,13 +223,13 @@ class VolumeServices(VolumeSet):
 
     def _remember(self, added: str = "") -> None:
         """Have the volumes remember each other, as a start does; not one that is retired."""
-        stay = [v for v in self._volumes if self._service_of(v).mode is not Mode.RETIRED]
+        stay = [v for v in self._set.working if self._service_of(v).mode is not Mode.RETIRED]
         known = newest_known([volume.layout for volume in stay])
         here = {Path(path): volume_id for path, volume_id in known.volumes.items()}
-        gone = {v.volume_id for v in self._volumes} - {v.volume_id for v in stay}
+        gone = {v.volume_id for v in self._set.working} - {v.volume_id for v in stay}
         here = {path: volume_id for path, volume_id in here.items() if volume_id not in gone}
         if added:
-            here[Path(added)] = self._volumes[-1].volume_id
+            here[Path(added)] = self._set.working[-1].volume_id
         paths = {*known.added, *([added] if added else [])} & set(map(str, here))
         remember([volume.layout for volume in stay], known, here, added=paths)
 
@@ -253,7 +256,3 @@ def worse_than(served: ReplicaRow, left: ReplicaRow) -> str:
 def _row(volume: Volume, container_id: ContainerId) -> ReplicaRow:
     with volume.index.read() as rows:
         return rows.replica(container_id)
-
-
-def _second(container_id: ContainerId, volume: Volume) -> Unloadable:
-    return Unloadable(container_id, volume.volume_id, "another volume serves another replica of it")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agent.errors import Code, VolumeFailed
-from agent.store.index.facts import RecoveryReport, VolumeFacts
+from agent.store.index.facts import RecoveryReport, Unloadable, VolumeFacts
 from agent.store.operations.arrival import Arrivals
 from agent.store.operations.reading import facts_or_failure, failed_facts, index_version
 from agent.store.options import StoreOptions
@@ -12,13 +12,13 @@ from agent.store.recovery.recovery import Shelf
 from agent.store.replica.evidence import purge_quarantine
 from agent.store.volumes.nodestate import NodeState, newest_state, write_state
 from agent.store.volumes.probe import Probe, probe
-from agent.store.volumes.service import Service
 from agent.store.volumes.volume import Volume
 from merkle.replica import ContainerId
 
 
 class VolumeSet:
-    """What there is of volumes. `_places` says which of them serves a replica."""
+    """What there is of volumes: those that are `working`, and which of them serves a replica
+    (`places`). Only the store and what it is made of change these."""
 
     def __init__(
         self,
@@ -27,84 +27,97 @@ class VolumeSet:
         shelf: Shelf,
         failed: Sequence[VolumeFacts],
     ) -> None:
-        """Use `open`: it recovers what a crash left."""
-        self._volumes = tuple(volumes)
+        """Of volumes that are open, with what their recovery found."""
+        self.working = tuple(volumes)
         self._options = options
-        self._places = shelf.places
-        self._unloadable = {entry.container_id: entry for entry in shelf.unloadable}
-        self._failed = tuple(failed)
+        self.places = shelf.places
+        self.unloadable = {entry.container_id: entry for entry in shelf.unloadable}
+        self.failed = tuple(failed)
         self._fenced: tuple[Volume, ...] = ()
-        self._lost: Mapping[ContainerId, str] = {}
-        self._arrivals = Arrivals(options)
-        self._services: dict[str, Service] = {}
+        self.lost: Mapping[ContainerId, str] = {}
+        self.arrivals = Arrivals(options)
         self.recovery = RecoveryReport(tuple(shelf.steps), tuple(shelf.unloadable))
-        self.on_change = options.on_change
-        self.on_trouble = options.on_trouble
 
     def close(self) -> None:
         """Close all volumes. No other call may be running."""
-        for volume in (*self._volumes, *self._fenced):
+        for volume in (*self.working, *self._fenced):
             volume.close(is_well=volume not in self._fenced)
-        self._volumes, self._fenced, self._places = (), (), {}
+        self.working, self._fenced, self.places = (), (), {}
 
     def volumes(self) -> tuple[VolumeFacts, ...]:
         """Return the facts of every volume, failed ones last."""
-        return (*(facts_or_failure(volume) for volume in self._volumes), *self._failed)
+        return (*(facts_or_failure(volume) for volume in self.working), *self.failed)
 
     def version(self) -> tuple[tuple[str, int], ...]:
         """Return a value that is another one after every change of what the indexes hold."""
-        return tuple((volume.volume_id, index_version(volume)) for volume in self._volumes)
+        return tuple((volume.volume_id, index_version(volume)) for volume in self.working)
 
     def probe(self, volume_id: str) -> Probe:
         """Try whether a volume works: write, sync, read, remove. May hang as its disk does."""
-        return probe(self._by_id(volume_id).layout)
+        return probe(self.by_id(volume_id).layout)
 
     def canary_directory(self, volume_id: str) -> Path:
         """Return where a volume keeps the fault that its scan has to find; it need not exist."""
-        return self._by_id(volume_id).layout.canary
+        return self.by_id(volume_id).layout.canary
 
     def fail_volume(self, volume_id: str, reason: str) -> tuple[ContainerId, ...]:
         """Fence a volume until the next start: its replicas are refused and no longer reported.
 
         Returns the containers that were on it. Nothing on the volume is touched.
         """
-        volume = self._by_id(volume_id)
-        lost = tuple(key for key, place in dict(self._places).items() if place is volume)
-        self._lost = {**self._lost, **dict.fromkeys(lost, f"{volume.layout.volume}: {reason}")}
-        self._volumes = tuple(other for other in self._volumes if other is not volume)
+        volume = self.by_id(volume_id)
+        lost = tuple(key for key, place in dict(self.places).items() if place is volume)
+        self.lost = {**self.lost, **dict.fromkeys(lost, f"{volume.layout.volume}: {reason}")}
+        self.working = tuple(other for other in self.working if other is not volume)
         self._fenced = (*self._fenced, volume)
-        self._failed = (*self._failed, failed_facts(volume, reason))
+        self.failed = (*self.failed, failed_facts(volume, reason))
         for container_id in lost:
-            self._places.pop(container_id, None)
+            self.places.pop(container_id, None)
         return lost
+
+    def admit(self, volume: Volume, shelf: Shelf) -> None:
+        """Serve what is on a volume that was opened while others serve."""
+        twice = self.places.keys() & shelf.places.keys()
+        self.failed = tuple(one for one in self.failed if one.path != volume.layout.volume)
+        self.working = (*self.working, volume)
+        for container_id in shelf.places.keys() - twice:
+            self.places[container_id] = volume
+        self.lost = {k: v for k, v in self.lost.items() if k not in shelf.places}
+        for one in (*shelf.unloadable, *(_second(key, volume) for key in twice)):
+            self.unloadable.setdefault(one.container_id, one)
 
     def is_lost(self, container_id: ContainerId) -> bool:
         """Return whether the replica was on a volume that is fenced: gone until the next start."""
-        return container_id in self._lost
+        return container_id in self.lost
 
     def let_go_of_pages(self) -> None:
         """Take the indexes' pages out of this process's memory: after work on all replicas."""
-        for volume in self._volumes:
+        for volume in self.working:
             with volume.index.read() as rows:
                 rows.let_go_of_pages()
 
     def purge_quarantine(self, older_than_s: float) -> int:
         """Remove what was quarantined longer ago; returns how many pieces went."""
-        return purge_quarantine(self._volumes, self._options, older_than_s)
+        return purge_quarantine(self.working, self._options, older_than_s)
 
     # -- this datanode
 
     def node_state(self) -> NodeState:
         """Return what the SCM has decided about this datanode."""
-        return newest_state([volume.layout for volume in self._volumes])
+        return newest_state([volume.layout for volume in self.working])
 
     def set_node_state(self, op_state: str, op_expiry_ms: int) -> None:
         """Keep what the SCM has decided, durably, on every volume that works."""
-        layouts = [volume.layout for volume in self._volumes]
+        layouts = [volume.layout for volume in self.working]
         write_state(layouts, NodeState(op_state, op_expiry_ms, newest_state(layouts).version + 1))
 
-    def _by_id(self, volume_id: str) -> Volume:
-        for volume in self._volumes:
+    def by_id(self, volume_id: str) -> Volume:
+        """Return a volume that works. Raises VolumeFailed."""
+        for volume in self.working:
             if volume.volume_id == volume_id:
                 return volume
         raise VolumeFailed(Code.IO_EXCEPTION, f"volume {volume_id} does not serve")
+
+
+def _second(container_id: ContainerId, volume: Volume) -> Unloadable:
+    return Unloadable(container_id, volume.volume_id, "another volume serves another replica of it")

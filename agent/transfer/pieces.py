@@ -85,7 +85,7 @@ class Batch:
             start = end
 
     def taken(self) -> Iterator[Piece]:
-        """Yield what there is, and begin anew."""
+        """Yield what there is, and begin again."""
         if self.ids:
             is_one = len(self.ids) == 1
             span = Span(self.ids[0], 0, self.sizes[0], is_damaged=False) if is_one else None

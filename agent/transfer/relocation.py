@@ -68,11 +68,11 @@ class _Moved:
     def begin_arrival(self, announced: Announced, submit: Submit | None = None) -> Arrival:
         """Reserve room on another volume. Its tree goes on where it is."""
         following = self.store.generation(announced.container_id) + 1
-        return self.store.begin_move(replace(announced, generation=following), submit)
+        return self.store.services.begin_move(replace(announced, generation=following), submit)
 
     def finish_arrival(self, arrival: Arrival, received: Received) -> ReplicaFacts:
         """Serve it from there."""
-        return self.store.finish_move(arrival, received)
+        return self.store.services.finish_move(arrival, received)
 
 
 class _Held:

@@ -1,7 +1,7 @@
 """May these be stopped; and what if they never came back: asked of the judge, page by page.
 
 The lock is held to take a page of containers as columns, not while they are judged. If a datanode's
-health changes meanwhile it is begun anew; if that goes on, nobody can tell.
+health changes meanwhile it is begun again; if that goes on, nobody can tell.
 """
 
 from collections.abc import Collection, Sequence

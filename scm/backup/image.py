@@ -1,4 +1,4 @@
-"""A state as files: copied while its control plane works, looked through row by row, begun anew.
+"""A state as files: copied while its control plane works, looked through row by row, begun again.
 
 Nothing here takes part in the work of a control plane: these are for backups and what is made of
 them. A copy is one read transaction of LMDB, so it is the state at one instant; it is made by
@@ -25,7 +25,7 @@ from scm.state.tables import ContainerTable, Table
 
 DATA: Final = "data.mdb"
 MAP_BYTES: Final = 2**40  # as large as any state: only address space, of which nothing is written
-ROOM_BYTES: Final = 64 * 1024**2  # more than the rows that begin a state anew
+ROOM_BYTES: Final = 64 * 1024**2  # more than the rows that begin a state again
 ROWS_PER_LOOK: Final = 10_000
 _UNFINISHED: Final = frozenset(
     {ContainerState.OPEN, ContainerState.CLOSING, ContainerState.QUASI_CLOSED}

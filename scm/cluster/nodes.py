@@ -285,7 +285,7 @@ class Nodes:
     def is_avoided(self, datanode_id: str) -> bool:
         """Whether a writer's next try on this node is better made later.
 
-        The pause grows with every failure, and ends when the node registers anew.
+        The pause grows with every failure, and ends when the node registers again.
         """
         count = self._failures.get(datanode_id, 0)
         if not count:

@@ -63,7 +63,7 @@ class PendingOps:
         self._copy_bytes_per_s = COPY_BYTES_PER_S
         self._loads: dict[str, int] | None = None  # in a turn: of replications, by datanode
         self._delete_loads: dict[str, int] = {}  # the same, of deletes
-        for command in state.commands.values():  # of an earlier term: their wait begins anew
+        for command in state.commands.values():  # of an earlier term: their wait begins again
             queued = replace(command, queued_at_s=clock.monotonic_s())
             state.commands.apply(command.command_id, queued)
         self._first_id = state.counters["next_command_id"]  # of this term

@@ -81,7 +81,7 @@ class Reports:
         }
 
     def forget(self, datanode_id: str) -> None:
-        """Believe nothing said before: the datanode has started anew and reports all again."""
+        """Believe nothing said before: the datanode has restarted and reports all again."""
         self._assemblies.pop(datanode_id, None)
         self.confirmed.discard(datanode_id)
         self.cut_off.discard(datanode_id)

@@ -1,7 +1,7 @@
 """The start: nothing is decided, copied or deleted before the cluster is known again.
 
     hot restart   the replica map is read back; whoever was online is waited for
-    cold start    the replica map is forgotten, and made anew from reports; all are waited for
+    cold start    the replica map is forgotten, and made again from reports; all are waited for
     restored      the same, and what was written since the backup is brought back first
 
 After a hot restart the replica map is what was true when the control plane stopped. Acting on it

@@ -185,7 +185,7 @@ class BlockDeletion:
                 )
 
     def registered(self, datanode_id: str) -> None:
-        """Send a datanode anew what it failed to delete."""
+        """Send a datanode again what it failed to delete."""
         self._failures.pop(datanode_id, None)
 
     def _is_short(self, container: Container) -> bool:

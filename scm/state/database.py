@@ -197,7 +197,7 @@ class State:
     def open(cls, directory: Path, *, map_bytes: int, is_cold: bool = False) -> Self:
         """Open or create the state in `directory` and begin a new term.
 
-        A cold start forgets the replicas, which are reported anew, but those on nodes that are in
+        A cold start forgets the replicas, which are reported again, but those on nodes that are in
         maintenance and cannot report; and the commands, which followed from them. Each start of a
         state that was restored, and is not recovered, is a cold one.
 

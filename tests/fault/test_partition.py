@@ -78,22 +78,22 @@ def has_ended(target: Datanode, line: BadLine) -> bool:
     arriving at the target, and what is in its place is served."""
     line.cut()
     store = target.replica.store
-    layout = store._volumes[0].layout
+    layout = store.volume_set.working[0].layout
     return (
         [] == list(layout.importing.iterdir())
         and len(store.replica_ids()) == len(list(layout.current.glob("*/*")))
-        and 0 == store._arrivals.reserved_bytes(store._volumes[0])
+        and 0 == store.volume_set.arrivals.reserved_bytes(store.volume_set.working[0])
     )
 
 
 def left_at(target: Datanode) -> str:
     """Say what a copy has left."""
     store = target.replica.store
-    layout = store._volumes[0].layout
+    layout = store.volume_set.working[0].layout
     return (
         f"arriving: {list(layout.importing.iterdir())}, served: {store.replica_ids()}, "
         f"there: {list(layout.current.glob('*/*'))}, "
-        f"reserved: {store._arrivals.reserved_bytes(store._volumes[0])}"
+        f"reserved: {store.volume_set.arrivals.reserved_bytes(store.volume_set.working[0])}"
     )
 
 

@@ -115,7 +115,7 @@ def check_write(store: ReplicaStore, acknowledged: list[str]) -> None:
 
 def check_batch(store: ReplicaStore, acknowledged: list[str]) -> None:
     """Of blocks that were committed together all are there or none; none is in between."""
-    assert [] == list(store._volumes[0].layout.importing.iterdir())
+    assert [] == list(store.volume_set.working[0].layout.importing.iterdir())
     known = {block.block_id for block in store.blocks(OPEN)}
     for what, block_ids in BATCHES.items():
         assert set(block_ids) <= known or not set(block_ids) & known, what
@@ -211,14 +211,14 @@ def check_transactions(store: ReplicaStore, acknowledged: list[str]) -> None:
 
 def check_arrive(store: ReplicaStore, acknowledged: list[str]) -> None:
     """The replica is there as its source is, or not at all: no row, no file, no room kept."""
-    layout = store._volumes[0].layout
+    layout = store.volume_set.working[0].layout
     assert [] == list(layout.importing.iterdir())
     try:
         facts = store.replica(ARRIVED)
     except Refused:
         assert not acknowledged
         assert [] == list(layout.current.glob(f"*/{ARRIVED}"))
-        with store._volumes[0].index.read() as rows:
+        with store.volume_set.working[0].index.read() as rows:
             assert [] == list(rows.blocks(ARRIVED)) == list(rows.journal())
         return
     assert ReplicaState.CLOSED is facts.state
@@ -231,14 +231,14 @@ def check_arrive(store: ReplicaStore, acknowledged: list[str]) -> None:
 
 def check_arrive_packed(store: ReplicaStore, acknowledged: list[str]) -> None:
     """As an arrival of files; the blocks lie in one that all its rows lead to."""
-    with store._volumes[0].index.read() as rows:
+    with store.volume_set.working[0].index.read() as rows:
         packed = rows.packed_blocks(SENT)
     try:
         store.replica(SENT)
     except Refused:
         assert not acknowledged
         assert 0 == len(packed)
-        assert [] == list(store._volumes[0].layout.current.glob(f"*/{SENT}"))
+        assert [] == list(store.volume_set.working[0].layout.current.glob(f"*/{SENT}"))
         return
     assert [ONE, TWO, THREE] == packed.block_ids.tolist()
     assert [PACK_NAME] == [path.name for path in store.paths(SENT).chunks.iterdir()]
@@ -258,7 +258,7 @@ def check_repair_packed(store: ReplicaStore, acknowledged: list[str]) -> None:
 def check_repair_blocked(store: ReplicaStore, acknowledged: list[str]) -> None:
     """Block 3 is never written; block 1 is what its file was or what it should be; what was in the
     directory is in one place."""
-    paths, layout = store.paths(BLOCKED), store._volumes[0].layout
+    paths, layout = store.paths(BLOCKED), store.volume_set.working[0].layout
     assert content((3, 0)) == paths.block_file(THREE).read_bytes()
     allowed = (
         {content((1, 0))} if "repaired 1" in acknowledged else {content((1, 0)), content((3, 0))}
@@ -295,8 +295,8 @@ def check_delete_container(store: ReplicaStore, acknowledged: list[str]) -> None
     try:
         facts = store.replica(DOOMED)
     except Refused:
-        assert [] == list(store._volumes[0].layout.current.glob(f"*/{DOOMED}"))
-        assert [] == list(store._volumes[0].layout.deleting.iterdir())
+        assert [] == list(store.volume_set.working[0].layout.current.glob(f"*/{DOOMED}"))
+        assert [] == list(store.volume_set.working[0].layout.deleting.iterdir())
         return
     assert not acknowledged
     assert ReplicaState.CLOSED is facts.state

@@ -162,7 +162,7 @@ def test_who_does_not_answer_is_given_up_after_a_few_tries() -> None:
 
 def test_who_answers_between_silences_is_not_given_up() -> None:
     """
-    Each answer begins the count anew: here the silent one alone has every second chunk.
+    Each answer begins the count again: here the silent one alone has every second chunk.
     """
     chunks = [bytes([number]) * 20 for number in range(2 * SILENT_COUNT_MAX + 2)]
     unsteady = Replica(chunks, dict.fromkeys(range(0, len(chunks), 2), "silent"))

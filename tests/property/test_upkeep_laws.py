@@ -107,7 +107,7 @@ class Cluster:
 def test_what_is_settled_would_be_found_well_again(
     rack_count: int, history: list[tuple[str, int, int]]
 ) -> None:
-    """Having all containers looked at anew changes neither the report nor what is ordered."""
+    """Having all containers looked at again changes neither the report nor what is ordered."""
     with TemporaryDirectory() as path, ScmWorld(Path(path), OPTIONS).running() as world:
         cluster = Cluster(world, rack_count)
         for what, number, other in history:

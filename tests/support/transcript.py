@@ -6,7 +6,7 @@
     ----
     what the code answers
 
-Scenarios are separated by blank lines. `--rewrite-golden` writes the answers anew.
+Scenarios are separated by blank lines. `--rewrite-golden` writes the answers again.
 """
 
 from collections.abc import Callable

@@ -38,7 +38,7 @@ def diagnose(
 ) -> int:
     """Write the evidence about a container to one .tar.gz: no data, no keys, no names of files.
 
-    `suture replay` judges anew from it, wherever it was sent.
+    `suture replay` judges again from it, wherever it was sent.
     """
     path = output or Path(f"container-{container_id}.tar.gz")
     if path.exists():

@@ -28,6 +28,6 @@ class Allowances:
         left, at_s = self._left.get(account, (self._burst, now_s))
         left = min(self._burst, left + (now_s - at_s) * self._calls_per_s_max)
         if account not in self._left and len(self._left) >= ACCOUNT_COUNT_MAX:
-            self._left.clear()  # bounded, whoever connects; all begin anew
+            self._left.clear()  # bounded, whoever connects; all begin again
         self._left[account] = (left - 1 if left >= 1 else left, now_s)
         return left >= 1

@@ -22,7 +22,7 @@ PING_INTERVAL_MS_MIN: Final = 10_000  # a client that pings more often is sent a
 class Patience:
     """How long a connection may last.
 
-    It is made anew now and then, so that who lost our trust does not stay connected; the calls
+    It is made again now and then, so that who lost our trust does not stay connected; the calls
     under way may end: the longest is a scan of a full container on a busy disk.
     """
 

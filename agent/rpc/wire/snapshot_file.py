@@ -210,7 +210,7 @@ class _Table:
 
 
 def _claim(building: Path) -> int:
-    """Make the directory anew and lock it; return its descriptor. What was killed there goes."""
+    """Make the directory again and lock it; return its descriptor. What was killed there goes."""
     if building.exists():
         descriptor = os.open(building, os.O_RDONLY | os.O_DIRECTORY)
         try:

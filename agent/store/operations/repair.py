@@ -237,7 +237,7 @@ class Repair:
         keep(self._volume.layout, note, data)
 
     def rewrite_descriptor(self) -> None:
-        """Write the descriptor anew from what the index knows."""
+        """Write the descriptor again from what the index knows."""
         self._tell("rewrite_descriptor")
         follow_state(self._volume, self._container_id)
 

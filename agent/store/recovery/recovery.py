@@ -143,7 +143,7 @@ def roll(
             return finish_move(volume, container_id)
         case DescriptorEntry():
             follow_state(volume, container_id)
-            return "descriptor written anew"
+            return "descriptor rewritten"
 
 
 def roll_install(volume: Volume, container_id: ContainerId, entry: InstallEntry) -> str:

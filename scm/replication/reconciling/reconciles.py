@@ -51,7 +51,7 @@ class Reconciles:
         self._tries: dict[int, _Tries] = {}
 
     def order(self, change: Change, container_id: int) -> Decision:
-        """Order a container reconciled because an operator says so; it may be tried anew, too."""
+        """Order a container reconciled because an operator says so; it may be tried again, too."""
         participants = self.participants(container_id)
         if participants.eligibility is not Eligibility.OK:
             return Decision(container_id, participants.eligibility, participants.message)

@@ -55,7 +55,7 @@ class Reconstructor:
         """Order what a container lacks, as far as it can be had now; whether that was all.
 
         What was ordered before counts as done: it comes back here if it fails. `is_in_place` lets
-        a shard be made anew where a reconstruction left it unfinished.
+        a shard be made again where a reconstruction left it unfinished.
         """
         if self._is_under_way(case):
             return True
@@ -181,7 +181,7 @@ class Reconstructor:
 
 
 def _unfinished(case: Case, lost: tuple[int, ...]) -> set[str]:
-    """Return the nodes that may get a bad shard anew in its place.
+    """Return the nodes that may get a bad shard again in its place.
 
     They refuse, unless what they have is what an earlier reconstruction left unfinished.
     """

@@ -319,7 +319,7 @@ class TestShards:
     def test_who_answers_between_silences_is_not_given_up(self, tmp_path: Path) -> None:
         """
         The shard of the silent one is needed for every second stripe: each answer, to a list or
-        for a cell, begins the count anew.
+        for a cell, begins the count again.
         """
         with ec_cluster(tmp_path, RS_3_2, [24 * STRIPE_BYTES, *[1] * 7]) as cluster:
             for stripe in range(1, 24, 2):

@@ -50,9 +50,9 @@ class TestRetire:
         host.moves.steer(host.id_of("a"), Mode.RETIRING)
         host.work()
 
-        assert [] == host.store.left_on(host.id_of("a"))
+        assert [] == host.store.services.left_on(host.id_of("a"))
         assert [1, 2, 3, 4] == host.on("b")
-        assert Mode.RETIRED is host.store.service(host.id_of("a")).mode
+        assert Mode.RETIRED is host.store.services.of(host.id_of("a")).mode
         host.assert_whole()
         for number, root in roots.items():
             facts = host.store.replica(ContainerId(number))
@@ -80,7 +80,7 @@ class TestRetire:
         host.work()
 
         assert ReplicaState.QUASI_CLOSED is host.store.replica(ContainerId(1)).state
-        assert Mode.RETIRED is host.store.service(host.id_of(name)).mode
+        assert Mode.RETIRED is host.store.services.of(host.id_of(name)).mode
         host.assert_whole(1)
 
     def test_nothing_new_comes_to_it(self, host: Host) -> None:
@@ -89,9 +89,9 @@ class TestRetire:
         """
         volume_id = host.id_of("a")
         for mode in (Mode.READ_ONLY, Mode.RETIRING):
-            host.store.set_service(volume_id, mode)
+            host.store.services.change(volume_id, mode)
             host.restart()
-            assert mode is host.store.service(volume_id).mode
+            assert mode is host.store.services.of(volume_id).mode
             first = 1 + len(host.store.replica_ids())
             for number in range(first, first + 3):
                 host.write(number)
@@ -153,7 +153,7 @@ class TestRetire:
         host.restart()
         host.at("a").rename(host.path / "pulled")
 
-        added = host.store.add_volume(host.at("a"))
+        added = host.store.services.add_volume(host.at("a"))
 
         assert old != added.volume_id
         host.restart()
@@ -172,7 +172,7 @@ class TestDamage:
         host.fill(2)
         name = "a" if 1 in host.on("a") else "b"
         volume_id = host.id_of(name)
-        finish = host.store.finish_move
+        finish = host.store.services.finish_move
 
         def rotten(*arguments: object) -> object:
             facts = finish(*arguments)  # type: ignore[arg-type]
@@ -182,7 +182,7 @@ class TestDamage:
             file.write_bytes(data)
             return facts
 
-        monkeypatch.setattr(host.store, "finish_move", rotten)
+        monkeypatch.setattr(host.store.services, "finish_move", rotten)
         host.moves.steer(volume_id, Mode.RETIRING)
         host.work()
 
@@ -195,7 +195,7 @@ class TestDamage:
         monkeypatch.undo()
         host.clock.advance_s(RETRY_S + 1)
         host.work()
-        assert Mode.RETIRED is host.store.service(volume_id).mode
+        assert Mode.RETIRED is host.store.services.of(volume_id).mode
         host.assert_whole(2)
 
     def test_damage_moves_as_damage(self, host: Host) -> None:
@@ -215,7 +215,7 @@ class TestDamage:
         facts = host.store.replica(ContainerId(1))
         assert ReplicaState.UNHEALTHY is facts.state
         assert 1 == facts.finding_count
-        assert Mode.RETIRED is host.store.service(host.id_of(name)).mode
+        assert Mode.RETIRED is host.store.services.of(host.id_of(name)).mode
 
     def test_one_that_is_used_waits_and_the_others_go(self, host: Host) -> None:
         """
@@ -233,7 +233,7 @@ class TestDamage:
         host.clock.advance_s(RETRY_S + 1)
         host.work()
 
-        assert Mode.RETIRED is host.store.service(volume_id).mode
+        assert Mode.RETIRED is host.store.services.of(volume_id).mode
 
     def test_without_room_nothing_moves(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
         """
@@ -257,12 +257,12 @@ class TestDamage:
         """
         before = host.fill()
         volume_id = host.id_of("a")
-        host.store.set_service(volume_id, Mode.RETIRING)
+        host.store.services.change(volume_id, Mode.RETIRING)
 
-        why = host.store.end_retirement(volume_id)
+        why = host.store.services.end_retirement(volume_id)
 
         assert f"{len(before['a'])} replicas are left" in why
-        assert Mode.RETIRING is host.store.service(volume_id).mode
+        assert Mode.RETIRING is host.store.services.of(volume_id).mode
 
     def test_a_copy_that_was_not_read_does_not_stand_in(self, host: Host) -> None:
         """
@@ -270,16 +270,16 @@ class TestDamage:
         """
         host.fill()
         [first, *_] = host.on("a")
-        host.store.set_service(host.id_of("a"), Mode.RETIRING)
+        host.store.services.change(host.id_of("a"), Mode.RETIRING)
         with host.leases.hold(ContainerId(first)):
             host.moves._copy(ContainerId(first))
 
         with pytest.raises(Refused, match="not read whole") as caught:
-            host.store.drop_moved(host.id_of("a"), ContainerId(first))
+            host.store.services.drop_moved(host.id_of("a"), ContainerId(first))
 
         assert Code.INELIGIBLE is caught.value.code
         assert ContainerId(first) in {
-            left.container_id for left in host.store.left_on(host.id_of("a"))
+            left.container_id for left in host.store.services.left_on(host.id_of("a"))
         }
 
 
@@ -313,7 +313,7 @@ class TestDeath:
         """
         host.fill()
         volume_id = host.id_of("a")
-        real: Callable[..., object] = getattr(host.store, step)
+        real: Callable[..., object] = getattr(host.store.services, step)
 
         def deadly(*arguments: object) -> object:
             made = real(*arguments) if after else None
@@ -323,7 +323,7 @@ class TestDeath:
             raise Killed
 
         host.moves.steer(volume_id, Mode.RETIRING)
-        monkeypatch.setattr(host.store, step, deadly)
+        monkeypatch.setattr(host.store.services, step, deadly)
         with pytest.raises(Killed):
             host.work()
         monkeypatch.undo()
@@ -335,9 +335,9 @@ class TestDeath:
             host.restart()
             host.assert_whole()
             assert () == host.store.unloadable()
-            assert Mode.RETIRING is host.store.service(volume_id).mode
+            assert Mode.RETIRING is host.store.services.of(volume_id).mode
             host.work()
-            assert Mode.RETIRED is host.store.service(volume_id).mode
+            assert Mode.RETIRED is host.store.services.of(volume_id).mode
         host.assert_whole()
 
     def test_while_the_old_one_is_removed(
@@ -361,7 +361,7 @@ class TestDeath:
         host.assert_whole()
         host.work()
 
-        assert Mode.RETIRED is host.store.service(volume_id).mode
+        assert Mode.RETIRED is host.store.services.of(volume_id).mode
         host.assert_whole()
 
 
@@ -371,7 +371,7 @@ class TestAdd:
         An empty directory is formatted and used at once; the next start opens it though no config
         names it, and forgets it once it is retired.
         """
-        added = host.store.add_volume(host.at("c"))
+        added = host.store.services.add_volume(host.at("c"))
         for number in range(1, 7):
             host.write(number)
         assert host.on("c")
@@ -397,7 +397,7 @@ class TestAdd:
 
         for name in ("full", "a", "other"):
             with pytest.raises(SutureError):
-                host.store.add_volume(host.at(name))
+                host.store.services.add_volume(host.at(name))
 
         assert 2 == len(host.store.volumes())
 
@@ -413,7 +413,7 @@ class TestAdd:
         host.at("a").rmdir()
         (host.path / "away").rename(host.path / "a")
 
-        host.store.add_volume(host.path / "a")
+        host.store.services.add_volume(host.path / "a")
 
         assert before["a"] == host.on("a")
         assert not any(volume.failed for volume in host.store.volumes())

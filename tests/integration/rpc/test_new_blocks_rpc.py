@@ -109,7 +109,7 @@ def test_a_stream_that_ends_early_leaves_what_was_whole(peer: Peer, datanode: Da
     store = datanode.replica.store
     assert [1] == [block.block_id for block in store.blocks(OPEN)]
     assert ["1.block"] == [path.name for path in store.paths(OPEN).chunks.iterdir()]
-    assert [] == list(store._volumes[0].layout.importing.iterdir())
+    assert [] == list(store.volume_set.working[0].layout.importing.iterdir())
 
 
 def test_a_stream_is_of_one_container(peer: Peer) -> None:

@@ -136,7 +136,7 @@ def test_silence_is_cut_off_over_tls_too(serve: Serve, tmp_path: Path) -> None:
 @both
 def test_a_connection_ends_by_age_and_by_idleness(serve: Serve, tmp_path: Path) -> None:
     """
-    Whoever it is: a call under way may end, then the connection is made anew or not at all.
+    Whoever it is: a call under way may end, then the connection is made again or not at all.
     """
     for patience in (
         Patience(age_ms_max=200, grace_ms=200),

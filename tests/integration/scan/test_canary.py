@@ -31,7 +31,7 @@ def clock() -> FakeClock:
 @pytest.fixture
 def canary(replica: StoredReplica, clock: FakeClock) -> Canary:
     """Return the canary of the store's volume."""
-    directory = replica.store.canary_directory(replica.store.volumes()[0].volume_id)
+    directory = replica.store.volume_set.canary_directory(replica.store.volumes()[0].volume_id)
     return Canary(directory, Algorithm.XXH3_64, clock, period_s=PERIOD_S)
 
 

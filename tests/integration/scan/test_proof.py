@@ -33,7 +33,7 @@ def replica(tmp_path: Path) -> Iterator[StoredReplica]:
 
 
 def repair(made: StoredReplica) -> None:
-    """Install the damaged chunk anew."""
+    """Install the damaged chunk again."""
     chunk = made.store.block(CONTAINER, BLOCK).chunks[1]
     data = noise(CHUNK_BYTES + 1, 1_000 + CHUNK_BYTES)
     made.store.repair(CONTAINER).install_chunk(BLOCK, chunk, data)
@@ -126,7 +126,7 @@ class TestWhole:
     def test_when_it_was_read_counts(self, replica: StoredReplica, read_at_ms: int) -> None:
         """A time that has not come yet is no time."""
         hidden(replica)
-        index = replica.store._places[CONTAINER].index
+        index = replica.store.volume_set.places[CONTAINER].index
 
         def aged(rows) -> None:  # type: ignore[no-untyped-def]
             row = rows.replica(CONTAINER)

@@ -88,7 +88,7 @@ def test_a_last_copy_is_read_once_although_it_is_not_due(replica: StoredReplica)
 
 
 def test_what_was_read_shortly_before_is_not_read_for_it(replica: StoredReplica) -> None:
-    """An agent that restarts hears of all its last copies anew: that is no reason to read them."""
+    """An agent that restarts hears of all its last copies again: that is no reason to read them."""
     host = Host(replica)
     assert {CONTAINER, OTHER} == host.read()
 

@@ -94,7 +94,7 @@ def test_good_volumes_are_checked_once_an_hour(store: ReplicaStore) -> None:
 
 
 def test_a_volume_whose_directory_is_gone_is_fenced_at_once(store: ReplicaStore) -> None:
-    """Its replicas are refused, not reported, not made anew; the other volume serves on."""
+    """Its replicas are refused, not reported, not made again; the other volume serves on."""
     volume_id, path = place(store, 1)
     rig = Rig(store)
     shutil.rmtree(path)
@@ -126,7 +126,7 @@ def test_its_containers_are_absent_from_a_full_report(store: ReplicaStore) -> No
         interval_s=60,
         now_ms=lambda: 1_000_000,
     )
-    store.fail_volume(place(store, 1)[0], "test")
+    store.volume_set.fail_volume(place(store, 1)[0], "test")
 
     assert [2] == list(observer.replica_ids())
     assert observer.report(ContainerId(1)).is_empty
@@ -147,7 +147,7 @@ def test_a_disk_that_is_gone_before_it_is_fenced_stops_no_report(store: ReplicaS
 def test_with_no_volume_left_nothing_is_created(store: ReplicaStore) -> None:
     """A clear refusal."""
     for container_id in (1, 2):
-        store.fail_volume(place(store, container_id)[0], "test")
+        store.volume_set.fail_volume(place(store, container_id)[0], "test")
 
     with pytest.raises(Exception, match="no volume has more free space"):
         store.create_container(ContainerId(3))
@@ -189,7 +189,7 @@ def test_a_full_disk_is_no_broken_one(store: ReplicaStore) -> None:
     with mounted(temporary, "size=64k") as full:
         (full / "filler").write_bytes(b"x" * 64 * 1024)
 
-        assert Probe() == store.probe(volume_id)
+        assert Probe() == store.volume_set.probe(volume_id)
 
 
 class TestStrikes:
@@ -256,7 +256,7 @@ class TestStrikes:
 
 def test_an_unknown_container_is_still_unknown(store: ReplicaStore) -> None:
     """A failed volume does not make up containers."""
-    store.fail_volume(place(store, 1)[0], "test")
+    store.volume_set.fail_volume(place(store, 1)[0], "test")
 
     with pytest.raises(Refused, match="no container 9"):
         store.replica(ContainerId(9))

@@ -219,7 +219,7 @@ class TestDamage:
 
         monkeypatch.setattr(blockfile, "read_past_cache", broken)
         store = pair.target.replica.store
-        unpack(store._places[CONTAINER], CONTAINER, BlockId(5))
+        unpack(store.volume_set.places[CONTAINER], CONTAINER, BlockId(5))
 
         assert whole[: 3 * PAGE_BYTES] == pair.target.replica.file(5).read_bytes()
 
@@ -255,7 +255,9 @@ class TestLostIndex:
     def lose(self, pair: Pair) -> None:
         """Lose every row of the replica, and start the target again."""
         store = pair.target.replica.store
-        store._places[CONTAINER].index.write(lambda rows: rows.delete_container(CONTAINER))
+        store.volume_set.places[CONTAINER].index.write(
+            lambda rows: rows.delete_container(CONTAINER)
+        )
         pair.target.replica.close()
         pair.target.replica.reopen()
 

@@ -197,7 +197,7 @@ class TestDurability:
         monkeypatch.setattr(os, "fsync", sync)
         note_commits(monkeypatch, events)
 
-        unpack(store._places[CONTAINER], CONTAINER, TWO)
+        unpack(store.volume_set.places[CONTAINER], CONTAINER, TWO)
 
         directories = ["current", "containerDir0", str(CONTAINER)]
         assert [*directories, "2.block", "chunks", "commit"] == events
@@ -261,7 +261,7 @@ class TestDelete:
         assert pack_of(pair.target).exists()
         if unpacked:
             for block_id in last:
-                unpack(store._places[CONTAINER], CONTAINER, block_id)
+                unpack(store.volume_set.places[CONTAINER], CONTAINER, block_id)
             assert pack_of(pair.target).exists()
 
         store.delete_blocks(CONTAINER, [*last, *map(BlockId, ODD)])
@@ -298,7 +298,7 @@ class TestDelete:
             if what == "deleted":
                 store.delete_blocks(CONTAINER, [TWO])
             else:
-                unpack(store._places[CONTAINER], CONTAINER, TWO)
+                unpack(store.volume_set.places[CONTAINER], CONTAINER, TWO)
                 with pack_of(pair.target).open("r+b") as file:
                     file.write(bytes(100_000))
             return place.read(offset, length_bytes)

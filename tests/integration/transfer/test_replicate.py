@@ -209,16 +209,16 @@ class TestWholeReplicas:
         """
         arrival = announce(pair.target, data_bytes=LARGE_BYTES_MIN)
         store = pair.target.replica.store
-        kept_bytes = store._arrivals.reserved_bytes(store._volumes[0])
+        kept_bytes = store.volume_set.arrivals.reserved_bytes(store.volume_set.working[0])
 
         arrival.begin_file(BlockId(1), LARGE_BYTES_MIN)
 
-        left_bytes = store._arrivals.reserved_bytes(store._volumes[0])
+        left_bytes = store.volume_set.arrivals.reserved_bytes(store.volume_set.working[0])
         assert LARGE_BYTES_MIN == kept_bytes - left_bytes
         for _ in range(LARGE_BYTES_MIN // MIB):
             arrival.append(memoryview(bytes(MIB)))
         arrival.end_file()
-        assert left_bytes == store._arrivals.reserved_bytes(store._volumes[0])
+        assert left_bytes == store.volume_set.arrivals.reserved_bytes(store.volume_set.working[0])
         arrival.discard()
 
     def test_small_blocks_do_not_stay_in_the_page_cache(self, pair: Pair) -> None:
@@ -296,7 +296,7 @@ class TestRefusals:
             announce(pair.target, data_bytes=int(free_bytes * 0.6))
 
         assert "DISK_OUT_OF_SPACE" == refusal.value.code
-        assert 0 == store._arrivals.reserved_bytes(store._volumes[0])
+        assert 0 == store.volume_set.arrivals.reserved_bytes(store.volume_set.working[0])
 
     def test_two_arrivals_do_not_share_their_room(self, pair: Pair) -> None:
         """
@@ -348,7 +348,7 @@ class TestRefusals:
         with pytest.raises(Refused, match="times the announced"):
             arrival.begin_file(BlockId(1), LARGE_BYTES_MIN)
         store = pair.target.replica.store
-        assert [] == list(store._volumes[0].layout.importing.glob("*/chunks/*"))
+        assert [] == list(store.volume_set.working[0].layout.importing.glob("*/chunks/*"))
         arrival.discard()
 
 

@@ -32,10 +32,10 @@ def datanodes(tmp_path: Path) -> Iterator[tuple[Datanode, Datanode]]:
 def is_untouched(target: Datanode) -> bool:
     """Wait until the target has given up what was arriving; return whether nothing is left."""
     store = target.replica.store
-    layout = store._volumes[0].layout
+    layout = store.volume_set.working[0].layout
     for _ in range(int(WAIT_S / LOOK_S)):
-        if not list(layout.importing.iterdir()) and not store._arrivals.reserved_bytes(
-            store._volumes[0]
+        if not list(layout.importing.iterdir()) and not store.volume_set.arrivals.reserved_bytes(
+            store.volume_set.working[0]
         ):
             return not store.replica_ids()
         Event().wait(LOOK_S)

@@ -344,7 +344,7 @@ class _Cluster:
             if "file" in copy.hurt:
                 path.unlink()
             if "row" in copy.hurt:
-                index = node.store._places[self.container_id].index
+                index = node.store.volume_set.places[self.container_id].index
                 index.write(partial(self._lose_row, block_id))
 
     def _lose_row(self, block_id: BlockId, rows: Change) -> None:

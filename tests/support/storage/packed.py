@@ -120,7 +120,7 @@ def packed_rows(pair: Pair) -> Iterator["lmdb.Transaction[bytes]"]:
 
 def lose_row(pair: Pair, block_id: int) -> None:
     """Remove a block's row at the target."""
-    index = pair.target.replica.store._places[CONTAINER].index
+    index = pair.target.replica.store.volume_set.places[CONTAINER].index
     index.write(lambda rows: rows.delete_block(CONTAINER, BlockId(block_id)))
 
 

@@ -32,11 +32,11 @@ class Pair:
         """Assert that nothing of the replica can be seen at the target, and no room is kept."""
         store = self.target.replica.store
         assert [] == store.replica_ids()
-        layout = store._volumes[0].layout
+        layout = store.volume_set.working[0].layout
         assert [] == list(layout.importing.iterdir())
         assert [] == list(layout.current.glob("*/*"))
-        assert 0 == store._arrivals.reserved_bytes(store._volumes[0])
-        with store._volumes[0].index.read() as rows:
+        assert 0 == store.volume_set.arrivals.reserved_bytes(store.volume_set.working[0])
+        with store.volume_set.working[0].index.read() as rows:
             assert [] == list(rows.blocks(CONTAINER))
             assert [] == list(rows.journal())
 

@@ -183,7 +183,7 @@ def flip_bit(path: Path, offset: int) -> None:
 
 def lose_replica_row(store: ReplicaStore, *, all_rows: bool = False) -> None:
     """Remove what the index knows of container 1."""
-    index = store._places[ContainerId(1)].index
+    index = store.volume_set.places[ContainerId(1)].index
     if all_rows:
         index.write(lambda rows: rows.delete_container(ContainerId(1)))
     else:

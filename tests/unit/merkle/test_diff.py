@@ -169,16 +169,13 @@ def test_differences_come_in_order() -> None:
     ]
 
 
-def test_counts_and_need() -> None:
+def test_counts() -> None:
     """
-    A divergence says how much of each kind there is, and whether anything is to be done.
+    A divergence says how much of each kind there is.
     """
     repairable = diff(side([bad(0, 1)]), side([good(0, 1)]))
-    hopeless = diff(side([bad(0, 1)]), side([bad(0, 2)]))
 
     assert {KINDS.CORRUPT_CHUNK: 1, KINDS.BOTH_UNHEALTHY: 1} == repairable.counts()
-    assert (True, False) == (repairable.needs_repair, hopeless.needs_repair)
-    assert not Divergence().needs_repair
 
 
 def test_only_the_scope_is_compared() -> None:

@@ -280,7 +280,7 @@ class TestMissing:
     def test_faults_of_the_structure_are_passed_on(
         self, replica: MemoryReplica, fault: Fault, verdict: Verdict
     ) -> None:
-        """A tree is made anew by this scan and a stranger's file costs nothing; the rest does."""
+        """A tree is made again by this scan and a stranger's file costs nothing; the rest does."""
         replica.faults.append(StructureFault(fault, "seen"))
 
         assert [(verdict, fault, -1, -1, -1)] == facts(scan(MemoryReader(replica)).findings)

@@ -6,7 +6,6 @@ from pathlib import Path
 from spark_verify.pipeline import Request, verify
 from spark_verify.report.page import GREY, bars, bytes_text, instant_text, number_text
 from spark_verify.results import RESULTS
-from spark_verify.rows import root_text
 from tests.support.verification.snapshots import container, gather
 
 
@@ -39,16 +38,6 @@ class TestWords:
         Thin spaces, so that no locale mistakes them for a decimal sign.
         """
         assert number_text(1234567) == "1\u2009234\u2009567"
-
-    def test_a_root_is_the_word_every_other_part_prints(self) -> None:
-        """
-        Spark's signed long is shown as the unsigned root it stands for.
-        """
-        assert [root_text(root) for root in (None, 7, -1)] == [
-            "-",
-            "0000000000000007",
-            "ffffffffffffffff",
-        ]
 
 
 def test_the_report_says_what_to_do_next(tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ class TestRestoring:
         assert "a name" in {one.name for one in state.keys.values()}
         assert 1 == len(state.containers)
         assert state.is_cold
-        assert 0 == len(state.replicas)  # they are reported anew
+        assert 0 == len(state.replicas)  # they are reported again
         state.close()
         again = State.open(tmp_path / "again", map_bytes=MAP_BYTES)
         assert all(counters[name] < again.counters[name] for name in COUNTERS if name in CLOCKED)

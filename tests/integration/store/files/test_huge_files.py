@@ -74,7 +74,9 @@ def test_a_replica_without_a_row_is_not_loaded_from_a_huge_descriptor(
     It is reported as one that cannot be loaded.
     """
     grow(replica.store.paths(CONTAINER).descriptor)
-    replica.store._places[CONTAINER].index.write(lambda rows: rows.delete_container(CONTAINER))
+    replica.store.volume_set.places[CONTAINER].index.write(
+        lambda rows: rows.delete_container(CONTAINER)
+    )
     replica.store.close()
 
     replica.reopen()
@@ -87,7 +89,7 @@ def test_a_huge_node_state_is_none(replica: StoredReplica) -> None:
     """
     As one that is damaged: the control plane tells it again.
     """
-    replica.store.set_node_state("DECOMMISSIONING", 0)
+    replica.store.volume_set.set_node_state("DECOMMISSIONING", 0)
     layout = Layout(replica.path, CLUSTER)
     grow(state_path(layout))
 

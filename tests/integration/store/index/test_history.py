@@ -84,7 +84,7 @@ def test_deleted_blocks_are_told(replica: StoredReplica) -> None:
 
 def test_history_survives_a_restart_and_ends_with_the_replica(replica: StoredReplica) -> None:
     """
-    It is on the disk; a container that is deleted and made again begins anew.
+    It is on the disk; a container that is deleted and made again begins again.
     """
     replica.store.close()
     replica.reopen()
@@ -101,7 +101,7 @@ def test_only_the_newest_entries_are_kept(replica: StoredReplica) -> None:
     A replica that flaps for years fills no index; its neighbour loses nothing.
     """
     replica.create(ContainerId(2), blocks=1)
-    index = replica.store._places[CONTAINER].index
+    index = replica.store.volume_set.places[CONTAINER].index
     for number in range(KEPT_COUNT + 10):
         state = (ReplicaState.UNHEALTHY, ReplicaState.CLOSED)[number % 2]
 

@@ -39,7 +39,7 @@ def offer(block_id: int, number: int, data: bytes | None = None) -> Offer:
 
 def journal(store: ReplicaStore) -> list[object]:
     """Return the unfinished work of container 1."""
-    with store._places[ONE].index.read() as rows:
+    with store.volume_set.places[ONE].index.read() as rows:
         return [entry for _, entry in rows.journal(ONE)]
 
 
@@ -176,9 +176,9 @@ class TestInstalled:
             steps.append(f"write to {name_of(fd)}")
             return pwrite(fd, data, offset)
 
-        index = store._places[ONE].index
+        index = store.volume_set.places[ONE].index
         commit = index.write
-        log = store._places[ONE].verification
+        log = store.volume_set.places[ONE].verification
         monkeypatch.setattr(log, "append", lambda *_: steps.append("told"))
         monkeypatch.setattr(os, "fsync", sync)
         monkeypatch.setattr(os, "fdatasync", datasync)
@@ -201,7 +201,7 @@ class TestInstalled:
         Once, before anything is recorded: each by itself is a commit of the file system's journal.
         """
         steps: list[str] = []
-        index, fdatasync, real = store._places[ONE].index, os.fdatasync, batches.sync_all
+        index, fdatasync, real = store.volume_set.places[ONE].index, os.fdatasync, batches.sync_all
         commit = index.write
 
         def datasync(fd: int) -> None:
@@ -382,7 +382,9 @@ class TestFailing:
         """
         before = files(store)
 
-        done = install_batch(store._places[ONE], options_of_test(reserve_bytes=2**62), ONE, WANTED)
+        done = install_batch(
+            store.volume_set.places[ONE], options_of_test(reserve_bytes=2**62), ONE, WANTED
+        )
 
         assert frozenset() == done
         assert (before, []) == (files(store), in_quarantine(tmp_path))
@@ -437,7 +439,7 @@ class TestInterrupted:
         path = store.paths(ONE).block_file(BlockId(1))
         for offset in (5, CHUNK_BYTES + 5):
             flip_bit(path, offset)
-        store._places[ONE].index.write(lambda rows: rows.delete_block(ONE, BlockId(1)))
+        store.volume_set.places[ONE].index.write(lambda rows: rows.delete_block(ONE, BlockId(1)))
         before = files(store)
 
         real = blockfile.overwrite_pieces
@@ -495,6 +497,6 @@ def test_the_copy_of_a_batch_is_not_purged_while_the_journal_needs_it(
     damage(store)
     TestInterrupted().begun(store, monkeypatch)
 
-    assert 0 == store.purge_quarantine(-1.0)
+    assert 0 == store.volume_set.purge_quarantine(-1.0)
     assert 2 == len(in_quarantine(tmp_path))
     store.close()

@@ -168,7 +168,7 @@ def test_quarantine_is_purged_by_age(tmp_path: Path) -> None:
         store.close_container(ContainerId(container_id))
         now_ms[0] += 60_000
 
-    purged = store.purge_quarantine(older_than_s=90)
+    purged = store.volume_set.purge_quarantine(older_than_s=90)
 
     assert 1 == purged
     assert {(1, 0): content(2)} == quarantined(tmp_path)
@@ -186,11 +186,11 @@ def test_what_the_journal_may_need_back_is_not_purged(tmp_path: Path) -> None:
     store.close_container(ONE)
     name = next((tmp_path / "v0" / "hdds" / CLUSTER / "quarantine").glob("*.bytes")).stem
     entry = InstallEntry(BlockId(2), chunk_of(data), 0, 0, name, pending=False)
-    store._places[ONE].index.write(lambda rows: rows.begin_work(ONE, entry))
+    store.volume_set.places[ONE].index.write(lambda rows: rows.begin_work(ONE, entry))
 
-    kept = store.purge_quarantine(older_than_s=-10)
-    store._places[ONE].index.write(lambda rows: rows.end_work(ONE, entry))
-    purged = store.purge_quarantine(older_than_s=-10)
+    kept = store.volume_set.purge_quarantine(older_than_s=-10)
+    store.volume_set.places[ONE].index.write(lambda rows: rows.end_work(ONE, entry))
+    purged = store.volume_set.purge_quarantine(older_than_s=-10)
 
     assert (0, 1) == (kept, purged)
     store.close()
@@ -217,10 +217,10 @@ def test_a_repeated_close_brings_the_descriptor_up_to_date(store: ReplicaStore) 
     closed_replica(store)
     path = store.paths(ONE).descriptor
     write_descriptor(path, replace(read_descriptor(path, ONE), state=ReplicaState.OPEN))
-    store._places[ONE].index.write(lambda rows: rows.begin_work(ONE, DescriptorEntry()))
+    store.volume_set.places[ONE].index.write(lambda rows: rows.begin_work(ONE, DescriptorEntry()))
 
     store.close_container(ONE)
 
     assert ReplicaState.CLOSED is read_descriptor(path, ONE).state
-    with store._places[ONE].index.read() as rows:
+    with store.volume_set.places[ONE].index.read() as rows:
         assert [] == list(rows.journal())

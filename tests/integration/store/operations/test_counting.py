@@ -12,18 +12,18 @@ from tests.support.storage.stores import closed_replica, open_store
 
 
 def test_sums_follow_every_change(tmp_path: Path) -> None:
-    """A few replicas are counted anew after each change, and the version says that there is one."""
+    """A few replicas are counted again after each change, and the version says that."""
     store = open_store(tmp_path)
-    before, version = store.volumes()[0], store.version()
+    before, version = store.volumes()[0], store.volume_set.version()
 
     closed_replica(store, 1)
     after = store.volumes()[0]
 
-    assert version != store.version()
+    assert version != store.volume_set.version()
     assert (0, 0) == (before.container_count, before.used_bytes)
     assert 1 == after.container_count
     assert 0 < after.used_bytes
-    assert store.version() == store.version()
+    assert store.volume_set.version() == store.volume_set.version()
     store.delete_container(ContainerId(1), force=True)
     assert 0 == store.volumes()[0].container_count
     store.close()
@@ -33,7 +33,7 @@ def test_sums_follow_every_change(tmp_path: Path) -> None:
 def test_only_many_replicas_are_dear_to_count(tmp_path: Path, kept_count: int, told: int) -> None:
     """A count that took long is told for a time though the index changes; one of few never is."""
     store = open_store(tmp_path)
-    [volume] = store._volumes
+    [volume] = store.volume_set.working
     reading.volume_facts(volume)
     kept = volume.counted[reading.USED]
     volume.counted[reading.USED] = replace(kept, cost_s=3_600.0, container_count=kept_count)
@@ -48,7 +48,7 @@ def test_an_unchanged_index_is_not_counted_again(tmp_path: Path) -> None:
     """What is kept is told as long as the index has the version that it was counted at."""
     store = open_store(tmp_path)
     closed_replica(store, 1)
-    [volume] = store._volumes
+    [volume] = store.volume_set.working
     reading.volume_facts(volume)
     kept = volume.counted[reading.USED]
     volume.counted[reading.USED] = Counted(kept.version, kept.at_s, kept.cost_s, 12_345, 678)

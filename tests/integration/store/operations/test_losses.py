@@ -197,7 +197,7 @@ def test_the_bcsid_of_the_descriptor_is_only_a_note(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     closed_replica(store)
     paths = store.paths(ONE)
-    row = store._places[ONE]
+    row = store.volume_set.places[ONE]
     with row.index.read() as rows:
         described = descriptor_of(ONE, replace(rows.replica(ONE), bcsid=Bcsid(900)))
     write_descriptor(paths.descriptor, described)

@@ -50,7 +50,7 @@ def write(
 
 def left_beside(store: ReplicaStore) -> list[str]:
     """Return what lies where blocks are built."""
-    return names_in(store._volumes[0].layout.importing)
+    return names_in(store.volume_set.working[0].layout.importing)
 
 
 def names_in(directory: Path) -> list[str]:

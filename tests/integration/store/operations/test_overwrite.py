@@ -20,7 +20,7 @@ FIRST, SECOND = content((2, 0)), content((2, 1))
 
 def journal(store: ReplicaStore) -> list[object]:
     """Return the unfinished work of container 1."""
-    with store._places[ONE].index.read() as rows:
+    with store.volume_set.places[ONE].index.read() as rows:
         return list(rows.journal(ONE))
 
 

@@ -42,7 +42,7 @@ FIRST, SECOND = content((2, 0)), content((2, 1))
 
 def lose_row(store: ReplicaStore, block_id: BlockId) -> None:
     """Remove a block's row behind the store's back."""
-    store._places[ONE].index.write(lambda rows: rows.delete_block(ONE, block_id))
+    store.volume_set.places[ONE].index.write(lambda rows: rows.delete_block(ONE, block_id))
 
 
 @pytest.fixture
@@ -188,7 +188,9 @@ class TestInstall:
         """
         row = bytearray(store.block_row(ONE, BLOCK) or b"")
         row[20] ^= 1
-        store._places[ONE].index.write(lambda rows: rows.put_block(ONE, BLOCK, bytes(row)))
+        store.volume_set.places[ONE].index.write(
+            lambda rows: rows.put_block(ONE, BLOCK, bytes(row))
+        )
         repair = store.repair(ONE)
 
         for chunk in blocks[2].chunks:
@@ -380,7 +382,9 @@ class TestTrim:
         """
         Where nobody knows the end of a block, everything in its file may be data.
         """
-        store._places[ONE].index.write(lambda rows: rows.put_block(ONE, BLOCK, b"damaged!" * 9))
+        store.volume_set.places[ONE].index.write(
+            lambda rows: rows.put_block(ONE, BLOCK, b"damaged!" * 9)
+        )
 
         with pytest.raises(Refused) as refusal:
             store.repair(ONE).trim(BLOCK)

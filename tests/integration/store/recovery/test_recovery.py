@@ -39,7 +39,7 @@ BLOCK = BlockId(2)
 
 def journal(store: ReplicaStore, entry: JournalEntry) -> None:
     """Write a journal entry as an interrupted process would have left it."""
-    store._places[ONE].index.write(lambda rows: rows.begin_work(ONE, entry))
+    store.volume_set.places[ONE].index.write(lambda rows: rows.begin_work(ONE, entry))
 
 
 def steps(store: ReplicaStore) -> list[str]:
@@ -275,7 +275,7 @@ def test_a_damaged_journal_entry_is_left_alone_and_said(tmp_path: Path) -> None:
     """
     store = open_store(tmp_path)
     closed_replica(store)
-    index = store._places[ONE].index
+    index = store.volume_set.places[ONE].index
     key = (1).to_bytes(8) + b"\x04" + bytes(16)
     index.write(lambda rows: rows._txn.put(key, b"not a journal entry", db=rows._dbs.journal))
 
@@ -292,7 +292,7 @@ class TestStates:
 
     def set_state(self, store: ReplicaStore, state: ReplicaState) -> None:
         """Leave the replica in a state as an interrupted process would."""
-        index = store._places[ONE].index
+        index = store.volume_set.places[ONE].index
         index.write(lambda rows: rows.put_replica(ONE, replace(rows.replica(ONE), state=state)))
 
     def test_a_delete_that_began_is_finished(self, tmp_path: Path) -> None:

@@ -218,9 +218,9 @@ class TestQuarantine:
         pair[0].reconcile(pair[1:])
         assert 1 == len(aside(pair[0]))
 
-        assert 0 == pair[0].replica.store.purge_quarantine(3_600)
+        assert 0 == pair[0].replica.store.volume_set.purge_quarantine(3_600)
         assert 1 == len(aside(pair[0]))
-        assert 1 <= pair[0].replica.store.purge_quarantine(-3_600)
+        assert 1 <= pair[0].replica.store.volume_set.purge_quarantine(-3_600)
 
         assert [] == list((pair[0].replica.path / "hdds" / CLUSTER / "quarantine").iterdir())
 

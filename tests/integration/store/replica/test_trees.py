@@ -196,7 +196,7 @@ class TestCompareAndSet:
         The comparison that counts is the one in the transaction that puts the tree in place.
         """
         closed_replica(store)
-        volume = store._places[ONE]
+        volume = store.volume_set.places[ONE]
         tree = store.tree(ONE)
         racing = replace(volume, index=RacingIndex(volume.index))  # type: ignore[arg-type]
 

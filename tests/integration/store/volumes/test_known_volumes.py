@@ -360,7 +360,9 @@ class TestOwners:
         store = open_store(tmp_path, volume_count=2)
 
         with pytest.raises(Refused, match="is the same directory as"):
-            check_single(Layout(tmp_path / "v0" / ".." / "v1", CLUSTER), "", store._volumes)
+            check_single(
+                Layout(tmp_path / "v0" / ".." / "v1", CLUSTER), "", store.volume_set.working
+            )
 
         store.close()
 
@@ -435,7 +437,7 @@ class TestBroken:
         """
         filled(tmp_path)
         store = open_store(tmp_path, volume_count=2)
-        bad = store._volumes[0]
+        bad = store.volume_set.working[0]
         bad.index.write(lambda rows: rows._txn.put(b"key", b"", db=rows._dbs.journal))
         store.close()
         monkeypatch.setattr(indexcheck, "SMALL_BYTES", 0)

@@ -221,7 +221,9 @@ class TestSeveral:
         store = open_store(tmp_path, volume_count=2)
         closed_replica(store)
         bad = next(
-            volume for volume in store._volumes if volume is not store._places[ContainerId(1)]
+            volume
+            for volume in store.volume_set.working
+            if volume is not store.volume_set.places[ContainerId(1)]
         )
         path = bad.layout.database / "data.mdb"
         store.close()

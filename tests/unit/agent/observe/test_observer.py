@@ -32,7 +32,7 @@ def observer(store: ReplicaStore) -> Observer:
 
 def damage_row(store: ReplicaStore, container_id: ContainerId) -> None:
     """Flip a bit of a replica's row behind the store's back."""
-    index = store._places[container_id].index
+    index = store.volume_set.places[container_id].index
     with index._env.begin(write=True, db=index._databases.replicas) as transaction:
         key = int(container_id).to_bytes(8)
         row = bytearray(transaction.get(key) or b"")
@@ -96,7 +96,7 @@ def test_a_volume_in_doubt_is_not_a_replica_that_is_gone(tmp_path: Path) -> None
 
     with pytest.raises(VolumeFailed):
         asked.report(ONE)
-    store.fail_volume(volume.volume_id, "two probes failed")
+    store.volume_set.fail_volume(volume.volume_id, "two probes failed")
 
     assert container_pb2.DELETED == asked.report(ONE).state
     store.close()

@@ -301,7 +301,7 @@ class TestAnswers:
         """Under a new term; the datanode drops what it has by its id."""
         self.ordered(world)
         first = world.call("dn1")
-        world.clock.advance_s(100_000)  # a queue's age is counted anew, too
+        world.clock.advance_s(100_000)  # a queue's age is counted again, too
         world.restart()
         world.join(*NODES)
         world.control.tick()
@@ -387,7 +387,7 @@ class TestPlan:
     def test_a_container_that_does_not_change_is_not_reconciled_for_ever(
         self, world: ScmWorld
     ) -> None:
-        """Three times, each after a longer pause; then an operator or a change begins anew."""
+        """Three times, each after a longer pause; then an operator or a change begins again."""
         made = world.made_closed(roots=(7, 7, 8))
         row = plan_row(world, made.container_id)
         seconds_of_orders, last = [], ""

@@ -145,7 +145,7 @@ def test_a_replica_has_more_if_no_other_has_as_much(
 
 
 def test_the_order_of_victims_is_the_same_for_every_control_plane() -> None:
-    """CRC-32 of container and datanode, as gzip computes it: a restart must not choose anew."""
+    """CRC-32 of container and datanode, as gzip computes it: a restart must not choose again."""
     assert [546003713, 3112307387, 3464837677] == [
         stable_order(replica(node)) for node in ("dn1", "dn2", "dn3")
     ]
