@@ -151,7 +151,7 @@ class Reading:
         for chunk in found.block.chunks:
             if chunk.end <= begin or chunk.offset >= end:
                 continue
-            for offset, length_bytes in _pieces(chunk, begin, end, piece_bytes):
+            for offset, length_bytes in _pieces(chunk, begin, end, bytes_max=piece_bytes):
                 data = self._read(asked, found, offset, length_bytes)
                 sums = _sums(chunk, offset, length_bytes)
                 yield {"read_block": {"checksum_data": sums, "offset": offset, "data": data}}
@@ -177,14 +177,14 @@ def _range_of(block: BlockData, wish: Any) -> tuple[int, int]:
     return wish.offset, min(wish.offset + length_bytes, block.length_bytes)
 
 
-def _pieces(chunk: ChunkInfo, begin: int, end: int, piece_bytes: int) -> Iterator[tuple[int, int]]:
+def _pieces(chunk: ChunkInfo, begin: int, end: int, *, bytes_max: int) -> Iterator[tuple[int, int]]:
     """Yield (offset, length) of the messages of one chunk: whole windows each, from that with
     the byte at `begin` to that before `end`."""
     window_bytes = _window_bytes(chunk)
     first = max(begin - chunk.offset, 0) // window_bytes * window_bytes
     last = -(-(min(end, chunk.end) - chunk.offset) // window_bytes) * window_bytes
     stop = min(last, chunk.length_bytes)
-    step_bytes = max(piece_bytes // window_bytes, 1) * window_bytes
+    step_bytes = max(bytes_max // window_bytes, 1) * window_bytes
     for at in range(first, stop, step_bytes):
         yield chunk.offset + at, min(step_bytes, stop - at)
 

@@ -197,9 +197,7 @@ class TestInstalled:
     def test_many_files_are_synced_with_their_file_system(
         self, store: ReplicaStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        Once, before anything is recorded: each by itself is a commit of the file system's journal.
-        """
+        """Once, before anything is recorded: each by itself is a commit of the file system."""
         steps: list[str] = []
         index, fdatasync, real = store.volume_set.places[ONE].index, os.fdatasync, batches.sync_all
         commit = index.write
@@ -382,9 +380,8 @@ class TestFailing:
         """
         before = files(store)
 
-        done = install_batch(
-            store.volume_set.places[ONE], options_of_test(reserve_bytes=2**62), ONE, WANTED
-        )
+        full = options_of_test(reserve_bytes=2**62)
+        done = install_batch(store.volume_set.places[ONE], full, ONE, WANTED)
 
         assert frozenset() == done
         assert (before, []) == (files(store), in_quarantine(tmp_path))
