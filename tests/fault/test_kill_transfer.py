@@ -200,7 +200,7 @@ def test_the_source_dies(tmp_path: Path) -> None:
                 assert status is not None
                 assert status.replicate.result in {"imported", "already_there"}, status
                 assert [CONTAINER] == target.replica_ids()
-                assert [] == list(target._volumes[0].layout.importing.iterdir())
+                assert [] == list(target.volume_set.working[0].layout.importing.iterdir())
                 assert 0 == zygote.stop()["signal"]
             assert_clean(tmp_path / "source")
             assert_clean(tmp_path / f"target{kill_after}")

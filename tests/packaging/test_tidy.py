@@ -196,7 +196,7 @@ def test_every_word_of_the_vocabulary_is_looked_for(repository: tidy.Tree) -> No
     """
     words = synonyms(repository.texts[tidy.VOCABULARY])
 
-    assert words.items() >= {"extent": "chunk", "trash": "quarantine", "hash": "checksum"}.items()
+    assert words.items() >= {"segment": "block", "trash": "quarantine", "hash": "checksum"}.items()
     assert "fence" == words["kick"]
     assert not {"copy", "disk", "check", "lock"} & words.keys()
 

@@ -322,7 +322,7 @@ class TestStates:
         """
         A tombstone that a replica brought with it holds while it is written, too.
         """
-        index = opened._places[ONE].index
+        index = opened.volume_set.places[ONE].index
         index.write(lambda rows: rows.put_tombstone(ONE, BLOCK, 5))
 
         for request in (
