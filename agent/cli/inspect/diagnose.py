@@ -12,9 +12,9 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli.inspect.judged import JudgedReplica, Question
-from agent.cli.inspect.outcomes import outcomes_in
 from agent.cli.terminal.connection import connect
 from agent.cli.terminal.document import facts
+from agent.cli.terminal.outcomes import outcomes_in
 from agent.cli.terminal.output import ID_MAX, Exit, emit, say
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client

@@ -6,11 +6,11 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.inspect.outcomes import outcomes_in
 from agent.cli.inspect.scm import container_info, state_name
 from agent.cli.inspect.verified import last_reads, verified_text
 from agent.cli.terminal.connection import connect
 from agent.cli.terminal.document import facts
+from agent.cli.terminal.outcomes import outcomes_in
 from agent.cli.terminal.output import (
     ID_MAX,
     Exit,

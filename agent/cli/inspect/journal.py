@@ -8,11 +8,11 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli.inspect.history import moment, order_words
-from agent.cli.inspect.outcomes import newest_outcomes
 from agent.cli.inspect.scm import state_name
 from agent.cli.terminal.ask import Answered, NodeOption, ask_each, nodes_of
 from agent.cli.terminal.connection import connect
 from agent.cli.terminal.durations import duration
+from agent.cli.terminal.outcomes import newest_outcomes
 from agent.cli.terminal.output import ID_MAX, Exit, checksum, counted, emit, grid, say, short, show
 from agent.cli.terminal.selection import known_nodes
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption

@@ -8,7 +8,6 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli.inspect.key_lists import keys_in
-from agent.cli.inspect.outcomes import outcomes_in
 from agent.cli.inspect.scm import (
     BEING_WRITTEN,
     OUTCOME_COLUMNS,
@@ -19,6 +18,7 @@ from agent.cli.inspect.scm import (
 )
 from agent.cli.inspect.verified import verified_text
 from agent.cli.terminal.connection import connect
+from agent.cli.terminal.outcomes import outcomes_in
 from agent.cli.terminal.output import (
     ID_MAX,
     Exit,

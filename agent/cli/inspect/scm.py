@@ -6,11 +6,11 @@ from typing import Annotated, Final
 import typer
 from rich.table import Table
 
-from agent.cli.inspect.outcomes import KEPT_MAX, newest_outcomes
 from agent.cli.inspect.verified import ago
 from agent.cli.terminal.connection import connect
 from agent.cli.terminal.document import facts as facts
 from agent.cli.terminal.durations import duration
+from agent.cli.terminal.outcomes import KEPT_MAX, newest_outcomes
 from agent.cli.terminal.output import (
     ID_MAX,
     Exit,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.cli.inspect.outcomes import newest_outcomes, outcomes_in
+from agent.cli.terminal.outcomes import newest_outcomes, outcomes_in
 from agent.rpc.v1 import scm_pb2
 
 PAGE_MAX = 3
