@@ -30,7 +30,7 @@ class SampleSize:
     endless_count: int
 
 
-def miss_probability(chunk_count: int, bad_count: int, drawn_count: int) -> float:
+def miss_probability(chunk_count: int, *, bad_count: int, drawn_count: int) -> float:
     """Return with which probability none of the bad chunks is drawn: C(N-K, n) / C(N, n).
 
     As a product of min(K, n) factors; the two are the same by symmetry.
@@ -66,9 +66,12 @@ def sample_size(chunk_count: int, *, confidence: float, fraction: float) -> Samp
     low, high = 1, min(chunk_count, enough)
     while low < high:
         middle = (low + high) // 2
-        is_enough = miss_probability(chunk_count, bad_count, middle) <= 1 - confidence + ROUNDING
+        is_enough = (
+            miss_probability(chunk_count, bad_count=bad_count, drawn_count=middle)
+            <= 1 - confidence + ROUNDING
+        )
         low, high = (low, middle) if is_enough else (middle + 1, high)
-    power = 1 - miss_probability(chunk_count, bad_count, low)
+    power = 1 - miss_probability(chunk_count, bad_count=bad_count, drawn_count=low)
     return SampleSize(chunk_count, bad_count, low, power, enough)
 
 

@@ -101,7 +101,7 @@ class Scrub:
         """Check the promise. Raises Refused. `on_volume_failed` is told of a volume that is fenced,
         and which containers were on it; `on_shadow_difference` that a scan's verdict is held."""
         self.checks = VolumeChecks(tools.store, clock=tools.clock, on_failed=on_volume_failed)
-        upgraded_at_ms = tools.store.upgraded_at_ms
+        upgraded_at_ms = tools.store.volume_set.upgraded_at_ms
         self._shadow = ShadowHashing(
             upgraded_at_ms, tools.clock, on_difference=on_shadow_difference
         )

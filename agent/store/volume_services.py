@@ -85,11 +85,6 @@ class VolumeServices:
         service = Service(mode, target_id, total_bytes, self._options.now_ms())
         return self._keep(volume, service)
 
-    def upgraded_at_ms(self) -> int:
-        """Return when this version began to write here, of the volume where that was last; 0: no
-        other one was here before."""
-        return max((volume.verification.upgraded_at_ms for volume in self._volumes), default=0)
-
     def in_service(self) -> tuple[Volume, ...]:
         """Return the volumes that take new replicas."""
         return tuple(v for v in self._set.working if self._service_of(v).takes_replicas)

@@ -102,6 +102,11 @@ class VolumeSet:
 
     # -- this datanode
 
+    def upgraded_at_ms(self) -> int:
+        """Return when this version began to write here, of the volume where that was last; 0: no
+        other one was here before."""
+        return max((volume.verification.upgraded_at_ms for volume in self.working), default=0)
+
     def node_state(self) -> NodeState:
         """Return what the SCM has decided about this datanode."""
         return newest_state([volume.layout for volume in self.working])

@@ -78,7 +78,7 @@ PLANTED: dict[tidy.Rule, tuple[dict[str, str], dict[str, str]]] = {
     tidy.things_have_one_name: (
         {
             tidy.VOCABULARY: WORDS,
-            "agent/x.py": "class ChunkHash: ...\nname = 'suture_hash_bytes'\n",
+            "agent/x.py": "class ChunkHash: ...\n",
         },
         {
             tidy.VOCABULARY: WORDS,

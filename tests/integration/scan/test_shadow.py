@@ -169,7 +169,7 @@ class TestWhen:
             store = ReplicaStore.open(
                 [tmp_path / "volume"], cluster_id=CLUSTER, datanode_id=DATANODE, options=options
             )
-            at_ms = store.upgraded_at_ms()
+            at_ms = store.volume_set.upgraded_at_ms()
             store.close()
             return at_ms
 

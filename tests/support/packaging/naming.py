@@ -4,9 +4,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-METRIC = re.compile(r"suture_[a-z_]+")
 DECLARING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.AnnAssign)
-NAMING = (*DECLARING, ast.ClassDef, ast.Constant)
+NAMING = (*DECLARING, ast.ClassDef)
 
 
 def quantities(node: ast.AST) -> Iterator[tuple[str, str, int]]:
@@ -37,12 +36,10 @@ def synonyms(vocabulary: str) -> dict[str, str]:
 
 
 def named(node: ast.AST) -> Iterator[tuple[str, int]]:
-    """Yield the names that a node declares, with their lines; a metric's stands in a text."""
+    """Yield the names that a node declares, with their lines."""
     yield from ((name, line) for name, _, line in quantities(node))
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         yield node.name, node.lineno
-    if isinstance(node, ast.Constant) and METRIC.fullmatch(str(node.value)):
-        yield str(node.value), node.lineno
 
 
 def words_of(name: str) -> list[str]:

@@ -267,7 +267,7 @@ def quantities_end_in_their_unit(tree: Tree) -> Iterator[str]:
 
 
 def things_have_one_name(tree: Tree) -> Iterator[str]:
-    """One word per thing: names of code and of metrics follow docs/VOCABULARY.md."""
+    """One word per thing: names follow docs/VOCABULARY.md."""
     words = synonyms(tree.texts.get(VOCABULARY, ""))
     for path, node in tree.nodes(*NAMING):
         for name, line in named(node):

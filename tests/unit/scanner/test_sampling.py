@@ -23,7 +23,7 @@ def test_the_probability_is_the_exact_one(chunk_count: int, data: st.DataObject)
     bad_count = data.draw(st.integers(1, chunk_count))
     drawn_count = data.draw(st.integers(1, chunk_count))
 
-    found = miss_probability(chunk_count, bad_count, drawn_count)
+    found = miss_probability(chunk_count, bad_count=bad_count, drawn_count=drawn_count)
 
     assert found == pytest.approx(float(missed(chunk_count, bad_count, drawn_count)), abs=1e-12)
 
