@@ -5,21 +5,40 @@ and hands doors and leaders to the host. Nothing else of the agent knows Ozone.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from agent.config.ozone import OzoneConfig
 from agent.host.doors import Door, Inside, MakeDoor
 from agent.host.leader import Leader
+from agent.runtime.clock import SystemClock
+from ozone.archive.incoming import ArchiveImporter
+from ozone.archive.service import ArchiveService
 from ozone.leading.leader import OzoneLeader
 from ozone.serving.door import OzoneDoor
+
+ARRIVED: Final = "it has just arrived"  # why a replica is scanned
 
 
 def doors(config: OzoneConfig) -> Sequence[MakeDoor]:
     """Return how the servers of an agent for Ozone are made."""
 
     def made(inside: Inside) -> Door:
-        return OzoneDoor(inside, config.listen)
+        return OzoneDoor(inside, config.listen, [archives(inside)])
 
     return (made,) if config.listen else ()
+
+
+def archives(inside: Inside) -> ArchiveService:
+    """Return the service by which Ozone's datanodes send containers to a host's store."""
+    importer = ArchiveImporter(
+        store=inside.store,
+        leases=inside.leases,
+        algorithm=inside.config.storage.tree_algorithm,
+        now_ms=SystemClock().now_ms,
+        on_arrived=lambda container_id: inside.ask_scan(container_id, ARRIVED),
+        submit=inside.submit,
+    )
+    return ArchiveService(importer, inside.audit)
 
 
 def leaders(addresses: Sequence[str]) -> Sequence[Leader]:

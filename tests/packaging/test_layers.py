@@ -49,6 +49,10 @@ PLANTED = {
         "ozone/leading/messages.py",
         "import ozone.leading.leader",
     ),
+    "Ozone's archives are taken in floors": (
+        "ozone/archive/messages.py",
+        "import ozone.archive.service",
+    ),
     "Ozone's peers are served in floors": (
         "ozone/serving/results.py",
         "import ozone.serving.door",

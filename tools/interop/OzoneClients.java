@@ -122,8 +122,7 @@ final class OzoneClients implements AutoCloseable {
   }
 
   private static Pipeline alone(DatanodeDetails peer, int index) {
-    return Pipeline.newBuilder().setId(PipelineID.randomId())
-        .setReplicationConfig(StandaloneReplicationConfig.getInstance(HddsProtos.ReplicationFactor.ONE))
+    return Pipeline.newBuilder().setId(PipelineID.randomId()).setReplicationConfig(CODING)
         .setState(Pipeline.PipelineState.OPEN).setNodes(List.of(peer)).setReplicaIndexes(Map.of(peer, index)).build();
   }
 

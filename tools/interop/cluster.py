@@ -200,3 +200,40 @@ def _driven(class_path: str, directory: Path, *words: str) -> Iterator["subproce
     finally:
         process.kill()
         process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """One of Ozone's datanodes without a cluster (OzoneNodes)."""
+
+    index: int
+    datanode_id: str
+    port: int
+    replication_port: int
+    data_dir: Path
+
+    @property
+    def peer(self) -> str:
+        """How OzoneNodes is told of it."""
+        return f"127.0.0.1:{self.port}:{self.datanode_id}"
+
+
+class Stacks(Ozone):
+    """Ozone's datanodes, clients and coordinator, without SCM and OM."""
+
+    def stacks(self) -> list[Stack]:
+        """Return the datanodes."""
+        found = []
+        for text in self.tell("datanodes").split():
+            index, datanode_id, port, replication_port, directory = text.split(",")
+            found.append(
+                Stack(int(index), datanode_id, int(port), int(replication_port), Path(directory))
+            )
+        return found
+
+
+@contextmanager
+def stacks(class_path: str, directory: Path, count: int) -> Iterator[Stacks]:
+    """Start datanodes of Ozone below `directory`; they end with the block. Raises Absent."""
+    with _driven(class_path, directory, "OzoneNodes", str(directory), str(count)) as process:
+        yield Stacks(process)

@@ -1,6 +1,6 @@
 """An agent's door for Ozone over a real store, on a free port of loopback, and a client of it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,11 +16,13 @@ from agent.rpc.serving.waits import Unlimited, Waits
 from agent.runtime.clock import SystemClock
 from merkle.checksum import Algorithm
 from merkle.replica import ContainerId
+from ozone.composition import archives
 from ozone.serving.door import OzoneDoor
 from tests.support.ozone.ozone_wire import COMMANDS, RESULTS, WIRE
 from tests.support.storage.stored_replica import CLUSTER, CONTAINER, DATANODE, StoredReplica
 
 SEND = "/hadoop.hdds.datanode.XceiverClientProtocolService/send"
+UPLOAD = "/hadoop.hdds.datanode.IntraDatanodeProtocolService/upload"
 MiB = 1024**2
 
 
@@ -53,14 +55,17 @@ class OzoneAgent:
             timeout_s=300,
             scan=self.scans.append,
         )
-        self.door = OzoneDoor(self.inside(), "127.0.0.1:0")
+        inside = self.inside(algorithm)
+        self.door = OzoneDoor(inside, "127.0.0.1:0", [archives(inside)])
         self.address = self.door.address
         self.door.start()
 
-    def inside(self) -> Inside:
+    def inside(self, algorithm: Algorithm) -> Inside:
         """Return what the door leads to."""
         return Inside(
-            config=AgentConfig(storage=StorageConfig(volumes=[self.replica.path])),
+            config=AgentConfig(
+                storage=StorageConfig(volumes=[self.replica.path], tree_algorithm=algorithm)
+            ),
             datanode_id=DATANODE,
             cluster_id=CLUSTER,
             store=self.replica.store,
@@ -117,6 +122,21 @@ class OzoneClient:
         """Return all answers of one conversation."""
         call: Any = self._channel.stream_stream(SEND)
         return [WIRE["Response"].FromString(data) for data in call(iter(requests), timeout=20)]
+
+    def upload(self, container_id: int, *parts: bytes, **first: int) -> None:
+        """Send the archive of a container in these parts. Raise RpcError."""
+        messages = []
+        position = 0
+        for part in parts:
+            about = {"containerID": container_id, "offset": position, "data": part}
+            messages.append(WIRE["Upload"](**about, **(first if not position else {})))
+            position += len(part)
+        self.upload_messages(messages)
+
+    def upload_messages(self, messages: Sequence[Any]) -> None:
+        """Send these parts, whatever they are. Raise RpcError."""
+        call: Any = self._channel.stream_unary(UPLOAD)
+        call(iter([message.SerializeToString() for message in messages]), timeout=20)
 
     def ask(self, command: str, container_id: int = CONTAINER, /, **body: Any) -> Any:
         """Return the one answer to a request."""

@@ -1,0 +1,128 @@
+"""`IntraDatanodeProtocolService`: by which Ozone's datanodes send each other whole containers.
+
+The parts of an archive have to follow each other without a gap. An error is a status of gRPC with
+the words of it: Ozone's sender takes any for a failure, and the storage container manager sends
+another.
+"""
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Final
+
+import grpc
+import structlog
+
+from agent.errors import Code, SutureError, Unavailable
+from agent.rpc.serving.access import DONE, PLAINTEXT, Audit
+from agent.rpc.wire import codec
+from agent.rpc.wire.errors import GRPC_CODES
+from merkle.replica import ContainerId
+from ozone.archive.entries import malformed
+from ozone.archive.incoming import ArchiveImporter
+from ozone.archive.messages import UPLOAD, UPLOADED, Compression, parse_upload
+
+ACTION: Final = "ImportContainer"
+
+log = structlog.get_logger()
+
+
+class ArchiveService(grpc.GenericRpcHandler):
+    """Takes containers that Ozone's datanodes push."""
+
+    def __init__(self, importer: ArchiveImporter, audit: Audit) -> None:
+        self._importer = importer
+        self._audit = audit
+        self._upload: Any = grpc.stream_unary_rpc_method_handler(self.upload)
+
+    def service(self, details: Any) -> Any:
+        """Return what answers a method of gRPC; None: another one does."""
+        return self._upload if details.method == UPLOAD else None
+
+    def upload(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+        """Take one container; it is served before the answer."""
+        with _Edge(context):
+            parts = _Parts(requests)
+            result = Code.CONTAINER_INTERNAL_ERROR.value
+            try:
+                self._importer.receive(parts.container_id, parts.data(), parts.compression)
+                result = DONE
+            except SutureError as error:
+                result = error.code.value
+                raise
+            finally:
+                self._audit.record(
+                    ACTION,
+                    result,
+                    who=PLAINTEXT,
+                    place=str(context.peer()),
+                    container_id=parts.container_id,
+                    protocol="ozone",
+                )
+        return UPLOADED
+
+
+class _Parts:
+    """The parts of one archive, of which the first says what it is. Raise Refused."""
+
+    def __init__(self, requests: Iterator[bytes]) -> None:
+        self._requests = _arriving(requests)
+        first = next(self._requests, None)
+        if first is None:
+            raise malformed("there is nothing of it")
+        self._first = parse_upload(first)
+        self.container_id = codec.parse_container_id(self._first.container_id, "containerID")
+        kind = self._first.compression or Compression.NO_COMPRESSION
+        if kind not in set(Compression):
+            raise malformed(f"compression {kind} is unknown")
+        self.compression = Compression(kind)
+
+    def data(self) -> Iterator[bytes]:
+        """Yield the bytes of the archive."""
+        position = 0
+        for part in self._each():
+            if ContainerId(part.container_id) != self.container_id or part.offset != position:
+                raise malformed(
+                    f"a part of container {part.container_id} at {part.offset}, expected was "
+                    f"container {self.container_id} at {position}"
+                )
+            position += len(part.data)
+            yield part.data
+
+    def _each(self) -> Iterator[Any]:
+        yield self._first
+        for data in self._requests:
+            yield parse_upload(data)
+
+
+def _arriving(requests: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the messages of a stream; one that was cut off is no fault of ours."""
+    try:
+        yield from requests
+    except grpc.RpcError as error:
+        raise Unavailable(Code.CANCELLED, "the sender has gone") from error
+
+
+class _Edge:
+    """Turns what leaves a call into a status; a context manager sees all without catching."""
+
+    def __init__(self, context: grpc.ServicerContext) -> None:
+        self._context = context
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None or not isinstance(error, Exception):
+            return
+        if isinstance(error, SutureError):
+            said = f"{error} ({error.hint})" if error.hint else str(error)
+            self._context.abort(GRPC_CODES[error.code], said)
+        log.error("rpc_failed", method=UPLOAD, exc_info=error)
+        self._context.abort(
+            grpc.StatusCode.INTERNAL, "internal error: the datanode's log has the details"
+        )

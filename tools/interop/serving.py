@@ -1,0 +1,161 @@
+"""Ozone's unmodified clients, coordinator and datanodes against agents, and what came of it.
+
+    .venv/bin/python -m tools.interop.serving
+
+Each line is one thing that Ozone did with an agent. Exits 1 when one of them failed.
+"""
+
+import logging
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from agent.config.options import load
+from agent.host.host import Host
+from agent.host.who import Who
+from agent.rpc.calls.scm import ScmClient
+from agent.runtime.supervisor import Supervisor
+from ozone.composition import doors
+from tools.interop.cluster import Absent, Stacks, build, stacks
+
+NOWHERE: Final = "127.0.0.1:1"  # there is no control plane
+CLUSTER: Final = "CID-6a4dbe9c-5f0e-4b4e-9d6a-2d1f3a7c0001"
+KEY_BYTES: Final = 7 * 1024**2 + 12_345  # of three cells a stripe: two whole stripes and a part
+CELL_BYTES: Final = 1024**2 - 777
+EQUAL: Final = "equal"
+DONE: Final = ""
+SMALL_BYTES: Final = 100  # one cell, and padding in its place elsewhere
+
+
+@contextmanager
+def agent(place: Path, number: int) -> Iterator[str]:
+    """Start an agent; yield how OzoneNodes is told of it."""
+    volume = place / f"agent{number}"
+    volume.mkdir()
+    config = place / f"agent{number}.toml"
+    config.write_text(
+        f'[node]\nlisten = "127.0.0.1:0"\nscm = "{NOWHERE}"\n[observe]\nlisten = "127.0.0.1:0"\n'
+        f'[storage]\nvolumes = ["{volume}"]\ntree_algorithm = "crc32c"\n'
+        '[ozone]\nlisten = "127.0.0.1:0"\n'
+    )
+    datanode_id = str(UUID(int=0x5757 + number))
+    options = load(config)
+    host = Host(
+        options,
+        Who(datanode_id, CLUSTER, version="interop", boot_id=1),
+        [ScmClient(NOWHERE)],
+        Supervisor(),
+        doors=doors(options.ozone),
+    )
+    host.start()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    try:
+        yield f"{host.door_addresses[0]}:{datanode_id}"
+    finally:
+        host.stop()
+
+
+class Trial:
+    """What Ozone does with agents, step by step."""
+
+    def __init__(self, ozone: Stacks, agents: list[str]) -> None:
+        self._ozone = ozone
+        self._agents = agents
+        self._stacks = ozone.stacks()
+        self.failed = 0
+
+    def say(self, what: str, wanted: str, line: str) -> None:
+        """Have one step done, and print what came of it."""
+        try:
+            found = self._ozone.tell(line)
+        except RuntimeError as error:
+            found = str(error)
+        is_right = re.fullmatch(wanted, found) is not None
+        self.failed += not is_right
+        print(f"{'ok  ' if is_right else 'FAIL'} {what}{'' if is_right else f': {found}'}")
+
+    def single(self) -> None:
+        """Read a block that one shard holds whole, by Ozone's two readers of replicated blocks."""
+        peers = [self._agents[0], *(stack.peer for stack in self._stacks[:4])]
+        key = f"30 13 {CELL_BYTES} 13"
+        self._ozone.tell(f"ecwrite {key} {' '.join(peers)}")
+        for how, name in (("read", "by chunks"), ("stream", "as a stream")):
+            self.say(f"block of an agent read {name}", EQUAL, f"{how} {key} {peers[0]}")
+
+    def mixed(self) -> None:
+        """Write keys over agents and datanodes of Ozone, read them with shards away, rebuild."""
+        one, two = self._agents[:2]
+        three, four, five = (stack.peer for stack in self._stacks[:3])
+        peers = [one, three, four, two, five]
+        for block, size in ((11, KEY_BYTES), (12, SMALL_BYTES)):
+            key = f"{9 + block} {block} {size} {block}"
+            everywhere = " ".join(peers)
+            self.say(f"EC key of {size} bytes written", DONE, f"ecwrite {key} {everywhere}")
+            self.say("  read", EQUAL, f"ecread {key} {everywhere}")
+            for gone in ((0, 3), (1, 2), (2, 4)):
+                left = " ".join("-" if at in gone else peer for at, peer in enumerate(peers))
+                names = " and ".join(str(at + 1) for at in gone)
+                self.say(f"  read without shards {names}", EQUAL, f"ecread {key} {left}")
+            self.rebuilt(9 + block, key, peers)
+
+    def rebuilt(self, container: int, key: str, peers: list[str]) -> None:
+        """Rebuild shards by Ozone's coordinator: on agents and on a datanode of Ozone."""
+        for index, target, name in (
+            (2, self._agents[2], "2 (of Ozone) on an agent"),
+            (5, self._agents[3], "5 (parity, of Ozone) on an agent"),
+            (1, self._stacks[3].peer, "1 (of an agent) on Ozone"),
+        ):
+            everywhere = " ".join(peers)
+            rebuild = f"rebuild {container} {index} {target} {everywhere}"
+            self.say(f"  shard {name} rebuilt", DONE, rebuild)
+            others = [target if at == index - 1 else peer for at, peer in enumerate(peers)]
+            away = {1: 2, 2: 0, 5: 3}[index]
+            left = " ".join("-" if at == away else peer for at, peer in enumerate(others))
+            self.say("  read from it", EQUAL, f"ecread {key} {left}")
+
+    def pushed(self) -> None:
+        """Push replicas of Ozone's to an agent, and read them there."""
+        whole, shard = 40, 41
+        for container, index in ((whole, 0), (shard, 2)):
+            self._ozone.tell(f"create 0 {container} {index}")
+            self._ozone.tell(f"write 0 {container} 7 {CELL_BYTES} 400000 CRC32 16384 40")
+            self._ozone.tell(f"write 0 {container} 8 100 100 NONE 16384 41")
+            self._ozone.tell(f"close 0 {container}")
+        for container, agent, compression in (
+            (whole, self._agents[0], "NO_COMPRESSION"),
+            (whole, self._agents[1], "ZSTD"),
+            (shard, self._agents[2], "ZSTD"),
+        ):
+            push = f"push 0 {container} {agent} {compression}"
+            self.say(f"container {container} pushed to an agent, {compression}", "[0-9]+", push)
+            read = f"read {container} 7 {CELL_BYTES} 40 {agent}"
+            self.say("  read there", EQUAL, read)
+
+
+def run() -> int:
+    """Run the trial; return the exit code."""
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="interop-")))
+        try:
+            ozone = stack.enter_context(stacks(build(), place, 5))
+        except Absent as error:
+            print(f"not run: {error}")
+            return 0
+        agents = [stack.enter_context(agent(place, number)) for number in range(4)]
+        trial = Trial(ozone, agents)
+        trial.pushed()
+        trial.single()
+        trial.mixed()
+        print(f"{trial.failed} steps failed")
+        return 1 if trial.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(run())
