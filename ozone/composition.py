@@ -38,7 +38,14 @@ def archives(inside: Inside) -> ArchiveService:
         on_arrived=lambda container_id: inside.ask_scan(container_id, ARRIVED),
         submit=inside.submit,
     )
-    return ArchiveService(importer, inside.audit)
+    return ArchiveService(
+        importer,
+        inside.store,
+        inside.leases,
+        inside.audit,
+        inside.ask_scan,
+        lease_timeout_s=inside.limits.lease_timeout_s,
+    )
 
 
 def leaders(addresses: Sequence[str]) -> Sequence[Leader]:

@@ -48,7 +48,7 @@ from ozone.archive.entries import (
     malformed,
 )
 from ozone.archive.messages import Compression
-from ozone.archive.tables import keep_table, rows_of
+from ozone.archive.tables import SEQUENCE, keep_table, rows_of
 from ozone.disk.descriptor import DESCRIPTOR_BYTES_MAX, Descriptor, decode_descriptor
 from ozone.disk.encoding import decode_noted
 from ozone.disk.layout import number_of
@@ -56,7 +56,6 @@ from ozone.disk.rows import BYTES_USED, ContainerRows
 from ozone.disk.treefile import TREE_BYTES_MAX, OzoneTree, decode_tree
 from ozone.disk.unknown import Unknown
 
-SEQUENCE: Final = "#BCSID"
 ROWS_PER_BATCH: Final = 1_024
 
 

@@ -9,10 +9,11 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from agent.errors import Code, Refused
-from ozone.declaration import BYTES, NUMBER, SIGNED, Fields, message_classes
+from ozone.declaration import BOOL, BYTES, NUMBER, SIGNED, Fields, message_classes
 
 SERVICE: Final = "/hadoop.hdds.datanode.IntraDatanodeProtocolService"
 UPLOAD: Final = f"{SERVICE}/upload"
+DOWNLOAD: Final = f"{SERVICE}/download"
 
 
 class Compression(IntEnum):
@@ -34,18 +35,43 @@ MESSAGES: Final[dict[str, Fields]] = {
         "size": (6, SIGNED, False),
     },
     "Uploaded": {},
+    "Wish": {"container_id": (1, SIGNED, False), "compression": (5, SIGNED, False)},
+    "Part": {
+        "container_id": (1, SIGNED, False),
+        "offset": (2, NUMBER, False),
+        "length": (3, NUMBER, False),
+        "is_last": (4, BOOL, False),
+        "data": (5, BYTES, False),
+    },
 }
 
 _CLASSES: Final = message_classes("suture.ozone.archive", MESSAGES)
 _UPLOAD: Final = _CLASSES["Upload"]
+_WISH: Final = _CLASSES["Wish"]
+PART: Final = _CLASSES["Part"]
 UPLOADED: Final[bytes] = _CLASSES["Uploaded"]().SerializeToString()
 
 
 def parse_upload(data: bytes) -> Any:
     """Return the part of an archive that `data` holds. Raise Refused(MALFORMED_REQUEST)."""
+    return _parsed(_UPLOAD, "SendContainerRequest", data)
+
+
+def parse_wish(data: bytes) -> Any:
+    """Return which container is wanted. Raise Refused(MALFORMED_REQUEST)."""
+    return _parsed(_WISH, "CopyContainerRequestProto", data)
+
+
+def parse_compression(number: int) -> Compression:
+    """Return how an archive is compressed; not at all, if nobody says. Raise Refused."""
     try:
-        return _UPLOAD.FromString(data)
+        return Compression(number or Compression.NO_COMPRESSION)
+    except ValueError as error:
+        raise Refused(Code.MALFORMED_REQUEST, f"compression {number} is unknown") from error
+
+
+def _parsed(kind: Any, name: str, data: bytes) -> Any:
+    try:
+        return kind.FromString(data)
     except DecodeError as error:
-        raise Refused(
-            Code.MALFORMED_REQUEST, f"{len(data)} bytes that are no SendContainerRequest"
-        ) from error
+        raise Refused(Code.MALFORMED_REQUEST, f"{len(data)} bytes that are no {name}") from error

@@ -5,38 +5,83 @@ the words of it: Ozone's sender takes any for a failure, and the storage contain
 another.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Final
 
 import grpc
 import structlog
 
-from agent.errors import Code, SutureError, Unavailable
+from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.ports import Leases
 from agent.rpc.serving.access import DONE, PLAINTEXT, Audit
 from agent.rpc.wire import codec
 from agent.rpc.wire.errors import GRPC_CODES
 from merkle.replica import ContainerId
 from ozone.archive.entries import malformed
 from ozone.archive.incoming import ArchiveImporter
-from ozone.archive.messages import UPLOAD, UPLOADED, Compression, parse_upload
+from ozone.archive.messages import (
+    DOWNLOAD,
+    PART,
+    SERVICE,
+    UPLOAD,
+    UPLOADED,
+    parse_compression,
+    parse_upload,
+    parse_wish,
+)
+from ozone.archive.outgoing import ArchiveExport, SentAsOzone
 
 ACTION: Final = "ImportContainer"
+DAMAGED: Final = "damage was met while it was sent"
+PART_BYTES: Final = 1024**2  # of an archive in one message
 
 log = structlog.get_logger()
 
 
 class ArchiveService(grpc.GenericRpcHandler):
-    """Takes containers that Ozone's datanodes push."""
+    """Takes containers that Ozone's datanodes push, and gives those that they pull."""
 
-    def __init__(self, importer: ArchiveImporter, audit: Audit) -> None:
+    def __init__(
+        self,
+        importer: ArchiveImporter,
+        store: SentAsOzone,
+        leases: Leases,
+        audit: Audit,
+        ask_scan: Callable[[ContainerId, str], None],
+        *,
+        lease_timeout_s: float,
+    ) -> None:
+        """`ask_scan` asks for a scan of a replica, and says why."""
         self._importer = importer
+        self._store = store
+        self._leases = leases
         self._audit = audit
-        self._upload: Any = grpc.stream_unary_rpc_method_handler(self.upload)
+        self._ask_scan = ask_scan
+        self._timeout_s = lease_timeout_s
+        self._handlers: dict[str, Any] = {
+            UPLOAD: grpc.stream_unary_rpc_method_handler(self.upload),
+            DOWNLOAD: grpc.unary_stream_rpc_method_handler(self.download),
+        }
 
     def service(self, details: Any) -> Any:
         """Return what answers a method of gRPC; None: another one does."""
-        return self._upload if details.method == UPLOAD else None
+        return self._handlers.get(details.method)
+
+    def download(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Give one container, as it is while nobody writes to it."""
+        with _Edge(context):
+            wish = parse_wish(request)
+            container_id = codec.parse_container_id(wish.container_id, "containerID")
+            export = ArchiveExport(self._store, container_id)
+            try:
+                with self._leases.share(container_id, self._timeout_s):
+                    data = export.stream(parse_compression(wish.compression))
+                    yield from _parts(container_id, data)
+            except Refused as error:
+                if error.code is Code.CHECKSUM_MISMATCH:
+                    self._ask_scan(container_id, DAMAGED)
+                raise
 
     def upload(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         """Take one container; it is served before the answer."""
@@ -61,6 +106,26 @@ class ArchiveService(grpc.GenericRpcHandler):
         return UPLOADED
 
 
+def _parts(container_id: ContainerId, data: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield an archive in parts of about a mebibyte; the last one says so."""
+    kept = bytearray()
+    position = 0
+
+    def part(*, is_last: bool) -> bytes:
+        message = PART(container_id=container_id, offset=position, is_last=is_last)
+        message.length, message.data = len(kept), bytes(kept)
+        encoded: bytes = message.SerializeToString()
+        return encoded
+
+    for piece in data:
+        kept += piece
+        if len(kept) >= PART_BYTES:
+            yield part(is_last=False)
+            position += len(kept)
+            kept.clear()
+    yield part(is_last=True)
+
+
 class _Parts:
     """The parts of one archive, of which the first says what it is. Raise Refused."""
 
@@ -71,10 +136,7 @@ class _Parts:
             raise malformed("there is nothing of it")
         self._first = parse_upload(first)
         self.container_id = codec.parse_container_id(self._first.container_id, "containerID")
-        kind = self._first.compression or Compression.NO_COMPRESSION
-        if kind not in set(Compression):
-            raise malformed(f"compression {kind} is unknown")
-        self.compression = Compression(kind)
+        self.compression = parse_compression(self._first.compression)
 
     def data(self) -> Iterator[bytes]:
         """Yield the bytes of the archive."""
@@ -122,7 +184,7 @@ class _Edge:
         if isinstance(error, SutureError):
             said = f"{error} ({error.hint})" if error.hint else str(error)
             self._context.abort(GRPC_CODES[error.code], said)
-        log.error("rpc_failed", method=UPLOAD, exc_info=error)
+        log.error("rpc_failed", method=SERVICE, exc_info=error)
         self._context.abort(
             grpc.StatusCode.INTERNAL, "internal error: the datanode's log has the details"
         )

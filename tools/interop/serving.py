@@ -135,8 +135,13 @@ class Trial:
         ):
             push = f"push 0 {container} {agent} {compression}"
             self.say(f"container {container} pushed to an agent, {compression}", "[0-9]+", push)
-            read = f"read {container} 7 {CELL_BYTES} 40 {agent}"
-            self.say("  read there", EQUAL, read)
+            read = f"read {container} 7 {CELL_BYTES} 40"
+            self.say("  read there", EQUAL, f"{read} {agent}")
+            self.say("  pulled by Ozone", "[0-9]+", f"pull 1 {container} {agent} {compression}")
+            self.say("  read there", EQUAL, f"{read} {self._stacks[1].peer}")
+            root = self._ozone.tell(f"state 0 {container}")
+            self.say("  scanned by Ozone: the root is the same", root, f"scan 1 {container}")
+            self._ozone.tell(f"remove 1 {container}")
 
 
 def run() -> int:

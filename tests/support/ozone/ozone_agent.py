@@ -23,6 +23,7 @@ from tests.support.storage.stored_replica import CLUSTER, CONTAINER, DATANODE, S
 
 SEND = "/hadoop.hdds.datanode.XceiverClientProtocolService/send"
 UPLOAD = "/hadoop.hdds.datanode.IntraDatanodeProtocolService/upload"
+DOWNLOAD = "/hadoop.hdds.datanode.IntraDatanodeProtocolService/download"
 MiB = 1024**2
 
 
@@ -137,6 +138,13 @@ class OzoneClient:
         """Send these parts, whatever they are. Raise RpcError."""
         call: Any = self._channel.stream_unary(UPLOAD)
         call(iter([message.SerializeToString() for message in messages]), timeout=20)
+
+    def download(self, container_id: int, compression: int = 1) -> list[Any]:
+        """Return the parts of a container's archive. Raise RpcError."""
+        call: Any = self._channel.unary_stream(DOWNLOAD)
+        wish = WIRE["Wish"](containerID=container_id, readOffset=0, compression=compression)
+        answers = call(wish.SerializeToString(), timeout=20)
+        return [WIRE["Part"].FromString(data) for data in answers]
 
     def ask(self, command: str, container_id: int = CONTAINER, /, **body: Any) -> Any:
         """Return the one answer to a request."""
