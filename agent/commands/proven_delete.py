@@ -13,7 +13,7 @@ from typing import Final
 from agent.errors import Code, Refused
 from agent.plan.actions import PeerId
 from agent.ports import Leases
-from agent.reconcile.witnesses import ReplicaWitnesses
+from agent.reconcile.witnesses import ReplicaProof, ReplicaWitnesses
 from agent.rpc.calls.peer import Peer
 from agent.runtime.clock import Clock
 from agent.runtime.pledges import Pledges
@@ -22,8 +22,8 @@ from merkle.damaged import Damaged
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from merkle.tree import Tree, build_from_rows
 
-KEEP_S: Final = 600.0
-"""So long a witness keeps its replica from its proof on: ours is gone in half of that, or stays."""
+KEEP_S: Final = 30.0
+"""So long a witness keeps its replica from its last word on: ours is gone in a third, or stays."""
 EMPTY: Final = "none: it holds no block"
 
 
@@ -55,21 +55,21 @@ class ProvenDeletes:
             witnesses = {}
         with self.pledges.leaving(container_id):
             generation = self.store.generation(container_id)
-            began_s = self.clock.monotonic_s()
-            proof = self._proof(container_id, witnesses, timeout_s) if witnesses else ""
+            proof = self._proof(container_id, witnesses, timeout_s) if witnesses else None
             with self.leases.hold(container_id):
-                if witnesses:
-                    self._check_still(container_id, generation, began_s, timeout_s)
-                self.store.delete_container(container_id, force=force, proof=proof)
+                if proof is not None:
+                    self._check_still(container_id, generation, proof)
+                text = proof.text if proof is not None else ""
+                self.store.delete_container(container_id, force=force, proof=text)
 
     def _proof(
         self, container_id: ContainerId, witnesses: Mapping[PeerId, Peer], timeout_s: float
-    ) -> str:
+    ) -> ReplicaProof:
         mine = self._tree(container_id)
         if not mine.block_count:
-            return EMPTY
+            return ReplicaProof(EMPTY, self.clock.monotonic_s())
         asked = ReplicaWitnesses(
-            self.store, witnesses, self.confirmed, self.age_max_s, timeout_s + KEEP_S, timeout_s
+            self.store, witnesses, self.confirmed, self.age_max_s, KEEP_S, timeout_s, self.clock
         )
         return asked.proof(container_id, mine)
 
@@ -86,13 +86,11 @@ class ProvenDeletes:
         except Damaged as damage:
             raise Refused(Code.NOT_PROVEN, f"container {container_id} stays: {damage}") from damage
 
-    def _check_still(
-        self, container_id: ContainerId, generation: int, began_s: float, timeout_s: float
-    ) -> None:
+    def _check_still(self, container_id: ContainerId, generation: int, proof: ReplicaProof) -> None:
         """Refuse to go on where what was proven is not what is here, or too long ago."""
         if self.store.generation(container_id) != generation:
             raise Refused(
                 Code.NOT_PROVEN, f"container {container_id} changed while it was being proven"
             )
-        if self.clock.monotonic_s() - began_s > timeout_s + KEEP_S / 2:
+        if self.clock.monotonic_s() - proof.kept_since_s > KEEP_S / 3:
             raise Refused(Code.NOT_PROVEN, f"container {container_id}: the proof is too old")

@@ -21,6 +21,7 @@ from agent.errors import Code, Refused, SutureError
 from agent.plan.actions import PeerId
 from agent.rpc.calls.channel import is_unknown
 from agent.rpc.v1 import datanode_pb2 as pb
+from agent.runtime.clock import Clock
 from agent.store.operations.repair import verifies
 from agent.store.ports import ReadableReplicas
 from merkle.keyed import NONCE_BYTES, answer_of, tree_answer_of
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from agent.rpc.calls.peer import Peer
 
 SAMPLES: Final = 16  # chunks of a replica that are proven one by one
+CLOCKS_S: Final = 1.0  # two clocks tell the time since one read a little differently
 OLD: Final = "of an earlier version, which proves nothing"
 
 log = structlog.get_logger()
@@ -116,9 +118,18 @@ def proof_of_chunk(
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaProof:
+    """A proof as the journal keeps it, and since when at least its witness keeps its replica."""
+
+    text: str
+    kept_since_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaWitnesses:
     """Who may prove that a replica need not stay here. `confirmed` says which of the blocks that a
-    witness has deleted were ordered deleted; `age_max_s`: how long ago it may have read them."""
+    witness has deleted were ordered deleted; `age_max_s`: how long ago it may have read them;
+    `keep_s`: how long it keeps its own after it proved the last time."""
 
     store: ReadableReplicas
     witnesses: Mapping[PeerId, "Peer"]
@@ -126,9 +137,10 @@ class ReplicaWitnesses:
     age_max_s: float
     keep_s: float
     timeout_s: float
+    clock: Clock
 
-    def proof(self, container_id: ContainerId, mine: Tree) -> str:
-        """Return the proof of the first that gives one, for the journal.
+    def proof(self, container_id: ContainerId, mine: Tree) -> ReplicaProof:
+        """Return the proof of the first that gives one.
 
         Raise Refused(NOT_PROVEN), with what each said.
         """
@@ -149,24 +161,45 @@ class ReplicaWitnesses:
             container_id=container_id,
         )
 
-    def _ask(self, container_id: ContainerId, mine: Tree, peer_id: PeerId, peer: "Peer") -> str:
+    def _ask(
+        self, container_id: ContainerId, mine: Tree, peer_id: PeerId, peer: "Peer"
+    ) -> ReplicaProof:
+        """Have one prove it: reading takes as long as it takes, so what is kept since is asked for
+        again, at once, before ours goes."""
+        began_s = self.clock.monotonic_s()
+        nonce, summary, proof = self._proven(container_id, peer, self.age_max_s)
+        theirs = mine if _is_alike(mine, summary) else peer.tree(container_id)
+        self._check_answer(container_id, theirs, nonce, proof)
+        self._check_has_all(container_id, mine, theirs)
+        count = self._check_samples(container_id, theirs, peer_id, peer)
+        kept_since_s = self.clock.monotonic_s()
+        age_max_s = self.age_max_s + kept_since_s - began_s + CLOCKS_S
+        nonce, _, proof = self._proven(container_id, peer, age_max_s)
+        self._check_answer(container_id, theirs, nonce, proof)
+        text = (
+            f"{peer_id} {nonce.hex()} {proof.answer.hex()} root {theirs.root:016x} "
+            f"age_ms {proof.age_ms} chunks {count}"
+        )
+        return ReplicaProof(text, kept_since_s)
+
+    def _proven(
+        self, container_id: ContainerId, peer: "Peer", age_max_s: float
+    ) -> tuple[bytes, Summary, pb.ReplicaProof]:
         nonce = secrets.token_bytes(NONCE_BYTES)
         request = pb.ProveReplicaRequest(
             container_id=container_id,
             nonce=nonce,
-            age_max_ms=int(self.age_max_s * 1000),
+            age_max_ms=int(age_max_s * 1000),
             keep_ms=int(self.keep_s * 1000),
         )
         summary, proof = peer.prove_replica(request, self.timeout_s)
-        theirs = mine if _is_alike(mine, summary) else peer.tree(container_id)
+        return nonce, summary, proof
+
+    def _check_answer(
+        self, container_id: ContainerId, theirs: Tree, nonce: bytes, proof: pb.ReplicaProof
+    ) -> None:
         if proof.answer != tree_answer_of(nonce, container_id, theirs):
             raise Refused(Code.CHECKSUM_MISMATCH, "its answer is not made of its tree")
-        self._check_has_all(container_id, mine, theirs)
-        count = self._check_samples(container_id, theirs, peer_id, peer)
-        return (
-            f"{peer_id} {nonce.hex()} {proof.answer.hex()} root {theirs.root:016x} "
-            f"age_ms {proof.age_ms} chunks {count}"
-        )
 
     def _check_has_all(self, container_id: ContainerId, mine: Tree, theirs: Tree) -> None:
         """Refuse a witness that lacks what is whole here, unless its delete was ordered."""

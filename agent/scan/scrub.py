@@ -150,8 +150,9 @@ class Scrub:
         self._shadow.close()
 
     def _follow(self, volume_id: str, damage: Sequence[Finding]) -> None:
-        """Look beside damage, whichever scan found it."""
-        self._neighbours.found(volume_id, damage)
+        """Look beside damage, whichever scan found it, if replicas are read in the background."""
+        if self._config.enabled:
+            self._neighbours.found(volume_id, damage)
 
     def _ask_neighbour(self, container_id: ContainerId, reason: str) -> bool:
         return self.on_demand.request(container_id, reason=reason, is_neighbour=True)

@@ -33,7 +33,7 @@ from tests.support.clock import FakeClock
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, StoredReplica, opened
 
 COUNT = 8
-CONFIG = ScanConfig(enabled=False, watch=False)
+CONFIG = ScanConfig(watch=False)
 EXTENT_LINE = re.compile(r"^\s*\d+:\s*(\d+)\.\.\s*\d+:\s*(\d+)\.\.\s*\d+:\s*(\d+):", re.MULTILINE)
 BLOCK_SIZE = re.compile(r"blocks? of (\d+) bytes")
 
@@ -167,6 +167,19 @@ class TestOnDisk:
         scrub = Scrub(replica.tools, CONFIG, "dn-1", threading.Event())
 
         scrub.queue(CONTAINER)
+        scrub.on_demand.step()
+
+        assert Idle() == scrub._neighbours.step()
+
+    def test_nothing_is_read_in_the_background_where_that_is_off(
+        self, replica: StoredReplica
+    ) -> None:
+        """Who turned background reading off gets what was asked for, and no more."""
+        off = ScanConfig(enabled=False, watch=False)
+        scrub = Scrub(replica.tools, off, "dn-1", threading.Event())
+        flip(replica.file(2, ContainerId(4)), 100)
+
+        scrub.queue(ContainerId(4))
         scrub.on_demand.step()
 
         assert Idle() == scrub._neighbours.step()
