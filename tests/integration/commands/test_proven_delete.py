@@ -1,16 +1,20 @@
 """A replica is deleted when another datanode has proven to have it, and not before."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from agent.commands.proven_delete import ProvenDeletes
+from agent.commands.proven_delete import KEEP_S, ProvenDeletes
 from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
+from agent.reconcile.witnesses import ReplicaProof, ReplicaWitnesses
 from agent.runtime.clock import SystemClock
 from agent.store.operations import deleting
 from merkle.replica import BlockId
+from tests.support.clock import FakeClock
 from tests.support.storage import datanodes
 from tests.support.storage.datanodes import Datanode, dialled
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER
@@ -164,6 +168,36 @@ def test_two_do_not_go_because_of_each_other(two: tuple[Datanode, Datanode]) -> 
     error = refusal(lambda: delete(other, [mine]))
     assert isinstance(error, Unavailable)
     assert (Code.BUSY, True) == (error.code, has(other))
+    [left_s] = re.findall(r"it stays for (\d+) s", str(error))
+    assert 0 < int(left_s) <= 30, "a witness is bound for seconds, not for as long as reading"
+
+
+@pytest.mark.parametrize(("step", "goes"), [("_check_samples", True), ("proof", False)])
+def test_the_witness_has_the_last_word_right_before(
+    two: tuple[Datanode, Datanode], monkeypatch: pytest.MonkeyPatch, step: str, goes: bool
+) -> None:
+    """
+    Proving may take long, and the witness says at its end that it keeps its replica; what waited
+    behind that is not believed.
+    """
+    mine, other = two
+    clock = FakeClock()
+    real = getattr(ReplicaWitnesses, step)
+
+    def slow(*arguments: object) -> object:
+        answer = real(*arguments)
+        clock.advance_s(10 * KEEP_S)
+        return answer
+
+    monkeypatch.setattr(ReplicaWitnesses, step, slow)
+    made = replace(deletes(mine), clock=clock)
+
+    if goes:
+        delete(mine, [other], made)
+    else:
+        assert "too old" in str(refusal(lambda: delete(mine, [other], made)))
+
+    assert goes is not has(mine)
 
 
 def test_one_witness_is_enough(tmp_path: Path, two: tuple[Datanode, Datanode]) -> None:
@@ -205,7 +239,7 @@ def test_what_changed_meanwhile_stays(
     made = deletes(mine)
     real = ProvenDeletes._proof
 
-    def proof(*arguments: object) -> str:
+    def proof(*arguments: object) -> ReplicaProof:
         found = real(*arguments)  # type: ignore[arg-type]
         mine.replica.store.delete_blocks(CONTAINER, [BLOCK])
         return found
