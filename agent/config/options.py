@@ -113,7 +113,9 @@ class StorageConfig(Section):
 class ScanConfig(Section):
     """How often every byte is read again."""
 
-    enabled: Switch = Field(True, description="Read replicas in the background.")
+    enabled: Switch = Field(
+        True, description="Read replicas in the background, and ask peers to prove chunks."
+    )
     data_interval_s: WholeSeconds = Field(
         7 * DAY_S, ge=60, le=90 * DAY_S, description="Every byte is read once in this time."
     )
