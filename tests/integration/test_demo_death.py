@@ -11,7 +11,7 @@ from agent.demo import death, selfheal
 from agent.demo.cluster import Cluster
 from agent.demo.death import Death
 from agent.demo.liar import smallest_of
-from agent.demo.stage import Stage, wait_until
+from agent.demo.stage import REPLICAS, Stage, wait_until
 from agent.demo.story import collect
 from tests.support.faults.nursery import forked
 from tests.support.storage.three_replicas import content
@@ -35,6 +35,19 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield running
 
 
+def all_that_hold(stage: Stage, container_id: int) -> list[str]:
+    """Return a container's three datanodes, once all three have reported their replica."""
+    holders: list[str] = []
+
+    def are_reported() -> bool:
+        [info] = stage.infos_of([container_id])
+        holders[:] = [item.datanode.datanode_id for item in info.replicas]
+        return len(holders) == REPLICAS
+
+    wait_until(are_reported, f"all three replicas of container {container_id} are reported")
+    return holders
+
+
 def test_a_replica_that_was_left_behind_is_caught_up(cluster: Cluster, tmp_path: Path) -> None:
     """
     One of three replicas missed the last files, and another's datanode dies: with healing on again,
@@ -50,8 +63,7 @@ def test_a_replica_that_was_left_behind_is_caught_up(cluster: Cluster, tmp_path:
         stage.learn_addresses()
         told = Death()
         death.store(told, stage, sources)
-        [info] = stage.infos_of([told.open_id])
-        behind, dead, _ = (item.datanode.datanode_id for item in info.replicas)
+        behind, dead, _ = all_that_hold(stage, told.open_id)
         cluster.nodes[stage.indexes[behind]].kill()
         more = [replace(one, key=f"more/{one.key}") for one in smallest_of(sources, "")]
         stored, _ = client.put(more, lanes=1, close=False)
