@@ -42,6 +42,7 @@ from agent.runtime import exits, memory
 from agent.runtime.exits import Exit
 from agent.runtime.stopping import StopRequest
 from agent.runtime.supervisor import Supervisor
+from agent.runtime.turns import take_short_turns
 from agent.store.volumes.identity import remembered
 from agent.store.volumes.known import check_first_start
 from merkle.witness import witness_is_native
@@ -49,7 +50,6 @@ from merkle.witness import witness_is_native
 RETRY_S: Final = 1.0
 DECOMMISSIONED: Final = "DECOMMISSIONED"
 HELP: Final = {"help_option_names": ["-h", "--help"]}
-SWITCH_S: Final = 0.0005  # a read waits so long for each thread of a storm, not Python's 5 ms
 
 log = structlog.get_logger()
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -193,7 +193,7 @@ def run(config_path: Path) -> int:
     if not __debug__:
         raise SystemExit("suture-agent does not run under python -O: asserts carry invariants")
     faulthandler.enable()  # what kills the process, a bad disk under a map, says where it was
-    sys.setswitchinterval(SWITCH_S)
+    take_short_turns()
     memory.share_heaps()
     stop = StopRequest()
     stop.on_signals()

@@ -35,6 +35,7 @@ from agent.runtime.callthreads import CallThreads
 from agent.runtime.exits import Exit
 from agent.runtime.loop import Loop, LoopSet, Pulse
 from agent.runtime.stopping import StopRequest
+from agent.runtime.turns import take_short_turns
 from scm.edge.control import ControlPlane
 from scm.edge.http_status import HttpStatus
 from scm.edge.server import BuiltServer, Limits, ScmService, build_server
@@ -291,6 +292,7 @@ def run(
         raise typer.BadParameter("--data is needed: where to keep the state")
     if log_level not in logs.LEVELS:
         raise typer.BadParameter(f"--log-level {log_level}: {', '.join(logs.LEVELS)}")
+    take_short_turns()
     try:
         logs.configure(log_level)
         logs.take_over()

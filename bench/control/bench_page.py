@@ -4,8 +4,8 @@ A real control plane over many datanodes and containers, made in memory as its t
 node is dead, one has not reported, volumes have failed, containers are damaged, and the weeks of
 history are full: all that a page shows is there to be shown. How long the lock was held is what the
 control plane's own histograms say: first by the page, a scrape and a look for the history alone,
-then while a thread calls for one datanode after the other. Those holds are judged by their
-processor time: who holds the lock then also waits for the interpreter and for the machine.
+then while a thread calls for one datanode after the other, by the clock and by processor time: the
+first also waits for the interpreter, and for the machine where that is busy.
 
 `PAGE_CONTAINERS=10000000 python -m bench page` is the cluster of the promise and takes about 7 GiB
 of memory; the million that runs by default is looked at in the same way.
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from agent.observe import logs
 from agent.runtime.callthreads import CallThreads
 from agent.runtime.loop import LoopSet
+from agent.runtime.turns import take_short_turns
 from bench.control.bench_scm import memory_of
 from bench.measure import Measure, at_least, at_most, duration_s
 from merkle.replica import ReplicaState
@@ -63,6 +64,7 @@ OPTIONS: Final = ScmOptions(heartbeat_interval_ms=1_000)
 def measures() -> list[Measure]:
     """Measure the page, and what it keeps others from."""
     logs.configure("error")
+    take_short_turns()  # as suture-scm does
     with tempfile.TemporaryDirectory(prefix="suture-page-") as scratch:
         cluster = Cluster(Path(scratch))
         counted_s = duration_s(cluster.control.count_containers)
@@ -93,7 +95,7 @@ def measures() -> list[Measure]:
         at_most(name + "the page of a rack", len(rack), "bytes", PAGE_BYTES_MAX),
         at_most(name + f"own holds of the lock, longer than {LOCK_S_MAX:g} s", own, "holds", 0),
         at_most(name + f"while others call, of more than {LOCK_S_MAX:g} CPU s", dearer, "holds", 0),
-        Measure(name + f"the same, longer than {LOCK_S_MAX:g} s on the wall", longer, "holds"),
+        at_most(name + f"the same, longer than {LOCK_S_MAX:g} s on the wall", longer, "holds", 0),
         at_least(name + "what it says is true", is_true, "yes", 1),
         Measure(name + "a scrape of the metrics", max(scraped), "s"),
         Measure(name + "counting all after a start", counted_s, "s"),
