@@ -36,8 +36,8 @@ from agent.runtime.exits import Exit
 from agent.runtime.loop import Loop, LoopSet, Pulse
 from agent.runtime.stopping import StopRequest
 from agent.runtime.turns import take_short_turns
-from scm.edge.control import ControlPlane
 from scm.edge.http_status import HttpStatus
+from scm.edge.plane.control import ControlPlane
 from scm.edge.server import BuiltServer, Limits, ScmService, build_server
 from scm.edge.spark_loop import SparkLoop
 from scm.state import options as scm_options

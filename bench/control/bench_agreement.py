@@ -55,7 +55,7 @@ def live(agreement: Agreement, *, seed: int) -> None:
         try:
             for second in range(SECONDS):
                 days.step()
-                exported = days.world.control.export_snapshot()
+                exported = days.world.control.queries.export_snapshot()
                 agreement.compare(exported, f"cluster {seed}, second {second}")
                 if agreement.compared >= CONTAINER_TICKS:
                     return

@@ -41,7 +41,7 @@ from merkle.replica import ReplicaState
 from scm.cluster.nodes import Registration
 from scm.cluster.replicas import Report
 from scm.edge.calls import Heartbeat
-from scm.edge.control import ControlPlane
+from scm.edge.plane.control import ControlPlane
 from scm.state.clock import Clock
 from scm.state.database import State
 from scm.state.facts import Health
@@ -145,11 +145,12 @@ class Cluster:
         self.nodes = [f"dn{i:03d}" for i in range(CLUSTER_NODES)]
         for i, node in enumerate(self.nodes):
             rack = "/alone" if node == DYING else f"/rack-{3 * i // CLUSTER_NODES}"
-            self.control.register(
+            self.control.datanodes.register(
                 Registration(node, f"{node}:1", rack, "0.1.0", "", 1, (volume(),))
             )
-        self.control.count_containers()  # what pages show of them; nobody is to wait for it later
-        self.control.leave_safe_mode()
+        # What pages show of them; nobody is to wait for it later.
+        self.control.queries.count_containers()
+        self.control.operators.leave_safe_mode()
         gc.freeze()  # as suture-scm does when it has started
 
     def turn(self, *silent: str) -> float:
@@ -173,7 +174,7 @@ class Cluster:
 
     def call(self, node: str, *reports: Report) -> None:
         """Let a node call."""
-        self.control.heartbeat(Heartbeat(node, 1, (volume(),), reports, (), ()))
+        self.control.datanodes.heartbeat(Heartbeat(node, 1, (volume(),), reports, (), ()))
 
     def lose(self, node: str, container_ids: Iterable[int]) -> None:
         """Let a node report that replicas are gone."""
@@ -183,7 +184,7 @@ class Cluster:
     def known(self) -> int:
         """Return of how many containers it is known how they are now, because they were looked at
         since anything about them changed, or an order shows that they were."""
-        states, commands = self.control._manager.states(), self.state.commands
+        states, commands = self.control._parts.manager.states(), self.state.commands
         return sum(
             states.of(n) is not None or commands.has_any(n) for n in range(1, CONTAINER_COUNT + 1)
         )
@@ -195,7 +196,7 @@ class Cluster:
 
     def is_dead(self) -> bool:
         """Whether the node that dies is dead for the control plane."""
-        return self.control.nodes()[0].health is Health.DEAD
+        return self.control.queries.nodes()[0].health is Health.DEAD
 
     def holds(self) -> tuple[int, int, int]:
         """Return how often the lock was held, how often longer than is promised, and how often for
@@ -235,7 +236,7 @@ def look_measures() -> list[Measure]:
             for after_death, at_rest in zip(cluster.holds(), before, strict=True)
         )
         known = cluster.known()
-        unwell = cluster.control.figures().unwell
+        unwell = cluster.control.queries.figures().unwell
         own_bytes = memory_of(os.getpid())
     assert unwell == {"UNDER_REPLICATED": len(held_by(0))}, f"all were looked at: {unwell}"
     assert known_then < CONTAINER_COUNT, "nothing was known of any when the node had died"

@@ -34,8 +34,8 @@ from bench.measure import Measure, at_least, at_most, duration_s
 from merkle.replica import ReplicaState
 from scm.cluster.nodes import Registration
 from scm.edge.calls import Heartbeat
-from scm.edge.control import ControlPlane
 from scm.edge.http_status import HttpStatus
+from scm.edge.plane.control import ControlPlane
 from scm.state.clock import Clock
 from scm.state.database import Change, State
 from scm.state.facts import Container, ContainerState, OpState, Volume
@@ -67,13 +67,13 @@ def measures() -> list[Measure]:
     take_short_turns()  # as suture-scm does
     with tempfile.TemporaryDirectory(prefix="suture-page-") as scratch:
         cluster = Cluster(Path(scratch))
-        counted_s = duration_s(cluster.control.count_containers)
+        counted_s = duration_s(cluster.control.queries.count_containers)
         with CallThreads(2, 4) as calls:
             http = HttpStatus(cluster.control, calls, LoopSet(), lambda: True)
             before = cluster.longer()
             http.page({})
             http.metrics()
-            cluster.control._chronicle._noted_at_s = None
+            cluster.control._parts.chronicle._noted_at_s = None
             cluster.control.note_history()
             own, _ = since(before, cluster.longer())
             before = cluster.longer()
@@ -130,10 +130,10 @@ class Cluster:
             snapshots_path=path / "snapshots",
         )
         self._remember()
-        with self.control._change() as change:
+        with self.control._parts.change() as change:
             for node in range(NODE_COUNT):
                 self._register(change, node)
-        self.control.leave_safe_mode()
+        self.control.operators.leave_safe_mode()
         self.clock.advance_s(OPTIONS.dead_after_ms / 1000 + 1)
         for node in range(NODE_COUNT):
             if node != SILENT:
@@ -144,9 +144,9 @@ class Cluster:
     def call(self, node: int) -> None:
         """Let a datanode call; but for one they have named all that they hold."""
         name = node_name(node)
-        self.control.heartbeat(Heartbeat(name, 1, self._volumes(node), (), (), ()))
+        self.control.datanodes.heartbeat(Heartbeat(name, 1, self._volumes(node), (), (), ()))
         if node != SILENT + 1:
-            self.control._reports.confirmed.add(name)
+            self.control._parts.reports.confirmed.add(name)
 
     @contextmanager
     def calling(self) -> Iterator[None]:
@@ -211,7 +211,7 @@ class Cluster:
         registration = Registration(
             name, f"{name}.example.org:9859", rack, "0.1.0", "", 1, self._volumes(node)
         )
-        self.control._nodes.register(change, registration)
+        self.control._parts.nodes.register(change, registration)
         known = self.state.nodes.get(name)
         if known is not None and node % 1000 == 3:
             change.put(self.state.nodes, replace(known, op_state=OpState.DECOMMISSIONING))

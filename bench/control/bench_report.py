@@ -29,7 +29,7 @@ from agent.rpc.wire.replica_columns import COLUMNS, ID, column_report
 from bench.control.bench_scm import append, container_of, cpu_s, memory_of, replica_of, report_of
 from bench.measure import Measure, at_most
 from merkle.replica import LAYOUT_VERSION
-from scm.edge.control import ControlPlane
+from scm.edge.plane.control import ControlPlane
 from scm.edge.server import ScmService
 from scm.state import records
 from scm.state.clock import Clock

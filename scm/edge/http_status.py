@@ -12,11 +12,11 @@ from typing import Final
 from agent.runtime.callthreads import CallThreads
 from agent.runtime.loop import LoopSet
 from agent.runtime.web import Page, WebListener
-from scm.edge.control import ControlPlane
 from scm.edge.metrics import CONTENT_TYPE, FiguresCollector, exposition
 from scm.edge.overview.verdict import judged
 from scm.edge.pages.cluster import cluster_page
 from scm.edge.pages.nodes import node_page, rack_page
+from scm.edge.plane.control import ControlPlane
 
 PAGE_DIGITS_MAX: Final = 6
 WORKER_QUIET_S_MAX: Final = 60.0
@@ -37,7 +37,7 @@ class HttpStatus:
         self._loops = loops
         self._is_ticking = is_ticking
         self._collector = FiguresCollector(
-            control.figures, loops.status, lambda: self._calls.trouble
+            control.queries.figures, loops.status, lambda: self._calls.trouble
         )
 
     def listener(self, address: str) -> WebListener:
@@ -61,20 +61,20 @@ class HttpStatus:
             return self._node(asked["node"])
         if "rack" in asked:
             return self._rack(asked["rack"], asked.get("page", "0"))
-        survey = self._control.survey()
+        survey = self._control.queries.survey()
         return Page(cluster_page(survey, judged(survey.look, self.troubles())))
 
     def _node(self, datanode_id: str) -> Page:
-        found = [v for v in self._control.nodes() if v.node.datanode_id == datanode_id]
+        found = [v for v in self._control.queries.nodes() if v.node.datanode_id == datanode_id]
         if not found:
             return Page(b"no such datanode\n", "text/plain", HTTPStatus.NOT_FOUND)
-        return Page(node_page(found[0], self._control.now_ms()))
+        return Page(node_page(found[0], self._control.queries.now_ms()))
 
     def _rack(self, rack: str, page: str) -> Page:
-        found = [view for view in self._control.nodes() if view.node.rack == rack]
+        found = [view for view in self._control.queries.nodes() if view.node.rack == rack]
         if not found or not (page.isascii() and page.isdigit()) or len(page) > PAGE_DIGITS_MAX:
             return Page(b"no such rack\n", "text/plain", HTTPStatus.NOT_FOUND)
-        return Page(rack_page(rack, found, self._control.now_ms(), int(page)))
+        return Page(rack_page(rack, found, self._control.queries.now_ms(), int(page)))
 
     def healthz(self) -> Page:
         """Answer who restarts the process, or asks somebody else."""

@@ -17,9 +17,9 @@ from agent.rpc.wire.errors import ErrorEdge
 from agent.runtime.tracing import Traced
 from merkle.replica import ID_MAX
 from scm.edge import answers, foreseen, wire
-from scm.edge.control import ControlPlane
 from scm.edge.messages import needing, recovering
 from scm.edge.messages.anchoring import anchors_message
+from scm.edge.plane.control import ControlPlane
 from scm.state.clock import Clock
 from scm.state.options import ScmOptions
 
@@ -37,6 +37,8 @@ class ScmService(scm_pb2_grpc.ScmServicer):
 
     def __init__(self, control: ControlPlane, *, clock: Clock, options: ScmOptions) -> None:
         self._control = control
+        self._datanodes, self._clients = control.datanodes, control.clients
+        self._operators, self._queries = control.operators, control.queries
         self._clock = clock
         self._options = options
 
@@ -46,7 +48,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         self, request: scm_pb2.RegisterRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.RegisterResponse:
         """Let a datanode in."""
-        self._control.register(wire.registration_from(request))
+        self._datanodes.register(wire.registration_from(request))
         return scm_pb2.RegisterResponse(
             cluster_id=self._control.cluster_id,
             term=self._control.term,
@@ -59,14 +61,14 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     ) -> scm_pb2.HeartbeatResponse:
         """Take reports in, hand commands out."""
         call = wire.heartbeat_from(request, now_ms=self._clock.wall_ms())
-        answer = self._control.heartbeat(call, context.is_active)
+        answer = self._datanodes.heartbeat(call, context.is_active)
         return answers.heartbeat_response(answer, self._control.term)
 
     def ConfirmDeletes(  # noqa: N802
         self, request: scm_pb2.ConfirmDeletesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ConfirmDeletesResponse:
         """Say which deletes that a peer claims were ordered, and which blocks a key names."""
-        ordered, kept = self._control.confirm_deletes(*wire.claimed_deletes_from(request))
+        ordered, kept = self._datanodes.confirm_deletes(*wire.claimed_deletes_from(request))
         return scm_pb2.ConfirmDeletesResponse(
             ordered_local_ids=sorted(ordered), kept_local_ids=sorted(kept)
         )
@@ -79,7 +81,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         """Promise blocks to a writer."""
         client_id = wire.client_id_from(request.client_id)
         return answers.allocation_response(
-            self._control.allocate(
+            self._clients.allocate(
                 client_id,
                 wire.sizes_from(request),
                 wire.new_keys_from(request),
@@ -91,7 +93,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         self, request: scm_pb2.CommitKeyRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.CommitKeyResponse:
         """Record keys, all or none."""
-        self._control.commit(
+        self._clients.commit(
             wire.client_id_from(request.client_id),
             wire.keys_from(request.keys),
             may_replace=request.replace,
@@ -103,21 +105,21 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         self, request: scm_pb2.LookupKeyRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.LookupKeyResponse:
         """Say what a key is made of and where that is."""
-        key, containers = self._control.lookup(wire.parse_key(request.key, "key"))
+        key, containers = self._clients.lookup(wire.parse_key(request.key, "key"))
         return answers.lookup_response(key, containers)
 
     def ListKeys(  # noqa: N802
         self, request: scm_pb2.ListKeysRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ListKeysResponse:
         """Return a page of keys by name."""
-        keys, next_start_after = self._control.list_keys(
+        keys, next_start_after = self._clients.list_keys(
             prefix=wire.cut(request.prefix),
             start_after=wire.cut(request.start_after),
             count=_page_size(request.count),
             container_ids=request.container_ids,
         )
         return scm_pb2.ListKeysResponse(
-            keys=[answers.key_message(key, self._control.lost_of(key)) for key in keys],
+            keys=[answers.key_message(key, self._clients.lost_of(key)) for key in keys],
             next_start_after=next_start_after,
         )
 
@@ -127,7 +129,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         """End a writer's session."""
         client_id = wire.client_id_from(request.client_id)
         return scm_pb2.FinishWritesResponse(
-            container_ids=self._control.finish(client_id, close=request.close)
+            container_ids=self._clients.finish(client_id, close=request.close)
         )
 
     # Operators.
@@ -137,7 +139,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     ) -> scm_pb2.ListNodesResponse:
         """Return every node and its health."""
         return scm_pb2.ListNodesResponse(
-            nodes=[answers.node_message(view) for view in self._control.nodes()],
+            nodes=[answers.node_message(view) for view in self._queries.nodes()],
             term=self._control.term,
             cluster_id=self._control.cluster_id,
         )
@@ -147,7 +149,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     ) -> scm_pb2.ListContainerInfosResponse:
         """Return a page of containers by id."""
         start = parse_int(request.start_container_id, "start_container_id", low=0, high=ID_MAX)
-        views, next_id = self._control.containers(start, _page_size(request.count))
+        views, next_id = self._queries.containers(start, _page_size(request.count))
         return scm_pb2.ListContainerInfosResponse(
             containers=[answers.container_message(view) for view in views],
             next_container_id=next_id,
@@ -157,14 +159,14 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         self, request: scm_pb2.GetContainerInfoRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.GetContainerInfoResponse:
         """Return one container."""
-        view = self._control.container(parse_container_id(request.container_id))
+        view = self._queries.container(parse_container_id(request.container_id))
         return scm_pb2.GetContainerInfoResponse(container=answers.container_message(view))
 
     def CountContainers(  # noqa: N802
         self, _request: scm_pb2.CountContainersRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.CountContainersResponse:
         """Return how many containers are how."""
-        return answers.counts_message(self._control.count_containers())
+        return answers.counts_message(self._queries.count_containers())
 
     def CloseContainers(  # noqa: N802
         self, request: scm_pb2.CloseContainersRequest, _context: grpc.ServicerContext
@@ -173,7 +175,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         ids = wire.container_ids_from(request.container_ids)
         worlds = wire.worlds_from(request.worlds, ids)
         return answers.decisions_message(
-            self._control.close_containers(
+            self._operators.close_containers(
                 ids, worlds=worlds, force=request.force, dry_run=request.dry_run
             )
         )
@@ -185,7 +187,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         ids = wire.container_ids_from(request.container_ids)
         worlds = wire.worlds_from(request.worlds, ids)
         return answers.decisions_message(
-            self._control.reconcile_containers(ids, worlds=worlds, dry_run=request.dry_run)
+            self._operators.reconcile_containers(ids, worlds=worlds, dry_run=request.dry_run)
         )
 
     def ApplyPlan(  # noqa: N802
@@ -195,14 +197,14 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         rows = wire.plan_rows_from(request)
         worlds = wire.worlds_from(request.worlds, rows)
         return answers.decisions_message(
-            self._control.apply_plan(rows, worlds=worlds, dry_run=request.dry_run)
+            self._operators.apply_plan(rows, worlds=worlds, dry_run=request.dry_run)
         )
 
     def ExportSnapshot(  # noqa: N802
         self, _request: scm_pb2.ExportSnapshotRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ExportSnapshotResponse:
         """Write a snapshot for the Spark job."""
-        exported = self._control.export_snapshot()
+        exported = self._queries.export_snapshot()
         return scm_pb2.ExportSnapshotResponse(
             snapshot_id=exported.snapshot_id,
             path=exported.place,
@@ -220,7 +222,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         """
         command_ids = wire.command_ids_from(request.command_ids)
         before_id = wire.before_id_from(request)
-        outcomes, pending = self._control.outcomes(
+        outcomes, pending = self._queries.outcomes(
             command_ids, _page_size(request.count), before_id=before_id
         )
         response = scm_pb2.ListOutcomesResponse(pending_command_ids=pending)
@@ -237,7 +239,9 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     ) -> scm_pb2.DeleteKeysResponse:
         """Delete keys and, in time, their blocks."""
         names = wire.doomed_keys_from(request)
-        return answers.deletions_message(self._control.delete_keys(names, dry_run=request.dry_run))
+        return answers.deletions_message(
+            self._operators.delete_keys(names, dry_run=request.dry_run)
+        )
 
     def ReplicateContainers(  # noqa: N802
         self, request: scm_pb2.ReplicateContainersRequest, _context: grpc.ServicerContext
@@ -245,7 +249,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         """Order one more copy of each container."""
         ids = wire.container_ids_from(request.container_ids)
         target = request.target_datanode_id
-        decisions = self._control.replicate_containers(
+        decisions = self._operators.replicate_containers(
             ids,
             target_id=wire.parse_name(target, "target_datanode_id") if target else "",
             worlds=wire.worlds_from(request.worlds, ids),
@@ -258,7 +262,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     ) -> scm_pb2.ContainerDecisions:
         """Order one datanode's replicas of containers removed."""
         ids = wire.container_ids_from(request.container_ids)
-        decisions = self._control.delete_replicas(
+        decisions = self._operators.delete_replicas(
             ids,
             datanode_id=wire.parse_name(request.datanode_id, "datanode_id"),
             worlds=wire.worlds_from(request.worlds, ids),
@@ -271,20 +275,20 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     ) -> scm_pb2.NodeDecisions:
         """Order datanodes to measure their volumes, or to register again."""
         return answers.node_decisions_message(
-            self._control.order_nodes(*wire.node_order_from(request))
+            self._operators.order_nodes(*wire.node_order_from(request))
         )
 
     def GetQueues(  # noqa: N802
         self, _request: scm_pb2.GetQueuesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.GetQueuesResponse:
         """Return what waits where, and the limits."""
-        return answers.queues_message(self._control.queues())
+        return answers.queues_message(self._queries.queues())
 
     def SafeMode(  # noqa: N802
         self, request: scm_pb2.SafeModeRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.SafeModeResponse:
         """Say whether decisions are made yet, or begin with them."""
-        gate = self._control.leave_safe_mode() if request.leave else self._control.safe_mode()
+        gate = self._operators.leave_safe_mode() if request.leave else self._queries.safe_mode()
         return scm_pb2.SafeModeResponse(
             on=not gate.is_open,
             reason=gate.reason,
@@ -299,14 +303,14 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     ) -> scm_pb2.NodeDecisions:
         """Let datanodes leave, rest or return."""
         wanted = wire.node_states_from(request)
-        return answers.node_decisions_message(self._control.set_operational_states(wanted))
+        return answers.node_decisions_message(self._operators.set_operational_states(wanted))
 
     def RemoveNodes(  # noqa: N802
         self, request: scm_pb2.RemoveNodesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.NodeDecisions:
         """Strike dead datanodes off the books."""
         return answers.node_decisions_message(
-            self._control.remove_nodes(
+            self._operators.remove_nodes(
                 wire.node_ids_from(request.datanode_ids),
                 is_forced=request.force,
                 is_dry_run=request.dry_run,
@@ -321,29 +325,29 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         worlds = wire.worlds_from(request.worlds, ids)
         if request.undo:
             return answers.forgotten_message(
-                self._control.recall_containers(ids, is_dry_run=request.dry_run)
+                self._operators.recall_containers(ids, is_dry_run=request.dry_run)
             )
         return answers.forgotten_message(
-            self._control.forget_containers(ids, worlds=worlds, is_dry_run=request.dry_run)
+            self._operators.forget_containers(ids, worlds=worlds, is_dry_run=request.dry_run)
         )
 
     def Foresee(  # noqa: N802
         self, request: scm_pb2.ForeseeRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ForeseeResponse:
         """Say what would be if datanodes or volumes were off."""
-        return foreseen.message(self._control.foresee(foreseen.question_from(request)))
+        return foreseen.message(self._queries.foresee(foreseen.question_from(request)))
 
     def GetReport(  # noqa: N802
         self, _request: scm_pb2.GetReportRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.GetReportResponse:
         """Return the replication manager's report."""
-        return answers.report_message(self._control.report())
+        return answers.report_message(self._queries.report())
 
     def HoldContainers(  # noqa: N802
         self, request: scm_pb2.HoldContainersRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ContainerDecisions:
         """Take containers or replicas out of the manager's hands, or back into them."""
-        decisions = self._control.hold(
+        decisions = self._operators.hold(
             wire.container_ids_from(request.container_ids),
             wire.parse_name(request.datanode_id, "datanode_id") if request.datanode_id else "",
             release=request.release,
@@ -362,7 +366,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
                     since_ms=hold.since_ms,
                     reason=hold.reason,
                 )
-                for hold in self._control.holds()
+                for hold in self._queries.holds()
             ]
         )
 
@@ -370,7 +374,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         self, request: scm_pb2.ListAnchorsRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ListAnchorsResponse:
         """Return the heads of verification logs that are kept."""
-        logs = self._control.anchors(request.datanode_id, request.volume_id)
+        logs = self._queries.anchors(request.datanode_id, request.volume_id)
         return scm_pb2.ListAnchorsResponse(logs=map(anchors_message, logs))
 
     def Balance(  # noqa: N802
@@ -380,9 +384,9 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         threshold = parse_int(request.threshold_permille, "threshold_permille", low=0, high=1_000)
         count = parse_int(request.iteration_count, "iteration_count", low=0, high=1_000)
         if request.stop or not threshold:
-            return answers.balance_message(self._control.balance_status(stop=request.stop))
+            return answers.balance_message(self._queries.balance_status(stop=request.stop))
         return answers.balance_message(
-            self._control.balance(
+            self._operators.balance(
                 threshold / 10, count or ITERATIONS_DEFAULT, dry_run=request.dry_run
             )
         )
@@ -393,7 +397,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         """Return a page of keys that have blocks in some containers."""
         asked = request.container_ids
         ids = wire.container_ids_from(asked) if asked or not request.at_risk else []
-        page = self._control.keys_in(
+        page = self._queries.keys_in(
             ids,
             is_at_risk=request.at_risk,
             start_after=wire.cut(request.start_after),
@@ -405,7 +409,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         self, _request: scm_pb2.GetRecoveryRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.GetRecoveryResponse:
         """Say what must be looked into after a restore."""
-        return recovering.to_recover_message(self._control.to_recover())
+        return recovering.to_recover_message(self._queries.to_recover())
 
     def Recover(  # noqa: N802
         self, request: scm_pb2.RecoverRequest, _context: grpc.ServicerContext
@@ -413,7 +417,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         """Bring back what was found."""
         found = recovering.found_from(request)
         return recovering.recovered_message(
-            self._control.recover(found, is_dry_run=request.dry_run)
+            self._operators.recover(found, is_dry_run=request.dry_run)
         )
 
     def ListDepartures(  # noqa: N802
@@ -421,7 +425,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     ) -> scm_pb2.ListDeparturesResponse:
         """Return the datanodes that are not in service, and what they wait for."""
         return answers.departures_message(
-            self._control.departures(), *self._control.locked_together()
+            self._queries.departures(), *self._queries.locked_together()
         )
 
 

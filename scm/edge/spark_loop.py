@@ -24,7 +24,7 @@ from agent.rpc.wire.plan_file import SCAN, Run, read_plan
 from agent.runtime.exits import Exit
 from agent.runtime.loop import Pulse, Step, Throttled
 from scm.edge import wire
-from scm.edge.control import ControlPlane
+from scm.edge.plane.control import ControlPlane
 
 RUNS_KEPT: Final = 10  # of all containers, and as many of a few nodes only: the program removes
 POLL_S: Final = 1.0
@@ -105,7 +105,7 @@ class SparkLoop:
             self._control.note_verified(decisions, message)
 
     def _verify(self, changed: Sequence[str]) -> Path:
-        exported = self._control.export_snapshot()
+        exported = self._control.queries.export_snapshot()
         nodes = [f"--changed-node={node}" for node in changed]
         kept = ["--keep", str(RUNS_KEPT)]
         code, out = self._run([exported.place, "--out", str(self._out), "--json", *kept, *nodes])
@@ -154,7 +154,9 @@ class SparkLoop:
         for first in range(0, len(rows), ROWS_PER_CALL):
             del request.rows[:]
             request.rows.extend(rows[first : first + ROWS_PER_CALL])
-            decisions = self._control.apply_plan(wire.plan_rows_from(request), dry_run=False)
+            decisions = self._control.operators.apply_plan(
+                wire.plan_rows_from(request), dry_run=False
+            )
             codes += [str(decision.code) for decision in decisions]
         return codes
 

@@ -115,7 +115,7 @@ def asked(world: World, off: frozenset[str]) -> tuple[Foreseen, frozenset[tuple[
             for command in made.state.commands.values()
             if command.kind is Kind.DELETE
         }
-        return made.control.foresee(Question(tuple(sorted(off)))), frozenset(deleted)
+        return made.control.queries.foresee(Question(tuple(sorted(off)))), frozenset(deleted)
 
 
 @settings(max_examples=150, deadline=None)

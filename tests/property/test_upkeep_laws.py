@@ -64,10 +64,12 @@ class Cluster:
                 world.join(node, racks=(RACKS[other],))
             case "hold" | "release":
                 target = node if number % 2 else ""
-                world.control.hold([made.container_id], target, release=what == "release")
+                world.control.operators.hold([made.container_id], target, release=what == "release")
             case "leave" | "return":
                 state = OpState.IN_SERVICE if what == "return" else OpState.DECOMMISSIONING
-                world.control.set_operational_states(Request((node,), state, is_forced=True))
+                world.control.operators.set_operational_states(
+                    Request((node,), state, is_forced=True)
+                )
             case "obey":
                 answer = world.call(node)
                 world.beat(node, outcomes=tuple(outcome(c) for c, _ in answer.commands))
@@ -91,10 +93,12 @@ class Cluster:
 
     def known(self) -> tuple[object, dict[str, object], list[tuple[str, int, str]]]:
         """Return what the control plane thinks of its containers, and what it has ordered."""
-        departures = {d.node.datanode_id: d.required for d in self.world.control.departures()}
+        departures = {
+            d.node.datanode_id: d.required for d in self.world.control.queries.departures()
+        }
         commands: list[Pending] = self.world.state.commands.values()
         orders = sorted((str(c.kind), c.container_id, c.subject_id) for c in commands)
-        return self.world.control.report().conditions, dict(departures), orders
+        return self.world.control.queries.report().conditions, dict(departures), orders
 
 
 @settings(max_examples=12, deadline=None)

@@ -76,7 +76,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("plan")
     with ScmWorld(path / "scm", OPTIONS).running() as world:
         build(world)
-        snapshot = world.control.export_snapshot().path
+        snapshot = world.control.queries.export_snapshot().path
     return verify(Request(str(snapshot), path / "out")).directory
 
 
@@ -88,7 +88,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         ThreadPoolExecutor(4) as executor,
     ):
         build(world)
-        world.control.leave_safe_mode()
+        world.control.operators.leave_safe_mode()
         clock = Clock(world.clock.now_ms, world.clock.monotonic_s)
         built = build_server(
             ScmService(world.control, clock=clock, options=OPTIONS), "127.0.0.1:0", executor

@@ -260,7 +260,7 @@ def test_the_control_plane_puts_its_snapshots_where_spark_reads_them(
     with ScmWorld(tmp_path, options).running() as world:
         world.join("dn1", "dn2", "dn3")
         world.made_closed()
-        exported = [world.control.export_snapshot() for _ in range(3)]
+        exported = [world.control.queries.export_snapshot() for _ in range(3)]
 
     assert [one.snapshot_id for one in exported[1:]] == [
         one.place.name for one in Place.of(address).listed()
@@ -283,7 +283,7 @@ def test_a_snapshot_that_cannot_be_put_there_is_told_and_kept(
     with ScmWorld(tmp_path, ScmOptions(snapshot_address=address)).running() as world:
         world.join("dn1")
         with pytest.raises(Unavailable, match="cannot be written to") as raised:
-            world.control.export_snapshot()
+            world.control.queries.export_snapshot()
 
     assert (
         Path(raised.value.hint.removeprefix("it is whole in ")).joinpath("manifest.json").is_file()

@@ -13,7 +13,7 @@ from agent.rpc.v1 import datanode_pb2, scm_pb2, scm_pb2_grpc
 from agent.runtime.exits import Exit
 from agent.store.verification.log import files_of
 from agent.store.verification.reading import log_directory
-from scm.edge.control import ControlPlane
+from scm.edge.plane.control import ControlPlane
 from scm.edge.server import ScmService, build_server
 from scm.state.clock import Clock
 from scm.state.database import State

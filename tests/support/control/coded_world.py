@@ -15,9 +15,9 @@ NODES: Final = tuple(f"dn{number}" for number in range(1, 7))
 
 def closed(world: ScmWorld, *, lost: list[int]) -> tuple[list[str], int]:
     """Make a closed container whose shards `lost` were never reported; return its nodes."""
-    [block] = world.control.allocate("a", [1], scheme=SCHEME)
+    [block] = world.control.clients.allocate("a", [1], scheme=SCHEME)
     nodes = [endpoint.datanode_id for endpoint in block.replicas]
-    world.control.finish("a", close=True)
+    world.control.clients.finish("a", close=True)
     for index, node in enumerate(nodes, start=1):
         if index in lost:
             answer = world.call(node)

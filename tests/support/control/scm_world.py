@@ -12,7 +12,7 @@ from merkle.tree import Summary
 from scm.cluster.nodes import Registration
 from scm.cluster.replicas import Report
 from scm.edge.calls import Heartbeat, HeartbeatAnswer, PromisedBlock
-from scm.edge.control import ControlPlane
+from scm.edge.plane.control import ControlPlane
 from scm.state.clock import Clock
 from scm.state.database import State
 from scm.state.facts import (
@@ -137,7 +137,7 @@ class ScmWorld:
     ) -> None:
         """Register nodes, on these racks in turn."""
         for i, node in enumerate(nodes):
-            self.control.register(
+            self.control.datanodes.register(
                 Registration(
                     node,
                     f"{node}:9859",
@@ -171,7 +171,7 @@ class ScmWorld:
     ) -> HeartbeatAnswer:
         """Let a node call with these reports."""
         op_state, op_expiry_ms = self.kept.get(node, (None, 0))
-        return self.control.heartbeat(
+        return self.control.datanodes.heartbeat(
             Heartbeat(
                 node,
                 boot_id,
@@ -188,7 +188,7 @@ class ScmWorld:
         self, client_id: str, name: str, *sizes: int, hold: Sequence[str] = ()
     ) -> list[PromisedBlock]:
         """Allocate, let the chosen nodes report (but `hold`), and commit one key."""
-        blocks = self.control.allocate(client_id, sizes)
+        blocks = self.control.clients.allocate(client_id, sizes)
         for block in blocks:
             for endpoint in block.replicas:
                 if endpoint.datanode_id not in hold:
@@ -202,14 +202,16 @@ class ScmWorld:
                             root=None,
                         ),
                     )
-        self.control.commit(client_id, [key(name, blocks, sizes)], may_replace=False, failed=())
+        self.control.clients.commit(
+            client_id, [key(name, blocks, sizes)], may_replace=False, failed=()
+        )
         return blocks
 
     def made_closed(self, *, roots: Sequence[int] = (7, 7, 7)) -> Container:
         """Write, close and report one container on three nodes; roots by order of node id."""
         blocks = self.write("setup", f"setup-{self.state.term}-{len(self.state.keys)}", 10)
         container_id = blocks[0].container_id
-        self.control.finish("setup", close=True)
+        self.control.clients.finish("setup", close=True)
         nodes = sorted(endpoint.datanode_id for endpoint in blocks[0].replicas)
         for node, root in zip(nodes, roots, strict=True):
             answer = self.beat(

@@ -192,19 +192,21 @@ class RandomDays:
         wanted = self.chance.choice(
             (OpState.IN_SERVICE, OpState.DECOMMISSIONING, OpState.ENTERING_MAINTENANCE)
         )
-        self.world.control.set_operational_states(Request((node,), wanted, is_forced=True))
+        self.world.control.operators.set_operational_states(
+            Request((node,), wanted, is_forced=True)
+        )
 
     def _hold(self) -> None:
         numbers = [box.container_id for box in self.world.state.containers.values()]
         if numbers:
             chosen = self.chance.sample(numbers, min(3, len(numbers)))
             is_over = self.chance.random() < 0.5
-            self.world.control.hold(chosen, "", release=is_over)
+            self.world.control.operators.hold(chosen, "", release=is_over)
 
     def _delete_key(self) -> None:
-        keys, _ = self.world.control.list_keys(prefix="", start_after="", count=20)
-        if keys and self.world.control.safe_mode().is_open:
-            self.world.control.delete_keys([self.chance.choice(keys).name], dry_run=False)
+        keys, _ = self.world.control.clients.list_keys(prefix="", start_after="", count=20)
+        if keys and self.world.control.queries.safe_mode().is_open:
+            self.world.control.operators.delete_keys([self.chance.choice(keys).name], dry_run=False)
 
     def _restart(self) -> None:
         """Kill the control plane; who answers registers again."""

@@ -19,7 +19,7 @@ from agent.runtime.supervisor import Supervisor
 from agent.store.files.layout import Layout
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
-from scm.edge.control import ControlPlane
+from scm.edge.plane.control import ControlPlane
 from scm.edge.server import ScmService
 from scm.state.clock import Clock
 from scm.state.database import State

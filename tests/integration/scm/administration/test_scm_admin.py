@@ -60,9 +60,11 @@ class TestReplicate:
     ) -> None:
         """The same order is given when the world it was shown on comes back with it."""
         ids = [made.container_id]
-        (shown,) = world.control.replicate_containers(ids, target_id="", worlds=[], dry_run=True)
+        (shown,) = world.control.operators.replicate_containers(
+            ids, target_id="", worlds=[], dry_run=True
+        )
         assert [] == kinds(world)
-        (given,) = world.control.replicate_containers(
+        (given,) = world.control.operators.replicate_containers(
             ids, target_id="", worlds=[shown.world], dry_run=False
         )
 
@@ -79,16 +81,20 @@ class TestReplicate:
     ) -> None:
         """What was shown is not what would be done."""
         ids, first = [made.container_id], holders(world, made)[0]
-        (shown,) = world.control.replicate_containers(ids, target_id="", worlds=[], dry_run=True)
+        (shown,) = world.control.operators.replicate_containers(
+            ids, target_id="", worlds=[], dry_run=True
+        )
         if change == "replica gone":
             world.beat(first, full=True)
         elif change == "root changed":
             world.beat(first, replica(first, bcsid=made.sequence_id, root=8))
         else:
-            world.control.replicate_containers(ids, target_id="", worlds=[], dry_run=False)
+            world.control.operators.replicate_containers(
+                ids, target_id="", worlds=[], dry_run=False
+            )
         before = kinds(world)
 
-        (decision,) = world.control.replicate_containers(
+        (decision,) = world.control.operators.replicate_containers(
             ids, target_id="", worlds=[shown.world], dry_run=False
         )
 
@@ -98,7 +104,7 @@ class TestReplicate:
     def test_a_target_must_be_able_to_take_it(self, world: ScmWorld, made: Container) -> None:
         """Not a holder, not unknown."""
         for target in (holders(world, made)[0], "dn9"):
-            (decision,) = world.control.replicate_containers(
+            (decision,) = world.control.operators.replicate_containers(
                 [made.container_id], target_id=target, worlds=[], dry_run=False
             )
             assert "INELIGIBLE" == decision.code
@@ -137,7 +143,7 @@ class TestDelete:
     @staticmethod
     def order(world: ScmWorld, made: Container, node: str) -> list:  # type: ignore[type-arg]
         """PlannedCommand a replica deleted."""
-        return world.control.delete_replicas(
+        return world.control.operators.delete_replicas(
             [made.container_id], datanode_id=node, worlds=[], dry_run=False
         )
 
@@ -149,7 +155,7 @@ class TestPlanRows:
         """The plan saw two replicas; there are three now."""
         nodes = holders(world, made)
 
-        answer = world.control.apply_plan(
+        answer = world.control.operators.apply_plan(
             [row(made, "replicate", sources=tuple(nodes), copies=1)], dry_run=False
         )
 
@@ -168,7 +174,7 @@ class TestPlanRows:
         planned = row(made, "replicate", sources=tuple(left), copies=1)
         plans = (replace(planned, expires_at_ms=1), planned, planned)
 
-        codes = [world.control.apply_plan([one], dry_run=False)[0].code for one in plans]
+        codes = [world.control.operators.apply_plan([one], dry_run=False)[0].code for one in plans]
 
         assert ["STALE_PLAN", "OK", "STALE_PLAN"] == codes
         assert [Kind.REPLICATE] == kinds(world)
@@ -181,7 +187,9 @@ class TestPlanRows:
         world.beat(lost, full=True)
         planned = row(made, "replicate", sources=tuple(left), copies=1)
 
-        codes = [d.code for d in world.control.apply_plan([planned, planned], dry_run=False)]
+        codes = [
+            d.code for d in world.control.operators.apply_plan([planned, planned], dry_run=False)
+        ]
 
         assert ["OK", "STALE_PLAN"] == codes
         assert [Kind.REPLICATE] == kinds(world)
@@ -205,14 +213,14 @@ class TestPlanRows:
                 and r.datanode_id == first
             ]
             world.beat(first, *kept, full=True)
-        shown = [d.world for d in world.control.apply_plan(rows, dry_run=True)]
+        shown = [d.world for d in world.control.operators.apply_plan(rows, dry_run=True)]
         left = world.state.replicas.of(second.container_id)[0]
         world.beat(left.datanode_id, replace(left, finding_count=1))
 
-        aborted = world.control.apply_plan(rows, worlds=shown, dry_run=False)
+        aborted = world.control.operators.apply_plan(rows, worlds=shown, dry_run=False)
         before = kinds(world)
         world.beat(left.datanode_id, left)
-        done = world.control.apply_plan(rows, worlds=shown, dry_run=False)
+        done = world.control.operators.apply_plan(rows, worlds=shown, dry_run=False)
 
         assert ["STALE_PLAN"] * 2 == [decision.code for decision in aborted]
         assert f"changed {second.container_id}" in aborted[0].message
@@ -224,13 +232,13 @@ class TestPlanRows:
     ) -> None:
         """Of four, the plan may name one; of three, none."""
         node = spare(world, made)
-        three = world.control.apply_plan(
+        three = world.control.operators.apply_plan(
             [row(made, "delete", targets=(holders(world, made)[0],), is_forced=True)], dry_run=True
         )
         world.beat(node, replica(node, bcsid=made.sequence_id))
         confirm(world, *NODES)
         codes = {
-            target: world.control.apply_plan(
+            target: world.control.operators.apply_plan(
                 [row(made, "delete", targets=(target,), is_forced=True)], dry_run=True
             )[0].code
             for target in holders(world, made)
@@ -247,7 +255,7 @@ class TestPlanRows:
             lost = replica(node, container_id=made.container_id, bcsid=made.sequence_id)
             world.beat(node, replace(lost, is_empty=True))
 
-        (decision,) = world.control.apply_plan(
+        (decision,) = world.control.operators.apply_plan(
             [row(made, "delete", targets=tuple(holders(world, made)))], dry_run=False
         )
 
@@ -260,7 +268,7 @@ class TestPlanRows:
         nodes = tuple(holders(world, opened))
         rows = [row(made, "close", targets=nodes[:1]), row(opened, "close", targets=nodes)]
 
-        done, due = world.control.apply_plan(rows, dry_run=False)
+        done, due = world.control.operators.apply_plan(rows, dry_run=False)
 
         assert ("STALE_PLAN", "OK") == (done.code, due.code)
         assert 3 == len(due.command_ids)
@@ -278,14 +286,15 @@ class TestPlanRows:
     ) -> None:
         """Too late, about a replica that is not there, or not for this kind of container."""
         assert [code] == [
-            d.code for d in world.control.apply_plan([row(made, action, **more)], dry_run=False)
+            d.code
+            for d in world.control.operators.apply_plan([row(made, action, **more)], dry_run=False)
         ]
 
     def test_in_safe_mode_no_row_is_applied(self, world: ScmWorld, made: Container) -> None:
         """Nobody has reported yet."""
         world.restart()
 
-        answers = world.control.apply_plan(
+        answers = world.control.operators.apply_plan(
             [row(made, "replicate"), row(made, "close"), row(made, "reconcile")], dry_run=False
         )
 
@@ -294,7 +303,7 @@ class TestPlanRows:
 
 def test_datanodes_are_told_to_measure_or_register_again(world: ScmWorld) -> None:
     """Those that can be reached; the others are named."""
-    answers = world.control.order_nodes(["dn1", "dn9"], Kind.REFRESH_VOLUME_USAGE)
+    answers = world.control.operators.order_nodes(["dn1", "dn9"], Kind.REFRESH_VOLUME_USAGE)
 
     assert [("dn1", "OK"), ("dn9", "WRONG_DATANODE")] == [(d.datanode_id, d.code) for d in answers]
     ((command, _named),) = world.call("dn1").commands
@@ -319,11 +328,11 @@ def test_the_limits_of_a_datanode_are_options(tmp_path: Path) -> None:
                 change.put(world.state.commands, Pending(number, kind, number, "dn1"))
         limits = {
             one.node.datanode_id: (one.replication_limit, one.delete_limit)
-            for one in world.control.queues().nodes
+            for one in world.control.queries.queues().nodes
         }
         with world.state.change() as change:
-            sent = world.control._commands.drain(change, "dn1", lambda _commands: {})
-        in_flight = world.control.queues().pending_add_limit
+            sent = world.control._parts.commands.drain(change, "dn1", lambda _commands: {})
+        in_flight = world.control.queries.queues().pending_add_limit
 
     assert {"dn1": (3, 1), "dn2": (4, 1)} == limits
     assert [Kind.REPLICATE] * 3 + [Kind.DELETE] == [command.kind for command in sent]
@@ -334,9 +343,9 @@ def test_queues_show_what_was_reported_sent_and_waits(world: ScmWorld) -> None:
     """With the limits, and who is at his."""
     world.queues["dn1"] = (("replicate", 20),)
     world.call("dn1")
-    world.control.order_nodes(["dn2"], Kind.REREGISTER)
+    world.control.operators.order_nodes(["dn2"], Kind.REREGISTER)
 
-    queues = world.control.queues()
+    queues = world.control.queries.queues()
 
     first, second, *_rest = queues.nodes
     assert (20, 20, True) == (

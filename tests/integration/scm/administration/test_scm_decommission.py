@@ -37,7 +37,7 @@ def made(world: ScmWorld) -> Container:
 def ask(world: ScmWorld, op_state: OpState, *nodes: str, **more: int | bool) -> list[str]:
     """Ask for a state; return the decisions' codes."""
     request = Request(tuple(nodes), op_state, **more)  # type: ignore[arg-type]
-    return [d.code for d in world.control.set_operational_states(request)]
+    return [d.code for d in world.control.operators.set_operational_states(request)]
 
 
 def run_turns(world: ScmWorld, seconds: int = 3) -> None:
@@ -79,10 +79,10 @@ def test_a_node_is_decommissioned_when_all_it_has_is_elsewhere(
     node = first_holder(world, made)
     assert ["OK"] == ask(world, OpState.DECOMMISSIONING, node)
     run_turns(world)
-    (before,) = world.control.departures()
+    (before,) = world.control.queries.departures()
     copy_all(world, made)
     run_turns(world)
-    (after,) = world.control.departures()
+    (after,) = world.control.queries.departures()
 
     assert ((made.container_id,), 1, False) == (
         before.required,
@@ -120,14 +120,14 @@ def test_it_can_be_called_back_at_any_time(world: ScmWorld, made: Container, sto
 
     assert OpState.IN_SERVICE is state_of(world, node)
     assert (OpState.IN_SERVICE, 0) == world.kept[node]
-    assert [] == world.control.departures()
+    assert [] == world.control.queries.departures()
 
 
 def test_a_node_the_cluster_cannot_do_without_is_refused(world: ScmWorld, made: Container) -> None:
     """With the reason; `force` does it all the same, and a dry run changes nothing."""
     both = ("dn1", "dn2")
     request = Request(both, OpState.DECOMMISSIONING)
-    decisions = world.control.set_operational_states(request)
+    decisions = world.control.operators.set_operational_states(request)
     assert ["PRECHECK_FAILED"] * 2 == [d.code for d in decisions]
     assert "3 nodes in service are needed" in decisions[0].message
     assert OpState.IN_SERVICE is state_of(world, "dn1")
@@ -172,14 +172,14 @@ def test_two_of_three_cannot_rest_without_a_copy(world: ScmWorld, made: Containe
 
 def test_what_is_being_written_there_is_closed(world: ScmWorld) -> None:
     """Nothing new is placed on a node that leaves."""
-    world.control.allocate("b", [10])
+    world.control.clients.allocate("b", [10])
     (opened,) = world.state.containers.open_all()
     ask(world, OpState.ENTERING_MAINTENANCE, opened.pipeline[0])
 
     closing = world.state.containers.get(opened.container_id)
     assert closing is not None
     assert ("CLOSING", "one of its nodes is to leave") == (closing.state, closing.close_reason)
-    blocks = world.control.allocate("c", [10])
+    blocks = world.control.clients.allocate("c", [10])
     assert opened.pipeline[0] not in [e.datanode_id for e in blocks[0].replicas]
 
 
@@ -212,14 +212,14 @@ def test_s5_12_what_is_locked_out_is_said_before_and_meanwhile(world: ScmWorld) 
     world.beat(third, full=True)
     request = Request(tuple(two), OpState.ENTERING_MAINTENANCE, is_dry_run=True)
 
-    before = world.control.set_operational_states(request)
-    one = world.control.set_operational_states(
+    before = world.control.operators.set_operational_states(request)
+    one = world.control.operators.set_operational_states(
         Request((two[0],), OpState.ENTERING_MAINTENANCE, is_dry_run=True)
     )
     world.beat(two[1], full=True)
     ask(world, OpState.ENTERING_MAINTENANCE, two[0], is_forced=True)
     world.control.tick()
-    (meanwhile,) = world.control.departures()
+    (meanwhile,) = world.control.queries.departures()
 
     locked = f"1 containers cannot be read without them until they are copied: {made.container_id}"
     assert [("OK", locked)] * 2 == [(d.code, d.message) for d in before]
@@ -283,7 +283,7 @@ def test_a_node_waits_until_the_last_commits_it_alone_has_are_elsewhere(world: S
     """A damaged replica that is ahead of three others is copied as it is, from its own node."""
     blocks = world.write("writer", "key", 10, 10)
     behind, *others = sorted(endpoint.datanode_id for endpoint in blocks[0].replicas)
-    world.control.finish("writer", close=True)
+    world.control.clients.finish("writer", close=True)
     (spare,) = set(NODES) - {behind, *others}
     world.join("dn5")
     container_id, last = blocks[0].container_id, blocks[-1].bcsid
@@ -346,7 +346,7 @@ def test_a_copy_that_comes_to_a_node_that_leaves_is_ordered_elsewhere(
             world.clock.advance_s(1)
             world.control.tick()
         now = [c for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
-        found, _pending = world.control.outcomes([copy.command_id], 1)
+        found, _pending = world.control.queries.outcomes([copy.command_id], 1)
 
     assert [f"{copy.target_id} is to leave"] == [o.message for o in found]
     assert 1 == len(now)
@@ -367,7 +367,7 @@ def test_readers_are_sent_to_those_that_leave_or_are_silent_last(tmp_path: Path)
         world.clock.advance_s(21)
         world.keep_alive("dn1", "dn3", "dn4")
 
-        _key, [found] = world.control.lookup("setup-1-0")
+        _key, [found] = world.control.clients.lookup("setup-1-0")
 
     assert ["dn4", "dn1", "dn3", "dn2"] == [e.datanode_id for e in found.endpoints]
     assert 1 == found.equal_count
@@ -380,10 +380,10 @@ def test_readers_are_told_how_many_replicas_promise_the_same(tmp_path: Path) -> 
         world.made_closed()
         for node in NODES:
             world.beat(node, replica(node, bcsid=1), full=True)
-        _key, [before] = world.control.lookup("setup-1-0")
+        _key, [before] = world.control.clients.lookup("setup-1-0")
         bad = replace(replica(NODES[0], bcsid=1), state=ReplicaState.UNHEALTHY)
         world.beat(NODES[0], bad, full=True)
-        _key, [after] = world.control.lookup("setup-1-0")
+        _key, [after] = world.control.clients.lookup("setup-1-0")
 
     assert 4 == before.equal_count
     assert 3 == after.equal_count

@@ -25,14 +25,16 @@ def test_all_rows_about_a_container_are_shown_and_done(tmp_path: Path) -> None:
         for node in sorted(set(NODES) - holders):
             world.beat(node, replica(node, bcsid=made.sequence_id))
         confirm(world, *NODES)
-        snapshot = world.control.export_snapshot().place
+        snapshot = world.control.queries.export_snapshot().place
         run = verify(Request(snapshot, tmp_path / "out", reporting_min_percent=0)).directory
         rows = wire.plan_rows_from(read_plan(Run.opened(str(run)), only="delete"))
 
-        shown = world.control.apply_plan(rows, dry_run=True)
+        shown = world.control.operators.apply_plan(rows, dry_run=True)
         assert not list(world.state.commands.values())
-        done = world.control.apply_plan(rows, worlds=[d.world for d in shown], dry_run=False)
-        again = world.control.apply_plan(rows[1:], dry_run=False)
+        done = world.control.operators.apply_plan(
+            rows, worlds=[d.world for d in shown], dry_run=False
+        )
+        again = world.control.operators.apply_plan(rows[1:], dry_run=False)
 
         assert ["OK", "OK"] == [decision.code for decision in shown]
         assert [1, 1] == [len(decision.command_ids) for decision in done]

@@ -11,7 +11,7 @@ from agent.cli.terminal.output import Exit
 from agent.errors import Code, Refused
 from agent.observe.audit import AuditLog
 from merkle.replica import ReplicaState
-from scm.edge.control import ControlPlane
+from scm.edge.plane.control import ControlPlane
 from scm.edge.server import ScmService, build_server
 from scm.state.clock import Clock
 from scm.state.facts import ContainerState, Kind, Pending
@@ -67,7 +67,7 @@ def key_name(world: ScmWorld) -> str:
 
 def give_up(control: ControlPlane) -> str:
     """Forget the container; return the decision's code."""
-    (fate,) = control.forget_containers([1], worlds=(), is_dry_run=False)
+    (fate,) = control.operators.forget_containers([1], worlds=(), is_dry_run=False)
     return fate.code
 
 
@@ -95,13 +95,13 @@ def test_it_is_shown_done_and_said(world: ScmWorld, suture: CommandLine) -> None
 
 def test_nothing_is_owed_any_more(world: ScmWorld) -> None:
     """Neither the deletes that nobody acknowledged nor those of its keys later on."""
-    world.control.delete_keys([key_name(world)], dry_run=False)
+    world.control.operators.delete_keys([key_name(world)], dry_run=False)
     owed = len(world.state.transactions)
     code = give_up(world.control)
     pass_time(world, 2, *left(world))
 
     assert (1, "OK", 0) == (owed, code, len(world.state.transactions))
-    assert {} == world.control.report().conditions
+    assert {} == world.control.queries.report().conditions
 
 
 def test_a_lost_key_is_removed_or_stored_again(world: ScmWorld) -> None:
@@ -109,8 +109,8 @@ def test_a_lost_key_is_removed_or_stored_again(world: ScmWorld) -> None:
     name = key_name(world)
     give_up(world.control)
     with pytest.raises(Refused) as caught:
-        world.control.lookup(name)
-    (deletion,) = world.control.delete_keys([name], dry_run=False)
+        world.control.clients.lookup(name)
+    (deletion,) = world.control.operators.delete_keys([name], dry_run=False)
 
     assert caught.value.code is Code.KEY_LOST
     assert "lost: its data was in container 1" in str(caught.value)
@@ -127,17 +127,17 @@ def test_what_turns_up_is_shown_and_nothing_is_done_to_it(world: ScmWorld) -> No
     for _ in range(3):
         confirm(world, *left(world))
         world.beat(first, back, full=True)
-        world.control.leave_safe_mode()
+        world.control.operators.leave_safe_mode()
         pass_time(world, 2, first, *left(world))
-    view = world.control.container(1)
+    view = world.control.queries.container(1)
     orders = len(world.state.commands)
-    (fate,) = world.control.recall_containers([1], is_dry_run=False)
+    (fate,) = world.control.operators.recall_containers([1], is_dry_run=False)
 
     assert ("FORGOTTEN", 1) == (view.state, sum(r.node_health == "HEALTHY" for r in view.replicas))
     assert 0 == orders
     assert "OK" == fate.code
-    assert ContainerState.CLOSED == world.control.container(1).state
-    world.control.lookup(key_name(world))
+    assert ContainerState.CLOSED == world.control.queries.container(1).state
+    world.control.clients.lookup(key_name(world))
 
 
 def test_what_is_damaged_and_nobodys_is_given_up(world: ScmWorld) -> None:
@@ -146,7 +146,7 @@ def test_what_is_damaged_and_nobodys_is_given_up(world: ScmWorld) -> None:
     world.join(first)
     world.beat(first, replica(first, ReplicaState.UNHEALTHY, bcsid=1), full=True)
     before = give_up(world.control)
-    world.control.delete_keys([key_name(world)], dry_run=False)
+    world.control.operators.delete_keys([key_name(world)], dry_run=False)
 
     assert (Code.INELIGIBLE, "OK") == (before, give_up(world.control))
 
@@ -163,9 +163,11 @@ class TestRefused:
 
     def test_a_world_that_changed(self, world: ScmWorld) -> None:
         """A key that was not shown is not given up."""
-        (shown,) = world.control.forget_containers([1], worlds=(), is_dry_run=True)
-        world.control.delete_keys([key_name(world)], dry_run=False)
-        (fate,) = world.control.forget_containers([1], worlds=[shown.world], is_dry_run=False)
+        (shown,) = world.control.operators.forget_containers([1], worlds=(), is_dry_run=True)
+        world.control.operators.delete_keys([key_name(world)], dry_run=False)
+        (fate,) = world.control.operators.forget_containers(
+            [1], worlds=[shown.world], is_dry_run=False
+        )
 
         assert (Code.STALE_PLAN, 1) == (fate.code, shown.key_count)
         assert world.state.containers.get(1) is not None
@@ -206,14 +208,14 @@ def test_nothing_stays_ordered(world: ScmWorld) -> None:
             command = Pending(number, kind, container_id, node, target_id=target, deadline_ms=1)
             change.put(world.state.commands, command)
 
-    (fate,) = world.control.forget_containers([1], worlds=(), is_dry_run=False)
+    (fate,) = world.control.operators.forget_containers([1], worlds=(), is_dry_run=False)
     of_seven = [one.command_id for one in world.state.commands.values()]
-    decisions = world.control.remove_nodes(dead, is_forced=True, is_dry_run=False)
+    decisions = world.control.operators.remove_nodes(dead, is_forced=True, is_dry_run=False)
 
     assert ("OK", [102, 103]) == (fate.code, of_seven)
     assert ["OK"] * 3 == [one.code for one in decisions]
     assert [] == list(world.state.commands.values())
-    exported = world.control.export_snapshot()
+    exported = world.control.queries.export_snapshot()
     assert 0 == exported.rows["pending_ops"]
 
 

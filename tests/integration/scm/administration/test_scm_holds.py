@@ -50,19 +50,19 @@ def test_a_suppressed_container_is_left_alone_until_released(
 ) -> None:
     """Also by plans, also after a restart, and it is not in the report."""
     number = short.container_id
-    world.control.hold([number], "", release=False)
+    world.control.operators.hold([number], "", release=False)
     held = copies(world)
     row = PlanRow(number, (), "", action="replicate", copies=1)
-    planned = world.control.apply_plan([row], dry_run=False)[0].code
-    report = world.control.report().conditions
+    planned = world.control.operators.apply_plan([row], dry_run=False)[0].code
+    report = world.control.queries.report().conditions
     world.restart()
-    kept = world.control.holds()
+    kept = world.control.queries.holds()
     for replica in world.state.replicas.of(number):
         world.join(replica.datanode_id)
         world.beat(replica.datanode_id, replica, full=True)
-    world.control.leave_safe_mode()
+    world.control.operators.leave_safe_mode()
     still = copies(world)
-    world.control.hold([number], "", release=True)
+    world.control.operators.hold([number], "", release=True)
     world.join(*NODES)
     for replica in world.state.replicas.of(number):
         world.beat(replica.datanode_id, replica, full=True)
@@ -85,14 +85,14 @@ def test_a_replica_that_fails_again_and_again_is_excluded(
                 failing.add(source)
         world.clock.advance_s(5)
     (first, second) = sorted(failing)
-    excluded = world.control.holds()
+    excluded = world.control.queries.holds()
 
     assert {(short.container_id, node) for node in (first, second)} == {
         (hold.container_id, hold.datanode_id) for hold in excluded
     }
     assert all("3 failures in a row" in hold.reason for hold in excluded)
     assert [] == copies(world)
-    world.control.hold([short.container_id], second, release=True)
+    world.control.operators.hold([short.container_id], second, release=True)
     assert [second] == copies(world)
 
 
@@ -105,14 +105,14 @@ def test_an_excluded_replica_is_not_reconciled_by_plans(world: ScmWorld) -> None
     )
     row = PlanRow(number, seen, "MISMATCH_MINORITY")
     holders = [r.datanode_id for r in replicas]
-    world.control.hold([number], holders[0], release=False)
+    world.control.operators.hold([number], holders[0], release=False)
 
-    some = world.control.apply_plan([row], dry_run=False)
+    some = world.control.operators.apply_plan([row], dry_run=False)
     ordered = {c.datanode_id for c in world.state.commands.values() if c.kind is Kind.RECONCILE}
     for node in holders[1:]:
-        world.control.hold([number], node, release=False)
+        world.control.operators.hold([number], node, release=False)
     world.clock.advance_s(500)
-    none = world.control.apply_plan([row], dry_run=False)
+    none = world.control.operators.apply_plan([row], dry_run=False)
 
     assert ["OK"] == [d.code for d in some]
     assert set(holders[1:]) == ordered

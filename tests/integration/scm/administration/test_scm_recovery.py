@@ -69,7 +69,7 @@ def recover(
     call = RecoveryCall(
         containers, found, last_local_id=last_local_id, is_end=is_end, is_forced=is_forced
     )
-    return world.control.recover(call, is_dry_run=is_dry_run)
+    return world.control.operators.recover(call, is_dry_run=is_dry_run)
 
 
 def codes(made: Recovered) -> list[tuple[str, str]]:
@@ -95,20 +95,20 @@ class TestSafeMode:
         Neither when all have reported nor because a person says so, nor by a restart.
         """
         report(world, 1, 2)
-        assert "this is a backup of 2027-01-15T07:59:59" in world.control.safe_mode().reason
-        assert not world.control.safe_mode().is_open
+        assert "this is a backup of 2027-01-15T07:59:59" in world.control.queries.safe_mode().reason
+        assert not world.control.queries.safe_mode().is_open
         with pytest.raises(Refused, match="cannot be left") as caught:
-            world.control.leave_safe_mode()
+            world.control.operators.leave_safe_mode()
         assert Code.SAFE_MODE == caught.value.code
         with pytest.raises(Unavailable, match="no block is allocated"):
-            world.control.allocate("c", [10])
+            world.control.clients.allocate("c", [10])
 
         world.restart()
         report(world, 1, 2)
-        assert not world.control.safe_mode().is_open
+        assert not world.control.queries.safe_mode().is_open
 
         recover(world, is_end=True)
-        assert world.control.safe_mode().is_open
+        assert world.control.queries.safe_mode().is_open
         world.restart()
         assert world.state.restored is None
 
@@ -148,7 +148,7 @@ class TestSafeMode:
         begin_anew(tmp_path / "young" / "state", taken_at_ms=TAKEN_MS - 1, now_ms=TAKEN_MS)
         world.start()
         with world.running():
-            assert () == world.control.to_recover().container_ids
+            assert () == world.control.queries.to_recover().container_ids
             recover(world, is_end=True)
             assert world.state.restored is None
 
@@ -161,16 +161,18 @@ class TestSafeMode:
         assert open_one is not None
         assert ContainerState.CLOSING is open_one.state
         with pytest.raises(Unavailable):
-            world.control.commit("writer", [put("late", 2, 3)], may_replace=False, failed=())
+            world.control.clients.commit(
+                "writer", [put("late", 2, 3)], may_replace=False, failed=()
+            )
 
     def test_a_datanodes_own_state_is_newer(self, world: ScmWorld) -> None:
         """
         An order to leave that was given after the backup is kept by the datanode.
         """
         told = Registration("dn1", "dn1:1", "/r", "1", "", 1, (volume(),), OpState.DECOMMISSIONING)
-        world.control.register(told)
+        world.control.datanodes.register(told)
         silent = replace(told, datanode_id="dn2", op_state=None)
-        world.control.register(silent)
+        world.control.datanodes.register(silent)
         states = [world.state.nodes.get(node) for node in ("dn1", "dn2")]
 
         assert [OpState.DECOMMISSIONING, OpState.IN_SERVICE] == [
@@ -190,7 +192,7 @@ class TestIds:
 
         assert far + 1 + CONTAINER_GAP == world.state.counters["next_container_id"]
         assert 2**60 + 1 == world.state.counters["next_local_id"]
-        (promised,) = world.control.allocate("c", [10])
+        (promised,) = world.control.clients.allocate("c", [10])
         assert (far + 1 + CONTAINER_GAP, 2**60 + 1) == (promised.container_id, promised.local_id)
 
 
@@ -200,13 +202,13 @@ class TestKeys:
         The container is closed, as its replicas are, and the key is found.
         """
         report(world, 1, 2, 9)
-        assert 9 in world.control.to_recover().container_ids
+        assert 9 in world.control.queries.to_recover().container_ids
 
         made = recover(world, put("new", 9, 90), containers=(looked(9),))
 
         assert [9] == made.adopted
         assert [("new", "RECOVERED")] == codes(made)
-        key, (located,) = world.control.lookup("new")
+        key, (located,) = world.control.clients.lookup("new")
         assert (90, 9, 3) == (key.blocks[0].local_id, located.container_id, len(located.endpoints))
         adopted = world.state.containers.get(9)
         assert adopted is not None
@@ -230,7 +232,7 @@ class TestKeys:
         assert ([9], [("new", "RECOVERED")]) == (made.adopted, codes(made))
         assert before == names(world)
         assert world.state.containers.get(9) is None
-        assert 9 in world.control.to_recover().container_ids
+        assert 9 in world.control.queries.to_recover().container_ids
 
     def test_of_two_puts_the_newer_has_the_name(self, world: ScmWorld) -> None:
         """
@@ -242,7 +244,7 @@ class TestKeys:
 
         assert [("twice", "REPLACED"), ("twice", "KEPT_ASIDE")] == codes(made)
         assert ["twice~90", "twice~80"] == [one.kept_as for one in made.brought]
-        assert 95 == world.control.lookup("twice")[0].blocks[0].local_id
+        assert 95 == world.control.clients.lookup("twice")[0].blocks[0].local_id
         assert {"twice", "twice~90", "twice~80"} <= names(world)
         assert not world.state.transactions.has_any(9)
         again = recover(world, put("twice", 9, 90), put("twice", 9, 80), put("twice", 9, 95))
@@ -255,7 +257,7 @@ class TestKeys:
         report(world, 1, 2)
         recover(world, is_end=True)
         (key,) = [one for one in world.state.keys.values() if one.blocks[0].container_id == 1]
-        world.control.delete_keys([key.name], dry_run=False)
+        world.control.operators.delete_keys([key.name], dry_run=False)
 
         assert [(key.name, "DELETED")] == codes(recover(world, key))
 
@@ -278,16 +280,16 @@ class TestKeys:
         Than deletes are known of, be they as many; others that are closed are not asked about.
         """
         report(world, 1, 2)
-        assert (2,) == world.control.to_recover().container_ids
+        assert (2,) == world.control.queries.to_recover().container_ids
         world.beat("dn1", with_tombstone(container_id=1, local_id=77))
-        assert (1, 2) == world.control.to_recover().container_ids
+        assert (1, 2) == world.control.queries.to_recover().container_ids
 
         (key,) = [one for one in world.state.keys.values() if one.blocks[0].container_id == 1]
-        world.control.delete_keys([key.name], dry_run=False)
+        world.control.operators.delete_keys([key.name], dry_run=False)
         recover(world, replace(key, name="other", blocks=(replace(key.blocks[0], local_id=78),)))
-        assert 1 in world.control.to_recover().container_ids
+        assert 1 in world.control.queries.to_recover().container_ids
         world.beat("dn1", with_tombstone(container_id=1, local_id=key.blocks[0].local_id))
-        assert 1 not in world.control.to_recover().container_ids
+        assert 1 not in world.control.queries.to_recover().container_ids
 
     def test_what_was_missing_is_looked_into_afterwards(self, world: ScmWorld) -> None:
         """
@@ -301,7 +303,7 @@ class TestKeys:
         report(world, 1, 2, 9, 10)
         new = world.made_closed()
 
-        assert (2, 9, 10) == world.control.to_recover().container_ids
+        assert (2, 9, 10) == world.control.queries.to_recover().container_ids
         assert new.container_id > 10
         made = recover(world, put("late", 10, 100), containers=(looked(10),))
         assert ([10], [("late", "RECOVERED")]) == (made.adopted, codes(made))
@@ -317,8 +319,8 @@ class TestKeys:
             world.beat("dn1", with_tombstone(container_id=made.container_id, local_id=77))
 
             assert ((), ()) == (
-                world.control.to_recover().container_ids,
-                world.control.to_recover().missing,
+                world.control.queries.to_recover().container_ids,
+                world.control.queries.to_recover().missing,
             )
 
     def test_a_key_in_a_container_that_nobody_has_is_not_recorded(self, world: ScmWorld) -> None:

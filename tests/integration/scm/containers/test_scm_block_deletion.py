@@ -58,7 +58,7 @@ def name_of(world: ScmWorld) -> str:
 def test_every_holder_is_told_until_it_acknowledges(world: ScmWorld) -> None:
     """The key is gone at once; the transaction when all three have answered."""
     made = world.made_closed()
-    (deletion,) = world.control.delete_keys([name_of(world)], dry_run=False)
+    (deletion,) = world.control.operators.delete_keys([name_of(world)], dry_run=False)
     assert ("OK", 10, 1) == (deletion.code, deletion.size_bytes, len(deletion.transaction_ids))
     assert 0 == len(world.state.keys)
 
@@ -74,14 +74,14 @@ def test_every_holder_is_told_until_it_acknowledges(world: ScmWorld) -> None:
 def test_what_is_not_acknowledged_is_sent_again_after_a_restart(world: ScmWorld) -> None:
     """Of the datanode, and of the control plane: the transaction is durable, the command is not."""
     world.made_closed()
-    world.control.delete_keys([name_of(world)], dry_run=False)
+    world.control.operators.delete_keys([name_of(world)], dry_run=False)
     sent(world, "dn1")
     (second,) = sent(world, "dn2")
     world.beat("dn2", outcomes=(done(second),))
 
     world.restart()
     world.join(*NODES, boot_id=2)
-    world.control.leave_safe_mode()
+    world.control.operators.leave_safe_mode()
     again = {node: [c.kind for c, _named in world.call(node, boot_id=2).commands] for node in NODES}
 
     assert {"dn1": [Kind.DELETE_BLOCKS], "dn2": [], "dn3": [Kind.DELETE_BLOCKS]} == again
@@ -91,7 +91,7 @@ def test_a_copy_made_meanwhile_is_told_too(world: ScmWorld) -> None:
     """A replica that was copied before the delete still has the blocks."""
     made = world.made_closed()
     world.join("dn4")
-    world.control.delete_keys([name_of(world)], dry_run=False)
+    world.control.operators.delete_keys([name_of(world)], dry_run=False)
     for node in NODES[:2]:
         world.beat(node, outcomes=(done(sent(world, node)[0]),))
     copy = replica("dn4", container_id=made.container_id, bcsid=made.sequence_id)
@@ -106,9 +106,9 @@ def test_a_copy_made_meanwhile_is_told_too(world: ScmWorld) -> None:
 def test_an_open_container_is_left_alone_until_it_is_closed(world: ScmWorld) -> None:
     """Its writer is still at it."""
     world.write("a", "k", 10)
-    world.control.delete_keys(["k"], dry_run=False)
+    world.control.operators.delete_keys(["k"], dry_run=False)
     before = [sent(world, node) for node in NODES]
-    world.control.finish("a", close=True)
+    world.control.clients.finish("a", close=True)
     closed = [sent(world, node, replica(node, container_id=1, bcsid=1)) for node in NODES]
 
     assert [[], [], []] == before
@@ -118,8 +118,8 @@ def test_an_open_container_is_left_alone_until_it_is_closed(world: ScmWorld) -> 
 def test_a_replaced_key_gives_its_old_blocks_back(world: ScmWorld) -> None:
     """As if it had been deleted."""
     world.write("a", "k", 10)
-    blocks = world.control.allocate("a", [20])
-    world.control.commit("a", [key("k", blocks, [20])], may_replace=True, failed=())
+    blocks = world.control.clients.allocate("a", [20])
+    world.control.clients.commit("a", [key("k", blocks, [20])], may_replace=True, failed=())
 
     assert [(1, (1,))] == [(t.container_id, t.local_ids) for t in transactions(world)]
 
@@ -128,7 +128,7 @@ def test_an_emptied_container_is_deleted_everywhere(world: ScmWorld) -> None:
     """First its blocks, then each replica, without force; then it is DELETED, and what was deleted
     in it is forgotten."""
     made = world.made_closed()
-    world.control.delete_keys([name_of(world)], dry_run=False)
+    world.control.operators.delete_keys([name_of(world)], dry_run=False)
     for node in NODES:
         (command,) = sent(world, node)
         empty = replica(node, container_id=made.container_id, bcsid=made.sequence_id)
@@ -176,7 +176,7 @@ def test_a_delete_of_an_empty_replica_that_failed_is_ordered_again(tmp_path: Pat
     with ScmWorld(tmp_path, options).running() as world:
         world.join(*NODES)
         made = world.made_closed()
-        world.control.delete_keys([name_of(world)], dry_run=False)
+        world.control.operators.delete_keys([name_of(world)], dry_run=False)
         for node in NODES:
             world.beat(node, outcomes=(done(sent(world, node)[0]),))
             empty = replace(replica(node, bcsid=made.sequence_id + 1), is_empty=True)
@@ -203,7 +203,7 @@ def test_unknown_keys_are_named_and_a_dry_run_changes_nothing(world: ScmWorld) -
     """One decision per name, in order."""
     world.write("a", "k", 10)
 
-    trial = world.control.delete_keys(["k", "nope"], dry_run=True)
+    trial = world.control.operators.delete_keys(["k", "nope"], dry_run=True)
 
     assert [("k", "OK"), ("nope", "KEY_NOT_FOUND")] == [(d.name, d.code) for d in trial]
     assert (1, []) == (len(world.state.keys), transactions(world))
@@ -212,19 +212,19 @@ def test_unknown_keys_are_named_and_a_dry_run_changes_nothing(world: ScmWorld) -
 class TestConfirming:
     def delete_everywhere(self, world: ScmWorld) -> None:
         """Delete the only key, and have all three holders say that they did."""
-        world.control.delete_keys([name_of(world)], dry_run=False)
+        world.control.operators.delete_keys([name_of(world)], dry_run=False)
         for node in NODES:
             world.beat(node, outcomes=(done(sent(world, node)[0]),))
 
     def test_a_delete_that_was_ordered_is_known_while_it_is_owed(self, world: ScmWorld) -> None:
         """From the moment the key is gone; before it, the key names the block."""
         world.made_closed()
-        before = world.control.confirm_deletes(1, [1, 2])
+        before = world.control.datanodes.confirm_deletes(1, [1, 2])
 
-        world.control.delete_keys([name_of(world)], dry_run=False)
+        world.control.operators.delete_keys([name_of(world)], dry_run=False)
 
         assert (frozenset(), {1}) == before
-        assert ({1}, frozenset()) == world.control.confirm_deletes(1, [1, 2])
+        assert ({1}, frozenset()) == world.control.datanodes.confirm_deletes(1, [1, 2])
 
     def test_it_is_known_after_all_have_acknowledged_it_and_a_restart(
         self, world: ScmWorld
@@ -236,5 +236,5 @@ class TestConfirming:
 
         world.restart()
 
-        assert ({1}, frozenset()) == world.control.confirm_deletes(1, [1, 2])
-        assert (frozenset(), frozenset()) == world.control.confirm_deletes(2, [1])
+        assert ({1}, frozenset()) == world.control.datanodes.confirm_deletes(1, [1, 2])
+        assert (frozenset(), frozenset()) == world.control.datanodes.confirm_deletes(2, [1])

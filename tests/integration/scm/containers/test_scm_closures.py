@@ -71,15 +71,15 @@ def write(world: ScmWorld, *, acknowledged: int, seen: int) -> tuple[str, ...]:
 
     Returns its nodes, the one with most first.
     """
-    blocks = world.control.allocate("a", [1] * seen)
+    blocks = world.control.clients.allocate("a", [1] * seen)
     nodes = tuple(endpoint.datanode_id for endpoint in blocks[0].replicas)
     for node in nodes:
         count = seen if node == nodes[0] else acknowledged
         world.beat(node, replica(node, OPEN, bcsid=count, root=None))
     for i in range(acknowledged):
         named = key(f"key{i + 1}", [blocks[i]], [1])
-        world.control.commit("a", [named], may_replace=False, failed=())
-    world.control.finish("a", close=True)
+        world.control.clients.commit("a", [named], may_replace=False, failed=())
+    world.control.clients.finish("a", close=True)
     for node in nodes:
         world.execute(node, world.call(node))  # it will come back to them
     return nodes
@@ -187,7 +187,7 @@ class TestByAPerson:
         """Acknowledged commits are at stake."""
         lose_disk(world, acknowledged=6)
 
-        (decision,) = world.control.close_containers([1])
+        (decision,) = world.control.operators.close_containers([1])
 
         assert ("QUASI_CLOSED_STUCK", ()) == (decision.code, decision.command_ids)
         assert "1 of them acknowledged" in decision.message
@@ -198,7 +198,7 @@ class TestByAPerson:
         """A person who asks need not wait as long as nobody would."""
         _first, *others = lose_disk(world)
 
-        (decision,) = world.control.close_containers([1])
+        (decision,) = world.control.operators.close_containers([1])
 
         assert ("OK", 2) == (decision.code, len(decision.command_ids))
         assert "2 of 3 origins" in decision.message
@@ -212,9 +212,9 @@ class TestByAPerson:
         world.beat(third, replica(third, Q, bcsid=4))
         world.beat(second, replica(second, Q, bcsid=4))
 
-        (shown,) = world.control.close_containers([1], force=True, dry_run=True)
+        (shown,) = world.control.operators.close_containers([1], force=True, dry_run=True)
         before = now(world)
-        (given,) = world.control.close_containers([1], worlds=[shown.world], force=True)
+        (given,) = world.control.operators.close_containers([1], worlds=[shown.world], force=True)
 
         assert (ContainerState.QUASI_CLOSED, 8) == (before.state, before.sequence_id)
         assert [(8, ""), (7, ""), (6, "key6"), (5, "key5")][::-1] == [
@@ -234,10 +234,10 @@ class TestByAPerson:
     def test_a_world_that_changed_since_it_was_shown_refuses(self, world: ScmWorld) -> None:
         """A disk that came back may have what would be given up."""
         first, *_others = lose_disk(world, acknowledged=6)
-        (shown,) = world.control.close_containers([1], force=True, dry_run=True)
+        (shown,) = world.control.operators.close_containers([1], force=True, dry_run=True)
         world.beat(first, replica(first, U, bcsid=6))
 
-        (refused,) = world.control.close_containers([1], worlds=[shown.world], force=True)
+        (refused,) = world.control.operators.close_containers([1], worlds=[shown.world], force=True)
 
         assert "STALE_PLAN" == refused.code
         assert ContainerState.QUASI_CLOSED is now(world).state
@@ -251,7 +251,7 @@ class TestByAPerson:
             held = replace(replica(node, Q, bcsid=5), origin_datanode_id=origin)
             world.beat(node, held, full=True)
 
-        (decision,) = world.control.close_containers([1], force=True)
+        (decision,) = world.control.operators.close_containers([1], force=True)
         run(world, 3 * WAIT_S, *NODES)
 
         assert f"{first} is UNHEALTHY at commit 6" in decision.message
@@ -268,7 +268,7 @@ class TestByAPerson:
             world.beat(node, replica(node, U, bcsid=5), full=True)
         assert ContainerState.QUASI_CLOSED is now(world).state
 
-        (decision,) = world.control.close_containers([1], force=True)
+        (decision,) = world.control.operators.close_containers([1], force=True)
 
         assert ("OK", 0) == (decision.code, decision.given_up_count)
         assert ContainerState.CLOSED is now(world).state
@@ -278,7 +278,7 @@ class TestByAPerson:
         for node in lose_disk(world):
             world.beat(node, full=True)
 
-        (decision,) = world.control.close_containers([1], force=True)
+        (decision,) = world.control.operators.close_containers([1], force=True)
 
         assert "NO_REPLICAS_FOUND" == decision.code
         assert "suture scm forget" in decision.message
@@ -293,8 +293,8 @@ class TestByAPerson:
         assert (ContainerState.CLOSED, 6) == (now(world).state, now(world).sequence_id)
         world.beat(first, full=True)
 
-        (refused,) = world.control.close_containers([1])
-        (given,) = world.control.close_containers([1], force=True)
+        (refused,) = world.control.operators.close_containers([1])
+        (given,) = world.control.operators.close_containers([1], force=True)
         obey(world, *others)
 
         assert "QUASI_CLOSED_STUCK" == refused.code
@@ -306,7 +306,7 @@ class TestByAPerson:
         """It says so, and does what it would do without."""
         nodes = write(world, acknowledged=5, seen=5)
 
-        (decision,) = world.control.close_containers([1], force=True)
+        (decision,) = world.control.operators.close_containers([1], force=True)
 
         assert ("OK", 3, 0) == (decision.code, len(decision.command_ids), decision.given_up_count)
         obey(world, *nodes)
@@ -316,7 +316,7 @@ class TestByAPerson:
         """Nothing is ordered, and the reason is given."""
         made = world.made_closed()
 
-        (decision,) = world.control.close_containers([made.container_id])
+        (decision,) = world.control.operators.close_containers([made.container_id])
 
         assert ("OK", ()) == (decision.code, decision.command_ids)
         assert "all its replicas are CLOSED" in decision.message
@@ -333,8 +333,8 @@ class TestPlans:
         assert ContainerState.QUASI_CLOSED is now(world).state
         row = PlanRow(1, (), "all origins seen", "close", targets=nodes, is_forced=True)
 
-        (shown,) = world.control.apply_plan([row], dry_run=True)
-        (done,) = world.control.apply_plan([row], dry_run=False)
+        (shown,) = world.control.operators.apply_plan([row], dry_run=True)
+        (done,) = world.control.operators.apply_plan([row], dry_run=False)
 
         assert ("OK", 3) == (shown.code, len(shown.commands))
         assert ("OK", 3) == (done.code, len(done.command_ids))
@@ -347,8 +347,10 @@ class TestPlans:
         world.beat(nodes[0], replica(nodes[0], C, bcsid=5))
         row = PlanRow(1, (), "container is closing", "close", targets=nodes)
 
-        (decision,) = world.control.apply_plan([row], dry_run=False)
-        unneeded = world.control.apply_plan([replace(row, targets=nodes[:1])], dry_run=False)
+        (decision,) = world.control.operators.apply_plan([row], dry_run=False)
+        unneeded = world.control.operators.apply_plan(
+            [replace(row, targets=nodes[:1])], dry_run=False
+        )
 
         assert ("OK", 2) == (decision.code, len(decision.command_ids))
         assert nodes[0] in decision.message
@@ -363,7 +365,7 @@ class TestPlans:
         world.beat(node, replica(node, Q, bcsid=made.sequence_id, root=9))
         row = PlanRow(1, (), "quasi-closed at the final BCSID", "close", targets=(node,))
 
-        (decision,) = world.control.apply_plan([row], dry_run=False)
+        (decision,) = world.control.operators.apply_plan([row], dry_run=False)
 
         assert "AWAITS_REPAIR" == decision.code
 
@@ -383,7 +385,7 @@ class TestOrigins:
         _first, best, other = self.stuck(world)
         row = PlanRow(1, (), "stuck, origin", "replicate", sources=(other,), copies=1)
 
-        (decision,) = world.control.apply_plan([row], dry_run=False)
+        (decision,) = world.control.operators.apply_plan([row], dry_run=False)
         sent = [c for c, _named in world.call(other).commands if c.kind is Kind.REPLICATE]
 
         assert "OK" == decision.code
@@ -399,7 +401,7 @@ class TestOrigins:
             world.beat(node, held, full=True)
         row = PlanRow(1, (), "stuck, origin", "replicate", sources=(best,), copies=1)
 
-        (decision,) = world.control.apply_plan([row], dry_run=False)
+        (decision,) = world.control.operators.apply_plan([row], dry_run=False)
 
         assert "STALE_PLAN" == decision.code
 
@@ -418,7 +420,7 @@ class TestOrigins:
 
         def told(node: str, *, dry_run: bool = True) -> str:
             row = PlanRow(1, (), "too many", "delete", targets=(node,), is_forced=True)
-            return world.control.apply_plan([row], dry_run=dry_run)[0].code
+            return world.control.operators.apply_plan([row], dry_run=dry_run)[0].code
 
         before = {node: told(node) for node in (best, other, *copies)}
         world.beat("dn5", replace(replica("dn5", Q, bcsid=5, root=9), origin_datanode_id=best))
@@ -436,11 +438,11 @@ class TestOrigins:
 
 def test_a_node_that_died_before_it_wrote_anything_holds_nothing_up(world: ScmWorld) -> None:
     """It was chosen and never reported a replica: nobody waits for it for ever."""
-    blocks = world.control.allocate("a", [1])
+    blocks = world.control.clients.allocate("a", [1])
     first, *others = (endpoint.datanode_id for endpoint in blocks[0].replicas)
     for node in others:
         world.beat(node, replica(node, OPEN, bcsid=0, root=None))
-    world.control.finish("a", close=True)
+    world.control.clients.finish("a", close=True)
     for node in others:
         world.beat(node, replica(node, U, bcsid=0), full=True)
 

@@ -26,7 +26,7 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
 
 def put(world: ScmWorld, name: str, *, away: Sequence[str] = ()) -> PromisedBlock:
     """Store one key in a session of its own; nodes that are `away` take no write."""
-    (block,) = world.control.allocate(name, [10])
+    (block,) = world.control.clients.allocate(name, [10])
     asked = [endpoint.datanode_id for endpoint in block.replicas]
     for node in asked:
         if node not in away:
@@ -39,8 +39,8 @@ def put(world: ScmWorld, name: str, *, away: Sequence[str] = ()) -> PromisedBloc
             )
             world.beat(node, report)
     failed = [(block.container_id, node) for node in asked if node in away]
-    world.control.commit(name, [key(name, [block], [10])], may_replace=False, failed=failed)
-    world.control.finish(name, close=False)
+    world.control.clients.commit(name, [key(name, [block], [10])], may_replace=False, failed=failed)
+    world.control.clients.finish(name, close=False)
     return block
 
 
@@ -98,11 +98,11 @@ def test_a_node_that_never_takes_a_write_is_tried_ever_more_rarely(world: ScmWor
 def test_of_three_replicas_two_must_take_every_block(world: ScmWorld) -> None:
     """With one more away nothing goes on, and nothing is promised on one node alone."""
     put(world, "away", away=[AWAY])
-    (block,) = world.control.allocate("b", [10])
+    (block,) = world.control.clients.allocate("b", [10])
     left = [endpoint.datanode_id for endpoint in block.replicas]
-    world.control.commit("b", [], may_replace=False, failed=[(block.container_id, left[0])])
+    world.control.clients.commit("b", [], may_replace=False, failed=[(block.container_id, left[0])])
 
-    (again,) = world.control.allocate("b", [10])
+    (again,) = world.control.clients.allocate("b", [10])
 
     assert 2 == len(left)
     assert again.container_id != block.container_id
@@ -112,11 +112,11 @@ def test_of_three_replicas_two_must_take_every_block(world: ScmWorld) -> None:
 def test_with_a_fourth_node_the_container_is_left_at_once(world: ScmWorld) -> None:
     """Then three that take writes can be had."""
     world.join("dn4")
-    (block,) = world.control.allocate("a", [10])
+    (block,) = world.control.clients.allocate("a", [10])
     away = block.replicas[0].datanode_id
-    world.control.commit("a", [], may_replace=False, failed=[(block.container_id, away)])
+    world.control.clients.commit("a", [], may_replace=False, failed=[(block.container_id, away)])
 
-    (again,) = world.control.allocate("a", [10])
+    (again,) = world.control.clients.allocate("a", [10])
 
     assert 3 == len(again.replicas)
     assert away not in {endpoint.datanode_id for endpoint in again.replicas}

@@ -30,8 +30,8 @@ def address(tmp_path: Path) -> Iterator[str]:
             path = f"/data/{i}/{LONG if i else 1}"
             disk = replace(volume(), path=path, failed=i == 1, error=LONG)
             registered = Registration(name, f"{name}:9859", f"/{name}", "0.1.0", "", 1, (disk,))
-            world.control.register(registered)
-            world.control.heartbeat(Heartbeat(name, 1, (disk,), (), (), ()))
+            world.control.datanodes.register(registered)
+            world.control.datanodes.heartbeat(Heartbeat(name, 1, (disk,), (), (), ()))
         world.control.note_history()
         listener = HttpStatus(world.control, calls, LoopSet(), lambda: True).listener("127.0.0.1:0")
         listener.start()

@@ -38,11 +38,11 @@ def upgrade(world: ScmWorld, *nodes: str) -> None:
 
 def test_nothing_new_is_written_there(world: ScmWorld) -> None:
     """Not even what was begun: an open container with a replica there is closed."""
-    world.control.allocate("before", [10])
+    world.control.clients.allocate("before", [10])
     (opened,) = world.state.containers.open_all()
     upgrade(world, opened.pipeline[0])
     closing = world.state.containers.get(opened.container_id)
-    blocks = world.control.allocate("after", [10] * 4)
+    blocks = world.control.clients.allocate("after", [10] * 4)
 
     assert closing is not None
     assert ("CLOSING", "one of its nodes is read-only") == (closing.state, closing.close_reason)
@@ -69,7 +69,7 @@ def test_it_is_neither_source_nor_target(world: ScmWorld) -> None:
     run(world, 63, [strange, no_target], source, target)
 
     copies = [c for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
-    (refused,) = world.control.replicate_containers(
+    (refused,) = world.control.operators.replicate_containers(
         [made.container_id], target_id=no_target, worlds=(), dry_run=True
     )
 
@@ -82,13 +82,13 @@ def test_it_is_ordered_nothing_about_replicas(world: ScmWorld) -> None:
     made = world.made_closed()
     strange = holders(world, made)[0]
     world.beat(strange, replica(strange, bcsid=made.sequence_id, root=8))
-    world.control.reconcile_containers([made.container_id])
+    world.control.operators.reconcile_containers([made.container_id])
     world.write("open", "key", 1)
     upgrade(world, strange)
-    world.control.order_nodes([strange], Kind.REFRESH_VOLUME_USAGE)
+    world.control.operators.order_nodes([strange], Kind.REFRESH_VOLUME_USAGE)
 
     sent = {c.kind for _ in range(3) for c, _ in world.call(strange, boot_id=2).commands}
-    (given,) = world.control.reconcile_containers([made.container_id])
+    (given,) = world.control.operators.reconcile_containers([made.container_id])
     run(world, 30, [strange], *(node for node in NODES if node != strange))
     late = {c.kind for c, _ in world.call(strange, boot_id=2).commands}
 
@@ -103,13 +103,13 @@ def test_a_copy_that_was_ordered_before_is_not_sent(world: ScmWorld) -> None:
     """Its target came back with another layout before the source fetched the command."""
     made = world.made_closed()
     target = sorted(set(NODES) - set(holders(world, made)))[0]
-    (ordered,) = world.control.replicate_containers(
+    (ordered,) = world.control.operators.replicate_containers(
         [made.container_id], target_id=target, worlds=(), dry_run=False
     )
     upgrade(world, target)
     (command,) = [c for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
     answer = world.call(command.datanode_id)
-    found, _pending = world.control.outcomes(ordered.command_ids, 1)
+    found, _pending = world.control.queries.outcomes(ordered.command_ids, 1)
 
     assert () == answer.commands
     assert [f"{target} cannot be reached, is to leave, or is read-only"] == [

@@ -61,7 +61,7 @@ def call_with_volumes(world: ScmWorld, node: str, count: int, *, failed: int = 0
     """Let a node call that has so many volumes, some of them failed."""
     working = tuple(volume() for _ in range(count))
     broken = tuple(replace(volume(), failed=True) for _ in range(failed))
-    world.control.heartbeat(Heartbeat(node, 1, working + broken, (), (), ()))
+    world.control.datanodes.heartbeat(Heartbeat(node, 1, working + broken, (), (), ()))
 
 
 def test_limits_follow_the_volumes_that_work(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_limits_follow_the_volumes_that_work(tmp_path: Path) -> None:
         seen = []
         for count, failed in ((1, 0), (5, 0), (12, 0), (12, 3), (40, 0)):
             call_with_volumes(world, "dn1", count, failed=failed)
-            queues = world.control.queues()
+            queues = world.control.queries.queues()
             seen.append((queues.nodes[0].replication_limit, queues.pending_add_limit))
 
     assert [(20, 40), (20, 40), (48, 68), (48, 68), (128, 148)] == seen
@@ -87,10 +87,10 @@ def test_a_reconstruction_counts_for_what_it_is_set_to(
         for number in range(1, 15):
             change.put(world.state.commands, pending(number, Kind.RECONSTRUCT))
 
-        left = world.control._commands.drain(change, "dn1", lambda _commands: {})
+        left = world.control._parts.commands.drain(change, "dn1", lambda _commands: {})
 
         assert sent == len(left)
-        assert 14 * weight == world.control._commands.replication_load("dn1")
+        assert 14 * weight == world.control._parts.commands.replication_load("dn1")
 
 
 @pytest.mark.parametrize(("bytes_per_s", "patience_s"), [(0, 10), (200, 20)])
@@ -129,12 +129,12 @@ def test_who_takes_part_in_enough_is_no_target(tmp_path: Path) -> None:
         held = {r.datanode_id for r in world.state.replicas.of(made.container_id)}
         sender, receiver, idle = sorted({*NODES, "dn5", "dn6"} - held)
         sent = replace(pending(900, Kind.REPLICATE, node=sender), target_id=receiver)
-        case = world.control._cases.case(made)
-        before = world.control._manager.targets(case, 5)
+        case = world.control._parts.cases.case(made)
+        before = world.control._parts.manager.targets(case, 5)
         with world.state.change() as change:
             change.put(world.state.commands, sent)
 
-        chosen = world.control._manager.targets(case, 5)
+        chosen = world.control._parts.manager.targets(case, 5)
 
     assert {sender, receiver, idle} == set(before)
     assert [idle] == chosen
@@ -155,7 +155,7 @@ def test_who_takes_part_in_enough_is_not_read_for_a_rebuild(tmp_path: Path) -> N
                     change.put(world.state.commands, sent)
             [(command, _named)] = orders(world)
             read.append({index for index, _node in command.sources})
-            parts = world.control._cases._parts()
+            parts = world.control._parts.cases._parts()
             assert {parts[node] for _index, node in command.sources} == {1}
 
     assert [{1, 3, 4, 5}, {3, 4, 5}] == read
@@ -175,13 +175,13 @@ def test_while_copies_wait_datanodes_get_more_and_are_told_to_work_more(tmp_path
             world.call(node)
         world.control.tick()
         told.append(world.call("dn1").task_percent)
-        limits.append(world.control.queues().nodes[0].replication_limit)
+        limits.append(world.control.queries.queues().nodes[0].replication_limit)
         for r in missing:
             world.beat(r.datanode_id, r)
         world.beat(spare, replica(spare, bcsid=made.sequence_id, container_id=made.container_id))
         pass_time(world, 2, *NODES)
         told.append(world.call("dn1").task_percent)
-        limits.append(world.control.queues().nodes[0].replication_limit)
+        limits.append(world.control.queries.queues().nodes[0].replication_limit)
 
     assert [100, 300, 100] == told
     assert [60, 20] == limits
@@ -199,7 +199,7 @@ class TestDepartures:
             with cluster(path, options, "dn1", "dn2", "dn3") as world:
                 world.made_closed()
                 request = Request(("dn1",), OpState.DECOMMISSIONING)
-                [answer] = world.control.set_operational_states(request)
+                [answer] = world.control.operators.set_operational_states(request)
                 for _ in range(4):
                     world.kept["dn1"] = (OpState.DECOMMISSIONING, 0)
                     pass_time(world, 1, "dn1", "dn2", "dn3")
@@ -223,7 +223,7 @@ class TestDepartures:
                     assert node is not None
                     change.put(world.state.nodes, replace(node, op_state=op_state))
 
-            obstacles = world.control._judge.obstacles([made.container_id])
+            obstacles = world.control._parts.judge.obstacles([made.container_id])
 
         assert {made.container_id: "too_few"} == obstacles
 
@@ -242,10 +242,12 @@ class TestDepartures:
             node = world.state.replicas.of(made.container_id)[0].datanode_id
             ends_ms = world.clock.now_ms() + hours * 3_600_000 if hours else 0
             request = Request((node,), OpState.ENTERING_MAINTENANCE, ends_ms)
-            world.control.set_operational_states(request)
+            world.control.operators.set_operational_states(request)
             pass_time(world, 2, *NODES)
             ordered = len(of_kind(world, Kind.REPLICATE))
-            exported = pq.read_table(world.control.export_snapshot().path / "nodes").to_pylist()
+            exported = pq.read_table(
+                world.control.queries.export_snapshot().path / "nodes"
+            ).to_pylist()
 
         told = {row["datanode_id"]: row["op_state"] for row in exported}[node]
         assert copies == ordered
@@ -283,13 +285,13 @@ class TestDepartures:
             locked = []
             for leaving in ((first,), (first, second), (first, second, third)):
                 request = Request(leaving, OpState.DECOMMISSIONING, is_forced=True)
-                world.control.set_operational_states(request)
+                world.control.operators.set_operational_states(request)
                 pass_time(world, 1, *NODES, "dn5", "dn6")
-                locked.append(world.control.locked_together())
+                locked.append(world.control.queries.locked_together())
             rest = Request((first, second, third), OpState.ENTERING_MAINTENANCE, is_forced=True)
-            world.control.set_operational_states(rest)
+            world.control.operators.set_operational_states(rest)
             pass_time(world, 1, *NODES, "dn5", "dn6")
-            locked.append(world.control.locked_together())
+            locked.append(world.control.queries.locked_together())
 
         assert [(0, 0), (0, 0), (1, 0), (0, 1)] == locked
 
@@ -305,7 +307,7 @@ class TestDeletesOfBlocks:
                 [key] = world.state.keys.values()
                 (mine, *_others) = world.state.replicas.of(made.container_id)
                 world.beat("dn1", replace(mine, state=ReplicaState.UNHEALTHY, finding_count=1))
-                world.control.delete_keys([key.name], dry_run=False)
+                world.control.operators.delete_keys([key.name], dry_run=False)
                 short = [c.kind for c, _named in world.call("dn2").commands]
                 world.beat("dn1", mine)
                 whole = [c.kind for c, _named in world.call("dn2").commands]
@@ -321,7 +323,7 @@ class TestDeletesOfBlocks:
         with cluster(tmp_path, options, "dn1", "dn2", "dn3") as world:
             world.made_closed()
             [key] = world.state.keys.values()
-            world.control.delete_keys([key.name], dry_run=False)
+            world.control.operators.delete_keys([key.name], dry_run=False)
             tries = 0
             for _ in range(10):
                 world.clock.advance_s(5)
@@ -353,8 +355,10 @@ def test_only_datanodes_of_managed_racks_are_used(tmp_path: Path) -> None:
         world.beat("dn5", full=True)
         pass_time(world, 2, "dn1", "dn2", "dn3", "dn4", "dn5")
         copies = of_kind(world, Kind.REPLICATE)
-        shares = {name for name, _share in world.control.balance_status().shares}
-        told = [n.datanode_id for n in map(node_message, world.control.nodes()) if n.unmanaged]
+        shares = {name for name, _share in world.control.queries.balance_status().shares}
+        told = [
+            n.datanode_id for n in map(node_message, world.control.queries.nodes()) if n.unmanaged
+        ]
 
     assert ["dn5"] == told
     assert "dn5" not in written
@@ -392,11 +396,11 @@ def test_the_report_counts_shards_that_are_being_made(tmp_path: Path) -> None:
         for index in (1, 2):
             made = replica("dn1", ReplicaState.RECOVERING, container_id=index, replica_index=index)
             world.beat("dn1", made)
-            counts.append(world.control.report().recovering_count)
+            counts.append(world.control.queries.report().recovering_count)
         world.restart()
-        counts.append(world.control.report().recovering_count)
+        counts.append(world.control.queries.report().recovering_count)
         world.join("dn1")
         world.beat("dn1", replica("dn1", container_id=1, replica_index=1), full=True)
-        counts.append(world.control.report().recovering_count)
+        counts.append(world.control.queries.report().recovering_count)
 
     assert [1, 2, 2, 0] == counts

@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.v1 import container_pb2, scm_pb2, scm_pb2_grpc
 from agent.rpc.wire.errors import error_from
-from scm.edge.control import ControlPlane
+from scm.edge.plane.control import ControlPlane
 from scm.edge.server import ScmService, build_server
 from scm.state.clock import Clock
 from scm.state.database import State
@@ -394,7 +394,7 @@ def test_a_heartbeat_that_comes_too_late_changes_nothing(cluster: Cluster) -> No
         reports=[scm_pb2.ContainerReport(full=True, report_id=2, last=True, replicas=[report(1)])],
     )
 
-    with cluster.control._lock:  # something slow goes on
+    with cluster.control._parts.lock:  # something slow goes on
         with pytest.raises(grpc.RpcError) as caught:
             cluster.scm.Heartbeat(late, timeout=0.3)
         # Its end goes over the same connection before this call, so it is heard before it.
@@ -405,4 +405,4 @@ def test_a_heartbeat_that_comes_too_late_changes_nothing(cluster: Cluster) -> No
         node.heartbeat()
 
     assert grpc.StatusCode.DEADLINE_EXCEEDED is caught.value.code()
-    assert {1, 2} == set(cluster.control._state.replicas.on("dn1"))
+    assert {1, 2} == set(cluster.control._parts.state.replicas.on("dn1"))

@@ -157,7 +157,7 @@ def test_a_round_orders_what_the_plan_says_and_the_rules_confirm(
     """And the report says how many rows were refused, and why; scans are the datanodes' own."""
     loop(world, tmp_path, PROGRAM).verify_once(["dn3"])
 
-    report = world.control.report()
+    report = world.control.queries.report()
     assert {"OK": 1, "STALE_PLAN": 1} == report.verified.decisions
     assert {Kind.RECONCILE} == {c.kind for c in world.state.commands.values()}
     arguments = json.loads((tmp_path / "runs" / "arguments.json").read_text())
@@ -182,7 +182,7 @@ def test_a_run_of_something_else_is_not_applied(
 
     made.verify_once(["dn3"])
 
-    assert words in world.control.report().verified.error
+    assert words in world.control.queries.report().verified.error
     assert 0 == len(world.state.commands)
 
 
@@ -192,7 +192,7 @@ def test_a_program_that_fails_changes_nothing_and_is_reported(
     """The next round is another try."""
     loop(world, tmp_path, "import sys; print('no java'); sys.exit(1)").verify_once()
 
-    report = world.control.report()
+    report = world.control.queries.report()
     assert "no java" in report.verified.error
     assert 0 == len(world.state.commands)
 
@@ -204,7 +204,7 @@ def test_what_a_program_says_last_is_told_and_kept(world: ScmWorld, tmp_path: Pa
 
     made.verify_once()
 
-    assert "one | two: no java" in world.control.report().verified.error
+    assert "one | two: no java" in world.control.queries.report().verified.error
     assert "one\ntwo: no java\n" == made.log.read_text()
 
 
@@ -224,7 +224,7 @@ def test_a_program_that_hangs_is_ended_at_the_deadline(world: ScmWorld, tmp_path
 
     made.verify_once()
 
-    assert "did not end in 2 s and was killed" in world.control.report().verified.error
+    assert "did not end in 2 s and was killed" in world.control.queries.report().verified.error
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
     assert not (tmp_path / "ended").exists()
@@ -242,13 +242,13 @@ def test_a_stop_ends_the_program_and_begins_no_other(world: ScmWorld, tmp_path: 
 
     made.stop()
     round_.join(60)
-    first = world.control.report().verified.error
+    first = world.control.queries.report().verified.error
     (tmp_path / "pid").unlink()
     made.verify_once()
 
     assert "ended with -15" in first
     assert not (tmp_path / "ended").exists()
-    assert "stopped" in world.control.report().verified.error
+    assert "stopped" in world.control.queries.report().verified.error
     assert not (tmp_path / "pid").exists()
 
 
@@ -289,7 +289,7 @@ def test_a_defect_is_noted_and_does_not_end_the_rounds(world: ScmWorld, tmp_path
 
     assert wait_s is not None
     assert wait_s > 0
-    assert world.control.report().verified.error
+    assert world.control.queries.report().verified.error
 
 
 def test_w62_a_node_that_changed_is_verified_at_once_but_not_while_copies_wait(
@@ -300,7 +300,7 @@ def test_w62_a_node_that_changed_is_verified_at_once_but_not_while_copies_wait(
     assert [] == world.control.take_changed_nodes()
     for node in ("dn2", "dn3", "dn4"):  # two copies lack, and there is no node for them
         world.beat(node, full=True)
-        world.control._nodes._live.pop(node)
+        world.control._parts.nodes._live.pop(node)
     world.control.tick()
 
     assert [] == world.control.take_changed_nodes()
@@ -308,14 +308,14 @@ def test_w62_a_node_that_changed_is_verified_at_once_but_not_while_copies_wait(
 
 def test_the_report_counts_what_is_not_well(world: ScmWorld) -> None:
     """Samples name the first; the time is that of the last whole round."""
-    before = world.control.report()
+    before = world.control.queries.report()
     world.beat("dn1", full=True)
     world.beat("dn2", full=True)
     world.beat("dn3", full=True)
     world.beat("dn4", full=True)
     world.control.tick()
 
-    report = world.control.report()
+    report = world.control.queries.report()
     assert {} == before.conditions
     assert {"MISSING": (1, (1,))} == report.conditions
     assert 1 == sum(report.states.values())
@@ -326,16 +326,16 @@ def test_a_container_that_nothing_can_close_is_reported_as_stuck(world: ScmWorld
     """None of its replicas has all that was committed; and an open one is no news."""
     blocks = world.write("a", "behind", 10)
     number = blocks[0].container_id
-    world.control.finish("a", close=True)
+    world.control.clients.finish("a", close=True)
     for endpoint in blocks[0].replicas:
         node = endpoint.datanode_id
         late = replica(node, ReplicaState.QUASI_CLOSED, container_id=number, bcsid=0)
         world.beat(node, late)
-    world.control.allocate("b", [10])
+    world.control.clients.allocate("b", [10])
     world.clock.advance_s(1)
     world.control.tick()
 
-    found = world.control.report().conditions
+    found = world.control.queries.report().conditions
 
     assert (1, (number,)) == found.get("QUASI_CLOSED_STUCK")
     assert {"QUASI_CLOSED_STUCK", "MISSING"} >= set(found)

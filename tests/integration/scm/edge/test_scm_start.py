@@ -44,7 +44,7 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
 def rest(world: ScmWorld, node: str) -> None:
     """Let a node go into maintenance, as far as it goes."""
     request = Request((node,), OpState.ENTERING_MAINTENANCE)
-    assert ["OK"] == [d.code for d in world.control.set_operational_states(request)]
+    assert ["OK"] == [d.code for d in world.control.operators.set_operational_states(request)]
     for state in (OpState.ENTERING_MAINTENANCE, OpState.IN_MAINTENANCE):
         world.kept[node] = (state, 0)
         pass_time(world, 3, *POOLS)
@@ -61,13 +61,13 @@ class TestHot:
         pass_time(world, 61, *online)
         world.restart()
         world.join(*online)
-        before = world.control.safe_mode()
+        before = world.control.queries.safe_mode()
         confirm(world, *online[:7])
         pass_time(world, 40, *online[1:])  # the first dropped out
-        seven = world.control.safe_mode()
+        seven = world.control.queries.safe_mode()
         confirm(world, online[7])
 
-        after = world.control.safe_mode()
+        after = world.control.queries.safe_mode()
 
         assert (False, 8, tuple(sorted(online))) == (
             before.is_open,
@@ -86,7 +86,7 @@ class TestHot:
         confirm(world, *POOLS[:9])
         world.call(POOLS[9])
 
-        assert (POOLS[9],) == world.control.safe_mode().missing
+        assert (POOLS[9],) == world.control.queries.safe_mode().missing
 
     def test_what_was_ordered_before_does_not_leave_before_the_gate_opens(
         self, world: ScmWorld
@@ -95,15 +95,17 @@ class TestHot:
         made = world.made_closed()
         held = [r.datanode_id for r in world.state.replicas.of(made.container_id)]
         target = next(node for node in POOLS if node not in held)
-        (copy,) = world.control.replicate_containers(
+        (copy,) = world.control.operators.replicate_containers(
             [made.container_id], target_id=target, worlds=(), dry_run=False
         )
-        (delete,) = world.control.delete_replicas(
+        (delete,) = world.control.operators.delete_replicas(
             [made.container_id], datanode_id=held[-1], worlds=(), dry_run=False
         )
-        world.control.reconcile_containers([made.container_id])
-        world.control.delete_keys([key.name for key in world.state.keys.values()], dry_run=False)
-        world.control.allocate("open", [10])
+        world.control.operators.reconcile_containers([made.container_id])
+        world.control.operators.delete_keys(
+            [key.name for key in world.state.keys.values()], dry_run=False
+        )
+        world.control.clients.allocate("open", [10])
         (opened,) = world.state.containers.open_all()
         for node in opened.pipeline:
             world.beat(node, replica(node, container_id=opened.container_id, bcsid=1))
@@ -113,12 +115,12 @@ class TestHot:
         world.control.tick()
 
         answered = [c.kind for node in POOLS for c, _named in world.call(node).commands]
-        refused = world.control.replicate_containers(
+        refused = world.control.operators.replicate_containers(
             [made.container_id], target_id=target, worlds=(), dry_run=False
         )
         sent = {c.kind for c in world.state.commands.values() if c.sent_at_s is not None}
         waiting = {c.command_id for c in world.state.commands.values() if c.sent_at_s is None}
-        world.control.leave_safe_mode()
+        world.control.operators.leave_safe_mode()
         then = {c.kind for node in POOLS for c, _named in world.call(node).commands}
 
         assert {Kind.CLOSE} >= sent | set(answered)
@@ -160,7 +162,7 @@ class TestCold:
         made = world.made_closed()
         held = [r.datanode_id for r in world.state.replicas.of(made.container_id)]
         rest(world, held[0])
-        world.control.reconcile_containers([made.container_id])
+        world.control.operators.reconcile_containers([made.container_id])
 
         world.restart(is_cold=True)
 
@@ -183,10 +185,10 @@ class TestCold:
             world.beat(node, *(r for r in whole if r.datanode_id == node), full=True)
 
         pass_time(world, 600, *online)
-        early = world.control.safe_mode()
+        early = world.control.queries.safe_mode()
         ordered = world.state.commands.values()
         pass_time(world, 601, *online)
-        late = world.control.safe_mode()
+        late = world.control.queries.safe_mode()
 
         assert (False, True, (dead,)) == (early.is_open, early.is_cold, early.missing)
         assert [] == ordered
@@ -195,9 +197,9 @@ class TestCold:
     def test_without_a_known_node_it_waits_for_those_that_come(self, tmp_path: Path) -> None:
         """A hot start on an empty state has nothing to lose and opens at once."""
         with ScmWorld(tmp_path, OPTIONS).running() as world:
-            hot = world.control.safe_mode()
+            hot = world.control.queries.safe_mode()
             world.restart(is_cold=True)
-            cold = world.control.safe_mode()
+            cold = world.control.queries.safe_mode()
 
             assert (True, False) == (hot.is_open, cold.is_open)
             assert "no node is known" in cold.reason
@@ -236,24 +238,24 @@ def test_a_state_of_the_version_before_is_brought_up(tmp_path: Path) -> None:
 def test_s3_32_no_key_is_written_before_the_gate_opens(world: ScmWorld) -> None:
     """Neither blocks nor commits; what is there is read, and sessions may end."""
     world.write("before", "there", 5)
-    blocks = world.control.allocate("writer", [5])
+    blocks = world.control.clients.allocate("writer", [5])
     world.restart()
     waiting = key("late", blocks, [5])
 
     for refused in (
-        lambda: world.control.allocate("writer", [5]),
-        lambda: world.control.commit("writer", [waiting], may_replace=False, failed=()),
+        lambda: world.control.clients.allocate("writer", [5]),
+        lambda: world.control.clients.commit("writer", [waiting], may_replace=False, failed=()),
     ):
         with pytest.raises(Unavailable) as caught:
             refused()
         assert Code.SAFE_MODE is caught.value.code
-    found, _containers = world.control.lookup("there")
+    found, _containers = world.control.clients.lookup("there")
     world.join(*POOLS, boot_id=2)
     for node in POOLS:
         mine = [r for r in world.state.replicas.values() if r.datanode_id == node]
         world.beat(node, *mine, full=True, boot_id=2)
-    world.control.commit("writer", [waiting], may_replace=False, failed=())
+    world.control.clients.commit("writer", [waiting], may_replace=False, failed=())
 
     assert ("there", 5) == (found.name, found.size_bytes)
-    assert world.control.allocate("writer", [5])
-    assert "late" == world.control.lookup("late")[0].name
+    assert world.control.clients.allocate("writer", [5])
+    assert "late" == world.control.clients.lookup("late")[0].name

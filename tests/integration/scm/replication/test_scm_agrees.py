@@ -37,7 +37,7 @@ def test_every_state_is_the_judges(tmp_path: Path, seed: int) -> None:
         for _ in range(TICKS):
             world.clock.advance_s(1)
             world.control.tick()
-            told, judged = told_and_judged(world.control.export_snapshot())
+            told, judged = told_and_judged(world.control.queries.export_snapshot())
             known = {number: word for number, word in told.items() if word is not None}
             compared += len(known)
             words |= set(known.values())
@@ -58,10 +58,10 @@ def test_who_may_be_reconciled_is_the_judges_word(tmp_path: Path, seed: int) -> 
     with ScmWorld(tmp_path, OPTIONS).running() as world:
         enter(world, rows)
         ids = sorted(container.container_id for container in world.state.containers.values())
-        found = world.control._judge.diagnose(ids).reconciles.eligibility.tolist()
+        found = world.control._parts.judge.diagnose(ids).reconciles.eligibility.tolist()
         for container_id, code in zip(ids, found, strict=True):
             judged = ELIGIBILITY[code]
-            own = world.control._reconciles.participants(container_id).eligibility
+            own = world.control._parts.reconciles.participants(container_id).eligibility
             container = world.state.containers.get(container_id)
             assert container is not None
             told.add(judged)
@@ -83,7 +83,7 @@ def test_whatever_happens_they_agree_at_every_second(tmp_path: Path) -> None:
     with days.world.running():
         for second in range(DAYS_SECONDS):
             days.step()
-            agreement.compare(days.world.control.export_snapshot(), f"second {second}")
+            agreement.compare(days.world.control.queries.export_snapshot(), f"second {second}")
 
     assert [] == agreement.differences
     assert agreement.compared > DAYS_SECONDS * DAYS_CONTAINERS / 2
@@ -107,13 +107,13 @@ def test_what_a_second_rack_changes_is_judged_anew(tmp_path: Path) -> None:
     again nothing is said of it, and a round later all have been, also those that were well.
     """
     with one_rack(tmp_path).running() as world:
-        before, _ = told_and_judged(world.control.export_snapshot())
+        before, _ = told_and_judged(world.control.queries.export_snapshot())
         world.join("dn4", racks=("/rack-2",))
         world.beat("dn4", full=True)
         world.control.tick()
-        told, judged = told_and_judged(world.control.export_snapshot())
+        told, judged = told_and_judged(world.control.queries.export_snapshot())
         pass_time(world, 11, "dn1", "dn2", "dn3", "dn4")
-        at_last, judged_at_last = told_and_judged(world.control.export_snapshot())
+        at_last, judged_at_last = told_and_judged(world.control.queries.export_snapshot())
 
         assert {"HEALTHY"} == set(before.values())
         known = {number: word for number, word in told.items() if word is not None}
@@ -130,7 +130,7 @@ def test_of_a_node_that_has_just_died_nothing_old_is_told(tmp_path: Path) -> Non
     with one_rack(tmp_path).running() as world:
         world.clock.advance_s(100)
         world.keep_alive("dn1", "dn2")
-        told, judged = told_and_judged(world.control.export_snapshot())
+        told, judged = told_and_judged(world.control.queries.export_snapshot())
 
         assert {"UNDER_REPLICATED"} == set(judged.values())
         assert {None} == set(told.values())
@@ -145,10 +145,10 @@ def test_a_container_that_is_whole_again_is_called_so(tmp_path: Path) -> None:
         assert lost is not None
         world.beat("dn3", replace(lost, state=ReplicaState.DELETED))
         pass_time(world, 11, "dn1", "dn2", "dn3")
-        told, judged = told_and_judged(world.control.export_snapshot())
+        told, judged = told_and_judged(world.control.queries.export_snapshot())
         world.beat("dn3", lost)
         pass_time(world, 11, "dn1", "dn2", "dn3")
-        again, judged_again = told_and_judged(world.control.export_snapshot())
+        again, judged_again = told_and_judged(world.control.queries.export_snapshot())
 
         assert "UNDER_REPLICATED" == told[1] == judged[1]
         assert judged_again == again
@@ -163,7 +163,7 @@ def test_a_container_that_nobody_made_costs_nothing(tmp_path: Path) -> None:
         world.beat("dn1", replica("dn1", container_id=ID_MAX))
         pass_time(world, 20, "dn2", "dn3")  # all that a stale node has is looked at
         pass_time(world, 11, "dn1", "dn2", "dn3")
-        told, judged = told_and_judged(world.control.export_snapshot())
+        told, judged = told_and_judged(world.control.queries.export_snapshot())
 
         assert judged == told
         assert ID_MAX not in told

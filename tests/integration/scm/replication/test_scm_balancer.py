@@ -27,7 +27,7 @@ def moves(world: ScmWorld) -> set[tuple[int, str]]:
     """Return container and source of what a run would move, once the empty nodes are there."""
     world.join(*EMPTY)
     beats(world)
-    shown = world.control.balance(10.0, 10, dry_run=True)
+    shown = world.control.operators.balance(10.0, 10, dry_run=True)
     return {(move.container_id, move.source_id) for move in shown.moves}
 
 
@@ -38,7 +38,7 @@ def beats(world: ScmWorld, *, copying_count: int = 0) -> None:
         disk = volume(capacity_bytes=CAPACITY, available_bytes=CAPACITY - used)
         disk = replace(disk, used_bytes=used)
         queues = (("replicate", copying_count),)
-        world.control.heartbeat(Heartbeat(node, 1, (disk,), (), (), queues, None, 0))
+        world.control.datanodes.heartbeat(Heartbeat(node, 1, (disk,), (), (), queues, None, 0))
 
 
 def closed(world: ScmWorld, *roots: int) -> int:
@@ -96,7 +96,7 @@ def test_a_move_is_given_longer_than_a_copy_that_somebody_needs(world: ScmWorld)
     """Four times: it is the last that a datanode does. Then it is left to itself."""
     closed(world, 7, 7, 7)
     assert moves(world), "there is something to move"
-    world.control.balance(10.0, 1, dry_run=False)
+    world.control.operators.balance(10.0, 1, dry_run=False)
     world.control.tick()
     beats(world)
 
@@ -106,7 +106,7 @@ def test_a_move_is_given_longer_than_a_copy_that_somebody_needs(world: ScmWorld)
             world.clock.advance_s(60)
             beats(world, copying_count=1)
             world.control.tick()
-        copying.append(len(world.control.balance_status().moves))
+        copying.append(len(world.control.queries.balance_status().moves))
 
     assert [1, 1, 0] == copying
     assert 45 * 60_000 > 3 * ScmOptions().command_deadline_ms

@@ -108,10 +108,10 @@ def test_a_container_closes_when_one_of_its_nodes_is_down(world: ScmWorld) -> No
     (block,) = world.write("a", "key", 10)
     dead, *alive = sorted(endpoint.datanode_id for endpoint in block.replicas)
     pass_time(world, 29, dead, *alive)
-    all_up = world.control.container(block.container_id).container.state
+    all_up = world.control.queries.container(block.container_id).container.state
     pass_time(world, 60, *alive)
 
-    down = world.control.container(block.container_id).container.state
+    down = world.control.queries.container(block.container_id).container.state
 
     assert ContainerState.OPEN is all_up
     assert ContainerState.OPEN is not down
@@ -125,7 +125,7 @@ def test_what_is_closed_does_not_wait_for_copies_and_deletes(world: ScmWorld) ->
     with world.state.change() as change:
         for number, kind in enumerate((*throttled, Kind.CLOSE), start=1):
             change.put(world.state.commands, pending(number, kind))
-        sent = world.control._commands.drain(change, "dn1", lambda _commands: {})
+        sent = world.control._parts.commands.drain(change, "dn1", lambda _commands: {})
 
     assert [Kind.CLOSE] == [command.kind for command in sent]
 
@@ -140,8 +140,8 @@ def test_a_node_at_its_limit_is_no_target_of_a_rebuild_until_it_says_it_has_room
         coded.queues[node] = (("replicate", 20),)
         coded.call(node)
     excluded = orders(coded)
-    case = coded.control._cases.case(coded.control.container(container_id).container)
-    for_copies = coded.control._manager.targets(case, len(free))
+    case = coded.control._parts.cases.case(coded.control.queries.container(container_id).container)
+    for_copies = coded.control._parts.manager.targets(case, len(free))
     coded.queues[free[0]] = (("replicate", 19),)
 
     [(command, _named)] = orders(coded)
@@ -155,13 +155,13 @@ def test_a_rebuild_counts_each_replica_it_makes_until_a_report_shows_it(coded: S
     """One command, two replicas on their way; the limit of the cluster is one of replicas."""
     _nodes, container_id = closed(coded, lost=[1, 4])
     [(command, _named)] = orders(coded)
-    ordered = coded.control.queues().pending_add_count
+    ordered = coded.control.queries.queues().pending_add_count
     for index, node in command.shards:
         coded.beat(node, replica(node, container_id=container_id, bcsid=1, replica_index=index))
     coded.beat(command.datanode_id, outcomes=(outcome(command),))
 
     assert 2 == ordered
-    assert 0 == coded.control.queues().pending_add_count
+    assert 0 == coded.control.queries.queues().pending_add_count
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,9 @@ def done(command: Pending) -> Outcome:
 
 def delete_all(world: ScmWorld, *nodes: str, reports: bool = False) -> None:
     """Delete the only key; these nodes do what they are told, and say that nothing is left."""
-    world.control.delete_keys([key.name for key in world.state.keys.values()], dry_run=False)
+    world.control.operators.delete_keys(
+        [key.name for key in world.state.keys.values()], dry_run=False
+    )
     for node in nodes:
         for command in deletes_sent(world, node):
             world.beat(node, outcomes=(done(command),))
@@ -104,11 +106,11 @@ def test_who_died_while_open_does_not_keep_others_from_reconciling(world: ScmWor
     blocks = world.write("client", "key", 10)
     dead, *living = sorted(endpoint.datanode_id for endpoint in blocks[0].replicas)
     die(world, dead)
-    world.control.finish("client", close=True)
+    world.control.clients.finish("client", close=True)
     for node in living:
         world.beat(node, replica(node, bcsid=1, root=1 if node == living[0] else 2))
 
-    (decision,) = world.control.reconcile_containers([1])
+    (decision,) = world.control.operators.reconcile_containers([1])
 
     assert ContainerState.CLOSED is state_of(world)
     assert ("OK", 2) == (decision.code, len(decision.command_ids))
@@ -118,7 +120,7 @@ def test_a_container_closes_though_a_dead_node_has_it_open(world: ScmWorld) -> N
     """Those that are damaged do not wait for one that is gone."""
     blocks = world.write("client", "key", 10)
     dead, *living = sorted(endpoint.datanode_id for endpoint in blocks[0].replicas)
-    world.control.finish("client", close=True)
+    world.control.clients.finish("client", close=True)
     for node in living:
         world.beat(node, replica(node, ReplicaState.UNHEALTHY, bcsid=1))
     before = state_of(world)
@@ -129,10 +131,10 @@ def test_a_container_closes_though_a_dead_node_has_it_open(world: ScmWorld) -> N
 
 def test_a_container_that_was_never_written_ends_though_its_nodes_died(world: ScmWorld) -> None:
     """They were chosen, said nothing, and are not waited for."""
-    world.control.allocate("client", [10])
+    world.control.clients.allocate("client", [10])
     (opened,) = world.state.containers.open_all()
     die(world, *opened.pipeline)
-    world.control.finish("client", close=True)
+    world.control.clients.finish("client", close=True)
 
     assert ContainerState.DELETED is state_of(world)
 
@@ -234,7 +236,9 @@ class TestDecommissioned:
 class TestRemoved:
     def test_a_node_that_lives_is_not_removed(self, world: ScmWorld) -> None:
         """It would register again."""
-        (decision,) = world.control.remove_nodes(["dn1"], is_forced=True, is_dry_run=False)
+        (decision,) = world.control.operators.remove_nodes(
+            ["dn1"], is_forced=True, is_dry_run=False
+        )
 
         assert "INELIGIBLE" == decision.code
         assert world.state.nodes.get("dn1") is not None
@@ -245,16 +249,16 @@ class TestRemoved:
         """What it would mean is shown; with force the container is missing, and the node gone."""
         _made, held = made_on(world)
         die(world, *held)
-        shown = world.control.remove_nodes(held, is_forced=False, is_dry_run=False)
+        shown = world.control.operators.remove_nodes(held, is_forced=False, is_dry_run=False)
         still = holders(world)
-        forced = world.control.remove_nodes(held, is_forced=True, is_dry_run=False)
+        forced = world.control.operators.remove_nodes(held, is_forced=True, is_dry_run=False)
 
         assert ["PRECHECK_FAILED"] * 3 == [d.code for d in shown]
         assert all("1 containers can be read from nobody else: 1" in d.message for d in shown)
         assert held == still
         assert ["OK"] * 3 == [d.code for d in forced]
         assert [] == holders(world)
-        assert 1 == len(world.control.nodes())
+        assert 1 == len(world.control.queries.nodes())
         written = (world.path.parent / "audit.log").read_text()
         assert 3 == written.count('"node removed"')
 
@@ -263,7 +267,9 @@ class TestRemoved:
         _made, (dead, *_living) = made_on(world)
         delete_all(world, *replace_copies(world, dead))
         owed = len(world.state.transactions)
-        (decision,) = world.control.remove_nodes([dead], is_forced=False, is_dry_run=False)
+        (decision,) = world.control.operators.remove_nodes(
+            [dead], is_forced=False, is_dry_run=False
+        )
         left = len(world.state.transactions)
         commands = world.state.commands.of_node(dead)
         refused = world.call(dead)
@@ -279,7 +285,7 @@ class TestRemoved:
         """It says how many replicas would leave the books."""
         _made, (dead, *_living) = made_on(world)
         die(world, dead)
-        (decision,) = world.control.remove_nodes([dead], is_forced=False, is_dry_run=True)
+        (decision,) = world.control.operators.remove_nodes([dead], is_forced=False, is_dry_run=True)
 
         assert decision.message.startswith("1 replicas leave the books")
         assert dead in holders(world)

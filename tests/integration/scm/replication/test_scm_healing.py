@@ -154,7 +154,9 @@ def test_other_tombstones_are_given_time(world: ScmWorld) -> None:
 def test_deletes_that_are_owed_explain_a_difference(world: ScmWorld) -> None:
     """Two datanodes have deleted what a third is still to delete: nothing is ordered meanwhile."""
     box = world.made_closed()
-    world.control.delete_keys([key.name for key in world.state.keys.values()], dry_run=False)
+    world.control.operators.delete_keys(
+        [key.name for key in world.state.keys.values()], dry_run=False
+    )
     for node in ("dn1", "dn2"):
         for command, _named in world.call(node).commands:
             done = tuple((t.container_id, t.transaction_id) for t in command.transactions)

@@ -13,7 +13,7 @@ import pytest
 from agent.runtime.stopping import StopRequest
 from health.words import Health
 from merkle.replica import ReplicaState
-from scm.edge.control import ControlPlane
+from scm.edge.plane.control import ControlPlane
 from scm.main import Ticker
 from scm.replication.replication_manager import LOOKS_PER_TURN, ORDERS_AT_ONCE
 from scm.state.facts import Kind
@@ -61,14 +61,14 @@ def filled(path: Path, options: ScmOptions) -> Iterator[ScmWorld]:
 
 def not_well(world: ScmWorld) -> int:
     """Return how many containers are found to lack a replica."""
-    states = world.control._manager.states()
+    states = world.control._parts.manager.states()
     lacks = Health.UNDER_REPLICATED.name
     return sum(states.of(number) == lacks for number in range(1, COUNT + 1))
 
 
 def known(world: ScmWorld) -> int:
     """Return of how many containers it is known how they are now, or an order shows that it was."""
-    states, commands = world.control._manager.states(), world.state.commands
+    states, commands = world.control._parts.manager.states(), world.state.commands
     return sum(
         states.of(number) is not None or commands.has_any(number) for number in range(1, COUNT + 1)
     )
@@ -121,7 +121,7 @@ def test_orders_are_made_in_portions(world: ScmWorld) -> None:
     seen: list[int] = []
 
     def ordered(_took_s: float) -> None:
-        with world.control._lock:  # nobody else holds it now
+        with world.control._parts.lock:  # nobody else holds it now
             pending = world.state.commands.values()
             seen.append(sum(command.kind is Kind.REPLICATE for command in pending))
 
@@ -177,7 +177,7 @@ def test_of_nodes_that_die_together_one_at_a_time_is_noted(world: ScmWorld) -> N
     fall_silent(world, "dn2", "dn3")
     unnoted: list[int] = []
 
-    world.control.tick(lambda _took_s: unnoted.append(len(world.control._nodes.unnoted())))
+    world.control.tick(lambda _took_s: unnoted.append(len(world.control._parts.nodes.unnoted())))
 
     assert [1, 0, 0] == unnoted[:3]
 
@@ -185,10 +185,10 @@ def test_of_nodes_that_die_together_one_at_a_time_is_noted(world: ScmWorld) -> N
 def test_in_safe_mode_nothing_is_looked_at(world: ScmWorld) -> None:
     """What was true before a restart is no reason for anything."""
     world.restart()
-    world.control._manager.look_at(range(1, COUNT + 1))
+    world.control._parts.manager.look_at(range(1, COUNT + 1))
 
     assert not world.control.look_on()
-    assert world.control._manager.is_behind
+    assert world.control._parts.manager.is_behind
 
 
 class Behind:

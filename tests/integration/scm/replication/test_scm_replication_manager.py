@@ -94,10 +94,10 @@ class TestCopies:
 
     def test_a_third_replica_that_never_was_is_made(self, world: ScmWorld) -> None:
         """The writer left it behind; the container closes with two."""
-        (block,) = world.control.allocate("a", [10])
+        (block,) = world.control.clients.allocate("a", [10])
         nodes = sorted(e.datanode_id for e in block.replicas)
-        world.control.commit("a", [], may_replace=False, failed=[(1, nodes[0])])
-        world.control.finish("a", close=True)
+        world.control.clients.commit("a", [], may_replace=False, failed=[(1, nodes[0])])
+        world.control.clients.finish("a", close=True)
         for node in nodes[1:]:
             world.execute(node, world.beat(node, replica(node, container_id=1, bcsid=1)))
         answer = world.call(nodes[0])
@@ -124,7 +124,7 @@ class TestCopies:
 
         assert [command.command_id] == [c.command_id for c in waiting]
         assert [] == queued(world, Kind.REPLICATE)
-        found, pending = world.control.outcomes([command.command_id], 1)
+        found, pending = world.control.queries.outcomes([command.command_id], 1)
         assert [OutcomeState.EXECUTED] == [o.state for o in found]
         assert [] == pending
 
@@ -164,11 +164,11 @@ class TestCopies:
             made = world.made_closed()
             world.beat("dn1", replica("dn1", load_error="no such directory", root=None))
             world.control.tick()
-            weight, repeat = world.control._manager.under[made.container_id]
+            weight, repeat = world.control._parts.manager.under[made.container_id]
             world.control.tick()
 
             assert [] == queued(world, Kind.REPLICATE) + queued(world, Kind.DELETE)
-            assert (weight, repeat + 1) == world.control._manager.under[made.container_id]
+            assert (weight, repeat + 1) == world.control._parts.manager.under[made.container_id]
 
     def test_in_flight_copies_of_the_whole_cluster_are_limited(self, tmp_path: Path) -> None:
         """Factor 0.75 of 20 for each of six healthy nodes, however many containers lack."""
@@ -187,7 +187,7 @@ class TestCopies:
 
             assert 90 == world.state.commands.add_count == len(queued(world, Kind.REPLICATE))
             for node in nodes:
-                assert world.control._commands.replication_load(node) <= 20
+                assert world.control._parts.commands.replication_load(node) <= 20
                 assert len(world.call(node).commands) <= 20
 
     def test_w41_a_source_is_given_no_more_than_its_limit(self, world: ScmWorld) -> None:
@@ -306,7 +306,7 @@ class TestDeletes:
         answer = world.call(command.datanode_id)
 
         assert () == answer.commands
-        found, _pending = world.control.outcomes([command.command_id], 1)
+        found, _pending = world.control.queries.outcomes([command.command_id], 1)
         assert ["fewer than 3 whole replicas would stay"] == [o.message for o in found]
 
     @pytest.mark.parametrize("silent", ["dn1", "dn2", "dn3", "dn4"])
@@ -339,7 +339,7 @@ class TestStart:
         pass_time(world, 200, *others)
 
         assert [] == queued(world, Kind.REPLICATE)
-        assert world.control.safe_mode().missing == (dead,)
-        world.control.leave_safe_mode()
+        assert world.control.queries.safe_mode().missing == (dead,)
+        world.control.operators.leave_safe_mode()
         world.control.tick()
         assert 1 == len(queued(world, Kind.REPLICATE))

@@ -74,9 +74,11 @@ def test_a_live_control_plane_finds_what_the_vectors_say(
 
 def shown_by(live: ScmWorld) -> dict[int, Shown]:
     """Return what a control plane shows of each container, known to it or not."""
-    table = pq.read_table(live.control.export_snapshot().path / "containers")
+    table = pq.read_table(live.control.queries.export_snapshot().path / "containers")
     exported = {row["container_id"]: row for row in table.to_pylist()}
-    batches = Batches(live.state, live.control._nodes, live.control._cases, live.options)
+    batches = Batches(
+        live.state, live.control._parts.nodes, live.control._parts.cases, live.options
+    )
     ids = {*exported, *live.state.replicas.container_ids()}
     found = diagnose(batches.of(ids), batches.rules())
     return {

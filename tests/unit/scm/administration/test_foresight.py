@@ -44,12 +44,12 @@ def keep(world: ScmWorld, row: Container) -> None:
 
 def may_stop(world: ScmWorld, *nodes: str, keep_count: int = 1) -> Foreseen:
     """Ask whether these datanodes may be off together."""
-    return world.control.foresee(Question(nodes, keep_count=keep_count))
+    return world.control.queries.foresee(Question(nodes, keep_count=keep_count))
 
 
 def if_lost(world: ScmWorld, *nodes: str) -> Foreseen:
     """Ask what would be if these datanodes never came back."""
-    return world.control.foresee(Question(nodes, is_for_good=True))
+    return world.control.queries.foresee(Question(nodes, is_for_good=True))
 
 
 class TestMayStop:
@@ -219,7 +219,7 @@ class TestMayStop:
         world.restart()
         world.join(*NODES, boot_id=2)
         world.beat("dn1", replica("dn1"), full=True, boot_id=2)
-        world.control.leave_safe_mode()
+        world.control.operators.leave_safe_mode()
 
         found = may_stop(world, "dn1")
 
@@ -250,7 +250,7 @@ class TestMayStop:
         """
         There is nothing in it to be read.
         """
-        [block] = world.control.allocate("writer", [10])
+        [block] = world.control.clients.allocate("writer", [10])
         nodes = [endpoint.datanode_id for endpoint in block.replicas]
 
         assert Answer.YES is may_stop(world, *nodes).answer
@@ -303,8 +303,8 @@ class TestVolumes:
         world.beat("dn1", other)
         world.beat("dn2", replica("dn2", container_id=2))
 
-        first = world.control.foresee(Question((), (("dn1", "volume-1"),)))
-        second = world.control.foresee(Question((), (("dn1", "volume-2"),)))
+        first = world.control.queries.foresee(Question((), (("dn1", "volume-1"),)))
+        second = world.control.queries.foresee(Question((), (("dn1", "volume-2"),)))
 
         assert [1] == first.outlook.unreadable_ids
         assert Answer.YES is second.answer
@@ -318,7 +318,7 @@ class TestVolumes:
         hold(world, 1, "dn2", "dn3")
         world.beat("dn1", replace(replica("dn1"), volume_id=""))
 
-        found = world.control.foresee(Question((), (("dn1", "volume-1"),)))
+        found = world.control.queries.foresee(Question((), (("dn1", "volume-1"),)))
 
         assert Answer.UNKNOWN is found.answer
 
@@ -327,7 +327,7 @@ class TestVolumes:
         By its id.
         """
         with pytest.raises(Refused, match="volume-9"):
-            world.control.foresee(Question((), (("dn1", "volume-9"),)))
+            world.control.queries.foresee(Question((), (("dn1", "volume-9"),)))
 
 
 class TestWhatIf:
@@ -406,7 +406,9 @@ class TestWhatIf:
 
 def silence(world: ScmWorld, silent: str, seconds: int) -> None:
     """Let a datanode be silent for so long, while the others call."""
-    heard = {node for node in NODES if node != silent and world.control._nodes.is_reachable(node)}
+    heard = {
+        node for node in NODES if node != silent and world.control._parts.nodes.is_reachable(node)
+    }
     for _ in range(seconds):
         world.clock.advance_s(1)
         world.keep_alive(*sorted(heard))

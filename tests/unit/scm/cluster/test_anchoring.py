@@ -26,12 +26,12 @@ def world(tmp_path: Path) -> ScmWorld:
 def tell(world: ScmWorld, count: int, checksum: str = "", node: str = "a") -> None:
     """Let a node tell the head of its log."""
     told = replace(volume(), log_count=count, log_checksum=checksum or f"{count:064x}")
-    world.control.heartbeat(Heartbeat(node, 1, (told,), (), (), (), None, 0))
+    world.control.datanodes.heartbeat(Heartbeat(node, 1, (told,), (), (), (), None, 0))
 
 
 def counts(world: ScmWorld, node: str = "a") -> list[int]:
     """Return of how many entries the anchors of a node are."""
-    return [one.count for log in world.control.anchors(node) for one in log.anchors]
+    return [one.count for log in world.control.queries.anchors(node) for one in log.anchors]
 
 
 def test_one_is_kept_a_day(world: ScmWorld) -> None:
@@ -62,7 +62,7 @@ def test_they_are_there_after_a_restart(world: ScmWorld) -> None:
 
     world.restart(is_cold=True)
 
-    [a, b] = world.control.anchors()
+    [a, b] = world.control.queries.anchors()
     assert ("a", "volume-1", "ab" * 32) == (a.datanode_id, a.volume_id, a.anchors[0].checksum)
     assert [9] == [one.count for one in b.anchors]
 
@@ -92,9 +92,9 @@ def test_of_all_nodes_the_newest_are_told(world: ScmWorld) -> None:
         tell(world, count)
         world.clock.advance_s(DAY_S)
 
-    assert [2] == [one.count for log in world.control.anchors() for one in log.anchors]
+    assert [2] == [one.count for log in world.control.queries.anchors() for one in log.anchors]
     assert [1, 2] == counts(world)
-    assert [] == world.control.anchors("a", "volume-2")
+    assert [] == world.control.queries.anchors("a", "volume-2")
 
 
 def test_a_volume_has_so_many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,9 +58,9 @@ class TestHealth:
             seen = []
             for seconds in (0, 11, 50):
                 world.clock.advance_s(seconds)
-                seen.append(world.control.nodes()[0].health)
+                seen.append(world.control.queries.nodes()[0].health)
             world.keep_alive("dn1")
-            seen.append(world.control.nodes()[0].health)
+            seen.append(world.control.queries.nodes()[0].health)
 
         assert [Health.HEALTHY, Health.STALE, Health.DEAD, Health.HEALTHY] == seen
 
@@ -72,9 +72,9 @@ class TestHealth:
             world.join("dn1")
             world.clock.advance_s(1_000)
             world.restart()
-            first = world.control.nodes()[0].health
+            first = world.control.queries.nodes()[0].health
             world.clock.advance_s(61)
-            later = world.control.nodes()[0].health
+            later = world.control.queries.nodes()[0].health
 
         assert (Health.STALE, Health.DEAD) == (first, later)
 
@@ -84,12 +84,12 @@ class TestRegister:
         """Its containers have the same ids as ours and are not ours."""
         with ScmWorld(tmp_path).running() as world:
             with pytest.raises(Refused) as caught:
-                world.control.register(
+                world.control.datanodes.register(
                     Registration("dn1", "dn1:1", "/r", "0.1", "CID-other", 1, (volume(),))
                 )
 
             assert caught.value.code is Code.WRONG_CLUSTER
-            assert [] == world.control.nodes()
+            assert [] == world.control.queries.nodes()
 
     def test_an_unknown_or_older_process_must_register(self, tmp_path: Path) -> None:
         """What a process that did not register last says is not believed."""

@@ -54,7 +54,7 @@ class TestClose:
     def test_every_replica_is_told_the_last_committed_bcsid(self, world: ScmWorld) -> None:
         """And only once while it has not answered."""
         world.write("a", "k", 1, 2)
-        world.control.finish("a", close=True)
+        world.control.clients.finish("a", close=True)
 
         for node in NODES:
             answer = world.call(node)
@@ -68,7 +68,7 @@ class TestClose:
     ) -> None:
         """EXECUTED is a claim; the report is the proof."""
         world.write("a", "k", 1)
-        world.control.finish("a", close=True)
+        world.control.clients.finish("a", close=True)
         sent_after_s = []
         for second in range(20):
             world.control.tick()
@@ -88,7 +88,7 @@ class TestClose:
     def test_an_unanswered_one_is_not_ordered_again(self, world: ScmWorld) -> None:
         """However long the datanode is at it."""
         world.write("a", "k", 1)
-        world.control.finish("a", close=True)
+        world.control.clients.finish("a", close=True)
         world.queues["dn1"] = (("close", 1),)
         first = world.call("dn1")
         for _ in range(9):
@@ -102,14 +102,14 @@ class TestClose:
 
     def test_a_node_that_never_got_a_replica_is_struck_off(self, world: ScmWorld) -> None:
         """Three such nodes and no commit: the container never was."""
-        world.control.allocate("a", [1])
-        world.control.finish("a", close=True)
+        world.control.clients.allocate("a", [1])
+        world.control.clients.finish("a", close=True)
         for node in NODES:
             (command, _peers), *_rest = world.call(node).commands
             lost = outcome(command, OutcomeState.FAILED, code="CONTAINER_NOT_FOUND")
             world.beat(node, outcomes=(lost,))
 
-        assert "DELETED" == world.control.container(1).state
+        assert "DELETED" == world.control.queries.container(1).state
 
     def test_a_caught_up_quasi_closed_replica_is_closed_by_force(self, world: ScmWorld) -> None:
         """First behind, then reconciled to the same root: nothing speaks against it any more."""
@@ -134,7 +134,7 @@ class TestReconcile:
         """Addresses are those of now; the one that differs goes before its two good peers."""
         made = world.made_closed(roots=(7, 7, 8))
 
-        (decision,) = world.control.reconcile_containers([made.container_id])
+        (decision,) = world.control.operators.reconcile_containers([made.container_id])
 
         assert "OK" == decision.code
         assert 3 == len(set(decision.command_ids))
@@ -154,8 +154,8 @@ class TestReconcile:
         """The second answer names the same commands."""
         made = world.made_closed()
 
-        first = world.control.reconcile_containers([made.container_id])[0]
-        second = world.control.reconcile_containers([made.container_id])[0]
+        first = world.control.operators.reconcile_containers([made.container_id])[0]
+        second = world.control.operators.reconcile_containers([made.container_id])[0]
 
         assert first.command_ids == second.command_ids
         assert "3 of 3 were ordered before" == second.message
@@ -165,12 +165,12 @@ class TestReconcile:
     ) -> None:
         """It is answered as skipped, so that nobody waits for it."""
         made = world.made_closed()
-        (decision,) = world.control.reconcile_containers([made.container_id])
+        (decision,) = world.control.operators.reconcile_containers([made.container_id])
         world.beat("dn2", full=True)
         world.beat("dn3", full=True)
 
         answer = world.call("dn1")
-        outcomes, pending = world.control.outcomes(decision.command_ids, 10)
+        outcomes, pending = world.control.queries.outcomes(decision.command_ids, 10)
 
         assert [] == kinds(answer)
         assert [] == pending
@@ -179,7 +179,7 @@ class TestReconcile:
     def test_the_budget_holds_and_every_answer_makes_room(self, world: ScmWorld) -> None:
         """More containers than the limit: the rest waits its turn."""
         made = [world.made_closed().container_id for _ in range(RECONCILE_LIMIT + 3)]
-        world.control.reconcile_containers(made)
+        world.control.operators.reconcile_containers(made)
 
         first = world.call("dn1")
         second = world.call("dn1")
@@ -197,7 +197,7 @@ class TestReconcile:
         monkeypatch.setattr(dispatch, "QUEUE_MAX", 2)
         made = [world.made_closed().container_id for _ in range(3)]
 
-        decisions = world.control.reconcile_containers(made)
+        decisions = world.control.operators.reconcile_containers(made)
 
         assert ["OK", "OK", "BUSY"] == [decision.code for decision in decisions]
         assert "the queue of dn1 is full" == decisions[2].message
@@ -212,7 +212,7 @@ class TestAnswers:
         world.beat("dn1", outcomes=(outcome(command, OutcomeState.FAILED, code="BUSY"),))
         world.restart()
 
-        outcomes, pending = world.control.outcomes(command_ids, 10)
+        outcomes, pending = world.control.queries.outcomes(command_ids, 10)
 
         assert [("FAILED", "BUSY")] == [(o.state, o.code) for o in outcomes]
         assert 2 == len(pending)
@@ -226,10 +226,10 @@ class TestAnswers:
         )
         world.beat("dn2", outcomes=(outcome(forged),))
 
-        early = world.control.outcomes(command_ids, 10)
+        early = world.control.queries.outcomes(command_ids, 10)
         world.beat("dn1", outcomes=(outcome(command, OutcomeState.SKIPPED),))
         world.beat("dn2", outcomes=(outcome(forged),))
-        late = world.control.outcomes(command_ids, 10)
+        late = world.control.queries.outcomes(command_ids, 10)
 
         assert command.command_id in early[1]
         assert [("dn1", "SKIPPED")] == [(o.datanode_id, o.state) for o in late[0]]
@@ -241,7 +241,7 @@ class TestAnswers:
         foreign = type(command)(9_999, Kind.CLOSE, 1, "dn1")
         world.beat("dn1", outcomes=(outcome(foreign),))
 
-        assert ([], []) == world.control.outcomes([9_999], 10)
+        assert ([], []) == world.control.queries.outcomes([9_999], 10)
 
     @pytest.mark.parametrize(
         ("code", "is_sent_again"), [("DUPLICATE", False), ("STALE_TERM", True)]
@@ -254,7 +254,7 @@ class TestAnswers:
         ((command, _peers),) = world.call("dn1").commands
         answer = world.beat("dn1", outcomes=(outcome(command, OutcomeState.SKIPPED, code=code),))
 
-        outcomes, pending = world.control.outcomes(command_ids, 10)
+        outcomes, pending = world.control.queries.outcomes(command_ids, 10)
 
         assert [] == outcomes
         assert command.command_id in pending
@@ -268,7 +268,7 @@ class TestAnswers:
         world.beat("dn1", outcomes=(outcome(command, OutcomeState.EXECUTED),))
         world.beat("dn1", outcomes=(outcome(command, OutcomeState.SKIPPED),))
 
-        (found,), _pending = world.control.outcomes(command_ids, 10)
+        (found,), _pending = world.control.queries.outcomes(command_ids, 10)
 
         assert OutcomeState.EXECUTED is found.state
 
@@ -280,7 +280,7 @@ class TestAnswers:
         world.clock.advance_s(100.1)
         world.control.tick()
 
-        outcomes, pending = world.control.outcomes(command_ids, 10)
+        outcomes, pending = world.control.queries.outcomes(command_ids, 10)
 
         assert [] == pending
         assert {("FAILED", "DEADLINE_PASSED")} == {(o.state, o.code) for o in outcomes}
@@ -307,7 +307,7 @@ class TestAnswers:
         world.control.tick()
 
         in_safe_mode = world.call("dn1")
-        world.control.leave_safe_mode()
+        world.control.operators.leave_safe_mode()
         again = world.call("dn1")
 
         assert () == in_safe_mode.commands
@@ -332,7 +332,7 @@ class TestAnswers:
     def ordered(world: ScmWorld) -> tuple[int, ...]:
         """Order a container reconciled on three nodes; return the command ids."""
         made = world.made_closed()
-        (decision,) = world.control.reconcile_containers([made.container_id])
+        (decision,) = world.control.operators.reconcile_containers([made.container_id])
         return decision.command_ids
 
 
@@ -341,7 +341,9 @@ class TestPlan:
         """As the operator's own order would be."""
         made = world.made_closed(roots=(7, 7, 8))
 
-        (decision,) = world.control.apply_plan([plan_row(world, made.container_id)], dry_run=False)
+        (decision,) = world.control.operators.apply_plan(
+            [plan_row(world, made.container_id)], dry_run=False
+        )
 
         assert ("OK", 3) == (decision.code, len(decision.command_ids))
 
@@ -349,7 +351,9 @@ class TestPlan:
         """Nobody is sent anything."""
         made = world.made_closed()
 
-        (decision,) = world.control.apply_plan([plan_row(world, made.container_id)], dry_run=True)
+        (decision,) = world.control.operators.apply_plan(
+            [plan_row(world, made.container_id)], dry_run=True
+        )
 
         assert ("OK", ()) == (decision.code, decision.command_ids)
         assert list(NODES) == [order.datanode_id for order in decision.commands]
@@ -361,7 +365,7 @@ class TestPlan:
         rows = [plan_row(world, c.container_id) for c in (moved, still)]
         world.beat("dn1", replica("dn1", container_id=moved.container_id, root=99))
 
-        stale, good = world.control.apply_plan(rows, dry_run=False)
+        stale, good = world.control.operators.apply_plan(rows, dry_run=False)
 
         assert ("STALE_PLAN", ()) == (stale.code, stale.command_ids)
         assert "dn1 had root 0000000000000007" in stale.message
@@ -373,14 +377,14 @@ class TestPlan:
         """What reconcile could not mend, the next plan would order again and again."""
         made = world.made_closed()
         row = plan_row(world, made.container_id)
-        world.control.apply_plan([row], dry_run=False)
+        world.control.operators.apply_plan([row], dry_run=False)
         self.finish_all(world)
 
-        again = world.control.apply_plan([row], dry_run=False)[0].code
-        operator = world.control.reconcile_containers([made.container_id])[0].code
+        again = world.control.operators.apply_plan([row], dry_run=False)[0].code
+        operator = world.control.operators.reconcile_containers([made.container_id])[0].code
         self.finish_all(world)
         world.clock.advance_s(31)
-        later = world.control.apply_plan([row], dry_run=False)[0].code
+        later = world.control.operators.apply_plan([row], dry_run=False)[0].code
 
         assert ["COOLDOWN", "OK", "OK"] == [again, operator, later]
 
@@ -392,7 +396,7 @@ class TestPlan:
         row = plan_row(world, made.container_id)
         seconds_of_orders, last = [], ""
         for second in range(0, 600, 10):
-            (decision,) = world.control.apply_plan([row], dry_run=False)
+            (decision,) = world.control.operators.apply_plan([row], dry_run=False)
             if decision.code == "OK":
                 seconds_of_orders.append(second)
             last = decision.code
@@ -403,7 +407,7 @@ class TestPlan:
 
         world.beat("dn3", replica("dn3", bcsid=made.sequence_id, root=9))
         row = plan_row(world, made.container_id)
-        (changed,) = world.control.apply_plan([row], dry_run=False)
+        (changed,) = world.control.operators.apply_plan([row], dry_run=False)
 
         assert [0, 30, 90] == seconds_of_orders
         assert ("NO_PROGRESS", "OK") == (last, changed.code)
@@ -411,14 +415,14 @@ class TestPlan:
     def test_what_was_reconciled_long_ago_is_forgotten(self, world: ScmWorld) -> None:
         """Memory follows what was done lately, not all that ever was."""
         made = world.made_closed()
-        world.control.reconcile_containers([made.container_id])
+        world.control.operators.reconcile_containers([made.container_id])
         self.finish_all(world)
-        lately = set(world.control._reconciles._ordered_at_s)
+        lately = set(world.control._parts.reconciles._ordered_at_s)
 
         world.clock.advance_s(31)
         world.control.tick()
 
-        assert ({made.container_id}, {}) == (lately, world.control._reconciles._ordered_at_s)
+        assert ({made.container_id}, {}) == (lately, world.control._parts.reconciles._ordered_at_s)
 
     @staticmethod
     def finish_all(world: ScmWorld) -> None:
@@ -432,7 +436,7 @@ class TestOperatorClose:
         """One per replica; an unknown container is said to be so."""
         world.write("a", "k", 1)
 
-        decisions = world.control.close_containers([1, 99])
+        decisions = world.control.operators.close_containers([1, 99])
 
         assert ["OK", "CONTAINER_NOT_FOUND"] == [d.code for d in decisions]
         assert 3 == len(decisions[0].command_ids)
@@ -442,7 +446,7 @@ class TestOperatorClose:
         """Nothing to do is not an error."""
         made: Container = world.made_closed()
 
-        (decision,) = world.control.close_containers([made.container_id])
+        (decision,) = world.control.operators.close_containers([made.container_id])
 
         assert ("OK", ()) == (decision.code, decision.command_ids)
         assert decision.message.startswith("container is CLOSED, nothing is ordered: ")

@@ -184,11 +184,11 @@ class TestUnknownContainer:
             world.beat("dn1", replica("dn1", ReplicaState.OPEN, container_id=77))
             world.control.tick()
             answer = world.beat("dn1")
-            page_of_views, _next = world.control.containers(0, 10)
+            page_of_views, _next = world.control.queries.containers(0, 10)
 
             assert () == answer.commands
             assert [(77, "UNKNOWN")] == [(v.container_id, v.state) for v in page_of_views]
-            assert "UNKNOWN" == world.control.container(77).state
+            assert "UNKNOWN" == world.control.queries.container(77).state
 
     def test_its_id_is_not_given_to_a_new_container(self, tmp_path: Path) -> None:
         """A state restored from a backup must not mix two containers under one id."""
@@ -197,4 +197,4 @@ class TestUnknownContainer:
             world.beat("dn1", replica("dn1", container_id=1))
             world.beat("dn1", replica("dn1", container_id=2))
 
-            assert 3 == world.control.allocate("c", [1])[0].container_id
+            assert 3 == world.control.clients.allocate("c", [1])[0].container_id

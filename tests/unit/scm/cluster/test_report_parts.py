@@ -7,8 +7,8 @@ import pytest
 from agent.errors import Unavailable
 from merkle.replica import ReplicaState
 from scm.cluster.replicas import Report
-from scm.edge import control
 from scm.edge.calls import Heartbeat
+from scm.edge.plane import datanode_calls
 from tests.support.control.scm_world import ScmWorld, replica, volume
 
 
@@ -21,7 +21,7 @@ def page(*ids: int, report_id: int = 1, last: bool = True, number: int = 0) -> R
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let two replicas be as many as are taken in at once."""
-    monkeypatch.setattr(control, "REPORTED_AT_ONCE", 2)
+    monkeypatch.setattr(datanode_calls, "REPORTED_AT_ONCE", 2)
 
 
 def held(world: ScmWorld) -> set[int]:
@@ -51,7 +51,7 @@ def test_who_gives_up_in_between_is_not_heard_on(tmp_path: Path) -> None:
         call = Heartbeat("dn1", 1, (volume(),), (page(1, 2, 3, 4, 5, 6, report_id=2),), (), ())
 
         with pytest.raises(Unavailable):
-            world.control.heartbeat(call, lambda: next(waits))
+            world.control.datanodes.heartbeat(call, lambda: next(waits))
 
         assert {1, 2, 3, 4, 9} == held(world)
         world.call("dn1", page(1, 2, 3, 4, 5, 6, report_id=2))

@@ -34,7 +34,9 @@ class TestAllocate:
         self, world: ScmWorld
     ) -> None:
         """A replica with a higher bcsid has everything a lower one has."""
-        blocks = world.control.allocate("a", [1, 2]) + world.control.allocate("a", [3])
+        blocks = world.control.clients.allocate("a", [1, 2]) + world.control.clients.allocate(
+            "a", [3]
+        )
 
         assert [1, 1, 1] == [b.container_id for b in blocks]
         assert [1, 2, 3] == [b.bcsid for b in blocks]
@@ -44,21 +46,21 @@ class TestAllocate:
 
     def test_two_sessions_never_share_an_open_container(self, world: ScmWorld) -> None:
         """One writer's failure must not close another's container."""
-        mine = world.control.allocate("a", [1])[0]
-        theirs = world.control.allocate("b", [1])[0]
+        mine = world.control.clients.allocate("a", [1])[0]
+        theirs = world.control.clients.allocate("b", [1])[0]
 
         assert mine.container_id != theirs.container_id
 
     def test_a_full_container_rolls_over(self, world: ScmWorld) -> None:
         """The next block goes to a new container; nothing ever exceeds the size."""
-        blocks = world.control.allocate("a", [6 * MIB, 4 * MIB, 1, 10 * MIB])
+        blocks = world.control.clients.allocate("a", [6 * MIB, 4 * MIB, 1, 10 * MIB])
 
         assert [1, 1, 2, 3] == [b.container_id for b in blocks]
 
     def test_a_block_larger_than_a_container_is_refused(self, world: ScmWorld) -> None:
         """All of the request is: nothing was promised."""
         with pytest.raises(Refused) as caught:
-            world.control.allocate("a", [1, 10 * MIB + 1])
+            world.control.clients.allocate("a", [1, 10 * MIB + 1])
 
         assert caught.value.code is Code.INVALID_WRITE_SIZE
         assert "10485761 bytes" in str(caught.value)
@@ -70,20 +72,20 @@ class TestAllocate:
         world.keep_alive("dn1", "dn2")
 
         with pytest.raises(Unavailable) as caught:
-            world.control.allocate("a", [1])
+            world.control.clients.allocate("a", [1])
 
         assert caught.value.code is Code.NOT_ENOUGH_NODES
         assert "2 healthy" in str(caught.value)
 
     def test_a_container_with_a_silent_node_takes_no_more_blocks(self, world: ScmWorld) -> None:
         """The session goes on elsewhere; what it owes in the old one it may still commit."""
-        blocks = world.control.allocate("a", [1])
+        blocks = world.control.clients.allocate("a", [1])
         silent = blocks[0].replicas[0].datanode_id
         world.clock.advance_s(60)
         world.keep_alive(*{"dn1", "dn2", "dn3", "dn4"} - {silent})
 
-        more = world.control.allocate("a", [1])
-        world.control.commit("a", [key("k", blocks, [1])], may_replace=False, failed=())
+        more = world.control.clients.allocate("a", [1])
+        world.control.clients.commit("a", [key("k", blocks, [1])], may_replace=False, failed=())
 
         assert blocks[0].container_id != more[0].container_id
         assert silent not in {e.datanode_id for e in more[0].replicas}
@@ -91,12 +93,12 @@ class TestAllocate:
 
     def test_ids_are_not_given_again_after_a_restart(self, world: ScmWorld) -> None:
         """A promise is durable before the writer hears of it."""
-        before = world.control.allocate("a", [1, 1])
+        before = world.control.clients.allocate("a", [1, 1])
         world.restart()
         world.join("dn1", "dn2", "dn3", "dn4", racks=("/r1", "/r2"))
         confirm(world, "dn1", "dn2", "dn3", "dn4")
 
-        after = world.control.allocate("a", [1])[0]
+        after = world.control.clients.allocate("a", [1])[0]
 
         assert after.container_id == before[0].container_id
         assert after.bcsid == 3
@@ -108,7 +110,7 @@ class TestCommit:
         """And where its containers are."""
         blocks = world.write("a", "dir/file", 3, 4)
 
-        found, containers = world.control.lookup("dir/file")
+        found, containers = world.control.clients.lookup("dir/file")
 
         assert (7, [b.local_id for b in blocks]) == (
             found.size_bytes,
@@ -122,29 +124,31 @@ class TestCommit:
         """The answer to the first may have been lost."""
         blocks = world.write("a", "k", 3)
 
-        world.control.commit("a", [key("k", blocks, [3])], may_replace=False, failed=())
+        world.control.clients.commit("a", [key("k", blocks, [3])], may_replace=False, failed=())
 
         assert 1 == len(world.state.keys)
 
     def test_an_existing_key_is_replaced_only_on_purpose(self, world: ScmWorld) -> None:
         """Without `replace` nothing changes, not even the promises of the other keys."""
         world.write("a", "k", 3)
-        blocks = world.control.allocate("a", [5, 6])
+        blocks = world.control.clients.allocate("a", [5, 6])
         keys = [key("new", blocks[:1], [5]), key("k", blocks[1:], [6])]
 
         with pytest.raises(Refused) as caught:
-            world.control.commit("a", keys, may_replace=False, failed=())
-        names = [k.name for k in world.control.list_keys(prefix="", start_after="", count=9)[0]]
-        world.control.commit("a", keys, may_replace=True, failed=())
+            world.control.clients.commit("a", keys, may_replace=False, failed=())
+        names = [
+            k.name for k in world.control.clients.list_keys(prefix="", start_after="", count=9)[0]
+        ]
+        world.control.clients.commit("a", keys, may_replace=True, failed=())
 
         assert caught.value.code is Code.KEY_EXISTS
         assert ["k"] == names
-        assert 6 == world.control.lookup("k")[0].size_bytes
-        assert 5 == world.control.lookup("new")[0].size_bytes
+        assert 6 == world.control.clients.lookup("k")[0].size_bytes
+        assert 5 == world.control.clients.lookup("new")[0].size_bytes
 
     def test_only_promised_blocks_can_be_committed(self, world: ScmWorld) -> None:
         """Not another session's, not with another bcsid, not longer, not twice."""
-        blocks = world.control.allocate("a", [5])
+        blocks = world.control.clients.allocate("a", [5])
         good = key("k", blocks, [5])
         long = key("k", blocks, [6])
         wrong = Key("k", 5, 0, (type(good.blocks[0])(1, blocks[0].local_id, 9, 5),))
@@ -152,35 +156,37 @@ class TestCommit:
 
         for session, attempt in [("b", good), ("a", long), ("a", wrong), ("a", good)]:
             try:
-                world.control.commit(session, [attempt], may_replace=False, failed=())
+                world.control.clients.commit(session, [attempt], may_replace=False, failed=())
                 codes.append("OK")
             except Refused as error:
                 codes.append(error.code)
         with pytest.raises(Refused) as twice:
-            world.control.commit("a", [key("other", blocks, [5])], may_replace=False, failed=())
+            world.control.clients.commit(
+                "a", [key("other", blocks, [5])], may_replace=False, failed=()
+            )
 
         assert ["BLOCK_NOT_COMMITTED", "MALFORMED_REQUEST", "MALFORMED_REQUEST", "OK"] == codes
         assert twice.value.code is Code.BLOCK_NOT_COMMITTED
 
     def test_a_commit_after_the_close_is_refused_with_the_reason(self, world: ScmWorld) -> None:
         """The writer must write again; the answer says why."""
-        blocks = world.control.allocate("a", [5])
-        world.control.close_containers([1])
+        blocks = world.control.clients.allocate("a", [5])
+        world.control.operators.close_containers([1])
         node = blocks[0].replicas[0].datanode_id
         world.beat(node, replica(node, bcsid=1))
 
         with pytest.raises(Refused) as caught:
-            world.control.commit("a", [key("k", blocks, [5])], may_replace=False, failed=())
+            world.control.clients.commit("a", [key("k", blocks, [5])], may_replace=False, failed=())
 
         assert caught.value.code is Code.CONTAINER_NOT_OPEN
         assert "closed by an operator" in str(caught.value)
 
     def test_a_commit_while_closing_is_taken(self, world: ScmWorld) -> None:
         """The datanodes have the block; a replica without it will show by its bcsid."""
-        blocks = world.control.allocate("a", [5])
-        world.control.close_containers([1])
+        blocks = world.control.clients.allocate("a", [5])
+        world.control.operators.close_containers([1])
 
-        world.control.commit("a", [key("k", blocks, [5])], may_replace=False, failed=())
+        world.control.clients.commit("a", [key("k", blocks, [5])], may_replace=False, failed=())
 
         container = world.state.containers.get(1)
         assert container is not None
@@ -188,14 +194,14 @@ class TestCommit:
 
     def test_a_replica_left_behind_ends_the_container_soon(self, world: ScmWorld) -> None:
         """No new block goes into it; it closes when the last promised one is committed."""
-        blocks = world.control.allocate("a", [5, 5])
+        blocks = world.control.clients.allocate("a", [5, 5])
         behind = blocks[0].replicas[2].datanode_id
         first, second = key("1", blocks[:1], [5]), key("2", blocks[1:], [5])
 
-        world.control.commit("a", [first], may_replace=False, failed=[(1, behind)])
+        world.control.clients.commit("a", [first], may_replace=False, failed=[(1, behind)])
         half_way = state_of(world, 1)
-        elsewhere = [world.control.allocate(session, [5])[0] for session in "abcdef"]
-        world.control.commit("a", [second], may_replace=False, failed=[])
+        elsewhere = [world.control.clients.allocate(session, [5])[0] for session in "abcdef"]
+        world.control.clients.commit("a", [second], may_replace=False, failed=[])
 
         assert ContainerState.OPEN is half_way
         assert 1 not in {block.container_id for block in elsewhere}
@@ -208,22 +214,22 @@ class TestSessions:
         """The operator of a demo does not wait for idleness."""
         world.write("a", "k", 5)
 
-        assert [1] == world.control.finish("a", close=True)
+        assert [1] == world.control.clients.finish("a", close=True)
         assert ContainerState.CLOSING is state_of(world, 1)
 
     def test_a_released_container_is_gone_on_with(self, world: ScmWorld) -> None:
         """A thousand small puts do not make a thousand containers."""
         for i in range(5):
             world.write(f"session-{i}", f"k{i}", 5)
-            world.control.finish(f"session-{i}", close=False)
+            world.control.clients.finish(f"session-{i}", close=False)
 
         assert 1 == len(world.state.containers)
         assert ContainerState.OPEN is state_of(world, 1)
 
     def test_a_session_that_owes_commits_leaves_nothing_to_the_next(self, world: ScmWorld) -> None:
         """Its replicas may disagree about what it wrote last."""
-        world.control.allocate("a", [5])
-        world.control.finish("a", close=False)
+        world.control.clients.allocate("a", [5])
+        world.control.clients.finish("a", close=False)
 
         assert ContainerState.CLOSING is state_of(world, 1)
 
@@ -247,7 +253,7 @@ class TestSessions:
         """Rolling over is enough; nobody needs to finish anything."""
         blocks = world.write("a", "k", 10 * MIB)
         before = state_of(world, blocks[0].container_id)
-        world.control.allocate("a", [1])
+        world.control.clients.allocate("a", [1])
 
         assert ContainerState.OPEN is before
         assert ContainerState.CLOSING is state_of(world, blocks[0].container_id)
@@ -259,8 +265,8 @@ class TestListKeys:
         for name in ("a/1", "a/2", "a/3", "b/1"):
             world.write("s", name, 1)
 
-        first, after = world.control.list_keys(prefix="a/", start_after="", count=2)
-        second, end = world.control.list_keys(prefix="a/", start_after=after, count=2)
+        first, after = world.control.clients.list_keys(prefix="a/", start_after="", count=2)
+        second, end = world.control.clients.list_keys(prefix="a/", start_after=after, count=2)
 
         assert ["a/1", "a/2", "a/3"] == [k.name for k in first + second]
         assert "" == end
@@ -269,17 +275,19 @@ class TestListKeys:
         """Page by page, of which some may be empty; the prefix counts as well."""
         for name in ("a/1", "a/2", "a/3", "b/1"):
             world.write("s", name, 1)
-        known, _ = world.control.list_keys(prefix="a/", start_after="", count=9)
+        known, _ = world.control.clients.list_keys(prefix="a/", start_after="", count=9)
         wanted = {block.container_id for block in known[-1].blocks}
         expected = [k.name for k in known if wanted & {b.container_id for b in k.blocks}]
 
         found, after = [], ""
         for _ in range(3):
-            page, after = world.control.list_keys(
+            page, after = world.control.clients.list_keys(
                 prefix="a/", start_after=after, count=1, container_ids=wanted
             )
             found += page
-        none, _ = world.control.list_keys(prefix="", start_after="", count=9, container_ids=[10**9])
+        none, _ = world.control.clients.list_keys(
+            prefix="", start_after="", count=9, container_ids=[10**9]
+        )
 
         assert expected == [key.name for key in found]
         assert "" == after
@@ -288,7 +296,7 @@ class TestListKeys:
     def test_an_unknown_key_is_refused_by_name(self, world: ScmWorld) -> None:
         """The code is stable; the name is in the message."""
         with pytest.raises(Refused) as caught:
-            world.control.lookup("nope")
+            world.control.clients.lookup("nope")
 
         assert caught.value.code is Code.KEY_NOT_FOUND
         assert "nope" in str(caught.value)
@@ -296,12 +304,14 @@ class TestListKeys:
 
 def test_a_replica_that_a_container_does_not_have_cannot_have_failed(world: ScmWorld) -> None:
     """A writer's word counts about its own replicas; nothing is kept of any other name."""
-    [block] = world.control.allocate("a", [1])
+    [block] = world.control.clients.allocate("a", [1])
     members = {endpoint.datanode_id for endpoint in block.replicas}
     [other] = {"dn1", "dn2", "dn3", "dn4"} - members
 
     with pytest.raises(Refused) as caught:
-        world.control.commit("a", [], may_replace=False, failed=[(block.container_id, other)])
+        world.control.clients.commit(
+            "a", [], may_replace=False, failed=[(block.container_id, other)]
+        )
 
     assert Code.MALFORMED_REQUEST is caught.value.code
-    assert {} == world.control._nodes._failed_at_s
+    assert {} == world.control._parts.nodes._failed_at_s

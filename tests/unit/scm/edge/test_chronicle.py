@@ -35,23 +35,23 @@ def wait(world: ScmWorld, seconds: int, *, silent: str = "") -> None:
 
 def turns(world: ScmWorld) -> list[Verdict]:
     """Return what was said, one after the other."""
-    return [turn.verdict for turn in world.control.survey().past.turns]
+    return [turn.verdict for turn in world.control.queries.survey().past.turns]
 
 
 def test_it_is_known_since_when_all_is_whole(world: ScmWorld) -> None:
     """A start knows nothing; then all is whole, until something is not."""
     wait(world, 600)
-    whole_at_ms = world.control.survey().past.since_ms(Verdict.WHOLE, 0)
+    whole_at_ms = world.control.queries.survey().past.since_ms(Verdict.WHOLE, 0)
     wait(world, 300)
-    assert whole_at_ms == world.control.survey().past.since_ms(Verdict.WHOLE, 0)
+    assert whole_at_ms == world.control.queries.survey().past.since_ms(Verdict.WHOLE, 0)
     assert 0 < whole_at_ms < world.clock.now_ms() - 300_000
-    assert Verdict.WHOLE is world.control.figures().verdict
+    assert Verdict.WHOLE is world.control.queries.figures().verdict
 
     world.beat("b", replica("b", ReplicaState.UNHEALTHY))
     damaged_at_ms = world.clock.now_ms()
     wait(world, 60)
 
-    past = world.control.survey().past
+    past = world.control.queries.survey().past
     assert [Verdict.UNKNOWN, Verdict.WHOLE, Verdict.UNWELL] == turns(world)
     assert damaged_at_ms <= past.since_ms(Verdict.UNWELL, 0) <= damaged_at_ms + 60_000
     assert past.since_ms(Verdict.WHOLE, 5) == 5, "it is only now that it is said"
@@ -61,14 +61,14 @@ def test_it_is_known_since_when_all_is_whole(world: ScmWorld) -> None:
 def test_a_restart_is_remembered_as_a_time_nobody_watched(world: ScmWorld) -> None:
     """What was before is still there; whole is only said again when all have reported."""
     wait(world, 600)
-    before = world.control.survey().past
+    before = world.control.queries.survey().past
     world.clock.advance_s(7_200)
     world.restart()
 
     world.control.note_history()
 
-    assert Verdict.UNKNOWN is world.control.figures().verdict
-    past = world.control.survey().past
+    assert Verdict.UNKNOWN is world.control.queries.figures().verdict
+    past = world.control.queries.survey().past
     assert list(before.turns) == list(past.turns)[:-1]
     assert "nobody watched since" in past.turns[-1].text
     assert before.samples[2]
@@ -84,7 +84,7 @@ def test_a_node_that_falls_silent_ends_what_was_known(world: ScmWorld) -> None:
     wait(world, 60, silent="c")
 
     assert Verdict.WHOLE is not turns(world)[-1]
-    assert 1 == world.control.survey().past.samples[2][-1].silent_count
+    assert 1 == world.control.queries.survey().past.samples[2][-1].silent_count
     world.state.close()
 
 
@@ -98,7 +98,7 @@ def test_days_of_samples_stay_few(world: ScmWorld, monkeypatch: pytest.MonkeyPat
         world.clock.advance_s(400)
         world.control.note_history()
 
-    past = world.control.survey().past
+    past = world.control.queries.survey().past
     assert 3 == len(past.turns)
     assert [4, 4, 1] == [len(samples) for samples in past.samples]
     begins = [sample.at_ms for sample in past.samples[0]]
@@ -109,10 +109,10 @@ def test_days_of_samples_stay_few(world: ScmWorld, monkeypatch: pytest.MonkeyPat
 
 def test_what_was_done_is_counted_once(world: ScmWorld) -> None:
     """An answer that comes twice, or to nothing that was asked, is no work."""
-    world.control.leave_safe_mode()
+    world.control.operators.leave_safe_mode()
     wait(world, 30)
     world.beat("c", replica("c", root=9))
-    world.control.reconcile_containers([1])
+    world.control.operators.reconcile_containers([1])
     (command,) = world.call("c").commands
     outcome = Outcome(
         command[0].command_id, "c", 0, OutcomeState.EXECUTED, Kind.RECONCILE, 1, "", "", b""
@@ -123,9 +123,9 @@ def test_what_was_done_is_counted_once(world: ScmWorld) -> None:
     world.call("a", outcomes=(outcome,))
     wait(world, 60)
 
-    (work,) = (w for w in world.control.survey().works if w.kind is Kind.RECONCILE)
+    (work,) = (w for w in world.control.queries.survey().works if w.kind is Kind.RECONCILE)
     assert 1 == work.rate.done_count
-    assert 1 == sum(sample.done_count for sample in world.control.survey().past.samples[0])
+    assert 1 == sum(sample.done_count for sample in world.control.queries.survey().past.samples[0])
     world.state.close()
 
 
@@ -136,9 +136,9 @@ def test_the_last_verification_is_known_after_a_restart(world: ScmWorld) -> None
     world.control.note_verified({}, "suture-verify ended with 1")
     world.restart()
 
-    assert "suture-verify ended with 1" == world.control.report().verified.error
+    assert "suture-verify ended with 1" == world.control.queries.report().verified.error
     assert ["", "suture-verify ended with 1"] == [
-        one.error for one in world.control.survey().past.verifications
+        one.error for one in world.control.queries.survey().past.verifications
     ]
     world.state.close()
 
@@ -150,7 +150,7 @@ def test_what_was_not_looked_at_since_it_changed_is_counted(world: ScmWorld) -> 
             change.put(world.state.containers, container(container_id=number))
         world.state.counters["next_container_id"] = 4
     wait(world, 700)
-    manager = world.control._manager
+    manager = world.control._parts.manager
     assert 0 == manager.unlooked_count()
 
     with world.state.change() as change:

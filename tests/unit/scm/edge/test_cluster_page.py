@@ -78,9 +78,9 @@ def volume(path: str = "/data", *, failed: bool = False, error: str = "") -> Vol
 
 def join(world: ScmWorld, name: str, *volumes: Volume, rack: str = "/r", host: str = "h") -> None:
     """Let a node in that holds container 1 and reports it."""
-    world.control.register(Registration(name, f"{host}:1", rack, "1", "", 1, volumes))
+    world.control.datanodes.register(Registration(name, f"{host}:1", rack, "1", "", 1, volumes))
     report = Report(True, 1, 0, is_last=True, replicas=(replica(name),))
-    world.control.heartbeat(Heartbeat(name, 1, volumes or (volume(),), (report,), (), ()))
+    world.control.datanodes.heartbeat(Heartbeat(name, 1, volumes or (volume(),), (report,), (), ()))
 
 
 def settle(world: ScmWorld, *nodes: str) -> None:
@@ -88,7 +88,7 @@ def settle(world: ScmWorld, *nodes: str) -> None:
     for _ in range(400):
         world.clock.advance_s(1)
         for node in nodes:
-            world.control.heartbeat(Heartbeat(node, 1, (volume(),), (), (), ()))
+            world.control.datanodes.heartbeat(Heartbeat(node, 1, (volume(),), (), (), ()))
         world.control.tick()
     world.control.note_history()
 
@@ -182,7 +182,7 @@ def test_links_lead_to_what_they_name(world: ScmWorld) -> None:
     hrefs = {attributes.get("href") for _, attributes in Elements(page(world)).found}
 
     for name in HOSTILE:
-        (node,) = (v.node for v in world.control.nodes() if v.node.datanode_id == name)
+        (node,) = (v.node for v in world.control.queries.nodes() if v.node.datanode_id == name)
         assert f"/?node={quote(name, safe='')}" in hrefs
         assert f"/?rack={quote(node.rack, safe='')}" in hrefs
         assert f"At {node.address}, version 1." in Elements(page(world, node=name)).text
@@ -214,7 +214,7 @@ def test_a_large_cluster_shows_what_most_needs_a_look(world: ScmWorld) -> None:
         if name != "dn123":
             world.call(name)
 
-    first = [view.node.datanode_id for view in worst_nodes(world.control.nodes(), 2)]
+    first = [view.node.datanode_id for view in worst_nodes(world.control.queries.nodes(), 2)]
     text = page(world)
 
     assert ["dn123", "dn077"] == first, "volumes are what the last call told"

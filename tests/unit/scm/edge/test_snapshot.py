@@ -67,7 +67,7 @@ class TestSchema:
     @pytest.mark.parametrize("table", sorted(CONTRACT))
     def test_the_files_have_the_contracts_columns(self, world: ScmWorld, table: str) -> None:
         """Names, types, order and nullability, also when there is no row."""
-        exported = world.control.export_snapshot()
+        exported = world.control.queries.export_snapshot()
 
         (part,) = sorted((exported.path / table).iterdir())
 
@@ -87,10 +87,10 @@ class TestExport:
     def test_the_world_comes_back(self, world: ScmWorld) -> None:
         """Containers, replicas with their trees, nodes, and what is pending."""
         made = world.made_closed(roots=(7, 7, 2**64 - 1))
-        world.control.reconcile_containers([made.container_id])
+        world.control.operators.reconcile_containers([made.container_id])
         world.beat("dn1", replica("dn1", ReplicaState.UNHEALTHY, container_id=77, root=None))
 
-        exported = world.control.export_snapshot()
+        exported = world.control.queries.export_snapshot()
 
         (container,) = rows(exported, "containers")
         assert ("CLOSED", 1, 1_000, "RATIS", False) == tuple(
@@ -110,10 +110,10 @@ class TestExport:
         world.made_closed()
         world.beat("dn1", full=True)
         world.beat("dn2", replica("dn2", container_id=77))
-        before = world.control.export_snapshot()
+        before = world.control.queries.export_snapshot()
         world.join("dn1", boot_id=2)
 
-        after = world.control.export_snapshot()
+        after = world.control.queries.export_snapshot()
 
         assert {"dn1": True, "dn2": False, "dn3": False} == reported(before)
         assert {"dn1": False, "dn2": False, "dn3": False} == reported(after)
@@ -121,7 +121,7 @@ class TestExport:
     def test_the_manifest_says_what_is_there(self, world: ScmWorld) -> None:
         """Its row counts are those of the files."""
         world.made_closed()
-        exported = world.control.export_snapshot()
+        exported = world.control.queries.export_snapshot()
 
         manifest = json.loads((exported.path / "manifest.json").read_text())
 
@@ -154,7 +154,7 @@ class TestExport:
         for container_id in range(1, 9):
             world.beat("dn1", replica("dn1", container_id=container_id))
 
-        exported = world.control.export_snapshot()
+        exported = world.control.queries.export_snapshot()
 
         assert len(list((exported.path / "replicas").iterdir())) >= 2
         assert list(range(1, 9)) == sorted(
@@ -164,7 +164,10 @@ class TestExport:
 
     def test_two_snapshots_of_one_moment_have_two_names(self, world: ScmWorld) -> None:
         """A finished snapshot is never written over."""
-        first, second = world.control.export_snapshot(), world.control.export_snapshot()
+        first, second = (
+            world.control.queries.export_snapshot(),
+            world.control.queries.export_snapshot(),
+        )
 
         assert first.path != second.path
         assert (first.path / "manifest.json").exists()
@@ -175,7 +178,7 @@ class TestExport:
         made = []
         for _ in range(5):
             world.clock.advance_s(1)
-            made.append(world.control.export_snapshot().path)
+            made.append(world.control.queries.export_snapshot().path)
 
         assert sorted(made[2:]) == sorted((world.path / "snapshots").iterdir())
 

@@ -81,18 +81,18 @@ def world(tmp_path: Path) -> ScmWorld:
 def test_counts_follow_every_change(world: ScmWorld) -> None:
     """What a report shows is counted at once; healed, it is whole again."""
     all_well = replace(NONE, all=1, whole=1)
-    assert all_well == world.control.count_containers()
+    assert all_well == world.control.queries.count_containers()
 
     world.beat("b", replica("b", ReplicaState.UNHEALTHY))
-    assert replace(NONE, all=1, to_do=1, unhealthy=1) == world.control.count_containers()
+    assert replace(NONE, all=1, to_do=1, unhealthy=1) == world.control.queries.count_containers()
 
     world.beat("c", replica("c", root=9))
     worse = replace(NONE, all=1, to_do=1, unhealthy=1, differ=1)
-    assert worse == world.control.count_containers()
+    assert worse == world.control.queries.count_containers()
 
     world.beat("b", replica("b"))
     world.beat("c", replica("c"))
-    assert all_well == world.control.count_containers()
+    assert all_well == world.control.queries.count_containers()
     world.state.close()
 
 
@@ -122,12 +122,12 @@ def test_a_container_that_nobody_made_is_shown_until_its_last_replica_goes(
 ) -> None:
     """A replica of a foreign container is something to look at; with it goes the container."""
     world.beat("a", replica("a", container_id=77))
-    seen = world.control.count_containers()
+    seen = world.control.queries.count_containers()
 
     world.beat("a", replica("a", ReplicaState.DELETED, container_id=77))
 
     assert replace(NONE, all=2, whole=1, to_do=1, few_replicas=1) == seen
-    assert replace(NONE, all=1, whole=1) == world.control.count_containers()
+    assert replace(NONE, all=1, whole=1) == world.control.queries.count_containers()
     world.state.close()
 
 
@@ -147,7 +147,7 @@ def test_after_a_restart_all_is_counted_a_part_at_a_time(
     world.state.close()
     world.start()
     expected = replace(NONE, all=5, whole=1, to_do=4, few_replicas=4, unknown=4, lost=4)
-    assert expected == world.control.count_containers()
+    assert expected == world.control.queries.count_containers()
     world.state.close()
 
 
@@ -164,6 +164,6 @@ def test_between_ticks_many_portions_are_counted_with_pauses(
 
     world.control.note_history(pauses.append)
 
-    assert 0 == world.control._totals.due_count
+    assert 0 == world.control._parts.totals.due_count
     assert 3 == len(pauses)
     world.state.close()

@@ -55,7 +55,7 @@ class TestLocations:
             world.beat("d", replica("d"))
             world.beat("e", replica("e", UNHEALTHY, load_error="damaged"))
 
-            (located,) = world.control.lookup("k")[1]
+            (located,) = world.control.clients.lookup("k")[1]
 
         assert ["d", "c", "b", "a"] == [endpoint.datanode_id for endpoint in located.endpoints]
         assert "d:9859" == located.endpoints[0].address

@@ -71,7 +71,7 @@ def test_the_judge_gets_them_as_columns(world: ScmWorld) -> None:
         change.put(world.state.commands, replace(copy, command_id=2, container_id=2))
     control = world.control
 
-    batch = Batches(world.state, control._nodes, control._cases, world.options).of([1])
+    batch = Batches(world.state, control._parts.nodes, control._parts.cases, world.options).of([1])
 
     assert [OPS.index("ADD")] == batch.ops.kind.tolist()
     assert [3] == batch.ops.index.tolist()

@@ -13,7 +13,7 @@ from merkle.replica import ReplicaState
 from merkle.tree import Summary
 from scm.cluster.case import Case, Placed
 from scm.edge.answers import heartbeat_response
-from scm.edge.control import Endpoint, HeartbeatAnswer
+from scm.edge.calls import Endpoint, HeartbeatAnswer
 from scm.replication.reconciling.intake import Decision, PlanRow
 from scm.state.facts import (
     ContainerState,
@@ -39,7 +39,7 @@ def test_a_group_goes_to_as_many_nodes_as_it_has_shards(world: ScmWorld) -> None
     """
     Five different nodes, in one order for all groups of the container: the order is the index.
     """
-    blocks = world.control.allocate("a", [1, 2], scheme=SCHEME)
+    blocks = world.control.clients.allocate("a", [1, 2], scheme=SCHEME)
 
     nodes = [endpoint.datanode_id for endpoint in blocks[0].replicas]
     assert 5 == len(set(nodes))
@@ -52,9 +52,9 @@ def test_groups_and_whole_blocks_never_share_a_container(world: ScmWorld) -> Non
     One session that writes both ways has two containers, and a released one is not adopted by
     the other kind.
     """
-    whole = world.control.allocate("a", [1])[0]
-    coded = world.control.allocate("a", [1], scheme=SCHEME)[0]
-    world.control.commit("a", [], may_replace=False, failed=())
+    whole = world.control.clients.allocate("a", [1])[0]
+    coded = world.control.clients.allocate("a", [1], scheme=SCHEME)[0]
+    world.control.clients.commit("a", [], may_replace=False, failed=())
 
     assert whole.container_id != coded.container_id
     assert 3 == len(whole.replicas)
@@ -64,10 +64,10 @@ def test_a_container_holds_as_much_data_as_its_data_shards(world: ScmWorld) -> N
     """
     Three shards of 10 MiB hold a group of 30 MiB, and no larger one.
     """
-    world.control.allocate("a", [30 * MIB], scheme=SCHEME)
+    world.control.clients.allocate("a", [30 * MIB], scheme=SCHEME)
 
     with pytest.raises(Refused, match="does not fit"):
-        world.control.allocate("a", [30 * MIB + 1], scheme=SCHEME)
+        world.control.clients.allocate("a", [30 * MIB + 1], scheme=SCHEME)
 
 
 def test_too_few_nodes_are_refused(world: ScmWorld) -> None:
@@ -75,17 +75,17 @@ def test_too_few_nodes_are_refused(world: ScmWorld) -> None:
     A code with more shards than there are nodes cannot be allocated, and nothing is promised.
     """
     with pytest.raises(Unavailable, match="9 nodes"):
-        world.control.allocate("a", [1], scheme="rs-6-3-1024k")
+        world.control.clients.allocate("a", [1], scheme="rs-6-3-1024k")
 
 
 def test_the_code_survives_a_restart_and_is_exported(world: ScmWorld) -> None:
     """
     The snapshot calls it EC with its data and parity, after a restart, too.
     """
-    world.control.allocate("a", [1], scheme=SCHEME)
+    world.control.clients.allocate("a", [1], scheme=SCHEME)
     world.restart()
 
-    exported = world.control.export_snapshot()
+    exported = world.control.queries.export_snapshot()
 
     [row] = pq.read_table(exported.path / "containers").to_pylist()
     assert ("EC", 5, 3, 2) == (
@@ -256,7 +256,7 @@ class TestOperators:
         nodes, container_id = closed(world, lost=[])
 
         def remove(node: str) -> Decision:
-            [decision] = world.control.delete_replicas(
+            [decision] = world.control.operators.delete_replicas(
                 [container_id], datanode_id=node, worlds=[], dry_run=False
             )
             return decision
@@ -288,7 +288,7 @@ class TestPlans:
                 facts_replace(row, action="nonsense"),
             ]
 
-            codes = [d.code for d in world.control.apply_plan(rows, dry_run=False)]
+            codes = [d.code for d in world.control.operators.apply_plan(rows, dry_run=False)]
 
             stale = "STALE_PLAN"
             assert ["OK", stale, stale, stale, "INELIGIBLE_REPLICATION_TYPE"] == codes
@@ -308,7 +308,7 @@ class TestPlans:
         world.beat(nodes[3], bad, full=True)
         row = PlanRow(container_id, (), "", action="reconstruct", expires_at_ms=0)
 
-        [decision] = world.control.apply_plan([row], dry_run=False)
+        [decision] = world.control.operators.apply_plan([row], dry_run=False)
 
         assert "AWAITS_REPAIR" == decision.code
         assert [] == orders(world)
@@ -355,7 +355,7 @@ def test_a_shard_that_is_being_rebuilt_while_all_others_died_stops_no_tick(
         world.beat(node, *shards, full=True)
 
     world.control.tick()
-    [decision] = world.control.close_containers([1], force=True)
+    [decision] = world.control.operators.close_containers([1], force=True)
 
     assert decision.message.endswith("nothing is ordered: dn1 is RECOVERING")
 

@@ -37,13 +37,13 @@ def made(world: ScmWorld) -> Container:
 def batches(world: ScmWorld) -> Batches:
     """Return what builds batches of this world."""
     control = world.control
-    return Batches(world.state, control._nodes, control._cases, world.options)
+    return Batches(world.state, control._parts.nodes, control._parts.cases, world.options)
 
 
 def pending(world: ScmWorld, kind: Kind, node: str, **details: str) -> None:
     """Queue a command about container 1, as if it had been ordered before."""
     with world.state.change() as change:
-        world.control._commands.queue(change, kind, 1, node, why="a test", **details)
+        world.control._parts.commands.queue(change, kind, 1, node, why="a test", **details)
 
 
 def ops(world: ScmWorld) -> list[tuple[str, str]]:
@@ -76,7 +76,7 @@ def test_a_delete_that_a_report_shows_done_makes_nothing_lack(
 
     assert [("DELETE", spare)] == before
     assert [] == ops(world)
-    assert Health.HEALTHY.name == world.control._manager.states().of(1)
+    assert Health.HEALTHY.name == world.control._parts.manager.states().of(1)
     assert not [c for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
 
 

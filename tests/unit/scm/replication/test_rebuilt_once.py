@@ -172,7 +172,9 @@ def made(world: ScmWorld, command: Pending, index: int) -> None:
 
 def leave(world: ScmWorld, node: str) -> None:
     """Tell a node to leave."""
-    world.control.set_operational_states(Request((node,), OpState.DECOMMISSIONING, is_forced=True))
+    world.control.operators.set_operational_states(
+        Request((node,), OpState.DECOMMISSIONING, is_forced=True)
+    )
 
 
 def kinds(world: ScmWorld, command: Pending) -> list[Kind]:

@@ -46,8 +46,8 @@ def test_what_is_sent_and_how_it_ended_are_in_the_audit_log(tmp_path: Path, audi
     with begun(tmp_path, audit).running() as world:
         made = world.made_closed()
         [target] = set(NODES) - {r.datanode_id for r in world.state.replicas.of(made.container_id)}
-        world.control.leave_safe_mode()
-        [decision] = world.control.replicate_containers(
+        world.control.operators.leave_safe_mode()
+        [decision] = world.control.operators.replicate_containers(
             [made.container_id], target_id=target, worlds=(), dry_run=False
         )
         [command_id] = decision.command_ids
@@ -75,7 +75,7 @@ def test_what_is_given_up_is_noted_too(tmp_path: Path, audit: Lines) -> None:
     """
     with begun(tmp_path, audit).running() as world:
         made = world.made_closed(roots=(7, 7, 8))
-        world.control.reconcile_containers([made.container_id])
+        world.control.operators.reconcile_containers([made.container_id])
         for node in NODES:
             world.call(node)
         world.clock.advance_s(world.options.command_deadline_ms / 1000 + 1)
@@ -92,7 +92,7 @@ def test_a_change_that_is_undone_leaves_no_note(tmp_path: Path, audit: Lines) ->
     """
     with begun(tmp_path, audit).running() as world:
         world.write("a", "k", 1)
-        world.control.finish("a", close=True)
+        world.control.clients.finish("a", close=True)
         [(command, _named)] = world.call("dn1").commands or world.call("dn4").commands
         before = list(audit.lines)
         world.state._environment.set_mapsize(512 * 1024)

@@ -1,0 +1,131 @@
+"""What clients ask of the control plane: blocks to write, keys to commit, to read and to list."""
+
+from collections.abc import Collection, Sequence
+
+from agent.errors import Code, Refused, Unavailable
+from scm.edge.calls import Located, PromisedBlock
+from scm.edge.plane.parts import Parts
+from scm.edge.views import key_containers
+from scm.state.facts import Key
+
+
+class ClientCalls:
+    """Every call is one locked, atomic, durable change, or one look."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def allocate(
+        self, client_id: str, sizes: Sequence[int], names: Sequence[str] = (), *, scheme: str = ""
+    ) -> list[PromisedBlock]:
+        """Promise a writer one block per size, in order; `names` are the new keys they are for.
+
+        `scheme` is the erasure code of the containers; their replicas come in the order of index.
+        """
+        with self._parts.change() as change:
+            self._refuse_in_safe_mode("no block is allocated")
+            containers_before = {
+                c.container_id for c in self._parts.state.containers.open_of(client_id)
+            }
+            promises = self._parts.writers.allocate(change, client_id, sizes, names, scheme=scheme)
+            self._parts.observer.observe(change, containers_before)  # a full one may be closing now
+            return [
+                PromisedBlock(
+                    promise.allocation.container_id,
+                    promise.allocation.local_id,
+                    promise.allocation.bcsid,
+                    self._parts.endpoints(promise.datanode_ids),
+                )
+                for promise in promises
+            ]
+
+    def commit(
+        self,
+        client_id: str,
+        keys: Sequence[Key],
+        *,
+        may_replace: bool,
+        failed: Sequence[tuple[int, str]],
+    ) -> None:
+        """Record keys; all or none."""
+        now_ms = self._parts.clock.wall_ms()
+        stamped = [
+            key if key.created_at_ms else Key(key.name, key.size_bytes, now_ms, key.blocks)
+            for key in keys
+        ]
+        with self._parts.change() as change:
+            if keys:  # what a writer had to leave behind may be told at any time
+                self._refuse_in_safe_mode("no key is written")
+            closing = self._parts.writers.commit(
+                change, client_id, stamped, may_replace=may_replace, failed=failed
+            )
+            self._parts.observer.observe(change, closing)
+
+    def finish(self, client_id: str, *, close: bool) -> list[int]:
+        """End a writer's session; return the ids of its open containers."""
+        with self._parts.change() as change:
+            container_ids = self._parts.writers.finish(change, client_id, close=close)
+            self._parts.observer.observe(change, container_ids)
+            return container_ids
+
+    def lookup(self, name: str) -> tuple[Key, list[Located]]:
+        """Return a key, and where its containers are.
+
+        Raises Refused(KEY_NOT_FOUND), or Refused(KEY_LOST) if a container of it was given up.
+        """
+        with self._parts.lock:
+            key = self._parts.state.keys.get(name)
+            if key is None:
+                raise Refused(Code.KEY_NOT_FOUND, f"no key {name}")
+            lost = self._parts.state.forgotten.lost_of(key)
+            if lost:
+                named = ", ".join(map(str, lost))
+                raise Refused(
+                    Code.KEY_LOST,
+                    f"key {name} is lost: its data was in container {named}, which was given up",
+                    hint="store it again with --replace, or remove the key",
+                )
+            return key, [self._located(container_id) for container_id in key_containers(key)]
+
+    def _located(self, container_id: int) -> Located:
+        container = self._parts.state.containers.get(container_id)
+        datanode_ids, equal_count = self._parts.views.locations(container_id)
+        return Located(
+            container_id,
+            self._parts.endpoints(datanode_ids),
+            "" if container is None else container.scheme,
+            equal_count,
+        )
+
+    def list_keys(
+        self, *, prefix: str, start_after: str, count: int, container_ids: Collection[int] = ()
+    ) -> tuple[list[Key], str]:
+        """Return a page of keys and the name to go on after (empty: no more).
+
+        With `container_ids` only those of the page that have a block in one of these.
+        """
+        with self._parts.lock:
+            keys = self._parts.state.keys.page(
+                prefix=prefix, start_after=start_after, count=count + 1
+            )
+        next_start_after = keys[count - 1].name if len(keys) > count else ""
+        wanted = frozenset(container_ids)
+        return [
+            key
+            for key in keys[:count]
+            if not wanted or any(block.container_id in wanted for block in key.blocks)
+        ], next_start_after
+
+    def lost_of(self, key: Key) -> list[int]:
+        """Return the containers of a key that were given up; none: it is not lost."""
+        with self._parts.lock:
+            return self._parts.state.forgotten.lost_of(key)
+
+    def _refuse_in_safe_mode(self, what: str) -> None:
+        gate = self._parts.safe_mode.look(self._parts.reports.confirmed)
+        if not gate.is_open:
+            raise Unavailable(
+                Code.SAFE_MODE,
+                f"in safe mode {what}: {gate.reason}",
+                hint="wait until it ends; suture scm safemode shows whom it waits for",
+            )

@@ -1,0 +1,219 @@
+"""The control plane as one object: every call is one locked, atomic, durable change.
+
+    datanodes ─┐
+    clients ───┼─► one lock ─► decide (`parts.py`) ─► commit ─► answer
+    operators ─┤
+    time ──────┘   (`tick`)
+
+The modules of `parts.py` decide; what is here, and in the modules beside it, says in which order.
+It sends nothing: datanodes fetch their commands.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, TypeVar
+
+from agent.rpc.serving.access import Audit
+from scm.edge.metrics import Meters
+from scm.edge.overview.verdict import judged
+from scm.edge.plane.client_calls import ClientCalls
+from scm.edge.plane.datanode_calls import DatanodeCalls
+from scm.edge.plane.operator_calls import OperatorCalls
+from scm.edge.plane.parts import Parts
+from scm.edge.plane.queries import Queries
+from scm.edge.report import Verified
+from scm.state.clock import Clock
+from scm.state.database import Change, State
+from scm.state.facts import Health
+from scm.state.options import ScmOptions
+
+COUNTS_PER_TICK: Final = 20  # portions of the totals, some 10 ms each
+
+T = TypeVar("T")
+
+
+def _no_pause(_took_s: float) -> None:
+    """Go on at once."""
+
+
+def _no_look() -> None:
+    """Look at no more than one portion before orders are made."""
+
+
+class ControlPlane:
+    """Single node, not highly available: the state directory has one owner.
+
+    Its calls are in groups, by who makes them; those here are its own loops'.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        *,
+        clock: Clock,
+        options: ScmOptions,
+        snapshots_path: Path,
+        audit: Audit | None = None,
+    ) -> None:
+        self._parts = Parts(
+            state, clock=clock, options=options, snapshots_path=snapshots_path, audit=audit
+        )
+        self.datanodes = DatanodeCalls(self._parts)
+        self.clients = ClientCalls(self._parts)
+        self.operators = OperatorCalls(self._parts)
+        self.queries = Queries(self._parts)
+
+    @property
+    def term(self) -> int:
+        """How often this control plane has started."""
+        return self._parts.state.term
+
+    @property
+    def cluster_id(self) -> str:
+        """The id every datanode of this cluster carries on its volumes."""
+        return self._parts.state.cluster_id
+
+    @property
+    def meters(self) -> Meters:
+        """What is measured while it works."""
+        return self._parts.meters
+
+    def tick(
+        self,
+        pause: Callable[[float], object] = _no_pause,
+        look_on: Callable[[], object] = _no_look,
+    ) -> None:
+        """Do what time alone makes necessary; called about every heartbeat interval.
+
+        In portions, so that others have the lock in between: after each `pause` is told the
+        seconds it took. Before orders are made, of which the most urgent come first, `look_on`
+        is to look at as much of what is due as there is time for (`look_on`).
+        """
+        while self._portion(pause, self._note_node):
+            pass
+        looked_at = self._portion(pause, self._begin_tick)
+        if looked_at is None:
+            return
+        look_on()
+        self._portion(pause, self._choose)
+        for serve in (self._parts.manager.serve, self._parts.healing.serve):
+            while self._portion(pause, serve):
+                pass
+        with self._parts.change() as change:
+            empty = dict.fromkeys([*looked_at, *self._parts.deletions.unfinished()])
+            self._parts.observer.observe(change, self._parts.deletions.tidy(change, empty))
+            self._parts.struck(change, self._parts.parting.turn(change))
+            self._parts.balancer.turn(change)
+
+    def note_history(self, pause: Callable[[float], object] = _no_pause) -> None:
+        """Count on, and write down how the cluster is if it is time; called between ticks.
+
+        After a start there are millions to count; after each portion `pause` is told the seconds
+        it took.
+        """
+        for _ in range(COUNTS_PER_TICK):
+            began_s = self._parts.clock.monotonic_s()
+            with self._parts.lock:
+                is_counted = self._parts.totals.turn()
+            if is_counted:
+                break
+            pause(self._parts.clock.monotonic_s() - began_s)
+        with self._parts.lock:
+            is_due = self._parts.chronicle.is_due(self._parts.clock.monotonic_s())
+        if not is_due:
+            return
+        look, _nodes = self.queries.look()
+        with self._parts.change() as change:
+            self._parts.chronicle.note(
+                change,
+                look,
+                judged(look),
+                done=self._parts.progress.sums(),
+                now_s=self._parts.clock.monotonic_s(),
+            )
+
+    def _portion(self, pause: Callable[[float], object], step: Callable[[Change], T]) -> T:
+        """Take a step of a tick; return what it returns."""
+        began_s = self._parts.clock.monotonic_s()
+        with self._parts.change() as change:
+            found = step(change)
+        pause(self._parts.clock.monotonic_s() - began_s)
+        return found
+
+    def _note_node(self, change: Change) -> bool:
+        """Have all looked at that a node holds which came, fell silent or died; False: none did."""
+        changed = self._parts.nodes.note_health(change, count_max=1)
+        for datanode_id in changed:
+            self._parts.last_copies.recount(change, self._parts.state.replicas.on(datanode_id))
+            self._parts.changed_nodes.add(datanode_id)
+            self._parts.manager.look_at_node(datanode_id)
+            self._parts.observer.observe(change, self._unsettled_on(datanode_id))
+            if self._parts.nodes.health(datanode_id) is Health.DEAD:
+                self._parts.manager.look_at(self._parts.commands.node_died(change, datanode_id))
+        return bool(changed)
+
+    def _begin_tick(self, change: Change) -> list[int] | None:
+        """Do what makes no orders; return what was looked at, None in safe mode."""
+        self._parts.manager.look_at(self._parts.commands.expire(change))
+        self._parts.totals.turn()
+        self._parts.reconciles.forget_old()
+        self._parts.observer.observe(change, self._parts.writers.end_idle(change))
+        self._parts.closes.close_due(change)
+        if not self._parts.safe_mode.look(self._parts.reports.confirmed).is_open:
+            return None
+        for datanode_id in self._parts.departures.turn(change):
+            self._parts.changed_nodes.add(datanode_id)
+            self._parts.manager.look_at_node(datanode_id)
+        self._parts.closures.turn(change)
+        self._parts.manager.begin_turn()
+        return self._parts.manager.look_on()
+
+    def _choose(self, _change: Change) -> None:
+        """Choose for what is ordered in this turn."""
+        self._parts.manager.choose()
+        self._parts.healing.begin_turn()
+
+    def look_on(self) -> bool:
+        """Look at more of what a tick left; whether anything is left still.
+
+        After a node died all its containers are due: in portions, so that others have the lock
+        in between.
+        """
+        with self._parts.change() as change:
+            if (
+                not self._parts.manager.is_behind
+                or not self._parts.safe_mode.look(self._parts.reports.confirmed).is_open
+            ):
+                return False
+            looked_at = dict.fromkeys(self._parts.manager.look_on())
+            self._parts.observer.observe(change, self._parts.deletions.tidy(change, looked_at))
+            return self._parts.manager.is_behind
+
+    def take_changed_nodes(self) -> list[str]:
+        """Return the nodes that came, went or changed since the last call.
+
+        None while containers wait for commands: what they need is known already.
+        """
+        with self._parts.lock:
+            if self._parts.manager.under or self._parts.removals.over:
+                return []
+            changed = sorted(self._parts.changed_nodes)
+            self._parts.changed_nodes.clear()
+            return [node for node in changed if self._parts.state.nodes.get(node) is not None]
+
+    def note_verified(self, decisions: Mapping[str, int], error: str) -> None:
+        """Remember what the last verification came to."""
+        with self._parts.change() as change:
+            verified = Verified(self._parts.clock.wall_ms(), dict(decisions), error)
+            self._parts.chronicle.verified(change, verified)
+
+    def _unsettled_on(self, datanode_id: str) -> list[int]:
+        """Return the containers that may have waited for a node, or must wait for it again."""
+        closing = self._parts.state.containers.closing
+        waiting = closing.union(self._parts.state.transactions.container_ids())
+        found = waiting.intersection(self._parts.state.replicas.on(datanode_id))
+        for container_id in closing - found:
+            container = self._parts.state.containers.get(container_id)
+            if container is not None and datanode_id in container.pipeline:
+                found.add(container_id)
+        return sorted(found)

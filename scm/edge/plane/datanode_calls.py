@@ -1,0 +1,152 @@
+"""What datanodes tell the control plane, and the commands that it answers with.
+
+heartbeat ─► reports, outcomes ─► observe what changed ─► commands that are due
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from agent.errors import Code, Unavailable
+from scm.cluster.dispatch import HARMLESS, OF_THE_NODE
+from scm.cluster.nodes import Registration
+from scm.cluster.replicas import Report
+from scm.edge.calls import Endpoint, Heartbeat, HeartbeatAnswer
+from scm.edge.overview.progress import is_news
+from scm.edge.plane.parts import Parts
+from scm.state.database import Change
+from scm.state.facts import Kind, Outcome, Pending
+
+REPORTED_AT_ONCE: Final = 5_000  # replicas, while the lock is held: some 0.03 s if all are new
+
+
+class DatanodeCalls:
+    """Every call is one locked, atomic, durable change."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def register(self, registration: Registration) -> None:
+        """Let a datanode in. Raises Refused(WRONG_CLUSTER)."""
+        with self._parts.change() as change:
+            is_new_process = self._parts.nodes.register(change, registration)
+            self._parts.reports.forget(registration.datanode_id)
+            self._parts.deletions.registered(registration.datanode_id)
+            self._parts.state.stir(
+                self._parts.state.replicas.ids_on(registration.datanode_id)
+            )  # a new rack?
+            if is_new_process:
+                self._parts.commands.node_restarted(change, registration.datanode_id)
+            node = self._parts.state.nodes.get(registration.datanode_id)
+            if node is not None and not self._parts.nodes.takes_commands(node.datanode_id):
+                why = "read-only" if node.is_read_only else "not managed"
+                self._parts.end_writes_on(change, [node.datanode_id], f"one of its nodes is {why}")
+
+    def heartbeat(
+        self, call: Heartbeat, is_awaited: Callable[[], bool] = lambda: True
+    ) -> HeartbeatAnswer:
+        """Take in what a datanode reports and hand out its commands.
+
+        A call of a process that did not register last is not believed at all. One whose caller
+        has given up waiting (`is_awaited`) changes nothing: the next call may have been taken in
+        before it, and it would put an older world over a newer one. Raises Unavailable then.
+        """
+        parts = [part for report in call.reports for part in report.parts(REPORTED_AT_ONCE)]
+        outcomes = call.outcomes
+        while len(parts) > 1 and sum(len(part.replicas) for part in parts) > REPORTED_AT_ONCE:
+            with self._parts.change() as change:
+                if not self._is_heard(call, is_awaited):
+                    return HeartbeatAnswer(is_known=False)
+                self._take_in(change, call, outcomes, [parts.pop(0)])
+            outcomes = ()
+        with self._parts.change() as change:
+            if not self._is_heard(call, is_awaited):
+                return HeartbeatAnswer(is_known=False)
+            is_open = self._take_in(change, call, outcomes, parts)
+            if is_open:
+                self._parts.deletions.offer(change, call.datanode_id)
+            if call.datanode_id in self._parts.reports.cut_off:
+                self._parts.commands.ask_for_all(change, call.datanode_id)
+            self._parts.anchoring.note(change, call.datanode_id, call.volumes)
+            self._parts.departures.hear(change, call.datanode_id, call.op_state, call.op_expiry_ms)
+            kinds = frozenset(Kind) if is_open else HARMLESS
+            if not self._parts.nodes.takes_commands(call.datanode_id):
+                kinds = OF_THE_NODE
+            sending = self._parts.commands.drain(
+                change, call.datanode_id, self._parts.last_look.objections, kinds
+            )
+            return HeartbeatAnswer(
+                is_known=True,
+                commands=tuple(
+                    (c, self._named_by(c))
+                    for c in [self._addressed(change, one) for one in sending]
+                ),
+                last_copies=self._parts.last_copies.on(call.datanode_id),
+                task_percent=self._parts.commands.boost_percent,
+            )
+
+    def _is_heard(self, call: Heartbeat, is_awaited: Callable[[], bool]) -> bool:
+        """Hear a datanode; False: it is not known as the process that calls."""
+        if not is_awaited():
+            raise Unavailable(Code.CANCELLED, f"{call.datanode_id} has given up waiting")
+        if not self._parts.nodes.is_current(call.datanode_id, call.boot_id):
+            return False
+        self._parts.nodes.hear(call.datanode_id, call.volumes, call.queues)
+        return True
+
+    def _take_in(
+        self,
+        change: Change,
+        call: Heartbeat,
+        outcomes: Iterable[Outcome],
+        reports: Iterable[Report],
+    ) -> bool:
+        """Take in some of what a datanode tells; return whether decisions are made yet."""
+        changed: set[int] = set()
+        for outcome in outcomes:
+            self._parts.deletions.acknowledge(change, outcome)
+            if is_news(self._parts.state.commands.get(outcome.command_id), outcome):
+                self._parts.progress.note(outcome, self._parts.clock.monotonic_s())
+            container = self._parts.outcomes.take_in(change, outcome)
+            if container is not None:
+                changed.add(container.container_id)
+        for report in reports:
+            changed |= self._parts.reports.apply(change, call.datanode_id, report)
+        self._parts.observer.observe_all(change, changed)
+        self._parts.last_copies.recount(change, changed)
+        is_open = self._parts.safe_mode.look(self._parts.reports.confirmed).is_open
+        if is_open and changed:
+            self._parts.observer.observe(change, self._parts.deletions.tidy(change, changed))
+        return is_open
+
+    def confirm_deletes(
+        self, container_id: int, local_ids: Sequence[int]
+    ) -> tuple[frozenset[int], frozenset[int]]:
+        """Return which of these blocks were ordered deleted, now or ever, and which a key names.
+
+        What would take long is done without the lock, over values that do not change.
+        """
+        asked = frozenset(local_ids)
+        with self._parts.lock:
+            ordered = self._parts.deletions.being_deleted(container_id)
+            has_keys = self._parts.state.keys.blocks_in(container_id) > 0
+            keys = self._parts.state.keys.values() if has_keys else []
+        for deleted in self._parts.state.deleted_in(container_id):
+            ordered |= asked.intersection(deleted.local_ids)
+        named = frozenset(
+            block.local_id
+            for key in keys
+            for block in key.blocks
+            if block.container_id == container_id and block.local_id in asked
+        )
+        return ordered & asked, named
+
+    def _addressed(self, change: Change, command: Pending) -> Pending:
+        """Return a command with what it says only when it is sent; who is read is remembered."""
+        addressed = self._parts.reconciles.addressed(self._parts.coding.addressed(command))
+        if addressed.sources:
+            change.touch(self._parts.state.commands, addressed)
+        return addressed
+
+    def _named_by(self, command: Pending) -> tuple[Endpoint, ...]:
+        """Return the datanodes a command names, with their addresses of now."""
+        return self._parts.endpoints(self._parts.last_look.named_by(command))

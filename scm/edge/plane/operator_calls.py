@@ -1,0 +1,193 @@
+"""What operators order of the control plane: each order is looked at first, all or none."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from scm.administration.admin import NodeDecision
+from scm.administration.decommission import Request
+from scm.administration.forgetting import Fate
+from scm.cluster.safemode import Gate
+from scm.containers.block_deletion import KeyDeletion
+from scm.edge.calls import Recovered, RecoveryCall
+from scm.edge.plane.parts import Parts
+from scm.replication.balancing.balancer import Balance
+from scm.replication.reconciling.intake import Decision, PlanRow
+from scm.state.facts import Kind, OpState
+
+
+class _DryRun(Exception):
+    """Ends a change that was only to be looked at: all of it is undone."""
+
+    def __init__(self, made: Recovered) -> None:
+        super().__init__()
+        self.made = made
+
+
+def _end_if(is_dry_run: bool, made: Recovered) -> None:
+    if is_dry_run:
+        raise _DryRun(made)
+
+
+class OperatorCalls:
+    """Every call is one locked, atomic, durable change."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def close_containers(
+        self,
+        container_ids: Sequence[int],
+        *,
+        worlds: Sequence[int] = (),
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> list[Decision]:
+        """Close containers now, whatever their writers have in mind; `worlds` as below.
+
+        With `force` commits are given up that no closed replica has, acknowledged or not.
+        """
+        with self._parts.change() as change:
+            closures = self._parts.closures
+            do = closures.preview if dry_run else partial(closures.close, change)
+            return self._parts.previews.each(container_ids, worlds, partial(do, force=force))
+
+    def reconcile_containers(
+        self, container_ids: Sequence[int], *, worlds: Sequence[int] = (), dry_run: bool = False
+    ) -> list[Decision]:
+        """Order containers reconciled, as far as they are eligible; `worlds` as below."""
+        with self._parts.change() as change:
+            do = (
+                self._parts.previews.reconcile
+                if dry_run
+                else partial(self._parts.reconciles.order, change)
+            )
+            return self._parts.previews.each(container_ids, worlds, do)
+
+    def apply_plan(
+        self, rows: Sequence[PlanRow], *, worlds: Sequence[int] = (), dry_run: bool
+    ) -> list[Decision]:
+        """Order what a plan asks for, row by row, if the world is still as the plan saw it.
+
+        `worlds` are those of a dry run of the same rows: if any changed since, nothing is ordered.
+        """
+        with self._parts.change() as change:
+            return self._parts.plans.apply_all(change, rows, worlds, dry_run=dry_run)
+
+    def replicate_containers(
+        self, container_ids: Sequence[int], *, target_id: str, worlds: Sequence[int], dry_run: bool
+    ) -> list[Decision]:
+        """Copy containers once more each; the containers' `worlds` are those of a dry run."""
+        with self._parts.change() as change:
+            return self._parts.admin.replicate(
+                change, container_ids, target_id=target_id, worlds=worlds, dry_run=dry_run
+            )
+
+    def delete_replicas(
+        self,
+        container_ids: Sequence[int],
+        *,
+        datanode_id: str,
+        worlds: Sequence[int],
+        dry_run: bool,
+    ) -> list[Decision]:
+        """Remove one datanode's replicas of containers."""
+        with self._parts.change() as change:
+            return self._parts.admin.delete(
+                change, container_ids, datanode_id=datanode_id, worlds=worlds, dry_run=dry_run
+            )
+
+    def order_nodes(self, datanode_ids: Sequence[str], kind: Kind) -> list[NodeDecision]:
+        """Order datanodes to measure their volumes, or to register again."""
+        with self._parts.change() as change:
+            return self._parts.admin.order_nodes(change, datanode_ids, kind)
+
+    def set_operational_states(self, request: Request) -> list[NodeDecision]:
+        """Let nodes leave, rest or return; what is being written on those that go is closed."""
+        with self._parts.change() as change:
+            decisions = self._parts.departures.request(change, request)
+            is_done = not request.is_dry_run and all(d.code == "OK" for d in decisions)
+            if is_done and request.op_state is not OpState.IN_SERVICE:
+                self._parts.end_writes_on(
+                    change, request.datanode_ids, "one of its nodes is to leave"
+                )
+            for datanode_id in request.datanode_ids if is_done else ():
+                self._parts.manager.look_at_node(datanode_id)
+                if request.op_state is not OpState.IN_SERVICE:
+                    self._parts.manager.look_at(
+                        self._parts.commands.node_leaves(change, datanode_id)
+                    )
+            return decisions
+
+    def remove_nodes(
+        self, datanode_ids: Sequence[str], *, is_forced: bool, is_dry_run: bool
+    ) -> list[NodeDecision]:
+        """Strike dead nodes and all they had off the books, as far as nobody needs that."""
+        with self._parts.change() as change:
+            decisions = self._parts.parting.judge(datanode_ids, is_forced=is_forced)
+            if not is_dry_run and all(d.code == "OK" for d in decisions):
+                self._parts.end_writes_on(change, datanode_ids, "one of its nodes was removed")
+                for datanode_id in datanode_ids:
+                    self._parts.departures.forget(datanode_id)
+                    self._parts.reports.forget(datanode_id)
+                    self._parts.struck(change, self._parts.parting.remove(change, datanode_id))
+            return decisions
+
+    def forget_containers(
+        self, container_ids: Sequence[int], *, worlds: Sequence[int], is_dry_run: bool
+    ) -> list[Fate]:
+        """Give up containers that are missing; the keys in them are lost."""
+        with self._parts.change() as change:
+            fates = self._parts.forgetting.forget(
+                change, container_ids, worlds=worlds, is_dry_run=is_dry_run
+            )
+            self._parts.manager.look_at(container_ids)
+            return fates
+
+    def recall_containers(self, container_ids: Sequence[int], *, is_dry_run: bool) -> list[Fate]:
+        """Take forgotten containers back: a replica has turned up."""
+        with self._parts.change() as change:
+            fates = self._parts.forgetting.recall(change, container_ids, is_dry_run=is_dry_run)
+            self._parts.struck(change, container_ids)
+            return fates
+
+    def recover(self, call: RecoveryCall, *, is_dry_run: bool) -> Recovered:
+        """Bring back what was found after a restore; at its end let decisions begin."""
+        try:
+            with self._parts.change() as change:
+                adopted = self._parts.recovery.adopt(change, call.looked)
+                deleted = self._parts.recovery.finish_deletes(change, call.looked)
+                brought = self._parts.recovery.bring_back(change, call.keys)
+                made = Recovered(adopted, deleted, brought)
+                _end_if(is_dry_run, made)
+                needed = {block.container_id for key in call.keys for block in key.blocks}
+                self._parts.observer.observe(change, sorted(needed.union(adopted)))
+                if call.is_end:
+                    self._parts.recovery.finish(
+                        change, last_local_id=call.last_local_id, is_forced=call.is_forced
+                    )
+        except _DryRun as dry_run:
+            return dry_run.made
+        return made
+
+    def hold(
+        self, container_ids: Sequence[int], datanode_id: str, *, release: bool
+    ) -> list[Decision]:
+        """Suppress containers or exclude replicas; or release them."""
+        with self._parts.change() as change:
+            do = self._parts.holding.release if release else self._parts.holding.hold
+            return do(change, container_ids, datanode_id)
+
+    def balance(self, threshold_percent: float, iteration_count: int, *, dry_run: bool) -> Balance:
+        """Begin to move replicas from full nodes to empty ones. Raises Refused."""
+        with self._parts.lock:
+            return self._parts.balancer.start(threshold_percent, iteration_count, dry_run=dry_run)
+
+    def leave_safe_mode(self) -> Gate:
+        """Begin to decide at once."""
+        with self._parts.lock:
+            return self._parts.safe_mode.leave()
+
+    def delete_keys(self, names: Sequence[str], *, dry_run: bool) -> list[KeyDeletion]:
+        """Delete keys and, as datanodes get to it, their blocks."""
+        with self._parts.change() as change:
+            return self._parts.deletions.delete_keys(change, names, dry_run=dry_run)

@@ -1,0 +1,337 @@
+"""What operators ask of the control plane; nothing is changed, and the lock is held in portions."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from agent.errors import Code, Refused, Unavailable
+from scm.administration.decommission import LEAVING, RESTING, Departure
+from scm.administration.foresight import Foreseen, Foresight, Question
+from scm.administration.needs import Page, keys_in
+from scm.administration.recovery import ToRecover
+from scm.cluster.safemode import Gate
+from scm.edge import snapshot
+from scm.edge.calls import Queues
+from scm.edge.metrics import Figures
+from scm.edge.overview.fleet import Sums, summed
+from scm.edge.overview.survey import Named, Survey, Work
+from scm.edge.overview.verdict import Look
+from scm.edge.plane.parts import Parts
+from scm.edge.report import RmReport, rm_report
+from scm.edge.totals import NAMED, Counts
+from scm.edge.views import ContainerView, NodeView
+from scm.replication.balancing.balancer import Balance
+from scm.replication.judging.batches import op_rows
+from scm.replication.judging.health_states import NOT_KNOWN
+from scm.state.facts import Hold, Kind, OpState, Outcome
+from scm.state.history.anchors import Anchored
+
+NODES_AT_ONCE: Final = 1_000  # looked at while the lock is held, some 5 ms
+COUNTS_PER_LOOK: Final = 25  # turns of the totals: what changed since the last tick, not a start
+DEPARTURES_SHOWN_MAX: Final = 20
+CONTAINERS_NAMED_MAX: Final = 12  # of each trouble
+
+
+class Queries:
+    """Every call is a look."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def nodes(self) -> list[NodeView]:
+        """Return all nodes by id; in portions."""
+        return self._nodes_in_portions()
+
+    def now_ms(self) -> int:
+        """Return the time by the clock of the control plane."""
+        return self._parts.clock.wall_ms()
+
+    def containers(self, start: int, count: int) -> tuple[list[ContainerView], int]:
+        """Return a page of containers and the id to go on from (0: no more)."""
+        with self._parts.lock:
+            return self._parts.views.containers(start, count)
+
+    def container(self, container_id: int) -> ContainerView:
+        """Return one container. Raises Refused(CONTAINER_NOT_FOUND)."""
+        with self._parts.lock:
+            view = self._parts.views.container(container_id)
+        if view is None:
+            raise Refused(
+                Code.CONTAINER_NOT_FOUND,
+                f"no container {container_id}",
+                container_id=container_id,
+            )
+        return view
+
+    def count_containers(self) -> Counts:
+        """Return how many containers are how; what is still to count, a part at a time."""
+        while True:
+            with self._parts.lock:
+                if self._parts.totals.turn():
+                    return self._parts.totals.counts()
+
+    def to_recover(self) -> ToRecover:
+        """Say what must be looked into after a restore."""
+        with self._parts.lock:
+            return self._parts.recovery.to_recover()
+
+    def departures(self) -> list[Departure]:
+        """Return the nodes that are not in service, and what they wait for."""
+        with self._parts.lock:
+            return self._parts.departures.departures()
+
+    def locked_together(self) -> tuple[int, int]:
+        """Return how many containers nobody could read without all nodes that leave, and without
+        all that rest."""
+        with self._parts.lock:
+            leaving, resting = map(self._parts.departures.locked_together, (LEAVING, RESTING))
+            return leaving, resting
+
+    def foresee(self, question: Question) -> Foreseen:
+        """Say what would be if datanodes or volumes were off; the lock is held page by page."""
+        parts = self._parts
+        return Foresight(parts.basis, parts.batches, parts.safe_mode, parts.lock).ask(question)
+
+    def holds(self) -> list[Hold]:
+        """Return what is suppressed or excluded."""
+        parts = self._parts
+        with parts.lock:
+            return sorted(
+                parts.state.holds.values(),
+                key=lambda hold: (hold.container_id, hold.datanode_id),
+            )
+
+    def anchors(self, datanode_id: str = "", volume_id: str = "") -> list[Anchored]:
+        """Return the anchors of logs, by datanode and volume; of all datanodes, the newest each."""
+        with self._parts.lock:
+            found = self._parts.state.anchors.values()
+        chosen = [
+            one if datanode_id else Anchored(one.datanode_id, one.volume_id, one.anchors[-1:])
+            for one in found
+            if datanode_id in {"", one.datanode_id} and volume_id in {"", one.volume_id}
+        ]
+        return sorted(chosen, key=lambda one: (one.datanode_id, one.volume_id))
+
+    def balance_status(self, *, stop: bool = False) -> Balance:
+        """Return how far the balancer is; `stop` ends it."""
+        with self._parts.lock:
+            return self._parts.balancer.stop() if stop else self._parts.balancer.status()
+
+    def report(self) -> RmReport:
+        """Return the replication manager's report of its last round."""
+        parts = self._parts
+        with parts.lock:
+            counts = dict(parts.state.containers.states)
+            states, round_at_ms = parts.manager.states(), parts.manager.round_at_ms
+            verified, recovering = (
+                parts.chronicle.last_verified(),
+                parts.state.replicas.recovering_count,
+            )
+        return rm_report(counts, states, round_at_ms, verified, recovering)
+
+    def keys_in(
+        self, container_ids: Sequence[int], *, is_at_risk: bool, start_after: str, count: int
+    ) -> Page:
+        """Return a page of keys that have blocks in containers, or in those that are at risk.
+
+        They are looked for without the lock, over values that do not change.
+        """
+        with self._parts.lock:
+            keys = self._parts.state.keys.values()
+            at_risk = self._parts.manager.at_risk() if is_at_risk else ()
+        return keys_in(keys, {*container_ids, *at_risk}, start_after=start_after, count=count)
+
+    def queues(self) -> Queues:
+        """Return what waits where."""
+        parts = self._parts
+        with parts.lock:
+            return Queues(
+                parts.admin.queues(),
+                parts.state.commands.add_count,
+                parts.manager.in_flight_limit(),
+                len(parts.manager.under),
+                len(parts.removals.over),
+                len(parts.state.transactions),
+                parts.state.commands.delete_count,
+                parts.options.delete_count_max,
+            )
+
+    def figures(self) -> Figures:
+        """Return the control plane in numbers; nothing is counted for it while others wait."""
+        parts = self._parts
+        views = self._nodes_in_portions()
+        sums = summed(views)
+        with parts.lock:
+            counts = parts.totals.counts()
+            return Figures(
+                term=parts.state.term,
+                is_safe_mode=parts.safe_mode.is_on,
+                nodes=Counter((view.health, view.node.op_state) for view in views),
+                containers={s: n for s, n in parts.state.containers.states.items() if n},
+                unwell=parts.manager.conditions(),
+                differ=counts.differ,
+                contradict=counts.contradict,
+                lost=counts.lost,
+                uncounted=parts.totals.due_count,
+                commands={kind: n for kind, n in parts.state.commands.kinds.items() if n},
+                outcomes=dict(parts.progress.done),
+                moved_bytes=dict(parts.progress.moved_bytes),
+                under_replicated=len(parts.manager.under),
+                over_replicated=len(parts.removals.over),
+                verified_at_s=parts.chronicle.last_verified().at_ms / 1000,
+                has_verify_failed=bool(parts.chronicle.last_verified().error),
+                verdict=parts.chronicle.verdict(),
+                sums=sums,
+            )
+
+    def look(self) -> tuple[Look, list[NodeView]]:
+        """Return what the verdict follows from, and all nodes by id; in portions."""
+        parts = self._parts
+        nodes = self._nodes_in_portions()
+        for _ in range(COUNTS_PER_LOOK):
+            with parts.lock:
+                if parts.totals.turn():
+                    break
+        with parts.lock:
+            is_behind = parts.manager.is_behind or not parts.manager.round_at_ms
+            look = Look(
+                now_ms=parts.clock.wall_ms(),
+                gate=parts.safe_mode.look(parts.reports.confirmed),
+                sums=Sums(),
+                counts=parts.totals.counts(),
+                uncounted_count=parts.totals.due_count,
+                conditions=parts.manager.conditions(),
+                unlooked_count=parts.manager.unlooked_count() if is_behind else 0,
+            )
+        return replace(look, sums=summed(nodes)), nodes
+
+    def survey(self) -> Survey:
+        """Return all that the pages show; in portions, so that no call waits for long."""
+        parts = self._parts
+        look, nodes = self.look()
+        leaving = [n.node for n in nodes if n.node.op_state is not OpState.IN_SERVICE]
+        departures = []
+        for node in leaving[:DEPARTURES_SHOWN_MAX]:
+            with parts.lock:
+                departures += parts.departures.departure_of(node.datanode_id)
+        named = []
+        for flag in NAMED:
+            with parts.lock:
+                ids = parts.totals.named(flag, CONTAINERS_NAMED_MAX)
+                count = parts.totals.count_of(flag)
+                views = [view for n in sorted(ids) if (view := parts.views.container(n))]
+            named.append(Named(flag, count, views))
+        with parts.lock:
+            now_s = parts.clock.monotonic_s()
+            return Survey(
+                look=look,
+                cluster_id=parts.state.cluster_id,
+                term=parts.state.term,
+                started_at_ms=parts.started_at_ms,
+                nodes=nodes,
+                works=[
+                    Work(
+                        kind,
+                        parts.state.commands.kinds[kind],
+                        parts.progress.rate(kind, now_s),
+                    )
+                    for kind in Kind
+                ],
+                under_count=len(parts.manager.under),
+                over_count=len(parts.removals.over),
+                departures=departures,
+                departing_count=len(leaving),
+                named=named,
+                past=parts.chronicle.past(),
+                hold_count=len(parts.state.holds),
+                forgotten_count=len(parts.state.forgotten),
+            )
+
+    def _nodes_in_portions(self) -> list[NodeView]:
+        """Return all nodes by id, some at a time."""
+        with self._parts.lock:
+            names = sorted(node.datanode_id for node in self._parts.state.nodes.values())
+        views: list[NodeView] = []
+        for start in range(0, len(names), NODES_AT_ONCE):
+            with self._parts.lock:
+                views += self._parts.views.nodes(names[start : start + NODES_AT_ONCE])
+        return views
+
+    def safe_mode(self) -> Gate:
+        """Say whether decisions are made yet, and whom they wait for."""
+        with self._parts.lock:
+            return self._parts.safe_mode.look(self._parts.reports.confirmed)
+
+    def outcomes(
+        self, command_ids: Sequence[int], count: int, *, before_id: int = 0
+    ) -> tuple[list[Outcome], list[int]]:
+        """Return outcomes (of these commands, or the newest) and what is still pending.
+
+        Of the newest only commands before `before_id` count, unless it is 0.
+        """
+        parts = self._parts
+        with parts.lock:
+            wanted = list(command_ids) or parts.state.outcomes.newest(count, before_id=before_id)
+            found = [parts.state.outcome(i) for i in wanted if i in parts.state.outcomes]
+            asked = set(command_ids)
+            pending = sorted(
+                command.command_id
+                for command in parts.state.commands.values()
+                if not command.is_answered and (not asked or command.command_id in asked)
+            )
+        return [outcome for outcome in found if outcome is not None], pending
+
+    def export_snapshot(self) -> snapshot.Exported:
+        """Write what is known now as Parquet; the lock is held only to take it, not to write.
+
+        Raises Unavailable(BUSY) while another export runs.
+        """
+        parts = self._parts
+        if not parts.export_lock.acquire(blocking=False):
+            raise Unavailable(Code.BUSY, "another snapshot is being exported")
+        try:
+            with parts.lock:
+                world = snapshot.World(
+                    as_of_ms=parts.clock.wall_ms(),
+                    term=parts.state.term,
+                    cluster_id=parts.state.cluster_id,
+                    nodes=[
+                        replace(v, node=replace(v.node, op_state=parts.nodes.counted_as(v.node)))
+                        for v in parts.views.nodes()
+                    ],
+                    containers=parts.state.containers.values(),
+                    replicas=parts.state.replicas.values(),
+                    pending=[
+                        snapshot.PendingOp(command, *row)
+                        for command in parts.state.commands.values()
+                        for row in op_rows(command, parts.state)
+                    ],
+                    suppressed=frozenset(
+                        h.container_id for h in parts.state.holds.values() if not h.datanode_id
+                    ),
+                    # What was judged by a health that a node no longer has is not known now.
+                    states=NOT_KNOWN if parts.nodes.unnoted() else parts.manager.states(),
+                    acknowledged=parts.state.keys.last_bcsids(),
+                    rules=parts.batches.rules(),
+                    owing=parts.cases.owing(),
+                    barred_nodes=frozenset(
+                        node.datanode_id
+                        for node in parts.state.nodes.values()
+                        if not parts.nodes.takes_commands(node.datanode_id)
+                    ),
+                    barred=frozenset(
+                        (h.container_id, h.datanode_id)
+                        for h in parts.state.holds.values()
+                        if h.datanode_id
+                    ),
+                    hopeful=parts.cases.all_hopeful(),
+                )
+            return snapshot.export(
+                world,
+                parts.snapshots_path,
+                keep_count=parts.options.snapshot_keep_count,
+                address=parts.options.snapshot_address,
+            )
+        finally:
+            parts.export_lock.release()
