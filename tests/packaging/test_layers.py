@@ -16,6 +16,10 @@ LINT_IMPORTS = Path(sys.executable).with_name("lint-imports")
 PLANTED = {
     "data flows one way": ("scanner/planted_upward.py", "import agent.errors"),
     "the control plane is built in storeys": ("scm/state/planted_upward.py", "import scm.cluster"),
+    "the edge of the control plane is built in storeys": (
+        "scm/edge/overview/planted_upward.py",
+        "import scm.edge.plane.parts",
+    ),
     "the replication manager is built in storeys": (
         "scm/replication/judging/planted_upward.py",
         "import scm.replication.repairing",
