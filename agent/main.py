@@ -25,7 +25,8 @@ from typing import Annotated, Final
 import structlog
 import typer
 
-from agent.config.options import AgentConfig, load
+from agent.config.loading import load
+from agent.config.options import AgentConfig
 from agent.config.ozone import ozone_scms
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.host.doors import MakeDoor

@@ -7,7 +7,7 @@ and hands doors and leaders to the host. Nothing else of the agent knows Ozone.
 from collections.abc import Sequence
 from typing import Final
 
-from agent.config.ozone import OzoneConfig
+from agent.config.options import OzoneConfig
 from agent.host.doors import Door, Inside, MakeDoor
 from agent.host.leader import Leader
 from agent.runtime.clock import SystemClock

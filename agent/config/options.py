@@ -6,16 +6,11 @@ that its key ends in; a text brings its own: `data_interval_s = 604800` is `data
 What is changed by SIGHUP is declared as `live`; the rest waits for a restart.
 """
 
-from collections.abc import Iterator
-from difflib import get_close_matches
-from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
-from agent.config.ozone import OzoneConfig, ScmAddress, misled, ozone_scms, unspoken
 from agent.config.section import (
     LIVE,
     Address,
@@ -27,9 +22,6 @@ from agent.config.section import (
     Switch,
     WholeSeconds,
 )
-from agent.config.toml_file import Key, Written, read
-from agent.errors import Code, Refused
-from agent.runtime.loopback import is_loopback
 from merkle.checksum import Algorithm
 from merkle.replica import CHUNK_BYTES_MAX, CONTAINER_BYTES_MAX
 from scanner.schedule import parse_window
@@ -38,7 +30,10 @@ CONFIG_PATH: Final = Path("/etc/suture/agent.toml")
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S
 MIB = 1024 * 1024
-ANY_ADDRESS: Final = frozenset({"0.0.0.0", "[::]"})  # noqa: S104 - refused without `advertise`
+OZONE_SCHEME: Final = "ozone://"
+ScmAddress = Annotated[
+    str, StringConstraints(pattern=r"^(ozone://)?(\[[0-9a-fA-F:]+\]|[^:/\s]+):\d{1,5}$")
+]
 
 
 def _checked_window(text: str) -> str:
@@ -321,6 +316,31 @@ class ObserveConfig(Section):
     )
 
 
+class OzoneConfig(Section):
+    """An agent as a datanode of Apache Ozone: it serves Ozone's datanodes and clients, and may be
+    led by Ozone's storage container manager (node.scm = "ozone://host:9861")."""
+
+    listen: Literal[""] | Address = Field(
+        "",
+        description="Address for Ozone's datanodes and clients, host:port, in plaintext; Ozone's "
+        'own default port is 9859; "": none.',
+    )
+    heartbeat_interval_s: Seconds = Field(
+        30.0,
+        ge=0.1,
+        le=300,
+        description="Longest time between two heartbeats to Ozone's SCM; that of its own datanodes "
+        "is hdds.heartbeat.interval.",
+    )
+    layout_version: Count = Field(
+        10,
+        ge=1,
+        le=1_000,
+        description="Layout version of the software of Ozone's SCM, which lets in no other: 10 for "
+        "Ozone 2.2, 9 for 2.1.",
+    )
+
+
 class AgentConfig(Section):
     """The whole file."""
 
@@ -338,163 +358,3 @@ class AgentConfig(Section):
         le=600,
         description="How long a clean stop may take; keep it below TimeoutStopSec of the unit.",
     )
-
-
-def load(path: Path) -> AgentConfig:
-    """Read and check the file at `path` and its drop-ins.
-
-    They are refused whole, with file and line of everything that is wrong (INVALID_CONFIG).
-    """
-    return load_written(path)[0]
-
-
-def load_written(path: Path) -> tuple[AgentConfig, Written]:
-    """Return the same, and where every value was written."""
-    written = read(path)
-    try:
-        config = AgentConfig.model_validate(written.values)
-    except ValidationError as error:
-        wrong = [_fault(item, written) for item in error.errors()]
-        raise _refused(path, wrong) from error
-    wrong = [f"{written.located(*keys)}: {message}" for keys, message in contradictions(config)]
-    if wrong:
-        raise _refused(path, wrong)
-    return config, written
-
-
-def contradictions(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
-    """Yield what cannot be meant, with the options that say it: each is right, both are not."""
-    storage, scan, node, server = config.storage, config.scan, config.node, config.server
-    if 0 < scan.ceiling_bytes_per_s < scan.floor_bytes_per_s:
-        yield (
-            (("scan", "floor_bytes_per_s"), ("scan", "ceiling_bytes_per_s")),
-            "the floor is above the ceiling",
-        )
-    if scan.gap_min_s > scan.data_interval_s:
-        yield (
-            (("scan", "gap_min_s"), ("scan", "data_interval_s")),
-            "what must be read once in the interval may not be read so soon again",
-        )
-    if storage.chunk_bytes_max > storage.container_bytes_max:
-        yield (
-            (("storage", "chunk_bytes_max"), ("storage", "container_bytes_max")),
-            "no container could hold the largest chunk",
-        )
-    if server.calls_max < server.threads:
-        yield (
-            (("server", "calls_max"), ("server", "threads")),
-            "some threads would never have a call to answer",
-        )
-    if node.listen.rpartition(":")[0] in ANY_ADDRESS and node.advertise is None:
-        yield (
-            (("node", "listen"), ("node", "advertise")),
-            "others cannot dial the address of all interfaces: set node.advertise, too",
-        )
-    yield from _unsecured(config)
-    yield from unspoken(config)
-    yield from misled(config)
-    for first, second in combinations(storage.volumes, 2):
-        if first == second or first in second.parents or second in first.parents:
-            yield ((("storage", "volumes"),), f"{first} and {second} share a directory")
-
-
-def _unsecured(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
-    """Yield what would let strangers in without anybody having said so."""
-    tls, node = config.tls, config.node
-    files = {"certificate": tls.certificate, "key": tls.key, "ca": tls.ca}
-    missing = [name for name, path in files.items() if path is None]
-    if missing and len(missing) < len(files):
-        yield tuple(("tls", name) for name in files), "set all three, or none"
-    if not missing and tls.allow_plaintext:
-        yield (
-            (("tls", "certificate"), ("tls", "allow_plaintext")),
-            "with certificates nothing is plaintext: remove one",
-        )
-    if tls.certificate is not None or tls.allow_plaintext:
-        return
-    scm = () if ozone_scms(node.scm) else node.scm  # Ozone's have a sentence of their own
-    for key, addresses in (("listen", (node.listen,)), ("scm", scm)):
-        for address in addresses:
-            if not is_loopback(address):
-                yield (
-                    (("node", key), ("tls", "certificate")),
-                    f"{address} is not loopback, and without TLS anybody on the network could read "
-                    "and change what is there: set tls.certificate, tls.key and tls.ca (suture tls "
-                    "init makes them), or tls.allow_plaintext",
-                )
-
-
-def changed(before: AgentConfig, after: AgentConfig) -> dict[str, bool]:
-    """Return the options whose values differ, by full name; True for those that change live."""
-    return {
-        name: is_live
-        for name, is_live in _flags(type(before))
-        if _value(before, name) != _value(after, name)
-    }
-
-
-def with_live(before: AgentConfig, after: AgentConfig) -> AgentConfig:
-    """Return `before` with the live options of `after`: what holds once it has been reloaded."""
-    updates: dict[str, dict[str, object]] = {}
-    for name, is_live in _flags(AgentConfig):
-        if is_live:
-            section, _, key = name.rpartition(".")
-            updates.setdefault(section, {})[key] = _value(after, name)
-    sections = {
-        section: getattr(before, section).model_copy(update=update)
-        for section, update in updates.items()
-    }
-    return before.model_copy(update=sections)
-
-
-def _flags(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, bool]]:
-    for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            yield from _flags(field.annotation, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", field.json_schema_extra == LIVE
-
-
-def _value(config: object, name: str) -> object:
-    for part in name.split("."):
-        config = getattr(config, part)
-    return config
-
-
-def _refused(path: Path, wrong: list[str]) -> Refused:
-    return Refused(
-        Code.INVALID_CONFIG,
-        f"config file {path}: " + "; ".join(wrong),
-        hint="suture config explain shows every option",
-    )
-
-
-def _fault(item: ErrorDetails, written: Written) -> str:
-    """Return one fault: where it is, the option, what is wrong with it."""
-    key = tuple(str(part) for part in item["loc"])
-    place = written.place_of(key)
-    name = ".".join(key)
-    limits = item.get("ctx", {})
-    match item["type"]:
-        case "extra_forbidden":
-            near = get_close_matches(key[-1], _names(key[:-1]), n=1)
-            text = "no such option" + (f"; {near[0]}?" if near else "")
-        case "missing":
-            text = "must be set"
-        case "greater_than_equal" | "greater_than" | "less_than_equal" | "less_than":
-            text = f"{item['input']!r} is out of bounds: {item['msg'].removeprefix('Input ')}"
-        case "value_error":
-            text = str(limits.get("error", item["msg"]))
-        case _:
-            text = f"{item['msg']}, not {item['input']!r}"
-    return f"{place} {name}: {text}" if place else f"{name}: {text}"
-
-
-def _names(section: Key) -> list[str]:
-    model: type[BaseModel] = AgentConfig
-    for part in section:
-        inner = model.model_fields[part].annotation if part in model.model_fields else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            return []
-        model = inner
-    return list(model.model_fields)

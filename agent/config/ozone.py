@@ -1,47 +1,11 @@
-"""Options of an agent that is a datanode among those of Apache Ozone."""
+"""What options of an agent among Apache Ozone's datanodes contradict each other."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from pydantic import Field, StringConstraints
-
-from agent.config.section import Address, Count, Seconds, Section
+from agent.config.options import OZONE_SCHEME, AgentConfig
 from agent.config.toml_file import Key
 from agent.runtime.loopback import is_loopback
 from merkle.checksum import Algorithm
-
-if TYPE_CHECKING:
-    from agent.config.options import AgentConfig
-
-OZONE_SCHEME: Final = "ozone://"
-ScmAddress = Annotated[
-    str, StringConstraints(pattern=r"^(ozone://)?(\[[0-9a-fA-F:]+\]|[^:/\s]+):\d{1,5}$")
-]
-
-
-class OzoneConfig(Section):
-    """An agent as a datanode of Apache Ozone: it serves Ozone's datanodes and clients, and may be
-    led by Ozone's storage container manager (node.scm = "ozone://host:9861")."""
-
-    listen: Literal[""] | Address = Field(
-        "",
-        description="Address for Ozone's datanodes and clients, host:port, in plaintext; Ozone's "
-        'own default port is 9859; "": none.',
-    )
-    heartbeat_interval_s: Seconds = Field(
-        30.0,
-        ge=0.1,
-        le=300,
-        description="Longest time between two heartbeats to Ozone's SCM; that of its own datanodes "
-        "is hdds.heartbeat.interval.",
-    )
-    layout_version: Count = Field(
-        10,
-        ge=1,
-        le=1_000,
-        description="Layout version of the software of Ozone's SCM, which lets in no other: 10 for "
-        "Ozone 2.2, 9 for 2.1.",
-    )
 
 
 def ozone_scms(scm: Sequence[str]) -> tuple[str, ...]:
@@ -49,7 +13,7 @@ def ozone_scms(scm: Sequence[str]) -> tuple[str, ...]:
     return tuple(address for address in scm if address.startswith(OZONE_SCHEME))
 
 
-def unspoken(config: "AgentConfig") -> Iterator[tuple[tuple[Key, ...], str]]:
+def unspoken(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
     """Yield what Ozone would have to be served with, and is not: its tokens and its TLS."""
     ozone, tls = config.ozone, config.tls
     if not ozone.listen:
@@ -69,7 +33,7 @@ def unspoken(config: "AgentConfig") -> Iterator[tuple[tuple[Key, ...], str]]:
         )
 
 
-def misled(config: "AgentConfig") -> Iterator[tuple[tuple[Key, ...], str]]:
+def misled(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
     """Yield why an agent cannot be led by the storage container managers that it names."""
     scm, theirs = config.node.scm, ozone_scms(config.node.scm)
     if not theirs:

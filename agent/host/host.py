@@ -21,7 +21,8 @@ import structlog
 from agent.commands.handlers import TRANSFER_THREADS, Handlers, Tools
 from agent.commands.intake import Intake
 from agent.commands.routing import Commands
-from agent.config.options import AgentConfig, changed, with_live
+from agent.config.loading import changed, with_live
+from agent.config.options import AgentConfig
 from agent.host.control_planes import Asking, ControlPlanes
 from agent.host.doors import Doors, Inside, MakeDoor
 from agent.host.housekeeper import Housekeeper

@@ -1,28 +1,26 @@
 """A peer as a reconcile sees it, whatever it speaks: what survey and fetch ask of one."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from agent.rpc.calls.peer import Meter
+from agent.rpc.v1 import container_pb2
+from agent.rpc.wire.hashes import BlockRows
 from merkle.checksum import U64s
 from merkle.diff import BlockRange
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 from merkle.tree import Summary, Tree
 
-if TYPE_CHECKING:
-    from agent.rpc.calls.peer import Meter
-    from agent.rpc.v1 import container_pb2
-    from agent.rpc.wire.hashes import BlockRows
-
 
 class Lender(Protocol):
     """One holder of a replica (`agent.rpc.calls.peer.Peer`). Each method raises SutureError."""
 
-    def summary(self, container_id: ContainerId, meter: "Meter | None" = None) -> Summary:
+    def summary(self, container_id: ContainerId, meter: Meter | None = None) -> Summary:
         """Return the summary of its tree."""
         ...
 
     def ranges(
-        self, container_id: ContainerId, starts: U64s, meter: "Meter | None" = None
+        self, container_id: ContainerId, starts: U64s, meter: Meter | None = None
     ) -> tuple[Summary, U64s]:
         """Return the summary, and the checksum of each range that begins at `starts`."""
         ...
@@ -31,23 +29,23 @@ class Lender(Protocol):
         self,
         container_id: ContainerId,
         ranges: Sequence[BlockRange] = (),
-        meter: "Meter | None" = None,
-    ) -> "BlockRows":
+        meter: Meter | None = None,
+    ) -> BlockRows:
         """Return a row per block and tombstone in `ranges`, or of all."""
         ...
 
     def chunks(
-        self, container_id: ContainerId, block_ids: U64s, meter: "Meter | None" = None
+        self, container_id: ContainerId, block_ids: U64s, meter: Meter | None = None
     ) -> tuple[Summary, Tree]:
         """Return the summary, and the tree of the named blocks."""
         ...
 
-    def tree(self, container_id: ContainerId, meter: "Meter | None" = None) -> Tree:
+    def tree(self, container_id: ContainerId, meter: Meter | None = None) -> Tree:
         """Return its whole tree."""
         ...
 
     def block(
-        self, container_id: ContainerId, block_id: BlockId, meter: "Meter | None" = None
+        self, container_id: ContainerId, block_id: BlockId, meter: Meter | None = None
     ) -> BlockData:
         """Return the metadata of one committed block."""
         ...
@@ -57,7 +55,7 @@ class Lender(Protocol):
         container_id: ContainerId,
         block_id: BlockId,
         offset: int,
-        meter: "Meter | None" = None,
+        meter: Meter | None = None,
     ) -> tuple[ChunkInfo, bytes]:
         """Return one chunk and its bytes, which have the window checksums it came with."""
         ...

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 import structlog
@@ -20,6 +20,7 @@ import structlog
 from agent.errors import Code, Refused, SutureError
 from agent.plan.actions import PeerId
 from agent.rpc.calls.channel import is_unknown
+from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.runtime.clock import Clock
 from agent.store.operations.repair import verifies
@@ -27,9 +28,6 @@ from agent.store.ports import ReadableReplicas
 from merkle.keyed import NONCE_BYTES, answer_of, tree_answer_of
 from merkle.replica import BlockId, ChunkInfo, ContainerId
 from merkle.tree import Summary, Tree
-
-if TYPE_CHECKING:
-    from agent.rpc.calls.peer import Peer
 
 SAMPLES: Final = 16  # chunks of a replica that are proven one by one
 CLOCKS_S: Final = 1.0  # two clocks tell the time since one read a little differently
@@ -132,7 +130,7 @@ class ReplicaWitnesses:
     `keep_s`: how long it keeps its own after it proved the last time."""
 
     store: ReadableReplicas
-    witnesses: Mapping[PeerId, "Peer"]
+    witnesses: Mapping[PeerId, Peer]
     confirmed: Callable[[ContainerId, Sequence[BlockId]], frozenset[BlockId]]
     age_max_s: float
     keep_s: float
@@ -162,7 +160,7 @@ class ReplicaWitnesses:
         )
 
     def _ask(
-        self, container_id: ContainerId, mine: Tree, peer_id: PeerId, peer: "Peer"
+        self, container_id: ContainerId, mine: Tree, peer_id: PeerId, peer: Peer
     ) -> ReplicaProof:
         """Have one prove it: reading takes as long as it takes, so what is kept since is asked for
         again, at once, before ours goes."""
@@ -183,7 +181,7 @@ class ReplicaWitnesses:
         return ReplicaProof(text, kept_since_s)
 
     def _proven(
-        self, container_id: ContainerId, peer: "Peer", age_max_s: float
+        self, container_id: ContainerId, peer: Peer, age_max_s: float
     ) -> tuple[bytes, Summary, pb.ReplicaProof]:
         nonce = secrets.token_bytes(NONCE_BYTES)
         request = pb.ProveReplicaRequest(
@@ -216,7 +214,7 @@ class ReplicaWitnesses:
             )
 
     def _check_samples(
-        self, container_id: ContainerId, theirs: Tree, peer_id: PeerId, peer: "Peer"
+        self, container_id: ContainerId, theirs: Tree, peer_id: PeerId, peer: Peer
     ) -> int:
         """Have chunks proven one by one that are whole on our medium; return how many."""
         count = 0

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
-from agent.config.options import ANY_ADDRESS, AgentConfig
-from agent.config.ozone import OZONE_SCHEME
+from agent.config.loading import ANY_ADDRESS
+from agent.config.options import OZONE_SCHEME, AgentConfig
 from agent.errors import Code, Refused
 from agent.host.leader import Led
 from agent.host.outbox import Outbox

@@ -7,6 +7,7 @@ from typing import Final, assert_never
 from agent.ec.scheme import parse_scheme
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire.codec import summary_message
+from agent.rpc.wire.erasure import scheme_message
 from agent.rpc.wire.replica_columns import report_of
 from scm.administration.admin import NodeDecision
 from scm.administration.decommission import SHOWN_MAX, Departure
@@ -383,7 +384,6 @@ def _command(command: Pending, named: Sequence[Endpoint], term: int) -> scm_pb2.
 
 def _reconstruct(command: Pending, named: Sequence[Endpoint]) -> scm_pb2.ReconstructCommand:
     """Return a reconstruction: first its targets are named, then its sources, each in order."""
-    scheme = parse_scheme(command.scheme)
     places = [
         scm_pb2.EcShard(datanode=endpoint, replica_index=index)
         for endpoint, (index, _) in zip(
@@ -392,12 +392,7 @@ def _reconstruct(command: Pending, named: Sequence[Endpoint]) -> scm_pb2.Reconst
     ]
     return scm_pb2.ReconstructCommand(
         container_id=command.container_id,
-        scheme=scm_pb2.EcScheme(
-            codec=scheme.codec,
-            data=scheme.data_count,
-            parity=scheme.parity_count,
-            cell_bytes=scheme.cell_bytes,
-        ),
+        scheme=scheme_message(parse_scheme(command.scheme)),
         targets=places[: len(command.shards)],
         sources=places[len(command.shards) :],
     )

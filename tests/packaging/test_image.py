@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from agent.config.options import load
+from agent.config.loading import load
 from scm.state import options as scm_options
 from tests.support.packaging.commands import BIN, faults_of
 from tests.support.packaging.tidy import PRODUCT_PACKAGES

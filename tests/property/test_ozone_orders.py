@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.config.options import load
+from agent.config.loading import load
 from agent.errors import Code
 from agent.host.host import Host
 from agent.host.leader import Led

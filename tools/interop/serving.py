@@ -18,7 +18,7 @@ from uuid import UUID
 
 import structlog
 
-from agent.config.options import load
+from agent.config.loading import load
 from agent.host.host import Host
 from agent.host.who import Who
 from agent.rpc.calls.scm import ScmClient

@@ -8,7 +8,8 @@ import typer
 from agent.cli.terminal.output import Exit, counted, emit, grid, say, say_lines, show
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.config import reference
-from agent.config.options import CONFIG_PATH, AgentConfig, load_written
+from agent.config.loading import load_written
+from agent.config.options import CONFIG_PATH, AgentConfig
 from agent.config.toml_file import Written
 from agent.errors import Code, Refused
 from agent.observe.events import EVENTS

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from agent.config.options import load
+from agent.config.loading import load
 from agent.host.host import Host
 from agent.host.who import Who
 from agent.rpc.calls.scm import ScmClient

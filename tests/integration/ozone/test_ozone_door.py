@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from agent.config.options import load
+from agent.config.loading import load
 from agent.errors import Code, Refused
 from agent.host.host import Host
 from agent.host.who import Who

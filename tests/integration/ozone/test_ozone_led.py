@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from agent.config.options import load
+from agent.config.loading import load
 from agent.errors import Code, Refused
 from agent.host.host import Host
 from agent.main import check_leaders, leaders_of, who_am_i

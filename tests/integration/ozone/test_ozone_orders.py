@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from agent.config.options import load
+from agent.config.loading import load
 from agent.errors import Code, Refused
 from agent.host.host import Host
 from merkle.replica import BlockId, ContainerId, ReplicaState

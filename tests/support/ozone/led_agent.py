@@ -5,7 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
 
-from agent.config.options import AgentConfig, load
+from agent.config.loading import load
+from agent.config.options import AgentConfig
 from agent.host.host import Host
 from agent.host.who import Who
 from agent.runtime.supervisor import Supervisor

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.config.options import load
+from agent.config.loading import load
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.store.files.durable import TEMPORARY_SUFFIX
 from agent.store.files.layout import Layout, check_name

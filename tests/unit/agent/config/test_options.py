@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.config.options import changed, load, load_written, with_live
+from agent.config.loading import changed, load, load_written, with_live
 from agent.config.reference import find, options, sample
 from agent.errors import Code, Refused
 

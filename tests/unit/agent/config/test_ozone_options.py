@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.config.options import load
+from agent.config.loading import load
 from agent.config.ozone import ozone_scms
 from agent.errors import Code, Refused
 
