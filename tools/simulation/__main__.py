@@ -9,12 +9,16 @@ import argparse
 import json
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tools.simulation import tally
 
 if TYPE_CHECKING:
     from tools.simulation.stage import Result
@@ -33,6 +37,7 @@ def main() -> int:
     run.add_argument("--step", type=int, default=1, help="10 and --seed 5: only those with drops")
     run.add_argument("--jobs", type=int, default=1, help="processes side by side")
     run.add_argument("--json", type=Path, help="where to write what was found")
+    run.add_argument("--append", type=Path, help="document whose table of runs gets a row")
     run.add_argument("--stop", action="store_true", help="end at the first violation")
     for name in ("replay", "shrink"):
         one = commands.add_parser(name)
@@ -72,20 +77,25 @@ def _fix_hashes() -> None:
 def _run(asked: argparse.Namespace) -> int:
     began_s = time.monotonic()
     seeds = range(asked.seed, asked.seed + asked.step * asked.count, asked.step)
+    commit = tally.commit_here() if asked.append is not None else ""
     counts: Counter[str] = Counter()
     broken: list[Result] = []
     steps: list[int] = []
-    for result in _lived(seeds, asked.jobs):
-        counts.update(result.counts)
-        steps.append(result.step_count)
-        if result.violations:
-            broken.append(result)
-            print(f"seed {result.seed}: {result.violations[0]}", flush=True)
-            if asked.stop:
+    signals: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):  # the schedule that is lived goes on to its end
+        signal.signal(number, lambda number, _: signals.append(number))
+    with closing(_lived(seeds, asked.jobs)) as results:
+        for result in results:
+            counts.update(result.counts)
+            steps.append(result.step_count)
+            if result.violations:
+                broken.append(result)
+                print(f"seed {result.seed}: {result.violations[0]}", flush=True)
+            if signals or (asked.stop and broken):
                 break
-        if len(steps) % 100 == 0:
-            took_s = time.monotonic() - began_s
-            print(f"{len(steps)} of {asked.count} schedules, {took_s:.0f} s", flush=True)
+            if len(steps) % 100 == 0:
+                took_s = time.monotonic() - began_s
+                print(f"{len(steps)} of {asked.count} schedules, {took_s:.0f} s", flush=True)
     report = {
         "schedules": len(steps),
         "first_seed": asked.seed,
@@ -98,6 +108,9 @@ def _run(asked: argparse.Namespace) -> int:
     }
     if asked.json is not None:
         asked.json.write_text(json.dumps(report, indent=1) + "\n")
+    if asked.append is not None:
+        lived = tally.Lived(commit, seeds, len(steps), sum(steps), len(broken))
+        tally.append(asked.append, lived)
     print(
         f"{len(steps)} schedules of {min(steps)} steps and more, {sum(steps)} in all, "
         f"{report['seconds']} s: {len(broken)} with a violation"
@@ -112,14 +125,20 @@ def _children_cpu_s() -> float:
     return times.children_user + times.children_system
 
 
-def _lived(seeds: Sequence[int], jobs: int) -> "Iterator[Result]":
+def _lived(seeds: Sequence[int], jobs: int) -> "Generator[Result, None, None]":
     from tools.simulation.life import simulate
 
     if jobs <= 1:
         yield from map(simulate, seeds)
         return
-    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+    with multiprocessing.get_context("fork").Pool(jobs, initializer=_be_a_worker) as pool:
         yield from pool.imap(simulate, seeds, chunksize=4)
+
+
+def _be_a_worker() -> None:
+    """Leave it to the first process when to end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _replay(seed: int, *, is_quiet: bool) -> int:

@@ -2,10 +2,11 @@
 
     point() ─► goes on, or another fiber does        block() ─► goes on when its condition is true
 
-A fiber is a thread of the operating system that waits for its baton. It gives it away only at a
-point (a disk operation, a message) or where it would wait: for a lock, a condition, an event, a
-moment. So the real code runs as it is, and the same seed gives the same order. When all wait, the
-clock moves to the first moment that somebody waits for.
+A fiber is a greenlet: all are of one thread of the operating system, which needs nothing of the
+kernel to go from one to another. Another goes on only at a point (a disk operation, a message) or
+where one would wait: for a lock, a condition, an event, a moment. So the real code runs as it is,
+and the same seed gives the same order. When all wait, the clock moves to the first moment that
+somebody waits for.
 
 A fiber may work for a process that dies: `Died` is then raised in it, at the next point.
 """
@@ -15,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import ClassVar, Final
+
+from greenlet import getcurrent, greenlet
 
 SWITCH_ODDS: Final = 0.15  # of a point: that another fiber goes on
 STEPS_MAX: Final = 400_000  # of one schedule; one that takes more turns in circles
@@ -42,29 +45,23 @@ class Life:
 
 
 class Hand:
-    """A thread of the operating system that does one job after the other: making one costs more
-    than most jobs."""
+    """A greenlet that does one job after the other: one that ends would go back to who made it,
+    and the next is somebody else."""
 
     idle: "ClassVar[list[Hand]]"
+    all: "ClassVar[list[Hand]]"  # one that waits must not be collected: it would be woken
 
     def __init__(self) -> None:
-        self._wake = _thread.allocate_lock()
-        self._wake.acquire()
-        self._job: Callable[[], None] = lambda: None
-        self.ident = _thread.start_new_thread(self._work, ())
-
-    def give(self, job: Callable[[], None]) -> None:
-        """Do this next. It was idle."""
-        self._job = job
-        self._wake.release()
+        self.job: Callable[[], None] = lambda: None
+        self.greenlet = greenlet(self._work)
+        Hand.all.append(self)
 
     def _work(self) -> None:
         while True:
-            self._wake.acquire()
-            self._job()
+            self.job()
 
 
-Hand.idle = []
+Hand.idle, Hand.all = [], []
 
 
 @dataclass(eq=False, slots=True)
@@ -72,8 +69,8 @@ class Fiber:
     """One thread. `lives` are the processes whose code it runs: the callee's is last."""
 
     name: str
+    runs_in: greenlet
     lives: list[Life] = field(default_factory=list)
-    baton: "_thread.LockType" = field(default_factory=_thread.allocate_lock)
     condition: Callable[[], bool] | None = None  # what it waits for
     until_s: float | None = None
     has_ended: bool = False
@@ -94,29 +91,27 @@ class Scheduler:
         self.now_s = 1_000.0
         self.step_count = 0
         self.on_step: Callable[[str], None] = lambda _: None
-        self.main = Fiber("main")
-        self.main.baton.acquire()
+        self.main = Fiber("main", getcurrent())
         self.fibers = [self.main]
         self.current = self.main
-        self._idents = {_thread.get_ident(): self.main}
+        self._thread = _thread.get_ident()
         self._made = 0
         self._trouble = ""
         self.failures: list[tuple[str, BaseException]] = []
 
     def is_inside(self) -> bool:
-        """Whether the calling thread is one of ours."""
-        return _thread.get_ident() in self._idents
+        """Whether the calling thread is ours: what else the process has, has no part in this."""
+        return _thread.get_ident() == self._thread
 
     def spawn(self, name: str, work: Callable[[], None], life: Life | None = None) -> Fiber:
         """Begin a fiber; it runs when it is drawn. What it raises, `Died` apart, is a failure."""
         lives = self.current.lives[-1:] if life is None else [life]
         self._made += 1
-        fiber = Fiber(name, list(lives), number=self._made)
-        fiber.baton.acquire()
+        hand = Hand.idle.pop() if Hand.idle else Hand()
+        fiber = Fiber(name, hand.greenlet, list(lives), number=self._made, hand=hand)
         self.fibers.append(fiber)
 
         def run() -> None:
-            fiber.baton.acquire()
             try:
                 if not fiber.must_die():
                     work()
@@ -126,10 +121,7 @@ class Scheduler:
                 self.failures.append((fiber.name, error))
             self._end(fiber)
 
-        hand = Hand.idle.pop() if Hand.idle else Hand()
-        fiber.hand = hand
-        self._idents[hand.ident] = fiber
-        hand.give(run)
+        hand.job = run
         return fiber
 
     def point(self, what: str) -> None:
@@ -190,8 +182,7 @@ class Scheduler:
         after = self._next()
         if after is not fiber:
             self.current = after
-            after.baton.release()
-            fiber.baton.acquire()
+            after.runs_in.switch()
         if fiber is self.main and self._trouble:
             trouble, self._trouble = self._trouble, ""
             raise Stuck(trouble)
@@ -200,9 +191,8 @@ class Scheduler:
         """Hand the baton on for good."""
         fiber.has_ended = True
         self.fibers.remove(fiber)
-        self._idents.pop(_thread.get_ident(), None)
-        if fiber.hand is not None:
-            Hand.idle.append(fiber.hand)
+        assert fiber.hand is not None, "the first one does not end"
+        Hand.idle.append(fiber.hand)
         after = self._next()
         self.current = after
-        after.baton.release()
+        after.runs_in.switch()  # comes back with the next job

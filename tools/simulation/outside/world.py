@@ -22,6 +22,7 @@ import grpc
 
 import agent.commands.handlers
 import agent.rpc.calls.channel
+import agent.runtime.memory
 import agent.scan.requested
 import agent.transfer.ahead
 from tools.simulation.outside import primitives
@@ -62,6 +63,7 @@ def around(scheduler: Scheduler, network: Network, seed: int) -> Iterator[None]:
         (uuid, "uuid4", lambda: uuid.UUID(bytes=dice.randbytes(16), version=4)),
         (secrets, "token_bytes", dice.randbytes),
         (secrets, "randbelow", dice.randrange),
+        (agent.runtime.memory, "_mapped_at", lambda _: []),  # a list of megabytes, each scan
         (grpc, "insecure_channel", network.channel),
         (concurrent.futures, "ThreadPoolExecutor", executor),
         (agent.commands.handlers, "ThreadPoolExecutor", executor),
