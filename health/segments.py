@@ -106,7 +106,7 @@ class Groups:
     def of(cls, *keys: NDArray[Any]) -> "Groups":
         """Group rows by their keys, the first of which weighs most."""
         key, width = _joined(keys)
-        if _ascends(key):  # as the rows of a batch mostly do
+        if ascends(key):  # as the rows of a batch mostly do
             is_new = first_of_run(key)
             return cls(np.cumsum(is_new) - 1, np.flatnonzero(is_new))
         if width <= _DENSE * len(key):
@@ -173,7 +173,7 @@ def _ranks(total: Ints, key: Ints) -> tuple[Ints, int]:
     of which one has another need to be sorted.
     """
     odd = np.arange(len(key))
-    if _ascends(total):
+    if ascends(total):
         is_new = first_of_run(total)
         run = np.cumsum(is_new) - 1
         is_mixed = np.zeros(int(run[-1]) + 1, dtype=np.bool_)
@@ -184,7 +184,8 @@ def _ranks(total: Ints, key: Ints) -> tuple[Ints, int]:
     return numbers, max(1, len(found))
 
 
-def _ascends(values: Ints) -> bool:
+def ascends(values: Ints) -> bool:
+    """Return whether no value is below the one before it."""
     return bool((values[1:] >= values[:-1]).all())
 
 

@@ -243,7 +243,7 @@ def _counted(parts: list[Part], case: Case, silent: tuple[str, ...], run: Run) -
     what = f"{run.manifest.rows['containers']:,} containers"
     if rows <= request.here_rows and not request.master and not is_submitted():
         run.say(f"judging {what} in this process")
-        return run_here(parts, job(Layout.whole(rows)))
+        return run_here(parts, job(Layout(1)))
     layout = Layout.of(rows, partitions_min=min(os.cpu_count() or 1, len(parts)))
     if not request.master and not has_session():
         count = processes_here()

@@ -1,5 +1,6 @@
 """How `suture-verify` begins: without the extra `spark` it ends with a sentence."""
 
+import os
 import sys
 from typing import Final
 
@@ -7,7 +8,12 @@ OF_THE_EXTRA: Final = frozenset({"jinja2", "pyarrow", "pyspark"})
 
 
 def main() -> None:
-    """Import the job and run it; some packages are imported only where they are needed."""
+    """Import the job and run it; some packages are imported only where they are needed.
+
+    Arrow reads once, at its import, where it gets its memory. What it would take by itself gives
+    pages back to the kernel at once, and a verification asks for the same again and again.
+    """
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     try:
         from spark_verify.job import main as run
 

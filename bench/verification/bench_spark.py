@@ -5,8 +5,8 @@ Each is a process of its own from its start to its end, cold, as an operator sta
 by row, before any time counts, and the seeded faults must have been classed as seeded.
 
     small      30 containers, on Spark: seconds, and its jobs; and as an operator gets it, without
-    flat       BENCH_SPARK_CONTAINERS containers (1,000,000) as datanodes report them; Spark is
-               started where the job starts it by itself, and with BENCH_SPARK_MASTER
+    flat       BENCH_SPARK_CONTAINERS containers (1,000,000) as the control plane writes them;
+               Spark is started with BENCH_SPARK_MASTER
     suspects   200,000 containers with which something is the matter, of a million
 
 Ten million containers take long on two cores, much of it to generate them. Kept in a directory,
@@ -19,6 +19,7 @@ generate-suspects:
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -68,6 +69,7 @@ class Run:
 
     directory: Path
     seconds: float
+    cpu_s: float
     jobs: int
     spilled_bytes: int
 
@@ -130,7 +132,7 @@ def _versus(step: str, snapshot: Path, run: Run) -> list[Measure]:
     rows = json.loads((snapshot / "manifest.json").read_text())["rows"]
     out = run.directory.parent / "duckdb"
     opponent = ["-m", "bench.verification.duckdb_verify", str(snapshot), str(out)]
-    duckdb_s = _process_s(opponent, codes=(0,))
+    duckdb_s, duckdb_cpu_s = _process_s(opponent, codes=(0,))
     for table in ("health", "replica_class", "divergent", "reconcile_plan", "plan"):
         assert _differing(run.table(table), out / table) == 0, f"{table}/ differs"
     input_bytes = sum(path.stat().st_size for path in snapshot.rglob("*.parquet"))
@@ -145,6 +147,12 @@ def _versus(step: str, snapshot: Path, run: Run) -> list[Measure]:
             "x",
             RATIO_MANY_MAX if rows["containers"] >= MANY else RATIO_MAX,
             compared_with=f"{run.seconds:.1f} s, DuckDB {duckdb_s:.1f} s",
+        ),
+        Measure(
+            f"spark_{step}_cpu_vs_duckdb",
+            run.cpu_s / duckdb_cpu_s,
+            "x",
+            compared_with=f"{run.cpu_s:.1f} s of processors, DuckDB {duckdb_cpu_s:.1f} s",
         ),
         at_most(
             f"spark_{step}_spilled_vs_input",
@@ -205,9 +213,9 @@ def _run(out: Path, snapshot: Path, master: str) -> Run:
     log.mkdir(parents=True)
     conf = {"enabled": "true", "dir": log.as_uri(), "compress": "false"}
     options = " ".join(f"--conf spark.eventLog.{name}={value}" for name, value in conf.items())
-    seconds = _process_s(
+    seconds, cpu_s = _process_s(
         [
-            *("-m", "spark_verify.job", str(snapshot), "--out", str(out), "--run-id", "spark"),
+            *("-m", "spark_verify.start", str(snapshot), "--out", str(out), "--run-id", "spark"),
             *(("--master", master) if master else ()),
         ],
         codes=(0, 2, 4),
@@ -220,12 +228,15 @@ def _run(out: Path, snapshot: Path, master: str) -> Run:
         for event in events
         if event["Event"] == "SparkListenerTaskEnd"
     )
-    return Run(out / "run_id=spark", seconds, names.count("SparkListenerJobStart"), spilled)
+    return Run(out / "run_id=spark", seconds, cpu_s, names.count("SparkListenerJobStart"), spilled)
 
 
-def _process_s(arguments: Sequence[str], *, codes: Sequence[int], **environment: str) -> float:
-    """Return how long a Python process took from its start to its end."""
-    started_s = time.perf_counter()
+def _process_s(
+    arguments: Sequence[str], *, codes: Sequence[int], **environment: str
+) -> tuple[float, float]:
+    """Return how long a Python process took from its start to its end, and how many seconds of
+    processors it and those that it started used."""
+    started_s, cpu_s = time.perf_counter(), _cpu_s()
     done = subprocess.run(
         [sys.executable, *arguments],
         env=os.environ | environment,
@@ -235,7 +246,12 @@ def _process_s(arguments: Sequence[str], *, codes: Sequence[int], **environment:
         check=False,
     )
     assert done.returncode in codes, done.stderr
-    return time.perf_counter() - started_s
+    return time.perf_counter() - started_s, _cpu_s() - cpu_s
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _differing(one: Path, other: Path) -> int:

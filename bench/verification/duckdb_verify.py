@@ -23,7 +23,6 @@ from spark_verify.report.summary import judged_kinds
 from spark_verify.rows import TABLES
 from spark_verify.snapshot.manifest import Manifest, read_manifest
 from spark_verify.tasks.batches import nodes_of
-from spark_verify.tasks.exchange import Layout
 from spark_verify.tasks.judging import PARTS, Case, judge_rows
 from spark_verify.tasks.tables import ordered, write
 from spark_verify.tasks.tallies import Tallies
@@ -54,7 +53,7 @@ def main(snapshot: Path, out: Path) -> None:
         connection.execute(statement)
     tallies = Tallies()
     rows = {name: suspects(connection, snapshot, name) for name in PARTS}
-    tables = judge_rows(rows, case, tallies, Layout.whole(rows["replicas"].num_rows))
+    tables = judge_rows(rows, case, tallies)
     del tables[VOTES]
     tables["reconcile_plan"] = reconcile_plan(tables["divergent"])
     tables["plan"] = ordered(tables["plan"], "priority", "container_id", "action")

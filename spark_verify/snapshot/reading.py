@@ -39,12 +39,22 @@ _TYPE_NAMES: Final = {"int64": "bigint", "int32": "int", "bool": "boolean"}
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """A row group of a file."""
+
+    number: int
+    rows: int
+    ids: tuple[int, int] | None = None
+    """The lowest and the highest id of its containers, where the file says them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """Row groups of some files of one table, read together."""
 
     table: str
-    groups: tuple[tuple[str, tuple[int, ...]], ...]
-    """Places of files as text, and the numbers of the row groups in them."""
+    groups: tuple[tuple[str, tuple[Group, ...]], ...]
+    """Places of files as text, and the row groups in them."""
 
 
 def open_snapshot(directory: str, manifest: Manifest) -> dict[str, list[Part]]:
@@ -60,19 +70,19 @@ def _open_table(directory: Place, name: str, manifest: Manifest) -> list[Part]:
     files = parquet_files(path)
     if not files:
         raise SnapshotRefused(f"table {name}/ cannot be read: it has no file", hint=SCAN_AGAIN)
-    sizes: list[tuple[str, list[int]]] = []
+    groups: list[tuple[str, list[Group]]] = []
     for file in files:
         try:
             with parquet_file(file) as opened:
                 _check_columns(name, file, opened.schema_arrow)
-                sizes.append((str(file), group_sizes(opened)))
+                groups.append((str(file), groups_of(opened)))
         except (pa.ArrowException, OSError) as error:
             reason = " ".join(str(error).split())[:REASON_CHARACTERS_MAX]
             raise SnapshotRefused(
                 f"table {name}/ cannot be read: {file.name}: {reason}", hint=SCAN_AGAIN
             ) from None
-    check_count(manifest, name, sum(sum(own) for _, own in sizes))
-    return parts_of(name, sizes)
+    check_count(manifest, name, sum(group.rows for _, own in groups for group in own))
+    return parts_of(name, groups)
 
 
 def parquet_files(path: Place) -> list[Place]:
@@ -88,10 +98,22 @@ def parquet_file(place: Place, words: Sequence[str] = ()) -> Iterator[pq.Parquet
         yield opened
 
 
-def group_sizes(file: pq.ParquetFile) -> list[int]:
-    """Return how many rows each row group of a file has."""
+def groups_of(file: pq.ParquetFile) -> list[Group]:
+    """Return the row groups of a file."""
     metadata = file.metadata
-    return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+    paths = [file.schema.column(i).path for i in range(len(file.schema))]
+    column = paths.index("container_id") if "container_id" in paths else -1
+    return [
+        Group(i, metadata.row_group(i).num_rows, _ids(metadata.row_group(i), column))
+        for i in range(metadata.num_row_groups)
+    ]
+
+
+def _ids(group: Any, column: int) -> tuple[int, int] | None:
+    told = group.column(column).statistics if column >= 0 else None
+    if told is None or not told.has_min_max or not told.has_null_count or told.null_count:
+        return None
+    return told.min, told.max
 
 
 def _check_columns(name: str, file: Place, schema: pa.Schema) -> None:
@@ -114,23 +136,27 @@ def _type_name(kind: pa.DataType) -> str:
     return _TYPE_NAMES.get(str(kind), str(kind))
 
 
-def parts_of(name: str, sizes: Iterable[tuple[str, Sequence[int]]]) -> list[Part]:
-    """Return row groups of files, given by their sizes, in parts of some ROWS_PER_PART rows."""
+def parts_of(name: str, files: Iterable[tuple[str, Sequence[Group]]]) -> list[Part]:
+    """Return the row groups of files in parts of some ROWS_PER_PART rows."""
     parts: list[Part] = []
-    groups: dict[str, list[int]] = {}
+    groups: list[tuple[str, Group]] = []
     count = 0
-    for file, own in sizes:
-        for number, size in enumerate(own):
-            if groups and count + size > ROWS_PER_PART:
-                parts.append(_part(name, groups))
-                groups, count = {}, 0
-            groups.setdefault(file, []).append(number)
-            count += size
-    return [*parts, _part(name, groups)] if groups else parts
+    for file, own in files:
+        for group in own:
+            if groups and count + group.rows > ROWS_PER_PART:
+                parts.append(part_of(name, groups))
+                groups, count = [], 0
+            groups.append((file, group))
+            count += group.rows
+    return [*parts, part_of(name, groups)] if groups else parts
 
 
-def _part(name: str, groups: dict[str, list[int]]) -> Part:
-    return Part(name, tuple((file, tuple(numbers)) for file, numbers in groups.items()))
+def part_of(name: str, groups: Iterable[tuple[str, Group]]) -> Part:
+    """Return row groups, those of a file one after the other, as one part."""
+    by_file: dict[str, list[Group]] = {}
+    for file, group in groups:
+        by_file.setdefault(file, []).append(group)
+    return Part(name, tuple((file, tuple(own)) for file, own in by_file.items()))
 
 
 def pages_of(part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
@@ -140,7 +166,10 @@ def pages_of(part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
     for path, groups in part.groups:
         with parquet_file(Place.of(path), words) as file:
             pages = file.iter_batches(
-                ROWS_PER_PAGE, row_groups=list(groups), columns=schema.names, use_threads=False
+                ROWS_PER_PAGE,
+                row_groups=[group.number for group in groups],
+                columns=schema.names,
+                use_threads=False,
             )
             for page in pages:
                 yield pa.Table.from_batches([page]).select(schema.names)

@@ -47,6 +47,9 @@ FAULTS: Final[dict[str, tuple[tuple[str, ...], str]]] = {
 RATIS_FAULTS: Final = tuple(FAULTS)[:9]
 EC_FAULTS: Final = tuple(FAULTS)[9:12]
 
+ROWS_PER_GROUP: Final = 100_000
+"""Rows of a row group, as the control plane has them in its snapshots."""
+
 SLOTS: Final = 5
 """Places a container's replicas may take: EC 3-2 needs five."""
 
@@ -98,7 +101,9 @@ def generate(spark: SparkSession, shape: Shape, directory: Path) -> dict[str, in
     for name, columns in TABLES.items():
         rows = tables[name].withColumn("snapshot_id", f.lit(snapshot_id))
         rows = rows.select(*[c.name for c in columns])
-        rows.write.option("compression", "zstd").parquet(str(directory / name))
+        writer = rows.write.option("compression", "zstd")
+        writer = writer.option("parquet.block.row.count.limit", str(ROWS_PER_GROUP))
+        writer.parquet(str(directory / name))
         counts[name] = spark.read.parquet(str(directory / name)).count()
     _truth(boxes).write.parquet(str(directory / "truth"))
     manifest = {
@@ -250,10 +255,9 @@ def _replica_rows(boxes: DataFrame, shape: Shape) -> DataFrame:
         f.lit(False).alias("is_hopeful"),
         f.lit(None).cast("string").alias("load_error"),
         f.lit(AS_OF_MS - 30_000).cast("long").alias("reported_at_ms"),
-        "node",
     )
-    # As reports come in: one datanode after the other.
-    return rows.repartitionByRange("node").sortWithinPartitions("node")
+    # As the control plane writes them. All replicas of a container are in its partition.
+    return rows.sortWithinPartitions("container_id", "datanode_id")
 
 
 def _node_id(node: Column) -> Column:

@@ -1,16 +1,22 @@
-"""Arrow tables of a snapshot as batches of the judge, and what it says as Arrow again."""
+"""Arrow tables of a snapshot in slices, none of which cuts a container in two, and these as batches
+of the judge.
+
+    containers  1 2 3 4 │ 5 6 7 │ 8 9        a slice is as much as is judged at once
+    replicas    1112333 │ 56677 │ 8899
+    ops         2       │ 7     │
+"""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from health.batch import NO_BCSID, Batch, Containers, Nodes, Ops, Replicas
-from health.segments import Bools, Ints
+from health.segments import Bools, Ints, ascends, first_of_run
 from health.words import (
     CONTAINER_STATES,
     NODE_HEALTHS,
@@ -39,12 +45,52 @@ def nodes_of(table: pa.Table) -> Nodes:
     )
 
 
+ROWS_PER_SLICE: Final = 100_000
+"""Rows judged at once: enough that numpy's calls cost nothing, few enough for caches."""
+
+_KEY_MAX: Final = 1 << 62
+
+
+def by_container(table: pa.Table) -> pa.Table:
+    """Return rows in the order of their containers; rows of one stay in their order."""
+    ids = ids_of(table)
+    if ascends(ids):  # as in all that the control plane wrote
+        return table
+    return table.combine_chunks().take(pa.array(np.argsort(ids, kind="stable")))
+
+
+def slices_of(tables: Mapping[str, pa.Table]) -> Iterator[dict[str, pa.Table]]:
+    """Yield the rows of some tables, which are in the order of their containers, slice by slice: of
+    no table many more than ROWS_PER_SLICE, and all rows of a container in one."""
+    ids = {name: ids_of(table) for name, table in tables.items()}
+    cuts = np.unique(np.concatenate([own[ROWS_PER_SLICE::ROWS_PER_SLICE] for own in ids.values()]))
+    starts = {
+        name: [0, *np.searchsorted(own, cuts).tolist(), len(own)] for name, own in ids.items()
+    }
+    for i in range(len(cuts) + 1):
+        yield {
+            name: tables[name].slice(own[i], own[i + 1] - own[i]) for name, own in starts.items()
+        }
+
+
+def ids_of(table: pa.Table) -> Ints:
+    """Return the container of each row."""
+    found: Ints = table["container_id"].to_numpy()
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A batch, and the rows of its replicas in the batch's order."""
+    """A batch, and the rows its replicas come from."""
 
     batch: Batch
-    replicas: pa.Table
+    table: pa.Table
+    order: Ints
+    """Where in the table each replica of the batch is."""
+
+    def rows(self, which: Ints | list[int], *columns: str) -> pa.Table:
+        """Return the rows of some replicas of the batch, in that order."""
+        return self.table.select(columns).take(pa.array(self.order[which]))
 
 
 def cut_of(containers: pa.Table, replicas: pa.Table, ops: pa.Table, nodes: Nodes) -> Cut:
@@ -52,15 +98,12 @@ def cut_of(containers: pa.Table, replicas: pa.Table, ops: pa.Table, nodes: Nodes
 
     A container that only replicas or ops name is one that is not known.
     """
-    named = pa.chunked_array(
-        [chunk for table in (containers, replicas, ops) for chunk in table["container_id"].chunks],
-        type=pa.int64(),
-    )
-    ids = np.unique(_longs(named))
+    named = [_distinct(_longs(table["container_id"])) for table in (containers, replicas, ops)]
+    ids = np.unique(np.concatenate(named))
     names = pa.array(nodes.names, pa.string())
     columns = _replicas(ids, replicas, names)
     columns["origin"], origins = _origins(replicas, columns["node"], nodes)
-    order = np.lexsort([columns[name] for name in ("node", "index", "container")])
+    order = _order(columns["container"], columns["index"], columns["node"])
     batch = Batch(
         containers=_containers(ids, containers),
         replicas=Replicas(**{name: column[order] for name, column in columns.items()}),
@@ -68,7 +111,34 @@ def cut_of(containers: pa.Table, replicas: pa.Table, ops: pa.Table, nodes: Nodes
         nodes=nodes,
         origins=origins,
     )
-    return Cut(batch, replicas.take(order))
+    return Cut(batch, replicas, order)
+
+
+def _distinct(ids: Ints) -> Ints:
+    """Return ids once each, those of rows in their order without sorting them again."""
+    return ids[first_of_run(ids)] if ascends(ids) else np.unique(ids)
+
+
+def _places_of(ids: Ints, distinct: Ints) -> Ints:
+    """Return where each id is among distinct ones, looking for each run of equal ones once."""
+    is_new = first_of_run(ids)
+    found: Ints = np.searchsorted(distinct, ids[is_new])[np.cumsum(is_new) - 1]
+    return found
+
+
+def _order(container: Ints, index: Ints, node: Ints) -> Ints:
+    """Return the places of replicas in the order of a batch.
+
+    One number a row, which mostly ascends already, is sorted faster than three.
+    """
+    key, width = container, len(container) + 1
+    for part in (index, node):
+        low, high = int(part.min(initial=0)), int(part.max(initial=0))
+        width *= high - low + 1
+        key = key * (high - low + 1) + (part - low)
+    if width >= _KEY_MAX:
+        return np.lexsort([node, index, container])
+    return np.argsort(key, kind="stable")
 
 
 def _origins(table: pa.Table, node: Ints, nodes: Nodes) -> tuple[Ints, tuple[str, ...]]:
@@ -129,7 +199,7 @@ def _replicas(ids: Ints, table: pa.Table, names: pa.Array) -> dict[str, Any]:
     _, algorithm = coded(table["tree_algorithm"])
     has_root = pc.and_(pc.is_valid(table["root"]), pc.is_valid(table["tree_algorithm"]))
     return {
-        "container": np.searchsorted(ids, _longs(table["container_id"])),
+        "container": _places_of(_longs(table["container_id"]), ids),
         "node": _places(table["datanode_id"], names),
         "index": _longs(table["replica_index"]),
         # A replica that could not be loaded is there and is bad, whatever it was before.

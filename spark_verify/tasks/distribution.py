@@ -1,9 +1,9 @@
 """Where the tasks of a run are done: in this process, or by Spark's workers.
 
-    here    parts ─► read ─► partitions ─► judged one after the other
-    Spark   parts ─► tasks that read ─► exchange of blobs ─► tasks that judge ─► what they counted
-                                                                                        │
-            where there are many, tasks that add up what was counted of some datanodes ◄┘
+    here    parts ─► read ─► judged one after the other
+    Spark   ranges of containers ─► tasks that read and judge ─► what they counted
+            or parts ─► tasks that read ─► exchange of blobs ─► tasks that judge ─► the same
+            then, where there are many, tasks that add up what was counted of some datanodes
 
 The tasks are the same functions (`judging`), and so are the files they write. Spark sees whole
 Arrow tables as blobs: its rows are few, and its JVM does nothing by the row.
@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from spark_verify.snapshot.ranges import ID_MAX, ID_MIN, Range, ranges_of
 from spark_verify.snapshot.reading import Part
 from spark_verify.tasks.exchange import packed, unpacked
-from spark_verify.tasks.judging import Job, Sums, judge_partition, parted
+from spark_verify.tasks.judging import Job, Sums, judge_partition, parted, possible
 from spark_verify.tasks.tallies import Tallies, collected
 
 if TYPE_CHECKING:
@@ -70,25 +71,36 @@ def has_session() -> bool:
 
 def run_here(parts: Sequence[Part], job: Job) -> Counted:
     """Do all tasks in this process; the layout has one partition."""
+    return judge_range(0, Range(ID_MIN, ID_MAX, tuple(parts)), job)
+
+
+def judge_range(number: int, own: Range, job: Job) -> Counted:
+    """Read and judge the containers of a range."""
     tallies = Tallies(job.case.sample_max)
     tables: dict[str, list[pa.Table]] = {}
-    for part in parts:
-        for _, table in parted(part, job, tallies):
-            tables.setdefault(part.table, []).append(table)
-    return Counted(tallies, Sums.of([judge_partition(0, tables, job, tallies)]))
+    for part in own.parts:
+        tables.setdefault(part.table, []).extend(possible(part, job, tallies, own.own))
+    return Counted(tallies, judge_partition(number, tables, job, tallies))
 
 
 def run_on_spark(spark: "SparkSession", parts: Sequence[Part], job: Job) -> Counted:
-    """Do all tasks as tasks of Spark, with one exchange between reading and judging."""
+    """Do all tasks as tasks of Spark: by ranges of containers where the snapshot has them, else
+    with one exchange between reading and judging."""
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(BLOBS_PER_BATCH))
-    count = len(parts)
-    shares = -(-job.layout.partitions // SUMMED_HERE)
-    blobs = spark.range(0, count, 1, max(count, 1)).mapInArrow(_reading(parts, job), READ)
-    judged = (
-        _exchanged(blobs, job.layout.partitions, "partition")
-        .sortWithinPartitions("partition", "number")
-        .mapInArrow(_judging(job, shares), JUDGED)
-    )
+    ranges = ranges_of(parts, partitions=job.layout.partitions)
+    count = len(ranges) or len(parts)
+    shares = -(-(len(ranges) or job.layout.partitions) // SUMMED_HERE)
+    numbers = spark.range(0, count, 1, max(count, 1))
+    if ranges:
+        judged = numbers.mapInArrow(_judging_ranges(ranges, job, shares), JUDGED)
+    else:
+        judged = (
+            _exchanged(
+                numbers.mapInArrow(_reading(parts, job), READ), job.layout.partitions, "partition"
+            )
+            .sortWithinPartitions("partition", "number")
+            .mapInArrow(_judging(job, shares), JUDGED)
+        )
     if shares > 1:
         judged = _exchanged(judged, shares, "share").mapInArrow(_adding_up(job), JUDGED)
     return added_up([counted for _, counted in _told(judged.toArrow(), job)], job)
@@ -104,10 +116,9 @@ def _exchanged(blobs: "DataFrame", partitions: int, by: str) -> "DataFrame":
 
 def _reading(parts: Sequence[Part], job: Job) -> Callable[[Batches], Batches]:
     def run(batches: Batches) -> Batches:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for partition, blob in read_blobs(parts[number], job):
-                    yield _row(READ, partition, number, blob)
+        for number in _numbers(batches):
+            for partition, blob in read_blobs(parts[number], job):
+                yield _row(READ, partition, number, blob)
 
     return run
 
@@ -126,12 +137,31 @@ def _judging(job: Job, shares: int) -> Callable[[Batches], Batches]:
     def run(batches: Batches) -> Batches:
         for number, blobs in groupby(_blobs(batches), key=lambda row: row[0]):
             counted = judge_blobs(number, (blob for _, blob in blobs), job)
-            for share, part in counted.sums.shared(shares):
-                is_told = share == number % shares
-                told = counted.tallies if is_told else Tallies(job.case.sample_max)
-                yield _counted_row(share, Counted(told, part))
+            yield from _counted_rows(number, counted, job, shares)
 
     return run
+
+
+def _judging_ranges(ranges: Sequence[Range], job: Job, shares: int) -> Callable[[Batches], Batches]:
+    def run(batches: Batches) -> Batches:
+        for number in _numbers(batches):
+            counted = judge_range(number, ranges[number], job)
+            yield from _counted_rows(number, counted, job, shares)
+
+    return run
+
+
+def _numbers(batches: Batches) -> Iterator[int]:
+    for batch in batches:
+        yield from batch.column(0).to_pylist()
+
+
+def _counted_rows(number: int, counted: Counted, job: Job, shares: int) -> Batches:
+    """Yield what one task counted, for each of those who add up."""
+    for share, part in counted.sums.shared(shares):
+        is_told = share == number % shares
+        told = counted.tallies if is_told else Tallies(job.case.sample_max)
+        yield _counted_row(share, Counted(told, part))
 
 
 def judge_blobs(number: int, blobs: Iterable[bytes], job: Job) -> Counted:

@@ -1,11 +1,10 @@
 """How rows travel: cut from files by container, put together again with all of their container's.
 
     files ─► rows of a part ─► one table a partition ─► blobs ─► Spark's exchange ─► partition
-                                                                                        │
-                                  slices, none of which cuts a container in two ◄───────┘
 
 Rows are not shuffled one by one: what travels is whole Arrow tables, which Spark need not look
-into. A partition is as much as a task holds in memory, a slice as much as is judged at once.
+into. A partition is as much as a task holds in memory. None of it is needed where the row groups of
+a snapshot follow each other in the order of its containers (`snapshot.ranges`).
 """
 
 from collections.abc import Iterator
@@ -20,9 +19,6 @@ from health.segments import Ints
 ROWS_PER_PARTITION: Final = 500_000
 """Replicas that a task judges: some 40 MB, and a few times that while it does."""
 
-ROWS_PER_SLICE: Final = 100_000
-"""Rows judged at once: enough that numpy's calls cost nothing, few enough for caches."""
-
 _SPREAD: Final = np.uint64(0x9E37_79B9_7F4A_7C15)  # 2^64 over the golden ratio
 
 TABLE: Final = b"table"
@@ -31,26 +27,19 @@ TABLE: Final = b"table"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Into how many partitions containers go, and into how many slices each of these."""
+    """Into how many partitions containers go."""
 
     partitions: int
-    slices: int
 
     @classmethod
     def of(cls, rows: int, *, partitions_min: int) -> "Layout":
         """Return the layout for so many replicas in tasks."""
-        partitions = max(partitions_min, -(-rows // ROWS_PER_PARTITION))
-        return cls(partitions, max(1, -(-rows // (partitions * ROWS_PER_SLICE))))
+        return cls(max(partitions_min, -(-rows // ROWS_PER_PARTITION)))
 
-    @classmethod
-    def whole(cls, rows: int) -> "Layout":
-        """Return the layout for so many replicas in one process."""
-        return cls(1, max(1, -(-rows // ROWS_PER_SLICE)))
-
-    def _slices_of(self, container_ids: pa.ChunkedArray) -> Ints:
+    def _numbers_of(self, container_ids: pa.ChunkedArray) -> Ints:
         ids = container_ids.to_numpy().astype(np.uint64)
         spread = (ids * _SPREAD) >> np.uint64(32)
-        numbers: Ints = (spread % np.uint64(self.partitions * self.slices)).astype(np.int64)
+        numbers: Ints = (spread % np.uint64(self.partitions)).astype(np.int64)
         return numbers
 
     def parted(self, table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
@@ -58,18 +47,10 @@ class Layout:
         if self.partitions == 1:
             yield 0, table
             return
-        ordered, starts = _arranged(
-            table, self._slices_of(table["container_id"]) // self.slices, self.partitions
-        )
+        numbers = self._numbers_of(table["container_id"])
+        ordered, starts = _arranged(table, numbers, self.partitions)
         for number in np.flatnonzero(np.diff(starts)).tolist():
             yield number, ordered.slice(starts[number], starts[number + 1] - starts[number])
-
-    def arranged(self, table: pa.Table) -> tuple[pa.Table, Ints]:
-        """Return the rows of a partition slice by slice, and where each slice starts and ends; all
-        rows of a container are in one slice."""
-        if self.slices == 1:
-            return table, np.array([0, table.num_rows])
-        return _arranged(table, self._slices_of(table["container_id"]) % self.slices, self.slices)
 
 
 def _arranged(table: pa.Table, numbers: Ints, count: int) -> tuple[pa.Table, Ints]:
@@ -126,4 +107,4 @@ def joined(tables: list[pa.Table], schema: pa.Schema) -> pa.Table:
         ]
     # Nullability is the files' own affair; what may not be null has been looked at.
     bare = [pa.table({name: t[name] for name in schema.names}) for t in tables]
-    return pa.concat_tables(bare).unify_dictionaries().combine_chunks()
+    return pa.concat_tables(bare).unify_dictionaries()

@@ -16,7 +16,7 @@ from spark_verify.results import DIVERGENT
 from spark_verify.rows import RESULT_VERSION
 from spark_verify.runs import finished_runs, read_summary, table_of
 from spark_verify.snapshot.manifest import Manifest
-from spark_verify.snapshot.reading import Part, group_sizes, parquet_file, parquet_files, parts_of
+from spark_verify.snapshot.reading import Part, groups_of, parquet_file, parquet_files, parts_of
 
 BEFORE: Final = pa.schema(
     [DIVERGENT.field(name) for name in ("container_id", "replicas", "attempts")]
@@ -38,11 +38,11 @@ class Previous:
 
     def parts(self) -> list[Part]:
         """Return the files of what it found to differ."""
-        sizes = []
+        groups = []
         for path in parquet_files(table_of(self.place, "divergent")):
             with parquet_file(path) as file:
-                sizes.append((str(path), group_sizes(file)))
-        return parts_of("before", sizes)
+                groups.append((str(path), groups_of(file)))
+        return parts_of("before", groups)
 
 
 def previous_run(out: Place, manifest: Manifest, run_id: str) -> Previous | None:

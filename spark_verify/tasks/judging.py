@@ -1,6 +1,6 @@
 """The judge at work: what one task does, wherever it runs.
 
-    pages_of         rows of some files, each row checked, parted by container
+    possible         rows of some files, each row checked; parted by container (`parted`)
     judge_partition  all rows of some containers ─► health.judge ─► the partition's files
 
 Spark distributes, the judge decides. A slice ends between two containers, so each is judged with
@@ -8,7 +8,7 @@ all its rows side by side, whatever else its slice holds. Each task also returns
 that no table is read again only to be counted.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from health.batch import Nodes, violations
 from health.judge import judge
 from health.rules import Rules
-from health.segments import Bools
+from health.segments import Bools, first_of_run
 from spark_verify.places import Place
 from spark_verify.results import JUDGED, RESULTS
 from spark_verify.rows import (
@@ -36,7 +36,7 @@ from spark_verify.runs import run_of, table_of
 from spark_verify.snapshot.manifest import Manifest
 from spark_verify.snapshot.reading import Part, pages_of
 from spark_verify.snapshot.violations import EXAMPLES_MAX, examples, wrong_rows
-from spark_verify.tasks.batches import coded, cut_of
+from spark_verify.tasks.batches import by_container, coded, cut_of, ids_of, slices_of
 from spark_verify.tasks.excess import further_deletes
 from spark_verify.tasks.exchange import Layout, joined
 from spark_verify.tasks.history import BEFORE, with_attempts
@@ -150,18 +150,27 @@ class Job:
         return table_of(run_of(Place.of(self.out), self.case.stamp.run_id), table)
 
 
-def parted(part: Part, job: Job, tallies: Tallies) -> Iterator[tuple[int, pa.Table]]:
-    """Read a part; yield its rows by partition. Rows that cannot be are counted and named, and then
-    none of their page is judged: the snapshot is refused."""
+def possible(
+    part: Part, job: Job, tallies: Tallies, own: Callable[[pa.Table], pa.Table] = lambda page: page
+) -> Iterator[pa.Table]:
+    """Read a part; yield its rows, of each page those that `own` leaves. Rows that cannot be are
+    counted and named, and then none of their page is judged: the snapshot is refused."""
     is_plain = part.table not in PARTS
     schema = MOVED[part.table] if is_plain else schema_of(TABLES[part.table])
+    for page in pages_of(part, schema):
+        rows = own(page)
+        if is_plain or _is_possible(part.table, rows, job.case, tallies):
+            yield rows.select(MOVED[part.table].names)
+
+
+def parted(part: Part, job: Job, tallies: Tallies) -> Iterator[tuple[int, pa.Table]]:
+    """Read a part; yield its rows by partition."""
     found: dict[int, list[pa.Table]] = {}
     held = 0
-    for page in pages_of(part, schema):
-        if is_plain or _is_possible(part.table, page, job.case, tallies):
-            for number, rows in job.layout.parted(page.select(MOVED[part.table].names)):
-                found.setdefault(number, []).append(rows)
-            held += page.num_rows
+    for page in possible(part, job, tallies):
+        for number, rows in job.layout.parted(page):
+            found.setdefault(number, []).append(rows)
+        held += page.num_rows
         if held >= ROWS_HELD:
             yield from _taken(found)
             held = 0
@@ -204,7 +213,7 @@ def judge_partition(
     if job.changed_nodes:
         rows = _on_nodes(rows, job.changed_nodes)
     before = rows.pop("before")
-    found = judge_rows(rows, job.case, tallies, job.layout)
+    found = judge_rows(rows, job.case, tallies)
     votes = summed([NO_VOTES, found.pop(VOTES)])
     found["divergent"] = with_attempts(found["divergent"], before)
     wanted = _wanted(found["divergent"], tallies)
@@ -242,19 +251,13 @@ def _wanted(divergent: pa.Table, tallies: Tallies) -> pa.Table:
     )
 
 
-def judge_rows(
-    rows: dict[str, pa.Table], case: Case, tallies: Tallies, layout: Layout
-) -> dict[str, pa.Table]:
-    """Judge rows of `PARTS`, all of their containers, which are put in another order; return those
-    of each table of `rows.JUDGED`, and the votes."""
+def judge_rows(rows: dict[str, pa.Table], case: Case, tallies: Tallies) -> dict[str, pa.Table]:
+    """Judge rows of `PARTS`, all of their containers, which are put in the order of these; return
+    those of each table of `rows.JUDGED`, and the votes."""
     found = {name: [schema.empty_table()] for name, schema in JUDGED.items()} | {VOTES: [NO_VOTES]}
-    starts = {}
     for name in PARTS:
-        rows[name], starts[name] = layout.arranged(rows[name])
-    for i in range(layout.slices):
-        piece = {
-            name: rows[name].slice(own[i], own[i + 1] - own[i]) for name, own in starts.items()
-        }
+        rows[name] = by_container(rows[name])
+    for piece in slices_of({name: rows[name] for name in PARTS}):
         if any(table.num_rows for table in piece.values()):
             for name, table in _judged(piece, case, tallies).items():
                 found[name].append(table)
@@ -277,7 +280,7 @@ def _judged(rows: dict[str, pa.Table], case: Case, tallies: Tallies) -> dict[str
         return {}  # the snapshot is refused: what cannot be is not judged
     cut = cut_of(rows["containers"], rows["replicas"], rows["pending_ops"], case.nodes)
     if contradictions := violations(
-        cut.batch, lambda row: cut.replicas["datanode_id"][row].as_py()
+        cut.batch, lambda row: cut.rows([row], "datanode_id")["datanode_id"][0].as_py()
     ):
         tallies.violations(contradictions)
         return {}
@@ -301,8 +304,10 @@ def _are_crowded(rows: dict[str, pa.Table], tallies: Tallies) -> bool:
     for name in ("replicas", "pending_ops"):
         if rows[name].num_rows <= ROWS_PER_CONTAINER_MAX:
             continue
-        ids, sizes = np.unique(rows[name]["container_id"].to_numpy(), return_counts=True)
+        ids = ids_of(rows[name])
+        firsts = np.flatnonzero(first_of_run(ids))
+        sizes = np.diff(np.append(firsts, len(ids)))
         for i in np.flatnonzero(sizes > ROWS_PER_CONTAINER_MAX)[:EXAMPLES_MAX].tolist():
             is_any = True
-            tallies.add("crowd", (name, f"(container_id {ids[i]}: {sizes[i]} rows)"), (1,))
+            tallies.add("crowd", (name, f"(container_id {ids[firsts[i]]}: {sizes[i]} rows)"), (1,))
     return is_any

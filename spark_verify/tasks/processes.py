@@ -1,6 +1,7 @@
 """The tasks of a run in processes of this machine, one a core: no cluster, no Spark, no Java.
 
-    parts ─► processes that read ─► files of blobs ─► processes that judge ─► what they counted
+    ranges of containers ─► processes that read and judge ─► what they counted
+    or parts ─► processes that read ─► files of blobs ─► processes that judge ─► what they counted
 
 The tasks are those that Spark is given (`distribution`), and so are the files they write, byte by
 byte. What is exchanged lies in a directory that is this run's own.
@@ -23,8 +24,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spark_verify.errors import ProcessLost
+from spark_verify.snapshot.ranges import ranges_of
 from spark_verify.snapshot.reading import Part
-from spark_verify.tasks.distribution import Counted, added_up, judge_blobs, read_blobs
+from spark_verify.tasks.distribution import Counted, added_up, judge_blobs, judge_range, read_blobs
 from spark_verify.tasks.judging import Job
 
 BYTES_PER_PROCESS: Final = 1 << 30
@@ -62,12 +64,17 @@ def run_in_processes(parts: Sequence[Part], job: Job, *, processes: int, exchang
     where a process died of something else."""
     blobs: defaultdict[int, list[Blob]] = defaultdict(list)
     counted: list[Counted] = []
+    ranges = ranges_of(parts, partitions=job.layout.partitions)
+    judging: list[Task] = [(judge_range, (i, ranges[i])) for i in range(len(ranges))]
     with _workers(processes, job) as workers:
-        reading: list[Task] = [(_read, (i, parts[i], exchange)) for i in range(len(parts))]
+        reading: list[Task] = (
+            [] if ranges else [(_read, (i, parts[i], exchange)) for i in range(len(parts))]
+        )
         for found in _each(workers, reading):
             for blob in found:
                 blobs[blob.partition].append(blob)
-        judging: list[Task] = [(_judge, (number, blobs[number])) for number in sorted(blobs) or [0]]
+        if not ranges:
+            judging = [(_judge, (number, blobs[number])) for number in sorted(blobs) or [0]]
         for one in _each(workers, judging):
             counted = [added_up([*counted, one], job)]
     return counted[0]
@@ -130,7 +137,7 @@ def _each(workers: Sequence[Connection], tasks: Sequence[Task]) -> Iterator[Any]
     idle, wanted = list(workers), 0
     while wanted < len(tasks):
         for worker, (number, task) in zip(idle, waiting, strict=False):
-            worker.send(task)
+            _give(worker, task)
             busy[worker] = number
         idle = [one for one in wait(list(busy)) if isinstance(one, Connection)]
         for worker in idle:
@@ -140,14 +147,25 @@ def _each(workers: Sequence[Connection], tasks: Sequence[Task]) -> Iterator[Any]
             wanted += 1
 
 
+def _give(worker: Connection, task: Task) -> None:
+    try:
+        worker.send(task)
+    except ConnectionError:  # it was killed between two tasks
+        raise _lost() from None
+
+
+def _lost() -> ProcessLost:
+    return ProcessLost(
+        "a process of the verification was killed",
+        hint="has this machine too little memory? --master names a cluster of Spark",
+    )
+
+
 def _answer(worker: Connection) -> Any:
     try:
         answer, error = worker.recv()
     except (EOFError, ConnectionError):
-        raise ProcessLost(
-            "a process of the verification was killed",
-            hint="has this machine too little memory? --master names a cluster of Spark",
-        ) from None
+        raise _lost() from None
     if error is not None:
         raise error
     return answer

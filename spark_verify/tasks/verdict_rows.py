@@ -108,9 +108,9 @@ def _matters(judgement: Judgement) -> Bools:
 def _replica_class(judgement: Judgement, cut: Cut, matters: Bools) -> dict[str, pa.Array]:
     view, compared = judgement.view, judgement.compared
     rows = np.flatnonzero(view.of_container(matters))
-    replicas = cut.replicas.take(rows)
     shown = ("datanode_id", "replica_index", "volume_id", "root", "tree_algorithm", "finding_count")
-    return {name: replicas[name] for name in ("container_id", *shown)} | {
+    replicas = cut.rows(rows, "container_id", *shown)
+    return {name: replicas[name] for name in replicas.column_names} | {
         "state": _words(view.batch.replicas.state[rows], REPLICA_STATES),
         "is_reachable": pa.array(view.is_reachable[rows]),
         "role": _words(roles(judgement)[rows], ROLES),
@@ -123,7 +123,7 @@ def _divergent(judgement: Judgement, cut: Cut) -> dict[str, pa.Array]:
     view, reconciles = judgement.view, judgement.reconciles
     wanted = np.flatnonzero(reconciles.is_wanted)
     rows = np.flatnonzero(view.is_countable & view.of_container(reconciles.is_wanted))
-    replicas = cut.replicas.take(rows)
+    replicas = cut.rows(rows, *PLAN_REPLICA.names)
     structs = {
         name: replicas[name].cast(PLAN_REPLICA.field(name).type).combine_chunks()
         for name in PLAN_REPLICA.names

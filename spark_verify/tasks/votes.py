@@ -41,7 +41,7 @@ def count_votes(judgement: Judgement, cut: Cut, versions: Sequence[str]) -> pa.T
     node = batch.replicas.node[rows]
     words, of_node = np.unique(np.array(versions), return_inverse=True)
     against = _against(compared.contest[rows], of_node[node])
-    volumes, volume = coded(cut.replicas["volume_id"].take(pa.array(rows)))
+    volumes, volume = coded(cut.rows(rows, "volume_id")["volume_id"])
     groups = Groups.of(node, volume, against + 1)
     names = pa.array(batch.nodes.names, pa.string())
     shown = pa.array([*words.tolist(), ""], pa.string())

@@ -13,7 +13,7 @@ from spark_verify.pipeline import Request, verify
 from spark_verify.snapshot import reading as snapshot
 from spark_verify.synthetic.generate import Shape, generate
 from spark_verify.synthetic.score import score
-from spark_verify.tasks import distribution, exchange
+from spark_verify.tasks import batches, distribution, exchange
 from spark_verify.tasks.distribution import Counted
 from spark_verify.tasks.judging import Job
 
@@ -58,7 +58,7 @@ def test_tasks_of_spark_find_what_one_process_finds(
     here = verify(Request(str(cluster), tmp_path / "here", run_id="r"))
     monkeypatch.setattr(snapshot, "ROWS_PER_PART", 3_000)
     monkeypatch.setattr(exchange, "ROWS_PER_PARTITION", 4_000)
-    monkeypatch.setattr(exchange, "ROWS_PER_SLICE", 500)
+    monkeypatch.setattr(batches, "ROWS_PER_SLICE", 500)
     there = verify(Request(str(cluster), tmp_path / "there", run_id="r", here_rows=0))
 
     assert here.summary == there.summary

@@ -2,7 +2,7 @@
 
 Its library is for Spark 4.0 and 4.1, of which a Python of its own is asked for:
 
-    python -m venv iceberg && iceberg/bin/pip install 'pyspark==4.1.*' '.[verify]' 'pandas<3'
+    python -m venv iceberg && iceberg/bin/pip install 'pyspark==4.1.*' './.[spark]' 'pandas<3'
     SUTURE_ICEBERG_PYTHON=iceberg/bin/python pytest tests/spark/test_lake.py
 """
 

@@ -8,15 +8,17 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from spark_verify import pipeline
 from spark_verify.errors import ProcessLost, SnapshotRefused
 from spark_verify.pipeline import Request, Result, verify
 from spark_verify.results import RESULTS
-from spark_verify.snapshot import reading
-from spark_verify.tasks import exchange
+from spark_verify.snapshot import ranges, reading
+from spark_verify.tasks import batches, distribution, exchange, processes
 from tests.support.verification.random_clusters import random_cluster
+from tests.support.verification.snapshots import AS_OF_MS
 from tests.support.verification.spark_cluster import tree
 from tests.support.waiting import wait_until
 
@@ -50,7 +52,7 @@ def many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many parts, partitions and slices."""
     monkeypatch.setattr(reading, "ROWS_PER_PART", 100)
     monkeypatch.setattr(exchange, "ROWS_PER_PARTITION", 150)
-    monkeypatch.setattr(exchange, "ROWS_PER_SLICE", 50)
+    monkeypatch.setattr(batches, "ROWS_PER_SLICE", 50)
 
 
 @pytest.fixture
@@ -87,6 +89,44 @@ def test_they_write_what_spark_writes(
     assert spark.summary == own.summary
     assert [text for text in said if text.endswith(" processes")]
     assert [path for path in (tmp_path / "own").iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark", "many")
+@pytest.mark.parametrize("is_on_spark", [False, True])
+def test_a_snapshot_in_the_order_of_its_containers_is_judged_where_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_on_spark: bool
+) -> None:
+    """
+    In ranges of containers, with what the run before found of them: nobody reads for an exchange,
+    and the rows and numbers are those of one process.
+    """
+    for module, name in ((processes, "_read"), (distribution, "_reading")):
+        monkeypatch.setattr(module, name, None)
+    monkeypatch.setattr(ranges, "ROWS_PER_RANGE", 150)
+    monkeypatch.setattr(ranges, "ROWS_OF_OPENING", 0)
+    monkeypatch.setattr(ranges, "READING_MAX", 3)
+    monkeypatch.setattr(pipeline, "has_session", lambda: is_on_spark)
+    rows = random_cluster(random.Random(23), 400)
+    for name in ("containers", "replicas", "pending_ops"):
+        getattr(rows, name).sort(key=lambda row: row.container_id)
+    found = {}
+    for way, here_rows in (("ranges", 0), ("here", 10**6)):
+        for as_of_ms in (AS_OF_MS, AS_OF_MS + 1):
+            snapshot = rows.write(
+                tmp_path / f"{way}{as_of_ms}", manifest={"as_of_ms": as_of_ms}, rows_per_group=40
+            )
+            request = replace(asked(snapshot, tmp_path / way, here_rows), run_id=str(as_of_ms))
+            found[way] = verify(request)
+
+    assert found["ranges"].summary == found["here"].summary
+    assert found["ranges"].summary["previous"]
+    files = set()
+    for name in RESULTS:
+        own, other = (pq.read_table(found[way].table(name)).to_pylist() for way in found)
+        assert sorted(map(str, own)) == sorted(map(str, other)), name
+        files |= {path.name for path in found["ranges"].table(name).iterdir()}
+    assert len(files) > 10
 
 
 @pytest.mark.usefixtures("many", "no_session")

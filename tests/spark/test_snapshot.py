@@ -13,7 +13,7 @@ import pytest
 from spark_verify.errors import SnapshotRefused
 from spark_verify.pipeline import Request, verify
 from spark_verify.rows import AHEAD_MAX_MS, ROWS_PER_CONTAINER_MAX
-from spark_verify.snapshot.reading import ROWS_PER_PART, Part, parts_of
+from spark_verify.snapshot.reading import ROWS_PER_PART, Group, Part, parts_of
 from tests.support.verification.snapshots import AS_OF_MS, SnapshotRows, container, gather
 
 LATE_MS = AS_OF_MS + AHEAD_MAX_MS + 1
@@ -220,10 +220,13 @@ class TestParts:
         Row groups in the order of the files, each in one part, and no part much too long.
         """
         half = ROWS_PER_PART // 2
-        sizes = [("a", [half, half]), ("b", [5, 5]), ("c", []), ("d", [half, 3 * half])]
+        sizes = {"a": [half, half], "b": [5, 5], "c": [], "d": [half, 3 * half]}
+        groups = {
+            file: [Group(i, rows) for i, rows in enumerate(own)] for file, own in sizes.items()
+        }
 
         assert [
-            Part("t", (("a", (0, 1)),)),
-            Part("t", (("b", (0, 1)), ("d", (0,)))),
-            Part("t", (("d", (1,)),)),
-        ] == parts_of("t", sizes)
+            Part("t", (("a", tuple(groups["a"])),)),
+            Part("t", (("b", tuple(groups["b"])), ("d", (groups["d"][0],)))),
+            Part("t", (("d", (groups["d"][1],)),)),
+        ] == parts_of("t", groups.items())

@@ -160,6 +160,7 @@ class SnapshotRows:
         *,
         change: Mapping[str, Callable[[pa.Table], pa.Table]] | None = None,
         manifest: Mapping[str, object] | None = None,
+        rows_per_group: int | None = None,
     ) -> Path:
         """Write the snapshot below `directory`; `change` damages tables, `manifest` fields."""
         counts = {}
@@ -168,7 +169,8 @@ class SnapshotRows:
             counts[name] = table.num_rows
             table = (change or {}).get(name, lambda t: t)(table)
             (directory / name).mkdir(parents=True)
-            pq.write_table(table, directory / name / "part-00000.parquet", compression="zstd")
+            path = directory / name / "part-00000.parquet"
+            pq.write_table(table, path, compression="zstd", row_group_size=rows_per_group)
         fields = {
             "schema_version": 5,
             "snapshot_id": SNAPSHOT_ID,

@@ -129,8 +129,8 @@ class TestOps:
 
 
 def _told(rows: Cut) -> list[tuple[int, str]]:
-    names = rows.replicas["datanode_id"].to_pylist()
-    return violations(rows.batch, lambda row: names[row])
+    names = rows.table["datanode_id"].to_pylist()
+    return violations(rows.batch, lambda row: names[rows.order[row]])
 
 
 class TestViolations:

@@ -2,13 +2,14 @@
 
 import random
 from collections import defaultdict
-from itertools import pairwise
 
 import pyarrow as pa
 import pytest
 
 from spark_verify.rows import SAMPLE_MAX
-from spark_verify.tasks.exchange import ROWS_PER_SLICE, Layout, joined, packed, unpacked
+from spark_verify.tasks import batches
+from spark_verify.tasks.batches import by_container, slices_of
+from spark_verify.tasks.exchange import Layout, joined, packed, unpacked
 from spark_verify.tasks.tallies import Tallies, collected
 
 IDS = random.Random(3).choices(range(400), k=5_000)
@@ -22,14 +23,19 @@ def rows(ids: list[int], *, is_coded: bool) -> pa.Table:
     return pa.table({"container_id": ids, "number": range(len(ids)), "word": column})
 
 
-@pytest.mark.parametrize("layout", [Layout(1, 1), Layout(1, 9), Layout(4, 1), Layout(5, 3)])
+@pytest.mark.parametrize("partitions", [1, 5])
+@pytest.mark.parametrize("rows_per_slice", [70, 5_000])
 @pytest.mark.parametrize("is_coded", [False, True])
-def test_no_container_is_cut_in_two(layout: Layout, *, is_coded: bool) -> None:
+def test_no_container_is_cut_in_two(
+    partitions: int, rows_per_slice: int, monkeypatch: pytest.MonkeyPatch, *, is_coded: bool
+) -> None:
     """
     However rows are parted, sent and put together, each slice has all rows of its containers, in
-    their order, and none is lost.
+    their order, of every table, and none is lost.
     """
-    table = rows(IDS, is_coded=is_coded)
+    monkeypatch.setattr(batches, "ROWS_PER_SLICE", rows_per_slice)
+    table, few = rows(IDS, is_coded=is_coded), rows([7, 300, 300, 399, 401], is_coded=is_coded)
+    layout = Layout(partitions)
     sent: dict[int, list[pa.Table]] = defaultdict(list)
     for start in range(0, len(IDS), 900):  # as parts of files
         for number, part in layout.parted(table.slice(start, 900)):
@@ -37,24 +43,27 @@ def test_no_container_is_cut_in_two(layout: Layout, *, is_coded: bool) -> None:
             assert name == "replicas"
             sent[number].append(own)
 
-    slices = []
+    found = []
     for tables in sent.values():
-        whole, starts = layout.arranged(joined(tables, SCHEMA))
-        slices += [
-            whole.slice(a, b - a).cast(SCHEMA).to_pylist() for a, b in pairwise(starts.tolist())
-        ]
+        whole = by_container(joined(tables, SCHEMA))
+        for piece in slices_of({"replicas": whole, "pending_ops": by_container(few)}):
+            found.append({name: own.cast(SCHEMA).to_pylist() for name, own in piece.items()})
 
-    assert len(sent) == layout.partitions
-    assert sorted(IDS) == sorted(row["container_id"] for own in slices for row in own)
-    owned = [{row["container_id"] for row in own} for own in slices]
-    assert sum(map(len, owned)) == len(set(IDS))
+    assert len(sent) == partitions
+    assert (len(found) > partitions) == (rows_per_slice < len(IDS))
     plain = table.cast(SCHEMA).to_pylist()
-    for own in slices:
-        by_container = defaultdict(list)
-        for row in own:
-            by_container[row["container_id"]].append(row)
-        for container_id, found in by_container.items():
-            assert [row for row in plain if row["container_id"] == container_id] == found
+    in_order = sorted(plain, key=lambda row: row["container_id"])
+    slices_found = [piece["replicas"] for piece in found]
+    if partitions == 1:
+        assert in_order == [row for own in slices_found for row in own]
+        assert few.cast(SCHEMA).to_pylist() == [r for piece in found for r in piece["pending_ops"]]
+    owned = [{row["container_id"] for own in piece.values() for row in own} for piece in found]
+    assert partitions > 1 or sum(map(len, owned)) == len({*IDS, 401})
+    assert sorted(map(str, plain)) == sorted(str(row) for own in slices_found for row in own)
+    for own in slices_found:
+        assert len(own) <= rows_per_slice + max(map(IDS.count, set(IDS)))
+        ids = {row["container_id"] for row in own}
+        assert [row for row in in_order if row["container_id"] in ids] == own
 
 
 def test_a_table_that_did_not_come_is_an_empty_one() -> None:
@@ -78,13 +87,12 @@ def test_words_that_hardly_repeat_travel_as_text() -> None:
     assert len(packed("replicas", table.slice(0, 10))) < 2_500
 
 
-def test_slices_are_as_long_as_is_judged_at_once() -> None:
+def test_there_are_as_many_partitions_as_workers_or_as_rows_ask_for() -> None:
     """
-    And there are as many partitions as there are workers, or as rows ask for.
+    Whichever is more.
     """
-    assert Layout(1, 3) == Layout.whole(2 * ROWS_PER_SLICE + 1)
-    assert Layout(2, 1) == Layout.of(10, partitions_min=2)
-    assert Layout(16, 5) == Layout.of(8_000_000, partitions_min=2)
+    assert Layout(2) == Layout.of(10, partitions_min=2)
+    assert Layout(16) == Layout.of(8_000_000, partitions_min=2)
 
 
 def test_tallies_of_several_tasks_add_up() -> None:
