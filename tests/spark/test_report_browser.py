@@ -1,5 +1,6 @@
 """The report of a verification in a real browser, on a wide screen and on a telephone."""
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from spark_verify.pipeline import Request, verify
 from tests.support.browser import CHROMIUM, overflow, shown
+from tests.support.verification.random_clusters import random_cluster
 from tests.support.verification.snapshots import SnapshotRows, container, gather
 
 pytestmark = [
@@ -58,3 +60,14 @@ def test_a_browser_shows_it_without_a_complaint(report: Path, tmp_path: Path) ->
 def test_it_fits_the_screen(report: Path, tmp_path: Path, width: int) -> None:
     """Nobody has to push it from side to side to read it, whatever things are called."""
     assert 0 >= overflow(report.as_uri(), tmp_path / "profile", width=width)
+
+
+def test_what_is_counted_fits_a_telephone(tmp_path: Path) -> None:
+    """Also where all of Ozone's states, whose names are long, are in it."""
+    rows = random_cluster(random.Random(4), 300)
+    snapshot = rows.write(tmp_path / "snapshot")
+    run = verify(Request(str(snapshot), tmp_path / "out", reporting_min_percent=0))
+    assert run.summary["health_states"]["QUASI_CLOSED_STUCK_UNDER_REPLICATED"]
+    page = (run.directory / "report.html").as_uri()
+
+    assert 0 >= overflow(page, tmp_path / "profile", width=390, within=".two .card")

@@ -16,8 +16,9 @@ def shown(address: str, profile: Path, *, width: int = 1400) -> str:
     return found.stdout
 
 
-def overflow(address: str, profile: Path, *, width: int) -> int:
-    """Return by how many pixels a page is wider than a frame of this width.
+def overflow(address: str, profile: Path, *, width: int, within: str = "html") -> int:
+    """Return by how many pixels a page, or what it has within elements, is wider than a frame of
+    this width.
 
     The page itself runs no script: it is shown in a frame, and the page around that measures. For
     that both come from files, and the browser is told to let one look into the other.
@@ -27,8 +28,8 @@ def overflow(address: str, profile: Path, *, width: int) -> int:
     around = profile.parent / "frame.html"
     around.write_text(
         f'<iframe src="page.html" style="width:{width}px;height:900px;border:0" '
-        'onload="var d=this.contentDocument.documentElement;'
-        'document.title=d.scrollWidth-d.clientWidth"></iframe>',
+        f"onload=\"var d=[...this.contentDocument.querySelectorAll('{within}')];"
+        'document.title=Math.max(...d.map(e=>e.scrollWidth-e.clientWidth))"></iframe>',
         encoding="utf-8",
     )
     found = _run(
