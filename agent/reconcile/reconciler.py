@@ -26,6 +26,7 @@ from agent.reconcile.fetch import Sources
 from agent.reconcile.ledger import NOBODYS, Ledger
 from agent.reconcile.lenders import Lender
 from agent.reconcile.mend import Mender, MendLimits
+from agent.reconcile.moments import are_of_one_moment
 from agent.reconcile.survey import (
     ASKED_MAX,
     Holder,
@@ -176,15 +177,11 @@ class Reconciler:
         return list(run.preview())
 
     def _known_tree(self, container_id: ContainerId, facts: ReplicaFacts) -> Tree:
-        """Return my tree; read the replica first when what is known of it is not of one moment.
-
-        A tree whose file is lost or older than the index is rebuilt from metadata: it tells what
-        was written. One that was adopted after a crash (no scan has been kept since) is newer than
-        the findings. They tell of faults that may have been mended: together they explain nothing.
-        """
+        """Return my tree; read the replica first when what is known of it is not of one moment."""
         tree = self._store.tree(container_id)
-        is_rebuilt = facts.tree is not None and tree.root != facts.tree.root
-        if not facts.finding_count or not (is_rebuilt or facts.data_scan_at_ms == 0):
+        if not facts.finding_count:
+            return tree
+        if are_of_one_moment(facts, tree, self._store.findings(container_id)):
             return tree
         self._scan(container_id)
         return self._store.tree(container_id)
@@ -201,9 +198,7 @@ class Reconciler:
 
     def _judge(self, run: "_Run", before: ReplicaFacts) -> None:
         """Let a read say what the replica is now, if that may be news."""
-        may_be_whole = run.knows_peers and not run.ledger.is_short
-        may_heal = before.state is ReplicaState.UNHEALTHY and may_be_whole
-        if run.ledger.is_interrupted or not (run.ledger.has_changed or may_heal):
+        if run.ledger.is_interrupted or not (run.ledger.has_changed or self._may_heal(run, before)):
             return
         try:
             run.ledger.proof = self._prove(run.container_id, run.ledger.changed)
@@ -212,6 +207,19 @@ class Reconciler:
         except SutureError as error:
             run.ledger.note(NOBODYS, "SCAN", ChunkResult.FAILED, message=str(error))
             run.ledger.is_transient = True
+
+    def _may_heal(self, run: "_Run", before: ReplicaFacts) -> bool:
+        """Whether a replica of which nothing was changed may be whole, though it is not called so.
+
+        What was written since it was read may be a repair whose process was killed before it read
+        that back: as long as no peer is whole, the damage that is known stands for nothing.
+        """
+        if before.state is not ReplicaState.UNHEALTHY:
+            return False
+        if run.knows_peers and not run.ledger.is_short:
+            return True
+        generation = self._store.generation(run.container_id)
+        return before.tree is not None and before.tree.generation != generation
 
     def _prove_whole(self, container_id: ContainerId, _changed: Collection[Doubt]) -> Proof:
         self._scan(container_id)

@@ -148,6 +148,10 @@ class RepairableReplicas(Protocol):
         """Return the facts of one replica."""
         ...
 
+    def generation(self, container_id: ContainerId, /) -> int:
+        """Return how often what the tree is made of has changed."""
+        ...
+
     def block(self, container_id: ContainerId, block_id: BlockId, /) -> BlockData:
         """Return a committed block."""
         ...

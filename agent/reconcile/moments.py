@@ -1,0 +1,41 @@
+"""Whether what is known of a replica is of one moment: its tree, and what was found of it.
+
+Together they explain what a repair has to do. A tree of one moment and findings of another explain
+nothing: what the tree calls whole no peer offers, and what a finding calls damaged is not whole.
+"""
+
+from collections.abc import Collection
+from typing import Final
+
+from agent.store.index.facts import ReplicaFacts
+from merkle.tree import Tree
+from scanner.finding import Fault, Finding
+
+BEYOND_CHUNKS: Final = frozenset({Fault.TRAILING_BYTES, Fault.BLOCK_ROW_MISSING})
+"""Faults of a block of which each chunk may be whole."""
+
+
+def are_of_one_moment(facts: ReplicaFacts, tree: Tree, findings: Collection[Finding]) -> bool:
+    """Return whether the tree is of the scan that found this.
+
+    A tree whose file is lost or older than the index is rebuilt from metadata: it tells what was
+    written. One that was adopted after a crash (no scan has been kept since) is newer than the
+    findings. One that calls whole what was found damaged is older: that scan did not come to its
+    end, and left findings only.
+    """
+    is_rebuilt = facts.tree is not None and tree.root != facts.tree.root
+    return not (is_rebuilt or facts.data_scan_at_ms == 0 or is_denied(tree, findings))
+
+
+def is_denied(tree: Tree, findings: Collection[Finding]) -> bool:
+    """Return whether anything that was found is about a chunk that the tree calls whole."""
+    damaged = [one for one in findings if one.is_damage and one.fault not in BEYOND_CHUNKS]
+    whole = {
+        block_id: {leaf.offset for leaf in tree.leaves(block_id) if leaf.healthy}
+        for block_id in {one.block_id for one in damaged if one.block_id > 0}
+    }
+    return any(
+        one.offset in places or (one.offset < 0 and places)
+        for one in damaged
+        if (places := whole.get(one.block_id)) is not None
+    )

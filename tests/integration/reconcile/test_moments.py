@@ -1,0 +1,118 @@
+"""Reconcile where findings and tree are not of one moment: no such replica stays as it is."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Code, Unavailable
+from agent.plan.outcome import ChunkResult, Proof, ReconcileResult, Result
+from agent.scan.scanning import scan_container
+from merkle.replica import ReplicaState
+from tests.support.storage.datanodes import Datanode
+from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER
+
+BLOCK_COUNT = 6
+Cluster = list[Datanode]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Three datanodes with the same closed container, scanned once, while it was whole."""
+    datanodes = [Datanode(f"dn{number}", tmp_path / f"dn{number}") for number in (1, 2, 3)]
+    for datanode in datanodes:
+        datanode.replica.create(blocks=BLOCK_COUNT)
+        datanode.scan()
+        datanode.serve()
+    yield datanodes
+    for datanode in datanodes:
+        datanode.close()
+
+
+def damage(datanode: Datanode) -> None:
+    """Flip a bit in each of two chunks of a block."""
+    for offset in (20_000, CHUNK_BYTES + 20_000):
+        datanode.replica.flip(1, offset)
+
+
+def state(datanode: Datanode) -> tuple[ReplicaState, int]:
+    """Return what the replica is called, and how many findings it has."""
+    facts = datanode.replica.store.replica(CONTAINER)
+    return facts.state, facts.finding_count
+
+
+def skipped(result: ReconcileResult) -> list[str]:
+    """Return what was left alone, and why."""
+    return [one.difference for one in result.chunks if one.result is ChunkResult.SKIPPED]
+
+
+def after(reads: int) -> Callable[[], bool]:
+    """Return what stops a scan when it has asked so often whether to go on."""
+    asked = iter(range(reads))
+    return lambda: next(asked, None) is None
+
+
+def test_what_a_scan_found_that_was_stopped_is_repaired(cluster: Cluster) -> None:
+    """
+    A scan finds damage and is ended before it has read all: the tree that is known is of the scan
+    before, and calls the damaged chunks whole. They are repaired all the same.
+    """
+    damaged, others = cluster[0], cluster[1:]
+    whole = others[0].files()
+    damage(damaged)
+    report = scan_container(damaged.replica.tools, CONTAINER, stop=after(4))
+    assert (ReplicaState.UNHEALTHY, 2) == state(damaged), report
+    assert 0 == damaged.replica.store.tree(CONTAINER).unhealthy_count
+
+    result = damaged.reconcile(others)
+
+    assert Result.CONVERGED is result.result, result
+    assert CHUNK_BYTES + CHUNK_BYTES + 1 == result.fetched_bytes
+    assert (ReplicaState.CLOSED, 0) == state(damaged)
+    assert whole == damaged.files()
+
+
+def test_a_repair_that_no_scan_followed_is_read_though_no_peer_is_whole(cluster: Cluster) -> None:
+    """
+    Of two damaged replicas one is repaired, and its process killed before that was read back; the
+    only peer that was whole dies. What is known is damage on both sides: the replica is read, is
+    whole, and lends to the other one.
+    """
+    first, second, lender = cluster
+    for datanode in (first, second):
+        damage(datanode)
+        datanode.scan()
+    assert Result.PARTIAL is first.reconcile([second, lender], prove=killed).result
+    assert (ReplicaState.UNHEALTHY, 2) == state(first)
+    assert lender.files() == first.files()
+    lender.stop_serving()
+
+    result = first.reconcile([second])
+
+    assert ["BOTH_UNHEALTHY"] * 2 == skipped(result)
+    assert (ReplicaState.CLOSED, 0) == state(first)
+    assert Result.CONVERGED is second.reconcile([first]).result
+    assert (ReplicaState.CLOSED, 0) == state(second)
+
+
+def test_damage_that_nobody_can_mend_is_not_read_again_and_again(cluster: Cluster) -> None:
+    """
+    Two replicas have lost the same chunks, and nothing was written since they were read: the
+    control plane may order it as often as it likes, no byte is read for it.
+    """
+    first, second, _ = cluster
+    for datanode in (first, second):
+        damage(datanode)
+        datanode.scan()
+    generation = first.replica.store.generation(CONTAINER)
+
+    for _ in range(3):
+        assert ["BOTH_UNHEALTHY"] * 2 == skipped(first.reconcile([second]))
+
+    assert generation == first.replica.store.generation(CONTAINER)
+    assert (ReplicaState.UNHEALTHY, 2) == state(first)
+
+
+def killed(_container_id: object, _changed: object) -> Proof:
+    """Stand for the read that closes a repair, in a process that did not live to see it."""
+    raise Unavailable(Code.BUSY, "its process was killed")
