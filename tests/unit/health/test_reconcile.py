@@ -1,6 +1,9 @@
 """Why a container is to be reconciled, what may still be lost, and what a repair costs."""
 
+import re
 from dataclasses import replace
+
+import pytest
 
 from health.judge import judge
 from health.reconcile import CHUNK_BYTES, REASONS, REDUNDANCY_UNKNOWN, Reconciles
@@ -65,6 +68,23 @@ def test_each_reason_to_reconcile_is_given_and_what_forbids_it() -> None:
     assert told == list(WHY)
     mended = [line[4] and line[0].startswith("EC") for line in WHY]
     assert found.is_mendable.tolist() == mended
+
+
+@pytest.mark.parametrize("replicas", ["C=7%1 C=7%2x2", "C=7*1 C=7x2", "U=7 C=7x2", "C=7x2 C=7%5*2"])
+@pytest.mark.parametrize("what", ["R CLOSED", "R QUASI_CLOSED"])
+def test_empty_containers_are_left_out(what: str, replicas: str) -> None:
+    """
+    S4.10: nothing in them needs repair, whatever is said of their replicas, and the health rules
+    have them deleted. One replica that has a block is enough for the container not to be empty.
+    """
+    empty = " ".join(word[0] + "!" + word[1:] for word in replicas.split())
+    one_is_not = re.sub("!", "", empty, count=1)
+    parts = [container(i, what, told) for i, told in enumerate((empty, one_is_not, replicas))]
+
+    found = reconciles(*parts)
+
+    assert found.reasons.all(), "there is something that would be a reason"
+    assert found.is_wanted.tolist() == [False, True, True]
 
 
 def test_what_an_operator_suppressed_is_not_reconciled() -> None:
