@@ -79,7 +79,7 @@ def ranges_of(parts: Sequence[Part], *, partitions: int) -> list[Range]:
         return []
     known = [read for read in groups if read is not None]
     firsts = [ID_MIN, *_cuts(known)]
-    if 2 * len(firsts) < partitions:
+    if 2 * len(firsts) <= partitions:
         return []
     lasts = [*(first - 1 for first in firsts[1:]), ID_MAX]
     read_by: list[list[_Read]] = [[] for _ in firsts]

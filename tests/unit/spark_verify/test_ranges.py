@@ -99,3 +99,13 @@ def test_groups_of_which_nothing_is_said_have_none() -> None:
 
     assert ranges_of([*parts({("replicas", "a"): cut(ids, 20)}), unknown], partitions=3) == []
     assert ranges_of(parts({("replicas", "a"): [ids]}), partitions=3) == []
+
+
+def test_where_they_would_be_few_an_exchange_gives_more_work_at_once() -> None:
+    """
+    One range is enough where there would be one partition, and leaves a core idle where two.
+    """
+    few = parts({("replicas", "a"): [[1, 2, 3]], ("containers", "b"): [[1, 2]]})
+
+    assert len(ranges_of(few, partitions=1)) == 1
+    assert ranges_of(few, partitions=2) == []
