@@ -152,7 +152,7 @@ class Host:
         self._observer = self._built_observer()
         self._parity_pulse = Pulse(self._clock)
         self._parity = self._built_parity(control_planes)
-        self._scans = BackgroundScans(self._scrub, self._parity)
+        self._scans = BackgroundScans(self._scrub, self._challenges, self._parity)
         self._disk_writers = ThreadPoolExecutor(DISK_WRITERS, thread_name_prefix="write")
         self._volumes = HostVolumes(self._store, self._moves, self._observer, self._volume_added)
         limits = server_limits(config)

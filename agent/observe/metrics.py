@@ -302,6 +302,7 @@ def _scans(
     )
     yield _gauge("suture_metadata_faults", "Found by it.", float(scrub.metadata_fault_count))
     yield from _parity(scrub.parity)
+    yield from _checks(scrub)
 
 
 def _parity(parity: datanode_pb2.ParityScrub) -> Iterator[Metric]:
@@ -318,6 +319,23 @@ def _parity(parity: datanode_pb2.ParityScrub) -> Iterator[Metric]:
     read = CounterMetricFamily("suture_parity_read_bytes", "Read to verify parity.")
     read.add_metric([], parity.read_bytes)
     yield read
+
+
+def _checks(scrub: datanode_pb2.ScrubStatusResponse) -> Iterator[Metric]:
+    """What peers and other code say of what is here."""
+    yield _gauge(
+        "suture_challenge_time_seconds",
+        "When a peer was asked last to prove a chunk; 0: none yet.",
+        scrub.challenges.asked_at_ms / 1000,
+    )
+    yield _gauge(
+        "suture_shadow_hash_running",
+        "1 while other code hashes some of what scans read, too.",
+        float(scrub.shadow_hashing.running),
+    )
+    compared = CounterMetricFamily("suture_shadow_hash_compared", "Chunks hashed by both.")
+    compared.add_metric([], scrub.shadow_hashing.compared_count)
+    yield compared
 
 
 def _ages(observer: Observer) -> HistogramMetricFamily:

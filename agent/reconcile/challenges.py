@@ -10,13 +10,14 @@ Shards are left to the parity: nobody else has the same one.
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from agent.errors import SutureError
 from agent.reconcile.witnesses import ask_for_chunk
 from agent.rpc.calls.peer import Peer
-from agent.rpc.v1 import container_pb2, scm_pb2
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.clock import Clock
 from agent.runtime.loop import Step, Throttled
 from agent.store.operations.repair import verifies
@@ -60,6 +61,19 @@ class Challenges:
         self._count = count
         self._clock = clock
         self._due_at_s = clock.monotonic_s() + self._pause_s()
+        self._counts: Counter[str] = Counter()
+        self._asked_at_ms = 0
+
+    def status(self) -> datanode_pb2.Challenges:
+        """Return what came of those that were asked so far."""
+        return datanode_pb2.Challenges(
+            interval_ms=int(self._interval_s * 1000),
+            asked_at_ms=self._asked_at_ms,
+            proven_count=self._counts[PROVEN],
+            failed_count=self._counts[FAILED],
+            unanswered_count=self._counts[UNANSWERED],
+            own_count=self._counts[OWN],
+        )
 
     def step(self) -> Step:
         """Ask one question, if it is time."""
@@ -74,6 +88,8 @@ class Challenges:
         except SutureError:  # no control plane, or the replica has gone meanwhile: another time
             return Throttled(IDLE_S)
         if result:
+            self._counts[result] += 1
+            self._asked_at_ms = self._clock.now_ms()
             self._count(result)
         return Throttled(0.0)
 

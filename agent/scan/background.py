@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from agent.reconcile.challenges import Challenges
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.scan.parity import ParityScrub
 from agent.scan.scrub import Scrub
@@ -10,14 +11,17 @@ from merkle.replica import ContainerId
 
 @dataclass(frozen=True, slots=True)
 class BackgroundScans:
-    """The scans of this host; `parity` is None where no parity is verified."""
+    """The scans of this host, and what it asks its peers to prove; `parity` is None where no
+    parity is verified."""
 
     scrub: Scrub
+    challenges: Challenges
     parity: ParityScrub | None = None
 
     def status(self) -> pb.ScrubStatusResponse:
-        """Return how far every volume is, and the parity."""
+        """Return how far every volume is, what peers have proven, and the parity."""
         answer = self.scrub.status()
+        answer.challenges.CopyFrom(self.challenges.status())
         if self.parity is not None:
             answer.parity.CopyFrom(self.parity.status())
         return answer

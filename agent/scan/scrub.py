@@ -251,6 +251,7 @@ class Scrub:
             canary_overdue_count=sum(volume.canary_overdue for volume in volumes),
             interval_ms=self._config.data_interval_s * 1000,
             on_demand_waiting=self.on_demand.waiting_count(),
+            shadow_hashing=self._shadow.status(),
         )
 
     def is_held(self) -> bool:

@@ -64,6 +64,10 @@ def node_row(node: scm_pb2.NodeInfo, told_by: Told | str) -> tuple[object, ...]:
         f"{v.path}: the planted fault was not found" for v in scrub.volumes if v.canary_overdue
     ]
     errors += [f"{v.path} is slow: {v.slow}" for v in answer.volumes if v.slow]
+    if scrub.challenges.failed_count:
+        errors.append(f"{scrub.challenges.failed_count} proofs of its peers were refuted")
+    if scrub.shadow_hashing.differing_count:
+        errors.append(f"{scrub.shadow_hashing.differing_count} scans held: hashes differ")
     return (
         short(node.datanode_id),
         node.address,
@@ -110,10 +114,33 @@ def oldest_scan(answer: datanode_pb2.StatusResponse) -> str:
     )
 
 
-def show_datanode(answer: datanode_pb2.StatusResponse, line: str) -> None:
-    """Show one datanode: volumes and workers."""
+def challenges_line(asked: datanode_pb2.Challenges, now_s: float) -> str:
+    """Return what peers could prove that were asked at random."""
+    count = asked.proven_count + asked.failed_count + asked.unanswered_count + asked.own_count
+    if not asked.interval_ms:
+        return "challenges: off"
+    if not count:
+        return "challenges: none yet"
+    text = f"challenges: {count} chunks asked of peers, {asked.proven_count} proven, "
+    text += f"{asked.failed_count} refuted, {asked.unanswered_count} unanswered"
+    text += f", {asked.own_count} wrong here" if asked.own_count else ""
+    return f"{text}; last {spoken_duration(max(0.0, now_s - asked.asked_at_ms / 1000))} ago"
+
+
+def shadow_line(shadow: datanode_pb2.ShadowHashing) -> str:
+    """Return what other code said of the hashes of this version."""
+    state = "running" if shadow.running else "not running"
+    counts = f"{shadow.compared_count} chunks compared, {shadow.differing_count} scans differing"
+    return f"shadow hashing: {state}, {counts}"
+
+
+def show_datanode(told: Told, line: str) -> None:
+    """Show one datanode: volumes, workers, and what others say of what it has."""
+    answer, scrub = told
     say(line)
     say(f"datanode {answer.datanode_id}, version {answer.version}, SCM: {answer.scm_state}")
+    say(challenges_line(scrub.challenges, time.time()))
+    say(shadow_line(scrub.shadow_hashing))
     volumes = [
         (
             volume.path,

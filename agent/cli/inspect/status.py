@@ -60,15 +60,26 @@ def one_datanode(address: str, *, as_json: bool) -> int:
     now_ms = int(time.time() * 1000)
     line = headline(answer_of([answer], now_ms), now_ms)
     if as_json:
-        from agent.cli.terminal.document import facts
         from agent.cli.terminal.output import emit
 
-        emit({"answer": line.text, "well": line.is_well, **facts(answer[0])})
+        emit({"answer": line.text, "well": line.is_well, **document_of(answer)})
     else:
         from agent.cli.inspect.overview import show_datanode
 
-        show_datanode(answer[0], line.text)
+        show_datanode(answer, line.text)
     return exit_of(line)
+
+
+def document_of(told: Told) -> dict[str, object]:
+    """Return what a datanode said, as JSON shows it."""
+    from agent.cli.terminal.document import facts
+
+    answer, scrub = told
+    return {
+        **facts(answer),
+        "challenges": facts(scrub.challenges),
+        "shadow_hashing": facts(scrub.shadow_hashing),
+    }
 
 
 def exit_of(line: Headline) -> Exit:
@@ -94,7 +105,7 @@ def whole_cluster(scm: str, *, as_json: bool) -> int:
         from agent.cli.terminal.document import facts
         from agent.cli.terminal.output import emit
 
-        shown = [answer if isinstance(answer, str) else facts(answer[0]) for answer in answers]
+        shown = [answer if isinstance(answer, str) else document_of(answer) for answer in answers]
         emit(
             {
                 "answer": line.text,

@@ -693,7 +693,7 @@ class VolumeScrub(_message.Message):
     def __init__(self, volume_id: _Optional[str] = ..., path: _Optional[str] = ..., state: _Optional[str] = ..., container_id: _Optional[int] = ..., container_bytes_read: _Optional[int] = ..., container_bytes: _Optional[int] = ..., scanned_bytes: _Optional[int] = ..., speed_bytes_per_s: _Optional[int] = ..., rate_bytes_per_s: _Optional[int] = ..., needed_bytes_per_s: _Optional[int] = ..., due_count: _Optional[int] = ..., due_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., never_read_count: _Optional[int] = ..., oldest_read_at_ms: _Optional[int] = ..., lag_ms: _Optional[int] = ..., eta_ms: _Optional[int] = ..., pause_left_ms: _Optional[int] = ..., promise: _Optional[str] = ..., promise_possible: bool = ..., canary_found_at_ms: _Optional[int] = ..., canary_overdue: bool = ..., check: _Optional[str] = ...) -> None: ...
 
 class ScrubStatusResponse(_message.Message):
-    __slots__ = ("volumes", "interval_ms", "on_demand_waiting", "metadata_scanned_at_ms", "metadata_fault_count", "canary_overdue_count", "parity")
+    __slots__ = ("volumes", "interval_ms", "on_demand_waiting", "metadata_scanned_at_ms", "metadata_fault_count", "canary_overdue_count", "parity", "challenges", "shadow_hashing")
     VOLUMES_FIELD_NUMBER: _ClassVar[int]
     INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     ON_DEMAND_WAITING_FIELD_NUMBER: _ClassVar[int]
@@ -701,6 +701,8 @@ class ScrubStatusResponse(_message.Message):
     METADATA_FAULT_COUNT_FIELD_NUMBER: _ClassVar[int]
     CANARY_OVERDUE_COUNT_FIELD_NUMBER: _ClassVar[int]
     PARITY_FIELD_NUMBER: _ClassVar[int]
+    CHALLENGES_FIELD_NUMBER: _ClassVar[int]
+    SHADOW_HASHING_FIELD_NUMBER: _ClassVar[int]
     volumes: _containers.RepeatedCompositeFieldContainer[VolumeScrub]
     interval_ms: int
     on_demand_waiting: int
@@ -708,7 +710,35 @@ class ScrubStatusResponse(_message.Message):
     metadata_fault_count: int
     canary_overdue_count: int
     parity: ParityScrub
-    def __init__(self, volumes: _Optional[_Iterable[_Union[VolumeScrub, _Mapping]]] = ..., interval_ms: _Optional[int] = ..., on_demand_waiting: _Optional[int] = ..., metadata_scanned_at_ms: _Optional[int] = ..., metadata_fault_count: _Optional[int] = ..., canary_overdue_count: _Optional[int] = ..., parity: _Optional[_Union[ParityScrub, _Mapping]] = ...) -> None: ...
+    challenges: Challenges
+    shadow_hashing: ShadowHashing
+    def __init__(self, volumes: _Optional[_Iterable[_Union[VolumeScrub, _Mapping]]] = ..., interval_ms: _Optional[int] = ..., on_demand_waiting: _Optional[int] = ..., metadata_scanned_at_ms: _Optional[int] = ..., metadata_fault_count: _Optional[int] = ..., canary_overdue_count: _Optional[int] = ..., parity: _Optional[_Union[ParityScrub, _Mapping]] = ..., challenges: _Optional[_Union[Challenges, _Mapping]] = ..., shadow_hashing: _Optional[_Union[ShadowHashing, _Mapping]] = ...) -> None: ...
+
+class Challenges(_message.Message):
+    __slots__ = ("interval_ms", "asked_at_ms", "proven_count", "failed_count", "unanswered_count", "own_count")
+    INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    ASKED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    PROVEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FAILED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    UNANSWERED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    OWN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    interval_ms: int
+    asked_at_ms: int
+    proven_count: int
+    failed_count: int
+    unanswered_count: int
+    own_count: int
+    def __init__(self, interval_ms: _Optional[int] = ..., asked_at_ms: _Optional[int] = ..., proven_count: _Optional[int] = ..., failed_count: _Optional[int] = ..., unanswered_count: _Optional[int] = ..., own_count: _Optional[int] = ...) -> None: ...
+
+class ShadowHashing(_message.Message):
+    __slots__ = ("running", "compared_count", "differing_count")
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    COMPARED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DIFFERING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    running: bool
+    compared_count: int
+    differing_count: int
+    def __init__(self, running: bool = ..., compared_count: _Optional[int] = ..., differing_count: _Optional[int] = ...) -> None: ...
 
 class ParityScrub(_message.Message):
     __slots__ = ("interval_ms", "container_id", "verified_count", "oldest_verified_at_ms", "stripe_count", "read_bytes", "fault_count", "faults")

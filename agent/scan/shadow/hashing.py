@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from agent.rpc.v1 import datanode_pb2
 from agent.runtime.clock import Clock
 from agent.scan.shadow.former import FormerError, FormerHasher
 from merkle.blockrow import decode_block
@@ -75,6 +76,14 @@ class ShadowHashing:
         since_ms = self._upgraded_at_ms()
         age_ms = self._clock.now_ms() - since_ms
         return bool(self.difference_count) or (since_ms > 0 and 0 <= age_ms < SHADOW_S * 1000)
+
+    def status(self) -> datanode_pb2.ShadowHashing:
+        """Return whether it runs, and what came of it so far."""
+        return datanode_pb2.ShadowHashing(
+            running=self.is_active(),
+            compared_count=self.hashed_count,
+            differing_count=self.difference_count,
+        )
 
     def watch(self, reader: OpenReader) -> "ShadowedReader":
         """Return a reader that has some of its reads hashed twice."""

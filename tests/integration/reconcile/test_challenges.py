@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from agent.errors import Code, Unavailable
 from agent.reconcile.challenges import Challenges
 from agent.rpc.calls.peer import Peer
-from agent.rpc.v1 import container_pb2, scm_pb2
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.loop import Throttled
 from merkle.replica import ContainerId
 from tests.support.clock import FakeClock
@@ -205,3 +205,32 @@ def test_it_keeps_to_its_budget(two: Two) -> None:
             assert isinstance(other.step(), Throttled)
 
     assert not two.results
+
+
+def test_it_tells_what_came_of_it_and_when(two: Two) -> None:
+    """
+    Each result is counted for who asks how this datanode is; before the first there is no time.
+    """
+    with dialled([two.other]) as peers:
+        worker = two.worker(peers["dn2"])
+        before = worker.status()
+        two.clock.advance_s(2 * INTERVAL_S)
+        worker.step()
+        proven_at_ms = two.clock.now_ms()
+        proven = worker.status()
+        two.other.stop_serving()
+        two.clock.advance_s(2 * INTERVAL_S)
+        worker.step()
+        unanswered = worker.status()
+
+    assert datanode_pb2.Challenges(interval_ms=60_000) == before
+    assert (1, 0, proven_at_ms) == (
+        proven.proven_count,
+        proven.unanswered_count,
+        proven.asked_at_ms,
+    )
+    assert (1, 1, two.clock.now_ms()) == (
+        unanswered.proven_count,
+        unanswered.unanswered_count,
+        unanswered.asked_at_ms,
+    )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.rpc.v1 import datanode_pb2
 from agent.scan.scanning import ScanReport, ScanTools, scan_container
 from agent.scan.shadow.former import FormerError, FormerHasher
 from agent.scan.shadow.hashing import SHADOW_S, ShadowHashing
@@ -70,6 +71,7 @@ class TestScans:
         assert (True, True) == (well.committed, damaged.committed)
         assert 1 == damaged.finding_count
         assert (12, 0) == (shadow.hashed_count, shadow.difference_count)
+        assert shadow.status() == datanode_pb2.ShadowHashing(running=True, compared_count=12)
 
     def test_a_version_that_takes_wrong_for_right_commits_nothing(
         self, replica: StoredReplica, shadow: ShadowHashing, monkeypatch: pytest.MonkeyPatch
