@@ -74,7 +74,7 @@ def test_each_reason_to_reconcile_is_given_and_what_forbids_it() -> None:
 @pytest.mark.parametrize("what", ["R CLOSED", "R QUASI_CLOSED"])
 def test_empty_containers_are_left_out(what: str, replicas: str) -> None:
     """
-    S4.10: nothing in them needs repair, whatever is said of their replicas, and the health rules
+    Nothing in them needs repair, whatever is said of their replicas, and the health rules
     have them deleted. One replica that has a block is enough for the container not to be empty.
     """
     empty = " ".join(word[0] + "!" + word[1:] for word in replicas.split())
