@@ -12,7 +12,7 @@ from agent.rpc.v1 import container_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
 from agent.rpc.wire.blockpieces import BlockPiece, Data
-from merkle.checksum import checksum_width_bytes, window_checksums
+from merkle.checksum import checksum_width_bytes, window_count, windows_verify
 from merkle.replica import ChecksumType, ChunkInfo
 
 SMALL_BYTES_MAX: Final = 1024**2  # of a block in one message; a datanode sends no more so
@@ -105,9 +105,11 @@ def _verify(chunk: ChunkInfo, data: Data, start: int = 0) -> None:
     if chunk.checksum_type is ChecksumType.NONE:
         return
     width_bytes = checksum_width_bytes(chunk.checksum_type)
-    first = start // chunk.bytes_per_checksum * width_bytes
-    found = window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data)
-    if found != chunk.window_checksums[first : first + len(found)]:
+    window_bytes = chunk.bytes_per_checksum
+    first = start // window_bytes * width_bytes
+    last = first + window_count(len(data), window_bytes) * width_bytes
+    expected = chunk.window_checksums[first:last]
+    if not windows_verify(chunk.checksum_type, window_bytes, expected, data):
         raise Refused(
             Code.CHECKSUM_MISMATCH,
             f"chunk at {chunk.offset}: the bytes do not have the checksums they came with",

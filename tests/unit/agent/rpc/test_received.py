@@ -13,7 +13,7 @@ from agent.rpc.calls.received import joined, parts_as_they_come, parts_of
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
 from agent.rpc.wire.blockpieces import BlockPiece, decode_piece, encode_piece
-from merkle.replica import ChunkInfo
+from merkle.replica import ChecksumType, ChunkInfo
 from tests.support.storage.stores import chunk_of, content
 
 SIZE = 4_000
@@ -81,6 +81,22 @@ class TestBlocks:
             parts.extend(part for _, part in parts_as_they_come(answers, SIZE))
 
         assert [data[:1_000]] == parts
+
+    @pytest.mark.parametrize("kind", [ChecksumType.CRC32C, ChecksumType.CRC32])
+    @pytest.mark.parametrize("flipped", [0, 8_191, 8_192, 20_000, 20_479])
+    def test_a_bit_in_any_of_many_windows_is_seen(self, kind: ChecksumType, flipped: int) -> None:
+        """
+        So many windows in one message are not looked at one by one; also in the second message.
+        """
+        data = bytes(20 * 1024)
+        chunk = chunk_of(data, bytes_per_checksum=512, checksum_type=kind)
+        bad = data[:flipped] + b"\x10" + data[flipped + 1 :]
+
+        assert data == b"".join(
+            p for _, p in taken(piece(data[:8_192], chunk), piece(data[8_192:]))
+        )
+        with pytest.raises(Refused, match="do not have the checksums"):
+            taken(piece(bad[:8_192], chunk), piece(bad[8_192:]))
 
     def test_a_chunk_comes_whole_or_is_refused(self) -> None:
         """
