@@ -12,7 +12,12 @@ from agent.rpc.v1 import container_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
 from agent.rpc.wire.blockpieces import BlockPiece, Data
-from merkle.checksum import checksum_width_bytes, window_count, windows_verify
+from merkle.checksum import (
+    checksum_width_bytes,
+    window_checksums,
+    window_count,
+    windows_verify,
+)
 from merkle.replica import ChecksumType, ChunkInfo
 
 SMALL_BYTES_MAX: Final = 1024**2  # of a block in one message; a datanode sends no more so
@@ -36,7 +41,7 @@ def joined(pieces: Iterator[pb.ReadChunkResponse], offset: int) -> tuple[ChunkIn
     if received_bytes != chunk.length_bytes:
         raise codec.malformed("answer.data", f"{received_bytes} of {chunk.length_bytes} bytes")
     data = b"".join(parts)
-    _verify(chunk, data)
+    _verify(chunk, data, each=True)
     return chunk, data
 
 
@@ -100,16 +105,23 @@ def _due(message: container_pb2.ChunkInfo, end: int) -> ChunkInfo:
     return chunk
 
 
-def _verify(chunk: ChunkInfo, data: Data, start: int = 0) -> None:
-    """Refuse bytes of a chunk, from the window at `start` on, without the checksums they have."""
+def _verify(chunk: ChunkInfo, data: Data, start: int = 0, *, each: bool = False) -> None:
+    """Refuse bytes of a chunk, from the window at `start` on, without the checksums they have.
+
+    A reader checks many windows as one, as scans do (ADR 0011); `each`: what will be written.
+    """
     if chunk.checksum_type is ChecksumType.NONE:
         return
-    width_bytes = checksum_width_bytes(chunk.checksum_type)
-    window_bytes = chunk.bytes_per_checksum
+    kind, window_bytes = chunk.checksum_type, chunk.bytes_per_checksum
+    width_bytes = checksum_width_bytes(kind)
     first = start // window_bytes * width_bytes
     last = first + window_count(len(data), window_bytes) * width_bytes
     expected = chunk.window_checksums[first:last]
-    if not windows_verify(chunk.checksum_type, window_bytes, expected, data):
+    if each:
+        is_so = window_checksums(kind, window_bytes, data) == expected
+    else:
+        is_so = windows_verify(kind, window_bytes, expected, data)
+    if not is_so:
         raise Refused(
             Code.CHECKSUM_MISMATCH,
             f"chunk at {chunk.offset}: the bytes do not have the checksums they came with",

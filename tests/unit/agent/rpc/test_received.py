@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
+from crc32c import crc32c
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +37,22 @@ def test_a_chunk_that_never_ends_is_cut_off() -> None:
         joined(endless(), 0)
 
     assert 2 == len(taken)
+
+
+def test_each_window_of_what_will_be_written_is_compared() -> None:
+    """
+    Also where damage to two of many leaves the CRC of the whole as it is: a multiple of CRC32C's
+    polynomial (RFC 3720) across the edge of a window.
+    """
+    multiple = (1 | 0x82F63B78 << 1).to_bytes(5, "little")
+    data = bytes(16 * 512)
+    bad = data[:1_022] + multiple + data[1_027:]
+    chunk = chunk_of(data, bytes_per_checksum=512)
+    assert crc32c(data) == crc32c(bad)
+
+    sent = [pb.ReadChunkResponse(chunk=codec.chunk_message(chunk)), pb.ReadChunkResponse(data=bad)]
+    with pytest.raises(Refused, match="do not have the checksums"):
+        joined(iter(sent), 0)
 
 
 def piece(data: bytes, chunk: ChunkInfo | None = None) -> BlockPiece:
