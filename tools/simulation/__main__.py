@@ -51,14 +51,16 @@ def main() -> int:
     guards.add_argument("--without", default="", help="text of the changes that are tried")
     guards.add_argument("--step", type=int, default=1, help="10: only those that are led")
     guards.add_argument("--seed", type=int, help="of the first; 5 and --step 10: those with drops")
+    guards.add_argument("--cpu", type=float, default=60.0, help="seconds for each change")
     guards.add_argument("--json", type=Path)
     asked = parser.parse_args()
     if asked.command == "guards":
+        from tools.simulation.guards import Trial
         from tools.simulation.guards import guards as tried  # nothing of the product before
 
         first = asked.step if asked.seed is None else asked.seed
         seeds = range(first, first + asked.step * asked.count, asked.step)
-        return tried(asked.only, asked.without, seeds, asked.json)
+        return tried(asked.only, asked.without, Trial(seeds, asked.cpu), asked.json)
     if asked.command == "run":
         return _run(asked)
     return (

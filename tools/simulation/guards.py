@@ -10,6 +10,7 @@ import json
 import resource
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,45 +21,78 @@ from tools.mutants.invariants import DOCUMENT, ROW, Guard, checks_of
 from tools.mutants.mutation import Mutant
 
 CHECKS_MAX: Final = 6  # of one guard: those that surely take it out come first
+SCHEDULE_CPU_S: Final = 60.0  # one takes a second: what is still busy then will be for ever
+BUSY: Final = 50  # times the processor time: what takes longer waits for something
 BROKEN: Final = ("Stuck", "AssertionError")  # what broken promises inside the product raise
-CPU_S: Final = 60.0  # for one change
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the simulation saw without a check; `schedules` 0: nothing, in so many as were tried."""
+    """What the simulation saw without a check; `schedules` 0: nothing, in `lived` or more."""
 
     guard: str
     what: str
     without: str = ""
     schedules: int = 0
     violation: str = ""
+    lived: int = 0
 
 
-def guards(only: Sequence[str], without: str, seeds: Sequence[int], out: Path | None) -> int:
-    """Try the guards whose row has a text of `only`; return 1 where nothing was found without."""
+class NotLived(Exception):
+    """Schedules could not be lived at all: that nothing was found then says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How much is tried of each change."""
+
+    seeds: Sequence[int]
+    cpu_s: float
+
+
+def guards(only: Sequence[str], without: str, trial: Trial, out: Path | None) -> int:
+    """Try the guards whose row has a text of `only`; return 1 where nothing was found without.
+
+    Raises NotLived.
+    """
     found: list[Found] = []
     for match in ROW.findall(DOCUMENT.read_text()):
         guard = Guard(*match)
         row = f"{guard.path}:{guard.function} {guard.what}"
         is_known = any(one.guard == f"{guard.path}:{guard.function}" for one in found)
         if not is_known and (not only or any(text in row for text in only)):
-            found.append(_tried(guard, without, seeds))
+            found.append(_tried(guard, without, trial))
             one = found[-1]
             told = f"{one.schedules} schedules, without `{one.without}`: {one.violation}"
-            print(f"{one.guard} | {told if one.schedules else 'nothing found'}", flush=True)
+            nothing = f"nothing found in {one.lived} schedules"
+            print(f"{one.guard} | {told if one.schedules else nothing}", flush=True)
             if out is not None:
                 out.write_text(json.dumps([asdict(answer) for answer in found], indent=1) + "\n")
     return 0 if all(one.schedules for one in found) else 1
 
 
-def _tried(guard: Guard, without: str, seeds: Sequence[int]) -> Found:
+def _tried(guard: Guard, without: str, trial: Trial) -> Found:
+    """Take the checks of a guard out, one by one, until something is found.
+
+    A change with which nothing can be imported, or nothing ends, is passed over; where that is so
+    of all, something else is missing here.
+    """
     name = f"{guard.path}:{guard.function}"
-    for mutant in [one for one in checks_of(guard) if without in one.key][:CHECKS_MAX]:
-        answer = _lived_without(mutant, seeds)
-        if answer is not None:
-            return Found(name, guard.what, mutant.key, *answer)
-    return Found(name, guard.what)
+    mutants = [one for one in checks_of(guard) if without in one.key][:CHECKS_MAX]
+    faults: list[NotLived] = []
+    lived = [len(trial.seeds)]
+    for mutant in mutants:
+        try:
+            schedules, violation = _lived_without(mutant, trial)
+        except NotLived as fault:
+            faults.append(fault)
+            continue
+        if violation:
+            return Found(name, guard.what, mutant.key, schedules, violation)
+        lived.append(schedules)
+    if mutants and len(faults) == len(mutants):
+        raise faults[0]
+    return Found(name, guard.what, lived=min(lived) if mutants else 0)
 
 
 def is_stumble(violation: str) -> bool:
@@ -66,22 +100,30 @@ def is_stumble(violation: str) -> bool:
     return violation.startswith("no crash") and not any(word in violation for word in BROKEN)
 
 
-def _lived_without(mutant: Mutant, seeds: Sequence[int]) -> tuple[int, str] | None:
-    """Return after how many schedules a promise was broken, and which; None if none was."""
+def _lived_without(mutant: Mutant, trial: Trial) -> tuple[int, str]:
+    """Return how many schedules were lived until a promise was broken, and which, "" if none was.
+
+    Raises NotLived. On a busy machine a second of processor time takes many.
+    """
     source = (suite.ROOT / mutant.path).read_text()
 
-    def live() -> tuple[int, str] | None:
-        child.limit_time(CPU_S)
-        signal.setitimer(signal.ITIMER_REAL, 4 * CPU_S)  # it may wait for ever
+    def live() -> tuple[int, str]:
+        child.limit_time(trial.cpu_s + SCHEDULE_CPU_S)
+        signal.setitimer(signal.ITIMER_REAL, BUSY * (trial.cpu_s + SCHEDULE_CPU_S))
         sys.meta_path.insert(0, suite.ImportMutant(mutant, source))
         from tools.simulation.life import simulate
 
-        for number, seed in enumerate(seeds, 1):
+        begun_s = time.process_time()
+        for number, seed in enumerate(trial.seeds, 1):
+            if time.process_time() - begun_s > trial.cpu_s:
+                return number - 1, ""
             for violation in simulate(seed).violations:
                 if not is_stumble(violation):
                     return number, violation
-        return None
+        return len(trial.seeds), ""
 
     ended = child.run(live, memory_max_bytes=resource.RLIM_INFINITY)
-    answer: tuple[int, str] | None = ended.result
+    if ended.result is None:
+        raise NotLived(f"without `{mutant.key}`: {ended.fault or 'it did not end'}")
+    answer: tuple[int, str] = ended.result
     return answer
