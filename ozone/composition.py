@@ -5,13 +5,18 @@ and hands doors and leaders to the host. Nothing else of the agent knows Ozone.
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from agent.commands.handlers import THREADS_DEFAULT_MAX
 from agent.config.options import OzoneConfig
 from agent.host.doors import Door, Inside, MakeDoor
-from agent.host.leader import Leader
+from agent.host.leader import Leader, Led
+from agent.rpc.security.tls import Security
 from agent.runtime.clock import SystemClock
+from ozone.archive.copies import Copies
 from ozone.archive.incoming import ArchiveImporter
+from ozone.archive.messages import Compression
 from ozone.archive.service import ArchiveService
 from ozone.leading.leader import OzoneLeader
 from ozone.serving.door import OzoneDoor
@@ -30,16 +35,8 @@ def doors(config: OzoneConfig) -> Sequence[MakeDoor]:
 
 def archives(inside: Inside) -> ArchiveService:
     """Return the service by which Ozone's datanodes send containers to a host's store."""
-    importer = ArchiveImporter(
-        store=inside.store,
-        leases=inside.leases,
-        algorithm=inside.config.storage.tree_algorithm,
-        now_ms=SystemClock().now_ms,
-        on_arrived=lambda container_id: inside.ask_scan(container_id, ARRIVED),
-        submit=inside.submit,
-    )
     return ArchiveService(
-        importer,
+        importer(inside),
         inside.store,
         inside.leases,
         inside.audit,
@@ -48,6 +45,34 @@ def archives(inside: Inside) -> ArchiveService:
     )
 
 
+def importer(host: Inside | Led) -> ArchiveImporter:
+    """Return what takes containers of Ozone's datanodes into a host's store."""
+    return ArchiveImporter(
+        store=host.store,
+        leases=host.leases,
+        algorithm=host.config.storage.tree_algorithm,
+        now_ms=SystemClock().now_ms,
+        on_arrived=lambda container_id: host.ask_scan(container_id, ARRIVED),
+        submit=host.submit,
+    )
+
+
+def copies(led: Led) -> Copies:
+    """Return what carries out the copies that Ozone's manager orders of a host."""
+    is_packed = led.config.ozone.compress_copies
+    threads = led.config.tasks.threads or THREADS_DEFAULT_MAX
+    return Copies(
+        store=led.store,
+        leases=led.leases,
+        importer=importer(led),
+        executor=ThreadPoolExecutor(threads, thread_name_prefix="ozone-fetch"),
+        security=Security(allow_plaintext=led.config.tls.allow_plaintext),
+        compression=Compression.ZSTD if is_packed else Compression.NO_COMPRESSION,
+        monotonic_s=led.clock.monotonic_s,
+        ask_scan=led.ask_scan,
+    )
+
+
 def leaders(addresses: Sequence[str]) -> Sequence[Leader]:
     """Return Ozone's storage container managers at these addresses, ozone://host:port."""
-    return [OzoneLeader(address, is_alone=len(addresses) == 1) for address in addresses]
+    return [OzoneLeader(address, copies, is_alone=len(addresses) == 1) for address in addresses]

@@ -42,7 +42,7 @@ from agent.scan.pace import ScanPace
 from agent.scan.scanning import ScanReport
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.nodestate import OP_STATES
-from agent.transfer.replicate import TIMEOUT_S, Replicator
+from agent.transfer.replicate import TIMEOUT_S, Copy, Replicator
 from merkle.replica import BlockId, ContainerId
 from scanner.pacing import PaceLimits
 
@@ -83,6 +83,8 @@ class Tools:
     prove: Prove | None = None
     dial: Callable[[str], Lender] | None = None
     """Returns a peer for a reconcile, by its address; none: those of Suture's own protocol."""
+    copy: Copy | None = None
+    """Carries out a copy; none: in Suture's own protocol."""
 
 
 def threads_for(volume_count: int) -> int:
@@ -363,10 +365,13 @@ class Handlers:
         self, order: scm_pb2.Command, context: TaskContext, status: scm_pb2.CommandStatus
     ) -> None:
         command = order.replicate
+        timeout_s = self._time_left_s(context, TIMEOUT_S)
+        if self._tools.copy is not None:
+            status.replicate.CopyFrom(self._tools.copy(command, context.stop, timeout_s))
+            return
         container_id = codec.parse_container_id(command.container_id)
         if not command.target.address:
             raise codec.malformed("replicate.target.address", "is not set")
-        timeout_s = self._time_left_s(context, TIMEOUT_S)
         outcome = self._replicator.replicate(
             container_id,
             self.peer(command.target.address),

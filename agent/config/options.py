@@ -339,6 +339,11 @@ class OzoneConfig(Section):
         description="Layout version of the software of Ozone's SCM, which lets in no other: 10 for "
         "Ozone 2.2, 9 for 2.1.",
     )
+    compress_copies: Switch = Field(
+        False,
+        description="Compress containers by zstd that are sent or fetched because Ozone's SCM says "
+        "so: for slow links.",
+    )
 
 
 class AgentConfig(Section):

@@ -298,6 +298,7 @@ class Host:
             reregister=self._outboxes.reregister,
             security=self.security,
             dial=self._leaders[0].dial if self._leaders else None,
+            copy=self._leaders[0].copy if self._leaders else None,
         )
         return Handlers(self._config.tasks, tools)
 
@@ -436,6 +437,9 @@ class Host:
             reporter=self._observer,
             clock=self._clock,
             door_addresses=self._doors.addresses,
+            leases=self._leases,
+            submit=self._disk_writers.submit,
+            ask_scan=self._ask_scan,
             accept=self._intake.accept,
             answer=self._answer,
         )

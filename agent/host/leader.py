@@ -18,8 +18,11 @@ from agent.reconcile.lenders import Lender
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import Clock
+from agent.runtime.lease import Leases
 from agent.runtime.loop import Loop, Worker
+from agent.store.files.writebehind import Submit
 from agent.store.replica_store import ReplicaStore
+from merkle.replica import ContainerId
 
 NEWS_SPACING_S: Final = 0.05  # a storm of answers is told in some heartbeats, not in thousands
 
@@ -34,6 +37,11 @@ class Led:
     reporter: Reporter
     clock: Clock
     door_addresses: Sequence[str]
+    leases: Leases
+    submit: Submit
+    """Has data written beside the thread of a task."""
+    ask_scan: Callable[[ContainerId, str], None]
+    """Asks for a scan of a replica, and says why."""
     accept: Callable[[Sequence[scm_pb2.Command], int], None]
     """Takes commands of a leader with that term into the agent's queues."""
     answer: Callable[[scm_pb2.CommandStatus], None]
@@ -61,6 +69,12 @@ class Leader(Protocol):
 
     def dial(self, address: str) -> Lender:
         """Return one of its datanodes for one reconcile; nothing is sent yet. Any thread may."""
+        ...
+
+    def copy(
+        self, command: scm_pb2.ReplicateCommand, stop: Callable[[], bool], timeout_s: float
+    ) -> scm_pb2.ReplicateOutcome:
+        """Carry out a copy that it ordered, once there is a worker of it. Raise SutureError."""
         ...
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ share of the lease ─ one stream ─ the target's answer
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol, TypeAlias
 
 from agent.errors import Code, SutureError, Unavailable
 from agent.ports import Executor, Leases
@@ -23,6 +23,12 @@ TIMEOUT_S: Final = 6 * 3600.0  # of one transfer, when its command has no deadli
 LEFT_S_MIN: Final = 0.1  # of a deadline that has passed: the call says so itself
 STALL_S: Final = 60.0  # without a part taken by the target; a disk may be slow, not so slow
 FINISH_S: Final = 600.0  # after the last part: the target syncs all of it
+
+Copy: TypeAlias = Callable[
+    [scm_pb2.ReplicateCommand, Callable[[], bool], float], scm_pb2.ReplicateOutcome
+]
+"""Makes a copy in another way than the one below: command, whether to stop, seconds that it may
+take. Raises SutureError."""
 
 _TREE_STATE_NUMBERS: Final = frozenset(codec.state_number(state) for state in TREE_STATES)
 
@@ -113,7 +119,7 @@ class Replicator:
     def _push(
         self, export: Export, target: Peer, stop: Callable[[], bool], timeout_s: float
     ) -> scm_pb2.ReplicateOutcome:
-        watch = _StallWatch(export, self.monotonic_s, self.stall_s, self.finish_s)
+        watch = StallWatch(export, self.monotonic_s, self.stall_s, self.finish_s)
         try:
             answer = target.import_container(
                 export.stream(),
@@ -147,7 +153,7 @@ class Replicator:
         return scm_pb2.ReplicateOutcome(result="already_there", replica=report)
 
     def _why(
-        self, export: Export, watch: "_StallWatch", target: Peer, error: SutureError
+        self, export: Export, watch: "StallWatch", target: Peer, error: SutureError
     ) -> SutureError:
         """Return the cause of a failed push."""
         cause = export.failure or error
@@ -160,11 +166,25 @@ class Replicator:
         return cause
 
 
-class _StallWatch:
-    """Notices that parts are not taken any more."""
+class Progress(Protocol):
+    """A transfer under way."""
+
+    @property
+    def parts_count(self) -> int:
+        """How many parts have passed."""
+        ...
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether that was the last one."""
+        ...
+
+
+class StallWatch:
+    """Notices that parts do not pass any more."""
 
     def __init__(
-        self, export: Export, monotonic_s: Callable[[], float], stall_s: float, finish_s: float
+        self, export: Progress, monotonic_s: Callable[[], float], stall_s: float, finish_s: float
     ) -> None:
         self._export = export
         self._monotonic_s = monotonic_s

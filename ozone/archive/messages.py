@@ -1,6 +1,7 @@
 """Messages with which Ozone's datanodes send each other containers.
 
-upload    stream of SendContainerRequest ──► SendContainerResponse
+upload      stream of SendContainerRequest ──► SendContainerResponse
+download    CopyContainerRequestProto ──► stream of CopyContainerResponseProto
 """
 
 from enum import IntEnum
@@ -35,7 +36,11 @@ MESSAGES: Final[dict[str, Fields]] = {
         "size": (6, SIGNED, False),
     },
     "Uploaded": {},
-    "Wish": {"container_id": (1, SIGNED, False), "compression": (5, SIGNED, False)},
+    "Wish": {
+        "container_id": (1, SIGNED, False),
+        "offset": (2, NUMBER, False),
+        "compression": (5, SIGNED, False),
+    },
     "Part": {
         "container_id": (1, SIGNED, False),
         "offset": (2, NUMBER, False),
@@ -46,20 +51,25 @@ MESSAGES: Final[dict[str, Fields]] = {
 }
 
 _CLASSES: Final = message_classes("suture.ozone.archive", MESSAGES)
-_UPLOAD: Final = _CLASSES["Upload"]
-_WISH: Final = _CLASSES["Wish"]
+UPLOADING: Final = _CLASSES["Upload"]
+WISH: Final = _CLASSES["Wish"]
 PART: Final = _CLASSES["Part"]
 UPLOADED: Final[bytes] = _CLASSES["Uploaded"]().SerializeToString()
 
 
 def parse_upload(data: bytes) -> Any:
     """Return the part of an archive that `data` holds. Raise Refused(MALFORMED_REQUEST)."""
-    return _parsed(_UPLOAD, "SendContainerRequest", data)
+    return _parsed(UPLOADING, "SendContainerRequest", data)
 
 
 def parse_wish(data: bytes) -> Any:
     """Return which container is wanted. Raise Refused(MALFORMED_REQUEST)."""
-    return _parsed(_WISH, "CopyContainerRequestProto", data)
+    return _parsed(WISH, "CopyContainerRequestProto", data)
+
+
+def parse_part(data: bytes) -> Any:
+    """Return the part of an archive that a datanode answers. Raise Refused(MALFORMED_REQUEST)."""
+    return _parsed(PART, "CopyContainerResponseProto", data)
 
 
 def parse_compression(number: int) -> Compression:

@@ -40,6 +40,7 @@ from ozone.disk.rows import BYTES_USED, NUMBER, RECORDED_ROOT, SEPARATOR
 from ozone.serving.trees import Folded, OzoneView, ozone_view
 
 BLOCK_COUNT: Final = "#BLOCKCOUNT"
+DAMAGED: Final = "damage was met while it was sent"  # why a replica is scanned
 PLACE: Final = "/suture"  # whoever imports a container names its own
 
 

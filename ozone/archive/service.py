@@ -30,11 +30,10 @@ from ozone.archive.messages import (
     parse_upload,
     parse_wish,
 )
-from ozone.archive.outgoing import ArchiveExport, SentAsOzone
+from ozone.archive.outgoing import DAMAGED, ArchiveExport, SentAsOzone
+from ozone.archive.parts import gathered, joined
 
 ACTION: Final = "ImportContainer"
-DAMAGED: Final = "damage was met while it was sent"
-PART_BYTES: Final = 1024**2  # of an archive in one message
 
 log = structlog.get_logger()
 
@@ -108,22 +107,11 @@ class ArchiveService(grpc.GenericRpcHandler):
 
 def _parts(container_id: ContainerId, data: Iterator[bytes]) -> Iterator[bytes]:
     """Yield an archive in parts of about a mebibyte; the last one says so."""
-    kept = bytearray()
-    position = 0
-
-    def part(*, is_last: bool) -> bytes:
+    for position, piece, is_last in gathered(data):
         message = PART(container_id=container_id, offset=position, is_last=is_last)
-        message.length, message.data = len(kept), bytes(kept)
+        message.length, message.data = len(piece), piece
         encoded: bytes = message.SerializeToString()
-        return encoded
-
-    for piece in data:
-        kept += piece
-        if len(kept) >= PART_BYTES:
-            yield part(is_last=False)
-            position += len(kept)
-            kept.clear()
-    yield part(is_last=True)
+        yield encoded
 
 
 class _Parts:
@@ -139,16 +127,8 @@ class _Parts:
         self.compression = parse_compression(self._first.compression)
 
     def data(self) -> Iterator[bytes]:
-        """Yield the bytes of the archive."""
-        position = 0
-        for part in self._each():
-            if ContainerId(part.container_id) != self.container_id or part.offset != position:
-                raise malformed(
-                    f"a part of container {part.container_id} at {part.offset}, expected was "
-                    f"container {self.container_id} at {position}"
-                )
-            position += len(part.data)
-            yield part.data
+        """Return the bytes of the archive, as they come."""
+        return joined(self.container_id, self._each())
 
     def _each(self) -> Iterator[Any]:
         yield self._first

@@ -290,21 +290,22 @@ class OzoneHeartbeat:
         self._led.answer(status)
 
     def _is_other_shard(self, meant: orders.Accepted) -> bool:
-        """Whether a delete means another shard of an erasure-coded container than the one here."""
+        """Whether a delete or a copy of what is here means another shard than the one here."""
         if not meant.replica_index:
             return False
         try:
-            mine = self._led.store.replica(ContainerId(meant.command.delete.container_id))
+            mine = self._led.store.replica(ContainerId(_status_of(meant).container_id))
         except SutureError:
-            return False  # it is not here: the delete itself will say so
+            return False  # it is not here: the command itself will say so
         return mine.replica_index != meant.replica_index
 
     def _refuse_shard(self, meant: orders.Accepted) -> None:
+        told = _status_of(meant)
         self._answer(
             orders.Answered(
-                messages.Order.DELETE,
-                meant.command.command_id,
-                meant.command.delete.container_id,
+                NAMES[told.type],
+                told.command_id,
+                told.container_id,
                 f"the replica here is not shard {meant.replica_index}",
             )
         )

@@ -10,7 +10,9 @@ from agent.config.options import OZONE_SCHEME, AgentConfig
 from agent.errors import Code, Refused
 from agent.host.leader import Led
 from agent.host.outbox import Outbox
+from agent.rpc.v1 import scm_pb2
 from agent.runtime.loop import Worker
+from ozone.archive.copies import Copies
 from ozone.leading.heartbeat import OzoneHeartbeat, cluster_of
 from ozone.leading.lender import OzoneLender
 from ozone.leading.protocol import DatanodeProtocol
@@ -26,9 +28,12 @@ class OzoneLeader:
     """One manager. Its protocol is for one thread: who asks for the cluster does so before the
     worker runs."""
 
-    def __init__(self, address: str, *, is_alone: bool) -> None:
-        """`address`: ozone://host:port. `is_alone`: there is no other."""
+    def __init__(self, address: str, copies: Callable[[Led], Copies], *, is_alone: bool) -> None:
+        """`address`: ozone://host:port. `copies` makes what copies replicas of a host. `is_alone`:
+        there is no other."""
         self.address = address
+        self._make_copies = copies
+        self._copies: Copies | None = None
         self._is_alone = is_alone
         (at,) = parse_addresses(address.removeprefix(OZONE_SCHEME))
         self._protocol = DatanodeProtocol(at, choose(ANY_USER))
@@ -40,6 +45,7 @@ class OzoneLeader:
 
     def worker(self, led: Led, outbox: Outbox, leads: Callable[[int], bool]) -> Worker:
         """Return the worker of its heartbeat. Raise Refused."""
+        self._copies = self._make_copies(led)
         return OzoneHeartbeat(
             self._protocol,
             self_of(led),
@@ -61,8 +67,17 @@ class OzoneLeader:
                 fresh.close()
         return OzoneLender(datanode)
 
+    def copy(
+        self, command: scm_pb2.ReplicateCommand, stop: Callable[[], bool], timeout_s: float
+    ) -> scm_pb2.ReplicateOutcome:
+        """Carry out a copy that it ordered. Raise SutureError. Any thread may."""
+        assert self._copies is not None, "orders come by its worker"
+        return self._copies.copy(command, stop, timeout_s)
+
     def close(self) -> None:
-        """End the connections."""
+        """End the connections, and wait for what still uses them."""
+        if self._copies is not None:
+            self._copies.close()
         self._protocol.close()
         for datanode in self._datanodes.values():
             datanode.close()

@@ -1,8 +1,8 @@
 """Ozone's commands as those that the agent carries out, or why they are not for it. Pure.
 
     close, delete, delete_blocks, reconcile,     ──► suture.v1 commands, for the agent's queues
-    set_operational_state, refresh
-    replicate, reconstruct, create_pipeline      ──► refused with words, answered FAILED
+    replicate, set_operational_state, refresh
+    reconstruct, create_pipeline                 ──► refused with words, answered FAILED
     finalize_layout, close_pipeline              ──► nothing is left to do: answered EXECUTED
     reregister                                   ──► the heartbeat's own business
 
@@ -19,7 +19,8 @@ from agent.rpc.v1 import scm_pb2
 from merkle.replica import ID_MAX
 from ozone.leading.messages import LOW, OpState, Order
 
-STANDALONE: Final = b"STANDALONE"
+STANDALONE: Final = b"STANDALONE"  # where clients are served
+REPLICATION: Final = b"REPLICATION"  # where datanodes send each other containers
 PEERS_MAX: Final = 64
 HOST_BYTES_MAX: Final = 255
 PORT_MAX: Final = 65_535
@@ -30,7 +31,6 @@ NEVER_REACHED: Final = (
 REFUSED: Final[Mapping[Order, str]] = {
     Order.CREATE_PIPELINE: "this datanode joins no pipeline of Ratis: it holds closed and "
     "erasure-coded containers",
-    Order.REPLICATE: "this agent does not send archives of containers to Ozone's datanodes yet",
     Order.RECONSTRUCT: "this agent does not coordinate the reconstruction of Ozone's "
     "erasure-coded containers yet",
 }
@@ -109,8 +109,8 @@ def understood(command: Any, now_ms: int) -> Understood:
         _fill(ours, order, part)
     except _Malformed as fault:
         return Answered(order, ours.command_id, named, str(fault), Code.MALFORMED_REQUEST)
-    index = part.replica_index if order is Order.DELETE else 0
-    return Accepted(ours, max(0, index))
+    is_of_ours = order is Order.DELETE or bool(ours.replicate.target.address)
+    return Accepted(ours, max(0, part.replica_index) if is_of_ours else 0)
 
 
 def _fill(ours: scm_pb2.Command, order: Order, part: Any) -> None:
@@ -135,9 +135,24 @@ def _fill(ours: scm_pb2.Command, order: Order, part: Any) -> None:
             if not 1 <= len(part.peers) <= PEERS_MAX:
                 raise _Malformed(f"{len(part.peers)} peers, possible are 1..{PEERS_MAX}")
             for peer in part.peers:
-                ours.reconcile.peers.add(**_endpoint(peer))
+                ours.reconcile.peers.add(**_endpoint(peer, STANDALONE))
+        case Order.REPLICATE:
+            _fill_copy(ours.replicate, part)
         case _:
             raise AssertionError(f"{order} is answered at once")
+
+
+def _fill_copy(ours: scm_pb2.ReplicateCommand, part: Any) -> None:
+    """Name the target that gets the replica here, or the sources that have what is to come."""
+    ours.container_id = _container(part)
+    if part.HasField("target"):
+        named = _endpoint(part.target, REPLICATION)
+        ours.target.datanode_id, ours.target.address = named["datanode_id"], named["address"]
+        return
+    if not 1 <= len(part.sources) <= PEERS_MAX:
+        raise _Malformed(f"no target, and {len(part.sources)} sources, possible are 1..{PEERS_MAX}")
+    for source in part.sources:
+        ours.sources.add(**_endpoint(source, REPLICATION))
 
 
 def _fill_transactions(ours: scm_pb2.DeleteBlocksCommand, part: Any) -> None:
@@ -159,14 +174,14 @@ def _container(part: Any) -> int:
     return int(part.container_id)
 
 
-def _endpoint(peer: Any) -> dict[str, str]:
-    """Return who a peer is, and where its protocol for clients is spoken."""
+def _endpoint(peer: Any, port: bytes) -> dict[str, str]:
+    """Return who a peer is, and where it is by one of its ports."""
     host = peer.ip_address or peer.host_name
-    ports = [port.value for port in peer.ports if port.name == STANDALONE]
+    ports = [one.value for one in peer.ports if one.name == port]
     if not host.isascii() or not 0 < len(host) <= HOST_BYTES_MAX or not host.decode().isprintable():
         raise _Malformed("a peer has no address")
     if not ports or not 0 < ports[0] <= PORT_MAX:
-        raise _Malformed("a peer has no port STANDALONE")
+        raise _Malformed(f"a peer has no port {port.decode()}")
     name = host.decode()
     address = f"[{name}]:{ports[0]}" if ":" in name else f"{name}:{ports[0]}"
     return {"datanode_id": _datanode_id(peer), "address": address}

@@ -35,24 +35,25 @@ CALL_AT = 6  # behind the lengths of frame and header, and the tag: a call below
 INT64 = st.integers(-(2**63), 2**63 - 1)
 SMALL = st.integers(-2, 3)
 PORTS = st.fixed_dictionaries(
-    {"name": st.sampled_from([b"STANDALONE", b"RATIS", b"\xff"]), "value": st.integers(0, 2**32)}
+    {
+        "name": st.sampled_from([b"STANDALONE", b"REPLICATION", b"\xff"]),
+        "value": st.integers(0, 2**32),
+    }
 )
-PEERS = st.lists(
-    st.fixed_dictionaries(
-        {
-            "uuid": st.binary(max_size=40),
-            "ip_address": st.binary(max_size=300),
-            "host_name": st.binary(max_size=20),
-            "ports": st.lists(PORTS, max_size=2),
-        }
-    ),
-    max_size=3,
+PEER = st.fixed_dictionaries(
+    {
+        "uuid": st.binary(max_size=40) | st.just(b"a1111111-2222-3333-8444-555555555555"),
+        "ip_address": st.binary(max_size=300) | st.just(b"127.0.0.1"),
+        "host_name": st.binary(max_size=20),
+        "ports": st.lists(PORTS, max_size=3),
+    }
 )
+PEERS = st.lists(PEER, max_size=3)
+COPY = {"container_id": INT64, "command_id": INT64, "priority": SMALL, "replica_index": INT64}
 PARTS = {
     "close": {"container_id": INT64, "command_id": INT64, "force": st.booleans()},
     "delete": {"container_id": INT64, "command_id": INT64, "replica_index": INT64},
     "reconcile": {"container_id": INT64, "peers": PEERS},
-    "replicate": {"container_id": INT64, "command_id": INT64, "priority": SMALL},
     "reconstruct": {"container_id": INT64, "command_id": INT64},
     "set_operational_state": {"command_id": INT64, "state": INT64 | SMALL, "expiry_s": INT64},
     "delete_blocks": {
@@ -74,7 +75,11 @@ PARTS = {
 @given(
     kind=INT64 | st.integers(0, 14),
     parts=st.fixed_dictionaries(
-        {}, optional={k: st.fixed_dictionaries(v) for k, v in PARTS.items()}
+        {},
+        optional={
+            **{k: st.fixed_dictionaries(v) for k, v in PARTS.items()},
+            "replicate": st.fixed_dictionaries(COPY, optional={"target": PEER, "sources": PEERS}),
+        },
     ),
     term=INT64,
     deadline_ms=INT64 | st.just(0) | st.integers(1, NOW_MS),
@@ -104,12 +109,15 @@ def assert_can_be(meant: Accepted, deadline_ms: int) -> None:
     ours = scm_pb2.Command.FromString(meant.command.SerializeToString())
     kind = ours.WhichOneof("command")
     assert kind is not None
-    if kind in {"close", "delete", "reconcile"}:
+    if kind in {"close", "delete", "reconcile", "replicate"}:
         assert 1 <= getattr(ours, kind).container_id <= ID_MAX
     assert not 0 < deadline_ms <= NOW_MS
     assert ours.lifetime_ms == (deadline_ms - NOW_MS if deadline_ms > 0 else 0)
     assert meant.replica_index >= 0
-    for peer in ours.reconcile.peers:
+    copy = ours.replicate
+    if kind == "replicate":
+        assert copy.HasField("target") != bool(copy.sources)
+    for peer in (*ours.reconcile.peers, *copy.sources, *([copy.target] * copy.HasField("target"))):
         assert 36 == len(peer.datanode_id)
         assert 0 < int(peer.address.rpartition(":")[2]) <= 65_535
 
@@ -232,6 +240,9 @@ def led(host: Host, accepted: list[scm_pb2.Command]) -> Led:
         reporter=host._observer,
         clock=SystemClock(),
         door_addresses=host.door_addresses,
+        leases=host._leases,
+        submit=host._disk_writers.submit,
+        ask_scan=host._ask_scan,
         accept=lambda commands, _term: accepted.extend(commands),
         answer=lambda _: None,
     )

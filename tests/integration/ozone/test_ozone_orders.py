@@ -213,7 +213,7 @@ def test_what_leaves_nothing_to_do_is_done(
             {"pipelineID": {"id": PIPELINE}, "type": "RATIS", "factor": "THREE"},
             "joins no pipeline of Ratis",
         ),
-        ("replicateContainer", {"containerID": 1, "target": PEER}, "does not send archives"),
+        ("replicateContainer", {"containerID": 1, "target": PEER}, "no port REPLICATION"),
         (
             "reconstructECContainers",
             {

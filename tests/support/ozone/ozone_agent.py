@@ -42,9 +42,14 @@ class OzoneAgent:
     """A store below `path`, and the door to it."""
 
     def __init__(
-        self, path: Path, *, algorithm: Algorithm = Algorithm.XXH3_64, **limits: Any
+        self,
+        path: Path,
+        *,
+        algorithm: Algorithm = Algorithm.XXH3_64,
+        reserve_bytes: int = 0,
+        **limits: Any,
     ) -> None:
-        self.replica = StoredReplica(path, algorithm=algorithm)
+        self.replica = StoredReplica(path, algorithm=algorithm, reserve_bytes=reserve_bytes)
         self.audit = Actions()
         self.scans: list[ContainerId] = []
         self.limits = Limits(lease_timeout_s=2.0, **limits)

@@ -35,11 +35,12 @@ class StoredReplica:
         *,
         algorithm: Algorithm = Algorithm.XXH3_64,
         packed_count_min: int = PACKED_COUNT_MIN,
+        reserve_bytes: int = 0,
     ) -> None:
         self.path = path
         self.options = StoreOptions(
             algorithm=algorithm,
-            reserve_bytes=0,
+            reserve_bytes=reserve_bytes,
             lmdb_map_bytes=MAP_BYTES,
             packed_count_min=packed_count_min,
         )

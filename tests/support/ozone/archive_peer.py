@@ -1,0 +1,96 @@
+"""A datanode of Ozone that is sent containers and gives some, as small as it can be."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from tests.support.ozone.ozone_wire import WIRE
+
+SERVICE = "hadoop.hdds.datanode.IntraDatanodeProtocolService"
+PART_BYTES = 3_000
+
+
+@dataclass
+class ArchivePeer:
+    """A server on a free port. `answers` false: what was sent to it is never acknowledged, and what
+    it is asked for does not come. `spoil` changes the parts that it gives."""
+
+    archive: bytes = b""
+    answers: bool = True
+    spoil: Callable[[list[Any]], list[Any]] = lambda parts: parts
+    parts: list[Any] = field(default_factory=list)
+    """Of all that was sent to it."""
+    wishes: list[Any] = field(default_factory=list)
+    ended: list[bool] = field(default_factory=list)
+    """Of each stream that was sent: whether its end came, which Ozone takes for the end of the
+    archive."""
+    port: int = 0
+    _released: threading.Event = field(default_factory=threading.Event)
+
+    def sent(self) -> bytes:
+        """Return all that was sent to it."""
+        return b"".join(part.data for part in self.parts)
+
+    def release(self) -> None:
+        """Let go of whoever waits."""
+        self._released.set()
+
+    def upload(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+        """Take parts, whatever they are."""
+        try:
+            for data in requests:
+                self.parts.append(WIRE["Upload"].FromString(data))
+        except grpc.RpcError:
+            self.ended.append(False)
+            raise
+        self.ended.append(context.is_active())
+        if not self.answers:
+            self._released.wait()
+        return b""
+
+    def download(self, request: bytes, _context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Give the archive."""
+        wish = WIRE["Wish"].FromString(request)
+        self.wishes.append(wish)
+        if not self.answers:
+            self._released.wait()
+            return
+        ends = range(0, len(self.archive), PART_BYTES)
+        parts = [
+            WIRE["Part"](
+                containerID=wish.containerID,
+                readOffset=at,
+                len=len(self.archive[at : at + PART_BYTES]),
+                eof=at + PART_BYTES >= len(self.archive),
+                data=self.archive[at : at + PART_BYTES],
+            )
+            for at in ends
+        ]
+        for part in self.spoil(parts):
+            yield part.SerializeToString()
+
+
+@contextmanager
+def archive_peer(**wishes: Any) -> Iterator[ArchivePeer]:
+    """Run one."""
+    peer = ArchivePeer(**wishes)
+    handlers = {
+        "upload": grpc.stream_unary_rpc_method_handler(peer.upload),
+        "download": grpc.unary_stream_rpc_method_handler(peer.download),
+    }
+    executor = ThreadPoolExecutor(8)
+    server = grpc.server(executor)
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, handlers)])
+    peer.port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield peer
+    finally:
+        peer.release()
+        server.stop(0).wait()
+        executor.shutdown()
