@@ -2,11 +2,12 @@
 
 A block keeps what its client noted of it, and the names that clients give to chunks are made anew:
 Ozone reads nothing by them. What only Ozone knows of a chunk, the checksum of its stripe, travels
-among the notes (`STRIPE`) while it is here. Pure.
+among the notes (`STRIPE`, `STRIPES`) while it is here. Pure.
 """
 
 import base64
-from binascii import Error
+import struct
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -20,6 +21,11 @@ from ozone.disk.messages import BLOCK_DATA, CHECKSUM_INFO, parse
 
 STRIPE: Final = "ozone.stripe_checksum."
 """The key of a note: the checksum of the stripe that the chunk at this offset is of, in base64."""
+STRIPES: Final = "ozone.stripe_checksums."
+"""The keys of notes, by number, where a note each would be too many: the records of all stripes
+that have a checksum, one after the other, cut and in base64."""
+RECORD: Final = struct.Struct(">QI")  # offset, bytes that follow
+PACKED_BYTES: Final = 3_072  # in one note: 4,096 characters, as many as Suture's wire carries
 NOTES_MAX: Final = 64  # of one block: what Suture's own wire carries (agent/rpc/wire/codec.py)
 
 
@@ -28,28 +34,68 @@ def decode_noted(
 ) -> StoredBlock:
     """Return the block of these rows with its notes; `encode_row` makes the row of it again.
 
-    Raises Damaged, Unknown as `decode_stored` does. Stripe checksums for which there is no room
-    among the notes are left out.
+    Raises Damaged, Unknown as `decode_stored` does. Checksums of stripes are a note
+    each, or packed where these are too many; of more than there is room for none is kept.
     """
     stored = decode_stored(container_id, block_id, row, tail)
     notes: dict[str, str] = {}
-    stripes: dict[str, str] = {}
+    stripes: dict[int, bytes] = {}
     for data in (row, tail):
         if data is None:
             continue
         message = parse(BLOCK_DATA, data)
         notes.update((item.key, item.value) for item in message.metadata)
         stripes.update(
-            (f"{STRIPE}{chunk.offset}", base64.b64encode(chunk.stripe_checksum).decode())
+            (chunk.offset, chunk.stripe_checksum)
             for chunk in message.chunks
             if chunk.stripe_checksum
         )
     notes.pop(INCREMENTAL, None)  # its last chunk is among the others now
-    whole = {**notes, **stripes}
-    size_bytes = sum(len(encode_text(key, value)) for key, value in whole.items())
-    fits = len(whole) <= NOTES_MAX and size_bytes <= METADATA_BYTES_MAX
-    kept = whole if fits else notes
+    forms = ({**notes, **form(stripes)} for form in (_each, _packed))
+    kept = next(filter(_fits, forms), notes)
     return replace(stored, block=replace(stored.block, metadata=tuple(kept.items())))
+
+
+def _fits(notes: Mapping[str, str]) -> bool:
+    """Whether a block has room for these notes."""
+    size_bytes = sum(len(encode_text(key, value)) for key, value in notes.items())
+    return len(notes) <= NOTES_MAX and size_bytes <= METADATA_BYTES_MAX
+
+
+def _each(stripes: Mapping[int, bytes]) -> dict[str, str]:
+    """Return a note for each stripe."""
+    return {f"{STRIPE}{at}": base64.b64encode(data).decode() for at, data in stripes.items()}
+
+
+def _packed(stripes: Mapping[int, bytes]) -> dict[str, str]:
+    """Return few notes for all stripes."""
+    records = b"".join(RECORD.pack(at, len(data)) + data for at, data in stripes.items())
+    cuts = range(0, len(records), PACKED_BYTES)
+    return {
+        f"{STRIPES}{number}": base64.b64encode(records[at : at + PACKED_BYTES]).decode()
+        for number, at in enumerate(cuts)
+    }
+
+
+def _stripes(notes: Mapping[str, str]) -> dict[int, bytes]:
+    """Return the checksums of stripes in notes by offset; what is none of ours is left out."""
+    found: dict[int, bytes] = {}
+    packed = b""
+    with suppress(ValueError):
+        for number in range(NOTES_MAX):
+            if f"{STRIPES}{number}" not in notes:
+                break
+            packed += base64.b64decode(notes[f"{STRIPES}{number}"], validate=True)
+    at = 0
+    while at + RECORD.size <= len(packed):
+        offset, size_bytes = RECORD.unpack_from(packed, at)
+        at += RECORD.size + size_bytes
+        if at <= len(packed):
+            found[offset] = packed[at - size_bytes : at]
+    for key, value in notes.items():
+        with suppress(ValueError):
+            found[int(key.removeprefix(STRIPE))] = base64.b64decode(value, validate=True)
+    return found
 
 
 def encode_row(container_id: ContainerId, block: BlockData, replica_index: int) -> bytes:
@@ -59,19 +105,19 @@ def encode_row(container_id: ContainerId, block: BlockData, replica_index: int) 
     named.container_id, named.local_id, named.bcsid = container_id, block.block_id, block.bcsid
     if replica_index:
         named.replica_index = replica_index
-    stripes: dict[str, str] = {}
+    noted: dict[str, str] = {}
     for key, value in block.metadata:
-        if key.startswith(STRIPE):
-            stripes[key] = value
+        if key.startswith((STRIPE, STRIPES)):
+            noted[key] = value
         else:
             message.metadata.add(key=key, value=value)
+    stripes = _stripes(noted)
     size_bytes = 0
     for number, chunk in enumerate(block.chunks, start=1):
         added = message.chunks.add(name=f"{block.block_id}_chunk_{number}")
         _fill(added, chunk)
-        with suppress(KeyError, Error):
-            stripe = base64.b64decode(stripes[f"{STRIPE}{chunk.offset}"], validate=True)
-            added.stripe_checksum = stripe
+        if chunk.offset in stripes:
+            added.stripe_checksum = stripes[chunk.offset]
         size_bytes += chunk.length_bytes
     message.size = size_bytes
     row: bytes = message.SerializeToString(deterministic=True)

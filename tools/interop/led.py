@@ -2,7 +2,8 @@
 
 It joins, is in no pipeline while keys are written, holds a copy of a closed container, has damage
 healed by a reconcile that the SCM orders, deletes what clients deleted, survives kill -9 and a
-restart of the SCM, is decommissioned and taken back. Of four copies the SCM has one deleted.
+restart of the SCM, is decommissioned and taken back. Of four copies the SCM has one deleted, and
+of the last one it has the agent send two.
 """
 
 import json
@@ -354,6 +355,26 @@ class Trial:
         self._ozone.tell(f"drop {nodes[1].index} {self._container}")
         awaited("three replicas, one here", lambda: self._equal() == 3)
 
+    def send(self) -> None:
+        """Lose the copies of Ozone's datanodes: the SCM has the agent send its own to two."""
+        mine = self.agent.datanode_id
+        theirs = set(self._scm.replicas(self._container)) - {mine}
+        for node in self._ozone.nodes():
+            if node.datanode_id in theirs:
+                self._ozone.tell(f"drop {node.index} {self._container}")
+        awaited("one replica", lambda: set(self._scm.replicas(self._container)) == {mine})
+
+        def is_settled() -> bool:
+            self._ozone.tell("manage")
+            return self._equal() == 3
+
+        awaited("three replicas", is_settled)
+        self.tell(
+            "only the agent's copy left: the SCM has it sent",
+            f"to {self._equal() - 1} datanodes of Ozone; roots alike",
+            True,
+        )
+
     def look_back(self) -> None:
         """No error in Ozone's log is about it, and it ends as it should."""
         uuid = self.agent.datanode_id
@@ -374,8 +395,9 @@ def conduct(class_path: str) -> bool:
         trial = Trial(ozone, place)
         ends.callback(trial.agent.end, signal.SIGKILL)
         try:
-            for step in (trial.join, trial.hold, trial.heal, trial.manage, trial.delete,
-                         trial.die, trial.lose_scm, trial.leave, trial.look_back):  # fmt: skip
+            for step in (trial.join, trial.hold, trial.heal, trial.manage, trial.send,
+                         trial.delete, trial.die, trial.lose_scm, trial.leave,
+                         trial.look_back):  # fmt: skip
                 step()
         except RuntimeError as error:
             trial.tell("it ended early", error, False)

@@ -165,17 +165,22 @@ def test_what_a_reconstruction_gave_up_is_removed(agent: tuple[OzoneAgent, Ozone
     }
 
 
-def test_stripes_that_do_not_fit_are_left_out(agent: tuple[OzoneAgent, OzoneClient]) -> None:
-    """A commit with more of them than a block has room for is no failure."""
+@pytest.mark.parametrize(("size_bytes", "is_kept"), [(12, True), (500, True), (900, False)])
+def test_stripes_are_kept_however_many_while_there_is_room(
+    agent: tuple[OzoneAgent, OzoneClient], size_bytes: int, is_kept: bool
+) -> None:
+    """More than there are notes; a commit with more than a block has room for is no failure."""
     _, client = agent
-    pieces = [chunk(at * 500, 500, stripeChecksum=bytes(12)) for at in range(80)]
+    sums = [bytes([at]) * size_bytes for at in range(80)]
+    pieces = [chunk(at * 500, 500, stripeChecksum=sums[at]) for at in range(80)]
     for at in range(80):
         client.ask("writeChunk", EC, **writing(at * 500, 500))
 
     assert "SUCCESS" == client.result("putBlock", EC, **commit(*pieces))
 
     found = client.ask("getBlock", EC, blockID=key()).getBlock.blockData
-    assert (80, {b""}) == (len(found.chunks), {one.stripeChecksum for one in found.chunks})
+    kept = [one.stripeChecksum for one in found.chunks]
+    assert (sums if is_kept else [b""] * 80) == kept
     assert 1 == len(found.metadata)
 
 

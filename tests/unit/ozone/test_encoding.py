@@ -1,15 +1,24 @@
 """What Ozone is given of our blocks and trees is, byte by byte, what Ozone itself writes."""
 
+import base64
 from typing import Any
 
 import pytest
 
 from merkle.blockrow import METADATA_BYTES_MAX, encode_block
 from merkle.checksum import Algorithm
-from merkle.replica import BlockId, ChecksumType, ContainerId, ReplicaState
+from merkle.replica import (
+    Bcsid,
+    BlockData,
+    BlockId,
+    ChecksumType,
+    ChunkInfo,
+    ContainerId,
+    ReplicaState,
+)
 from merkle.tree import build_from_rows
 from ozone.disk.descriptor import Descriptor, decode_descriptor, encode_descriptor
-from ozone.disk.encoding import STRIPE, decode_noted, encode_row, encode_tree_file
+from ozone.disk.encoding import STRIPE, STRIPES, decode_noted, encode_row, encode_tree_file
 from ozone.disk.messages import BLOCK_DATA, CHECKSUM_INFO
 from ozone.disk.treefile import decode_tree
 from tests.support.ozone.ozone_volumes import descriptor_text, golden_table
@@ -90,6 +99,21 @@ def test_a_stripes_checksum_is_kept_and_given_back() -> None:
 
     assert [f"{STRIPE}0"] == [key for key, _ in stored.block.metadata]
     assert row == encode_row(ContainerId(1), stored.block, 2)
+
+
+@pytest.mark.parametrize(
+    "value", ["", "AAAA", "!", base64.b64encode(bytes(8) + b"\xff" * 40).decode()]
+)
+def test_packed_stripes_that_are_none_are_left_out(value: str) -> None:
+    """
+    What a stranger noted under that key is no checksum, and no failure.
+    """
+    chunk = ChunkInfo(0, 5, ChecksumType.NONE, 16384, b"")
+    block = BlockData(BlockId(9), Bcsid(3), (chunk,), ((f"{STRIPES}0", value),))
+
+    row = BLOCK_DATA.FromString(encode_row(ContainerId(1), block, 2))
+
+    assert [b""] == [one.stripe_checksum for one in row.chunks]
 
 
 def test_stripes_that_do_not_fit_are_left_out_alone() -> None:
