@@ -187,8 +187,7 @@ class Host:
         self._outboxes.report_all()
 
     def _volume_added(self, volume: VolumeFacts) -> None:
-        loop = self._scrub.add(volume)
-        if loop is not None:
+        if (loop := self._scrub.add(volume)) is not None:
             self._loops.add(loop)
             loop.start()
         self._outboxes.report_all()
@@ -196,9 +195,8 @@ class Host:
     @property
     def address(self) -> str:
         """Where others reach this agent."""
-        if self._config.node.advertise:
-            return self._config.node.advertise
-        return f"{self._config.node.listen.rpartition(':')[0]}:{self._server.port}"
+        listens = f"{self._config.node.listen.rpartition(':')[0]}:{self._server.port}"
+        return self._config.node.advertise or listens
 
     @property
     def web_address(self) -> str:
@@ -243,8 +241,7 @@ class Host:
         doors_stopped = self._doors.stop(self._config.stop_deadline_s / 4)
         unfinished = self._handlers.stop(self._config.stop_deadline_s / 2)
         unfinished += self._loops.stop(self._config.stop_deadline_s / 4)
-        stopped.wait()
-        for ended in doors_stopped:
+        for ended in (stopped, *doors_stopped):
             ended.wait()
         self._doors.close()
         self._executor.shutdown(wait=True, cancel_futures=True)
@@ -338,8 +335,7 @@ class Host:
             algorithm=self._config.storage.tree_algorithm,
             now_ms=self._clock.now_ms,
         )
-        stop = self._stopping.is_set
-        pulse, bell = self._moves_pulse, self._moves_bell
+        stop, pulse, bell = self._stopping.is_set, self._moves_pulse, self._moves_bell
         return VolumeMoves(self._scrub.tools, mover, stop=stop, pulse=pulse, bell=bell)
 
     def _built_face(self, waits: Waits) -> Face:
