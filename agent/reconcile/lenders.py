@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
+
 from agent.rpc.calls.peer import Meter
 from agent.rpc.v1 import container_pb2
 from agent.rpc.wire.hashes import BlockRows
 from merkle.checksum import U64s
-from merkle.diff import BlockRange
+from merkle.diff import BlockRange, in_scope, indexes_of
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
-from merkle.tree import Summary, Tree
+from merkle.tree import Summary, Tree, take
 
 
 class Lender(Protocol):
@@ -63,3 +65,20 @@ class Lender(Protocol):
     def replica(self, container_id: ContainerId) -> "container_pb2.ReplicaReport":
         """Return what it reports about its replica: its state, and the commit id it claims."""
         ...
+
+
+def told_blocks(tree: Tree, ranges: Sequence[BlockRange]) -> BlockRows:
+    """Return what a lender whose tree is here answers about its blocks in `ranges`, or all."""
+    chosen = in_scope(tree.block_ids, ranges or None)
+    return BlockRows(
+        tree.summary(),
+        tree.block_ids[chosen],
+        tree.block_checksums[chosen],
+        tree.deleted[chosen],
+    )
+
+
+def told_chunks(tree: Tree, block_ids: U64s) -> tuple[Summary, Tree]:
+    """Return what such a lender answers about the chunks of the named blocks."""
+    indexes = indexes_of(tree.block_ids, block_ids)
+    return tree.summary(), take(tree, np.sort(indexes[indexes >= 0]))

@@ -6,17 +6,14 @@ another.
 """
 
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any, Final
 
 import grpc
-import structlog
 
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, Refused, SutureError
 from agent.ports import Leases
 from agent.rpc.serving.access import DONE, PLAINTEXT, Audit
 from agent.rpc.wire import codec
-from agent.rpc.wire.errors import GRPC_CODES
 from merkle.replica import ContainerId
 from ozone.archive.entries import malformed
 from ozone.archive.incoming import ArchiveImporter
@@ -32,10 +29,9 @@ from ozone.archive.messages import (
 )
 from ozone.archive.outgoing import DAMAGED, ArchiveExport, SentAsOzone
 from ozone.archive.parts import gathered, joined
+from ozone.serving.edge import Edge, arriving
 
 ACTION: Final = "ImportContainer"
-
-log = structlog.get_logger()
 
 
 class ArchiveService(grpc.GenericRpcHandler):
@@ -69,7 +65,7 @@ class ArchiveService(grpc.GenericRpcHandler):
 
     def download(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         """Give one container, as it is while nobody writes to it."""
-        with _Edge(context):
+        with Edge(context, SERVICE):
             wish = parse_wish(request)
             container_id = codec.parse_container_id(wish.container_id, "containerID")
             export = ArchiveExport(self._store, container_id)
@@ -84,7 +80,7 @@ class ArchiveService(grpc.GenericRpcHandler):
 
     def upload(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         """Take one container; it is served before the answer."""
-        with _Edge(context):
+        with Edge(context, SERVICE):
             parts = _Parts(requests)
             result = Code.CONTAINER_INTERNAL_ERROR.value
             try:
@@ -118,7 +114,7 @@ class _Parts:
     """The parts of one archive, of which the first says what it is. Raise Refused."""
 
     def __init__(self, requests: Iterator[bytes]) -> None:
-        self._requests = _arriving(requests)
+        self._requests = arriving(requests)
         first = next(self._requests, None)
         if first is None:
             raise malformed("there is nothing of it")
@@ -134,37 +130,3 @@ class _Parts:
         yield self._first
         for data in self._requests:
             yield parse_upload(data)
-
-
-def _arriving(requests: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the messages of a stream; one that was cut off is no fault of ours."""
-    try:
-        yield from requests
-    except grpc.RpcError as error:
-        raise Unavailable(Code.CANCELLED, "the sender has gone") from error
-
-
-class _Edge:
-    """Turns what leaves a call into a status; a context manager sees all without catching."""
-
-    def __init__(self, context: grpc.ServicerContext) -> None:
-        self._context = context
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is None or not isinstance(error, Exception):
-            return
-        if isinstance(error, SutureError):
-            said = f"{error} ({error.hint})" if error.hint else str(error)
-            self._context.abort(GRPC_CODES[error.code], said)
-        log.error("rpc_failed", method=SERVICE, exc_info=error)
-        self._context.abort(
-            grpc.StatusCode.INTERNAL, "internal error: the datanode's log has the details"
-        )

@@ -9,17 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from agent.errors import Code, Refused
+from agent.reconcile.lenders import told_blocks, told_chunks
 from agent.rpc.calls.peer import Meter
 from agent.rpc.v1 import container_pb2
 from agent.rpc.wire.hashes import BlockRows
 from merkle.checksum import Algorithm, U64s, window_checksums
 from merkle.damaged import Damaged
-from merkle.diff import BlockRange, in_scope, indexes_of, range_checksums
+from merkle.diff import BlockRange, range_checksums
 from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
-from merkle.tree import Leaf, Summary, Tree, TreeBuilder, take
+from merkle.tree import Leaf, Summary, Tree, TreeBuilder
 from ozone.disk.messages import CHECKSUM_INFO, parse
 from ozone.disk.treefile import decode_tree
 from ozone.wire.datanode import Datanode
@@ -68,22 +67,13 @@ class OzoneLender:
         meter: Meter | None = None,
     ) -> BlockRows:
         """Return a row per block and tombstone in `ranges`, or of all."""
-        tree = self.tree(container_id, meter)
-        chosen = in_scope(tree.block_ids, ranges or None)
-        return BlockRows(
-            tree.summary(),
-            tree.block_ids[chosen],
-            tree.block_checksums[chosen],
-            tree.deleted[chosen],
-        )
+        return told_blocks(self.tree(container_id, meter), ranges)
 
     def chunks(
         self, container_id: ContainerId, block_ids: U64s, meter: Meter | None = None
     ) -> tuple[Summary, Tree]:
         """Return the summary, and the tree of the named blocks."""
-        tree = self.tree(container_id, meter)
-        indexes = indexes_of(tree.block_ids, block_ids)
-        return tree.summary(), take(tree, np.sort(indexes[indexes >= 0]))
+        return told_chunks(self.tree(container_id, meter), block_ids)
 
     def tree(self, container_id: ContainerId, meter: Meter | None = None) -> Tree:
         """Return its whole tree, as it was when its summary was asked for."""

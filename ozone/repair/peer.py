@@ -10,17 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from agent.errors import Code, Refused
+from agent.reconcile.lenders import told_blocks, told_chunks
 from agent.rpc.calls.peer import Meter
 from agent.rpc.v1 import container_pb2
 from agent.rpc.wire.hashes import BlockRows
 from merkle.checksum import Algorithm, U64s, leaf_checksum
 from merkle.damaged import Damaged
-from merkle.diff import BlockRange, in_scope, indexes_of, range_checksums
+from merkle.diff import BlockRange, range_checksums
 from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
-from merkle.tree import Leaf, Summary, Tree, TreeBuilder, take
+from merkle.tree import Leaf, Summary, Tree, TreeBuilder
 from ozone.disk.blockrow import StoredBlock
 from ozone.disk.treefile import Leaves, OzoneTree, decode_leaves, decode_tree
 from ozone.repair.windows import fits
@@ -76,23 +75,14 @@ class OzonePeer:
     ) -> BlockRows:
         """Return a row for each block in `ranges`, or for all."""
         del container_id
-        tree = self._learnt(meter).tree
-        chosen = in_scope(tree.block_ids, ranges or None)
-        return BlockRows(
-            tree.summary(),
-            tree.block_ids[chosen],
-            tree.block_checksums[chosen],
-            tree.deleted[chosen],
-        )
+        return told_blocks(self._learnt(meter).tree, ranges)
 
     def chunks(
         self, container_id: ContainerId, block_ids: U64s, meter: Meter | None = None
     ) -> tuple[Summary, Tree]:
         """Return the summary, and the tree of the named blocks."""
         del container_id
-        tree = self._learnt(meter).tree
-        indexes = indexes_of(tree.block_ids, block_ids)
-        return tree.summary(), take(tree, np.sort(indexes[indexes >= 0]))
+        return told_chunks(self._learnt(meter).tree, block_ids)
 
     def tree(self, container_id: ContainerId, meter: Meter | None = None) -> Tree:
         """Return the tree of the blocks in question."""

@@ -16,12 +16,13 @@ from typing import Any, Final, Protocol
 import grpc
 import structlog
 
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, Refused, SutureError
 from agent.observe.printable import printable
 from agent.rpc.serving.allowance import Allowances
 from agent.rpc.serving.waits import account_of
 from agent.store.index.facts import ReplicaFacts
 from merkle.replica import ID_MAX, ContainerId
+from ozone.serving.edge import Edge, StreamEnds, arriving
 from ozone.serving.messages import ANSWER, BODIES, METHOD, Command, parse_request
 from ozone.serving.results import Result, result_of
 
@@ -47,14 +48,6 @@ log = structlog.get_logger()
 
 Body = dict[str, Any]
 """Fields of an answer."""
-
-
-class StreamEnds(Exception):
-    """Ends a conversation with a status of gRPC, where Ozone's clients want one."""
-
-    def __init__(self, status: grpc.StatusCode, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +114,8 @@ class XceiverService(grpc.GenericRpcHandler):
     def send(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """Answer one request after the other."""
         caller = account_of(str(context.peer()))
-        with _Edge(context):
-            for data in _arriving(requests):
+        with Edge(context, METHOD):
+            for data in arriving(requests):
                 request = parse_request(data)
                 if not request.HasField("command"):
                     raise Refused(Code.MALFORMED_REQUEST, "a request without cmdType")
@@ -215,14 +208,6 @@ def _answer(request: Any, result: Result, body: Body) -> bytes:
     return data
 
 
-def _arriving(requests: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the messages of a stream; one that was cut off is no fault of ours."""
-    try:
-        yield from requests
-    except grpc.RpcError as error:
-        raise Unavailable(Code.CANCELLED, "the sender has gone") from error
-
-
 class _Answer:
     """Keeps what went wrong with one request; a context manager sees all without catching."""
 
@@ -251,26 +236,3 @@ class _Answer:
         said = f"{error} ({error.hint})" if error.hint else str(error)
         self.message = said.encode("utf-8", "replace")[:SAID_CHARS_MAX]
         return True
-
-
-class _Edge:
-    """Ends a conversation that cannot go on with a status of gRPC."""
-
-    def __init__(self, context: grpc.ServicerContext) -> None:
-        self._context = context
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if isinstance(error, StreamEnds):
-            self._context.abort(error.status, str(error))
-        if isinstance(error, Unavailable):
-            self._context.abort(grpc.StatusCode.CANCELLED, str(error))
-        if isinstance(error, Refused):
-            self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))

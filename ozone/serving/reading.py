@@ -32,7 +32,8 @@ from merkle.replica import (
     ContainerId,
 )
 from ozone.disk.encoding import encode_row
-from ozone.serving.conversation import Answering, Asked, Body, StreamEnds
+from ozone.serving.conversation import Answering, Asked, Body
+from ozone.serving.edge import StreamEnds
 from ozone.serving.messages import FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, Command
 from ozone.serving.parsing import parse_block_key, parse_span
 

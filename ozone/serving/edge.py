@@ -1,0 +1,57 @@
+"""The edge of a call: what leaves it becomes a status of gRPC, and what came is read to its end."""
+
+from collections.abc import Iterator
+from types import TracebackType
+
+import grpc
+import structlog
+
+from agent.errors import Code, SutureError, Unavailable
+from agent.rpc.wire.errors import GRPC_CODES
+
+log = structlog.get_logger()
+
+
+class StreamEnds(Exception):
+    """Ends a conversation with a status of gRPC, where Ozone's clients want one."""
+
+    def __init__(self, status: grpc.StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Edge:
+    """Turns what leaves a call into a status; a context manager sees all without catching."""
+
+    def __init__(self, context: grpc.ServicerContext, method: str) -> None:
+        self._context = context
+        self._method = method
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None or not isinstance(error, Exception):
+            return
+        if isinstance(error, StreamEnds):
+            self._context.abort(error.status, str(error))
+        if isinstance(error, SutureError):
+            said = f"{error} ({error.hint})" if error.hint else str(error)
+            self._context.abort(GRPC_CODES[error.code], said)
+        log.error("rpc_failed", method=self._method, exc_info=error)
+        self._context.abort(
+            grpc.StatusCode.INTERNAL, "internal error: the datanode's log has the details"
+        )
+
+
+def arriving(requests: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the messages of a stream; one that was cut off is no fault of ours."""
+    try:
+        yield from requests
+    except grpc.RpcError as error:
+        raise Unavailable(Code.CANCELLED, "the sender has gone") from error
