@@ -385,7 +385,7 @@ def damaged(reader: Reader, own: Own) -> None:
 
 def evidence(reader: Reader, own: Own) -> None:
     """Write into another file than before."""
-    reader.words["BUNDLE"] = str(reader.root / "evidence.tar.gz")
+    reader.words["BUNDLE"] = str(reader.root / f"evidence-of-{len(reader.typed)}.tar.gz")
     as_written(reader, own)
 
 
@@ -416,6 +416,7 @@ CHAPTERS: Final[dict[str, Callable[[Reader, Own], None]]] = {
     "SutureOzoneScanFails": ozone,
     "Is my data whole?": damaged,
     "Collect the evidence for somebody else.": evidence,
+    "SutureHashesDiffer": evidence,
     "Have nothing new written to this disk.": emptied,
 }
 """Chapters for which something must be there first, or be done between two commands."""
