@@ -413,6 +413,7 @@ class Story:
         """Kill a datanode while a container on it is open; the others have to do without it."""
         told = self.evidence.death
         selfheal.heal_again(self.stage)
+        wait_until(self.is_all_whole, "all that was repaired is whole")
         death.store(told, self.stage, self.sources)
         self.evidence.not_healed += death.kill(told, self.stage, self.evidence.containers)
         self.say(
