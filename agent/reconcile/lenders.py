@@ -62,7 +62,7 @@ class Lender(Protocol):
         """Return one chunk and its bytes, which have the window checksums it came with."""
         ...
 
-    def replica(self, container_id: ContainerId) -> "container_pb2.ReplicaReport":
+    def replica(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
         """Return what it reports about its replica: its state, and the commit id it claims."""
         ...
 
