@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from agent.errors import Code, Unavailable
 from agent.reconcile.challenges import Challenges
@@ -14,6 +13,7 @@ from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.loop import Throttled
 from merkle.replica import ContainerId
 from tests.support.clock import FakeClock
+from tests.support.heard import logged
 from tests.support.storage.datanodes import Datanode, dialled
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER
 
@@ -101,7 +101,7 @@ def test_a_medium_that_lost_something_is_found(two: Two) -> None:
     before = two.other.replica.store.tree(CONTAINER).root
     two.other.replica.flip(2, 7)
 
-    with capture_logs() as said:
+    with logged() as said:
         two.ask()
 
     assert two.results["failed"] > 0

@@ -4,13 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from scm.cluster.anchoring import INTERVAL_MS
 from scm.edge.calls import Heartbeat
 from scm.state.history import anchors as module
 from scm.state.history.anchors import Anchor, Anchored, anchored_from, anchored_row
 from tests.support.control.scm_world import ScmWorld, volume
+from tests.support.heard import logged
 
 DAY_S = INTERVAL_MS / 1000
 
@@ -74,7 +74,7 @@ def test_a_log_that_goes_back_is_told_and_changes_nothing(world: ScmWorld) -> No
     tell(world, 5)
     world.clock.advance_s(2 * DAY_S)
 
-    with capture_logs() as said:
+    with logged() as said:
         for _ in range(3):
             tell(world, 4)
             tell(world, 5, "f" * 64)
