@@ -423,7 +423,7 @@ def parse_holder(message: scm_pb2.KnownHolder) -> Holder:
     """Check a holder that a reconcile command names beside the peers."""
     tree = message.tree if message.HasField("tree") else None
     summary = None if tree is None else codec.parse_summary(tree, "reconcile.holders.tree")
-    return Holder(message.datanode_id, summary, message.is_empty)
+    return Holder(message.datanode_id, summary, message.is_empty, message.is_dead)
 
 
 def transactions_key(order: scm_pb2.Command) -> tuple[int, ...]:

@@ -129,12 +129,20 @@ class Heard:
     """Which known holders of the container are not among the peers that were heard.
 
     `silent` could contradict those that were; `empty` are known to have no block at all. `echoed`
-    are peers whose root a holder reported before it fell silent: it has what they have.
+    are peers whose root a holder reported before it fell silent: it has what they have. `dead` are
+    on datanodes that the control plane has given up: nobody waits for them with what was lost, for
+    who never returns would keep it lost; a delete waits for them as for the others.
     """
 
     silent: frozenset[PeerId] = frozenset()
     empty: frozenset[PeerId] = frozenset()
     echoed: frozenset[PeerId] = frozenset()
+    dead: frozenset[PeerId] = frozenset()
+
+    @property
+    def is_everybody(self) -> bool:
+        """Whether every known holder of a block is among the peers that were heard."""
+        return not (self.silent or self.empty or self.dead)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ Which version of a chunk that is bad here is the right one? Nobody votes.
 
     our own row is intact    the one that fits it, from whoever has it; if nobody has, the damage
                              stays, and the replicas contradict each other
-    it is lost               the one that everybody has who has any, if every holder was heard;
-                             two versions contradict each other
+    it is lost               the one that everybody has who has any, if every holder was heard
+                             that is not given up; two versions contradict each other
     an operator trusts one   that one
 
 A delete that a peer claims is carried out when the control plane ordered it, or when each other
@@ -160,7 +160,7 @@ class _Planner:
                     -1,
                     SkipReason.UNCONFIRMED_DELETE,
                     tuple(sorted(peers)),
-                    named or self.silence(),
+                    named or self.silence(self.heard.silent | self.heard.dead),
                 )
             )
             return False
@@ -181,13 +181,12 @@ class _Planner:
             return self.trusted in peers
         if block_id in self.deletes.ordered:
             return True
-        is_heard = not (self.heard.silent or self.heard.empty)
-        is_everywhere = len(peers) > 1 and peers == self.peers.keys() and is_heard
+        is_everywhere = len(peers) > 1 and peers == self.peers.keys() and self.heard.is_everybody
         return is_everywhere and block_id not in self.deletes.kept
 
-    def silence(self) -> str:
+    @staticmethod
+    def silence(silent: frozenset[PeerId]) -> str:
         """Return who was not heard, for a person."""
-        silent = self.heard.silent
         return f"not heard: {', '.join(sorted(silent))}" if silent else ""
 
     def _about_block(self, block_id: BlockId) -> None:
@@ -399,7 +398,11 @@ class _Block:
             peers = tuple(sorted({peer_id for _, peer_id in entries}))
             # Where ours is damaged, too, the reason would be a graver one.
             is_harmless = reason is SkipReason.PEER_UNHEALTHY and offset in self.mine
-            detail = self.planner.silence() if reason is SkipReason.UNCONFIRMED else ""
+            detail = (
+                self.planner.silence(self.planner.heard.silent)
+                if reason is SkipReason.UNCONFIRMED
+                else ""
+            )
             self.planner.skips.append(
                 Skip(self.block_id, offset, reason, peers, detail, is_harmless=is_harmless)
             )

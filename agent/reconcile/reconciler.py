@@ -385,7 +385,7 @@ class _Run:
             deletes=self._deletes(views),
             trusted=self._wish.trusted,
         )
-        self._is_heard = self._is_heard and not (heard.silent or heard.empty)
+        self._is_heard = self._is_heard and heard.is_everybody
         found = [skip for skip in planned.skips if skip.is_contradiction]
         self._contradictions += found[: TOLD_MAX - len(self._contradictions)]
         return planned

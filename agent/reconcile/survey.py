@@ -49,11 +49,15 @@ assert BLOCKS_PER_WINDOW <= SELECTION_MAX, "the ids of a window fit one request"
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A holder of the container that is not asked, because it cannot answer: what it last said."""
+    """A holder of the container that is not asked, because it cannot answer: what it last said.
+
+    `is_dead`: the control plane has given its datanode up.
+    """
 
     peer_id: PeerId
     summary: Summary | None = None
     is_empty: bool = False
+    is_dead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +239,7 @@ def heard_among(
     """Return who was not heard: holders that are not asked, and peers that gave no answer.
 
     One that reported the root of a peer that answered has what that peer has. What a peer that
-    fails now had reported is not known here.
+    fails now had reported is not known here. One whose datanode is dead is waited for by nobody.
     """
     roots = {
         _shape(tree.summary): tree.peer_id
@@ -244,12 +248,15 @@ def heard_among(
     }
     unasked = [holder for holder in holders if holder.peer_id not in answered]
     unasked += [Holder(t.peer_id) for t in trees if t.peer_id not in answered]
+    dead = frozenset(one.peer_id for one in unasked if one.is_dead)
+    unasked = [one for one in unasked if not one.is_dead]
     echoing = [one for one in unasked if one.summary and _shape(one.summary) in roots]
     empty = {one.peer_id for one in unasked if one.is_empty}
     return Heard(
         silent=frozenset({one.peer_id for one in unasked if one not in echoing} - empty),
         empty=frozenset(empty),
         echoed=frozenset(roots[_shape(one.summary)] for one in echoing if one.summary),
+        dead=dead,
     )
 
 

@@ -21,6 +21,7 @@ from scm.edge.views import ContainerView, NodeView, ReplicaView, comparison
 from scm.replication.balancing.balancer import Balance
 from scm.replication.reconciling.intake import Decision, PlannedCommand
 from scm.state.facts import (
+    Holder,
     Key,
     Kind,
     Outcome,
@@ -440,11 +441,13 @@ def _replica_info(view: ReplicaView) -> scm_pb2.ContainerInfoReplica:
     )
 
 
-def _holder(replica: Replica) -> scm_pb2.KnownHolder:
+def _holder(holder: Holder) -> scm_pb2.KnownHolder:
+    replica = holder.replica
     return scm_pb2.KnownHolder(
         datanode_id=replica.datanode_id,
         tree=None if replica.tree is None else summary_message(replica.tree),
         is_empty=replica.is_empty,
+        is_dead=holder.is_dead,
     )
 
 

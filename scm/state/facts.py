@@ -167,6 +167,14 @@ class Replica:
     is_contradictory: bool = False  # it and a peer, each by its own rows, contradict each other
 
 
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A replica that a reconcile command names beside the peers; `is_dead`: its node is DEAD."""
+
+    replica: Replica
+    is_dead: bool
+
+
 def data_count_of(scheme: str) -> int:
     """Return over how many shards an erasure code spreads data; 1 without one."""
     return parse_scheme(scheme).data_count if scheme else 1
@@ -302,7 +310,7 @@ class Pending:
     shards: tuple[tuple[int, str], ...] = ()  # reconstruct: index and target
     sources: tuple[tuple[int, str], ...] = ()  # its index and source when it is sent; not kept
     scheme: str = ""
-    holders: tuple["Replica", ...] = ()  # reconcile: that are no peers when it is sent; not kept
+    holders: tuple["Holder", ...] = ()  # reconcile: that are no peers when it is sent; not kept
     why: str = ""  # for people: what it follows from
 
     @property

@@ -7,6 +7,7 @@
     silent      dn4 dn5                     known holders that were not heard
     empty       dn4                         known holders without a block
     echoed      dn2                         peers whose root a silent holder reported
+    dead        dn4                         known holders whose datanode was given up
     ordered     17                          deletes that the control plane ordered
     kept        17                          blocks that a key names
     trust       dn2                         whom an operator trusts
@@ -52,7 +53,7 @@ def read(statements: list[str]) -> tuple[Plan, "Names"]:
     rows: dict[BlockId, list[ChunkInfo]] = {}
     findings: list[Finding] = []
     words: dict[str, list[str]] = {
-        name: [] for name in ("silent", "empty", "echoed", "ordered", "kept", "trust")
+        name: [] for name in ("silent", "empty", "echoed", "dead", "ordered", "kept", "trust")
     }
     for statement in statements:
         word, _, rest = statement.partition(" ")
@@ -75,7 +76,7 @@ def read(statements: list[str]) -> tuple[Plan, "Names"]:
         peers,
         findings,
         rows,
-        heard=Heard(*(frozenset(words[name]) for name in ("silent", "empty", "echoed"))),
+        heard=Heard(*(frozenset(words[name]) for name in ("silent", "empty", "echoed", "dead"))),
         deletes=Deletes(block_ids_of(words["ordered"]), block_ids_of(words["kept"])),
         trusted="".join(words["trust"]),
     )

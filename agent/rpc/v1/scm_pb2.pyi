@@ -251,14 +251,16 @@ class ReconcileCommand(_message.Message):
     def __init__(self, container_id: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[_container_pb2.DatanodeEndpoint, _Mapping]]] = ..., scheme: _Optional[str] = ..., holders: _Optional[_Iterable[_Union[KnownHolder, _Mapping]]] = ...) -> None: ...
 
 class KnownHolder(_message.Message):
-    __slots__ = ("datanode_id", "tree", "is_empty")
+    __slots__ = ("datanode_id", "tree", "is_empty", "is_dead")
     DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
     TREE_FIELD_NUMBER: _ClassVar[int]
     IS_EMPTY_FIELD_NUMBER: _ClassVar[int]
+    IS_DEAD_FIELD_NUMBER: _ClassVar[int]
     datanode_id: str
     tree: _container_pb2.TreeSummary
     is_empty: bool
-    def __init__(self, datanode_id: _Optional[str] = ..., tree: _Optional[_Union[_container_pb2.TreeSummary, _Mapping]] = ..., is_empty: bool = ...) -> None: ...
+    is_dead: bool
+    def __init__(self, datanode_id: _Optional[str] = ..., tree: _Optional[_Union[_container_pb2.TreeSummary, _Mapping]] = ..., is_empty: bool = ..., is_dead: bool = ...) -> None: ...
 
 class ReplicateCommand(_message.Message):
     __slots__ = ("container_id", "target", "compress", "sources")

@@ -20,7 +20,7 @@ from scm.replication.reconciling.eligibility import Eligibility, Participants, j
 from scm.replication.reconciling.intake import ASKED_FOR, Decision, PlanRow
 from scm.state.clock import Clock
 from scm.state.database import Change, State
-from scm.state.facts import Container, Kind, Pending, Replica
+from scm.state.facts import Container, Health, Holder, Kind, Pending, Replica
 from scm.state.options import ScmOptions
 
 COOLDOWN: Final = "COOLDOWN"
@@ -77,7 +77,7 @@ class Reconciles:
         left_s = self._cooldown_left_s(container_id)
         if left_s > 0:
             return Decision(container_id, COOLDOWN, f"reconciled lately; again in {left_s:.0f} s")
-        world = _fingerprint(self._state.replicas.of(container_id))
+        world = self._fingerprint(container_id)
         tries = self._tries.get(container_id)
         count = 1 if tries is None or tries.world != world else tries.count + 1
         if count > TRIES_MAX:
@@ -112,12 +112,16 @@ class Reconciles:
 
     def addressed(self, command: Pending) -> Pending:
         """Return a reconcile command with the holders that are no peers, as it is sent: they could
-        contradict those that are."""
+        contradict those that are, unless their node is dead: then nobody waits for them."""
         if command.kind is not Kind.RECONCILE or command.scheme:
             return command
         asked = {command.datanode_id, *self.peers_of(command)}
         replicas = self._state.replicas.of(command.container_id)
-        return replace(command, holders=tuple(r for r in replicas if r.datanode_id not in asked))
+        living = self._nodes.living(replicas)
+        holders = (Holder(r, is_dead=r not in living) for r in replicas)
+        return replace(
+            command, holders=tuple(h for h in holders if h.replica.datanode_id not in asked)
+        )
 
     def participants(self, container_id: int) -> Participants:
         """Say whether a container may be reconciled now, and by whom.
@@ -163,6 +167,23 @@ class Reconciles:
             1 if tries is None else tries.count, first_s=self._options.reconcile_cooldown_ms / 1000
         )
         return pause_s - (self._clock.monotonic_s() - ordered_at_s)
+
+    def _fingerprint(self, container_id: int) -> int:
+        """Return a number that changes when a reconcile changed anything, or may now do more: a
+        datanode that is back lends, and nobody waits any longer for one that was given up."""
+        facts = [
+            (
+                r.datanode_id,
+                self._nodes.is_reachable(r.datanode_id),
+                self._nodes.health(r.datanode_id) is Health.DEAD,
+                r.state,
+                r.finding_count,
+                r.is_contradictory,
+                None if r.tree is None else (r.tree.root, r.tree.tombstones_checksum),
+            )
+            for r in self._state.replicas.of(container_id)
+        ]
+        return zlib.crc32(repr(facts).encode())
 
     def _order(
         self, change: Change, container_id: int, participants: Participants, why: str
@@ -216,18 +237,3 @@ def minority(
         or r.bcsid < container.sequence_id
     )
     return first or frozenset(targets)
-
-
-def _fingerprint(replicas: Sequence[Replica]) -> int:
-    """Return a number that changes when a reconcile changed anything."""
-    facts = [
-        (
-            r.datanode_id,
-            r.state,
-            r.finding_count,
-            r.is_contradictory,
-            None if r.tree is None else (r.tree.root, r.tree.tombstones_checksum),
-        )
-        for r in replicas
-    ]
-    return zlib.crc32(repr(facts).encode())

@@ -203,6 +203,23 @@ class TestLostRow:
         assert [] == cluster.contradictions()
         assert BLOCK not in [b.block_id for b in cluster.mine.replica.store.blocks(CONTAINER)]
 
+    def test_nobody_waits_for_a_datanode_that_was_given_up(self, cluster: Cluster) -> None:
+        """It may never return. If it does, and says otherwise, both versions stand."""
+        cluster.mine.replica.delete_row(BLOCK)
+        cluster.mine.scan()
+        cluster.wrong.stop_serving()
+
+        result = cluster.mine.reconcile([cluster.right], holders=[Holder("dn3", is_dead=True)])
+        facts = cluster.mine.replica.store.replica(CONTAINER)
+        repaired = cluster.block(cluster.mine)
+        cluster.wrong.serve()
+        again = cluster.mine.reconcile([cluster.right, cluster.wrong])
+
+        assert cluster.written == repaired
+        assert (Result.CONVERGED, ReplicaState.CLOSED) == (result.result, facts.state)
+        assert {"CONTRADICTORY"} == skipped(again)
+        assert cluster.written == cluster.block(cluster.mine)
+
     def test_a_silent_holder_with_the_root_of_a_peer_has_what_that_peer_has(
         self, cluster: Cluster
     ) -> None:
@@ -243,7 +260,8 @@ class TestTombstones:
         assert 0 == cluster.mine.replica.store.replica(CONTAINER).contradiction_count
 
     def test_each_other_holder_together_are_enough_but_for_a_key(self, cluster: Cluster) -> None:
-        """Two of two; but not if a key names the block, nor if a third holder is silent."""
+        """Two of two; but not if a key names the block, nor if a third holder is silent: one that
+        was given up may come back with the block."""
         for node in (cluster.right, cluster.wrong):
             node.replica.store.delete_blocks(CONTAINER, [BLOCK])
         others = [cluster.right, cluster.wrong]
@@ -252,9 +270,11 @@ class TestTombstones:
         named = cluster.block(cluster.mine)
         cluster.mine.reconcile(others, holders=[Holder("dn4")])
         silent = cluster.block(cluster.mine)
+        cluster.mine.reconcile(others, holders=[Holder("dn4", is_dead=True)])
+        dead = cluster.block(cluster.mine)
         cluster.mine.reconcile(others)
 
-        assert (cluster.written,) * 2 == (named, silent)
+        assert (cluster.written,) * 3 == (named, silent, dead)
         assert b"" == cluster.block(cluster.mine)
 
 
@@ -300,11 +320,12 @@ class TestKnowing:
         assert 1 == len(before)
         assert before == list(store.findings(CONTAINER))
 
-    def test_who_was_not_heard_ends_nothing(self, cluster: Cluster) -> None:
-        """A contradiction with a holder that is silent now is still one."""
+    @pytest.mark.parametrize("is_dead", [False, True])
+    def test_who_was_not_heard_ends_nothing(self, cluster: Cluster, *, is_dead: bool) -> None:
+        """A contradiction with a holder that is silent now, or was given up, is still one."""
         cluster.mine.reconcile([cluster.right, cluster.wrong])
 
-        cluster.mine.reconcile([cluster.right], holders=[Holder("dn3")])
+        cluster.mine.reconcile([cluster.right], holders=[Holder("dn3", is_dead=is_dead)])
 
         assert [SkipReason.CONTRADICTORY.value] == [f.verdict for f in cluster.contradictions()]
 

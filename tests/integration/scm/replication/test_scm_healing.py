@@ -97,6 +97,25 @@ def test_whatever_a_plan_would_reconcile_is_reconciled(
 
 
 @pytest.mark.parametrize(
+    ("silent_ms", "is_dead"), [(OPTIONS.stale_after_ms, False), (OPTIONS.dead_after_ms, True)]
+)
+def test_whom_a_command_does_not_ask_is_named_and_whether_anybody_waits_for_it(
+    world: ScmWorld, silent_ms: int, *, is_dead: bool
+) -> None:
+    """A silent holder may contradict those that are asked; one whose node is dead is given up."""
+    box = world.made_closed()
+    pass_time(world, silent_ms // 1000 + 1, "dn1", "dn2")
+    world.beat("dn2", replace(held(world, "dn2", box), finding_count=1))
+    pass_time(world, 12, "dn1")
+
+    sent = [command for command, _ in world.beat("dn2").commands]
+
+    [reconcile] = [one for one in sent if one.kind is Kind.RECONCILE]
+    [holder] = reconcile.holders
+    assert ("dn3", is_dead) == (holder.replica.datanode_id, holder.is_dead)
+
+
+@pytest.mark.parametrize(
     "change",
     [
         {"tree": None},
@@ -198,6 +217,41 @@ def test_who_has_no_peer_now_is_reconciled_when_one_is_back(tmp_path: Path) -> N
 
         assert {} == alone
         assert dict.fromkeys(NODES, "control plane: scan findings") == ordered(world)
+
+
+def reconciled_in_vain(world: ScmWorld, seconds: int, *alive: str) -> list[int]:
+    """Let time pass; every reconcile that is sent comes to nothing. Return when any was sent."""
+    sent_at = []
+    for second in range(seconds):
+        pass_time(world, 1)
+        for node in alive:
+            answer = world.call(node)
+            if any(command.kind is Kind.RECONCILE for command, _ in answer.commands):
+                sent_at.append(second)
+            world.execute(node, answer)
+    return sorted(set(sent_at))
+
+
+@pytest.mark.parametrize("fate", ["it returns", "it dies"])
+def test_what_came_to_nothing_without_a_datanode_is_tried_again_when_that_changes(
+    tmp_path: Path, fate: str
+) -> None:
+    """Two replicas are damaged, and the third, which could lend or contradict, is silent. Nobody
+    has anything new to report when it returns with what it had, or is given up."""
+    dead_after_ms = 600_000 if fate == "it dies" else 3_600_000
+    with made(tmp_path, replace(OPTIONS, dead_after_ms=dead_after_ms)) as world:
+        box = world.made_closed()
+        pass_time(world, 20, "dn1", "dn2")
+        for node in ("dn1", "dn2"):
+            world.beat(node, replace(held(world, node, box), finding_count=1))
+        in_vain = reconciled_in_vain(world, 570, "dn1", "dn2")
+        if fate == "it returns":
+            world.call("dn3")
+
+        later = reconciled_in_vain(world, 60, "dn1", "dn2")
+
+        assert max(in_vain) < 300, "it was given up long before"
+        assert later
 
 
 def test_who_may_be_ordered_nothing_is_reconciled_once_it_may(world: ScmWorld) -> None:
