@@ -19,6 +19,7 @@ from agent.commands.routing import Route
 from agent.commands.tasks import TaskLimits
 from agent.commands.turnstile import Turnstile
 from agent.config.options import TaskConfig
+from agent.ec.order import Order
 from agent.ec.scheme import SHARDS_MAX, parse_scheme
 from agent.errors import Code, Refused, SutureError
 from agent.plan.actions import Deletes
@@ -29,6 +30,7 @@ from agent.reconcile.survey import Holder
 from agent.reconcile.trusting import fingerprint
 from agent.reconstruct.coordinator import Coordinator
 from agent.reconstruct.shard_repair import ShardMender
+from agent.reconstruct.shards import DialShard
 from agent.rpc.calls.peer import Peer
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import datanode_pb2, scm_pb2
@@ -85,6 +87,8 @@ class Tools:
     """Returns a peer for a reconcile, by its address; none: those of Suture's own protocol."""
     copy: Copy | None = None
     """Carries out a copy; none: in Suture's own protocol."""
+    shards: Callable[[Order], DialShard] | None = None
+    """Returns how the datanodes of a reconstruction are dialled; none: as all peers."""
 
 
 def threads_for(volume_count: int) -> int:
@@ -392,13 +396,15 @@ class Handlers:
     ) -> None:
         limits = PaceLimits(fixed_bytes_per_s=self._config.reconstruct_bytes_per_s)
         pace = ScanPace(limits, self._tools.wait, clock=self._clock)
+        ordered = parse_order(order.reconstruct)
+        shards = self._tools.shards
         coordinator = Coordinator(
             self._shards,
-            self.peer,
+            self.peer if shards is None else shards(ordered),
             now_ms=self._clock.now_ms,
             pace=pace if limits.fixed_bytes_per_s else lambda _: None,
         )
-        result = coordinator.reconstruct(parse_order(order.reconstruct), stop=context.stop)
+        result = coordinator.reconstruct(ordered, stop=context.stop)
         for block_id, reason in result.orphans.items():
             log.warning(
                 "orphan_block",

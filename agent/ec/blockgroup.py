@@ -20,6 +20,7 @@ from merkle.replica import BlockData, BlockId, ChunkInfo
 
 GROUP_LENGTH_KEY: Final = "blockGroupLen"  # Ozone's
 STRIPE_CHECKSUMS_KEY: Final = "stripeChecksum"  # Ozone's word; ours is a fold of it, see below
+OZONE_NOTES: Final = "ozone.stripe_checksum"  # what keys begin with that keep what Ozone recorded
 PAIR_CHARS_MAX: Final = 4_096  # of one value of a block's metadata
 STRIPES_PER_PAIR: Final = PAIR_CHARS_MAX // 4 * 3 // 4
 STRIPES_WITH_CHECKSUM_MAX: Final = 8 * STRIPES_PER_PAIR  # a group of 18 GiB with rs-3-2-1024k
@@ -29,12 +30,16 @@ Metadata = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """A block group that can be rebuilt: its length, and the shards that have it."""
+    """A block group that can be rebuilt: its length, and the shards that have it.
+
+    `notes`: what Ozone recorded of its stripes, for the shards that keep it.
+    """
 
     block_id: BlockId
     group: Group
     shards: Mapping[int, BlockData]
     stripe_checksums: tuple[int, ...] = ()
+    notes: Metadata = ()
 
     def chunk(self, index: int, stripe: int) -> ChunkInfo:
         """Return the chunk that is a shard's cell in a stripe."""
@@ -76,7 +81,8 @@ def agree(
             f"the chunks of {len(shards)} of {scheme.data_count} sources follow the cells of a "
             f"group of {shortest_bytes} bytes",
         )
-    return Agreed(block_id, group, shards, stripe_checksums_of(shards.values(), group))
+    checksums = stripe_checksums_of(shards.values(), group)
+    return Agreed(block_id, group, shards, checksums, _ozone_notes(shards.values()))
 
 
 def follows_cells(group: Group, index: int, block: BlockData) -> bool:
@@ -99,10 +105,11 @@ def group_length_bytes(block: BlockData) -> int | None:
 
 def group_metadata(metadata: Iterable[tuple[str, str]], group: Group) -> Metadata:
     """Return a shard's metadata with this group's length, and without stripe checksums."""
+    records = (f"{STRIPE_CHECKSUMS_KEY}.", OZONE_NOTES)
     kept = [
         (key, value)
         for key, value in metadata
-        if key != GROUP_LENGTH_KEY and not key.startswith(f"{STRIPE_CHECKSUMS_KEY}.")
+        if key != GROUP_LENGTH_KEY and not key.startswith(records)
     ]
     return (*kept, (GROUP_LENGTH_KEY, str(group.length_bytes)))
 
@@ -158,6 +165,15 @@ def stripe_checksums_of(blocks: Iterable[BlockData], group: Group) -> tuple[int,
         return ()
     [checksums] = found
     return checksums if len(checksums) == group.stripe_count else ()
+
+
+def _ozone_notes(blocks: Iterable[BlockData]) -> Metadata:
+    """Return what Ozone recorded of a group's stripes, as the first shard has it that keeps it."""
+    found = (
+        tuple(pair for pair in block.metadata if pair[0].startswith(OZONE_NOTES))
+        for block in blocks
+    )
+    return next(filter(None, found), ())
 
 
 def _stripe_checksums(block: BlockData) -> tuple[int, ...]:

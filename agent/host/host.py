@@ -252,8 +252,7 @@ class Host:
         if self._parity is not None:
             self._parity.close()
         self._handlers.close()
-        planes: list[ScmClient | Leader] = [*self._scms, *self._leaders]
-        for plane in planes:
+        for plane in (*self._scms, *self._leaders):
             plane.close()
         self._audit.close()
         self._scrub.close()
@@ -296,6 +295,7 @@ class Host:
             security=self.security,
             dial=self._leaders[0].dial if self._leaders else None,
             copy=self._leaders[0].copy if self._leaders else None,
+            shards=self._leaders[0].shards if self._leaders else None,
         )
         return Handlers(self._config.tasks, tools)
 

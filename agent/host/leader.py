@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from agent.config.options import AgentConfig
+from agent.ec.order import Order
 from agent.host.heartbeat import Heartbeat, Identity, Reporter
 from agent.host.outbox import Outbox
 from agent.host.terms import Terms
 from agent.host.who import Who
 from agent.reconcile.lenders import Lender
+from agent.reconstruct.shards import DialShard
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import Clock
@@ -75,6 +77,10 @@ class Leader(Protocol):
         self, command: scm_pb2.ReplicateCommand, stop: Callable[[], bool], timeout_s: float
     ) -> scm_pb2.ReplicateOutcome:
         """Carry out a copy that it ordered, once there is a worker of it. Raise SutureError."""
+        ...
+
+    def shards(self, order: Order) -> DialShard:
+        """Return how the datanodes of a reconstruction that it ordered are dialled."""
         ...
 
     def close(self) -> None:

@@ -28,9 +28,9 @@ from agent.ec.codec import Cell, rebuild_checked
 from agent.ec.order import Account, Order, Reconstruction
 from agent.errors import Code, Unavailable
 from agent.ports import Executor
+from agent.reconstruct.shards import DialShard
 from agent.reconstruct.sources import SLOW_S, Sources
 from agent.reconstruct.targets import Targets
-from agent.rpc.calls.peer import Peer
 from merkle.replica import (
     Bcsid,
     BlockData,
@@ -50,7 +50,7 @@ class Coordinator:
     def __init__(
         self,
         executor: Executor,
-        dial: Callable[[str], Peer],
+        dial: DialShard,
         *,
         now_ms: Callable[[], int],
         pace: Callable[[int], None] = lambda _: None,
@@ -202,7 +202,7 @@ class _Draft:
         model = agreed.shards[min(agreed.shards)]
         metadata = group_metadata(model.metadata, agreed.group)
         if index == 1 or agreed.group.scheme.is_parity(index):
-            metadata += stripe_metadata(agreed.stripe_checksums)
+            metadata += stripe_metadata(agreed.stripe_checksums) + agreed.notes
         self._metadata = metadata
 
     @property

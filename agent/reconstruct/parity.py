@@ -16,8 +16,8 @@ from agent.ec.scheme import Scheme
 from agent.ec.wrong_shard import StripeVerdict, judge_stripe
 from agent.errors import Unavailable
 from agent.ports import Executor
+from agent.reconstruct.shards import ShardSource
 from agent.reconstruct.sources import Sources
-from agent.rpc.calls.peer import Peer
 from merkle.replica import ContainerId
 
 
@@ -62,7 +62,7 @@ def verify_parity(
     container_id: ContainerId,
     scheme: Scheme,
     shards: Iterable[Shard],
-    dial: Callable[[str], Peer],
+    dial: Callable[[str], ShardSource],
     executor: Executor,
     *,
     pace: Callable[[int], None] = lambda _: None,

@@ -22,7 +22,8 @@ from agent.ec.scheme import Scheme
 from agent.ec.wrong_shard import judge_stripe
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.ports import Executor
-from agent.rpc.calls.peer import Meter, Peer
+from agent.reconstruct.shards import ShardSource
+from agent.rpc.calls.peer import Meter
 from agent.rpc.wire import codec
 from merkle.replica import TREE_STATES, BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 
@@ -40,7 +41,7 @@ class Source:
     """One shard that may be read, and how it behaved."""
 
     shard: Shard
-    peer: Peer
+    peer: ShardSource
     is_healthy: bool = True  # as its datanode says
     strike_count: int = 0
     slow_count: int = 0
@@ -87,7 +88,7 @@ class Sources:
     def open(
         self,
         shards: Iterable[Shard],
-        dial: Callable[[str], Peer],
+        dial: Callable[[str], ShardSource],
         *,
         states: frozenset[ReplicaState] = TREE_STATES,
     ) -> None:
@@ -349,7 +350,7 @@ class Sources:
 
 
 def read_cell(
-    peer: Peer, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo
+    peer: ShardSource, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo
 ) -> tuple[bytes, int]:
     """Return a cell, verified, and the bytes it cost: it must be the chunk that was listed."""
     meter = Meter()

@@ -4,21 +4,17 @@ create ─► cells and commits, stripe by stripe, all targets at once ─► cl
    └────────────► any failure: what this run made is removed, and nothing else
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
 from agent.ec.order import Account, Shard
 from agent.errors import Code, SutureError, Unavailable
 from agent.ports import Executor, Future
-from agent.rpc.calls.channel import call
-from agent.rpc.calls.peer import Peer
-from agent.rpc.v1 import container_pb2, datanode_pb2
+from agent.reconstruct.shards import DialShard
 from agent.rpc.wire import codec
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 
-WRITE_TIMEOUT_S: Final = 60.0
-CLOSE_TIMEOUT_S: Final = 300.0  # a tree of half a million blocks is built before the answer
 UNFINISHED: Final = frozenset({ReplicaState.RECOVERING, ReplicaState.UNHEALTHY})
 
 
@@ -29,7 +25,7 @@ class Targets:
         self,
         container_id: ContainerId,
         shards: Sequence[Shard],
-        dial: Callable[[str], Peer],
+        dial: DialShard,
         executor: Executor,
         account: Account,
     ) -> None:
@@ -44,12 +40,7 @@ class Targets:
     def create(self) -> None:
         """Create every target. Raises Refused when one has a replica of this container."""
         for index, peer in self._peers.items():
-            request = datanode_pb2.CreateContainerRequest(
-                container_id=self._container_id,
-                replica_index=index,
-                state=container_pb2.RECOVERING,
-            )
-            call(peer.stub.CreateContainer, request, timeout_s=WRITE_TIMEOUT_S)
+            peer.create_shard(self._container_id, index)
             self._made.append(index)
 
     def write(
@@ -64,19 +55,21 @@ class Targets:
         """
         self.flush()
         for index, (chunk, data) in cells.items():
-            commit = whole.get(index)
-            write = self._executor.submit(self._write, index, block_id, chunk, data, commit)
+            write = self._executor.submit(
+                self._peers[index].write_cell,
+                self._container_id,
+                index,
+                block_id,
+                chunk,
+                data,
+                whole.get(index),
+            )
             self._writing.append(write)
             self._account.written_bytes += chunk.length_bytes
 
     def commit(self, index: int, block: BlockData) -> None:
         """Commit a block; one without chunks is a shard that has nothing of its group."""
-        message = codec.block_message(self._container_id, block)
-        call(
-            self._peers[index].stub.PutBlock,
-            datanode_pb2.PutBlockRequest(block=message),
-            timeout_s=WRITE_TIMEOUT_S,
-        )
+        self._peers[index].commit_block(self._container_id, index, block)
 
     def flush(self) -> None:
         """Wait until what was begun is durable. Raises what went wrong."""
@@ -94,11 +87,7 @@ class Targets:
         """Close every target: its tree is written, and it counts as a replica from here on."""
         self.flush()
         for peer in self._peers.values():
-            request = datanode_pb2.CloseContainerRequest(
-                container_id=self._container_id, bcsid=bcsid, force=True
-            )
-            answer = call(peer.stub.CloseContainer, request, timeout_s=CLOSE_TIMEOUT_S)
-            state = codec.parse_state(answer.replica.state, "answer.replica.state")
+            state = peer.close_shard(self._container_id, bcsid)
             if state is not ReplicaState.CLOSED:
                 raise Unavailable(
                     Code.UNAVAILABLE,
@@ -116,26 +105,4 @@ class Targets:
                 state = codec.parse_state(report.state, "answer.replica.state")
                 if state not in UNFINISHED or report.replica_index != index:
                     continue
-                request = datanode_pb2.DeleteContainerRequest(
-                    container_id=self._container_id, force=True
-                )
-                call(peer.stub.DeleteContainer, request, timeout_s=WRITE_TIMEOUT_S)
-
-    def _write(
-        self,
-        index: int,
-        block_id: BlockId,
-        chunk: ChunkInfo,
-        data: memoryview,
-        commit: BlockData | None,
-    ) -> None:
-        request = datanode_pb2.WriteChunkRequest(
-            block_id=container_pb2.BlockId(
-                container_id=self._container_id, local_id=block_id, replica_index=index
-            ),
-            chunk=codec.chunk_message(chunk),
-            data=bytes(data),
-        )
-        if commit is not None:
-            request.commit.CopyFrom(codec.block_message(self._container_id, commit))
-        call(self._peers[index].stub.WriteChunk, request, timeout_s=WRITE_TIMEOUT_S)
+                peer.delete_shard(self._container_id)

@@ -17,7 +17,7 @@ from merkle.checksum import checksum_width_bytes
 from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 from merkle.tree import Tree
 from ozone.disk.blockrow import INCREMENTAL, StoredBlock, decode_stored
-from ozone.disk.messages import BLOCK_DATA, CHECKSUM_INFO, parse
+from ozone.disk.messages import BLOCK_DATA, CHECKSUM_INFO, CHUNK_INFO, parse
 
 STRIPE: Final = "ozone.stripe_checksum."
 """The key of a note: the checksum of the stripe that the chunk at this offset is of, in base64."""
@@ -77,7 +77,7 @@ def _packed(stripes: Mapping[int, bytes]) -> dict[str, str]:
     }
 
 
-def _stripes(notes: Mapping[str, str]) -> dict[int, bytes]:
+def stripes_of(notes: Mapping[str, str]) -> dict[int, bytes]:
     """Return the checksums of stripes in notes by offset; what is none of ours is left out."""
     found: dict[int, bytes] = {}
     packed = b""
@@ -111,7 +111,7 @@ def encode_row(container_id: ContainerId, block: BlockData, replica_index: int) 
             noted[key] = value
         else:
             message.metadata.add(key=key, value=value)
-    stripes = _stripes(noted)
+    stripes = stripes_of(noted)
     size_bytes = 0
     for number, chunk in enumerate(block.chunks, start=1):
         added = message.chunks.add(name=f"{block.block_id}_chunk_{number}")
@@ -122,6 +122,14 @@ def encode_row(container_id: ContainerId, block: BlockData, replica_index: int) 
     message.size = size_bytes
     row: bytes = message.SerializeToString(deterministic=True)
     return row
+
+
+def encode_chunk(block_id: BlockId, chunk: ChunkInfo) -> bytes:
+    """Return a chunk as who writes it tells of it."""
+    message = CHUNK_INFO(name=f"{block_id}_chunk_{chunk.offset}")
+    _fill(message, chunk)
+    data: bytes = message.SerializeToString(deterministic=True)
+    return data
 
 
 def _fill(message: Any, chunk: ChunkInfo) -> None:

@@ -68,6 +68,7 @@ Kind = TypeVar("Kind", bound=message.Message)
 
 _CLASSES: Final = message_classes(PACKAGE, MESSAGES)
 BLOCK_DATA: Final = _CLASSES["BlockData"]
+CHUNK_INFO: Final = _CLASSES["ChunkInfo"]
 CHECKSUM_INFO: Final = _CLASSES["ChecksumInfo"]
 DELETED_BLOCKS: Final = _CLASSES["DeletedBlocks"]
 

@@ -7,9 +7,11 @@ from uuid import UUID
 
 from agent.config.loading import ANY_ADDRESS
 from agent.config.options import OZONE_SCHEME, AgentConfig
+from agent.ec.order import Order
 from agent.errors import Code, Refused
 from agent.host.leader import Led
 from agent.host.outbox import Outbox
+from agent.reconstruct.shards import DialShard
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.loop import Worker
 from ozone.archive.copies import Copies
@@ -17,6 +19,7 @@ from ozone.leading.heartbeat import OzoneHeartbeat, cluster_of
 from ozone.leading.lender import OzoneLender
 from ozone.leading.protocol import DatanodeProtocol
 from ozone.leading.reports import Self
+from ozone.leading.shards import OzoneShard
 from ozone.wire.authentication import choose
 from ozone.wire.connection import parse_addresses
 from ozone.wire.datanode import Datanode
@@ -59,13 +62,7 @@ class OzoneLeader:
 
     def dial(self, address: str) -> OzoneLender:
         """Return a datanode of Ozone for one reconcile; nothing is sent yet. Any thread may."""
-        datanode = self._datanodes.get(address)
-        if datanode is None:
-            fresh = Datanode(address)
-            datanode = self._datanodes.setdefault(address, fresh)
-            if datanode is not fresh:
-                fresh.close()
-        return OzoneLender(datanode)
+        return OzoneLender(self._dialled(address, lambda: Datanode(address)))
 
     def copy(
         self, command: scm_pb2.ReplicateCommand, stop: Callable[[], bool], timeout_s: float
@@ -73,6 +70,31 @@ class OzoneLeader:
         """Carry out a copy that it ordered. Raise SutureError. Any thread may."""
         assert self._copies is not None, "orders come by its worker"
         return self._copies.copy(command, stop, timeout_s)
+
+    def shards(self, order: Order) -> DialShard:
+        """Return how the datanodes of one reconstruction are dialled; nothing is sent yet."""
+        known = {shard.address: shard for shard in (*order.sources, *order.targets)}
+
+        def dial(address: str) -> OzoneShard:
+            shard = known[address]
+            key = f"{shard.datanode_id}/{shard.index}/{address}"
+            datanode = self._dialled(
+                key,
+                lambda: Datanode(address, shard.datanode_id, replica_index=shard.index),
+            )
+            return OzoneShard(datanode, shard.index)
+
+        return dial
+
+    def _dialled(self, key: str, make: Callable[[], Datanode]) -> Datanode:
+        """Return the datanode that is known by `key`. Any thread may."""
+        datanode = self._datanodes.get(key)
+        if datanode is None:
+            fresh = make()
+            datanode = self._datanodes.setdefault(key, fresh)
+            if datanode is not fresh:
+                fresh.close()
+        return datanode
 
     def close(self) -> None:
         """End the connections, and wait for what still uses them."""

@@ -5,33 +5,22 @@ leaves out of a tree what it does not read, so what a peer's tree lacks says not
 verified by the peer's own row, and by the leaf that its tree advertised, as those of our own peers.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Sequence
 
 from agent.errors import Code, Refused
 from agent.reconcile.lenders import told_blocks, told_chunks
 from agent.rpc.calls.peer import Meter
 from agent.rpc.v1 import container_pb2
 from agent.rpc.wire.hashes import BlockRows
-from merkle.checksum import Algorithm, U64s, window_checksums
+from merkle.checksum import Algorithm, U64s
 from merkle.damaged import Damaged
 from merkle.diff import BlockRange, range_checksums
-from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
+from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 from merkle.tree import Leaf, Summary, Tree, TreeBuilder
 from ozone.disk.messages import CHECKSUM_INFO, parse
 from ozone.disk.treefile import decode_tree
+from ozone.leading.chunks import Chunks
 from ozone.wire.datanode import Datanode
-
-ROWS_KEPT_MAX: Final = 256  # of blocks whose chunks are being fetched: a few at a time
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A block as the peer has it, and its chunks by place."""
-
-    block: BlockData
-    chunks: Mapping[int, ChunkInfo]
 
 
 class OzoneLender:
@@ -41,7 +30,7 @@ class OzoneLender:
     def __init__(self, datanode: Datanode) -> None:
         self._datanode = datanode
         self._tree: Tree | None = None
-        self._rows: dict[BlockId, _Row] = {}
+        self._chunks = Chunks(datanode)
 
     # what it has
 
@@ -95,7 +84,7 @@ class OzoneLender:
     ) -> BlockData:
         """Return the metadata of one committed block."""
         del meter
-        return self._row(container_id, block_id).block
+        return self._chunks.block(container_id, block_id)
 
     def read_chunk(
         self,
@@ -104,36 +93,8 @@ class OzoneLender:
         offset: int,
         meter: Meter | None = None,
     ) -> tuple[ChunkInfo, bytes]:
-        """Return one chunk and its bytes, which have the checksums of the peer's row.
-
-        Raises Refused(CHECKSUM_MISMATCH) when they have not; of type NONE any have.
-        """
-        chunk = self._row(container_id, block_id).chunks.get(offset)
-        if chunk is None:
-            raise Refused(
-                Code.UNABLE_TO_FIND_CHUNK,
-                f"datanode {self._datanode.address}: block {block_id} has no chunk at {offset}",
-            )
-        data = self._datanode.read(container_id, block_id, chunk)
-        if meter is not None:
-            meter.data_bytes += len(data)
-        if chunk.checksum_type is not ChecksumType.NONE and not _fits(chunk, data):
-            raise Refused(
-                Code.CHECKSUM_MISMATCH,
-                f"datanode {self._datanode.address}: block {block_id}, chunk at {offset}: what it "
-                "serves does not have its checksums",
-            )
-        return chunk, data
-
-    def _row(self, container_id: ContainerId, block_id: BlockId) -> _Row:
-        row = self._rows.get(block_id)
-        if row is None:
-            block = self._datanode.block(container_id, block_id)
-            row = _Row(block, {chunk.offset: chunk for chunk in block.chunks})
-            if len(self._rows) >= ROWS_KEPT_MAX:
-                self._rows = {}  # another thread may fill the old one meanwhile: it asks again
-            self._rows[block_id] = row
-        return row
+        """Return one chunk and its bytes, which have the checksums of the peer's row."""
+        return self._chunks.read(container_id, block_id, offset, meter)
 
 
 def tree_of(data: bytes, container_id: ContainerId) -> Tree:
@@ -157,8 +118,3 @@ def tree_of(data: bytes, container_id: ContainerId) -> Tree:
     except ValueError as error:
         raise Damaged(f"tree of container {container_id}: {error}") from error
     return builder.build()
-
-
-def _fits(chunk: ChunkInfo, data: bytes) -> bool:
-    expected = chunk.window_checksums
-    return window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data) == expected

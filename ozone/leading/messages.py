@@ -240,7 +240,21 @@ SCM: Final[dict[str, Fields]] = {
         "command_id": (3, SIGNED, False),
     },
     "RefreshVolumeUsage": {"command_id": (1, SIGNED, False)},
-    "Reconstruct": {**_CONTAINER, "command_id": (6, SIGNED, False)},
+    "Source": {"peer": (1, "Peer", False), "replica_index": (2, SIGNED, False)},
+    "Coding": {
+        "data": (1, SIGNED, False),
+        "parity": (2, SIGNED, False),
+        "codec": (3, BYTES, False),
+        "cell_bytes": (4, SIGNED, False),
+    },
+    "Reconstruct": {
+        **_CONTAINER,
+        "sources": (2, "Source", True),
+        "targets": (3, "Peer", True),
+        "missing": (4, BYTES, False),
+        "coding": (5, "Coding", False),
+        "command_id": (6, SIGNED, False),
+    },
     "Reconcile": {**_CONTAINER, "peers": (2, "Peer", True)},
     "Nothing": {},
     "Command": {

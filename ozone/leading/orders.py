@@ -1,8 +1,9 @@
 """Ozone's commands as those that the agent carries out, or why they are not for it. Pure.
 
     close, delete, delete_blocks, reconcile,     ──► suture.v1 commands, for the agent's queues
-    replicate, set_operational_state, refresh
-    reconstruct, create_pipeline                 ──► refused with words, answered FAILED
+    replicate, reconstruct, refresh,
+    set_operational_state
+    create_pipeline                              ──► refused with words, answered FAILED
     finalize_layout, close_pipeline              ──► nothing is left to do: answered EXECUTED
     reregister                                   ──► the heartbeat's own business
 
@@ -31,8 +32,6 @@ NEVER_REACHED: Final = (
 REFUSED: Final[Mapping[Order, str]] = {
     Order.CREATE_PIPELINE: "this datanode joins no pipeline of Ratis: it holds closed and "
     "erasure-coded containers",
-    Order.RECONSTRUCT: "this agent does not coordinate the reconstruction of Ozone's "
-    "erasure-coded containers yet",
 }
 """What this agent cannot do, in the words of the answer."""
 DONE: Final = frozenset({Order.CLOSE_PIPELINE, Order.FINALIZE_LAYOUT})
@@ -138,6 +137,8 @@ def _fill(ours: scm_pb2.Command, order: Order, part: Any) -> None:
                 ours.reconcile.peers.add(**_endpoint(peer, STANDALONE))
         case Order.REPLICATE:
             _fill_copy(ours.replicate, part)
+        case Order.RECONSTRUCT:
+            _fill_reconstruction(ours.reconstruct, part)
         case _:
             raise AssertionError(f"{order} is answered at once")
 
@@ -153,6 +154,31 @@ def _fill_copy(ours: scm_pb2.ReplicateCommand, part: Any) -> None:
         raise _Malformed(f"no target, and {len(part.sources)} sources, possible are 1..{PEERS_MAX}")
     for source in part.sources:
         ours.sources.add(**_endpoint(source, REPLICATION))
+
+
+def _fill_reconstruction(ours: scm_pb2.ReconstructCommand, part: Any) -> None:
+    """Name the code, the shards that are left, and whose shards are to be made where.
+
+    Whether the one can be made of the others is seen where it is carried out.
+    """
+    ours.container_id = _container(part)
+    count = len(part.sources) + len(part.targets)
+    if count > PEERS_MAX or len(part.missing) != len(part.targets):
+        raise _Malformed(
+            f"{len(part.missing)} shards for {len(part.targets)} targets from "
+            f"{len(part.sources)} sources"
+        )
+    coding = part.coding
+    if min(coding.data, coding.parity, coding.cell_bytes) < 1:
+        raise _Malformed("the command names no erasure code")
+    ours.scheme.codec = coding.codec.decode("ascii", "replace").lower()
+    ours.scheme.data, ours.scheme.parity = coding.data, coding.parity
+    ours.scheme.cell_bytes = coding.cell_bytes
+    for source in part.sources:
+        index = max(0, source.replica_index)
+        ours.sources.add(datanode=_endpoint(source.peer, STANDALONE), replica_index=index)
+    for target, index in zip(part.targets, part.missing, strict=True):
+        ours.targets.add(datanode=_endpoint(target, STANDALONE), replica_index=index)
 
 
 def _fill_transactions(ours: scm_pb2.DeleteBlocksCommand, part: Any) -> None:

@@ -1,4 +1,4 @@
-"""A datanode of Ozone as its clients see it: asked to read, and never to write.
+"""A datanode of Ozone as its clients see it.
 
     one channel ── a stream for each conversation ── requests ahead of their answers, in order
 
@@ -24,6 +24,7 @@ from agent.rpc.wire.errors import error_from
 from merkle.damaged import Damaged
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 from ozone.disk.blockrow import decode_stored
+from ozone.disk.encoding import decode_noted
 from ozone.disk.messages import BLOCK_DATA, parse
 from ozone.disk.unknown import Unknown
 from ozone.wire.datanode_messages import ANSWER, REQUEST, RESULTS, STATES, SUCCESS, Command
@@ -60,19 +61,30 @@ class ContainerFacts:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """One request, and how many bytes of data its answer brings."""
+    """One request: how many bytes of data come or go with it, and how long its answer may take
+    beside that."""
 
     request: Any
     data_bytes: int = 0
+    wait_s: float = 0.0
 
 
 class Datanode:
     """One datanode, dialled on first use. Safe to use from many threads at once."""
 
-    def __init__(self, address: str, datanode_id: str = "", *, answer_s: float = ANSWER_S) -> None:
-        """`datanode_id` has to be the datanode's own for erasure-coded containers only."""
+    def __init__(
+        self,
+        address: str,
+        datanode_id: str = "",
+        *,
+        replica_index: int = 0,
+        answer_s: float = ANSWER_S,
+    ) -> None:
+        """`datanode_id` has to be the datanode's own for erasure-coded containers only, of which it
+        has the shard `replica_index`: another one is refused there, and blocks have notes."""
         self.address = address
         self._datanode_id = datanode_id or ANY_DATANODE
+        self._replica_index = replica_index
         self._answer_s = answer_s
         self._channel = grpc.insecure_channel(address, OPTIONS)
         self._send: Callable[..., Any] = self._channel.stream_stream(METHOD)
@@ -123,7 +135,9 @@ class Datanode:
         questions = [
             _Question(
                 self._request(
-                    Command.GET_BLOCK, container_id, get_block={"block_id": _key(container_id, one)}
+                    Command.GET_BLOCK,
+                    container_id,
+                    get_block={"block_id": self.key(container_id, one)},
                 )
             )
             for one in ids
@@ -179,6 +193,26 @@ class Datanode:
             data += self._piece(answer.read_chunk, block_id, offset, length_bytes)
         return bytes(data)
 
+    def key(self, container_id: ContainerId, block_id: BlockId) -> dict[str, int]:
+        """Return how a block is named."""
+        key = {"container_id": container_id, "local_id": block_id}
+        if self._replica_index:
+            key["replica_index"] = self._replica_index
+        return key
+
+    def tell(
+        self,
+        command: Command,
+        container_id: ContainerId,
+        *,
+        data_bytes: int = 0,
+        wait_s: float = 0.0,
+        **body: Any,
+    ) -> None:
+        """Have a command carried out whose answer says nothing but that it was: one that may be
+        told again where the connection was lost. Raises Refused, Unavailable."""
+        self._one(self._request(command, container_id, **body), data_bytes, wait_s)
+
     # requests and answers
 
     def _request(self, command: Command, container_id: ContainerId, **body: Any) -> Any:
@@ -195,12 +229,13 @@ class Datanode:
             "length": length_bytes,
             "checksum_data": {"type": CHECKSUM_NONE, "bytes_per_checksum": 0},
         }
-        body = {"block_id": _key(container_id, block_id), "chunk": chunk}
+        body = {"block_id": self.key(container_id, block_id), "chunk": chunk}
         return self._request(Command.READ_CHUNK, container_id, read_chunk=body)
 
     def _block(self, container_id: ContainerId, block_id: BlockId, row: bytes) -> BlockData:
+        decode = decode_noted if self._replica_index else decode_stored
         try:
-            return decode_stored(container_id, block_id, row, None).block
+            return decode(container_id, block_id, row, None).block
         except Damaged as damage:
             raise self._malformed(str(damage)) from damage
         except Unknown as why:
@@ -235,8 +270,8 @@ class Datanode:
 
     # conversations
 
-    def _one(self, request: Any) -> Any:
-        (answer,) = self._all([_Question(request)])
+    def _one(self, request: Any, data_bytes: int = 0, wait_s: float = 0.0) -> Any:
+        (answer,) = self._all([_Question(request, data_bytes, wait_s)])
         if isinstance(answer, Refused):
             raise answer
         return answer
@@ -277,7 +312,8 @@ class Datanode:
         requests: SimpleQueue[bytes | None] = SimpleQueue()
         waiting = iter(questions)
         data_bytes = sum(question.data_bytes for question in questions)
-        timeout_s = self._answer_s + data_bytes / BYTES_PER_S_MIN
+        wait_s = sum(question.wait_s for question in questions)
+        timeout_s = self._answer_s + wait_s + data_bytes / BYTES_PER_S_MIN
 
         def ask() -> None:
             question = next(waiting, None)
@@ -326,7 +362,3 @@ class Datanode:
             code = Code(name) if name in Code.__members__ else Code.INELIGIBLE
             return Refused(code, f"datanode {self.address}: {name}: {said}".rstrip(": "))
         raise self._malformed(f"{len(data)} bytes that are no answer")
-
-
-def _key(container_id: ContainerId, block_id: BlockId) -> dict[str, int]:
-    return {"container_id": container_id, "local_id": block_id}

@@ -1,22 +1,28 @@
 """What Ozone's datanodes are asked and answer, as far as it is used here.
 
 The numbers are facts of Ozone's wire format (`DatanodeClientProtocol.proto`, 2.1 and 2.2). A block
-comes as the bytes of its row, which `ozone.disk.blockrow` reads wherever they come from.
+comes as the bytes of its row, which `ozone.disk.blockrow` reads wherever they come from, and goes
+as those that `ozone.disk.encoding` makes; so do chunks that are written.
 """
 
 from enum import IntEnum
 from typing import Final
 
-from ozone.declaration import BYTES, NUMBER, SIGNED, TEXT, Fields, message_classes
+from ozone.declaration import BOOL, BYTES, NUMBER, SIGNED, TEXT, Fields, message_classes
 
 
 class Command(IntEnum):
-    """What may be asked: to read, and nothing else."""
+    """What is asked: to read, and to fill shards that a reconstruction makes."""
 
+    CREATE_CONTAINER = 1
     READ_CONTAINER = 2
+    DELETE_CONTAINER = 4
+    PUT_BLOCK = 6
     GET_BLOCK = 7
     LIST_BLOCK = 9
     READ_CHUNK = 10
+    WRITE_CHUNK = 12
+    CLOSE_CONTAINER = 17
     GET_CONTAINER_CHECKSUM_INFO = 23
 
 
@@ -34,7 +40,15 @@ MESSAGES: Final[dict[str, Fields]] = {
         "length": (3, NUMBER, False),
         "checksum_data": (5, "ChecksumData", False),
     },
-    "ReadContainer": {},
+    "Nothing": {},
+    "CreateContainer": {"replica_index": (4, SIGNED, False), "state": (5, SIGNED, False)},
+    "DeleteContainer": {"force": (2, BOOL, False)},
+    "PutBlock": {"block": (1, BYTES, False)},
+    "WriteChunk": {
+        "block_id": (1, "BlockId", False),
+        "chunk": (2, BYTES, False),
+        "data": (3, BYTES, False),
+    },
     "GetBlock": {"block_id": (1, "BlockId", False)},
     "ListBlock": {"start_local_id": (2, SIGNED, False), "count": (3, NUMBER, False)},
     "ReadChunk": {
@@ -47,10 +61,15 @@ MESSAGES: Final[dict[str, Fields]] = {
         "command": (1, SIGNED, False),
         "container_id": (3, SIGNED, False),
         "datanode_id": (4, TEXT, False),
-        "read_container": (7, "ReadContainer", False),
+        "create_container": (6, "CreateContainer", False),
+        "read_container": (7, "Nothing", False),
+        "delete_container": (9, "DeleteContainer", False),
+        "close_container": (11, "Nothing", False),
+        "put_block": (12, "PutBlock", False),
         "get_block": (13, "GetBlock", False),
         "list_block": (15, "ListBlock", False),
         "read_chunk": (16, "ReadChunk", False),
+        "write_chunk": (17, "WriteChunk", False),
         "get_container_checksum_info": (27, "GetContainerChecksumInfo", False),
     },
     "ContainerData": {
@@ -87,19 +106,23 @@ REQUEST: Final = _CLASSES["Request"]
 ANSWER: Final = _CLASSES["Answer"]
 
 SUCCESS: Final = 1
+RECOVERING: Final = 8  # of a container that a reconstruction fills
 RESULTS: Final = {
     1: "SUCCESS",
     2: "UNSUPPORTED_REQUEST",
     3: "MALFORMED_REQUEST",
     4: "CONTAINER_INTERNAL_ERROR",
+    7: "CONTAINER_EXISTS",
     9: "CONTAINER_NOT_FOUND",
     10: "IO_EXCEPTION",
     11: "UNABLE_TO_READ_METADATA_DB",
     12: "NO_SUCH_BLOCK",
+    16: "CHECKSUM_MISMATCH",
     17: "UNABLE_TO_FIND_CHUNK",
     19: "INVALID_ARGUMENT",
     25: "UNCLOSED_CONTAINER_IO",
     28: "INVALID_CONTAINER_STATE",
+    29: "DISK_OUT_OF_SPACE",
     31: "CONTAINER_METADATA_ERROR",
     33: "CONTAINER_CHECKSUM_ERROR",
     36: "CONTAINER_UNHEALTHY",
@@ -110,7 +133,7 @@ RESULTS: Final = {
     43: "CHUNK_FILE_INCONSISTENCY",
     48: "CONTAINER_ID_MISMATCH",
 }
-"""Names of the results that a reader can meet."""
+"""Names of the results that one who reads, or fills a shard, can meet."""
 
 STATES: Final = {
     1: "OPEN",
@@ -120,6 +143,6 @@ STATES: Final = {
     5: "UNHEALTHY",
     6: "INVALID",
     7: "DELETED",
-    8: "RECOVERING",
+    RECOVERING: "RECOVERING",
 }
 """Names of the states of a container on a datanode."""

@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 
 from agent.errors import Code, Refused
 from agent.rpc.calls.channel import Method, call, is_unknown, open_channel, retried, stream, upload
+from agent.rpc.calls.filling import Filling
 from agent.rpc.calls.received import SMALL_BYTES_MAX, joined, parts_as_they_come, parts_of
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import container_pb2, datanode_pb2_grpc
@@ -49,7 +50,7 @@ class Meter:
     data_bytes: int = 0
 
 
-class Peer:
+class Peer(Filling):
     """One datanode, dialled on first use. Safe to use from many threads at once."""
 
     def __init__(

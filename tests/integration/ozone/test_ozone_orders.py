@@ -221,7 +221,7 @@ def test_what_leaves_nothing_to_do_is_done(
                 "missingContainerIndexes": b"\x01",
                 "ecReplicationConfig": {"data": 3, "parity": 2, "codec": "rs", "ecChunkSize": 1024},
             },
-            "does not coordinate",
+            "1 shards for 0 targets from 0 sources",
         ),
         ("closeContainer", {"containerID": -1, "pipelineID": {"id": PIPELINE}}, "no container -1"),
     ],

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from agent.ec.blockgroup import (
+    OZONE_NOTES,
     STRIPES_PER_PAIR,
     STRIPES_WITH_CHECKSUM_MAX,
     Agreed,
@@ -17,6 +18,7 @@ from agent.ec.blockgroup import (
 )
 from agent.ec.geometry import Group
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
+from ozone.disk.encoding import STRIPE, STRIPES
 from tests.support.storage.ec_groups import SMALL_SCHEMES
 
 SCHEME = SMALL_SCHEMES[0]  # rs-3-2, cells of 512 bytes
@@ -33,6 +35,38 @@ def shard(index: int, group_bytes: int) -> BlockData:
     lengths = [group.cell_bytes(stripe, index) for stripe in range(group.stripe_count)]
     chunks = tuple(chunk(stripe * 512, length) for stripe, length in enumerate(lengths) if length)
     return BlockData(BLOCK, Bcsid(1), chunks, group_metadata((("key", "a"),), group))
+
+
+class TestOzonesRecord:
+    """What Ozone recorded of stripes lies among the notes of the shards that keep it."""
+
+    NOTES = (("ozone.stripe_checksum.0", "AAAA"), ("ozone.stripe_checksums.0", "BBBB"))
+
+    def test_it_is_found_with_any_shard_that_has_it(self) -> None:
+        """
+        Index 1 may be the one that is lost.
+        """
+        known = {index: shard(index, 3000) for index in (2, 3, 4)}
+        known[4] = replace(known[4], metadata=(*known[4].metadata, *self.NOTES))
+
+        agreed = agree(SCHEME, BLOCK, known)
+
+        assert isinstance(agreed, Agreed)
+        assert self.NOTES == agreed.notes
+
+    def test_it_goes_to_no_shard_by_itself(self) -> None:
+        """
+        Whose row is a model gives away the client's notes, and its record no more than our own.
+        """
+        found = group_metadata((("key", "a"), *self.NOTES), Group(SCHEME, 3000))
+
+        assert (("key", "a"), ("blockGroupLen", "3000")) == found
+
+    def test_its_keys_are_those_under_which_rows_keep_it(self) -> None:
+        """
+        `ozone.disk` names them, which this package does not know.
+        """
+        assert all(key.startswith(OZONE_NOTES) for key in (STRIPE, STRIPES))
 
 
 class TestAgreement:

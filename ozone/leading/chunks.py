@@ -1,0 +1,81 @@
+"""Blocks of one replica at a datanode of Ozone, and chunks that are what its rows say."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from agent.errors import Code, Refused
+from agent.rpc.calls.peer import Meter
+from merkle.checksum import window_checksums
+from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
+from ozone.wire.datanode import Datanode
+
+ROWS_KEPT_MAX: Final = 256  # of blocks whose chunks are being fetched: a few at a time
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A block as the peer has it, and its chunks by place."""
+
+    block: BlockData
+    chunks: Mapping[int, ChunkInfo]
+
+
+class Chunks:
+    """The blocks of one replica. Safe to use from many threads."""
+
+    def __init__(self, datanode: Datanode) -> None:
+        self._datanode = datanode
+        self._rows: dict[BlockId, _Row] = {}
+
+    def block(self, container_id: ContainerId, block_id: BlockId) -> BlockData:
+        """Return the metadata of one committed block."""
+        return self._row(container_id, block_id).block
+
+    def keep(self, block: BlockData) -> None:
+        """Know a block that was listed: its chunks are likely to be read soon."""
+        self._kept(block)
+
+    def read(
+        self,
+        container_id: ContainerId,
+        block_id: BlockId,
+        offset: int,
+        meter: Meter | None = None,
+    ) -> tuple[ChunkInfo, bytes]:
+        """Return one chunk and its bytes, which have the checksums of the peer's row.
+
+        Raises Refused(CHECKSUM_MISMATCH) when they have not; of type NONE any have.
+        """
+        chunk = self._row(container_id, block_id).chunks.get(offset)
+        if chunk is None:
+            raise Refused(
+                Code.UNABLE_TO_FIND_CHUNK,
+                f"datanode {self._datanode.address}: block {block_id} has no chunk at {offset}",
+            )
+        data = self._datanode.read(container_id, block_id, chunk)
+        if meter is not None:
+            meter.data_bytes += len(data)
+        if chunk.checksum_type is not ChecksumType.NONE and not _fits(chunk, data):
+            raise Refused(
+                Code.CHECKSUM_MISMATCH,
+                f"datanode {self._datanode.address}: block {block_id}, chunk at {offset}: what it "
+                "serves does not have its checksums",
+            )
+        return chunk, data
+
+    def _row(self, container_id: ContainerId, block_id: BlockId) -> _Row:
+        row = self._rows.get(block_id)
+        return row or self._kept(self._datanode.block(container_id, block_id))
+
+    def _kept(self, block: BlockData) -> _Row:
+        row = _Row(block, {chunk.offset: chunk for chunk in block.chunks})
+        if len(self._rows) >= ROWS_KEPT_MAX:
+            self._rows = {}  # another thread may fill the old one meanwhile: it asks again
+        self._rows[block.block_id] = row
+        return row
+
+
+def _fits(chunk: ChunkInfo, data: bytes) -> bool:
+    expected = chunk.window_checksums
+    return window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data) == expected

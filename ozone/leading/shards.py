@@ -1,0 +1,145 @@
+"""A datanode of Ozone in one reconstruction (`agent.reconstruct.shards.ShardPeer`).
+
+What is read here is a shard as its clients wrote it: every chunk is verified by the datanode's own
+row, and what Ozone recorded of a stripe proves what is computed, as our own record does. What is
+filled is a container of Ozone's: RECOVERING, with rows as its clients make them, and then closed.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from agent.ec.blockgroup import STRIPE_CHECKSUMS_KEY, stripe_metadata
+from agent.errors import Code, Refused
+from agent.rpc.calls.peer import Meter
+from agent.rpc.v1 import container_pb2
+from agent.rpc.wire import codec
+from merkle.checksum import crc32c
+from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
+from ozone.disk.encoding import encode_chunk, encode_row, stripes_of
+from ozone.leading.chunks import Chunks
+from ozone.wire.datanode import Datanode
+from ozone.wire.datanode_messages import RECOVERING, Command
+
+PAGE_BLOCKS: Final = 32  # rows of one shard at a time, of up to 64 KiB each
+CLOSE_WAIT_S: Final = 270.0  # a tree of half a million blocks is built before the answer
+
+
+class OzoneShard:
+    """The shard of one index at one datanode. Safe to use from many threads."""
+
+    def __init__(self, datanode: Datanode, index: int) -> None:
+        """`datanode` has to be made for the shard of this index."""
+        self.address = datanode.address
+        self._datanode = datanode
+        self._index = index
+        self._chunks = Chunks(datanode)
+
+    # reading
+
+    def replica(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
+        """Return what it has. Which shard that is Ozone does not tell here: each of its answers
+        about a block does, by refusing what is meant for another one."""
+        state = self._datanode.container(container_id).state
+        if state not in ReplicaState.__members__:
+            raise Refused(
+                Code.INELIGIBLE, f"datanode {self.address}: its replica is {state or 'of no state'}"
+            )
+        return container_pb2.ReplicaReport(
+            container_id=container_id,
+            state=codec.state_number(ReplicaState(state)),
+            replica_index=self._index,
+        )
+
+    def each_block(self, container_id: ContainerId) -> Iterator[BlockData]:
+        """Yield the metadata of all blocks, by id, which Ozone lists by their text.
+
+        Rows come page by page: a conversation would not wait for who computes between two of them.
+        """
+        ids = sorted(self._datanode.block_ids(container_id))
+        for start in range(0, len(ids), PAGE_BLOCKS):
+            page = self._datanode.blocks(container_id, ids[start : start + PAGE_BLOCKS])
+            for _, found in list(page):
+                if isinstance(found, BlockData):
+                    block = _recorded(found)
+                    self._chunks.keep(block)
+                    yield block
+                elif found.code is not Code.NO_SUCH_BLOCK:  # deleted since it was listed
+                    raise found
+
+    def block(self, container_id: ContainerId, block_id: BlockId) -> BlockData:
+        """Return the metadata of one committed block."""
+        return _recorded(self._chunks.block(container_id, block_id))
+
+    def read_chunk(
+        self,
+        container_id: ContainerId,
+        block_id: BlockId,
+        offset: int,
+        meter: Meter | None = None,
+    ) -> tuple[ChunkInfo, bytes]:
+        """Return one chunk and its bytes, which have the checksums of the datanode's row."""
+        return self._chunks.read(container_id, block_id, offset, meter)
+
+    # filling
+
+    def create_shard(self, container_id: ContainerId, index: int) -> None:
+        """Create a shard, RECOVERING. Raises Refused when there is a replica of this container."""
+        wish = {"replica_index": index, "state": RECOVERING}
+        self._datanode.tell(Command.CREATE_CONTAINER, container_id, create_container=wish)
+
+    def write_cell(
+        self,
+        container_id: ContainerId,
+        index: int,
+        block_id: BlockId,
+        chunk: ChunkInfo,
+        data: memoryview,
+        commit: BlockData | None,
+    ) -> None:
+        """Write a cell, and commit its block if that is whole with it."""
+        wish = {
+            "block_id": self._datanode.key(container_id, block_id),
+            "chunk": encode_chunk(block_id, chunk),
+            "data": bytes(data),
+        }
+        self._datanode.tell(
+            Command.WRITE_CHUNK, container_id, data_bytes=len(data), write_chunk=wish
+        )
+        if commit is not None:
+            self.commit_block(container_id, index, commit)
+
+    def commit_block(self, container_id: ContainerId, index: int, block: BlockData) -> None:
+        """Commit a block whose cells are there, or one that has none."""
+        row = encode_row(container_id, _as_written(block), index)
+        self._datanode.tell(Command.PUT_BLOCK, container_id, put_block={"block": row})
+
+    def close_shard(self, container_id: ContainerId, bcsid: int) -> ReplicaState:
+        """Close a shard. Shards have no commit id: no Ratis has put their commits in order."""
+        del bcsid
+        self._datanode.tell(
+            Command.CLOSE_CONTAINER, container_id, wait_s=CLOSE_WAIT_S, close_container={}
+        )
+        return ReplicaState(self._datanode.container(container_id).state)
+
+    def delete_shard(self, container_id: ContainerId) -> None:
+        """Delete a shard that was given up."""
+        wish = {"force": True}
+        self._datanode.tell(Command.DELETE_CONTAINER, container_id, delete_container=wish)
+
+
+def _recorded(block: BlockData) -> BlockData:
+    """Return a block with what Ozone recorded of its stripes as our own record has it, if it has a
+    record of each. Ozone's is the checksums of a stripe's cells, ours the fold of these."""
+    stripes = stripes_of(dict(block.metadata))
+    if any(chunk.offset not in stripes for chunk in block.chunks):
+        return block
+    folds = [crc32c(stripes[chunk.offset]) for chunk in block.chunks]
+    return replace(block, metadata=block.metadata + stripe_metadata(folds))
+
+
+def _as_written(block: BlockData) -> BlockData:
+    """Return a block without a record of ours, which Ozone's clients write none of."""
+    prefix = f"{STRIPE_CHECKSUMS_KEY}."
+    kept = tuple(pair for pair in block.metadata if not pair[0].startswith(prefix))
+    return replace(block, metadata=kept)

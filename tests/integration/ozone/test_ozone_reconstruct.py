@@ -1,0 +1,298 @@
+"""Shards that an Ozone SCM has an agent rebuild, from datanodes of Ozone, here and elsewhere.
+
+Sources are the shards of the golden set as Ozone's own client wrote them, and what is rebuilt is
+compared with Ozone's own row and bytes of the shard that is lost.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from agent.host.host import Host
+from merkle.checksum import crc32c
+from merkle.replica import BlockId, ContainerId, ReplicaState
+from tests.support.ozone.led_agent import DATANODE_ID, led_agent, store_of
+from tests.support.ozone.ozone_agent import OzoneClient, block_id
+from tests.support.ozone.ozone_datanode import Served
+from tests.support.ozone.ozone_shards import ShardDatanode, comparable, golden_shards, row_of
+from tests.support.ozone.ozone_volumes import golden
+from tests.support.ozone.ozone_wire import WIRE
+from tests.support.ozone.standin_scm import StandInScm, command, standin_scm
+from tests.support.waiting import wait_until
+
+EXECUTED, FAILED = 2, 3
+LARGE, SMALL = ContainerId(3), ContainerId(4)
+"""Groups of 2 MiB and 12,345 bytes, and of 100 bytes: two cells of that are empty."""
+CODING = {"data": 3, "parity": 2, "codec": "RS", "ecChunkSize": 1024**2}
+INDEXES = range(1, 6)
+SPARE = 9
+"""Of a datanode that has nothing yet."""
+
+
+@pytest.fixture(scope="module")
+def volumes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The golden set, which nobody changes."""
+    return golden(tmp_path_factory.mktemp("golden"))
+
+
+@pytest.fixture
+def shards(volumes: Path) -> dict[int, dict[int, Served]]:
+    """By index what each datanode has."""
+    found = {one: golden_shards(volumes, one) for one in (LARGE, SMALL)}
+    return {index: {one: found[one][index] for one in found} for index in INDEXES}
+
+
+@pytest.fixture
+def peers(shards: dict[int, dict[int, Served]]) -> Iterator[dict[int, ShardDatanode]]:
+    """A datanode for each shard by its index, and one with nothing."""
+    with ExitStack() as ends:
+        yield {
+            index: ends.enter_context(
+                ShardDatanode(dict(shards.get(index, {})), uuid=uuid_of(index), index=index)
+            )
+            for index in (*INDEXES, SPARE)
+        }
+
+
+@pytest.fixture
+def scm() -> Iterator[StandInScm]:
+    """A manager that leads."""
+    with standin_scm() as server:
+        yield server
+
+
+@pytest.fixture
+def agent(scm: StandInScm, tmp_path: Path) -> Iterator[Host]:
+    """An agent that it leads, and that has nothing."""
+    with led_agent(tmp_path, scm.address, more="[scan]\nenabled = false") as host:
+        yield host
+
+
+def uuid_of(index: int) -> str:
+    """Return the name of the datanode of a shard."""
+    return str(UUID(int=0xA000 + index))
+
+
+def here(host: Host) -> dict[str, Any]:
+    """Return how the manager names the agent itself."""
+    name, _, port = host.door_addresses[0].rpartition(":")
+    ports = [{"name": "STANDALONE", "value": int(port)}]
+    return {"uuid": DATANODE_ID, "ipAddress": name, "hostName": "agent", "ports": ports}
+
+
+def reconstruct(
+    scm: StandInScm,
+    container_id: int,
+    sources: dict[int, ShardDatanode],
+    targets: dict[int, dict[str, Any]],
+    **other: Any,
+) -> Any:
+    """Order shards to be rebuilt from others, both by index; return the answer."""
+    command_id = 70 + len(scm.statuses())
+    payload = {
+        "containerID": container_id,
+        "sources": [
+            {"datanodeDetails": one.details(), "replicaIndex": index}
+            for index, one in sources.items()
+        ],
+        "targets": list(targets.values()),
+        "missingContainerIndexes": bytes(targets),
+        "ecReplicationConfig": CODING,
+        "cmdId": command_id,
+        **other,
+    }
+    scm.commands.append(command("reconstructECContainers", payload))
+    wait_until(lambda: any(one.cmdId == command_id for one in scm.statuses()), within_s=30)
+    return next(one for one in scm.statuses() if one.cmdId == command_id)
+
+
+def left(peers: dict[int, ShardDatanode], *lost: int) -> dict[int, ShardDatanode]:
+    """Return the datanodes whose shards are not lost."""
+    return {index: peers[index] for index in INDEXES if index not in lost}
+
+
+def assert_rebuilt_here(host: Host, container_id: ContainerId, index: int, real: Served) -> None:
+    """The shard is Ozone's, row by row as it is served to Ozone, and byte by byte."""
+    facts = store_of(host).replica(container_id)
+    assert (ReplicaState.CLOSED, index) == (facts.state, facts.replica_index)
+    with OzoneClient(host.door_addresses[0], DATANODE_ID) as client:
+        for one, row in real.rows.items():
+            key = block_id(one, container_id, replicaIndex=index)
+            served = client.ask("getBlock", container_id, blockID=key).getBlock.blockData
+            assert row_of(row) == comparable(served)
+            size = len(real.data[one])
+            if size:
+                assert real.data[one] == store_of(host).read(container_id, BlockId(one), 0, size)
+
+
+@pytest.mark.parametrize("container_id", [LARGE, SMALL])
+@pytest.mark.parametrize("lost", INDEXES)
+def test_a_lost_shard_is_rebuilt_here(
+    scm: StandInScm,
+    agent: Host,
+    peers: dict[int, ShardDatanode],
+    shards: dict[int, dict[int, Served]],
+    container_id: ContainerId,
+    lost: int,
+) -> None:
+    """
+    Data or parity, of a group that fills its stripe or hardly begins one: with the group's length,
+    and the checksums of stripes where Ozone keeps them; and the manager hears of it.
+    """
+    status = reconstruct(scm, container_id, left(peers, lost), {lost: here(agent)})
+
+    assert (EXECUTED, "") == (status.status, status.msg)
+    assert_rebuilt_here(agent, container_id, lost, shards[lost][container_id])
+    wait_until(lambda: container_id in scm.replicas())
+    assert (lost, 4) == (
+        scm.replicas()[container_id].replicaIndex,
+        scm.replicas()[container_id].state,
+    )
+
+
+@pytest.mark.parametrize("lost", [(1, 5), (2, 3), (4, 1)])
+def test_what_is_lost_twice_is_rebuilt_here_and_at_a_datanode_of_ozone(
+    scm: StandInScm,
+    agent: Host,
+    peers: dict[int, ShardDatanode],
+    shards: dict[int, dict[int, Served]],
+    lost: tuple[int, int],
+) -> None:
+    """There by Ozone's calls: made RECOVERING, filled, closed."""
+    mine, theirs = lost
+    targets = {mine: here(agent), theirs: peers[SPARE].details()}
+
+    status = reconstruct(scm, LARGE, left(peers, *lost), targets)
+
+    assert (EXECUTED, "") == (status.status, status.msg)
+    assert_rebuilt_here(agent, LARGE, mine, shards[mine][LARGE])
+    made, real = peers[SPARE].containers[LARGE], shards[theirs][LARGE]
+    assert 4 == made.state
+    assert real.data == made.data
+    assert {one: row_of(row) for one, row in real.rows.items()} == {
+        one: row_of(row) for one, row in made.rows.items()
+    }
+    told = peers[SPARE].told()
+    assert ["createContainer", "writeChunk", "putBlock", "closeContainer"] == told[:4]
+
+
+def test_a_source_whose_bytes_are_not_its_rows_is_left_aside(
+    scm: StandInScm,
+    agent: Host,
+    peers: dict[int, ShardDatanode],
+    shards: dict[int, dict[int, Served]],
+) -> None:
+    """Another one takes its place."""
+    (one,) = shards[1][LARGE].rows
+    peers[1].containers[LARGE].flip(one, 777_777)
+
+    status = reconstruct(scm, LARGE, left(peers, 2), {2: here(agent)})
+
+    assert EXECUTED == status.status
+    assert_rebuilt_here(agent, LARGE, 2, shards[2][LARGE])
+    assert "readChunk" in peers[1].told()
+
+
+def test_a_shard_that_is_wrong_though_it_verifies_is_found_by_ozones_own_record(
+    scm: StandInScm,
+    agent: Host,
+    peers: dict[int, ShardDatanode],
+    shards: dict[int, dict[int, Served]],
+) -> None:
+    """The checksums of the stripe, which its writer left with other shards, do not have it."""
+    (one,) = shards[3][LARGE].rows
+    peers[3].containers[LARGE] = forged(shards[3][LARGE], one)
+
+    status = reconstruct(scm, LARGE, left(peers, 2), {2: here(agent)})
+
+    assert EXECUTED == status.status
+    assert_rebuilt_here(agent, LARGE, 2, shards[2][LARGE])
+
+
+def forged(real: Served, one: int) -> Served:
+    """Return a shard with other bytes in its only chunk, and a row that fits them."""
+    data = bytes(octet ^ 0x11 for octet in real.data[one])
+    row = WIRE["BlockData"].FromString(real.rows[one])
+    (chunk,) = row.chunks
+    chunk.checksumData.type = 3  # CRC32C
+    window = chunk.checksumData.bytesPerChecksum
+    cuts = range(0, len(data), window)
+    del chunk.checksumData.checksums[:]
+    chunk.checksumData.checksums.extend(
+        crc32c(data[at : at + window]).to_bytes(4, "big") for at in cuts
+    )
+    return Served({one: row.SerializeToString()}, {one: data}, real.tree)
+
+
+def test_what_cannot_be_written_leaves_nothing(
+    scm: StandInScm, agent: Host, peers: dict[int, ShardDatanode]
+) -> None:
+    """Neither here nor at the target that had no room."""
+    peers[SPARE].full = True
+    targets = {2: here(agent), 4: peers[SPARE].details()}
+
+    status = reconstruct(scm, LARGE, left(peers, 2, 4), targets)
+
+    assert FAILED == status.status
+    assert "DISK_OUT_OF_SPACE" in status.msg
+    assert {} == peers[SPARE].containers
+    assert "deleteContainer" == peers[SPARE].told()[-1]
+    assert [] == store_of(agent).replica_ids()
+
+
+def test_a_target_that_has_the_container_keeps_it(
+    scm: StandInScm, agent: Host, peers: dict[int, ShardDatanode]
+) -> None:
+    """It was not made by this run, so it is not removed either."""
+    status = reconstruct(scm, LARGE, left(peers, 2, 4), {2: here(agent), 4: peers[4].details()})
+
+    assert FAILED == status.status
+    assert "CONTAINER_EXISTS" in status.msg
+    assert LARGE in peers[4].containers
+    assert "deleteContainer" not in peers[4].told()
+    assert [] == store_of(agent).replica_ids()
+
+
+def test_a_datanode_that_has_another_shard_than_is_said_is_not_computed_with(
+    scm: StandInScm, agent: Host, peers: dict[int, ShardDatanode]
+) -> None:
+    """Ozone says so of each block; what is left does not suffice."""
+    sources = left(peers, 2, 5)
+    sources[4] = peers[5]
+
+    status = reconstruct(scm, LARGE, sources, {2: here(agent)})
+
+    assert FAILED == status.status
+    assert "CONTAINER_NOT_FOUND" in status.msg
+    assert [] == store_of(agent).replica_ids()
+
+
+@pytest.mark.parametrize(
+    ("lost", "other", "words"),
+    [
+        ((1, 2, 3), {}, "rs-3-2-1024k needs 3 sources, the order names 2"),
+        ((2,), {"missingContainerIndexes": b"\x02\x03"}, "2 shards for 1 targets"),
+        ((2,), {"missingContainerIndexes": b"\x07"}, "replica index 7"),
+        ((2,), {"ecReplicationConfig": {**CODING, "codec": "LRC"}}, "'lrc' is unknown"),
+        ((2,), {"ecReplicationConfig": {**CODING, "data": 0}}, "names no erasure code"),
+        ((2,), {"containerID": 0}, "no container 0"),
+    ],
+)
+def test_what_cannot_be_meant_or_done_is_answered_in_words(
+    scm: StandInScm,
+    agent: Host,
+    peers: dict[int, ShardDatanode],
+    lost: tuple[int, ...],
+    other: dict[str, Any],
+    words: str,
+) -> None:
+    """And nobody is written to."""
+    status = reconstruct(scm, LARGE, left(peers, *lost), {lost[0]: here(agent)}, **other)
+
+    assert FAILED == status.status
+    assert words in status.msg
+    assert [] == store_of(agent).replica_ids()
