@@ -252,8 +252,8 @@ class Host:
         if self._parity is not None:
             self._parity.close()
         self._handlers.close()
-        for plane in (*self._scms, *self._leaders):
-            plane.close()
+        for close in (*(one.close for one in self._scms), *(one.close for one in self._leaders)):
+            close()
         self._audit.close()
         self._scrub.close()
         if not unfinished:
