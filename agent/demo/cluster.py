@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import IO, Final, Protocol, Self
 
 from agent.errors import Code, Unavailable
@@ -48,10 +48,20 @@ Launch = Callable[[Sequence[str], IO[bytes]], Running]
 """Starts the program that the words name; its stdout is read, its stderr goes to the file."""
 
 
-def launched(words: Sequence[str], log: IO[bytes]) -> Running:
-    """Start `python -m WORD ...`, which dies with this process."""
+def launched(
+    words: Sequence[str],
+    log: IO[bytes],
+    *,
+    module: str = "agent.demo.child",
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Running:
+    """Start `python -m WORD ...`, which dies with this process.
+
+    `module` is what ties it to this process; `environment` is added to our own.
+    """
     return subprocess.Popen(  # noqa: S603 - our own program, our own arguments
-        [sys.executable, "-m", "agent.demo.child", str(os.getpid()), *words],
+        [sys.executable, "-m", module, str(os.getpid()), *words],
+        env={**os.environ, **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=log,

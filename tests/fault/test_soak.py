@@ -3,16 +3,23 @@
 import os
 import random
 import threading
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent.commands.pool import TaskContext, TaskPool
+from agent.commands.tasks import Task, TaskLimits, TaskOutcome
+from agent.demo.stage import wait_until
 from suture import KeyNotFound, Unavailable
 from suture.errors import Code
+from tools.soak.child import launched_watched, note_pools, path_of, told
 from tools.soak.disks import LEFT_BYTES, LoopDisk, NoLoopDevices
-from tools.soak.leaks import Growth, Sample, growth, sampled
+from tools.soak.leaks import Growth, Sample, Threads, growth, sampled, threads_of
 from tools.soak.load import Fate, Key, Oracle, look
 from tools.soak.verdict import LIFE_S_MIN, leaking
 
@@ -134,9 +141,90 @@ def test_growth_is_seen_through_noise() -> None:
     """A thread every four minutes; none, though their number goes up and down."""
     leaks, swings = growth("leaks", life(60, 15, 2)), growth("swings", life(60, 0, 4))
 
-    assert 12 < leaks.threads_per_h < 18
-    assert abs(swings.threads_per_h) < 3
-    assert ["leaks: 15 threads more each hour, at most 6"] == leaking([leaks, swings])
+    assert 12 < leaks.held_threads_per_h < 18
+    assert abs(swings.held_threads_per_h) < 3
+    assert ["leaks: 15 threads at work more each hour, at most 6"] == leaking([leaks, swings])
+
+
+def test_a_pool_that_fills_is_no_leak() -> None:
+    """Threads came all the time, and they are idle workers of pools; work that stays is one."""
+    filled = [replace(one, resting=one.threads - 40) for one in life(60, 30)]
+    stuck = [replace(one, resting=9) for one in life(60, 30)]
+
+    assert [] == leaking([growth("fills", filled)])
+    assert ["stuck: 30 threads at work more each hour, at most 6"] == leaking(
+        [growth("stuck", stuck)]
+    )
+
+
+def test_idle_threads_of_more_pools_than_there_should_be_are_a_leak() -> None:
+    """Each pool keeps to its bound: two by one name do not keep to that of one."""
+    bounds = {"fetch": 4, "rpc": 64}
+
+    assert [] == Threads({"fetch": 4, "rpc": 9, "web": 1}, {"fetch": 4}, bounds).beyond()
+    assert ["8 threads called fetch, of a pool of 4"] == Threads(
+        {"fetch": 8, "rpc": 9}, {"fetch": 8}, bounds
+    ).beyond()
+
+
+def test_threads_are_at_rest_that_wait_for_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those that wait for anything else, in pools of either kind."""
+    for pool in (ThreadPoolExecutor, TaskPool):
+        monkeypatch.setattr(pool, "__init__", pool.__init__)  # to be as it was, afterwards
+    bounds: dict[str, int] = {}
+    note_pools(bounds)
+    stop, busy_count = threading.Event(), threading.Semaphore(0)
+
+    def work() -> None:
+        busy_count.release()
+        stop.wait()
+
+    def task(_: TaskContext) -> TaskOutcome:
+        work()
+        return TaskOutcome.DONE
+
+    tasks = TaskPool(TaskLimits(5, 10), name="soaked-task")
+    with ThreadPoolExecutor(7, thread_name_prefix="soaked") as executor:
+        try:
+            executor.submit(work)
+            executor.submit(work)
+            tasks.submit(Task("scan", 1), task)
+            tasks.submit(Task("scan", 2), lambda _: TaskOutcome.DONE)
+            for _ in range(3):
+                busy_count.acquire()
+            wait_until(lambda: resting_of("soaked", "soaked-task") == [0, 1], "one task is done")
+        finally:
+            stop.set()
+        wait_until(lambda: resting_of("soaked", "soaked-task") == [2, 2], "all wait for work")
+    tasks.stop(10)
+
+    assert {"soaked": 7, "soaked-task": 5} == {k: v for k, v in bounds.items() if "soaked" in k}
+
+
+def resting_of(*kinds: str) -> list[int]:
+    """Return how many threads of some kinds wait for work in this process."""
+    resting = told({})["resting"]
+    assert isinstance(resting, Counter)
+    return [resting[kind] for kind in kinds]
+
+
+def test_a_process_says_what_its_threads_do(tmp_path: Path) -> None:
+    """While it runs, as the program that was named."""
+    with (tmp_path / "log").open("ab") as log:
+        words = ["http.server", "0", "--bind", "127.0.0.1"]
+        process = launched_watched(tmp_path, words, log)
+    try:
+        wait_until(path_of(tmp_path, process.pid).exists, "it has written")
+        threads = threads_of(tmp_path, process.pid)
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+    assert {"MainThread": 1, "watcher": 1} == threads.threads
+    assert 0 == threads.resting_count
+    assert Threads() == threads_of(tmp_path, 2**22 + 1)
 
 
 def test_a_short_life_is_not_judged() -> None:

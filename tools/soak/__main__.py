@@ -87,6 +87,7 @@ def soak(result: Result, site: Site) -> None:
             loads = [pool.submit(worker.run) for worker in workers]
             harm, watched = pool.submit(harms.run), pool.submit(watch.run)
             say_how_it_goes(oracle, harms, harm, time.monotonic() + duration_s)
+            watch.loaded_until_s = time.monotonic()
             harming.set()
             result.wrong += ended([harm])
             loading.set()
@@ -144,7 +145,8 @@ def table(result: Result) -> str:
             one.name,
             f"lived {one.life_s / 60:.0f} min; {one.anon_bytes / 1e6:.0f} MB "
             f"({one.anon_bytes_per_h / 1e6:+.1f} MB/h), {one.descriptors} descriptors "
-            f"({one.descriptors_per_h:+.1f}/h), {one.threads} threads ({one.threads_per_h:+.1f}/h)",
+            f"({one.descriptors_per_h:+.1f}/h), {one.threads} threads "
+            f"(at work {one.held_threads_per_h:+.1f}/h)",
         )
         for one in result.growths
     ]

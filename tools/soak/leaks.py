@@ -1,11 +1,15 @@
 """What processes hold over time: memory, descriptors, threads; and how fast that grows.
 
 Memory is what is theirs alone (RssAnon): the pages of an index are a cache, which may fill up.
+Threads are held while they do anything; idle workers of pools are capacity, which the pools bound
+(`child.py`).
 """
 
+import json
+import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +17,7 @@ from typing import Final
 
 import numpy as np
 
+from tools.soak.child import path_of
 from tools.soak.site import Site
 
 EVERY_S: Final = 5.0
@@ -28,6 +33,7 @@ class Sample:
     anon_bytes: int
     descriptors: int
     threads: int
+    resting: int = 0  # of these: idle workers of pools
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +47,7 @@ class Growth:
     descriptors: int
     descriptors_per_h: float
     threads: int
-    threads_per_h: float
+    held_threads_per_h: float
 
 
 @dataclass
@@ -51,14 +57,18 @@ class Watch:
     site: Site
     stop: threading.Event
     lives: dict[tuple[str, int], list[Sample]] = field(default_factory=dict)
+    beyond: set[str] = field(default_factory=set)  # pools with more threads than they may have
+    loaded_until_s: float = math.inf  # what is compared is a process under load with itself
 
     def run(self) -> None:
         """Sample until told to stop."""
         while not self.stop.wait(EVERY_S):
             for name, pid in self._pids():
-                sample = sampled(pid)
+                threads = threads_of(self.site.threads, pid)
+                sample = sampled(pid, threads.resting_count)
                 if sample is not None:
                     self.lives.setdefault((name, pid), []).append(sample)
+                self.beyond.update(f"{name}: {pool}" for pool in threads.beyond())
 
     def _pids(self) -> Iterator[tuple[str, int]]:
         for process in (self.site.cluster.scm, *self.site.cluster.nodes):
@@ -67,9 +77,10 @@ class Watch:
                 yield process.name, popen.pid
 
     def growths(self) -> list[Growth]:
-        """Return how the longest life of each process went."""
+        """Return how the longest life of each process went for as long as there was load."""
         longest: dict[str, list[Sample]] = {}
-        for (name, _), samples in self.lives.items():
+        for (name, _), lived in self.lives.items():
+            samples = [one for one in lived if one.at_s <= self.loaded_until_s]
             if len(samples) > len(longest.get(name, ())):
                 longest[name] = samples
         return [
@@ -79,7 +90,37 @@ class Watch:
         ]
 
 
-def sampled(pid: int) -> Sample | None:
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """What a process says of its threads, by kind."""
+
+    threads: Mapping[str, int] = field(default_factory=dict)
+    resting: Mapping[str, int] = field(default_factory=dict)
+    bounds: Mapping[str, int] = field(default_factory=dict)  # of pools
+
+    @property
+    def resting_count(self) -> int:
+        """How many are idle workers of pools."""
+        return sum(self.resting.values())
+
+    def beyond(self) -> list[str]:
+        """Say which pools have more threads than one pool of this name may have."""
+        return [
+            f"{self.threads[kind]} threads called {kind}, of a pool of {bound}"
+            for kind, bound in self.bounds.items()
+            if self.threads.get(kind, 0) > bound
+        ]
+
+
+def threads_of(directory: Path, pid: int) -> Threads:
+    """Return what a process has written of its threads; nothing: it has not yet."""
+    try:
+        return Threads(**json.loads(path_of(directory, pid).read_text()))
+    except FileNotFoundError:
+        return Threads()
+
+
+def sampled(pid: int, resting_count: int = 0) -> Sample | None:
     """Return what a process holds; None: it has ended."""
     directory = Path(f"/proc/{pid}")
     with suppress(OSError, KeyError, ValueError):
@@ -91,6 +132,7 @@ def sampled(pid: int) -> Sample | None:
             int(status["RssAnon"].split()[0]) * 1024,
             sum(1 for _ in (directory / "fd").iterdir()),
             int(status["Threads"]),
+            resting_count,
         )
     return None
 
@@ -112,5 +154,5 @@ def growth(name: str, samples: list[Sample]) -> Growth:
         samples[-1].descriptors,
         slope([one.descriptors for one in warm]),
         samples[-1].threads,
-        slope([one.threads for one in warm]),
+        slope([one.threads - one.resting for one in warm]),
     )

@@ -4,6 +4,7 @@ import json
 import socket
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,7 @@ from agent.demo.cluster import Cluster
 from agent.demo.stage import LISTED_MAX
 from agent.rpc.v1 import scm_pb2
 from tests.support.faults.bad_line import BadLine
+from tools.soak.child import launched_watched
 from tools.soak.disks import Disk, LoopDisk, NoLoopDevices
 
 DISK_BYTES: Final = 640 * 1024**2
@@ -85,6 +87,7 @@ class Site:
     disks: dict[int, list[Disk]]
     without_loops: str  # why there are no loop devices; "": there are
     client: Client
+    threads: Path  # where processes say what their threads do
     indexes: dict[str, int] = field(default_factory=dict)  # of datanode ids
 
     def learn(self) -> bool:
@@ -122,7 +125,8 @@ class Site:
 
 def build(root: Path, *, agents: int, volumes: int) -> Site:
     """Make disks and start a cluster on them."""
-    root.mkdir(parents=True, exist_ok=True)
+    threads = root / "threads"
+    threads.mkdir(parents=True, exist_ok=True)
     cluster = LinedCluster(
         root,
         agents=agents,
@@ -131,11 +135,12 @@ def build(root: Path, *, agents: int, volumes: int) -> Site:
         heartbeat_interval_ms=1_000,
         agent_sections=AGENT_SECTIONS,
         scm_settings=SCM_SETTINGS,
+        launch=partial(launched_watched, threads),
     )
     disks, why = made_disks(cluster, agents)
     try:
         cluster.start()
-        return Site(cluster, disks, why, Client(cluster.scm.address))
+        return Site(cluster, disks, why, Client(cluster.scm.address), threads)
     except BaseException:
         cluster.stop()
         cluster.lines.close()

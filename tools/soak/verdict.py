@@ -28,7 +28,7 @@ READ_TRIES: Final = 3
 UNFINISHED: Final = ("tmp/importing", "tmp/deleting")
 ROOM_SHARE: Final = 1.25  # of three copies of what is stored; blocks of 4 KiB are not full
 ROOM_MORE_BYTES: Final = 64 * 1024**2
-LIFE_S_MIN: Final = 1800.0  # in a shorter life pools of threads grow to their size
+LIFE_S_MIN: Final = 1800.0  # in a shorter life caches fill, and a slope says little
 THREADS_PER_H_MAX: Final = 6.0
 DESCRIPTORS_PER_H_MAX: Final = 30.0
 ANON_BYTES_PER_H_MAX: Final = 96 * 1024**2
@@ -72,7 +72,7 @@ def judge(result: Result, site: Site, oracle: Oracle, harms: Harms, watch: Watch
     read_back(result, site, oracle)
     judge_room(result, site)
     result.growths = watch.growths()
-    result.wrong += leaking(result.growths)
+    result.wrong += [*leaking(result.growths), *sorted(watch.beyond)]
     result.wrong += oracle.wrong
     result.containers = len(site.containers())
     result.operations = dict(oracle.counts)
@@ -207,7 +207,7 @@ def leaking(growths: Sequence[Growth]) -> list[str]:
     said = []
     for one in (growth for growth in growths if growth.life_s >= LIFE_S_MIN):
         for what, per_h, most in (
-            ("threads", one.threads_per_h, THREADS_PER_H_MAX),
+            ("threads at work", one.held_threads_per_h, THREADS_PER_H_MAX),
             ("descriptors", one.descriptors_per_h, DESCRIPTORS_PER_H_MAX),
             ("bytes of memory", one.anon_bytes_per_h, ANON_BYTES_PER_H_MAX),
         ):

@@ -1,0 +1,113 @@
+"""Runs a program of the cluster, and writes down every few seconds what its threads do.
+
+    python -m tools.soak.child PARENT agent.main --config ...
+
+A pool makes a thread when all that it has are busy, and keeps it: the number of threads grows for
+an hour and more, each time that more came together than ever before. So the kernel's count says
+little of leaks. Here each thread is told by its name, and by whether it is at rest: an idle worker
+of a pool, which has no more work than any other.
+"""
+
+import json
+import os
+import re
+import sys
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, thread
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any, Final
+
+from agent.commands import pool
+from agent.commands.pool import TaskPool
+from agent.commands.tasks import TaskLimits
+from agent.demo import child
+from agent.demo.cluster import Running, launched
+
+EVERY_S: Final = 5.0
+DIRECTORY: Final = "SOAK_THREADS"  # environment variable: where the files are
+AT_REST: Final = {(thread.__file__, "_worker"), (pool.__file__, "_next")}
+NUMBER: Final = re.compile(r"[-_]?\d+( \(.*\))?$")
+
+
+def main() -> None:
+    """Watch the threads of this process, then be the program that is named."""
+    path = path_of(Path(os.environ[DIRECTORY]), os.getpid())
+    bounds: dict[str, int] = {}
+    note_pools(bounds)
+    watcher = threading.Thread(target=watch, args=(path, bounds), name="watcher", daemon=True)
+    watcher.start()
+    child.main()
+
+
+def path_of(directory: Path, pid: int) -> Path:
+    """Return where the threads of a process are told."""
+    return directory / f"{pid}.json"
+
+
+def launched_watched(directory: Path, words: Sequence[str], log: IO[bytes]) -> Running:
+    """Start the program that the words name, watched."""
+    return launched(words, log, module=__name__, environment={DIRECTORY: str(directory)})
+
+
+def note_pools(bounds: dict[str, int]) -> None:
+    """Have every pool of this process note how many threads it may have, by its name."""
+    made, made_tasks = ThreadPoolExecutor.__init__, TaskPool.__init__
+
+    def noted(self: ThreadPoolExecutor, *given: Any, **named: Any) -> None:
+        made(self, *given, **named)
+        facts = vars(self)
+        note(bounds, facts["_thread_name_prefix"], facts["_max_workers"])
+
+    def noted_tasks(
+        self: TaskPool, limits: TaskLimits, *, name: str = "task", **named: Any
+    ) -> None:
+        note(bounds, name, limits.running_max)
+        made_tasks(self, limits, name=name, **named)
+
+    ThreadPoolExecutor.__init__ = noted  # type: ignore[method-assign]
+    TaskPool.__init__ = noted_tasks  # type: ignore[method-assign]
+
+
+def note(bounds: dict[str, int], name: str, bound: int) -> None:
+    """Note a pool. Of several by one name the largest counts: more than one at a time is a leak."""
+    name = kind_of(name)
+    bounds[name] = max(bound, bounds.get(name, 0))
+
+
+def kind_of(name: str) -> str:
+    """Return the name of a thread without its number."""
+    return NUMBER.sub("", name)
+
+
+def is_at_rest(frame: FrameType | None) -> bool:
+    """Whether a thread that is here waits for work as a worker of a pool."""
+    while frame is not None and frame.f_code.co_filename == threading.__file__:
+        frame = frame.f_back
+    return frame is not None and (frame.f_code.co_filename, frame.f_code.co_name) in AT_REST
+
+
+def told(bounds: Mapping[str, int]) -> dict[str, object]:
+    """Return the threads of this process, by kind, and which of them are at rest."""
+    frames = sys._current_frames()  # documented as for debugging: this is
+    threads = threading.enumerate()
+    resting = (one for one in threads if is_at_rest(frames.get(one.ident or 0)))
+    return {
+        "threads": Counter(kind_of(one.name) for one in threads),
+        "resting": Counter(kind_of(one.name) for one in resting),
+        "bounds": bounds,
+    }
+
+
+def watch(path: Path, bounds: Mapping[str, int]) -> None:
+    """Write it down for as long as the process lives."""
+    pause, draft = threading.Event(), path.with_suffix(".new")
+    while not pause.wait(EVERY_S):
+        draft.write_text(json.dumps(told(dict(bounds))))
+        draft.replace(path)
+
+
+if __name__ == "__main__":
+    main()
