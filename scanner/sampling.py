@@ -10,10 +10,15 @@ nothing: of the chunks that were not drawn nobody knows anything.
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
+import numpy as np
+
 FRACTION_MIN: Final = 1e-12
+LOT_MAX: Final = 10**9 - 1  # chunks of one lot, as many as numpy's distribution takes
 ROUNDING: Final = 1e-9  # of a count that should be whole, and of sums of logarithms
 
 
@@ -80,3 +85,40 @@ def drawn(size: SampleSize, seed: int) -> list[int]:
     likely as any other, and the seed makes it again."""
     chance = random.Random(seed)  # noqa: S311 - to be repeated, and no secret
     return sorted(chance.sample(range(size.chunk_count), size.drawn_count))
+
+
+def split(numbers: Sequence[int], counts: Sequence[int]) -> list[int]:
+    """Return how many of the numbers fall into each of some portions that lie end to end."""
+    ends = np.fromiter(accumulate(counts), np.int64, len(counts))
+    hit = np.searchsorted(ends, np.asarray(numbers, np.int64), side="right")
+    found: list[int] = np.bincount(hit, minlength=len(counts)).tolist()
+    return found
+
+
+class Lot:
+    """Draws a sample portion by portion, by whoever meets the portions one after the other.
+
+    How many come from a portion is hypergeometric, and which of it is drawn by lot: each sample of
+    the whole is as likely as any other, and none is kept in memory.
+    """
+
+    def __init__(self, chunk_count: int, drawn_count: int, *, seed: int) -> None:
+        """Draw `drawn_count` of `chunk_count`. Raises ValueError: there are not so many."""
+        if not 0 <= drawn_count <= chunk_count <= LOT_MAX:
+            raise ValueError(f"{drawn_count} of {chunk_count} chunks cannot be drawn")
+        self._rest_count = chunk_count  # of portions that are still to come
+        self.left_count = drawn_count
+        self._shares = np.random.default_rng(seed)
+        self._chance = random.Random(seed)  # noqa: S311 - to be repeated, and no secret
+
+    def drawn_of(self, count: int) -> list[int]:
+        """Return which of the next `count` chunks are drawn, from 0, ascending. Of more than there
+        were to be, those at the end are none of this lot's."""
+        count = min(count, self._rest_count)
+        drawn_count = 0
+        if count and self.left_count:
+            rest_count = self._rest_count - count
+            drawn_count = int(self._shares.hypergeometric(count, rest_count, self.left_count))
+        self._rest_count -= count
+        self.left_count -= drawn_count
+        return sorted(self._chance.sample(range(count), drawn_count))

@@ -384,7 +384,7 @@ class Host:
                 submit=self._disk_writers.submit,
             ),
             ImportHandlers(importer),
-            JudgeHandlers(self._store, self._requested.run, limits=limits),
+            JudgeHandlers(self._store, self._requested.run, self._requested.sample, limits=limits),
             TrustHandlers(self._handlers.trust),
             ProofHandlers(
                 self._store,

@@ -13,11 +13,8 @@ from typing import Final
 
 from agent.errors import Code, Refused
 from agent.salvage.volumes import OfflineVolume, opened
-from agent.store.replica.packs import Place
-from merkle.checksum import window_checksums
+from agent.scan.sampling.spotcheck import check_chunk
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
-from scanner.finding import Verdict
-from scanner.judge import WITNESSES, FirstRead, judge_chunk, read_failure
 from scanner.sampling import SampleSize, drawn, sample_size
 
 BAD_KEPT_MAX: Final = 1_000
@@ -66,32 +63,6 @@ class _Chunk:
     index: int
     block_id: BlockId
     chunk: ChunkInfo
-
-
-@dataclass(frozen=True, slots=True)
-class _PlacedChunk:
-    """A chunk's place on a disk (`scanner.ports.BlockReader`)."""
-
-    place: Place
-
-    @property
-    def size_bytes(self) -> int:
-        """Length of the block."""
-        return self.place.size_bytes()
-
-    def read(self, offset: int, length_bytes: int) -> memoryview:
-        """Read what the medium holds."""
-        return memoryview(self.reread_past_cache(offset, length_bytes))
-
-    def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
-        """Read what the medium holds. A file that is not there is one without bytes."""
-        try:
-            return self.place.read_past_cache(offset, length_bytes)
-        except FileNotFoundError:
-            return b""
-
-    def close(self) -> None:
-        """Do nothing: each read opens the file."""
 
 
 def take_sample(
@@ -147,30 +118,12 @@ def _read(sample: Sample, one: _Chunk) -> None:
     """Read one chunk and judge it."""
     copy = one.volume.copy(one.container_id, one.block_id, one.index)
     assert copy is not None, "the row was read a moment ago, through the same snapshot"
-    chunk, medium = one.chunk, _PlacedChunk(copy.place)
+    spot = check_chunk(copy.place, one.chunk)
     sample.read_count += 1
-    try:
-        data = medium.reread_past_cache(chunk.offset, chunk.length_bytes)
-        sums = window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data)
-        first = FirstRead(len(data), sums)
-        sample.bytes_read += len(data)
-        if len(data) == chunk.length_bytes and sums == chunk.window_checksums:
-            return
-    except OSError as error:
-        first = FirstRead(0, b"", error)
-    _judge(sample, one, medium, first)
-
-
-def _judge(sample: Sample, one: _Chunk, medium: _PlacedChunk, first: FirstRead) -> None:
-    try:
-        if first.error is not None and read_failure(first.error) is Verdict.TRANSIENT:
-            raise first.error
-        judgement = judge_chunk(medium, one.chunk, first, WITNESSES)
-    except OSError:
-        sample.undecided_count += 1
-        return
-    if judgement.verdict is Verdict.SUSPECT_HOST:  # decided: the medium has what was written
-        sample.undecided_count += not judgement.is_decided
+    sample.bytes_read += spot.bytes_read
+    sample.undecided_count += not spot.is_decided
+    judgement = spot.judgement
+    if judgement is None:
         return
     sample.bad_count += 1
     if len(sample.bad) < BAD_KEPT_MAX:

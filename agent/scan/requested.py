@@ -13,6 +13,7 @@ from typing import Final
 from agent.errors import Code, Unavailable
 from agent.rpc.datanode.backends import ScanMode, ScanStep
 from agent.scan.pace import ScanPace
+from agent.scan.sampling.samples import Samples
 from agent.scan.scanning import ScanReport, ScanTools, ignore, scan_container
 from merkle.replica import ContainerId
 
@@ -37,6 +38,14 @@ class RequestedScans:
         self._queue = queue
         self._places = BoundedSemaphore(SCANS_MAX)
         self._stopping = Event()
+        self.sample = Samples(
+            tools.store,
+            tools.leases,
+            tools.clock,
+            pace=pace,
+            ask_scan=queue,
+            is_stopping=self._stopping.is_set,
+        ).run
 
     def stop(self) -> None:
         """End the scans under way, soon."""

@@ -1,23 +1,41 @@
 """sample: what a few chunks, drawn at random, say of all of them. Never that they are verified."""
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from agent.cli.terminal.output import Exit, counted, emit, items_progress, say, size
-from agent.cli.terminal.typer_options import JsonFlag
+from agent.cli.evidence.samples import LiveSample, Wish, sample_of
+from agent.cli.terminal.ask import NodeOption, nodes_of
+from agent.cli.terminal.connection import connect
+from agent.cli.terminal.output import Exit, counted, emit, items_progress, say, short, size
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.errors import Code, Refused
 from agent.salvage.sample import Sample, take_sample
-from scanner.sampling import FRACTION_MIN
+from scanner.sampling import FRACTION_MIN, SampleSize
 
 SHOWN_MAX: Final = 20
 PERCENT_MAX: Final = 99.9999
+NOT_DRAWN: Final = {
+    "gone_count": ("chunk", "deleted or written anew before they were read"),
+    "damaged_row_count": ("block", "with damaged rows not drawn from"),
+    "without_checksum_count": ("chunk", "without checksums not drawn from"),
+}
 
 
 def sample(
-    volumes: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Volume directories.")],
+    volumes: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[DIR]...",
+            help="Volume directories of stopped agents; none: what running datanodes have.",
+        ),
+    ] = None,
+    scm: ScmOption = SCM_DEFAULT,
+    datanode: NodeOption = None,
     confidence: Annotated[
         float,
         typer.Option(
@@ -29,68 +47,141 @@ def sample(
         typer.Option(metavar="SHARE", min=FRACTION_MIN, max=1, help="Of bad chunks, to be found."),
     ] = 1e-6,
     seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Draws the same chunks again; default: new.")
+        int | None,
+        typer.Option(metavar="N", min=0, help="Draws the same chunks again; default: new."),
     ] = None,
     as_json: JsonFlag = False,
 ) -> int:
     """Read chunks drawn at random, and say how likely more are bad; nothing is verified by it.
 
-    For volumes whose agents are stopped, for instance after a transport. Chunks are drawn
-    uniformly, without replacement, of all replicas on the volumes, and read past the page cache.
-    2: a chunk was bad, or something could not be drawn or judged.
+    Of all that running datanodes have, read at the pace of their scans; with DIR, of volumes whose
+    agents are stopped, for instance after a transport. Chunks are drawn uniformly, without
+    replacement, of all replicas, and read past the page cache. 2: a chunk was bad, or something
+    could not be drawn or judged.
     """
+    if volumes and datanode is not None:
+        raise Refused(
+            Code.MALFORMED_REQUEST,
+            "DIR is a volume of a stopped agent, --datanode one that runs",
+            hint="name one of the two",
+        )
     number = secrets.randbits(32) if seed is None else seed
     with items_progress("sample", 0, quiet=as_json) as bar:
-        task = bar.tasks[0].id
-        taken = take_sample(
-            volumes,
+        wish = Wish(
             confidence=confidence / 100,
             fraction=fraction,
             seed=number,
-            begin=lambda total: bar.update(task, total=total),
-            progress=lambda: bar.advance(task),
+            begin=lambda total: bar.update(bar.task_ids[0], total=total),
+            progress=lambda count: bar.advance(bar.task_ids[0], count),
         )
+        taken = offline_sample(volumes, wish) if volumes else live_sample(scm, datanode, wish)
     if as_json:
-        emit({**asdict(taken), "confidence": confidence / 100, "fraction": fraction})
+        document = taken.document() if isinstance(taken, LiveSample) else asdict(taken)
+        emit({**document, "confidence": wish.confidence, "fraction": fraction})
+    elif isinstance(taken, LiveSample):
+        tell_live(taken)
     else:
         tell(taken)
     return Exit.OK if taken.is_clean else Exit.TO_DO
 
 
-def tell(taken: Sample) -> None:
-    """Say what was drawn, and what follows; no more than follows."""
-    drawn = taken.size
-    say(
-        f"{taken.read_count} of {counted(drawn.chunk_count, 'chunk')} read, "
-        f"{size(taken.bytes_read)}, drawn uniformly with seed {taken.seed}; "
-        f"of endlessly many it would be {drawn.endless_count}"
+def offline_sample(volumes: Sequence[Path], wish: Wish) -> Sample:
+    """Draw a sample off volumes that no agent uses."""
+    return take_sample(
+        volumes,
+        confidence=wish.confidence,
+        fraction=wish.fraction,
+        seed=wish.seed,
+        begin=wish.begin,
+        progress=lambda: wish.progress(1),
     )
+
+
+def live_sample(scm: str, datanode: str | None, wish: Wish) -> LiveSample:
+    """Draw a sample of what running datanodes have."""
+    with connect(scm) as client:
+        return sample_of(client, nodes_of(client, datanode), wish)
+
+
+def tell(taken: Sample) -> None:
+    """Say what was drawn off volumes, and what follows; no more than follows."""
+    say(headline(taken.size, taken.seed, read_count=taken.read_count, bytes_read=taken.bytes_read))
     for one in taken.bad[:SHOWN_MAX]:
         place = f"container {one.container_id} block {one.block_id} at {one.offset}"
         say(f"  {one.volume}: {place}: {one.verdict} {one.fault}: {one.evidence}")
-    if taken.bad_count > SHOWN_MAX:
-        say(f"  and {taken.bad_count - SHOWN_MAX} more; --json has them")
+    say_more(taken.bad_count)
     for row in taken.damaged_rows[:SHOWN_MAX]:
         say(f"  not drawn from, its row is damaged: {row}")
     for volume, why in taken.unreadable_volumes.items():
         say(f"  not drawn from: {volume}: {why}")
     if taken.without_checksum_count:
         say(f"  {counted(taken.without_checksum_count, 'chunk')} without checksums not drawn from")
-    say(said(taken))
-
-
-def said(taken: Sample) -> str:
-    """Return what follows from a sample."""
-    drawn = taken.size
-    if taken.undecided_count:
-        return f"nothing follows: {counted(taken.undecided_count, 'chunk')} could not be judged"
-    if taken.bad_count:
-        return (
-            f"{taken.bad_count} of {taken.read_count} are bad, so about "
-            f"{taken.bad_count / taken.read_count:.2g} of all: read all of them "
-            "(suture fsck --read-data)"
+    say(
+        said(
+            taken.size,
+            "read all of them (suture fsck --read-data)",
+            read_count=taken.read_count,
+            bad_count=taken.bad_count,
+            undecided_count=taken.undecided_count,
         )
-    unread = drawn.chunk_count - taken.read_count
+    )
+
+
+def tell_live(taken: LiveSample) -> None:
+    """Say what was drawn on datanodes, and what follows; no more than follows."""
+    read_count, bytes_read = taken.total("read_count"), taken.total("bytes_read")
+    say(headline(taken.size, taken.seed, read_count=read_count, bytes_read=bytes_read))
+    bad = [(node, item) for node, result in taken.results.items() for item in result.bad]
+    for node, item in bad[:SHOWN_MAX]:
+        place = f"container {item.container_id} block {item.local_id} at {item.offset}"
+        say(f"  {short(node)}: {place}: {item.verdict} {item.fault}: {item.evidence}")
+    say_more(taken.total("bad_count"))
+    for node, result in taken.results.items():
+        for why in result.unread[:SHOWN_MAX]:
+            say(f"  not drawn from: {short(node)}: {why}")
+    for node, why in taken.silent.items():
+        say(f"  not drawn from: {short(node)} does not answer: {why}")
+    for name, (what, why) in NOT_DRAWN.items():
+        if taken.total(name):
+            say(f"  {counted(taken.total(name), what)} {why}")
+    say(
+        said(
+            taken.size,
+            "their replicas are read next (suture findings)",
+            read_count=read_count,
+            bad_count=taken.total("bad_count"),
+            undecided_count=taken.total("undecided_count"),
+        )
+    )
+
+
+def headline(drawn: SampleSize, seed: int, *, read_count: int, bytes_read: int) -> str:
+    """Say what was read, of how much."""
+    return (
+        f"{read_count} of {counted(drawn.chunk_count, 'chunk')} read, "
+        f"{size(bytes_read)}, drawn uniformly with seed {seed}; "
+        f"of endlessly many it would be {drawn.endless_count}"
+    )
+
+
+def say_more(bad_count: int) -> None:
+    """Say how many bad chunks are not shown."""
+    if bad_count > SHOWN_MAX:
+        say(f"  and {bad_count - SHOWN_MAX} more; --json has them")
+
+
+def said(
+    drawn: SampleSize, then: str, *, read_count: int, bad_count: int, undecided_count: int
+) -> str:
+    """Return what follows from a sample; `then`: what to do where something is bad."""
+    if undecided_count:
+        return f"nothing follows: {counted(undecided_count, 'chunk')} could not be judged"
+    if bad_count:
+        return (
+            f"{bad_count} of {read_count} are bad, so about "
+            f"{bad_count / read_count:.2g} of all: {then}"
+        )
+    unread = drawn.chunk_count - read_count
     return (
         f"none is bad: if {drawn.bad_count} or more of {drawn.chunk_count} were, one would have "
         f"been drawn with P = {drawn.power:.4%}; of {counted(unread, 'chunk')} nothing is known"

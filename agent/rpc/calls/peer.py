@@ -25,6 +25,7 @@ from merkle.diff import BlockRange
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 from merkle.tree import Summary, Tree
 
+SAMPLE_TIMEOUT_S: Final = 7 * 86_400.0  # millions of chunks at the pace of scans
 SCAN_TIMEOUT_S: Final = 6 * 3600.0  # a full container on a busy disk
 READ_BLOCK_METHOD: Final = "/suture.v1.Datanode/ReadBlock"  # with a deserializer of its own
 IMPORT_METHOD: Final = "/suture.v1.Datanode/ImportContainer"  # with a serializer of its own
@@ -385,6 +386,10 @@ class Peer(Filling):
             container_id=container_id, queue=queue, full_speed=full_speed
         )
         yield from stream(self.stub.ScanContainer, request, timeout_s=SCAN_TIMEOUT_S)
+
+    def sample(self, request: pb.SampleChunksRequest) -> Iterator[pb.SampleProgress]:
+        """Have chunks counted, or drawn and read; the last message has the result."""
+        yield from stream(self.stub.SampleChunks, request, timeout_s=SAMPLE_TIMEOUT_S)
 
     def trust(self, request: pb.TrustReplicaRequest) -> pb.TrustReplicaResponse:
         """Have the replica become what a trusted one is, or say what that would change."""

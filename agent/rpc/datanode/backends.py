@@ -1,13 +1,16 @@
 """What the services need of those who do the work: the runtime hands them in."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.store.index.facts import ReplicaFacts, ScanCommit
 from merkle.replica import ContainerId
+from scanner.finding import Finding
+
+UNREAD_KEPT_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,52 @@ class ScanMode(Enum):
 
 Scan = Callable[[ContainerId, Callable[[], bool], ScanMode], Iterable[ScanStep]]
 """Scan a container, yield steps, end early when the callable says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A sample that somebody wants: so many of the chunks that were counted, by a seed; none of
+    none: they are only counted."""
+
+    chunk_count: int
+    drawn_count: int
+    seed: int
+
+
+@dataclass(slots=True)
+class Sampled:
+    """What was counted and drawn. `gone_count` of what was drawn: deleted or written anew since it
+    was counted. `undecided_count`: no two reads agreed, or it could not be read here and now."""
+
+    chunk_count: int = 0
+    read_count: int = 0
+    bytes_read: int = 0
+    bad_count: int = 0
+    undecided_count: int = 0
+    gone_count: int = 0
+    without_checksum_count: int = 0
+    damaged_row_count: int = 0
+    bad: list[Finding] = field(default_factory=list)
+    unread_count: int = 0  # replicas that nothing could be drawn from
+    unread: list[str] = field(default_factory=list)
+
+    def note_unread(self, why: str) -> None:
+        """Note a replica whose chunks could not be counted or read, and why."""
+        self.unread_count += 1
+        if len(self.unread) < UNREAD_KEPT_MAX:
+            self.unread.append(why)
+
+
+@dataclass(frozen=True, slots=True)
+class SampleStep:
+    """How far a sample is; the last step has its result."""
+
+    read_count: int
+    result: Sampled | None = None
+
+
+Sample = Callable[[Draw, Callable[[], bool]], Iterable[SampleStep]]
+"""Draw a sample, yield steps, end early when the callable says so. Raise SutureError."""
 
 
 class Scrub(Protocol):

@@ -4,20 +4,24 @@ from collections.abc import Iterator
 
 import grpc
 
-from agent.rpc.datanode.backends import Scan, ScanMode, ScanStep
+from agent.rpc.datanode.backends import Draw, Sample, Sampled, Scan, ScanMode, ScanStep
 from agent.rpc.datanode.limits import Limits, page_size
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec, reports
 from agent.store.ports import ReadableReplicas
 from merkle.replica import ID_MAX, ContainerId
+from scanner.sampling import LOT_MAX
 
 
 class JudgeHandlers:
-    """ScanContainer, ListFindings."""
+    """ScanContainer, SampleChunks, ListFindings."""
 
-    def __init__(self, store: ReadableReplicas, scan: Scan, *, limits: Limits) -> None:
+    def __init__(
+        self, store: ReadableReplicas, scan: Scan, sample: Sample, *, limits: Limits
+    ) -> None:
         self._store = store
         self._scan = scan
+        self._sample = sample
         self._limits = limits
 
     def ScanContainer(  # noqa: N802
@@ -52,6 +56,24 @@ class JudgeHandlers:
             bytes_read=step.bytes_read,
         )
 
+    def SampleChunks(  # noqa: N802
+        self, request: pb.SampleChunksRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.SampleProgress]:
+        """Count the chunks that are here, or read some of them that are drawn at random.
+
+        Ends early when the caller goes."""
+        chunk_count = codec.parse_int(request.chunk_count, "chunk_count", low=0, high=LOT_MAX)
+        draw = Draw(
+            chunk_count,
+            codec.parse_int(request.drawn_count, "drawn_count", low=0, high=chunk_count),
+            request.seed,
+        )
+        for step in self._sample(draw, lambda: not context.is_active()):
+            progress = pb.SampleProgress(read_count=step.read_count)
+            if step.result is not None:
+                progress.result.CopyFrom(_sample_result(step.result))
+            yield progress
+
     def ListFindings(  # noqa: N802
         self, request: pb.ListFindingsRequest, context: grpc.ServicerContext
     ) -> pb.ListFindingsResponse:
@@ -76,3 +98,19 @@ class JudgeHandlers:
         return pb.ListFindingsResponse(
             findings=reports.finding_messages(found), next_container_id=next_id
         )
+
+
+def _sample_result(sampled: Sampled) -> pb.SampleResult:
+    return pb.SampleResult(
+        chunk_count=sampled.chunk_count,
+        read_count=sampled.read_count,
+        bytes_read=sampled.bytes_read,
+        bad_count=sampled.bad_count,
+        undecided_count=sampled.undecided_count,
+        gone_count=sampled.gone_count,
+        without_checksum_count=sampled.without_checksum_count,
+        damaged_row_count=sampled.damaged_row_count,
+        unread_count=sampled.unread_count,
+        unread=sampled.unread,
+        bad=reports.finding_messages(sampled.bad),
+    )

@@ -68,6 +68,7 @@ DATANODE: Final[Mapping[str, Rule]] = {
     "ProveReplica": Rule(PEER),
     "ImportContainer": _audited(PEER),
     "ScanContainer": _audited(ADMIN, "container_id"),
+    "SampleChunks": _audited(ADMIN, "chunk_count", "drawn_count", "seed"),
     "TrustReplica": _audited(ADMIN, "container_id", "trusted_datanode_id", "dry_run"),
     "ListFindings": Rule(ADMIN),
     "ListHistory": Rule(ADMIN),

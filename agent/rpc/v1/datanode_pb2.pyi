@@ -447,6 +447,50 @@ class ScanProgress(_message.Message):
     queued: bool
     def __init__(self, bytes_read: _Optional[int] = ..., bytes_total: _Optional[int] = ..., result: _Optional[_Union[ScanResult, _Mapping]] = ..., queued: bool = ...) -> None: ...
 
+class SampleChunksRequest(_message.Message):
+    __slots__ = ("chunk_count", "drawn_count", "seed")
+    CHUNK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DRAWN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    chunk_count: int
+    drawn_count: int
+    seed: int
+    def __init__(self, chunk_count: _Optional[int] = ..., drawn_count: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+
+class SampleResult(_message.Message):
+    __slots__ = ("chunk_count", "read_count", "bytes_read", "bad_count", "undecided_count", "gone_count", "without_checksum_count", "damaged_row_count", "unread_count", "unread", "bad")
+    CHUNK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    READ_COUNT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_READ_FIELD_NUMBER: _ClassVar[int]
+    BAD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    UNDECIDED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    GONE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_CHECKSUM_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
+    UNREAD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    UNREAD_FIELD_NUMBER: _ClassVar[int]
+    BAD_FIELD_NUMBER: _ClassVar[int]
+    chunk_count: int
+    read_count: int
+    bytes_read: int
+    bad_count: int
+    undecided_count: int
+    gone_count: int
+    without_checksum_count: int
+    damaged_row_count: int
+    unread_count: int
+    unread: _containers.RepeatedScalarFieldContainer[str]
+    bad: _containers.RepeatedCompositeFieldContainer[Finding]
+    def __init__(self, chunk_count: _Optional[int] = ..., read_count: _Optional[int] = ..., bytes_read: _Optional[int] = ..., bad_count: _Optional[int] = ..., undecided_count: _Optional[int] = ..., gone_count: _Optional[int] = ..., without_checksum_count: _Optional[int] = ..., damaged_row_count: _Optional[int] = ..., unread_count: _Optional[int] = ..., unread: _Optional[_Iterable[str]] = ..., bad: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ...) -> None: ...
+
+class SampleProgress(_message.Message):
+    __slots__ = ("read_count", "result")
+    READ_COUNT_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    read_count: int
+    result: SampleResult
+    def __init__(self, read_count: _Optional[int] = ..., result: _Optional[_Union[SampleResult, _Mapping]] = ...) -> None: ...
+
 class ListFindingsRequest(_message.Message):
     __slots__ = ("container_id", "start_container_id", "count")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]

@@ -124,6 +124,11 @@ class DatanodeStub(object):
                 request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ScanContainerRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ScanProgress.FromString,
                 _registered_method=True)
+        self.SampleChunks = channel.unary_stream(
+                '/suture.v1.Datanode/SampleChunks',
+                request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.SampleChunksRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.SampleProgress.FromString,
+                _registered_method=True)
         self.TrustReplica = channel.unary_unary(
                 '/suture.v1.Datanode/TrustReplica',
                 request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.TrustReplicaRequest.SerializeToString,
@@ -296,6 +301,13 @@ class DatanodeServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SampleChunks(self, request, context):
+        """How many chunks are here; or some of them, drawn at random, read at the pace of scans and judged.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def TrustReplica(self, request, context):
         """An operator decides between replicas that contradict each other.
         """
@@ -448,6 +460,11 @@ def add_DatanodeServicer_to_server(servicer, server):
                     servicer.ScanContainer,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ScanContainerRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ScanProgress.SerializeToString,
+            ),
+            'SampleChunks': grpc.unary_stream_rpc_method_handler(
+                    servicer.SampleChunks,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.SampleChunksRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.SampleProgress.SerializeToString,
             ),
             'TrustReplica': grpc.unary_unary_rpc_method_handler(
                     servicer.TrustReplica,
@@ -981,6 +998,33 @@ class Datanode(object):
             '/suture.v1.Datanode/ScanContainer',
             agent_dot_rpc_dot_v1_dot_datanode__pb2.ScanContainerRequest.SerializeToString,
             agent_dot_rpc_dot_v1_dot_datanode__pb2.ScanProgress.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SampleChunks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/suture.v1.Datanode/SampleChunks',
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.SampleChunksRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.SampleProgress.FromString,
             options,
             channel_credentials,
             insecure,

@@ -284,7 +284,7 @@ class TestReading:
         limits = Limits(replicas_page_max=3, blocks_page_max=2)
         groups = [
             ReadHandlers(store, limits=limits),
-            JudgeHandlers(store, lambda *_: (), limits=limits),
+            JudgeHandlers(store, lambda *_: (), lambda *_: (), limits=limits),
         ]
         with ThreadPoolExecutor(2) as executor:
             built = build_server(groups, "127.0.0.1:0", executor, limits=limits)

@@ -34,10 +34,11 @@ METHODS = {
     "GetSmallFile": pb.ReadBlockRequest,
     "GetContainerHashes": pb.GetContainerHashesRequest,
     "ScanContainer": pb.ScanContainerRequest,
+    "SampleChunks": pb.SampleChunksRequest,
     "ListFindings": pb.ListFindingsRequest,
     "Status": pb.StatusRequest,
 }
-STREAMS = {"ReadChunk", "ReadBlock", "GetContainerHashes", "ScanContainer"}
+STREAMS = {"ReadChunk", "ReadBlock", "GetContainerHashes", "ScanContainer", "SampleChunks"}
 ABSURD = [0, 1, 2, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**63, 2**64 - 1]
 ANSWERED_CODES = {
     grpc.StatusCode.OK,

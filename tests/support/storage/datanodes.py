@@ -105,7 +105,9 @@ class Datanode:
             WriteHandlers(store, leases, limits=limits, recoveries=recoveries),
             (reading or CountingReads)(self),
             ImportHandlers(self.importer),
-            JudgeHandlers(store, lambda found, *_: scan_steps(self, found), limits=limits),
+            JudgeHandlers(
+                store, lambda found, *_: scan_steps(self, found), lambda *_: (), limits=limits
+            ),
             ProofHandlers(
                 store,
                 lambda found, *_: scan_steps(self, found),

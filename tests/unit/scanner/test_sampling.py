@@ -3,12 +3,21 @@
 import math
 from collections import Counter
 from fractions import Fraction
+from itertools import combinations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.sampling import drawn, endless_count, miss_probability, sample_size
+from scanner.sampling import (
+    LOT_MAX,
+    Lot,
+    drawn,
+    endless_count,
+    miss_probability,
+    sample_size,
+    split,
+)
 
 
 def missed(chunk_count: int, bad_count: int, drawn_count: int) -> Fraction:
@@ -88,3 +97,61 @@ def test_what_makes_no_sense_is_refused(confidence: float, fraction: float) -> N
     """Certainty is no confidence."""
     with pytest.raises(ValueError, match="is not between"):
         sample_size(10, confidence=confidence, fraction=fraction)
+
+
+@given(st.lists(st.integers(0, 30), max_size=12), st.data())
+def test_a_lot_is_drawn_whole_portion_by_portion(counts: list[int], data: st.DataObject) -> None:
+    """As many as are to be drawn, each of its portion and once, whatever the portions are."""
+    drawn_count = data.draw(st.integers(0, sum(counts)))
+    lot = Lot(sum(counts), drawn_count, seed=data.draw(st.integers(0, 2**64 - 1)))
+
+    portions = [lot.drawn_of(count) for count in counts]
+
+    assert drawn_count == sum(map(len, portions))
+    assert 0 == lot.left_count
+    for count, portion in zip(counts, portions, strict=True):
+        assert sorted(set(portion)) == portion
+        assert set(portion) <= set(range(count))
+
+
+def test_each_chunk_of_a_lot_is_as_likely_as_any_other() -> None:
+    """Wherever it lies; and so is each pair, in one portion or in two."""
+    counts, rounds, drawn_count = (1, 4, 0, 2, 3), 4_000, 4
+    ones: Counter[int] = Counter()
+    pairs: Counter[tuple[int, int]] = Counter()
+    for seed in range(rounds):
+        lot, begin, found = Lot(10, drawn_count, seed=seed), 0, []
+        for count in counts:
+            found += [begin + number for number in lot.drawn_of(count)]
+            begin += count
+        ones.update(found)
+        pairs.update(combinations(found, 2))
+
+    for counted, share in ((ones, 4 / 10), (pairs, 4 * 3 / (10 * 9))):
+        deviation = math.sqrt(rounds * share * (1 - share))
+        assert all(abs(count - rounds * share) < 5 * deviation for count in counted.values())
+    assert (10, 45) == (len(ones), len(pairs))
+
+
+def test_what_came_since_it_was_counted_is_none_of_a_lot() -> None:
+    """What has gone leaves something to draw that is not there."""
+    lot = Lot(10, 10, seed=1)
+
+    assert [0, 1, 2] == lot.drawn_of(3)
+    assert list(range(7)) == lot.drawn_of(20)
+    assert [] == lot.drawn_of(5)
+    fewer = Lot(10, 10, seed=1)
+    assert (3, 7) == (len(fewer.drawn_of(3)), fewer.left_count)
+
+
+@pytest.mark.parametrize("wrong", [(3, 4), (LOT_MAX + 1, 1), (3, -1)])
+def test_no_more_than_there_is_can_be_drawn(wrong: tuple[int, int]) -> None:
+    """Nor of more than the distribution takes."""
+    with pytest.raises(ValueError, match="cannot be drawn"):
+        Lot(*wrong, seed=1)
+
+
+def test_numbers_are_split_where_they_fall() -> None:
+    """Among portions that lie end to end, also empty ones."""
+    assert [2, 0, 1, 0] == split([0, 2, 3], [3, 0, 4, 2])
+    assert [0, 0] == split([], [3, 4])

@@ -1,0 +1,168 @@
+"""Samples of what running agents have: drawn over all datanodes as of one lot, read by each."""
+
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from agent.cli.terminal.ask import Answered, ask_each
+from agent.cli.terminal.document import facts
+from agent.client.client import Client
+from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.rpc.calls.channel import is_unknown
+from agent.rpc.calls.peer import Peer
+from agent.rpc.v1 import datanode_pb2 as pb
+from scanner.sampling import SampleSize, drawn, miss_probability, sample_size, split
+
+SEED_BITS: Final = 63  # of one datanode's draw
+
+Nodes = list[tuple[str, str]]  # name and address
+
+
+@dataclass(slots=True)
+class LiveSample:
+    """What was drawn on datanodes, and what was found; `silent`: who could not be drawn from."""
+
+    size: SampleSize
+    seed: int
+    results: dict[str, pb.SampleResult] = field(default_factory=dict)
+    silent: dict[str, str] = field(default_factory=dict)
+
+    def total(self, name: str) -> int:
+        """Return the sum of one count over all datanodes."""
+        return sum(getattr(result, name) for result in self.results.values())
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether all that was drawn is as it was written, and nothing was left out of the draw."""
+        counts = ("bad_count", "undecided_count", "damaged_row_count", "unread_count")
+        return not self.silent and not any(map(self.total, counts))
+
+    def document(self) -> dict[str, object]:
+        """Return it as JSON shows it."""
+        return {
+            "size": {name: getattr(self.size, name) for name in SampleSize.__slots__},
+            "seed": self.seed,
+            **{name: self.total(name) for name in COUNTS},
+            "bad": [
+                {"datanode_id": node, **facts(item)}
+                for node, result in self.results.items()
+                for item in result.bad
+            ],
+            "unread": [
+                {"datanode_id": node, "why": why}
+                for node, result in self.results.items()
+                for why in result.unread
+            ],
+            "silent": self.silent,
+        }
+
+
+COUNTS: Final = (
+    *("read_count", "bytes_read", "bad_count", "undecided_count", "gone_count"),
+    *("without_checksum_count", "damaged_row_count", "unread_count"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What sample somebody wants. `begin` is told how many chunks are drawn, `progress` how many
+    more were read."""
+
+    confidence: float
+    fraction: float
+    seed: int
+    begin: Callable[[int], None]
+    progress: Callable[[int], None]
+
+
+def sample_of(client: Client, nodes: Nodes, wish: Wish) -> LiveSample:
+    """Count what datanodes have, and have a sample of it drawn and read, side by side.
+
+    Raise SutureError: none of them answers, or there is nothing to draw.
+    """
+    counted = ask_each(client, nodes, lambda peer: last_of(peer, pb.SampleChunksRequest(), told))
+    silent = {answer.datanode: answer.error for answer in counted if answer.value is None}
+    counts = {a.datanode: a.value.chunk_count for a in counted if a.value is not None}
+    if not counts:
+        raise Unavailable(Code.UNAVAILABLE, next(iter(silent.values()), "no datanode is known"))
+    if not sum(counts.values()):
+        raise Refused(Code.INELIGIBLE, "no chunk with a checksum is on these datanodes")
+    size = sample_size(sum(counts.values()), confidence=wish.confidence, fraction=wish.fraction)
+    wish.begin(size.drawn_count)
+    requests = requests_of(counts, size, wish.seed)
+    results = drawn_on(client, [one for one in nodes if one[0] in requests], requests, wish)
+    silent |= {answer.datanode: answer.error for answer in results if answer.value is None}
+    found = {answer.datanode: answer.value for answer in results if answer.value is not None}
+    return LiveSample(shown(size, counts, found, wish.fraction), wish.seed, found, silent)
+
+
+def requests_of(
+    counts: dict[str, int], size: SampleSize, seed: int
+) -> dict[str, pb.SampleChunksRequest]:
+    """Return what each datanode has to draw, so that any sample of them all is as likely."""
+    names = sorted(counts)
+    shares = split(drawn(size, seed), [counts[name] for name in names])
+    chance = random.Random(seed)  # noqa: S311 - to be repeated, and no secret
+    return {
+        name: pb.SampleChunksRequest(
+            chunk_count=counts[name], drawn_count=share, seed=chance.getrandbits(SEED_BITS)
+        )
+        for name, share in zip(names, shares, strict=True)
+    }
+
+
+def drawn_on(
+    client: Client, nodes: Nodes, requests: dict[str, pb.SampleChunksRequest], wish: Wish
+) -> list[Answered[pb.SampleResult]]:
+    """Have each datanode draw and read its part."""
+    lock = threading.Lock()
+
+    def more(count: int) -> None:
+        with lock:
+            wish.progress(count)
+
+    by_address = {address: requests[name] for name, address in nodes}
+    return ask_each(client, nodes, lambda peer: last_of(peer, by_address[peer.address], more))
+
+
+def told(_count: int) -> None:
+    """Tell nobody how many chunks were read."""
+
+
+def last_of(
+    peer: Peer, request: pb.SampleChunksRequest, more: Callable[[int], None]
+) -> pb.SampleResult:
+    """Ask one datanode; return its result. Raise SutureError."""
+    read_count = 0
+    try:
+        for progress in peer.sample(request):
+            more(progress.read_count - read_count)
+            read_count = progress.read_count
+            if progress.HasField("result"):
+                return progress.result
+    except SutureError as error:
+        if is_unknown(error):
+            raise Refused(Code.INELIGIBLE, "its version draws no samples yet") from error
+        raise
+    raise Unavailable(Code.UNAVAILABLE, "it ended the sample without a result")
+
+
+def shown(
+    size: SampleSize,
+    counts: dict[str, int],
+    found: dict[str, pb.SampleResult],
+    fraction: float,
+) -> SampleSize:
+    """Return what the sample shows that was drawn indeed: of those who answered, without what was
+    gone by then or could not be judged."""
+    chunk_count = sum(counts[name] for name in found)
+    judged = sum(one.read_count - one.undecided_count for one in found.values())
+    if not chunk_count:
+        return replace(size, chunk_count=0, drawn_count=0, power=0.0)
+    bad_count = sample_size(chunk_count, confidence=0.5, fraction=fraction).bad_count
+    miss = miss_probability(chunk_count, bad_count=bad_count, drawn_count=max(0, judged))
+    return replace(
+        size, chunk_count=chunk_count, bad_count=bad_count, drawn_count=judged, power=1 - miss
+    )

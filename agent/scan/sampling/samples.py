@@ -1,0 +1,224 @@
+"""Samples of the chunks that this agent has, read off their media at the pace of scans.
+
+    rows ─► how many chunks ─► so many of them, by lot ─► read, judged
+
+Each committed chunk with a checksum is as likely as any other. What changes while it is drawn is
+none of the sample's: a chunk that is gone, or was written anew, since it was counted is told apart.
+What is bad is scanned: a sample marks nothing, and repairs nothing.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from threading import BoundedSemaphore
+from typing import Final
+
+from agent.errors import Code, SutureError, Unavailable
+from agent.rpc.datanode.backends import Draw, Sampled, SampleStep
+from agent.runtime.clock import Clock
+from agent.runtime.lease import Leases
+from agent.scan.pace import ScanPace
+from agent.scan.sampling.spotcheck import Spot, check_chunk
+from agent.scan.scanning import ignore
+from agent.store.operations.reading import readable_blocks
+from agent.store.replica_store import ReplicaStore
+from merkle.blockrow import decode_block
+from merkle.damaged import Damaged
+from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
+from scanner.finding import Finding
+from scanner.sampling import Lot
+
+BAD_KEPT_MAX: Final = 1_000
+WORD_S: Final = 1.0  # between two words to who waits
+LEASE_WAIT_S: Final = 30.0
+GONE: Final = frozenset({Code.CONTAINER_NOT_FOUND, Code.NO_SUCH_BLOCK, Code.BLOCK_NOT_COMMITTED})
+
+
+def has_sums(chunk: ChunkInfo) -> bool:
+    """Whether anything says what a chunk has to be."""
+    return chunk.checksum_type is not ChecksumType.NONE
+
+
+@dataclass(slots=True)
+class _Paces:
+    """The pace of each volume, as a scan that somebody waits for has it."""
+
+    made: Callable[[str], ScanPace]
+    is_over: Callable[[], bool]
+    known: dict[str, ScanPace] = field(default_factory=dict)
+
+    def of(self, volume_id: str) -> ScanPace:
+        """Return the pace of one volume."""
+        if volume_id not in self.known:
+            self.known[volume_id] = self.made(volume_id)
+            self.known[volume_id].begin(self.is_over)
+        return self.known[volume_id]
+
+
+class Samples:
+    """Draws samples for callers that wait, one at a time."""
+
+    def __init__(
+        self,
+        store: ReplicaStore,
+        leases: Leases,
+        clock: Clock,
+        *,
+        pace: Callable[[str], ScanPace],
+        ask_scan: Callable[[ContainerId], bool],
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        """`pace` makes one for a scan of that volume; `ask_scan` has a replica read soon."""
+        self._store = store
+        self._leases = leases
+        self._clock = clock
+        self._pace = pace
+        self._ask_scan = ask_scan
+        self._is_stopping = is_stopping
+        self._place = BoundedSemaphore(1)
+
+    def run(self, draw: Draw, is_cancelled: Callable[[], bool]) -> Iterator[SampleStep]:
+        """Draw, yield how far it is, and the result last.
+
+        Raise Unavailable(BUSY): somebody else has a sample drawn here, or the agent stops.
+        """
+        if not self._place.acquire(blocking=False):
+            raise Unavailable(Code.BUSY, "a sample is drawn here already", hint="try again later")
+        result = Sampled()
+        try:
+            for _ in self._run(draw, result, lambda: self._is_stopping() or is_cancelled()):
+                yield SampleStep(result.read_count)
+        finally:
+            self._place.release()
+        yield SampleStep(result.read_count, result)  # who has it may come again at once
+
+    def _run(self, draw: Draw, result: Sampled, is_over: Callable[[], bool]) -> Iterator[None]:
+        """Draw into the result; pause when it is time for a word."""
+        paces = _Paces(self._pace, is_over)
+        lot = Lot(draw.chunk_count, draw.drawn_count, seed=draw.seed)
+        told_at_s = self._clock.monotonic_s()
+        for container_id in sorted(self._store.replica_ids()):
+            for _ in self._replica(container_id, lot, result, paces):
+                if is_over():
+                    raise Unavailable(Code.BUSY, "the sample was stopped", hint="take it again")
+                now_s = self._clock.monotonic_s()
+                if now_s - told_at_s >= WORD_S:
+                    told_at_s = now_s
+                    yield
+        result.gone_count += lot.left_count
+
+    def _replica(
+        self, container_id: ContainerId, lot: Lot, result: Sampled, paces: _Paces
+    ) -> Iterator[None]:
+        """Count one replica's chunks, read what is drawn of them; pause in between."""
+        left_count = 0
+        try:
+            count = self._count(container_id, result)
+            yield
+            numbers = lot.drawn_of(count)
+            result.chunk_count += count
+            left_count = len(numbers)
+            pace = paces.of(self._store.volume_id(container_id)) if numbers else ignore
+            for block_id, chunk in self._drawn(container_id, numbers):
+                self._read(container_id, block_id, chunk, result, pace)
+                left_count -= 1
+                yield
+            result.gone_count += left_count
+        except SutureError as error:
+            if error.code in GONE:
+                result.gone_count += left_count
+                return
+            result.undecided_count += left_count
+            result.note_unread(f"container {container_id}: {error}")
+
+    def _count(self, container_id: ContainerId, result: Sampled) -> int:
+        """Return how many chunks may be drawn; note what cannot be."""
+        count = 0
+        for block_id, row in self._store.block_rows(container_id):
+            try:
+                chunks = decode_block(block_id, row).chunks
+            except Damaged:
+                result.damaged_row_count += 1
+                continue
+            with_count = sum(has_sums(chunk) for chunk in chunks)
+            result.without_checksum_count += len(chunks) - with_count
+            count += with_count
+        return count
+
+    def _drawn(
+        self, container_id: ContainerId, numbers: Sequence[int]
+    ) -> Iterator[tuple[BlockId, ChunkInfo]]:
+        """Yield those chunks of a replica, in the order in which they were counted."""
+        wanted = iter(numbers)
+        number, at = next(wanted, -1), 0
+        if number < 0:
+            return
+        for block in readable_blocks(self._store.block_rows(container_id)):
+            for chunk in filter(has_sums, block.chunks):
+                if at == number:
+                    yield block.block_id, chunk
+                    number = next(wanted, -1)
+                    if number < 0:
+                        return
+                at += 1
+
+    def _read(
+        self,
+        container_id: ContainerId,
+        block_id: BlockId,
+        chunk: ChunkInfo,
+        result: Sampled,
+        pace: Callable[[int], None],
+    ) -> None:
+        """Read one chunk; what seems bad is read again while nobody may change the replica."""
+        try:
+            spot = self._checked(container_id, block_id, chunk)
+            if spot is not None and (spot.judgement is not None or not spot.is_decided):
+                with self._leases.hold(container_id, LEASE_WAIT_S, writes_chunks=False):
+                    spot = self._checked(container_id, block_id, chunk)
+        except SutureError as error:
+            spot = None if error.code in GONE else Spot(0, is_decided=False)
+        if spot is None:
+            result.gone_count += 1
+            return
+        pace(spot.bytes_read)
+        result.read_count += 1
+        result.bytes_read += spot.bytes_read
+        result.undecided_count += not spot.is_decided
+        if spot.judgement is not None:
+            self._note_bad(container_id, block_id, chunk, spot, result)
+
+    def _checked(
+        self, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo
+    ) -> Spot | None:
+        """Read a chunk where it is now; None: the block has it no more. Raise SutureError."""
+        readable = self._store.readable(container_id, block_id)
+        if chunk not in readable.block.chunks:
+            return None
+        return check_chunk(readable.place, chunk)
+
+    def _note_bad(
+        self,
+        container_id: ContainerId,
+        block_id: BlockId,
+        chunk: ChunkInfo,
+        spot: Spot,
+        result: Sampled,
+    ) -> None:
+        judgement = spot.judgement
+        assert judgement is not None
+        result.bad_count += 1
+        self._ask_scan(container_id)  # a full queue is no loss: its own scan comes
+        if len(result.bad) < BAD_KEPT_MAX:
+            result.bad.append(
+                Finding(
+                    container_id=container_id,
+                    verdict=judgement.verdict,
+                    fault=judgement.fault,
+                    block_id=block_id,
+                    offset=chunk.offset,
+                    length_bytes=chunk.length_bytes,
+                    found_at_ms=self._clock.now_ms(),
+                    evidence=judgement.evidence,
+                    forensic=judgement.forensic,
+                )
+            )

@@ -1,0 +1,68 @@
+"""One chunk, read off its medium and judged as a scan judges (`scanner.judge`)."""
+
+from dataclasses import dataclass
+
+from agent.store.replica.packs import Place
+from merkle.checksum import window_checksums
+from merkle.replica import ChunkInfo
+from scanner.finding import Verdict
+from scanner.judge import WITNESSES, FirstRead, Judgement, judge_chunk, read_failure
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """What a chunk was found to be. `judgement` is of a bad one. Not `is_decided`: no two reads of
+    it agreed, or this host was short of something."""
+
+    bytes_read: int
+    judgement: Judgement | None = None
+    is_decided: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedChunk:
+    """A chunk's place on a disk (`scanner.ports.BlockReader`)."""
+
+    place: Place
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the block."""
+        return self.place.size_bytes()
+
+    def read(self, offset: int, length_bytes: int) -> memoryview:
+        """Read what the medium holds."""
+        return memoryview(self.reread_past_cache(offset, length_bytes))
+
+    def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
+        """Read what the medium holds. A file that is not there is one without bytes."""
+        try:
+            return self.place.read_past_cache(offset, length_bytes)
+        except FileNotFoundError:
+            return b""
+
+    def close(self) -> None:
+        """Do nothing: each read opens the file."""
+
+
+def check_chunk(place: Place, chunk: ChunkInfo) -> Spot:
+    """Read one chunk, again if it is not as its row says, and judge it."""
+    medium, bytes_read = PlacedChunk(place), 0
+    try:
+        data = medium.reread_past_cache(chunk.offset, chunk.length_bytes)
+        sums = window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data)
+        bytes_read = len(data)
+        if bytes_read == chunk.length_bytes and sums == chunk.window_checksums:
+            return Spot(bytes_read)
+        first = FirstRead(bytes_read, sums)
+    except OSError as error:
+        first = FirstRead(0, b"", error)
+    try:
+        if first.error is not None and read_failure(first.error) is Verdict.TRANSIENT:
+            raise first.error
+        judgement = judge_chunk(medium, chunk, first, WITNESSES)
+    except OSError:
+        return Spot(bytes_read, is_decided=False)
+    if judgement.verdict is Verdict.SUSPECT_HOST:  # decided: the medium has what was written
+        return Spot(bytes_read, is_decided=judgement.is_decided)
+    return Spot(bytes_read, judgement)

@@ -1,0 +1,139 @@
+"""`suture sample` of datanodes that run: what it draws over all of them, and what it says of it."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from agent.cli.main import run
+from agent.cli.terminal.output import Exit
+from agent.demo.cluster import Cluster
+from tests.support.command_line import CommandLine
+from tests.support.faults.nursery import forked
+from tests.support.storage.blocks_on_disk import newest_block
+
+pytestmark = pytest.mark.slow
+
+SECTIONS = "[scan]\nenabled = false\n"  # nothing but the sample finds damage
+FILES = 6  # of a chunk each, on three datanodes
+CHUNKS = 3 * FILES
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Return three datanodes that scan nothing by themselves."""
+    with Cluster(
+        tmp_path_factory.mktemp("samples"),
+        agents=3,
+        volumes=1,
+        agent_sections=SECTIONS,
+        launch=forked,
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def suture(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """Return the command line of the cluster."""
+    return CommandLine(cluster.scm.address, capsys)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def stored(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Store some files, each of one chunk."""
+    files = tmp_path_factory.mktemp("files")
+    for number in range(FILES):
+        (files / f"file{number}").write_bytes(bytes([number]) * 50_000)
+    assert Exit.OK == run(["put", str(files), "--close", "--scm", cluster.scm.address])
+
+
+def counts_of(answer: Any) -> tuple[int, int, int]:
+    """Return how many chunks there are, how many were read, and how many are bad."""
+    return answer["size"]["chunk_count"], answer["read_count"], answer["bad_count"]
+
+
+def test_a_clean_sample_of_a_cluster_says_a_probability(suture: CommandLine) -> None:
+    """Of all that its datanodes have, drawn as of one lot; not that anything was verified."""
+    answer = suture.json("sample", "--seed", "1", "--fraction", "0.2")
+    said = suture("sample", "--seed", "1", "--fraction", "0.2")
+
+    size = answer["size"]
+    assert (CHUNKS, size["drawn_count"], 0) == counts_of(answer)
+    assert 4 == size["bad_count"]
+    assert 5 < size["drawn_count"] < CHUNKS
+    assert 0.95 <= size["power"] < 1
+    assert (0.95, 0.2, 1) == (answer["confidence"], answer["fraction"], answer["seed"])
+    assert f"of {CHUNKS - size['drawn_count']} chunks nothing is known" in said
+    assert f"P = {size['power']:.4%}" in said
+    assert "verified" not in said + json.dumps(answer)
+
+
+def test_one_datanode_is_named_by_its_id_a_prefix_or_its_address(
+    cluster: Cluster, suture: CommandLine
+) -> None:
+    """And a third of all is there."""
+    nodes = suture.json("scm", "nodes")
+    [node_id, *_] = [node["datanode_id"] for node in nodes]
+
+    for name in (node_id, node_id[:12], cluster.nodes[0].address):
+        answer = suture.json("sample", "--datanode", name, "--fraction", "1")
+        assert (FILES, 1, 0) == counts_of(answer)
+
+
+def test_what_cannot_be_sampled_is_told(cluster: Cluster, suture: CommandLine) -> None:
+    """No such datanode, none there, a volume and a datanode, no such share."""
+    assert "WRONG_DATANODE" == suture.json("sample", "--datanode", "zz", code=1)["error"]["code"]
+    gone = suture.json("sample", "--datanode", "127.0.0.1:1", code=Exit.UNAVAILABLE)
+    assert "UNAVAILABLE" == gone["error"]["code"]
+    both = ("sample", str(cluster.root), "--datanode", "zz")
+    assert "MALFORMED_REQUEST" == suture.json(*both, code=Exit.FAILED)["error"]["code"]
+    suture("sample", "--fraction", "2", code=Exit.USAGE)
+
+
+def test_a_bad_chunk_is_named_scanned_and_mended(cluster: Cluster, suture: CommandLine) -> None:
+    """A sample that has it says so, with its datanode; the replica is read, and mended."""
+    container_id = min(
+        int(block.parents[1].name) for block in cluster.volume_paths(1)[0].rglob("*.block")
+    )
+    block = newest_block(cluster, 1, container_id)
+    damaged = bytearray(block.read_bytes())
+    damaged[700] ^= 1
+    block.write_bytes(damaged)
+
+    answer = suture.json("sample", "--confidence", "99", code=Exit.TO_DO)
+
+    assert (CHUNKS, CHUNKS, 1) == counts_of(answer)
+    [bad] = answer["bad"]
+    assert (container_id, int(block.stem), 0) == (
+        bad["container_id"],
+        bad["local_id"],
+        bad["offset"],
+    )
+    assert ("CORRUPT", "CHUNK_CHECKSUM") == (bad["verdict"], bad["fault"])
+    assert bad["datanode_id"] in {node["datanode_id"] for node in suture.json("scm", "nodes")}
+    suture.wait_until(lambda: counts_of(suture.json_any("sample", "--seed", "3"))[2] == 0)
+
+
+def test_who_does_not_answer_is_told_and_the_others_are_sampled(
+    cluster: Cluster, suture: CommandLine
+) -> None:
+    """What is on it is no part of the statement, and the sample is not clean."""
+    cluster.nodes[2].stop()
+    try:
+        answer = suture.json("sample", "--fraction", "1", code=Exit.TO_DO)
+        said = suture("sample", "--fraction", "1", code=Exit.TO_DO)
+    finally:
+        cluster.start_again(2)
+
+    [silent] = answer["silent"]
+    assert 2 * FILES == answer["size"]["chunk_count"]
+    assert f"not drawn from: {silent[:8]} does not answer" in said
+
+
+def test_a_sample_is_written_down(cluster: Cluster, suture: CommandLine) -> None:
+    """Who asked for it and for what, on each datanode, as of a scan."""
+    suture("sample", "--fraction", "1", "--seed", "7")
+
+    logs = [(cluster.root / f"datanode{number}.log").read_text() for number in (1, 2, 3)]
+    assert all("SampleChunks" in log for log in logs)

@@ -1,0 +1,236 @@
+"""Samples of a store that is in use: what is drawn, how it is judged, and what is told apart."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from agent.errors import Code, Unavailable
+from agent.rpc.datanode.backends import Draw, Sampled
+from agent.runtime.clock import SystemClock
+from agent.runtime.lease import Leases
+from agent.scan.pace import ScanPace
+from agent.scan.sampling.samples import Samples
+from merkle.replica import BlockId, ContainerId
+from scanner.finding import Fault
+from scanner.pacing import PaceLimits
+from tests.support.storage.stored_replica import CONTAINER, StoredReplica
+
+CHUNKS = 20  # five containers of two blocks of two chunks
+
+
+class SeenLeases(Leases):
+    """The leases of a store, and whether a sample has asked for one."""
+
+    def __init__(self, leases: Leases) -> None:
+        self.asked = Event()
+        self.hold_of = leases.hold
+
+    @contextmanager
+    def hold(
+        self, container_id: ContainerId, timeout_s: float = 30.0, *, writes_chunks: bool = True
+    ) -> Iterator[None]:
+        """Say that somebody asks, then wait as everybody does."""
+        self.asked.set()
+        with self.hold_of(container_id, timeout_s, writes_chunks=writes_chunks):
+            yield
+
+
+class Sampler:
+    """Samples of a store, what was asked to be scanned, and how many bytes were paced."""
+
+    def __init__(self, replica: StoredReplica) -> None:
+        self.leases = SeenLeases(replica.leases)
+        self.asked: list[ContainerId] = []
+        self.paced: list[tuple[str, int]] = []
+        self.stops = False
+        self.samples = Samples(
+            replica.store,
+            self.leases,
+            SystemClock(),
+            pace=self._pace,
+            ask_scan=self._ask,
+            is_stopping=lambda: self.stops,
+        )
+
+    def _ask(self, container_id: ContainerId) -> bool:
+        self.asked.append(container_id)
+        return False  # the queue is full
+
+    def _pace(self, volume_id: str) -> ScanPace:
+        paced = self.paced
+
+        class Noted(ScanPace):
+            def __call__(self, length_bytes: int) -> None:
+                paced.append((volume_id, length_bytes))
+
+        return Noted(PaceLimits(floor_bytes_per_s=1), lambda _: False)
+
+    def run(self, chunk_count: int = 0, drawn_count: int = 0, seed: int = 1) -> Sampled:
+        """Draw a sample; return what came of it."""
+        *_, last = self.samples.run(Draw(chunk_count, drawn_count, seed), lambda: False)
+        assert last.result is not None
+        return last.result
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Iterator[StoredReplica]:
+    """Return a store of five containers that is open."""
+    made = StoredReplica(tmp_path / "volume")
+    for number in range(1, 6):
+        made.create(ContainerId(number), blocks=2)
+    yield made
+    made.close()
+
+
+def test_chunks_are_counted_and_none_is_read(replica: StoredReplica) -> None:
+    """Where nothing is to be drawn."""
+    sampler = Sampler(replica)
+
+    result = sampler.run()
+
+    assert (CHUNKS, 0, 0) == (result.chunk_count, result.read_count, result.gone_count)
+    assert [] == sampler.paced
+
+
+def test_as_many_are_read_as_are_drawn_each_at_the_pace_of_its_volume(
+    replica: StoredReplica,
+) -> None:
+    """And all of them are well; the seed draws the same again."""
+    sampler = Sampler(replica)
+
+    result = sampler.run(CHUNKS, 7)
+    paced = list(sampler.paced)
+    again = sampler.run(CHUNKS, 7)
+
+    [volume] = replica.store.volumes()
+    assert (7, 0, 0, 0) == (
+        result.read_count,
+        result.bad_count,
+        result.undecided_count,
+        result.gone_count,
+    )
+    assert result.bytes_read == sum(length for _, length in paced) > 0
+    assert {volume.volume_id} == {volume_id for volume_id, _ in paced}
+    assert paced == sampler.paced[7:]
+    assert result == again
+
+
+def test_a_bad_chunk_is_told_and_its_replica_is_read_next(replica: StoredReplica) -> None:
+    """With the judge's words; a file that is gone is bad, too. Nothing is marked by a sample."""
+    replica.flip(1, 100)
+    replica.file(2, ContainerId(3)).unlink()
+    sampler = Sampler(replica)
+
+    result = sampler.run(CHUNKS, CHUNKS)
+
+    assert [
+        (CONTAINER, 1, 0, Fault.CHUNK_CHECKSUM),
+        (3, 2, 0, Fault.CHUNK_MISSING),
+        (3, 2, 100_000, Fault.CHUNK_MISSING),
+    ] == [(one.container_id, one.block_id, one.offset, one.fault) for one in result.bad]
+    assert 3 == result.bad_count
+    assert {CONTAINER, 3} == set(sampler.asked)
+    assert [] == replica.store.findings()
+
+
+def test_what_is_deleted_or_written_anew_meanwhile_is_neither_bad_nor_read(
+    replica: StoredReplica,
+) -> None:
+    """Of chunks that were counted and have gone: they are told, and nothing follows of them."""
+    sampler = Sampler(replica)
+    counted = sampler.run().chunk_count
+    replica.store.delete_container(ContainerId(5), force=True)
+    replica.store.delete_blocks(ContainerId(4), [BlockId(1)])
+
+    result = sampler.run(counted, counted)
+
+    assert (CHUNKS - 6, 6, 0, 0) == (
+        result.read_count,
+        result.gone_count,
+        result.bad_count,
+        result.undecided_count,
+    )
+
+
+def test_what_goes_while_it_is_drawn_is_gone(replica: StoredReplica) -> None:
+    """A container that was counted, and is deleted before its chunks are read."""
+    sampler = Sampler(replica)
+
+    def cancelled() -> bool:
+        if len(sampler.paced) == 2 and ContainerId(1) in replica.store.replica_ids():
+            replica.store.delete_container(ContainerId(1), force=True)
+        return False
+
+    steps = sampler.samples.run(Draw(CHUNKS, CHUNKS, 1), cancelled)
+    *_, last = steps
+
+    assert last.result is not None
+    assert (CHUNKS - 2, 2) == (last.result.read_count, last.result.gone_count)
+    assert 0 == last.result.bad_count
+
+
+def test_a_damaged_row_and_a_replica_that_cannot_be_read_are_told(
+    replica: StoredReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What could not be drawn from is no clean sample."""
+    replica.damage_row(1)
+    rows = replica.store.block_rows
+
+    def refusing(container_id: ContainerId, start: int = 0) -> Iterator[tuple[BlockId, bytes]]:
+        if container_id == 2:
+            raise Unavailable(Code.UNAVAILABLE, "the volume does not answer")
+        return rows(container_id, start)
+
+    monkeypatch.setattr(replica.store, "block_rows", refusing)
+    result = Sampler(replica).run()
+
+    assert (CHUNKS - 6, 1, 1) == (
+        result.chunk_count,
+        result.damaged_row_count,
+        result.unread_count,
+    )
+    assert ["container 2: the volume does not answer"] == result.unread
+
+
+def test_what_looks_bad_is_read_again_under_the_lease(replica: StoredReplica) -> None:
+    """Bytes that are on their way under another row are no damage: who writes holds the lease."""
+    replica.flip(1, 100)
+    sampler = Sampler(replica)
+
+    with ThreadPoolExecutor(1) as pool:
+        with replica.leases.hold(CONTAINER):
+            drawn = pool.submit(sampler.run, CHUNKS, CHUNKS)
+            assert sampler.leases.asked.wait(30)
+            replica.flip(1, 100)
+        result = drawn.result()
+
+    assert (CHUNKS, 0, 0) == (result.read_count, result.bad_count, result.undecided_count)
+    assert [] == sampler.asked
+
+
+def test_one_sample_at_a_time_and_none_goes_on_behind_the_end(replica: StoredReplica) -> None:
+    """A second one is told to come again; one whose caller has gone, or whose agent stops, ends."""
+    sampler = Sampler(replica)
+    first = sampler.samples.run(Draw(CHUNKS, CHUNKS, 1), lambda: True)
+
+    with pytest.raises(Unavailable, match="stopped"):
+        list(first)
+    sampler.stops = True
+    with pytest.raises(Unavailable, match="stopped"):
+        sampler.run(CHUNKS, CHUNKS)
+    sampler.stops = False
+
+    def second() -> bool:
+        with pytest.raises(Unavailable, match="already"):
+            sampler.run(CHUNKS, CHUNKS)
+        return False
+
+    for last in sampler.samples.run(Draw(CHUNKS, 2, 1), second):
+        if last.result is not None:
+            assert 0 == sampler.run().read_count  # who has the result may come again at once
+    assert last.result is not None
+    assert 2 == last.result.read_count
