@@ -352,6 +352,7 @@ def _conclude(
         "blame": blame(votes, nodes),
         "leaving": leaving_nodes(tallies, nodes, volumes),
         "agreement": agreement(tallies),
+        "keys_at_risk": asdict(manifest.keys_at_risk) if manifest.keys_at_risk else None,
         "previous": previous.facts() if previous else None,
     }
 

@@ -7,6 +7,12 @@ package needs no library of files: each side has its own types for them.
 
 There is no unsigned 64-bit kind, because Spark has none: roots and checksums of tombstones travel
 as signed longs of the same bits.
+
+The manifest beside the tables may say which keys have blocks in containers that the control plane
+takes for lost or at risk: the first by name, and how many there are.
+
+    "keys_at_risk": {"key_count": 1_003, "container_count": 2,
+                     "keys": [{"key": "a", "container_ids": [7, 9]}, ...]}
 """
 
 from dataclasses import dataclass
@@ -24,6 +30,9 @@ from health.words import (
 
 SCHEMA_VERSION: Final = 5
 """A snapshot of another version is refused: an older one lacks columns."""
+
+KEYS_TOLD_MAX: Final = 100
+"""Keys at risk that a manifest names."""
 
 Kind = Literal["long", "int", "string", "boolean"]
 

@@ -4,7 +4,7 @@ The files are those of `agent.rpc.wire.snapshot_file`.
 """
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from pathlib import Path
@@ -13,11 +13,12 @@ from typing import Any, Final
 from agent.rpc.wire.snapshot_file import Row, signed, writing
 from agent.rpc.wire.snapshot_store import publish
 from health.rules import Rules
-from health.tables.snapshot import TABLES
+from health.tables.snapshot import KEYS_TOLD_MAX, TABLES
+from scm.administration.needs import keys_in
 from scm.cluster.loads import RECONSTRUCT_TYPE
 from scm.edge.views import NodeView, block_count, used_bytes
 from scm.replication.judging.health_states import NOT_KNOWN, States
-from scm.state.facts import Container, ContainerState, Health, Kind, Node, Pending, Replica
+from scm.state.facts import Container, ContainerState, Health, Key, Kind, Node, Pending, Replica
 
 OWN_RULES: Final = (
     "maintenance_min",
@@ -66,6 +67,9 @@ class World:
     """Bad replicas that a repair may still heal."""
     acknowledged: Mapping[int, int] = field(default_factory=dict)
     """Last commit of each container that a key needs: its client was told that it is stored."""
+    keys: Iterable[Key] = ()
+    at_risk: Collection[int] = ()
+    """Containers that are lost or at risk: the first keys with blocks in them are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +108,22 @@ def export(world: World, directory: Path, *, keep_count: int, address: str = "")
             term=world.term,
             cluster_id=world.cluster_id,
             rules={name: getattr(world.rules, name) for name in OWN_RULES},
+            keys_at_risk=_keys_at_risk(world),
         )
     _delete_old(directory, keep_count)
     published = publish(target, address, keep_count=keep_count) if address else ""
     return Exported(snapshot_id, target, files.counts, published)
+
+
+def _keys_at_risk(world: World) -> dict[str, object]:
+    page = keys_in(world.keys, world.at_risk, start_after="", count=KEYS_TOLD_MAX)
+    return {
+        "key_count": page.key_count,
+        "container_count": page.container_count,
+        "keys": [
+            {"key": key.name, "container_ids": sorted(key.container_ids)} for key in page.keys
+        ],
+    }
 
 
 def _free_id(world: World, directory: Path) -> str:

@@ -114,7 +114,8 @@ def render(summary: dict[str, Any]) -> str:
 
 
 def keys_command(container_ids: Sequence[int]) -> str:
-    """Return the command that names the keys in some containers: a snapshot has none."""
+    """Return the command that names the keys in some containers: a snapshot has but the first of
+    them, and those of an Ozone cluster have none."""
     shown = container_ids[:KEYS_ASKED_MAX]
     return " ".join(["suture ls", *(f"--container {number}" for number in shown)]) if shown else ""
 

@@ -252,4 +252,10 @@ def text_report(summary: dict[str, Any]) -> str:
             f"First {summary['inputs']['sample_max']} {name} containers:",
             ", ".join(map(str, ids)),
         ]
+    told = summary["keys_at_risk"]
+    if told and told["key_count"]:
+        lines += ["", f"First of {told['key_count']} keys in containers at risk, for the SCM:"]
+        lines += [
+            f"{one['key']} (in {', '.join(map(str, one['container_ids']))})" for one in told["keys"]
+        ]
     return "\n".join(lines)

@@ -15,6 +15,24 @@ SCAN_AGAIN: Final = "export the snapshot again from the SCM, or fix the program 
 
 
 @dataclass(frozen=True, slots=True)
+class KeyAtRisk:
+    """A key, and in which of the containers at risk it has blocks."""
+
+    key: str
+    container_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeysAtRisk:
+    """Keys with blocks in containers that the control plane took for lost or at risk: the first by
+    name, and how many there are."""
+
+    key_count: int
+    container_count: int
+    keys: tuple[KeyAtRisk, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """What the writer says about the snapshot."""
 
@@ -26,6 +44,8 @@ class Manifest:
     rows: dict[str, int]
     rules: dict[str, int] = field(default_factory=dict)
     """The control plane's own numbers of `health.rules.Rules`, by name."""
+    keys_at_risk: KeysAtRisk | None = None
+    """None: who wrote it knows no keys, as an export from Ozone."""
 
 
 def read_manifest(directory: str) -> Manifest:
@@ -63,6 +83,25 @@ def _manifest(path: Place, fields: Any) -> Manifest:
         cluster_id=_field(path, fields, "cluster_id", str),
         rows={name: _field(path, rows, name, int) for name in TABLES},
         rules=_rules(path, _field(path, {"rules": {}} | fields, "rules", dict)),
+        keys_at_risk=_keys_at_risk(path, fields) if "keys_at_risk" in fields else None,
+    )
+
+
+def _keys_at_risk(path: Place, fields: dict[str, Any]) -> KeysAtRisk:
+    told = _field(path, fields, "keys_at_risk", dict)
+    return KeysAtRisk(
+        key_count=_field(path, told, "key_count", int),
+        container_count=_field(path, told, "container_count", int),
+        keys=tuple(_key(path, one) for one in _field(path, told, "keys", list)),
+    )
+
+
+def _key(path: Place, told: Any) -> KeyAtRisk:
+    fields = {"keys": told}
+    ids = _field(path, _field(path, fields, "keys", dict), "container_ids", list)
+    return KeyAtRisk(
+        _field(path, told, "key", str),
+        tuple(_field(path, {"container_ids": number}, "container_ids", int) for number in ids),
     )
 
 

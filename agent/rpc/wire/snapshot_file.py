@@ -118,9 +118,16 @@ class SnapshotFiles:
         self._tables[table].add(rows)
 
     def finish(
-        self, *, as_of_ms: int, term: int, cluster_id: str, rules: Mapping[str, int]
+        self,
+        *,
+        as_of_ms: int,
+        term: int,
+        cluster_id: str,
+        rules: Mapping[str, int],
+        keys_at_risk: Mapping[str, object] | None = None,
     ) -> None:
-        """Write what is kept, and the manifest. Raises OSError, pyarrow.ArrowInvalid."""
+        """Write what is kept, and the manifest; `keys_at_risk` as `health.tables.snapshot` says it.
+        Raises OSError, pyarrow.ArrowInvalid."""
         for table in self._tables.values():
             table.finish()
         manifest = {
@@ -132,6 +139,8 @@ class SnapshotFiles:
             "rules": dict(rules),
             "rows": self.counts,
         }
+        if keys_at_risk is not None:
+            manifest["keys_at_risk"] = keys_at_risk
         path = self._building / "manifest.json"
         path.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
         _sync(path)

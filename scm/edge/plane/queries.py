@@ -326,6 +326,8 @@ class Queries:
                         if h.datanode_id
                     ),
                     hopeful=parts.cases.all_hopeful(),
+                    keys=parts.state.keys.values(),
+                    at_risk=parts.manager.at_risk(),
                 )
             return snapshot.export(
                 world,

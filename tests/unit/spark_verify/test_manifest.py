@@ -7,7 +7,7 @@ import pytest
 
 from spark_verify import job
 from spark_verify.errors import SnapshotRefused
-from spark_verify.snapshot.manifest import read_manifest
+from spark_verify.snapshot.manifest import KeyAtRisk, KeysAtRisk, read_manifest
 
 GOOD = {
     "schema_version": 5,
@@ -17,6 +17,8 @@ GOOD = {
     "cluster_id": "c",
     "rows": {"containers": 1, "replicas": 2, "nodes": 3, "pending_ops": 0},
 }
+KEY = {"key": "a", "container_ids": [7]}
+RISK = {"key_count": 1, "container_count": 1, "keys": [KEY]}
 
 
 def written(directory: Path, text: str) -> str:
@@ -34,6 +36,15 @@ class TestManifest:
         manifest = read_manifest(written(tmp_path, json.dumps(GOOD)))
 
         assert (manifest.snapshot_id, manifest.rows["nodes"], manifest.as_of_ms) == ("s", 3, 5)
+        assert manifest.keys_at_risk is None
+
+    def test_keys_at_risk_arrive(self, tmp_path: Path) -> None:
+        """
+        Where whoever wrote the snapshot knows keys.
+        """
+        manifest = read_manifest(written(tmp_path, json.dumps(GOOD | {"keys_at_risk": RISK})))
+
+        assert manifest.keys_at_risk == KeysAtRisk(1, 1, (KeyAtRisk("a", (7,)),))
 
     @pytest.mark.parametrize(
         ("change", "word"),
@@ -44,6 +55,11 @@ class TestManifest:
             ({"as_of_ms": -1}, "'as_of_ms' is negative"),
             ({"term": True}, "'term'"),
             ({"rows": {"containers": 1}}, "'replicas'"),
+            ({"keys_at_risk": []}, "'keys_at_risk'"),
+            ({"keys_at_risk": RISK | {"key_count": -1}}, "'key_count' is negative"),
+            ({"keys_at_risk": RISK | {"keys": ["a"]}}, "'keys' must be dict"),
+            ({"keys_at_risk": RISK | {"keys": [{"container_ids": [1]}]}}, "'key' must be str"),
+            ({"keys_at_risk": RISK | {"keys": [KEY | {"container_ids": ["1"]}]}}, "must be int"),
         ],
     )
     def test_a_wrong_field_is_named(

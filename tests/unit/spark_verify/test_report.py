@@ -1,5 +1,6 @@
 """How numbers become words and bars."""
 
+import json
 import re
 from pathlib import Path
 
@@ -95,6 +96,33 @@ def test_grey_containers_have_a_reason_and_lost_ones_their_keys(tmp_path: Path) 
     for words in GREY.values():
         assert words in page
     assert "<code>suture ls --container 2 --container 5</code>" in page
+
+
+def test_keys_at_risk_are_named(tmp_path: Path) -> None:
+    """
+    Where the control plane knew them: in the page, whatever they are called, in the text and in the
+    summary, with how many there are. Without any nothing is said.
+    """
+    rows = gather([container(5, "R CLOSED 10", "U=7x3")])
+    keys = {"keys": [{"key": "<b>a", "container_ids": [5]}, {"key": "b", "container_ids": [5]}]}
+    told = {"key_count": 1_003, "container_count": 1} | keys
+    none = {"key_count": 0, "container_count": 0, "keys": []}
+    pages, texts = [], []
+    for name, found in (("some", told), ("none", none)):
+        snapshot = rows.write(tmp_path / name, manifest={"keys_at_risk": found})
+        result = verify(Request(str(snapshot), tmp_path / "out", run_id=name))
+        summary = json.loads((result.directory / "summary.json").read_text(encoding="utf-8"))
+        assert found == summary["keys_at_risk"]
+        pages.append((result.directory / "report.html").read_text(encoding="utf-8"))
+        texts.append(result.summary["text_report"])
+
+    assert '<td class="w">&lt;b&gt;a</td><td class="w">5</td>' in pages[0]
+    assert f"{number_text(1_003)} keys have blocks in 1 containers" in pages[0]
+    assert texts[0].endswith(
+        "First of 1003 keys in containers at risk, for the SCM:\n<b>a (in 5)\nb (in 5)"
+    )
+    assert "Keys at risk" not in pages[1]
+    assert "keys in containers" not in texts[1]
 
 
 class TestBars:

@@ -16,6 +16,7 @@ from scm.edge.server import ScmService, build_server
 from scm.state.clock import Clock
 from scm.state.facts import ContainerState, Kind, Pending
 from scm.state.options import ScmOptions
+from spark_verify.pipeline import Request, verify
 from tests.support.command_line import CommandLine
 from tests.support.control.scm_world import ScmWorld, confirm, pass_time, replica
 
@@ -246,3 +247,19 @@ def test_the_report_names_the_keys_of_what_is_lost(world: ScmWorld, suture: Comm
     assert {1} == {number for key in at_risk["keys"] for number in key["container_ids"]}
     assert f"lost or at risk: {len(names)} key" in said
     assert names[0] in said
+
+
+def test_so_does_the_report_of_spark(world: ScmWorld, tmp_path: Path) -> None:
+    """
+    A snapshot of the control plane names them as well.
+    """
+    names = sorted(key.name for key in world.state.keys.values())
+    pass_time(world, 3, *left(world))
+
+    exported = world.control.queries.export_snapshot()
+    request = Request(str(exported.path), tmp_path / "out", reporting_min_percent=0)
+    told = verify(request).summary["keys_at_risk"]
+
+    assert (1, len(names)) == (told["container_count"], told["key_count"])
+    assert names == [key["key"] for key in told["keys"]]
+    assert {(1,)} == {key["container_ids"] for key in told["keys"]}

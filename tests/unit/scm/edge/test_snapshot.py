@@ -13,8 +13,10 @@ from agent.errors import Code, Unavailable
 from agent.rpc.wire import snapshot_file
 from agent.rpc.wire.snapshot_file import SCHEMAS, signed
 from merkle.replica import ReplicaState
+from scm.edge import snapshot
 from scm.edge.snapshot import Exported, World, export
 from scm.replication.judging.health_states import States
+from scm.replication.replication_manager import ReplicationManager
 from scm.state.facts import Container, ContainerState
 from scm.state.options import ScmOptions
 from scm.state.settled import Settled
@@ -140,10 +142,36 @@ class TestExport:
                 "most_copies": 0,
             },
             "rows": {"containers": 1, "replicas": 3, "nodes": 3, "pending_ops": 0},
+            "keys_at_risk": {"key_count": 0, "container_count": 0, "keys": []},
         } == manifest
         for table, count in manifest["rows"].items():
             assert count == pq.read_table(exported.path / table).num_rows
             assert {exported.snapshot_id} >= {row["snapshot_id"] for row in rows(exported, table)}
+
+    def test_the_manifest_names_the_first_keys_at_risk(
+        self, world: ScmWorld, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By name, each with the containers in question, and counts all; others are not named."""
+        monkeypatch.setattr(snapshot, "KEYS_TOLD_MAX", 2)
+        world.made_closed()
+        lost = {block.container_id for block in world.write("w", "whole", 10)}
+        world.control.clients.finish("w", close=True)
+        at_risk = {block.container_id for name in "cab" for block in world.write("x", name, 10)}
+        assert not lost & at_risk
+        with monkeypatch.context() as patched:
+            patched.setattr(ReplicationManager, "at_risk", lambda _: sorted(at_risk))
+            exported = world.control.queries.export_snapshot()
+
+        [number] = at_risk
+        told = json.loads((exported.path / "manifest.json").read_text())["keys_at_risk"]
+        assert {
+            "key_count": 3,
+            "container_count": 1,
+            "keys": [
+                {"key": "a", "container_ids": [number]},
+                {"key": "b", "container_ids": [number]},
+            ],
+        } == told
 
     def test_large_tables_are_written_in_parts(
         self, world: ScmWorld, monkeypatch: pytest.MonkeyPatch
