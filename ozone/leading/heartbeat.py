@@ -25,7 +25,7 @@ from agent.host.heartbeat import (
 )
 from agent.host.leader import NEWS_SPACING_S, Led
 from agent.host.outbox import REGISTERED, Outbox
-from agent.rpc.v1 import scm_pb2
+from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.runtime.loop import Busy, Step, Throttled
 from merkle.replica import ContainerId
 from ozone.leading import messages, orders, reports
@@ -108,6 +108,7 @@ class OzoneHeartbeat:
         self._me = me
         self._led = led
         self._roots = Roots(led.store)
+        self._indexes: dict[int, int] = {}  # of shards, also of those that are gone and not told
         self._interval_s = interval_s
         self._is_registered = False
         self._full_due_s = 0.0
@@ -202,6 +203,7 @@ class OzoneHeartbeat:
             raise
         if is_full_due:
             self._plan_full_report()
+        self._forget(message.changed)
         waiting = self.outbox.told(statuses)
         self._obey(answer)
         return waiting or not self._is_registered
@@ -227,9 +229,25 @@ class OzoneHeartbeat:
     def _replicas(self, container_ids: Iterable[ContainerId]) -> Iterator[Any]:
         for container_id in container_ids:
             report = self._led.reporter.report(container_id)
+            self._name_shard(report)
             told = reports.replica(self._me, report, self._roots.root(report))
             if told is not None:
                 yield told
+
+    def _name_shard(self, report: container_pb2.ReplicaReport) -> None:
+        """Say of what is gone which shard it was: the manager takes no report of a coded replica
+        that names none, and would count on it for ever."""
+        if report.state == container_pb2.DELETED:
+            report.replica_index = self._indexes.get(report.container_id, 0)
+        elif report.replica_index:
+            self._indexes[report.container_id] = report.replica_index
+
+    def _forget(self, told: Iterable[Any]) -> None:
+        """Forget shards of which the manager has heard that they are gone."""
+        for changed in told:
+            for one in changed.replicas:
+                if one.state == messages.State.DELETED:
+                    self._indexes.pop(one.container_id, None)
 
     def _is_full_due(self) -> bool:
         return self._led.clock.monotonic_s() >= self._full_due_s

@@ -1,16 +1,21 @@
 import java.io.BufferedReader;
 import java.io.IOException;
+import java.io.InputStream;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Random;
+import org.apache.hadoop.hdds.client.ECReplicationConfig;
 import org.apache.hadoop.hdds.client.RatisReplicationConfig;
 import org.apache.hadoop.hdds.conf.OzoneConfiguration;
 import org.apache.hadoop.hdds.protocol.DatanodeDetails;
+import org.apache.hadoop.hdds.protocol.DatanodeID;
 import org.apache.hadoop.hdds.protocol.proto.HddsProtos.LifeCycleState;
 import org.apache.hadoop.hdds.protocol.proto.HddsProtos.ReplicationFactor;
+import org.apache.hadoop.hdds.protocol.proto.HddsProtos.ReplicationType;
 import org.apache.hadoop.hdds.scm.container.ContainerInfo;
 import org.apache.hadoop.hdds.scm.server.StorageContainerManager;
 import org.apache.hadoop.ozone.HddsDatanodeService;
@@ -21,13 +26,16 @@ import org.apache.hadoop.ozone.client.OzoneKeyLocation;
 import org.apache.hadoop.ozone.client.io.OzoneOutputStream;
 import org.apache.hadoop.ozone.container.common.impl.ContainerData;
 import org.apache.hadoop.ozone.container.common.interfaces.Container;
+import org.apache.hadoop.ozone.protocol.commands.ReplicateContainerCommand;
 
 /**
- * Three datanodes of Ozone, its SCM and its OM in one process, led by lines on standard input. Each is
+ * Datanodes of Ozone (three), its SCM and its OM in one process, led by lines on standard input. Each is
  * answered by one line on standard output that begins with "interop: ".
  *
  *   write KEY BYTES SEED    a key of random bytes; answers container:block of each of its blocks
  *   sync KEY BYTES SEED     the same, synced twice and left open
+ *   coded KEY BYTES SEED    the same, erasure-coded: rs-3-2-1024k
+ *   read KEY BYTES SEED     whether the key has these bytes: equal, or differs
  *   delete KEY              close                 closes every open container
  *   scan DN CONTAINER       Ozone's own scan, now
  *   stop DN / start DN      replicas              dn,container,state,root of each replica
@@ -35,21 +43,29 @@ import org.apache.hadoop.ozone.container.common.interfaces.Container;
  *   scm                     its ports for datanodes and for clients
  *   restart-scm             the SCM again, with the state that it has
  *   drop DN CONTAINER       its replica goes
+ *   push CONTAINER FROM TO  the SCM orders a datanode (by uuid) to send its replica to another
+ *   pull CONTAINER FROM TO  the SCM orders the other one to fetch it
  *   manage                  a round of the replication manager, now
  *   undeleted               transactions of deletes that not all datanodes have acknowledged
  *   decommission HOST:PORT / recommission HOST:PORT
  *
- * Started as `OzoneDriver led`, the replication manager acts when it is told to only.
+ * Started as `OzoneDriver led`, the replication manager acts when it is told to only. A number behind it is how
+ * many datanodes there are.
  */
 public final class OzoneDriver {
-  private static final int DATANODES = 3;
+  private static final ECReplicationConfig CODING = new ECReplicationConfig("rs-3-2-1024k");
+  private final int count;
   private final OzoneConfiguration conf = new OzoneConfiguration();
   private final List<OzoneOutputStream> open = new ArrayList<>();
   private MiniOzoneCluster cluster;
   private OzoneBucket bucket;
 
+  private OzoneDriver(int count) {
+    this.count = count;
+  }
+
   public static void main(String[] arguments) throws Exception {
-    OzoneDriver driver = new OzoneDriver();
+    OzoneDriver driver = new OzoneDriver(arguments.length > 1 ? Integer.parseInt(arguments[1]) : 3);
     driver.begin(arguments.length > 0 && arguments[0].equals("led"));
     say("ready");
     BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -94,7 +110,7 @@ public final class OzoneDriver {
         "ozone.client.hbase.enhancements.allowed", "ozone.client.incremental.chunk.list"}) {
       conf.setBoolean(name, true);
     }
-    cluster = MiniOzoneCluster.newBuilder(conf).setNumDatanodes(DATANODES).build();
+    cluster = MiniOzoneCluster.newBuilder(conf).setNumDatanodes(count).build();
     cluster.waitForClusterToBeReady();
     cluster.waitForPipelineTobeReady(ReplicationFactor.THREE, 180_000);
     var store = OzoneClientFactory.getRpcClient(cluster.getConf()).getObjectStore();
@@ -120,12 +136,23 @@ public final class OzoneDriver {
       out.hsync();
       return blocks(words[1]);
     }
+    case "coded":
+      try (OzoneOutputStream out = bucket.createKey(words[1], Integer.parseInt(words[2]), CODING, new HashMap<>())) {
+        out.write(bytes(words));
+      }
+      return blocks(words[1]);
+    case "read":
+      try (InputStream in = bucket.readKey(words[1])) {
+        return Arrays.equals(in.readAllBytes(), bytes(words)) ? "equal" : "differs";
+      }
     case "delete":
       bucket.deleteKey(words[1]);
       return "";
     case "close":
       for (ContainerInfo one : cluster.getStorageContainerManager().getContainerManager().getContainers()) {
-        if (one.getState() == LifeCycleState.OPEN && one.getNumberOfKeys() > 0) {
+        // The SCM counts the keys of a coded container as the replica does that told of it longest ago.
+        boolean hasKeys = one.getReplicationType() == ReplicationType.EC || one.getNumberOfKeys() > 0;
+        if (one.getState() == LifeCycleState.OPEN && hasKeys) {
           cluster.getStorageContainerLocationClient().closeContainer(one.getContainerID());
         }
       }
@@ -152,6 +179,10 @@ public final class OzoneDriver {
       datanode(words[1]).getDatanodeStateMachine().getContainer().getController()
           .deleteContainer(Long.parseLong(words[2]), true);
       return "";
+    case "push":
+    case "pull":
+      order(words[0].equals("push"), Long.parseLong(words[1]), words[2], words[3]);
+      return "";
     case "manage":
       cluster.getStorageContainerManager().getReplicationManager().processAll();
       return "";
@@ -168,6 +199,16 @@ public final class OzoneDriver {
     default:
       throw new IllegalArgumentException(words[0]);
     }
+  }
+
+  private void order(boolean push, long container, String from, String to) throws IOException {
+    StorageContainerManager scm = cluster.getStorageContainerManager();
+    DatanodeDetails source = scm.getScmNodeManager().getNode(DatanodeID.fromUuidString(from));
+    DatanodeDetails target = scm.getScmNodeManager().getNode(DatanodeID.fromUuidString(to));
+    ReplicateContainerCommand command = push ? ReplicateContainerCommand.toTarget(container, target)
+        : ReplicateContainerCommand.fromSources(container, List.of(source));
+    command.setTerm(scm.getScmContext().getTermOfLeader());
+    scm.getScmNodeManager().addDatanodeCommand((push ? source : target).getID(), command);
   }
 
   private HddsDatanodeService datanode(String index) {
@@ -195,7 +236,7 @@ public final class OzoneDriver {
 
   private String replicas() {
     List<String> found = new ArrayList<>();
-    for (int dn = 0; dn < DATANODES; dn++) {
+    for (int dn = 0; dn < count; dn++) {
       for (Container<?> one : datanode(String.valueOf(dn)).getDatanodeStateMachine().getContainer().getContainerSet()) {
         ContainerData data = one.getContainerData();
         found.add(dn + "," + data.getContainerID() + "," + data.getState() + ","
@@ -207,7 +248,7 @@ public final class OzoneDriver {
 
   private String datanodes() {
     List<String> found = new ArrayList<>();
-    for (int dn = 0; dn < DATANODES; dn++) {
+    for (int dn = 0; dn < count; dn++) {
       DatanodeDetails details = datanode(String.valueOf(dn)).getDatanodeDetails();
       found.add(dn + "," + details.getUuidString() + "," + details.getStandalonePort().getValue() + ","
           + datanode(String.valueOf(dn)).getConf().get("hdds.datanode.dir"));

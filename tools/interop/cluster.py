@@ -158,9 +158,12 @@ class Ozone:
 
 
 @contextmanager
-def running(class_path: str, directory: Path) -> Iterator[Ozone]:
-    """Start a cluster with its data below `directory`; it ends with the block. Raises Absent."""
-    with _driven(class_path, directory, "OzoneDriver") as process:
+def running(class_path: str, directory: Path, *how: str) -> Iterator[Ozone]:
+    """Start a cluster with its data below `directory`; it ends with the block. Raises Absent.
+
+    `how`: "led" for a replication manager that acts when it is told to, and how many datanodes.
+    """
+    with _driven(class_path, directory, "OzoneDriver", *how) as process:
         yield Ozone(process)
 
 

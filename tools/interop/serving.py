@@ -24,8 +24,8 @@ from agent.host.who import Who
 from agent.rpc.calls.scm import ScmClient
 from agent.runtime.supervisor import Supervisor
 from ozone.composition import doors
-from tools.interop.__main__ import flip
 from tools.interop.cluster import Absent, Stacks, build, stacks
+from tools.interop.scrub import flip
 
 NOWHERE: Final = "127.0.0.1:1"  # there is no control plane
 CLUSTER: Final = "CID-6a4dbe9c-5f0e-4b4e-9d6a-2d1f3a7c0001"

@@ -112,6 +112,20 @@ def test_a_delete_of_another_shard_is_refused(scm: StandInScm, agent: Host) -> N
     assert EXECUTED == answered(scm, delete(73, 3, force=True, index=2), 73).status
 
 
+def test_a_shard_that_is_gone_is_told_with_its_index(scm: StandInScm, agent: Host) -> None:
+    """
+    Ozone's manager passes over a report of a coded replica that names none, and would count on the
+    shard for ever.
+    """
+    del agent
+    wait_until(lambda: scm.replicas()[SHARD].replicaIndex == 2)
+    assert EXECUTED == answered(scm, delete(73, 3, force=True, index=2), 73).status
+
+    wait_until(lambda: scm.replicas()[SHARD].state == 7)
+
+    assert 2 == scm.replicas()[SHARD].replicaIndex
+
+
 def test_blocks_are_deleted_and_each_transaction_acknowledged(scm: StandInScm, agent: Host) -> None:
     """One that cannot be done says so, and holds up no other."""
     answered(scm, close(71, force=True), 71)

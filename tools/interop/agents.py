@@ -1,0 +1,179 @@
+"""Agents that are led by the SCM of a real cluster, and what that SCM says of them."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from ozone.cluster.listings import datanode_id, pipeline_id
+from ozone.wire.authentication import Identity
+from ozone.wire.connection import parse_addresses
+from ozone.wire.frames import Failure
+from ozone.wire.messages import Ask
+from ozone.wire.scm import ScmClient, request
+from tools.interop.cluster import ROOT
+
+ERROR: Final = r"^\S+ \S+ ERROR"
+AGENT: Final = Path(sys.executable).parent / "suture-agent"
+WAIT_S: Final = 120.0
+WHOLE_CLUSTER: Final = 1
+HEALTHY: Final = 1
+IN_SERVICE: Final = 1
+OP_STATES: Final = ("IN_SERVICE", "ENTERING_MAINTENANCE", "IN_MAINTENANCE", "DECOMMISSIONING",
+                    "DECOMMISSIONED")  # fmt: skip
+CONFIG: Final = """[node]
+listen = "127.0.0.1:0"
+scm = "ozone://127.0.0.1:{port}"
+[observe]
+listen = "127.0.0.1:0"
+[storage]
+volumes = ["{volume}"]
+tree_algorithm = "crc32c"
+[scan]
+enabled = false
+[ozone]
+listen = "127.0.0.1:{door}"
+heartbeat_interval_s = 1
+"""
+
+
+def awaited(what: str, condition: Callable[[], bool]) -> None:
+    """Ask until it holds. Raises RuntimeError."""
+    deadline_s = time.monotonic() + WAIT_S
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise RuntimeError(f"not within {WAIT_S:g} s: {what}")
+        time.sleep(0.3)
+
+
+class Agent:
+    """A real process of `suture-agent`."""
+
+    def __init__(self, place: Path, port: int) -> None:
+        self._place = place
+        (place / "volume").mkdir(parents=True)
+        self._port = port
+        self._door = 0
+        self.log = place / "log"
+        self.start()
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        config = self._place / "agent.toml"
+        config.write_text(
+            CONFIG.format(port=self._port, volume=self._place / "volume", door=self._door)
+        )
+        with self.log.open("a") as log:
+            self._process = subprocess.Popen(
+                [str(AGENT), "--config", str(config)],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the agent ended: {self.log.read_text()[-500:]}")
+        said = json.loads(line)
+        self.address: str = said["address"]
+        self.datanode_id: str = said["datanode_id"]
+        self.door: str = said["doors"][0]
+        self._door = int(self.door.rpartition(":")[2])
+
+    def end(self, how: int = signal.SIGTERM) -> int:
+        """End it; return its exit code."""
+        self._process.send_signal(how)
+        return self._process.wait(60)
+
+    def file(self, container_id: int, block_id: int) -> Path:
+        """Where a block lies."""
+        pattern = f"hdds/*/current/*/{container_id}/chunks/{block_id}.block"
+        (path,) = (self._place / "volume").glob(pattern)
+        return path
+
+    def events(self, event: str) -> list[dict[str, Any]]:
+        """Return its log's lines of an event."""
+        lines = self.log.read_text().splitlines()
+        return [json.loads(line) for line in lines if f'"event": "{event}"' in line]
+
+    def said(self, event: str) -> int:
+        """How often it logged an event."""
+        return self.log.read_text().count(f'"event": "{event}"')
+
+
+class Scm:
+    """What the SCM says, by the protocol of its clients."""
+
+    def __init__(self, port: int) -> None:
+        self._client = ScmClient(parse_addresses(f"127.0.0.1:{port}"), Identity("suture"))
+
+    def node(self, uuid: str) -> str:
+        """Return health and state of a datanode, "" where it is not known."""
+        for node in self._client.ask(Ask.QUERY_NODES, scope=WHOLE_CLUSTER).query_nodes.nodes:
+            if datanode_id(node.datanode) == uuid:
+                health = "HEALTHY" if HEALTHY in node.states else str(list(node.states))
+                return f"{health} {OP_STATES[node.op_states[0] - 1]}"
+        return ""
+
+    def pipelines_with(self, uuid: str) -> list[str]:
+        """Return the pipelines that a datanode is in."""
+        found = self._client.ask(Ask.LIST_PIPELINES).list_pipelines.pipelines
+        return [
+            pipeline_id(one.id)
+            for one in found
+            if uuid in {datanode_id(member) for member in one.members}
+        ]
+
+    def replicas(self, container_id: int) -> dict[str, tuple[str, int]]:
+        """Return state and root by datanode."""
+        answer = self._client.ask(Ask.GET_REPLICAS, container_id=container_id)
+        return {
+            datanode_id(one.datanode): (one.state, one.checksum)
+            for one in answer.get_replicas.replicas
+        }
+
+    def reconcile(self, container_id: int) -> str:
+        """Order it; return why it was refused, "" when it was not."""
+        ((_, answer),) = self._client.order_each(
+            [container_id], lambda key: request(Ask.RECONCILE, container_id=key)
+        )
+        return answer.text if isinstance(answer, Failure) else ""
+
+    def shards(self, container_id: int) -> dict[str, tuple[str, int]]:
+        """Return state and index of the shard at each datanode."""
+        answer = self._client.ask(Ask.GET_REPLICAS, container_id=container_id)
+        return {
+            datanode_id(one.datanode): (one.state, one.index)
+            for one in answer.get_replicas.replicas
+        }
+
+
+class Steps:
+    """What a trial saw, line by line."""
+
+    def __init__(self, *, is_quiet: bool = False) -> None:
+        self.rows: list[tuple[str, str, bool]] = []
+        self._is_quiet = is_quiet
+
+    def tell(self, what: str, value: object, holds: bool) -> None:
+        """Add a row: what it was, and what came of it."""
+        self.rows.append((what, str(value), holds))
+        if not self._is_quiet:
+            print(f"{'ok  ' if holds else 'FAIL'}  {what:44}  {value}", flush=True)
+
+    @property
+    def holds(self) -> bool:
+        """Whether all of it is as it should be."""
+        return all(holds for _, _, holds in self.rows)
+
+
+def errors_about(log: Path, *uuids: str) -> list[str]:
+    """Return the errors in Ozone's log that name these datanodes."""
+    errors = [line for line in log.read_text().splitlines() if re.search(ERROR, line)]
+    return [line for line in errors if any(uuid in line for uuid in uuids)]

@@ -1,0 +1,416 @@
+"""A real cluster of Apache Ozone with two agents in it: containers move, and what is damaged heals.
+
+    moved      an Ozone datanode pushes a container to an agent, an agent pulls it from another; an
+               agent pushes it to an Ozone datanode, an Ozone datanode pulls it from an agent
+    damaged    a copy at an agent, a copy at an Ozone datanode that only agents can help, a shard
+               of an erasure-coded container at an agent, another at an Ozone datanode
+    healed     by whom it is, when the SCM orders reconciles, or its replication manager acts
+
+A round is an order to reconcile, or one of the replication manager's; what was moved is the bytes
+that an agent fetched of a copy, and the size of a shard that was made anew.
+
+Exits 1 where something is not healed or not as it was, 0 also where there is no cluster to be had:
+then it says why. `--json` prints one document.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from agent.rpc.calls.peer import Peer
+from merkle.replica import BlockData, BlockId, ContainerId
+from ozone.wire.datanode import Datanode
+from tools.interop.agents import Agent, Scm, Steps, awaited, errors_about
+from tools.interop.cluster import Absent, Block, Node, Ozone, build, running
+from tools.interop.scrub import flip
+
+DATANODES: Final = 4  # with an agent enough for rs-3-2; the other agent is to spare then
+COPIED: Final = 4 * (40_000, 700_000, 3_000_000)  # bytes of the keys with three copies
+CODED: Final = (7 * 1024**2 + 12_345, 100)  # two stripes and a part; one cell
+INDEXES: Final = frozenset(range(1, 6))
+ROUND_S: Final = 20.0  # for what was ordered to be done, until it is ordered again
+ROUNDS_MAX: Final = 6
+SPOILED_BYTES: Final = 4096
+HEADS: Final = ("what was damaged", "where", "healed by", "bytes", "moved", "rounds", "whole")
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A container that went from one datanode to another, and has the same root there."""
+
+    how: str
+    source: str
+    target: str
+    used_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Healed:
+    """Something that was damaged, and what came of it. `moved_bytes`: 0 where Ozone does not tell;
+    `is_whole`: it is as it was before, byte by byte."""
+
+    what: str
+    where: str
+    by: str
+    damaged_bytes: int
+    moved_bytes: int
+    rounds: int
+    is_whole: bool
+
+
+class Story(Steps):
+    """What happens in one cluster."""
+
+    def __init__(self, ozone: Ozone, place: Path, ends: ExitStack, *, is_quiet: bool) -> None:
+        super().__init__(is_quiet=is_quiet)
+        self._ozone = ozone
+        self._place = place
+        self._ends = ends
+        ports = [int(word) for word in ozone.tell("scm").split()]
+        self._port = ports[0]
+        self._scm = Scm(ports[1])
+        self._agents: list[Agent] = []
+        self._nodes: list[Node] = ozone.nodes()
+        self._keys: dict[str, tuple[int, int]] = {}  # bytes, seed
+        self._copied: list[Block] = []
+        self._coded: Block = (0, 0)
+        self.moves: list[Move] = []
+        self.healed: list[Healed] = []
+
+    # who is there
+
+    def _join(self) -> Agent:
+        agent = Agent(self._place / f"agent{len(self._agents) + 1}", self._port)
+        self._agents.append(agent)
+        self._ends.callback(agent.end, signal.SIGKILL)
+        uuid = agent.datanode_id
+        awaited("healthy", lambda: self._scm.node(uuid) == "HEALTHY IN_SERVICE")
+        self.tell(f"agent {len(self._agents)} joins", self._scm.node(uuid), True)
+        return agent
+
+    def _name(self, uuid: str) -> str:
+        for number, agent in enumerate(self._agents, start=1):
+            if agent.datanode_id == uuid:
+                return f"agent {number}"
+        (node,) = (one for one in self._nodes if one.datanode_id == uuid)
+        return f"Ozone datanode {node.index}"
+
+    def _address(self, uuid: str) -> str:
+        doors = {agent.datanode_id: agent.door for agent in self._agents}
+        return doors.get(uuid) or next(
+            f"127.0.0.1:{node.port}" for node in self._nodes if node.datanode_id == uuid
+        )
+
+    def _file(self, uuid: str, block: Block) -> Path:
+        files = {agent.datanode_id: agent.file for agent in self._agents}
+        files |= {node.datanode_id: node.file for node in self._nodes}
+        return files[uuid](*block)
+
+    def _is_agent(self, uuid: str) -> bool:
+        return uuid in {agent.datanode_id for agent in self._agents}
+
+    def _scan(self, uuid: str, container: int) -> None:
+        """Have a replica read by whoever has it, and wait until the SCM knows of damage."""
+        for agent in self._agents:
+            if agent.datanode_id == uuid:
+                with Peer(agent.address) as peer:
+                    list(peer.scan(ContainerId(container), full_speed=True))
+        for node in self._nodes:
+            if node.datanode_id == uuid:
+                self._ozone.tell(f"scan {node.index} {container}")
+        awaited("UNHEALTHY", lambda: self._scm.replicas(container)[uuid][0] == "UNHEALTHY")
+
+    # what is stored
+
+    def fill(self) -> None:
+        """Write keys: with three copies on Ozone's datanodes, and over all of them and an agent."""
+        first = self._join()
+        for number, size_bytes in enumerate(COPIED):
+            key = f"copied{number}"
+            self._copied += self._ozone.write(key, size_bytes, number)
+            self._keys[key] = (size_bytes, number)
+        coded = []
+        for number, size_bytes in enumerate(CODED, start=len(COPIED)):
+            key = f"coded{number}"
+            coded += self._ozone.write(key, size_bytes, number, how="coded")
+            self._keys[key] = (size_bytes, number)
+        self._coded = coded[0]
+        self._join()
+        containers = [container for container, _ in self._copied]  # Ozone fills several at a time
+        most = max(set(containers), key=containers.count)
+        self._copied = [block for block in self._copied if block[0] == most]
+        self._close(most, DATANODES - 1)
+        self._close(self._coded[0], len(INDEXES))
+        shards = self._scm.shards(self._coded[0])
+        self.tell(
+            f"container {self._coded[0]}, rs-3-2-1024k: shards",
+            ", ".join(f"{index} {self._name(uuid)}" for uuid, (_, index) in shards.items()),
+            first.datanode_id in shards and {i for _, i in shards.values()} == INDEXES,
+        )
+
+    def _close(self, container: int, count: int) -> None:
+        def is_closed() -> bool:
+            self._ozone.tell("close")
+            states = [state for state, _ in self._scm.replicas(container).values()]
+            return states == ["CLOSED"] * count
+
+        awaited(f"container {container}: {count} closed replicas", is_closed)
+
+    # moving
+
+    def move(self) -> None:
+        """Push and pull a container, each from Ozone to an agent and back."""
+        container = self._copied[0][0]
+        one, two = (agent.datanode_id for agent in self._agents)
+        there = list(self._scm.replicas(container))
+        (spare,) = {node.datanode_id for node in self._nodes} - set(there)
+        self._move("push", container, there[0], one)
+        self._move("pull", container, there[1], two)
+        self._move("push", container, one, spare)
+        self._drop(container, there[2])
+        self._move("pull", container, two, there[2])
+
+    def _move(self, how: str, container: int, source: str, target: str) -> None:
+        root = self._scm.replicas(container)[source][1]
+        self._ozone.tell(f"{how} {container} {source} {target}")
+        awaited(f"{how} to {self._name(target)}", lambda: target in self._scm.replicas(container))
+        awaited(
+            f"the root of {self._name(source)} at {self._name(target)}",
+            lambda: self._scm.replicas(container)[target] == ("CLOSED", root),
+        )
+        used = self._used(container, target)
+        names = self._name(source), self._name(target)
+        self.moves.append(Move(how, *names, used))
+        self.tell(f"{how}, {names[0]} to {names[1]}", f"{used:,} bytes, root {root:08x}", True)
+
+    def _used(self, container: int, uuid: str, index: int = 0) -> int:
+        with Datanode(self._address(uuid), uuid, replica_index=index) as datanode:
+            return datanode.container(ContainerId(container)).used_bytes
+
+    def _drop(self, container: int, *uuids: str) -> None:
+        for node in self._nodes:
+            if node.datanode_id in uuids:
+                self._ozone.tell(f"drop {node.index} {container}")
+        awaited("dropped", lambda: not set(uuids) & set(self._scm.replicas(container)))
+
+    # healing copies
+
+    def heal_copy_at_agent(self) -> None:
+        """Spoil what an agent has."""
+        self._heal_copy(self._agents[0].datanode_id, "a copy: 4 KiB", self._largest())
+
+    def heal_copy_at_ozone(self) -> None:
+        """Spoil what the only datanode of Ozone has that still has a copy: a bit in one block, the
+        file of another."""
+        container = self._copied[0][0]
+        mine = {agent.datanode_id for agent in self._agents}
+        last, *others = set(self._scm.replicas(container)) - mine
+        self._drop(container, *others)
+        other = next(block for block in self._copied if block != self._largest())
+        self._heal_copy(last, "a copy: a bit, a file", self._largest(), gone=other)
+
+    def _largest(self) -> Block:
+        holder = self._agents[0].datanode_id
+        return max(self._copied, key=lambda block: self._file(holder, block).stat().st_size)
+
+    def _heal_copy(self, uuid: str, what: str, block: Block, gone: Block | None = None) -> None:
+        container = block[0]
+        blocks = [block, *([gone] if gone else [])]
+        before = {self._file(uuid, one): self._file(uuid, one).read_bytes() for one in blocks}
+        if gone is None:
+            damaged_bytes = spoil(self._file(uuid, block))
+        else:
+            flip(self._file(uuid, block), len(before[self._file(uuid, block)]) // 2)
+            damaged_bytes = 1 + len(before[self._file(uuid, gone)])
+            self._file(uuid, gone).unlink()
+        fetched = self._fetched()
+        self._scan(uuid, container)
+
+        def is_whole() -> bool:
+            roots = {root for _, root in self._scm.replicas(container).values()}
+            return len(roots) == 1 and _as(before)
+
+        rounds = self._rounds(is_whole, lambda: self._reconcile(container))
+        moved = self._fetched() - fetched
+        by = f"{self._name(uuid)}, from {'all others' if self._is_agent(uuid) else 'agents'}"
+        self._heal(Healed(what, self._name(uuid), by, damaged_bytes, moved, rounds, is_whole()))
+
+    def _reconcile(self, container: int) -> None:
+        refused = self._scm.reconcile(container)
+        if refused:
+            raise RuntimeError(f"container {container} is not reconciled: {refused}")
+
+    def _fetched(self) -> int:
+        events = (one for agent in self._agents for one in agent.events("replica_reconciled"))
+        return sum(int(one["fetched_bytes"]) for one in events)
+
+    # healing shards
+
+    def heal_shard_at_agent(self) -> None:
+        """Spoil the shard of the agent that has one."""
+        self._heal_shard(self._agents[0].datanode_id)
+
+    def heal_shard_at_ozone(self) -> None:
+        """Spoil that of an Ozone datanode; there is room where the first one was."""
+        shards = self._scm.shards(self._coded[0])
+        there = next(uuid for uuid in shards if not self._is_agent(uuid))
+        self._heal_shard(there)
+
+    def _heal_shard(self, uuid: str) -> None:
+        container = self._coded[0]
+        index = self._scm.shards(container)[uuid][1]
+        data, row = self._file(uuid, self._coded).read_bytes(), self._row(uuid, index)
+        spoil(self._file(uuid, self._coded))
+        self._scan(uuid, container)
+        rebuilt = self._rebuilt()
+        rounds = self._rounds(
+            lambda: self._whole_shards() == INDEXES, lambda: self._ozone.tell("manage")
+        )
+        made = [at for at, one in self._scm.shards(container).items() if one == ("CLOSED", index)]
+        is_same = [self._file(at, self._coded).read_bytes() == data for at in made]
+        is_same += [self._row(at, index) == row for at in made]
+        ordered = self._rebuilt() - rebuilt
+        by = ", ".join(map(self._name, made)) or "nobody"
+        if not made:
+            self.tell(f"index {index}", self._scm.shards(container), False)
+        self._heal(
+            Healed(
+                f"a shard: 4 KiB of index {index}",
+                self._name(uuid),
+                f"{by}, from its stripe" if ordered else f"{by}, by Ozone's own",
+                SPOILED_BYTES,
+                sum(self._used(container, at, index) for at in made),
+                rounds,
+                len(made) == 1 and all(is_same),
+            )
+        )
+
+    def _row(self, uuid: str, index: int) -> BlockData:
+        """Return the row of a shard's block, with all that its client noted."""
+        container, block_id = self._coded
+        with Datanode(self._address(uuid), uuid, replica_index=index) as datanode:
+            block = datanode.block(ContainerId(container), BlockId(block_id))
+        return replace(block, metadata=tuple(sorted(block.metadata)))
+
+    def _whole_shards(self) -> frozenset[int]:
+        shards = self._scm.shards(self._coded[0]).values()
+        return frozenset(index for state, index in shards if state == "CLOSED")
+
+    def _rebuilt(self) -> int:
+        """Return how many shards the agents have rebuilt."""
+        events = (one for agent in self._agents for one in agent.events("task_finished"))
+        return sum(one["task"] == "reconstruct" for one in events)
+
+    # around both
+
+    def _rounds(self, is_over: Callable[[], bool], order: Callable[[], object]) -> int:
+        """Order something until it has done what it is for; return how often."""
+        for number in range(1, ROUNDS_MAX + 1):
+            order()
+            ends_at_s = time.monotonic() + ROUND_S
+            while time.monotonic() < ends_at_s:
+                if is_over():
+                    return number
+                time.sleep(0.3)
+        return ROUNDS_MAX
+
+    def _heal(self, row: Healed) -> None:
+        self.healed.append(row)
+        self.tell(f"{row.what} at {row.where}", f"healed by {row.by}", row.is_whole)
+
+    def look_back(self) -> None:
+        """Every key is what was written, and nobody in Ozone complains of the agents."""
+        found = [
+            self._ozone.tell(f"read {key} {size_bytes} {seed}")
+            for key, (size_bytes, seed) in self._keys.items()
+        ]
+        self.tell("keys read by Ozone's client", f"{found.count('equal')} of {len(found)} equal",
+                  found == ["equal"] * len(self._keys))  # fmt: skip
+        errors = errors_about(self._place / "log", *(one.datanode_id for one in self._agents))
+        self.tell("errors in Ozone's log that name agents", len(errors), not errors)
+        codes = [agent.end() for agent in self._agents]
+        self.tell("SIGTERM to the agents", f"exit codes {codes}", codes == [0, 0])
+
+
+def spoil(path: Path) -> int:
+    """Change bytes in the middle of a file; return how many."""
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        data = file.read(SPOILED_BYTES)
+        file.seek(-len(data), os.SEEK_CUR)
+        file.write(bytes(octet ^ 1 for octet in data))
+    return len(data)
+
+
+def _as(before: Mapping[Path, bytes]) -> bool:
+    return all(path.exists() and path.read_bytes() == data for path, data in before.items())
+
+
+def table(rows: Sequence[Healed]) -> str:
+    """Return what was healed as lines."""
+    cells = [HEADS, *(_cells(row) for row in rows)]
+    widths = [max(len(line[at]) for line in cells) for at in range(len(HEADS))]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if at in {3, 4, 5} else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in cells
+    ]
+    return "\n".join(lines)
+
+
+def _cells(row: Healed) -> tuple[str, ...]:
+    moved = f"{row.moved_bytes:,}" if row.moved_bytes else "not told"
+    return (row.what, row.where, row.by, f"{row.damaged_bytes:,}", moved, str(row.rounds),
+            "yes" if row.is_whole else "NO")  # fmt: skip
+
+
+def conduct(class_path: str, *, as_json: bool) -> bool:
+    """Run it and print what came of it; return whether all of it holds."""
+    with tempfile.TemporaryDirectory(prefix="interop-") as name, ExitStack() as ends:
+        place = Path(name)
+        ozone = ends.enter_context(running(class_path, place, "led", str(DATANODES)))
+        story = Story(ozone, place, ends, is_quiet=as_json)
+        try:
+            for step in (story.fill, story.move, story.heal_copy_at_agent,
+                         story.heal_copy_at_ozone, story.heal_shard_at_agent,
+                         story.heal_shard_at_ozone, story.look_back):  # fmt: skip
+                step()
+        except RuntimeError as error:
+            story.tell("it ended early", error, False)
+        if not story.holds and "INTEROP_KEEP" in os.environ:
+            shutil.copytree(name, os.environ["INTEROP_KEEP"], dirs_exist_ok=True)
+        if as_json:
+            told = {
+                "holds": story.holds,
+                "moves": [asdict(move) for move in story.moves],
+                "healed": [asdict(row) for row in story.healed],
+                "steps": [{"what": what, "value": value, "holds": holds}
+                          for what, value, holds in story.rows],
+            }  # fmt: skip
+            print(json.dumps(told, indent=2))
+        else:
+            print(f"\n{table(story.healed)}")
+    return story.holds
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Build, run, judge."""
+    parser = argparse.ArgumentParser(prog="tools.interop", description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print one document")
+    chosen = parser.parse_args(arguments)
+    try:
+        return 0 if conduct(build(), as_json=chosen.json) else 1
+    except Absent as why:
+        print(json.dumps({"skipped": str(why)}) if chosen.json else f"interop: skipped: {why}")
+        return 0
