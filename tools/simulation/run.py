@@ -66,6 +66,8 @@ class Run(Stage):
     def _finish_drops(self) -> None:
         """Order deletes again that failed halfway."""
         for node in self.nodes:
+            if node.agent is None:  # that it does not start is told at the end
+                continue
             for container_id in [one for name, one in self.oracle.leaving if name == node.name]:
                 owner = ContainerId(container_id)
                 with self.kernel.quiet():
