@@ -66,7 +66,8 @@ class Copies:
                 outcome = self._push(container_id, command.target.address, stop, timeout_s)
             else:
                 addresses = [source.address for source in command.sources]
-                outcome = self._fetch(container_id, addresses, stop, timeout_s)
+                index = command.replica_index
+                outcome = self._fetch(container_id, index, addresses, stop, timeout_s)
         finally:
             give_back()
         outcome.duration_ms = int((self.monotonic_s() - begun_s) * 1000)
@@ -111,7 +112,12 @@ class Copies:
             self.ask_scan(container_id, DAMAGED)
 
     def _fetch(
-        self, container_id: ContainerId, addresses: list[str], stop: Stop, timeout_s: float
+        self,
+        container_id: ContainerId,
+        index: int,
+        addresses: list[str],
+        stop: Stop,
+        timeout_s: float,
     ) -> scm_pb2.ReplicateOutcome:
         """Take a container from whichever source gives it whole."""
         if not 1 <= len(addresses) <= SOURCES_MAX:
@@ -124,7 +130,7 @@ class Copies:
             self._check_absent(container_id)
             left_s = max(ends_at_s - self.monotonic_s(), LEFT_S_MIN)
             try:
-                facts = self._fetch_from(container_id, address, stop, left_s)
+                facts = self._fetch_from(container_id, index, address, stop, left_s)
             except SutureError as error:
                 failures.append(error)
                 if stop() or self.monotonic_s() >= ends_at_s:
@@ -144,12 +150,18 @@ class Copies:
         raise Refused(Code.CONTAINER_EXISTS, f"container {container_id} is here already")
 
     def _fetch_from(
-        self, container_id: ContainerId, address: str, stop: Stop, timeout_s: float
+        self, container_id: ContainerId, index: int, address: str, stop: Stop, timeout_s: float
     ) -> ReplicaFacts:
         with ArchivePeer(address, self.security) as peer:
             arriving = _Arriving(peer.pull(container_id, self.compression, timeout_s=timeout_s))
             watch = self._watch(arriving)
-            work = partial(self.importer.receive, container_id, arriving.data(), self.compression)
+            work = partial(
+                self.importer.receive,
+                container_id,
+                arriving.data(),
+                self.compression,
+                replica_index=index,
+            )
             received: Future[ReplicaFacts] = self.executor.submit(work)
             while not _has_ended(received):
                 if not arriving.is_finished and (stop() or watch()):

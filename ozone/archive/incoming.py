@@ -71,18 +71,25 @@ class ArchiveImporter:
     submit: Submit | None = None
 
     def receive(
-        self, container_id: ContainerId, data: Iterator[bytes], compression: Compression
+        self,
+        container_id: ContainerId,
+        data: Iterator[bytes],
+        compression: Compression,
+        *,
+        replica_index: int = 0,
     ) -> ReplicaFacts:
-        """Receive one container. Raise SutureError, with nothing of it left."""
+        """Receive one container, and of a coded one the shard of this index, 0 for any.
+
+        Raise SutureError, with nothing of it left.
+        """
+        head = _Head(container_id, replica_index)
         with tempfile.TemporaryDirectory(prefix="suture-archive-") as scratch:
-            facts = self._receive(container_id, entries(data, compression), Path(scratch))
+            facts = self._receive(head, entries(data, compression), Path(scratch))
         self.on_arrived(container_id)
         return facts
 
-    def _receive(
-        self, container_id: ContainerId, files: Iterator[Entry], scratch: Path
-    ) -> ReplicaFacts:
-        head = _Head(container_id)
+    def _receive(self, head: "_Head", files: Iterator[Entry], scratch: Path) -> ReplicaFacts:
+        container_id = head.container_id
         first_block = head.take(files, scratch)
         with rows_of(scratch, container_id) as rows:
             announced = head.announced(rows, self.now_ms())
@@ -104,8 +111,9 @@ class ArchiveImporter:
 class _Head:
     """What comes before the bytes of blocks."""
 
-    def __init__(self, container_id: ContainerId) -> None:
-        self._container_id = container_id
+    def __init__(self, container_id: ContainerId, replica_index: int) -> None:
+        self.container_id = container_id
+        self._replica_index = replica_index
         self._descriptor: Descriptor | None = None
         self.tree: OzoneTree | None = None
 
@@ -114,7 +122,7 @@ class _Head:
         for entry in files:
             if self._descriptor is None:
                 self._take_descriptor(entry)
-            elif entry.name == f"{self._container_id}{TREE_SUFFIX}" and self.tree is None:
+            elif entry.name == f"{self.container_id}{TREE_SUFFIX}" and self.tree is None:
                 self.tree = self._decoded_tree(entry.data(TREE_BYTES_MAX))
             elif entry.name.startswith(f"{TABLES}/"):
                 keep_table(entry, scratch)
@@ -130,11 +138,11 @@ class _Head:
         if descriptor.state not in TREE_STATES:
             raise Refused(
                 Code.INVALID_CONTAINER_STATE,
-                f"container {self._container_id} is {descriptor.state} at its source",
+                f"container {self.container_id} is {descriptor.state} at its source",
             )
         is_unhealthy = descriptor.state is ReplicaState.UNHEALTHY
         return Announced(
-            container_id=self._container_id,
+            container_id=self.container_id,
             state=descriptor.state,
             # Nobody says what it was: at most what is known to be whole here and short elsewhere.
             former_state=ReplicaState.QUASI_CLOSED if is_unhealthy else None,
@@ -150,15 +158,22 @@ class _Head:
             raise malformed(f"it begins with {entry.name[:100]!r}, not with {DESCRIPTOR}")
         data = entry.data(DESCRIPTOR_BYTES_MAX)
         try:
-            self._descriptor = decode_descriptor(data, self._container_id)
+            self._descriptor = decode_descriptor(data, self.container_id)
         except (Damaged, Unknown) as error:
             raise malformed(str(error)) from error
         if not self._descriptor.is_verified:
             raise malformed("its descriptor has no checksum")
+        index = self._descriptor.replica_index
+        if self._replica_index not in {0, index}:
+            raise Refused(
+                Code.INELIGIBLE,
+                f"container {self.container_id}: its source has shard {index}, ordered was "
+                f"{self._replica_index}",
+            )
 
     def _decoded_tree(self, data: bytes) -> OzoneTree:
         try:
-            return decode_tree(data, self._container_id)
+            return decode_tree(data, self.container_id)
         except Damaged as damage:
             raise malformed(str(damage)) from damage
 

@@ -25,6 +25,7 @@ REPLICATION: Final = b"REPLICATION"  # where datanodes send each other container
 PEERS_MAX: Final = 64
 HOST_BYTES_MAX: Final = 255
 PORT_MAX: Final = 65_535
+INDEX_MAX: Final = 2**32 - 1  # on our wire; more than any shard has
 INT64_END: Final = 2**63
 NEVER_REACHED: Final = (
     ID_MAX  # as a commit id: Ozone closes for good by force only, else QUASI_CLOSED
@@ -152,6 +153,7 @@ def _fill_copy(ours: scm_pb2.ReplicateCommand, part: Any) -> None:
         return
     if not 1 <= len(part.sources) <= PEERS_MAX:
         raise _Malformed(f"no target, and {len(part.sources)} sources, possible are 1..{PEERS_MAX}")
+    ours.replica_index = min(max(0, part.replica_index), INDEX_MAX)
     for source in part.sources:
         ours.sources.add(**_endpoint(source, REPLICATION))
 

@@ -28,6 +28,9 @@ from tests.integration.ozone.test_ozone_archives import (
     packed,
     plain,
 )
+from tests.integration.ozone.test_ozone_archives import (
+    SHARD as CODED,
+)
 from tests.support.ozone.archive_peer import archive_peer
 from tests.support.ozone.led_agent import led_agent, store_of
 from tests.support.ozone.ozone_agent import OzoneAgent, served
@@ -289,6 +292,24 @@ def test_what_no_source_gives_whole_is_not_here(scm: StandInScm, agent: Host, sp
     volume = store_of(agent).paths(ONE).chunks
     importing = next(one for one in volume.parents if one.name == "volume")
     assert [] == list(importing.glob("hdds/*/tmp/importing/*"))
+
+
+def test_another_shard_than_was_ordered_is_not_taken(scm: StandInScm, agent: Host) -> None:
+    """
+    The answer says which one the source has, and nothing of it is left; the one that was ordered,
+    or any where none was named, comes.
+    """
+    store = store_of(agent)
+    with archive_peer(archive=plain("shard")) as peer:
+        sources = [at(peer.port)]
+        other = answered(scm, 71, containerID=6, sources=sources, replicaIndex=1)
+
+        assert FAILED == other.status
+        assert "container 6: its source has shard 2, ordered was 1" in other.msg
+        assert CODED not in store.replica_ids()
+
+        meant = answered(scm, 72, containerID=6, sources=sources, replicaIndex=2)
+    assert (EXECUTED, 2) == (meant.status, store.replica(CODED).replica_index)
 
 
 def test_what_is_here_is_not_fetched(scm: StandInScm, agent: Host) -> None:
