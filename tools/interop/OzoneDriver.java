@@ -43,8 +43,8 @@ import org.apache.hadoop.ozone.protocol.commands.ReplicateContainerCommand;
  *   scm                     its ports for datanodes and for clients
  *   restart-scm             the SCM again, with the state that it has
  *   drop DN CONTAINER       its replica goes
- *   push CONTAINER FROM TO  the SCM orders a datanode (by uuid) to send its replica to another
- *   pull CONTAINER FROM TO  the SCM orders the other one to fetch it
+ *   push CONTAINER INDEX FROM TO   the SCM orders a datanode (by uuid) to send its replica to another
+ *   pull CONTAINER INDEX FROM TO   the SCM orders the other one to fetch it
  *   manage                  a round of the replication manager, now
  *   undeleted               transactions of deletes that not all datanodes have acknowledged
  *   decommission HOST:PORT / recommission HOST:PORT
@@ -181,7 +181,7 @@ public final class OzoneDriver {
       return "";
     case "push":
     case "pull":
-      order(words[0].equals("push"), Long.parseLong(words[1]), words[2], words[3]);
+      order(words[0].equals("push"), Long.parseLong(words[1]), Integer.parseInt(words[2]), words[3], words[4]);
       return "";
     case "manage":
       cluster.getStorageContainerManager().getReplicationManager().processAll();
@@ -201,12 +201,13 @@ public final class OzoneDriver {
     }
   }
 
-  private void order(boolean push, long container, String from, String to) throws IOException {
+  private void order(boolean push, long container, int index, String from, String to) throws IOException {
     StorageContainerManager scm = cluster.getStorageContainerManager();
     DatanodeDetails source = scm.getScmNodeManager().getNode(DatanodeID.fromUuidString(from));
     DatanodeDetails target = scm.getScmNodeManager().getNode(DatanodeID.fromUuidString(to));
     ReplicateContainerCommand command = push ? ReplicateContainerCommand.toTarget(container, target)
         : ReplicateContainerCommand.fromSources(container, List.of(source));
+    command.setReplicaIndex(index);
     command.setTerm(scm.getScmContext().getTermOfLeader());
     scm.getScmNodeManager().addDatanodeCommand((push ? source : target).getID(), command);
   }

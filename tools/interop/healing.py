@@ -45,11 +45,13 @@ HEADS: Final = ("what was damaged", "where", "healed by", "bytes", "moved", "rou
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A container that went from one datanode to another, and has the same root there."""
+    """A container that went from one datanode to another, and has the same root there; `index`: of
+    a shard, 0 for a copy."""
 
     how: str
     source: str
     target: str
+    index: int
     used_bytes: int
 
 
@@ -179,18 +181,32 @@ class Story(Steps):
         self._drop(container, there[2])
         self._move("pull", container, two, there[2])
 
+    def move_shard(self) -> None:
+        """Push a shard from Ozone to the agent that has none, and pull it back."""
+        container, two = self._coded[0], self._agents[1]
+        there = next(uuid for uuid in self._scm.shards(container) if not self._is_agent(uuid))
+        self._move("push", container, there, two.datanode_id)
+        self._drop(container, there)
+        self._move("pull", container, two.datanode_id, there)
+        with Peer(two.address) as peer:
+            peer.delete_shard(ContainerId(container))
+        awaited("gone", lambda: two.datanode_id not in self._scm.replicas(container))
+
     def _move(self, how: str, container: int, source: str, target: str) -> None:
         root = self._scm.replicas(container)[source][1]
-        self._ozone.tell(f"{how} {container} {source} {target}")
+        index = self._scm.shards(container)[source][1]
+        self._ozone.tell(f"{how} {container} {index} {source} {target}")
         awaited(f"{how} to {self._name(target)}", lambda: target in self._scm.replicas(container))
         awaited(
             f"the root of {self._name(source)} at {self._name(target)}",
             lambda: self._scm.replicas(container)[target] == ("CLOSED", root),
         )
-        used = self._used(container, target)
+        is_meant = self._scm.shards(container)[target][1] == index
+        used = self._used(container, target, index)
         names = self._name(source), self._name(target)
-        self.moves.append(Move(how, *names, used))
-        self.tell(f"{how}, {names[0]} to {names[1]}", f"{used:,} bytes, root {root:08x}", True)
+        self.moves.append(Move(how, *names, index, used))
+        what = f"shard {index}, {used:,} bytes" if index else f"{used:,} bytes"
+        self.tell(f"{how}, {names[0]} to {names[1]}", f"{what}, root {root:08x}", is_meant)
 
     def _used(self, container: int, uuid: str, index: int = 0) -> int:
         with Datanode(self._address(uuid), uuid, replica_index=index) as datanode:
@@ -382,7 +398,7 @@ def conduct(class_path: str, *, as_json: bool) -> bool:
         ozone = ends.enter_context(running(class_path, place, "led", str(DATANODES)))
         story = Story(ozone, place, ends, is_quiet=as_json)
         try:
-            for step in (story.fill, story.move, story.heal_copy_at_agent,
+            for step in (story.fill, story.move, story.move_shard, story.heal_copy_at_agent,
                          story.heal_copy_at_ozone, story.heal_shard_at_agent,
                          story.heal_shard_at_ozone, story.look_back):  # fmt: skip
                 step()
