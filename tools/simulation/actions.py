@@ -1,6 +1,7 @@
 """What clients, the control plane and disks do in a burst: one function for each kind of event."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -21,6 +22,7 @@ from tools.simulation.faults import flipped
 from tools.simulation.oracle import Held
 
 if TYPE_CHECKING:
+    from tools.simulation.led.run import LedRun
     from tools.simulation.oracle import Bricks
     from tools.simulation.run import Run
     from tools.simulation.stage import Stage
@@ -258,6 +260,20 @@ def rot_tree_at(run: "Stage", node: "Bricks", container: int, seed: int) -> None
         run.count("rot: tree")
         run.note(f"-- rot of the tree of container {container} on {node.name}")
         node.disk.replace_durable(path, flipped(Random(seed), path.read_bytes()))
+
+
+def rot_row_at(run: "LedRun", node: "Bricks", container: int, block: int) -> None:
+    """Have the index of a datanode lose the row of a block, if enough others have the block."""
+    place = Held(node.name, container, block)
+    if not node.is_up or not run.led.may_harm(place):
+        return
+    owner, block_id = ContainerId(container), BlockId(block)
+    with run.kernel.quiet(), node.running(), suppress(SutureError):  # it may not be there
+        index = node.store._volume(owner).index
+        if index.write(lambda change: change.delete_block(owner, block_id)):
+            run.led.loses_row(place)
+            run.count("rot: row")
+            run.note(f"-- rot of the row of block {block} of container {container} on {node.name}")
 
 
 ACTIONS: Final[Mapping[Kind, Callable[["Run", Event], None]]] = {

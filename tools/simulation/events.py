@@ -28,6 +28,7 @@ class Kind(StrEnum):
     REPLICATE = "replicate"  # to a node without it
     ROT = "rot"  # the medium changes what it holds of a block
     ROT_TREE = "rot_tree"
+    ROT_ROW = "rot_row"  # the index loses the row of a block
     ROT_BENEATH = "rot_beneath"  # the same, and the page cache still has what was there
     DROP = "drop"  # a replica, by order, for others have it
     LIE = "lie"  # the next writes are lost, cut short or changed on their way to the medium
@@ -36,6 +37,7 @@ class Kind(StrEnum):
     CUT = "cut"  # the power, so many disk operations later
     KILL = "kill"  # the process, likewise
     DOWN = "down"  # a node is off for a burst
+    LEAVE = "leave"  # when all is quiet a node is off, and never comes back
     WEATHER = "weather"  # how messages fare from now on
     CLOCK = "clock"  # a wall clock jumps, or drifts from now on
 
@@ -71,6 +73,7 @@ class Event:
             Kind.DELETE: f"block {self.block} of container {self.container}",
             Kind.REPLICATE: f"container {self.container} from {name}",
             Kind.ROT: f"block {self.block} of container {self.container} on {name}",
+            Kind.ROT_ROW: f"row of some block on {name}",
             Kind.ROT_BENEATH: f"block {self.block} of container {self.container} on {name}",
             Kind.DROP: f"container {self.container} on {name}",
             Kind.ROT_TREE: f"tree of container {self.container} on {name}",
@@ -80,6 +83,7 @@ class Event:
             Kind.CUT: f"power of {name}, {self.amount} operations later",
             Kind.KILL: f"process of {name}, {self.amount} operations later",
             Kind.DOWN: f"{name}",
+            Kind.LEAVE: f"{name}",
         }
         return f"burst {self.burst:2}: {self.kind} {words.get(self.kind, '')}".rstrip()
 

@@ -7,6 +7,7 @@ from tools.simulation.events import NODES, Event, Kind
 
 BURSTS: Final = 11
 PUTS_UNTIL: Final = 6  # bursts
+BEREAVED_EVERY: Final = 20  # of so many seeds, one in which a node never comes back
 CONTAINERS_MAX: Final = 6  # ids that an event may name; what is not there is let be
 NEMESES: Final = {
     Kind.ROT: 6,
@@ -37,6 +38,17 @@ def draw(seed: int) -> list[Event]:
                 Event(burst, Kind.DELETE, 0, 0, dice.randint(1, puts), 0, dice.randrange(2**32))
             )
         events += [_nemesis(dice, burst) for _ in range(dice.choice((0, 1, 1, 2)))]
+    return [*events, *_bereavement(seed)] if seed % BEREAVED_EVERY == 0 else events
+
+
+def _bereavement(seed: int) -> list[Event]:
+    """Return what is lost at last: rows of the index, and for good a datanode that has them."""
+    dice = Random(f"{seed} bereavement")
+    gone, *left = dice.sample(range(NODES), NODES)
+    events = [Event(BURSTS - 1, Kind.LEAVE, gone)]
+    for node in left[: dice.randint(1, 2)]:
+        for _ in range(dice.randint(1, 2)):
+            events.append(Event(BURSTS - 1, Kind.ROT_ROW, node, seed=dice.randrange(2**32)))
     return events
 
 

@@ -4,37 +4,70 @@
     I3, I7   as without a control plane
     I10      after quiet each container of them has all its replicas, closed, whole and equal
 
-A medium is harmed only where two others have the block whole: one may be over-replicated, and the
-control plane may be about to delete it.
+A medium is harmed only where two others have the block whole, and its row: one may be
+over-replicated, and the control plane may be about to delete it. A datanode leaves for good only
+where another one has each block so.
 """
 
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final
 
 from agent.errors import SutureError
-from merkle.replica import ReplicaState
+from merkle.replica import ContainerId, ReplicaState
 from tools.simulation.led.machines import OPTIONS
-from tools.simulation.oracle import Held, Oracle
+from tools.simulation.oracle import Held, Oracle, Truth
 
 SPARE: Final = 2
 
 
+@dataclass(slots=True)
 class LedOracle(Oracle):
     """All that is known of one schedule."""
+
+    rowless: set[Held] = field(default_factory=set)  # blocks of which the index lost the row
+
+    def _has_row(self, place: Held) -> bool:
+        node = self._node(place.node)
+        if not node.is_up:
+            return False
+        with suppress(SutureError):
+            rows = node.store.block_rows(ContainerId(place.container))
+            return any(block_id == place.block for block_id, _ in rows)
+        return False
 
     def _whole_on(self, container: int, block: int) -> list[str]:
         places = [Held(node.name, container, block) for node in self.nodes]
         return [place.node for place in places if self.is_whole(place)]
 
-    def may_harm(self, place: Held) -> bool:
-        """Whether enough other datanodes have the block whole, on their media."""
+    def _lenders(self, place: Held) -> int:
+        """Return how many other datanodes have a block whole on their media, and its row."""
         others = [Held(node.name, *place[1:]) for node in self.nodes if node.name != place.node]
-        return sum(self._is_lasting(other) for other in others) >= SPARE
+        return sum(self._is_lasting(other) and other not in self.rowless for other in others)
+
+    def may_harm(self, place: Held) -> bool:
+        """Whether enough other datanodes have the block whole."""
+        return self._lenders(place) >= SPARE
+
+    def loses_row(self, place: Held) -> None:
+        """The index of a datanode has lost the row of a block."""
+        self.rowless.add(place)
+        self.ever_harmed.add(place)
+
+    def may_leave(self, name: str) -> bool:
+        """Whether each block that is owed is whole without a datanode."""
+        owed = [place for place, truth in self.blocks.items() if self._is_owed(truth)]
+        return all(self._lenders(Held(name, *place)) for place in owed)
+
+    @staticmethod
+    def _is_owed(truth: Truth) -> bool:
+        return truth.is_whole_somewhere and not truth.is_deleted
 
     def look(self, where: str) -> None:
         """Check what must hold at any time."""
+        self.rowless -= {place for place in self.rowless if self._has_row(place)}
         for (container, block), truth in self.blocks.items():
-            is_owed = truth.is_whole_somewhere and not truth.is_deleted
-            if is_owed and not self._whole_on(container, block):
+            if self._is_owed(truth) and not self._whole_on(container, block):
                 self._violated("I1", f"{where}: nobody has block {block} of {container}")
         for node in self.nodes:
             if node.is_up:
@@ -52,7 +85,7 @@ class LedOracle(Oracle):
         """Return what is not yet as it must be after quiet."""
         found = []
         for (container, block), truth in self.blocks.items():
-            if truth.is_whole_somewhere and not truth.is_deleted:
+            if self._is_owed(truth):
                 count = len(self._whole_on(container, block))
                 if count < OPTIONS.replication_factor:
                     found.append(f"block {block} of container {container} is whole on {count}")

@@ -14,7 +14,14 @@ from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire import codec
 from merkle.replica import Bcsid, BlockData, BlockId
-from tools.simulation.actions import CALL_S, block_of, content, rot_at, rot_tree_at
+from tools.simulation.actions import (
+    CALL_S,
+    block_of,
+    content,
+    rot_at,
+    rot_row_at,
+    rot_tree_at,
+)
 from tools.simulation.cluster import PLAIN, QUICK
 from tools.simulation.events import NODES, Event, Kind
 from tools.simulation.led.machines import OPTIONS, SCM_ADDRESS, LedNode, ScmMachine, around
@@ -24,6 +31,7 @@ from tools.simulation.stage import Stage
 
 MAJORITY: Final = OPTIONS.replication_factor // 2 + 1
 BURST_S: Final = (2.0, 45.0)
+PUTS_A_CLIENT: Final = 3  # which share a container
 LOOKS_MAX: Final = 80  # after quiet
 LOOK_S: Final = 30.0
 
@@ -40,6 +48,7 @@ class LedRun(Stage):
         self.machines = [*self.nodes, self.scm]
         self.oracle.nodes = self.nodes
         self._keys: dict[int, tuple[int, int]] = {}
+        self._leaver: LedNode | None = None
 
     def surroundings(self) -> AbstractContextManager[None]:
         """Put the simulation around whole agents."""
@@ -61,6 +70,8 @@ class LedRun(Stage):
             Kind.DELETE: self._delete,
             Kind.ROT: self._rot,
             Kind.ROT_TREE: self._rot_tree,
+            Kind.ROT_ROW: self._rot_row,
+            Kind.LEAVE: self._doom,
         }
 
     def let_pass(self, fibers: Sequence[Fiber]) -> None:
@@ -70,6 +81,8 @@ class LedRun(Stage):
 
     def settle(self) -> None:
         """Wait until all is healed, for as long as that may take."""
+        if self._leaver is not None:
+            self._let_go(self._leaver)
         for _ in range(LOOKS_MAX):
             self.scheduler.sleep(LOOK_S)
             with self.kernel.quiet():
@@ -90,7 +103,7 @@ class LedRun(Stage):
 
     def _put(self, event: Event) -> None:
         parts = content(event)
-        name, client = f"key-{event.block}", f"client-{event.block}"
+        name, client = f"key-{event.block}", f"client-{event.block // PUTS_A_CLIENT}"
         scm = ScmClient(SCM_ADDRESS, security=PLAIN)
         size = sum(map(len, parts))
         request = scm_pb2.AllocateBlocksRequest(client_id=client, sizes=[size], keys=[name])
@@ -114,7 +127,9 @@ class LedRun(Stage):
             self.oracle.blocks[place].is_whole_somewhere = True
             self._keys[event.block] = place
             self.count("keys")
-        scm.finish_writes(scm_pb2.FinishWritesRequest(client_id=client, close=True))
+        is_last = event.block % PUTS_A_CLIENT == PUTS_A_CLIENT - 1  # others close when idle
+        if is_last:
+            scm.finish_writes(scm_pb2.FinishWritesRequest(client_id=client, close=True))
 
     def _write(
         self,
@@ -155,7 +170,29 @@ class LedRun(Stage):
             scm = ScmClient(SCM_ADDRESS, security=PLAIN)
             scm.delete_keys(scm_pb2.DeleteKeysRequest(keys=[f"key-{event.block}"]))
 
-    # What media do.
+    # What media and hosts do.
+
+    def _doom(self, event: Event) -> None:
+        self._leaver = self.nodes[event.node]
+
+    def _let_go(self, node: LedNode) -> None:
+        """Have a datanode never come back, if each block is whole without it."""
+        with self.kernel.quiet():
+            if not self.led.may_leave(node.name):
+                return
+        self.count("datanodes that never came back")
+        self.note(f"-- {node.name} is gone for good")
+        if node.life is not None:
+            node.kill()
+            node.bury(None)
+        self.machines = [machine for machine in self.machines if machine is not node]
+        self.nodes = [one for one in self.nodes if one is not node]
+        self.oracle.nodes = self.nodes
+
+    def _rot_row(self, event: Event) -> None:
+        places = sorted(self.oracle.blocks)
+        if places:
+            rot_row_at(self, self.nodes[event.node], *Random(event.seed).choice(places))
 
     def _rot(self, event: Event) -> None:
         places = sorted(self.oracle.blocks)

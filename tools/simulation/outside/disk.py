@@ -228,11 +228,13 @@ class Disk:
 
     def _is_reachable(self, path: Path, inode: Inode) -> bool:
         here: Entry | None = self.top
+        names: set[tuple[int, str]] = set()
         for part in path.relative_to(self.root).parts:
             if not isinstance(here, Directory):
                 return False
+            names.add((id(here), part))
             here = here.entries.get(part)
-        return here is inode and not self.changes
+        return here is inode and all(names.isdisjoint(one.keys()) for one in self.changes)
 
     # What a power cut leaves.
 
