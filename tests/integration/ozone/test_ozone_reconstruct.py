@@ -12,13 +12,21 @@ from uuid import UUID
 
 import pytest
 
+from agent.ec.scheme import CodecName, Scheme
 from agent.host.host import Host
 from merkle.checksum import crc32c
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from tests.support.ozone.led_agent import DATANODE_ID, led_agent, store_of
 from tests.support.ozone.ozone_agent import OzoneClient, block_id
 from tests.support.ozone.ozone_datanode import Served
-from tests.support.ozone.ozone_shards import ShardDatanode, comparable, golden_shards, row_of
+from tests.support.ozone.ozone_shards import (
+    MADE,
+    ShardDatanode,
+    comparable,
+    golden_shards,
+    made_shards,
+    row_of,
+)
 from tests.support.ozone.ozone_volumes import golden
 from tests.support.ozone.ozone_wire import WIRE
 from tests.support.ozone.standin_scm import StandInScm, command, standin_scm
@@ -178,6 +186,34 @@ def test_what_is_lost_twice_is_rebuilt_here_and_at_a_datanode_of_ozone(
     }
     told = peers[SPARE].told()
     assert ["createContainer", "writeChunk", "putBlock", "closeContainer"] == told[:4]
+
+
+@pytest.mark.parametrize("lost", [(1, 5), (2, 4), (3, 1)])
+def test_groups_of_many_stripes_are_rebuilt(
+    scm: StandInScm, agent: Host, peers: dict[int, ShardDatanode], lost: tuple[int, int]
+) -> None:
+    """
+    Whole ones, begun ones, a group of one byte; Ozone lists their blocks by the text of the ids:
+    10, 100, 1000, 9. Each stripe keeps the checksums that its writer left.
+    """
+    scheme = Scheme(CodecName.RS, 3, 2, cell_bytes=4096)
+    stripe = scheme.stripe_bytes
+    made = made_shards(scheme, {9: 3 * stripe, 10: 12 * stripe + 5000, 100: 1, 1000: stripe + 4096})
+    for index in INDEXES:
+        peers[index].containers[MADE] = made[index]
+    mine, theirs = lost
+    targets = {mine: here(agent), theirs: peers[SPARE].details()}
+    coding = CODING | {"ecChunkSize": scheme.cell_bytes}
+
+    status = reconstruct(scm, MADE, left(peers, *lost), targets, ecReplicationConfig=coding)
+
+    assert (EXECUTED, "") == (status.status, status.msg)
+    assert_rebuilt_here(agent, ContainerId(MADE), mine, made[mine])
+    found, real = peers[SPARE].containers[MADE], made[theirs]
+    assert real.data == found.data
+    assert {one: row_of(row) for one, row in real.rows.items()} == {
+        one: row_of(row) for one, row in found.rows.items()
+    }
 
 
 def test_a_source_whose_bytes_are_not_its_rows_is_left_aside(

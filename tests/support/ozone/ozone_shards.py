@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.ec.codec import encode
-from agent.ec.scheme import RS_3_2
+from agent.ec.scheme import RS_3_2, Scheme
 from ozone.wire.datanode_messages import ANSWER
 from tests.support.ozone.ozone_datanode import (
     CONTAINER_NOT_FOUND,
@@ -27,6 +27,9 @@ RECOVERING, CLOSED = 8, 4
 CELL_BYTES = 1024**2
 GROUPS = {3: (20, 2 * CELL_BYTES + 12_345), 4: (21, 100)}
 """The client's seed and the length of the group in each erasure-coded container of the set."""
+MADE = 7
+"""The container of shards that are made."""
+WINDOW_BYTES = 1024
 NAMES = {number: name for name, number in COMMANDS.items()}
 OF_BLOCK = {"getBlock": "getBlock", "readChunk": "readChunk"}
 
@@ -58,6 +61,58 @@ def _cells(container_id: int) -> list[bytes]:
     return [*cells, *(cell.tobytes() for cell in encode(RS_3_2, cells))]
 
 
+def made_shards(scheme: Scheme, lengths: dict[int, int]) -> dict[int, Served]:
+    """Return shards of block groups of these lengths by block, as Ozone's client writes them: with
+    the checksums of each stripe's cells beside the cell of the first shard, and beside parity."""
+    made = {index: Served({}, {}, b"") for index in scheme.indexes}
+    for block_id, length_bytes in lengths.items():
+        data = java_random(block_id, length_bytes)
+        rows = {index: _empty_row(block_id, index, length_bytes) for index in scheme.indexes}
+        shards = dict.fromkeys(scheme.indexes, b"")
+        for start in range(0, length_bytes, scheme.stripe_bytes):
+            cells = _stripe(scheme, data[start : start + scheme.stripe_bytes])
+            chunks = {i: rows[i].chunks.add() for i in scheme.indexes if cells[i]}
+            for index, chunk in chunks.items():
+                chunk.chunkName, chunk.len = f"{block_id}_chunk", len(cells[index])
+                chunk.offset = len(shards[index])
+                chunk.checksumData.type = CRC32
+                chunk.checksumData.bytesPerChecksum = WINDOW_BYTES
+                chunk.checksumData.checksums.extend(_sums(cells[index], WINDOW_BYTES))
+                rows[index].size += len(cells[index])
+                shards[index] += cells[index]
+            stripe = b"".join(b"".join(one.checksumData.checksums) for one in chunks.values())
+            for index, chunk in chunks.items():
+                if index == 1 or scheme.is_parity(index):
+                    chunk.stripeChecksum = stripe
+        for index, served in made.items():
+            served.rows[block_id] = rows[index].SerializeToString()
+            served.data[block_id] = shards[index]
+    return made
+
+
+def _empty_row(block_id: int, index: int, length_bytes: int) -> Any:
+    row = WIRE["BlockData"](size=0)
+    row.blockID.containerID, row.blockID.localID, row.blockID.bcsid = MADE, block_id, 0
+    row.blockID.replicaIndex = index
+    row.metadata.add(key="TYPE", value="KEY")
+    row.metadata.add(key="blockGroupLen", value=str(length_bytes))
+    return row
+
+
+def _stripe(scheme: Scheme, data: bytes) -> dict[int, bytes]:
+    """Return the cells of one stripe by index."""
+    cell_bytes = scheme.cell_bytes
+    cells = [data[at * cell_bytes : (at + 1) * cell_bytes] for at in range(scheme.data_count)]
+    parity = [cell.tobytes() for cell in encode(scheme, cells)]
+    return dict(enumerate([*cells, *parity], start=1))
+
+
+def _sums(data: bytes, step: int) -> list[bytes]:
+    """Return the checksums of windows, CRC-32."""
+    cuts = range(0, len(data), step)
+    return [zlib.crc32(data[at : at + step]).to_bytes(4, "big") for at in cuts]
+
+
 def _check(row: bytes, data: bytes) -> None:
     """Assert that bytes have the checksums, CRC-32, of Ozone's row."""
     message = WIRE["BlockData"].FromString(row)
@@ -65,8 +120,7 @@ def _check(row: bytes, data: bytes) -> None:
     for chunk in message.chunks:
         assert CRC32 == chunk.checksumData.type
         step = chunk.checksumData.bytesPerChecksum
-        sums = [zlib.crc32(data[at : at + step]) for at in range(0, len(data), step)]
-        assert [one.to_bytes(4, "big") for one in sums] == list(chunk.checksumData.checksums)
+        assert _sums(data, step) == list(chunk.checksumData.checksums)
 
 
 def comparable(row: Any) -> tuple[object, ...]:
