@@ -136,6 +136,10 @@ class BlockReader:
 
     def _next(self, said: dict[str, str], at: int) -> Holder:
         """Return whom to ask next for the chunk at `at`. Raises Unavailable if all were."""
+        if not said and self.holders:
+            first = self.holders[0]
+            if not first.is_late and not first.fault_count:
+                return first
         left = [holder for holder in self.holders if holder.datanode_id not in said]
         if left:
             return min(left, key=lambda one: (one.is_late, one.fault_count))

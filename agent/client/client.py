@@ -31,6 +31,7 @@ from merkle.replica import BlockId, ContainerId
 T = TypeVar("T")
 
 LANES_DEFAULT: Final = 4  # writer sessions side by side, each with its own container
+NOWHERE: Final = scm_pb2.ContainerReplicas()
 AHEAD_BYTES: Final = 1024**2  # left of a block when the next is asked for: more only crowds caches
 
 
@@ -157,7 +158,7 @@ class Client:
         key, ahead = answer.key.key, None
         for span, following in zip_longest(spans, spans[1:]):
             location = span.location
-            found = located.get(location.block_id.container_id, scm_pb2.ContainerReplicas())
+            found = located.get(location.block_id.container_id, NOWHERE)
             if found.scheme:
                 if datanode_id is not None:
                     raise Refused(
@@ -188,7 +189,7 @@ class Client:
         datanode_id: str | None,
     ) -> BlockReader | None:
         """Return what reads the next block, whose first bytes are on their way then."""
-        found = located.get(location.block_id.container_id, scm_pb2.ContainerReplicas())
+        found = located.get(location.block_id.container_id, NOWHERE)
         if found.scheme:
             return None
         reader = self._reader(key, location, found, datanode_id)
@@ -197,6 +198,9 @@ class Client:
 
     def peer(self, address: str) -> Peer:
         """Return the connection to the datanode at `address`, made on first use."""
+        known = self._peers.get(address)
+        if known is not None:
+            return known
         with self._lock:
             if address not in self._peers:
                 self._peers[address] = Peer(address, security=self.security)
@@ -215,14 +219,17 @@ class Client:
         """
         block_id = location.block_id
         spread = turned(found.replicas, found.equal_count, block_id.local_id)
-        candidates = [one for one in spread if one.datanode_id.startswith(datanode_id or "")]
+        candidates = spread
+        if datanode_id:
+            candidates = [one for one in spread if one.datanode_id.startswith(datanode_id)]
         if found.replicas and not candidates:
             raise Refused(
                 Code.CONTAINER_NOT_FOUND,
                 f"no datanode whose id begins with {datanode_id} has a replica of container "
                 f"{block_id.container_id}, which holds {key}",
             )
-        candidates.sort(key=lambda one: self._conduct.rank(one.datanode_id))
+        if not self._conduct.is_unremarkable():
+            candidates.sort(key=lambda one: self._conduct.rank(one.datanode_id))
         return BlockReader(
             Place(
                 ContainerId(block_id.container_id),

@@ -68,6 +68,13 @@ class Conduct:
         """Note that something of a block was not to be had."""
         self._faults[datanode_id] = (self.fault_count(datanode_id) + 1, self._monotonic_s())
 
+    def is_unremarkable(self) -> bool:
+        """Whether nobody failed, and nobody's mean is such that it could be slow: all ranks are the
+        same then."""
+        return not self._faults and all(
+            mean_s <= SLOW_S_MIN for mean_s, _ in list(self._means.values())
+        )
+
     def rank(self, datanode_id: str) -> tuple[int, bool]:
         """Return what to sort datanodes by: the lower, the earlier it is asked."""
         return self.fault_count(datanode_id), self.is_slow(datanode_id)

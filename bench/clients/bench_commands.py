@@ -63,7 +63,7 @@ def measures() -> list[Measure]:
         agent.start()
         assert agent.popen is not None
         try:
-            with reading(agent.address, folder / "reads"):
+            with reading(agent.address, folder / "reads", CONTAINER):
                 seen = Storms()
                 before_mib = resident_mib(agent.popen.pid)
                 grown_mib = 0.0
@@ -169,11 +169,11 @@ def arguments(folder: Path, scm_address: str) -> list[str]:
 
 
 @contextmanager
-def reading(address: str, path: Path) -> Iterator[None]:
-    """Have a client read all the while; what it prints is in the file."""
+def reading(address: str, path: Path, container_id: ContainerId) -> Iterator[None]:
+    """Have a client read a container all the while; what it prints is in the file."""
     program = ["-m", "agent.demo.child", str(os.getpid()), "bench.scans.steady_reader"]
     with path.open("wb") as file:
-        words = [sys.executable, *program, address, str(CONTAINER), str(READS_PER_S)]
+        words = [sys.executable, *program, address, str(container_id), str(READS_PER_S)]
         child = subprocess.Popen(words, stdout=file)
         try:
             while path.stat().st_size == 0 and child.poll() is None:

@@ -472,7 +472,11 @@ def build_server(
             Attended(waits, slots or Unlimited()),
             Traced(),
             ErrorEdge(),
-            Gate(audit, calls_per_s_max=limits.calls_per_s_max),
+            Gate(
+                audit,
+                calls_per_s_max=limits.calls_per_s_max,
+                knows_callers=security.certificates is not None,
+            ),
         ],
         options=server_options(
             min(limits.streams_max, share(limits.rpc_count_max)),

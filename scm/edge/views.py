@@ -27,6 +27,7 @@ UNKNOWN_STATE: Final = "UNKNOWN"
 FORGOTTEN_STATE: Final = "FORGOTTEN"
 """State shown for a container that an operator gave up, whoever reports a replica of it."""
 
+STANDINGS_KEPT: Final = 10_000  # of containers that were asked for: some megabytes
 
 _SILENCE: Final = {Health.HEALTHY: 0, Health.STALE: 1, Health.DEAD: 2}
 
@@ -128,6 +129,8 @@ class Views:
         self._state = state
         self._nodes = nodes
         self._reports = reports
+        self._standings: dict[int, list[tuple[str, bool, bool]]] = {}
+        self._unchanged = state.settled()  # containers of which those are as they were
 
     def nodes(self, datanode_ids: Sequence[str] | None = None) -> list[NodeView]:
         """Return nodes by id: all, or those of some ids that are still known."""
@@ -204,21 +207,38 @@ class Views:
         container = self._state.containers.get(container_id)
         if container is None:
             return [], 0
-        ranked = []
-        replicas = self._state.replicas.of(container_id)
-        for replica in replicas:
-            if replica.load_error:
-                continue
-            ranked.append((self._doubts(container, replica), replica.datanode_id))
-        reported = {replica.datanode_id for replica in replicas}
-        ranked += [
-            ((self._silence(node), False, False, self._is_leaving(node)), node)
-            for node in container.pipeline
-            if node not in reported
+        ranked = [
+            ((self._silence(node), is_bad, is_behind, self._is_leaving(node)), node)
+            for node, is_bad, is_behind in self._standings_of(container)
         ]
         ranked.sort()
         equal_count = sum(doubts == ranked[0][0] for doubts, _node in ranked)
         return [node for _doubts, node in ranked], equal_count
+
+    def _standings_of(self, container: Container) -> list[tuple[str, bool, bool]]:
+        """Return who should have something to read: the datanode, whether its replica is bad, and
+        whether it is behind. Kept until something about the container changes: clients ask again
+        and again for keys of the same containers, and each answer takes its replicas apart."""
+        container_id = container.container_id
+        if container_id in self._unchanged and container_id in self._standings:
+            return self._standings[container_id]
+        replicas = self._state.replicas.of(container_id)
+        reported = {replica.datanode_id for replica in replicas}
+        found = [
+            (
+                replica.datanode_id,
+                replica.state is ReplicaState.UNHEALTHY,
+                _is_behind(container, replica),
+            )
+            for replica in replicas
+            if not replica.load_error
+        ]
+        found += [(node, False, False) for node in container.pipeline if node not in reported]
+        if len(self._standings) >= STANDINGS_KEPT:
+            self._standings.clear()
+        self._standings[container_id] = found
+        self._unchanged.add(container_id)
+        return found
 
     def _silence(self, datanode_id: str) -> int:
         return _SILENCE[self._nodes.health(datanode_id)]
@@ -227,16 +247,11 @@ class Views:
         node = self._state.nodes.get(datanode_id)
         return node is not None and node.op_state is not OpState.IN_SERVICE
 
-    def _doubts(self, container: Container, replica: Replica) -> tuple[int, bool, bool, bool]:
-        is_behind = replica.bcsid < container.sequence_id
-        if container.state in {ContainerState.CLOSED, ContainerState.QUASI_CLOSED}:
-            is_behind = not is_complete(container, replica)
-        return (
-            self._silence(replica.datanode_id),
-            replica.state is ReplicaState.UNHEALTHY,
-            is_behind,
-            self._is_leaving(replica.datanode_id),
-        )
+
+def _is_behind(container: Container, replica: Replica) -> bool:
+    if container.state in {ContainerState.CLOSED, ContainerState.QUASI_CLOSED}:
+        return not is_complete(container, replica)
+    return replica.bcsid < container.sequence_id
 
 
 def key_containers(key: Key) -> list[int]:

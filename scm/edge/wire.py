@@ -3,6 +3,7 @@
 Each function raises Refused(MALFORMED_REQUEST) naming the field; nothing has changed by then.
 """
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -47,6 +48,7 @@ PLAN_REPLICAS_MAX: Final = 64
 TRANSACTIONS_MAX: Final = 1_000  # results of deleted blocks that are kept of one command
 ORPHANS_MAX: Final = 1_000  # of one reconstruction, by name; it says how many there were
 DETAILED_KINDS: Final = ("reconcile", "replicate", "delete_blocks", "reconstruct")
+CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 RACK_DEFAULT: Final = "/default-rack"
 
 _OUTCOME_STATES: Final[dict[int, OutcomeState]] = {
@@ -297,9 +299,9 @@ def _parse_count(items: Sequence[object], where: str, count_max: int) -> None:
 
 
 def _refuse_control_characters(value: str, where: str) -> None:
-    for character in value:
-        if ord(character) < 0x20 or 0x7F <= ord(character) < 0xA0:
-            raise malformed(where, f"contains the control character {ord(character):#04x}")
+    found = CONTROL.search(value)
+    if found is not None:
+        raise malformed(where, f"contains the control character {ord(found[0]):#04x}")
 
 
 def _volumes(messages: Sequence[datanode_pb2.VolumeStatus]) -> tuple[Volume, ...]:

@@ -1,7 +1,8 @@
 """A lock that tells how long it was held: every call to the control plane waits for one.
 
 Beside it stands the processor time of who held it: the rest was spent waiting, for the disk or for
-a core, and no smaller portion of work would shorten it.
+a core, and no smaller portion of work would shorten it. It is asked for outside of the lock: the
+kernel brings its books up to date for it, and on a busy host takes the core away just then.
 """
 
 import threading
@@ -22,9 +23,10 @@ class MeteredLock:
 
     def __enter__(self) -> None:
         """Take it, however long that takes."""
+        spent_s = time.thread_time()
         self._lock.acquire()
         self._since_s = time.perf_counter()
-        self._spent_s = time.thread_time()
+        self._spent_s = spent_s
 
     def __exit__(
         self,
@@ -34,6 +36,6 @@ class MeteredLock:
     ) -> None:
         """Let go of it."""
         held_s = time.perf_counter() - self._since_s
-        spent_s = time.thread_time() - self._spent_s
+        before_s = self._spent_s
         self._lock.release()
-        self._held(held_s, spent_s)
+        self._held(held_s, time.thread_time() - before_s)

@@ -62,6 +62,7 @@ class Peer(Filling):
         security: Security = LOOPBACK_ONLY,
     ) -> None:
         self.address = address
+        self._party = f"the datanode at {address}"
         self._timeouts = timeouts or Timeouts()
         self._channel = open_channel(address, security)
         self.stub = datanode_pb2_grpc.DatanodeStub(self._channel)  # type: ignore[no-untyped-call]
@@ -427,9 +428,9 @@ class Peer(Filling):
         self, method: Method, request: object, *, timeout_s: float | None = None
     ) -> Any:  # the method's answer
         timeout_s = timeout_s or self._timeouts.call_s
-        party = f"the datanode at {self.address}"
         return retried(
-            lambda: call(method, request, timeout_s=timeout_s, party=party), timeout_s=timeout_s
+            lambda: call(method, request, timeout_s=timeout_s, party=self._party),
+            timeout_s=timeout_s,
         )
 
 

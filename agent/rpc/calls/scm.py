@@ -27,6 +27,7 @@ class ScmClient:
         security: Security = LOOPBACK_ONLY,
     ) -> None:
         self.address = address
+        self._party = f"the SCM at {address}"
         self._timeout_s = timeout_s
         self._channel = open_channel(address, security)
         self._stub = scm_pb2_grpc.ScmStub(self._channel)  # type: ignore[no-untyped-call]
@@ -240,8 +241,7 @@ class ScmClient:
         return answer
 
     def _once(self, method: Method, request: object) -> Any:  # the method's answer
-        party = f"the SCM at {self.address}"
-        return call(method, request, timeout_s=self._timeout_s, party=party)
+        return call(method, request, timeout_s=self._timeout_s, party=self._party)
 
     def _repeated(self, method: Method, request: object) -> Any:  # the method's answer
         return retried(lambda: self._once(method, request), timeout_s=self._timeout_s)

@@ -79,7 +79,11 @@ def build_server(
     `is_well` says whether the health service answers that we serve.
     Raises Refused(INVALID_CONFIG) when the address cannot be bound, or not without TLS.
     """
-    gate = Gate(audit, calls_per_s_max=limits.calls_per_s_max)
+    gate = Gate(
+        audit,
+        calls_per_s_max=limits.calls_per_s_max,
+        knows_callers=security.certificates is not None,
+    )
     waits = waits or waits_of(limits)
     server = grpc.server(
         executor,

@@ -19,9 +19,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import count
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -73,9 +72,9 @@ def account_of(place: str) -> str:
     return place if host in LOOPBACK else host
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """One call that waits for its caller."""
+class Wait(NamedTuple):
+    """One call that waits for its caller. Each call makes one: a tuple takes a third of the time
+    of a frozen dataclass."""
 
     caller: str
     since_s: float
@@ -117,7 +116,10 @@ class Waits:
 
     def has_room(self, caller: str) -> bool:
         """Whether one more call of this caller may wait."""
-        return sum(wait.caller == caller for wait in list(self._waits.values())) < self._share
+        return len(self._waits) < self._share or self._count(caller) < self._share
+
+    def _count(self, caller: str) -> int:
+        return sum(wait.caller == caller for wait in list(self._waits.values()))
 
     def sweep(self) -> int:
         """End calls that have waited too long, or that others cannot wait for; return how many."""

@@ -72,6 +72,7 @@ _CHECKSUM_NUMBERS: Final = {
     ChecksumType.MD5: pb.MD5,
 }
 assert set(_CHECKSUM_NUMBERS) == set(ChecksumType)
+_KINDS: Final[dict[int, ChecksumType]] = {int(kind): kind for kind in ChecksumType}
 assert all(int(kind) == number for kind, number in _CHECKSUM_NUMBERS.items())
 
 
@@ -135,9 +136,10 @@ def parse_block_key(message: pb.BlockId, where: str) -> tuple[ContainerId, Block
 def parse_chunk(message: pb.ChunkInfo, where: str) -> ChunkInfo:
     """Return the chunk with checksums of exactly the size its type and windows call for."""
     offset, length = _parse_span(message, where)
-    kind = _parse_checksum_type(message.checksum.type, f"{where}.checksum.type")
-    window_bytes = _parse_window_bytes(message.checksum, kind, f"{where}.checksum")
-    sums = message.checksum.checksums
+    told = message.checksum
+    kind = _KINDS.get(told.type) or _parse_checksum_type(told.type, f"{where}.checksum.type")
+    window_bytes = _parse_window_bytes(told, kind, where)
+    sums = told.checksums
     width = checksum.checksum_width_bytes(kind)
     expected = width * checksum.window_count(length, window_bytes)
     if len(sums) != expected:
@@ -163,8 +165,10 @@ def parse_written_chunk(message: pb.ChunkInfo, where: str) -> ChunkInfo:
 
 
 def _parse_span(message: pb.ChunkInfo, where: str) -> tuple[int, int]:
-    offset = parse_int(message.offset, f"{where}.offset", low=0, high=BLOCK_BYTES_MAX)
-    length = parse_int(message.length, f"{where}.length", low=1, high=CHUNK_BYTES_MAX)
+    offset, length = message.offset, message.length
+    if not 0 <= offset <= BLOCK_BYTES_MAX or not 1 <= length <= CHUNK_BYTES_MAX:
+        parse_int(offset, f"{where}.offset", low=0, high=BLOCK_BYTES_MAX)
+        parse_int(length, f"{where}.length", low=1, high=CHUNK_BYTES_MAX)
     if offset + length > BLOCK_BYTES_MAX:
         raise malformed(where, f"ends at {offset + length}, blocks end at {BLOCK_BYTES_MAX}")
     return offset, length
@@ -186,9 +190,11 @@ def _parse_checksum_type(number: int, where: str) -> ChecksumType:
 def _parse_window_bytes(message: pb.ChecksumData, kind: ChecksumType, where: str) -> int:
     if kind is ChecksumType.NONE and message.bytes_per_checksum == 0:
         return WINDOW_BYTES_DEFAULT  # nothing depends on it, but no window may be empty
+    if WINDOW_BYTES_MIN <= message.bytes_per_checksum <= WINDOW_BYTES_MAX:
+        return message.bytes_per_checksum
     return parse_int(
         message.bytes_per_checksum,
-        f"{where}.bytes_per_checksum",
+        f"{where}.checksum.bytes_per_checksum",
         low=WINDOW_BYTES_MIN,
         high=WINDOW_BYTES_MAX,
     )

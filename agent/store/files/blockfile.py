@@ -37,21 +37,26 @@ def _open(path: Path, flags: int) -> int:
 
     Raises OSError; what is no regular file is not there: FileNotFoundError.
     """
+    return _open_in(path.parent, path.name, flags)
+
+
+def _open_in(directory: Path, name: str, flags: int) -> int:
+    """Open it by its directory's path and its name: another path would take as long as to open."""
     try:
-        directory_fd = os.open(path.parent, DIRECTORY_FLAGS)
+        directory_fd = os.open(directory, DIRECTORY_FLAGS)
     except NotADirectoryError as error:  # also of a link to one
-        raise FileNotFoundError(errno.ENOENT, "no directory", str(path.parent)) from error
+        raise FileNotFoundError(errno.ENOENT, "no directory", str(directory)) from error
     try:
-        fd = os.open(path.name, flags | FILE_FLAGS, FILE_MODE, dir_fd=directory_fd)
+        fd = os.open(name, flags | FILE_FLAGS, FILE_MODE, dir_fd=directory_fd)
     except OSError as error:
         if error.errno not in NO_BLOCK_FILE:
             raise
-        raise FileNotFoundError(errno.ENOENT, "no regular file", str(path)) from error
+        raise FileNotFoundError(errno.ENOENT, "no regular file", str(directory / name)) from error
     finally:
         os.close(directory_fd)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise FileNotFoundError(errno.ENOENT, "no regular file", str(path))
+        raise FileNotFoundError(errno.ENOENT, "no regular file", str(directory / name))
     return fd
 
 
@@ -67,8 +72,16 @@ def opened(path: Path, flags: int) -> Iterator[int]:
 
 def read(path: Path, offset: int, length_bytes: int) -> bytes:
     """Return what the file holds there; shorter where the file ends. Raises OSError."""
-    with opened(path, os.O_RDONLY) as fd:
+    return read_in(path.parent, path.name, offset, length_bytes)
+
+
+def read_in(directory: Path, name: str, offset: int, length_bytes: int) -> bytes:
+    """Return the same of the file with this name in a replica's directory."""
+    fd = _open_in(directory, name, os.O_RDONLY)
+    try:
         return _read(fd, offset, length_bytes)
+    finally:
+        os.close(fd)
 
 
 def read_past_cache(path: Path, offset: int, length_bytes: int) -> bytes:
@@ -108,15 +121,16 @@ def _read_after_drop(path: Path, offset: int, length_bytes: int) -> bytes:
 
 
 def _read(fd: int, offset: int, length_bytes: int) -> bytes:
-    pieces = []
-    while length_bytes > 0:
-        piece = os.pread(fd, length_bytes, offset)
-        if not piece:
-            break
-        pieces.append(piece)
+    piece = os.pread(fd, length_bytes, offset)
+    if len(piece) == length_bytes:
+        return piece
+    pieces = [piece]
+    while piece and length_bytes > len(piece):
         offset += len(piece)
         length_bytes -= len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        piece = os.pread(fd, length_bytes, offset)
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 def append(path: Path, data: bytes, offset: int) -> None:

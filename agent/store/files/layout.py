@@ -39,6 +39,11 @@ _BLOCK_FILE: Final = re.compile(r"([1-9][0-9]{0,18})\.block")
 _CONTAINER_DIRECTORY: Final = re.compile(r"[1-9][0-9]{0,18}")
 
 
+def block_name(block_id: BlockId) -> str:
+    """Return what the file of a block is called."""
+    return f"{block_id}.block"
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaPaths:
     """The files of one replica."""
@@ -50,7 +55,7 @@ class ReplicaPaths:
 
     def block_file(self, block_id: BlockId) -> Path:
         """Return the file that holds a block's bytes."""
-        return self.chunks / f"{block_id}.block"
+        return self.chunks / block_name(block_id)
 
     @property
     def pack(self) -> Path:

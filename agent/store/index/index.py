@@ -17,7 +17,7 @@ synced. A read is one short transaction: long ones keep LMDB from reusing pages.
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -41,6 +41,7 @@ from agent.store.index.packformat import (
     decode_place,
     encode_packed,
 )
+from agent.store.index.reading import Reading
 from agent.store.index.rows import (
     KEY_BYTES,
     JournalEntry,
@@ -51,6 +52,7 @@ from agent.store.index.rows import (
     decode_finding,
     decode_journal,
     decode_replica,
+    decode_standing,
     encode_chunk,
     encode_cursor,
     encode_finding,
@@ -63,14 +65,13 @@ from agent.store.index.rows import (
 from agent.store.index.sharedcommits import SharedCommits
 from agent.store.options import wall_clock_ms
 from merkle.damaged import Damaged
-from merkle.replica import BlockId, ChunkInfo, ContainerId, ReplicaState
+from merkle.replica import Bcsid, BlockId, ChunkInfo, ContainerId, ReplicaState
 from scanner.finding import Finding
 
 MAP_BYTES_MAX: Final = 16 * 1024**4  # a map beyond it would be a fault, not a need
 READERS_MAX: Final = 1024
 SPARE_READERS: Final = 8
 DATABASES: Final = tuple(KEY_BYTES)
-
 _U64: Final = struct.Struct(">Q")
 _PAIR: Final = struct.Struct(">QQ")
 _TRIPLE: Final = struct.Struct(">QQQ")
@@ -91,10 +92,17 @@ class Snapshot:
 
     def replica(self, container_id: ContainerId) -> ReplicaRow:
         """Return the row of a replica. Raises `Refused(CONTAINER_NOT_FOUND)`, `Damaged`."""
+        return decode_replica(container_id, self._replica_row(container_id))
+
+    def standing(self, container_id: ContainerId) -> tuple[int, Bcsid]:
+        """Return the replica index and the commit id of a replica. Raises as `replica`."""
+        return decode_standing(container_id, self._replica_row(container_id))
+
+    def _replica_row(self, container_id: ContainerId) -> bytes:
         row = self._txn.get(_U64.pack(container_id), db=self._dbs.replicas)
         if row is None:
             raise not_found(container_id)
-        return decode_replica(container_id, row)
+        return row
 
     def replicas(self, start: int = 0) -> Iterator[tuple[ContainerId, ReplicaRow | Damaged]]:
         """Yield all replicas from container `start` on; a damaged row as what is wrong with it."""
@@ -441,6 +449,7 @@ class Index:
             if not readonly:
                 self._env.reader_check()  # slots of a killed process would keep old pages alive
         self._databases = Databases(**handles)  # type: ignore[arg-type]  # only one may be None
+        self._snapshot = partial(Snapshot, databases=self._databases, file=self._file)
 
     def _database(self, name: str, *, create: bool) -> lmdb._Database | None:
         try:
@@ -458,15 +467,9 @@ class Index:
         """Close the environment. No transaction may be open."""
         self._env.close()
 
-    @contextmanager
-    def read(self) -> Iterator[Snapshot]:
-        """Open a snapshot. Keep it short, and keep nothing of it afterwards."""
-        with index_errors(self._path), self._gate.entered():
-            transaction = self._env.begin()
-            try:
-                yield Snapshot(transaction, self._databases, self._file)
-            finally:
-                transaction.abort()
+    def read(self) -> Reading[Snapshot]:
+        """Return a snapshot for the length of a `with`. Keep it short, and keep nothing of it."""
+        return Reading(self._env, self._gate, self._path, self._snapshot)
 
     def write(self, change: Callable[[Change], T]) -> T:
         """Run `change` in a transaction and commit it durably; an exception changes nothing.

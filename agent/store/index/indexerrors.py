@@ -27,10 +27,13 @@ def index_errors(path: Path) -> Iterator[None]:
     """Turn what LMDB raises into the store's errors, or `MapFull`."""
     try:
         yield
-    except lmdb.MapFullError as error:
-        raise MapFull from error
     except lmdb.Error as error:
-        raise _error_of(error, path) from error
+        raise told(error, path) from error
+
+
+def told(error: lmdb.Error, path: Path) -> Exception:
+    """Return what the store says for an error of LMDB."""
+    return MapFull() if isinstance(error, lmdb.MapFullError) else _error_of(error, path)
 
 
 def _error_of(error: lmdb.Error, path: Path) -> SutureError:

@@ -28,15 +28,23 @@ class MapGate:
     def entered(self) -> Iterator[None]:
         """Be inside for the length of the body; waits while the gate is closed."""
         token = object()
+        self.enter(token)
+        try:
+            yield
+        finally:
+            self.leave(token)
+
+    def enter(self, token: object) -> None:
+        """Be inside until `leave` with the same token; waits while the gate is closed."""
         self._inside[token] = None
         while self._closer:
             del self._inside[token]
             self._wait(lambda: not self._closer)
             self._inside[token] = None
-        try:
-            yield
-        finally:
-            del self._inside[token]
+
+    def leave(self, token: object) -> None:
+        """Be outside again."""
+        del self._inside[token]
 
     @contextmanager
     def closed(self) -> Iterator[None]:

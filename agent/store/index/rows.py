@@ -51,6 +51,7 @@ _NUMBERS: Final = (
     ("created_at_ms", ">u8"),
 )
 """The numbers of a `ReplicaRow` as they lie on disk: a new one is declared here and there."""
+_STANDING: Final = struct.Struct(">HHQ")  # the first three of them
 _TREE: Final = ("root", "generation", "block_count", "tombstone_count", "tombstones_checksum")
 REPLICA_FIELDS: Final = np.dtype(
     [(name, "u1") for name in _WORDS] + list(_NUMBERS) + [(f"tree.{name}", ">u8") for name in _TREE]
@@ -172,6 +173,16 @@ def decode_replica(container_id: ContainerId, row: bytes) -> ReplicaRow:
         )
     except (IndexError, UnicodeDecodeError) as error:
         raise Damaged(f"{what}: {error}") from error
+
+
+def decode_standing(container_id: ContainerId, row: bytes) -> tuple[int, Bcsid]:
+    """Return the replica index and the commit id in such a row: all that a read of a block needs,
+    which would take a third of its time otherwise. Raises `Damaged`."""
+    body = unseal(row, f"replica row of container {container_id}")
+    if len(body) < _REPLICA.size or body[0] != ROW_VERSION:
+        raise Damaged(f"replica row of container {container_id}: unknown version or cut short")
+    _, replica_index, bcsid = _STANDING.unpack_from(body, len(_WORDS))
+    return replica_index, Bcsid(bcsid)
 
 
 def _summary(algorithm_number: int, fields: list[int]) -> Summary | None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.runtime.memory import give_back
-from agent.store.files.durable import disk_errors
+from agent.store.files.durable import error_of
 from agent.store.index.columns import ReplicaColumns
 from agent.store.index.facts import VolumeFacts
 from agent.store.index.history import Changes, newest, together
@@ -67,14 +67,12 @@ def readable_block(volume: Volume, container_id: ContainerId, block_id: BlockId)
     """Return a committed block and where it is. Raises `Refused`, and `Unavailable` while its row
     is damaged."""
     with volume.index.read() as rows:
-        replica = rows.replica(container_id)
+        replica_index, bcsid = rows.standing(container_id)
         row = rows.block(container_id, block_id)
         if row is None:
             raise _no_block(rows, container_id, block_id)
         place = place_of(rows, volume.paths(container_id), container_id, block_id)
-    return Readable(
-        _decoded(container_id, block_id, row), place, replica.replica_index, replica.bcsid
-    )
+    return Readable(_decoded(container_id, block_id, row), place, replica_index, bcsid)
 
 
 def _no_block(rows: Snapshot, container_id: ContainerId, block_id: BlockId) -> Refused:
@@ -118,12 +116,13 @@ def read_block(
             f"block {block_id} of container {container_id} ends at {end}: "
             f"no {length_bytes} bytes at {offset}",
         )
-    with disk_errors(place.name):
-        try:
-            read = place.read_past_cache if past_cache else place.read
-            data = read(offset, length_bytes)
-        except FileNotFoundError:
-            data = b""
+    try:
+        read = place.read_past_cache if past_cache else place.read
+        data = read(offset, length_bytes)
+    except FileNotFoundError:
+        data = b""
+    except OSError as error:
+        raise error_of(error, place.name) from error
     if place.packed is not None:
         with volume.index.read() as rows:
             if rows.tombstone(container_id, block_id) is not None:

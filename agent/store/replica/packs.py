@@ -33,7 +33,7 @@ from agent.store.files.durable import (
     sync_directory,
     write_all,
 )
-from agent.store.files.layout import PACK_NAME, ReplicaPaths
+from agent.store.files.layout import PACK_NAME, ReplicaPaths, block_name
 from agent.store.files.writebehind import FileWriter, Submit
 from agent.store.index.index import Index, Snapshot
 from agent.store.index.packformat import (
@@ -78,6 +78,9 @@ class Place:
 
     def read(self, offset: int, length_bytes: int) -> bytes:
         """Return what is there; shorter where it ends. Raises OSError."""
+        if self.packed is None:
+            name = block_name(self.block_id)
+            return blockfile.read_in(self.paths.chunks, name, offset, length_bytes)
         path, start, length_bytes = self._range(offset, length_bytes)
         return blockfile.read(path, start, length_bytes)
 

@@ -178,10 +178,13 @@ class TestRoles:
             method = "/suture.v1.Datanode/Invented"
 
         handler = grpc.unary_unary_rpc_method_handler(answer)
-        guarded = Gate().intercept_service(lambda _: handler, Details())  # type: ignore[arg-type]
+        for gate in Gate(), Gate(knows_callers=False):
+            guarded = gate.intercept_service(lambda _: handler, Details())  # type: ignore[arg-type]
 
-        assert guarded is not None
-        assert Code.PERMISSION_DENIED == refusal(lambda: guarded.unary_unary(b"", None)).code
+            assert guarded is not None
+            assert (
+                Code.PERMISSION_DENIED == refusal(lambda g=guarded: g.unary_unary(b"", None)).code
+            )
 
 
 class TestReload:

@@ -4,9 +4,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import lmdb
 import pytest
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, Refused, Unavailable, VolumeFailed
 from agent.store.index import mapgate
 from agent.store.index.index import Index, Snapshot
 from agent.store.index.mapgate import MapGate
@@ -16,6 +17,7 @@ from agent.store.index.rows import (
     decode_finding,
     decode_journal,
     decode_replica,
+    decode_standing,
     encode_finding,
     encode_journal,
     encode_replica,
@@ -27,6 +29,17 @@ from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
 from merkle.tree import Summary
 from scanner.finding import Forensic
 from tests.support.storage.stores import chunk_of, content, damage
+
+
+class Crowded:
+    """An environment of which all slots for readers are taken."""
+
+    def begin(self) -> None:
+        """Find none."""
+        error = lmdb.ReadersFullError("no slot")
+        error.code = -30790  # MDB_READERS_FULL
+        raise error
+
 
 ONE, TWO, THREE = ContainerId(1), ContainerId(2), ContainerId(3)
 MiB = 1024**2
@@ -62,6 +75,7 @@ class TestRows:
         Every field at its largest, and every field absent.
         """
         assert row == decode_replica(ONE, encode_replica(row))
+        assert (row.replica_index, row.bcsid) == decode_standing(ONE, encode_replica(row))
 
     def test_a_root_of_zero_is_not_no_tree(self) -> None:
         """
@@ -77,6 +91,7 @@ class TestRows:
         """
         rows = (
             (encode_replica(FULL_ROW), lambda row: decode_replica(ONE, row)),
+            (encode_replica(FULL_ROW), lambda row: decode_standing(ONE, row)),
             (encode_finding(damage()), lambda row: decode_finding(ONE, row)),
             (
                 encode_journal(UnlinkEntry((BlockId(1),))),
@@ -224,6 +239,25 @@ class TestMap:
             pytest.fail("entered a closed gate")
         with gate.entered():
             pass
+
+    def test_a_read_that_fails_says_so_in_the_store_s_words_and_leaves(
+        self, index: Index, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        What LMDB raises, at the beginning or within, is an error of the volume; and nobody who
+        failed keeps the map from growing.
+        """
+        with pytest.raises(VolumeFailed), index.read() as rows:
+            rows._txn.put(b"k", b"v", db=rows._dbs.blocks)  # LMDB refuses: it only reads
+        with pytest.raises(KeyError), index.read():
+            raise KeyError("the caller's own")
+        monkeypatch.setattr(index, "_env", Crowded())
+        with pytest.raises(Unavailable) as refusal, index.read():
+            pytest.fail("began without a reader's slot")
+        monkeypatch.undo()
+
+        assert Code.BUSY is refusal.value.code
+        index.write(lambda change: change.put_block(ONE, BlockId(1), bytes(2 * MiB)))
 
 
 def test_findings_keep_their_class_and_older_rows_have_none() -> None:

@@ -47,6 +47,20 @@ def test_who_takes_many_times_as_long_is_slow() -> None:
     assert [] == slow_ones(made(slow_s=0.5, usual_s=0.5)[0])
 
 
+def test_where_nobody_is_remarkable_all_have_one_rank() -> None:
+    """
+    Clients do not sort then; who is slow or failed is remarkable at once.
+    """
+    for slow_s in (SLOW_S_MIN * 0.9, SLOW_S_MIN * 1.1, 0.5):
+        conduct, _ = made(slow_s=slow_s, usual_s=0.0001)
+        ranks = {conduct.rank(name) for name in ("dn1", "dn2", "dn3", "dn4")}
+        assert len(ranks) == 1 or not conduct.is_unremarkable()
+    conduct, _ = made(slow_s=0.01, usual_s=0.01)
+    assert conduct.is_unremarkable()
+    conduct.failed("dn2")
+    assert not conduct.is_unremarkable()
+
+
 def test_one_late_answer_makes_nobody_slow() -> None:
     """
     A pause of a healthy host is over when it is noticed.

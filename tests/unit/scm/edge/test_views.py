@@ -60,6 +60,36 @@ class TestLocations:
         assert ["d", "c", "b", "a"] == [endpoint.datanode_id for endpoint in located.endpoints]
         assert "d:9859" == located.endpoints[0].address
 
+    def test_what_is_kept_of_a_container_goes_with_each_change(self, tmp_path: Path) -> None:
+        """
+        Clients are told of a replica's damage, of commits it lacks, of its return and of its end as
+        soon as the control plane knows; a look in between keeps nothing of what was before.
+        """
+        with ScmWorld(tmp_path).running() as world:
+            world.join("a", "b")
+
+            def order() -> tuple[list[str], int]:
+                (located,) = world.control.clients.lookup("k")[1]
+                return [one.datanode_id for one in located.endpoints], located.equal_count
+
+            with world.state.change() as change:
+                change.put(world.state.containers, container(pipeline=("a", "b")))
+                change.put(world.state.keys, Key("k", 1, 1, (KeyBlock(1, 1, 1, 1),)))
+            assert (["a", "b"], 2) == order()
+            world.beat("a", replica("a", UNHEALTHY))
+            assert (["b", "a"], 1) == order()
+            world.beat("a", replica("a"))
+            assert (["a", "b"], 2) == order()
+            world.beat("a", replica("a", QUASI_CLOSED, bcsid=4))
+            assert (["b", "a"], 1) == order()
+            with world.state.change() as change:
+                change.put(world.state.containers, container(sequence_id=4))
+            assert (["a"], 1) == order()
+            world.beat("b", replica("b", bcsid=4))
+            assert (["b", "a"], 1) == order()
+            world.beat("b", replica("b", UNHEALTHY, load_error="damaged"))
+            assert (["a"], 1) == order()
+
 
 class TestShardsHint:
     @pytest.mark.parametrize(
