@@ -1,10 +1,14 @@
 """The table of who may call what: whole, and closed to everything that it does not name."""
 
 from dataclasses import replace
+from itertools import starmap
+from types import SimpleNamespace
+from typing import Any
 
+import grpc
 import pytest
 
-from agent.errors import Code, Refused
+from agent.errors import Code, Refused, Unavailable
 from agent.rpc.security.caller import Identity, Role
 from agent.rpc.serving.access import (
     ANYBODY,
@@ -12,6 +16,7 @@ from agent.rpc.serving.access import (
     SCM,
     TABLE,
     Caller,
+    Gate,
     Rule,
     check,
     check_node,
@@ -215,3 +220,61 @@ class TestAllowance:
             allowances.take(str(number))
 
         assert len(allowances._left) <= ACCOUNT_COUNT_MAX
+
+
+class Notes:
+    """Keeps what would go to the audit log."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+
+    def record(self, action: str, result: str, **_facts: object) -> None:
+        """Keep a line."""
+        self.lines.append((action, result))
+
+
+class Loopback:
+    """A call without TLS, as gRPC shows it."""
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        """Show no certificate."""
+        return {}
+
+    def peer(self) -> str:
+        """Return where it comes from."""
+        return "ipv4:127.0.0.1:4711"
+
+
+class TestGate:
+    def guarded(self, gate: Gate, method: str) -> tuple[Any, Any]:
+        """Return a handler, and the same behind the gate."""
+        handler = grpc.unary_unary_rpc_method_handler(lambda request, _context: request)
+        path: Any = SimpleNamespace(method=f"/suture.v1.Datanode/{method}")
+        return handler, gate.intercept_service(lambda _: handler, path)
+
+    def test_where_nobody_can_be_told_apart_what_is_written_down_and_counted_stays(self) -> None:
+        """
+        A server without TLS lets a read through as it is; what an operator may regret still goes to
+        the audit log, and an allowance is still one.
+        """
+        notes = Notes()
+        gate = Gate(notes, knows_callers=False)
+        handler, read = self.guarded(gate, "GetSmallFile")
+        assert read is handler
+        _, close = self.guarded(gate, "CloseContainer")
+        close.unary_unary(datanode_pb2.CloseContainerRequest(container_id=1), Loopback())
+        assert [("CloseContainer", "OK")] == notes.lines
+
+        counted = Gate(calls_per_s_max=1, knows_callers=False)
+        _, read = self.guarded(counted, "GetSmallFile")
+        with pytest.raises(Unavailable) as refusal:
+            list(starmap(read.unary_unary, [(datanode_pb2.ReadBlockRequest(), Loopback())] * 10))
+        assert Code.BUSY is refusal.value.code
+
+    def test_where_callers_are_known_each_call_is_looked_at(self) -> None:
+        """
+        A server with TLS lets nothing through as it is.
+        """
+        handler, read = self.guarded(Gate(), "GetSmallFile")
+
+        assert read is not handler
