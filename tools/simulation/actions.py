@@ -1,6 +1,6 @@
 """What clients, the control plane and disks do in a burst: one function for each kind of event."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from agent.commands import removal
-from agent.errors import Code, SutureError
+from agent.errors import Code, SutureError, Unavailable
 from agent.plan.outcome import ChunkResult
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.rpc.wire import codec
+from agent.rpc.wire import codec, newblocks
 from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 from tools.simulation.cluster import PLAIN, QUICK
@@ -66,18 +66,70 @@ def write(run: "Run", event: Event) -> None:
 
 
 def _write_to(peer: Peer, event: Event, parts: list[bytes]) -> None:
-    container_id = ContainerId(event.container)
-    block = block_of(event, parts)
+    write_block(peer, ContainerId(event.container), block_of(event, parts), parts, event.seed)
+
+
+def write_block(
+    peer: Peer, container_id: ContainerId, block: BlockData, parts: list[bytes], seed: int
+) -> None:
+    """Write a block to one datanode by one of the three ways that there are. Raises what the call
+    raises: then nothing is acknowledged."""
     create = datanode_pb2.CreateContainerRequest(container_id=container_id)
     peer.stub.CreateContainer(create, timeout=CALL_S)
-    key = container_pb2.BlockId(container_id=container_id, local_id=block.block_id)
+    way = Random(f"{seed} way").choice((_by_chunk, _at_once, _in_messages))
+    way(peer, codec.block_message(container_id, block), block, parts)
+
+
+def _by_chunk(
+    peer: Peer, message: container_pb2.BlockData, block: BlockData, parts: list[bytes]
+) -> None:
+    """Write its chunks, then commit it."""
     for chunk, part in zip(block.chunks, parts, strict=True):
         request = datanode_pb2.WriteChunkRequest(
-            block_id=key, chunk=codec.chunk_message(chunk), data=part
+            block_id=message.block_id, chunk=codec.chunk_message(chunk), data=part
         )
         peer.stub.WriteChunk(request, timeout=CALL_S)
-    message = codec.block_message(container_id, block)
     peer.stub.PutBlock(datanode_pb2.PutBlockRequest(block=message), timeout=CALL_S)
+
+
+def _at_once(
+    peer: Peer, message: container_pb2.BlockData, block: BlockData, parts: list[bytes]
+) -> None:
+    """Write it whole in one message, as clients write small blocks."""
+    _send(peer, message, block.chunks, [parts])
+
+
+def _in_messages(
+    peer: Peer, message: container_pb2.BlockData, block: BlockData, parts: list[bytes]
+) -> None:
+    """Write it in a message for each chunk, as clients write large blocks."""
+    _send(peer, message, block.chunks, [[part] for part in parts])
+
+
+def _send(
+    peer: Peer,
+    message: container_pb2.BlockData,
+    chunks: Sequence[ChunkInfo],
+    groups: list[list[bytes]],
+) -> None:
+    """Write the chunks of a block in one call, a group in each message."""
+
+    def messages() -> Iterator[bytes]:
+        begin = 0
+        for group in groups:
+            end = begin + len(group)
+            piece = newblocks.new_block_message(
+                message.block_id, chunks[begin:end], is_whole=end == len(chunks), metadata=()
+            )
+            yield newblocks.encode([piece], group)
+            begin = end
+
+    call = peer.begin_blocks(messages(), CALL_S)
+    try:
+        call.result(timeout=CALL_S)
+    except grpc.FutureTimeoutError as error:
+        call.cancel()
+        raise Unavailable(Code.UNAVAILABLE, f"no answer for {CALL_S:g} s") from error
 
 
 def close(run: "Run", event: Event) -> None:

@@ -11,16 +11,16 @@ import grpc
 from agent.errors import SutureError
 from agent.rpc.calls.peer import Peer
 from agent.rpc.calls.scm import ScmClient
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.rpc.wire import codec
 from merkle.replica import Bcsid, BlockData, BlockId
 from tools.simulation.actions import (
-    CALL_S,
     block_of,
     content,
     rot_at,
     rot_row_at,
     rot_tree_at,
+    write_block,
 )
 from tools.simulation.cluster import PLAIN, QUICK
 from tools.simulation.events import NODES, Event, Kind
@@ -139,24 +139,15 @@ class LedRun(Stage):
         parts: list[bytes],
     ) -> bool:
         """Write a block to one of its datanodes; return whether that has it."""
-        stub = Peer(replica.address, timeouts=QUICK, security=PLAIN).stub
-        container_id = promised.block_id.container_id
-        described = block_of(event, parts)
+        peer = Peer(replica.address, timeouts=QUICK, security=PLAIN)
+        container_id = codec.parse_container_id(promised.block_id.container_id)
         block = BlockData(
             BlockId(promised.block_id.local_id),
             Bcsid(promised.block_id.bcsid),
-            described.chunks,
+            block_of(event, parts).chunks,
         )
-        create = datanode_pb2.CreateContainerRequest(container_id=container_id)
-        message = codec.block_message(codec.parse_container_id(container_id), block)
         try:
-            stub.CreateContainer(create, timeout=CALL_S)
-            for chunk, part in zip(block.chunks, parts, strict=True):
-                request = datanode_pb2.WriteChunkRequest(
-                    block_id=message.block_id, chunk=codec.chunk_message(chunk), data=part
-                )
-                stub.WriteChunk(request, timeout=CALL_S)
-            stub.PutBlock(datanode_pb2.PutBlockRequest(block=message), timeout=CALL_S)
+            write_block(peer, container_id, block, parts, event.seed)
         except (grpc.RpcError, SutureError) as error:
             self.note(f"   write to {replica.datanode_id} failed: {error}")
             return False
