@@ -58,26 +58,25 @@ def write(run: "Run", event: Event) -> None:
         node = run.nodes[number]
         peer = Peer(node.address, timeouts=QUICK, security=PLAIN)
         try:
-            _write_to(peer, event, parts)
+            block, owner = block_of(event, parts), ContainerId(event.container)
+            way = write_block(peer, owner, block, parts, event.seed)
         except (grpc.RpcError, SutureError) as error:
             run.note(f"   write to {node.name} failed: {error}")
             continue
+        run.count(f"blocks written {way}")
         run.oracle.acknowledged(node.name, event.container, event.block)
-
-
-def _write_to(peer: Peer, event: Event, parts: list[bytes]) -> None:
-    write_block(peer, ContainerId(event.container), block_of(event, parts), parts, event.seed)
 
 
 def write_block(
     peer: Peer, container_id: ContainerId, block: BlockData, parts: list[bytes], seed: int
-) -> None:
-    """Write a block to one datanode by one of the three ways that there are. Raises what the call
-    raises: then nothing is acknowledged."""
+) -> str:
+    """Write a block to one datanode by one of the ways that there are; return which. Raises what
+    the call raises: then nothing is acknowledged."""
     create = datanode_pb2.CreateContainerRequest(container_id=container_id)
     peer.stub.CreateContainer(create, timeout=CALL_S)
     way = Random(f"{seed} way").choice((_by_chunk, _at_once, _in_messages))
     way(peer, codec.block_message(container_id, block), block, parts)
+    return way.__name__.strip("_").replace("_", " ")
 
 
 def _by_chunk(

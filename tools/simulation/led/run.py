@@ -147,10 +147,11 @@ class LedRun(Stage):
             block_of(event, parts).chunks,
         )
         try:
-            write_block(peer, container_id, block, parts, event.seed)
+            way = write_block(peer, container_id, block, parts, event.seed)
         except (grpc.RpcError, SutureError) as error:
             self.note(f"   write to {replica.datanode_id} failed: {error}")
             return False
+        self.count(f"blocks written {way}")
         return True
 
     def _delete(self, event: Event) -> None:
