@@ -46,7 +46,7 @@ from agent.runtime.supervisor import Supervisor
 from agent.runtime.turns import take_short_turns
 from agent.store.volumes.identity import remembered
 from agent.store.volumes.known import check_first_start
-from merkle.witness import witness_is_native
+from merkle.second_checksum import witness_is_native
 
 RETRY_S: Final = 1.0
 DECOMMISSIONED: Final = "DECOMMISSIONED"

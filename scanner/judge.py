@@ -2,7 +2,7 @@
 
 A checksum that does not match is a suspicion: memory, a bus, a library or the medium may be
 wrong, and only the last is corruption. So the chunk is read again, past the page cache and into
-another buffer, and an independent implementation (`merkle.witness`) speaks too:
+another buffer, and an independent implementation (`merkle.second_checksum`) speaks too:
 
     the re-read verifies                      -> SUSPECT_HOST  this host lied, the medium did not
     the two libraries disagree on it          -> SUSPECT_HOST  one of them lies
@@ -27,7 +27,7 @@ from merkle.checksum import (
     windows_verify,
 )
 from merkle.replica import ChecksumType, ChunkInfo
-from merkle.witness import witness_checksums
+from merkle.second_checksum import witness_checksums
 from scanner.finding import Fault, Forensic, Verdict
 from scanner.forensics import explain
 from scanner.ports import BlockReader

@@ -65,6 +65,7 @@ from spark_verify.snapshot.reading import (
     whole_table,
 )
 from spark_verify.snapshot.violations import EXAMPLES_MAX
+from spark_verify.tasks.backoff import Previous, previous_run
 from spark_verify.tasks.batches import nodes_of
 from spark_verify.tasks.distribution import (
     Counted,
@@ -74,7 +75,6 @@ from spark_verify.tasks.distribution import (
     run_on_spark,
 )
 from spark_verify.tasks.exchange import Layout
-from spark_verify.tasks.history import Previous, previous_run
 from spark_verify.tasks.judging import PARTS, Case, Job
 from spark_verify.tasks.plans import silent_nodes
 from spark_verify.tasks.processes import processes_here, run_in_processes

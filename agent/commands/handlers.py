@@ -12,11 +12,11 @@ from typing import Final
 
 import structlog
 
+from agent.commands.command_queue import TaskLimits
 from agent.commands.pool import SCALE_MAX, TaskContext, TaskPool
 from agent.commands.proven_delete import ProvenDeletes
 from agent.commands.removal import delete_blocks
 from agent.commands.routing import Route
-from agent.commands.tasks import TaskLimits
 from agent.commands.turnstile import Turnstile
 from agent.config.options import TaskConfig
 from agent.ec.order import Order

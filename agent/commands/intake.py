@@ -14,8 +14,8 @@ from typing import Final
 
 import structlog
 
+from agent.commands.command_queue import Refusal
 from agent.commands.routing import Commands, kind_of
-from agent.commands.tasks import Refusal
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import Clock, monotonic_ms
 from agent.runtime.loop import Bell, Idle, Step, Throttled

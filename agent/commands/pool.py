@@ -1,4 +1,4 @@
-"""The threads that run commands. What may run is decided in `agent.commands.tasks`; here it is run.
+"""The threads that run commands. What may run is decided in `agent.commands.command_queue`.
 
 Each thread takes a task, runs it with a `TaskContext`, and reports how it ended. A task that
 raises is counted as failed and logged; the thread lives on.
@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from agent.commands.tasks import (
+from agent.commands.command_queue import (
     Dropped,
     Refusal,
     Taken,

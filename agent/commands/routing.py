@@ -12,8 +12,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from agent.commands.command_queue import Priority, Refusal, Task, TaskOutcome
 from agent.commands.pool import TaskBody, TaskContext, TaskPool
-from agent.commands.tasks import Priority, Refusal, Task, TaskOutcome
 from agent.errors import Code, SutureError
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import Clock, monotonic_ms

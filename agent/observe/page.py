@@ -11,8 +11,8 @@ from typing import Final
 
 from agent.config.quantity import spoken_duration
 from agent.errors import size_text
-from agent.observe.answer import answer_of, headline, percent, volume_word
 from agent.observe.census import AGE_BOUNDS_S, DAY_S, Summary
+from agent.observe.headline import answer_of, headline, percent, volume_word
 from agent.observe.markup import (
     Markup,
     age,

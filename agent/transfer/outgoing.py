@@ -30,6 +30,7 @@ from agent.store.files.writebehind import REFUSED
 from agent.store.index.facts import ReplicaFacts
 from agent.store.operations.outflow import ABSENT, BlockFiles, ReadsAhead, WholeFiles
 from agent.store.ports import SentReplicas
+from agent.transfer.outgoing_condition import lost_rows, statement_of
 from agent.transfer.parts import (
     FINDINGS_PER_PART,
     PART_BYTES,
@@ -37,7 +38,6 @@ from agent.transfer.parts import (
     part_with_hole,
 )
 from agent.transfer.pieces import SPREAD_BYTES_MAX, Batch, Piece, Span
-from agent.transfer.statement import lost_rows, statement_of
 from merkle.blockrow import decode_block
 from merkle.damaged import Damaged
 from merkle.replica import TREE_STATES, BlockId, ContainerId

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from merkle.checksum import checksum_width_bytes, slices_of, window_checksums, window_count
 from merkle.replica import ChecksumType, ChunkInfo
-from merkle.witness import witness_checksums
+from merkle.second_checksum import witness_checksums
 
 Run = tuple[int, int]
 """Bytes within a chunk: where they begin and where they end."""

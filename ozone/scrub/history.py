@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.errors import Code, Refused
-from agent.store.index.doubts import Doubt, decode_doubt, encode_doubt
+from agent.store.index.read_failures import Doubt, decode_doubt, encode_doubt
 from agent.store.index.rows import (
     ScanCursor,
     decode_cursor,

@@ -17,8 +17,8 @@ import structlog
 from agent.errors import Code, Refused, SutureError
 from agent.runtime.clock import Clock
 from agent.store.index.columns import ReplicaColumns
-from agent.store.index.doubts import grown, is_over
 from agent.store.index.facts import ReplicaFacts, ScanBase, ScanCommit
+from agent.store.index.read_failures import grown, is_over
 from agent.store.index.rows import STATES, ScanCursor
 from agent.store.scan_reader import ReadBuffers
 from merkle.damaged import Damaged
@@ -68,7 +68,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class _Doubts:
-    """What could not be read of one container (`agent.store.index.doubts.KeptDoubts`)."""
+    """What could not be read of one container (`agent.store.index.read_failures.KeptDoubts`)."""
 
     history: History
     container_id: ContainerId

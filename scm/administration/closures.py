@@ -23,7 +23,7 @@ from scm.containers.closure import STUCK, Closure, closure, standing
 from scm.containers.observer import Observer
 from scm.containers.writers import Writers
 from scm.replication.reconciling.intake import Decision, GivenUp, PlannedCommand
-from scm.state import trail
+from scm.state import audit_trail
 from scm.state.database import Change
 from scm.state.facts import Container, ContainerState, Kind
 
@@ -211,7 +211,9 @@ class Closures:
         self._held_up_since_s.pop(container.container_id, None)
         why = f"closed at commit {short.bcsid} of {short.last_bcsid}: {reason}"
         change.note(
-            trail.closed_short(container, short.bcsid, way.keys, reason=reason, kept=short.kept)
+            audit_trail.closed_short(
+                container, short.bcsid, way.keys, reason=reason, kept=short.kept
+            )
         )
         _log.warning(
             "container_closed_short",

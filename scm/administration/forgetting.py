@@ -20,9 +20,9 @@ from scm.cluster.basis import Basis
 from scm.cluster.case import is_bad
 from scm.cluster.replicas import Reports
 from scm.cluster.safemode import SafeMode
+from scm.state.audit_trail import Note
 from scm.state.database import Change
 from scm.state.facts import Container, ContainerState, Deleted, Forgotten, OutcomeState, Replica
-from scm.state.trail import Note
 
 KEYS_NAMED_MAX: Final = 1_000
 

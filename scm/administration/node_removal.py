@@ -23,9 +23,9 @@ from scm.cluster.basis import Basis
 from scm.cluster.case import is_bad
 from scm.cluster.safemode import SafeMode
 from scm.replication.judging.judge import Judge
+from scm.state.audit_trail import Note
 from scm.state.database import Change
 from scm.state.facts import Container, ContainerState, Health, OpState, OutcomeState, Replica
-from scm.state.trail import Note
 
 LOOKS_PER_TURN: Final = 2_000  # replicas of one node, while the lock is held
 NAMED_MAX: Final = 10  # containers that a message names

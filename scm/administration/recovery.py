@@ -26,10 +26,10 @@ from scm.cluster.lifecycle import end_writes
 from scm.cluster.replicas import Reports
 from scm.cluster.safemode import SafeMode
 from scm.containers.block_deletion import BlockDeletion
+from scm.state.audit_trail import Note
 from scm.state.database import Change
 from scm.state.facts import Container, ContainerState, Key, KeyBlock
 from scm.state.single_values import CONTAINER_GAP, Restored
-from scm.state.trail import Note
 
 RECOVERED: Final = "RECOVERED"  # nobody had that name
 REPLACED: Final = "REPLACED"  # an older put had it, and is kept under another name

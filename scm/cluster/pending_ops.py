@@ -20,7 +20,7 @@ from merkle.replica import ReplicaState
 from scm.cluster import dispatch
 from scm.cluster.loads import NodeLimits, load, node_limits, replication_limit
 from scm.cluster.nodes import Nodes
-from scm.state import trail
+from scm.state import audit_trail
 from scm.state.clock import Clock
 from scm.state.database import OUTCOMES_MAX, OUTCOMES_SLACK, Change, State
 from scm.state.facts import Hold, Kind, OpState, Outcome, OutcomeState, Pending
@@ -233,7 +233,7 @@ class PendingOps:
                 deadline_ms=now_ms + lifetime_ms,
             )
             change.touch(self._state.commands, sent)
-            change.note(trail.sent(sent))
+            change.note(audit_trail.sent(sent))
             sending.append(sent)
         return sending
 
@@ -284,7 +284,7 @@ class PendingOps:
         self._note_replica(change, pending, outcome)
         if outcome.state is OutcomeState.EXECUTED and not self._is_shown(pending):
             change.put(self._state.outcomes, outcome)
-            change.note(trail.ended(pending, outcome))
+            change.note(audit_trail.ended(pending, outcome))
             change.touch(self._state.commands, replace(pending, is_answered=True))
         else:
             self._finish(change, pending, outcome)
@@ -472,7 +472,7 @@ class PendingOps:
     def _finish(self, change: Change, command: Pending, outcome: Outcome) -> None:
         change.remove(self._state.commands, command.command_id)
         change.put(self._state.outcomes, outcome)
-        change.note(trail.ended(command, outcome))
+        change.note(audit_trail.ended(command, outcome))
         surplus = len(self._state.outcomes) - OUTCOMES_MAX
         if surplus > OUTCOMES_SLACK:
             for command_id in self._state.outcomes.oldest(surplus):

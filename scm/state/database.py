@@ -30,6 +30,7 @@ from agent.errors import Code, Refused, Unavailable
 from merkle.replica import ID_MAX
 from scm.state import records, single_values
 from scm.state.arena import Rows
+from scm.state.audit_trail import Note
 from scm.state.facts import Deleted, OpState, Outcome
 from scm.state.history.anchors import AnchorTable
 from scm.state.history.tables import SampleTable, TurnTable, VerificationTable
@@ -59,7 +60,6 @@ from scm.state.tables import (
     TransactionTable,
     id_key,
 )
-from scm.state.trail import Note
 
 DIRECTORY_MODE: Final = 0o750
 

@@ -36,10 +36,10 @@ from spark_verify.runs import run_of, table_of
 from spark_verify.snapshot.manifest import Manifest
 from spark_verify.snapshot.reading import Part, pages_of
 from spark_verify.snapshot.violations import EXAMPLES_MAX, examples, wrong_rows
+from spark_verify.tasks.backoff import BEFORE, with_attempts
 from spark_verify.tasks.batches import by_container, coded, cut_of, ids_of, slices_of
 from spark_verify.tasks.excess import further_deletes
 from spark_verify.tasks.exchange import Layout, joined
-from spark_verify.tasks.history import BEFORE, with_attempts
 from spark_verify.tasks.plans import scan_plan
 from spark_verify.tasks.tables import ordered, write
 from spark_verify.tasks.tallies import Tallies

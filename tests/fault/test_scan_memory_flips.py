@@ -10,7 +10,7 @@ import pytest
 
 from merkle.checksum import window_checksums
 from merkle.replica import ChecksumType
-from merkle.witness import witness_checksums
+from merkle.second_checksum import witness_checksums
 from scanner.finding import Verdict
 from scanner.judge import Windows, Witnesses
 from tests.support.storage.replica_reader import (

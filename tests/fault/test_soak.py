@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
+from agent.commands.command_queue import Task, TaskLimits, TaskOutcome
 from agent.commands.pool import TaskContext, TaskPool
-from agent.commands.tasks import Task, TaskLimits, TaskOutcome
 from agent.demo.stage import wait_until
 from suture import KeyNotFound, Unavailable
 from suture.errors import Code
 from tools.soak.child import launched_watched, note_pools, path_of, told
 from tools.soak.disks import LEFT_BYTES, LoopDisk, NoLoopDevices
-from tools.soak.leaks import Growth, Sample, Threads, growth, sampled, threads_of
+from tools.soak.footprints import Growth, Sample, Threads, growth, sampled, threads_of
 from tools.soak.load import Fate, Key, Oracle, look
 from tools.soak.verdict import LIFE_S_MIN, leaking
 

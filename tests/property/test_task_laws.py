@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.commands.tasks import Priority, Refusal, Task, TaskLimits, TaskOutcome, TaskQueue
+from agent.commands.command_queue import Priority, Refusal, Task, TaskLimits, TaskOutcome, TaskQueue
 
 KINDS = ("replicate", "reconstruct", "reconcile")
 

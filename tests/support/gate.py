@@ -2,8 +2,8 @@
 
 import threading
 
+from agent.commands.command_queue import TaskOutcome
 from agent.commands.pool import TaskContext
-from agent.commands.tasks import TaskOutcome
 
 
 class Gate:

@@ -12,7 +12,7 @@ counts
 
 from collections.abc import Sequence
 
-from agent.commands.tasks import Priority, Task, TaskLimits, TaskOutcome, TaskQueue
+from agent.commands.command_queue import Priority, Task, TaskLimits, TaskOutcome, TaskQueue
 
 
 def answer(statements: Sequence[str]) -> list[str]:

@@ -18,7 +18,7 @@ TOGETHER: Final = {
         "tests/spark/test_cluster.py",
         "tests/spark/test_connect.py",
         "tests/spark/test_generated.py",
-        "tests/spark/test_history.py",
+        "tests/spark/test_backoff.py",
         "tests/spark/test_job.py",
         "tests/spark/test_judging.py",
         "tests/spark/test_places.py",

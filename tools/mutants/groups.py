@@ -88,9 +88,12 @@ GROUPS = (
     ),
     Group(
         "tasks",
-        ("agent/commands/tasks.py", "agent/commands/lanes.py"),
+        ("agent/commands/command_queue.py", "agent/commands/lanes.py"),
         (
-            *("tests/unit/agent/commands/test_tasks.py", "tests/unit/agent/commands/test_pool.py"),
+            *(
+                "tests/unit/agent/commands/test_command_queue.py",
+                "tests/unit/agent/commands/test_pool.py",
+            ),
             "tests/unit/agent/commands/test_lanes.py",
         ),
         "runtime",

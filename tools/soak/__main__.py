@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Final
 
 from agent.demo.stage import wait_until
+from tools.soak.footprints import Watch
 from tools.soak.harms import Harms
-from tools.soak.leaks import Watch
 from tools.soak.load import Oracle, Worker
 from tools.soak.site import Site, build
 from tools.soak.verdict import Result, judge

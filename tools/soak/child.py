@@ -21,8 +21,8 @@ from types import FrameType
 from typing import IO, Any, Final
 
 from agent.commands import pool
+from agent.commands.command_queue import TaskLimits
 from agent.commands.pool import TaskPool
-from agent.commands.tasks import TaskLimits
 from agent.demo import child
 from agent.demo.cluster import Running, launched
 

@@ -16,8 +16,8 @@ from agent.demo.stage import HEALTHY, is_whole
 from agent.errors import SutureError
 from agent.rpc.v1 import scm_pb2
 from suture import Client
+from tools.soak.footprints import Growth, Watch
 from tools.soak.harms import Harms
-from tools.soak.leaks import Growth, Watch
 from tools.soak.load import Fate, Key, Oracle, look
 from tools.soak.site import Site
 

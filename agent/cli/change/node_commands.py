@@ -15,7 +15,7 @@ from agent.cli.terminal.durations import duration
 from agent.cli.terminal.output import Exit, counted, emit, grid, remark, say, say_lines, short, show
 from agent.cli.terminal.selection import OnOption, datanode_ids, selected
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.observe.answer import containers_of, doubts_about, silent_of, unheard
+from agent.observe.headline import containers_of, doubts_about, silent_of, unheard
 from agent.observe.printable import printable
 from agent.rpc.v1 import scm_pb2
 

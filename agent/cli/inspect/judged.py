@@ -17,8 +17,8 @@ from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2
 from merkle.checksum import window_checksums
 from merkle.replica import CHUNK_BYTES_MAX, BlockData, BlockId, ChunkInfo, ContainerId
+from merkle.second_checksum import witness_checksums
 from merkle.tree import Tree
-from merkle.witness import witness_checksums
 
 SUMS_BYTES_MAX: Final = 8 * 1024**2  # of one replica's rows: 32 GiB in windows of 16 KiB
 MEDIUM_CHUNKS_MAX: Final = 64  # read again for the bundle

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 from agent.cli.terminal.connection import security
 from agent.cli.terminal.declarations import JSON, SCM, SCM_DEFAULT, Option
 from agent.errors import SutureError
-from agent.observe.answer import (
+from agent.observe.headline import (
     Headline,
     Told,
     answer_of,

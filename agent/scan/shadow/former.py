@@ -3,8 +3,9 @@
     python -m agent.scan.shadow.former      stdin: type, window, length, bytes
                                             stdout: length, sums
 
-Its implementation is `merkle.witness`: other libraries, and another process, so that neither a
-change of a library nor a broken memory of the agent's is in both. It ends when its stdin does.
+Its implementation is `merkle.second_checksum`: other libraries, and another process, so that
+neither a change of a library nor a broken memory of the agent's is in both. It ends when its stdin
+does.
 """
 
 import os
@@ -16,7 +17,7 @@ from contextlib import suppress
 from typing import IO, Final
 
 from merkle.replica import CHUNK_BYTES_MAX, ChecksumType
-from merkle.witness import witness_checksums
+from merkle.second_checksum import witness_checksums
 
 ASKED: Final = struct.Struct(">BII")
 ANSWERED: Final = struct.Struct(">I")

@@ -5,7 +5,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
-from agent.store.index.doubts import KeptDoubts
+from agent.store.index.read_failures import KeptDoubts
 from agent.store.index.rows import ReplicaInfo, ReplicaRow
 from merkle.replica import TREE_STATES, ContainerId, ReplicaState
 

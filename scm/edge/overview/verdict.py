@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from agent.observe.answer import Containers, doubts_about, unheard
+from agent.observe.headline import Containers, doubts_about, unheard
 from scm.cluster.safemode import Gate
 from scm.edge.overview.fleet import Sums
 from scm.edge.totals import Counts

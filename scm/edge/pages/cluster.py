@@ -9,7 +9,7 @@ from typing import Final
 
 from agent.config.quantity import spoken_duration
 from agent.errors import size_text
-from agent.observe.answer import percent
+from agent.observe.headline import percent
 from agent.observe.markup import (
     Markup,
     age,

@@ -5,7 +5,7 @@ from typing import Final
 from urllib.parse import quote
 
 from agent.errors import size_text
-from agent.observe.answer import volume_word
+from agent.observe.headline import volume_word
 from agent.observe.markup import Markup, age, bar, document, element, joined, link, section, table
 from agent.observe.printable import short_id
 from scm.edge.overview.fleet import Sums, summed, verified_at_ms, volumes_of

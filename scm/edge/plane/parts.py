@@ -43,7 +43,7 @@ from scm.replication.reconciling.reconciles import Reconciles
 from scm.replication.repairing.reconstruction import Reconstructor
 from scm.replication.repairing.removals import Removals
 from scm.replication.replication_manager import ReplicationManager
-from scm.state import trail
+from scm.state import audit_trail
 from scm.state.clock import Clock
 from scm.state.database import Change, State
 from scm.state.metered_lock import MeteredLock
@@ -152,4 +152,4 @@ class Parts:
         """Give one locked, atomic, durable change of the state; then it is in the audit log."""
         with self.lock, self.state.change() as change:
             yield change
-        trail.write(self.audit, change.notes)
+        audit_trail.write(self.audit, change.notes)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from agent.commands.command_queue import Task
 from agent.commands.handlers import Handlers, Tools, threads_for
 from agent.commands.pool import TaskContext
-from agent.commands.tasks import Task
 from agent.config.options import TaskConfig
 from agent.errors import Code, Refused
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2

@@ -25,7 +25,7 @@ trace.set_tracer_provider(provider)
 from agent.rpc.calls.peer import Peer
 from agent.runtime.clock import SystemClock
 from agent.commands.pool import TaskPool
-from agent.commands.tasks import Task, TaskLimits, TaskOutcome
+from agent.commands.command_queue import Task, TaskLimits, TaskOutcome
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.stored_replica import CONTAINER
 with tempfile.TemporaryDirectory() as root:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from agent.errors import VolumeFailed
-from agent.store.index.doubts import SPAN_MS_MIN, TRIES_MIN
+from agent.store.index.read_failures import SPAN_MS_MIN, TRIES_MIN
 from merkle.replica import ReplicaState
 from scanner.finding import Fault, Finding, Verdict
 from tests.support.clock import FakeClock

@@ -12,7 +12,7 @@ from agent.rpc.v1 import container_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire.hashes import Selection, pages, read_tree
 from agent.store.replica.contradictions import KEPT_MAX
-from agent.transfer.declared import FINDINGS_MAX
+from agent.transfer.incoming_condition import FINDINGS_MAX
 from agent.transfer.parts import PART_BYTES
 from merkle.blockrow import decode_block, encode_block
 from merkle.checksum import window_checksums

@@ -6,7 +6,7 @@ import pytest
 
 from merkle.checksum import window_checksums
 from merkle.replica import ChecksumType, ChunkInfo
-from merkle.witness import witness_checksums
+from merkle.second_checksum import witness_checksums
 from scanner.finding import Fault, Verdict
 from scanner.judge import (
     REREADS_MAX,

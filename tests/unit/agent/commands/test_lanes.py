@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from agent.commands.command_queue import Priority, Task
 from agent.commands.lanes import Lanes
-from agent.commands.tasks import Priority, Task
 
 PRIORITIES = (Priority.NORMAL, Priority.LOW)
 

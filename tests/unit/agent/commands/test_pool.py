@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
+from agent.commands.command_queue import Refusal, Task, TaskLimits, TaskOutcome
 from agent.commands.pool import LATE_CHECK_S, TaskBody, TaskContext, TaskPool
-from agent.commands.tasks import Refusal, Task, TaskLimits, TaskOutcome
 from agent.errors import Code, Unavailable
 from agent.runtime.clock import monotonic_ms
 from tests.support.clock import FakeClock

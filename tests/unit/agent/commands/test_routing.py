@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from agent.commands.command_queue import TaskLimits
 from agent.commands.pool import TaskContext, TaskPool
 from agent.commands.routing import Commands, Route
-from agent.commands.tasks import TaskLimits
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
 from tests.support.clock import FakeClock

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.commands.tasks import (
+from agent.commands.command_queue import (
     Dropped,
     Priority,
     Refusal,

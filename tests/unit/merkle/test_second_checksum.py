@@ -7,7 +7,7 @@ import pytest
 
 from merkle.checksum import window_checksums
 from merkle.replica import ChecksumType
-from merkle.witness import CONSTRUCTORS, built_in, witness_checksums, witness_is_native
+from merkle.second_checksum import CONSTRUCTORS, built_in, witness_checksums, witness_is_native
 from tests.support.storage.trees import CHUNK_A, CHUNK_B, WINDOW_BYTES
 
 
