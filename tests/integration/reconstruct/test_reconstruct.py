@@ -14,6 +14,7 @@ from tests.support.clock import FakeClock
 from tests.support.storage.datanodes import CountingReads
 from tests.support.storage.ec_cluster import (
     CONTAINER,
+    SLOW_S,
     altered,
     ec_cluster,
     flip,
@@ -160,7 +161,7 @@ class TestBadSources:
         with ec_cluster(tmp_path, RS_3_2, [50_000]) as cluster:
             cluster.serve(dn2=SlowService)
             try:
-                result = cluster.reconstruct(cluster.order([1]))
+                result = cluster.reconstruct(cluster.order([1]), slow_s=SLOW_S)
             finally:
                 release.set()
 

@@ -28,6 +28,7 @@ CONTAINER = ContainerId(5)
 WINDOW_BYTES = 1024
 RECOVERING_TIMEOUT_S = 300.0
 SLOW_S = 0.5
+PATIENCE_S = 60.0  # a busy machine makes nobody slow
 
 
 def described(offset: int, data: bytes) -> ChunkInfo:
@@ -162,10 +163,11 @@ class EcCluster:
         *,
         pace: Callable[[int], None] = lambda _: None,
         stop: Callable[[], bool] = lambda: False,
+        slow_s: float = PATIENCE_S,
     ) -> Reconstruction:
         """Carry an order out."""
         coordinator = Coordinator(
-            self.executor, self.peer, now_ms=SystemClock().now_ms, pace=pace, slow_s=SLOW_S
+            self.executor, self.peer, now_ms=SystemClock().now_ms, pace=pace, slow_s=slow_s
         )
         return coordinator.reconstruct(order, stop=stop)
 
