@@ -39,6 +39,10 @@ class OptionRefused(VerifyError):
     code = "OPTION_REFUSED"
 
 
+class FlagRefused(OptionRefused):
+    """So has one of the command line: whoever typed it has to type it otherwise."""
+
+
 class SparkRefused(VerifyError):
     """Spark does not start."""
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from spark_verify.errors import LakeRefused, failures, told
+from spark_verify.errors import FlagRefused, LakeRefused, failures, told
 from spark_verify.exits import Exit
 from spark_verify.options import Chosen
 from spark_verify.pipeline import Progress, Request, Result, verify
@@ -132,7 +132,7 @@ def verify_command(
         result, lake = _verified(request, iceberg, progress)
     except failures() as error:
         _say_error(error, as_json=as_json)
-        raise _Done(Exit.FAILED) from error
+        raise _Done(Exit.USAGE if isinstance(error, FlagRefused) else Exit.FAILED) from error
     _say_result(result, as_json=as_json)
     _remove_old(out, Keep(keep, keep_days), lake, progress)
     raise _say_done(result, progress)

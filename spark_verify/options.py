@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from health.rules import Rules
-from spark_verify.errors import OptionRefused
+from spark_verify.errors import FlagRefused, OptionRefused
 
 FLAG: Final = "flag"
 FILE: Final = "file"
@@ -32,14 +32,14 @@ class Option:
     is_rule: bool = False
     """A number of `health.rules.Rules`, of which the control plane may say its own."""
 
-    def checked(self, value: object, where: str) -> int:
-        """Return the value. Raises OptionRefused for what it may not be."""
+    def checked(
+        self, value: object, where: str, refused: type[OptionRefused] = OptionRefused
+    ) -> int:
+        """Return the value. Raises `refused` for what it may not be."""
         if isinstance(value, bool) or not isinstance(value, int):
-            raise OptionRefused(f"{where}: {self.name} must be a whole number, is {value!r}")
+            raise refused(f"{where}: {self.name} must be a whole number, is {value!r}")
         if not self.low <= value <= self.high:
-            raise OptionRefused(
-                f"{where}: {self.name} is {value}, must be {self.low} to {self.high}"
-            )
+            raise refused(f"{where}: {self.name} is {value}, must be {self.low} to {self.high}")
         return value
 
 
@@ -76,10 +76,11 @@ class Chosen:
     def of(cls, flags: Mapping[str, int | None], file: Path | None) -> "Chosen":
         """Return what these flags, of which None is not given, and a file say.
 
-        Raises OptionRefused for a file that cannot be read, an unknown name, or a wrong value.
+        Raises OptionRefused for a file that cannot be read, an unknown name, or a wrong value;
+        FlagRefused for one of a flag.
         """
         given = {
-            name: OPTIONS[name].checked(value, f"--{name.replace('_', '-')}")
+            name: OPTIONS[name].checked(value, f"--{name.replace('_', '-')}", FlagRefused)
             for name, value in flags.items()
             if value is not None
         }

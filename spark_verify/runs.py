@@ -37,7 +37,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from health.rules import Rules
-from spark_verify.errors import RunConflict
+from spark_verify.errors import FlagRefused, RunConflict
 from spark_verify.places import Place
 from spark_verify.results import RESULTS, RUNS, described
 from spark_verify.rows import RESULT_VERSION, SAMPLE_MAX
@@ -78,14 +78,15 @@ PACKAGES: Final = (
 def run_id_of(given: str, manifest: Manifest, changed_nodes: Sequence[str]) -> str:
     """Return the id of a run: the given one, else one that follows from snapshot and nodes.
 
-    Raises RunConflict when it would name no directory.
+    Raises FlagRefused, RunConflict when it would name no directory.
     """
     run_id = given or manifest.snapshot_id
     if changed_nodes and not given:
         named = "\n".join(sorted(set(changed_nodes)))
         run_id += f"-changed-{zlib.crc32(named.encode()):08x}"
     if not run_id.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        raise RunConflict(f"run id {run_id!r} is no name for a directory")
+        refused = FlagRefused if given else RunConflict
+        raise refused(f"run id {run_id!r} is no name for a directory")
     return run_id
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from spark_verify.errors import OptionRefused
+from spark_verify.errors import FlagRefused
 from spark_verify.places import Place
 from spark_verify.results import RESULTS, RUN_ID, RUNS, described
 from spark_verify.runs import RUN, table_of
@@ -29,9 +29,9 @@ Batches = Iterator[pa.RecordBatch]
 
 
 def check_namespace(name: str) -> None:
-    """Raise OptionRefused for what is no `catalog.namespace`."""
+    """Raise FlagRefused for what is no `catalog.namespace`."""
     if len(name.split(".")) < 2 or not all(name.split(".")):
-        raise OptionRefused(
+        raise FlagRefused(
             f"--iceberg: {name!r} is no CATALOG.NAMESPACE",
             hint="the catalog is one of the session's: spark.sql.catalog.CATALOG",
         )

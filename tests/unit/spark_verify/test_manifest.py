@@ -96,7 +96,15 @@ class TestExit:
 
     @pytest.mark.parametrize(
         ("arguments", "code"),
-        [([], 64), (["--nonsense"], 64), (["nowhere", "--out", "out"], 1)],
+        [
+            ([], 64),
+            (["--nonsense"], 64),
+            (["nowhere", "--out", "out", "--sample-max", "0"], 64),
+            (["nowhere", "--out", "out", "--age-max-s", "-5"], 64),
+            (["good", "--out", "out", "--run-id", "a/b"], 64),
+            (["nowhere", "--out", "out", "--options", "nowhere.toml"], 1),
+            (["nowhere", "--out", "out"], 1),
+        ],
     )
     def test_an_error_is_never_taken_for_work_to_do(
         self,
@@ -109,6 +117,8 @@ class TestExit:
         """
         Usage errors and refused snapshots have codes of their own, and say why on stderr.
         """
+        (tmp_path / "good").mkdir()
+        written(tmp_path / "good", json.dumps(GOOD))
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr("sys.argv", ["suture-verify", *arguments])
 

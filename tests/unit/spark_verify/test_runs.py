@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from health.rules import Rules
-from spark_verify.errors import RunConflict
+from spark_verify.errors import FlagRefused, RunConflict
 from spark_verify.places import Place
 from spark_verify.rows import RESULT_VERSION
 from spark_verify.runs import (
@@ -70,7 +70,7 @@ class TestName:
         """
         Nothing is written outside of the directory of results.
         """
-        with pytest.raises(RunConflict, match="is no name for a directory"):
+        with pytest.raises(FlagRefused, match="is no name for a directory"):
             run_id_of(name, MANIFEST, ())
 
 
