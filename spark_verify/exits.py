@@ -1,9 +1,11 @@
-"""Exit codes of the job: the same as those of `suture`, in whose manual the table is.
+"""Exit codes of the job, and which result has which: the same as those of `suture`, in whose manual
+the table is.
 
 They stand here and not in `agent.runtime` because the job runs where no agent is installed.
 """
 
 from enum import IntEnum
+from typing import Any
 
 
 class Exit(IntEnum):
@@ -15,3 +17,13 @@ class Exit(IntEnum):
     DATA_AT_RISK = 4  # some container has no healthy replica
     USAGE = 64
     INTERRUPTED = 130
+
+
+def exit_code(summary: dict[str, Any]) -> int:
+    """Return the process exit code that the numbers ask for. A missing scan is no work for anyone:
+    the scanners come by on their own."""
+    if summary["flags"]["DATA_AT_RISK"]:
+        return Exit.DATA_AT_RISK
+    planned = sum(p["rows"] for action, p in summary["plan"].items() if action != "scan")
+    todo = planned or summary["flagged"] or summary["unknown_containers"]
+    return Exit.TO_DO if todo else Exit.OK

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from health.rules import Rules
 from spark_verify.errors import SnapshotRefused
+from spark_verify.exits import exit_code
 from spark_verify.places import Place
 from spark_verify.report.page import render
 from spark_verify.report.summary import (
@@ -31,7 +32,6 @@ from spark_verify.report.summary import (
     count_health,
     count_lost,
     count_plan,
-    exit_code,
     incomparable,
     judged_kinds,
     leaving_nodes,

@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Final
 
+from agent.observe.healthz import health, health_text
 from agent.observe.metrics import CONTENT_TYPE, Meters, exposition, registry_of
-from agent.observe.page import health, health_text, status_page
+from agent.observe.page import status_page
 from agent.observe.status import Observer
 from agent.rpc.security.caller import expires_at_s
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security

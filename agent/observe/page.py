@@ -1,18 +1,17 @@
-"""The page of one datanode for a browser, and its health for a machine. Both only tell.
+"""The page of one datanode for a browser. It only tells.
 
 What a person asks comes first: is the data whole, how far is the scan, what was found, what was
 changed. How the process works inside comes last.
 """
 
-import json
 from collections.abc import Iterable, Iterator
-from http import HTTPStatus
 from typing import Final
 
 from agent.config.quantity import spoken_duration
 from agent.errors import size_text
 from agent.observe.census import AGE_BOUNDS_S, DAY_S, Summary
 from agent.observe.headline import answer_of, headline, percent, volume_word
+from agent.observe.healthz import problems
 from agent.observe.markup import (
     Markup,
     age,
@@ -83,50 +82,6 @@ def status_page(
             kind="soft",
         ),
     )
-
-
-def health(
-    status: pb.StatusResponse, scrub: pb.ScrubStatusResponse, calls_trouble: str = ""
-) -> tuple[HTTPStatus, dict[str, object]]:
-    """Return 200 while this datanode serves and works, else 503; and why, volume by volume.
-
-    `calls_trouble` says why it answers no calls, "" while it does.
-    """
-    serving = [volume for volume in status.volumes if not volume.failed]
-    is_working = not any(worker.stalled for worker in status.workers)
-    is_healthy = bool(serving) and is_working and not calls_trouble
-    document: dict[str, object] = {
-        "healthy": is_healthy,
-        "problems": [*([calls_trouble] if calls_trouble else []), *problems(status, scrub)],
-        "scm": status.scm_state,
-        "volumes": [
-            {"path": volume.path, "failed": volume.failed, "error": volume.error}
-            for volume in status.volumes
-        ],
-    }
-    return HTTPStatus.OK if is_healthy else HTTPStatus.SERVICE_UNAVAILABLE, document
-
-
-def health_text(document: dict[str, object]) -> bytes:
-    """Return the document of `health` as JSON."""
-    return (json.dumps(document, indent=2) + "\n").encode()
-
-
-def problems(status: pb.StatusResponse, scrub: pb.ScrubStatusResponse) -> list[str]:
-    """Return what somebody should look at, in words."""
-    found = [f"volume {v.path} failed: {v.error}" for v in status.volumes if v.failed]
-    found += [f"worker {worker.name} is stalled" for worker in status.workers if worker.stalled]
-    for volume in scrub.volumes:
-        if volume.lag_ms:
-            late = spoken_duration(volume.lag_ms / 1000)
-            found.append(f"volume {volume.path} is {late} behind its promise")
-        if volume.canary_overdue:
-            found.append(f"the scan of {volume.path} did not find the planted fault")
-        if volume.check:
-            found.append(f"volume {volume.path} is in doubt: {volume.check}")
-    if status.scm_state != "registered":
-        found.append(f"not registered with the SCM: {status.scm_state}")
-    return found
 
 
 SCAN_COLUMNS: Final = (

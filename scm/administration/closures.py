@@ -21,7 +21,7 @@ from scm.cluster.safemode import SafeMode
 from scm.containers.closes import Closes
 from scm.containers.closure import STUCK, Closure, closure, standing
 from scm.containers.observer import Observer
-from scm.containers.writers import Writers
+from scm.containers.open_containers import Writers
 from scm.replication.reconciling.intake import Decision, GivenUp, PlannedCommand
 from scm.state import audit_trail
 from scm.state.database import Change

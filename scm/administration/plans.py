@@ -19,8 +19,8 @@ from scm.cluster.case import Case
 from scm.cluster.safemode import SafeMode
 from scm.containers.emptying import next_step
 from scm.replication.judging.judge import Judge, Row
+from scm.replication.reconciling.attempts import Reconciles
 from scm.replication.reconciling.intake import Decision, PlanRow, check
-from scm.replication.reconciling.reconciles import Reconciles
 from scm.state.database import Change
 from scm.state.facts import Container, ContainerState, Kind
 

@@ -11,9 +11,9 @@ from scm.cluster.cases import Cases
 from scm.cluster.pending_ops import PendingOps
 from scm.replication.guards.delete_safety import good_replicas
 from scm.replication.guards.shards import whole_count
+from scm.replication.reconciling.attempts import Reconciles
 from scm.replication.reconciling.eligibility import Eligibility
 from scm.replication.reconciling.intake import Decision, PlannedCommand, PlanRow
-from scm.replication.reconciling.reconciles import Reconciles
 from scm.state.database import State
 from scm.state.facts import Container, Kind
 

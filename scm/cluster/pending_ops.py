@@ -17,7 +17,7 @@ import structlog
 
 from agent.errors import Code
 from merkle.replica import ReplicaState
-from scm.cluster import dispatch
+from scm.cluster import command_limits
 from scm.cluster.loads import NodeLimits, load, node_limits, replication_limit
 from scm.cluster.nodes import Nodes
 from scm.state import audit_trail
@@ -110,7 +110,7 @@ class PendingOps:
 
     def has_room(self, datanode_id: str) -> bool:
         """Whether one more command may wait for this datanode."""
-        return self._state.commands.count_of_node(datanode_id) < dispatch.QUEUE_MAX
+        return self._state.commands.count_of_node(datanode_id) < command_limits.QUEUE_MAX
 
     def is_sendable(self, datanode_id: str) -> bool:
         """Whether a command would leave soon."""
@@ -121,7 +121,7 @@ class PendingOps:
         count, at_s = self._failures.get((kind, container_id, datanode_id), (0, 0.0))
         if not count:
             return False
-        pause_s = dispatch.backoff_s(count, first_s=self._options.close_retry_ms / 1000)
+        pause_s = command_limits.backoff_s(count, first_s=self._options.close_retry_ms / 1000)
         return self._clock.monotonic_s() - at_s < pause_s
 
     def replication_load(self, datanode_id: str) -> int:
@@ -208,7 +208,7 @@ class PendingOps:
             for c in self._state.commands.of_node(datanode_id)
             if not self._waits(c) and (c.kind in kinds or c.sent_at_s is not None)
         ]
-        leaving = dispatch.drain(
+        leaving = command_limits.drain(
             pending,
             reported=self._nodes.reported_queues(datanode_id),
             op_state=node.op_state,
@@ -240,7 +240,7 @@ class PendingOps:
     def _lifetime_ms(self, command: Pending) -> int:
         """Return how long a datanode may be at a command."""
         first_s = self._options.command_deadline_ms / 1000
-        deadline_s = dispatch.deadline_s(command, first_s, self._options.deadline_bytes_per_s)
+        deadline_s = command_limits.deadline_s(command, first_s, self._options.deadline_bytes_per_s)
         return int(deadline_s * 1000) - self._options.datanode_deadline_margin_ms
 
     def _is_rebuilding(self, command: Pending) -> bool:
@@ -361,7 +361,7 @@ class PendingOps:
         A delete that was sent is never given up while the replica is there: it is sent again,
         because nobody knows whether it is still to be executed.
         """
-        late = dispatch.expired(
+        late = command_limits.expired(
             self._state.commands.values(),
             now_s=self._clock.monotonic_s(),
             deadline_s=self._options.command_deadline_ms / 1000,
@@ -384,7 +384,7 @@ class PendingOps:
         self._failures = {
             key: (count, at_s)
             for key, (count, at_s) in self._failures.items()
-            if now_s - at_s < 2 * dispatch.backoff_s(count, first_s=first_s)
+            if now_s - at_s < 2 * command_limits.backoff_s(count, first_s=first_s)
         }
 
     def node_restarted(self, change: Change, datanode_id: str) -> None:
@@ -458,7 +458,7 @@ class PendingOps:
         patience_s = max(
             LOST_AFTER_S, LOST_AFTER_HEARTBEATS * self._options.heartbeat_interval_ms / 1000
         )
-        for command in dispatch.lost(
+        for command in command_limits.lost(
             self._state.commands.of_node(datanode_id),
             reported=self._nodes.reported_queues(datanode_id),
             now_s=self._clock.monotonic_s(),

@@ -8,7 +8,7 @@ Callers hold the control plane's lock.
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from scm.cluster import dispatch, lifecycle
+from scm.cluster import command_limits, lifecycle
 from scm.cluster.basis import Basis
 from scm.state.database import Change
 from scm.state.facts import Container, Kind, Pending
@@ -90,7 +90,7 @@ class Closes:
                     force=command.force,
                 )
             )
-            pause_s = dispatch.backoff_s(
+            pause_s = command_limits.backoff_s(
                 attempt.count + 1, first_s=self._options.close_retry_ms / 1000
             )
             attempts[node] = _Attempt(attempt.count + 1, now_s + pause_s)

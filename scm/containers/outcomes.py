@@ -6,7 +6,7 @@ Callers hold the control plane's lock.
 from agent.errors import Code
 from scm.cluster import lifecycle
 from scm.cluster.basis import Basis
-from scm.replication.reconciling.reconciles import Reconciles
+from scm.replication.reconciling.attempts import Reconciles
 from scm.state.database import Change
 from scm.state.facts import Container, Kind, Outcome, OutcomeState, Pending
 

@@ -12,7 +12,7 @@ from scm.replication.guards.delete_safety import is_whole, movable
 from scm.replication.guards.origins import may_be_removed
 from scm.replication.guards.shards import may_lose_shard, may_remove_shard, operator_keep_count
 from scm.replication.judging.judge import Judge
-from scm.replication.reconciling.reconciles import Reconciles
+from scm.replication.reconciling.attempts import Reconciles
 from scm.replication.repairing.reconstruction import Reconstructor
 from scm.state.facts import Kind, Pending, Priority
 

@@ -18,7 +18,6 @@ from health.words import (
     flag_names,
     states_counted,
 )
-from spark_verify.exits import Exit
 from spark_verify.report.blame import suspects
 from spark_verify.tasks.tallies import Tallies
 from spark_verify.tasks.volumes import AGE_DAYS
@@ -203,16 +202,6 @@ def leaving_nodes(
 def blame(votes: list[dict[str, Any]], nodes: list[Any]) -> list[dict[str, Any]]:
     """Return the suspects among volumes, nodes, racks and versions."""
     return [asdict(suspect) for suspect in suspects(votes, nodes)]
-
-
-def exit_code(summary: dict[str, Any]) -> int:
-    """Return the process exit code that the numbers ask for. A missing scan is no work for anyone:
-    the scanners come by on their own."""
-    if summary["flags"]["DATA_AT_RISK"]:
-        return Exit.DATA_AT_RISK
-    planned = sum(p["rows"] for action, p in summary["plan"].items() if action != "scan")
-    todo = planned or summary["flagged"] or summary["unknown_containers"]
-    return Exit.TO_DO if todo else Exit.OK
 
 
 def scope(summary: dict[str, Any]) -> str:

@@ -60,7 +60,16 @@ ASKED_BY_SCM = (
 SCM_RULES = (
     *("case", "delete_safety", "origins", "shards", "closure", "placement", "leaving"),
     *("lifecycle", "emptying"),
-    *("eligibility", "dispatch", "loads", "balance", "allocate", "intake", "nodes", "safemode"),
+    *(
+        "eligibility",
+        "command_limits",
+        "loads",
+        "balance",
+        "allocate",
+        "intake",
+        "nodes",
+        "safemode",
+    ),
 )
 SCANNER_RULES = (
     *("rows/alike", "growth"),

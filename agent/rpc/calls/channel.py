@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from agent.errors import Code, Refused, SutureError, Unavailable
-from agent.rpc.security.renewing import RenewingChannel
+from agent.rpc.security.channel_renewal import RenewingChannel
 from agent.rpc.security.tls import LOOPBACK_ONLY, Material, Security, channel_credentials
 from agent.rpc.wire.errors import error_from
 from agent.runtime.tracing import carried

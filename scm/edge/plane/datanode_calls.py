@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from agent.errors import Code, Unavailable
-from scm.cluster.dispatch import HARMLESS, OF_THE_NODE
+from scm.cluster.command_limits import HARMLESS, OF_THE_NODE
 from scm.cluster.nodes import Registration
 from scm.cluster.replicas import Report
 from scm.edge.calls import Endpoint, Heartbeat, HeartbeatAnswer

@@ -26,8 +26,8 @@ from scm.cluster.safemode import SafeMode
 from scm.containers.block_deletion import BlockDeletion
 from scm.containers.closes import Closes
 from scm.containers.observer import Observer
+from scm.containers.open_containers import Writers
 from scm.containers.outcomes import Outcomes
-from scm.containers.writers import Writers
 from scm.edge.calls import Endpoint
 from scm.edge.metrics import Meters
 from scm.edge.overview.chronicle import Chronicle
@@ -38,8 +38,8 @@ from scm.replication.balancing.balancer import Balancer
 from scm.replication.judging.batches import Batches
 from scm.replication.judging.judge import Judge
 from scm.replication.last_look import LastLook
+from scm.replication.reconciling.attempts import Reconciles
 from scm.replication.reconciling.healing import Healing
-from scm.replication.reconciling.reconciles import Reconciles
 from scm.replication.repairing.reconstruction import Reconstructor
 from scm.replication.repairing.removals import Removals
 from scm.replication.replication_manager import ReplicationManager

@@ -6,7 +6,7 @@ What the judge would have reconciled in a plan of Spark's is ordered here withou
 the reports that say so have settled: replicas differ for a moment while each of them does the same
 one after the other. Replicas that differ only in tombstones wait longer; a delete that is still
 owed explains that. The guard against loops is one for all
-(`scm.replication.reconciling.reconciles`): after a few commands that changed nothing only a person
+(`scm.replication.reconciling.attempts`): after a few commands that changed nothing only a person
 tries again. A contradiction alone is for a person, too; other damage of the same container is
 repaired.
 """
@@ -19,8 +19,8 @@ from agent.errors import Code
 from health.judge import Diagnosis
 from health.reconcile import REASONS
 from scm.cluster.basis import Basis
+from scm.replication.reconciling.attempts import COOLDOWN, Reconciles
 from scm.replication.reconciling.intake import PlanRow
-from scm.replication.reconciling.reconciles import COOLDOWN, Reconciles
 from scm.state.database import Change
 
 ORDERS_PER_TURN: Final = 500

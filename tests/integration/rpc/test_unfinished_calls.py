@@ -11,7 +11,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from agent.observe.page import health
+from agent.observe.healthz import health
 from agent.rpc.datanode.limits import Limits
 from agent.rpc.serving.binding import PATIENCE
 from agent.rpc.serving.waits import Waits

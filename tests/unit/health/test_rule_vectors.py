@@ -14,7 +14,7 @@ from health.words import Health
 from merkle.replica import ReplicaState
 from scm.cluster.allocate import Candidate
 from scm.cluster.case import Case
-from scm.cluster.dispatch import drain
+from scm.cluster.command_limits import drain
 from scm.cluster.lifecycle import CloseCommand, closes_due, observe
 from scm.cluster.loads import DELETE_LIMIT, load
 from scm.edge.views import checksums_hint

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import LAYOUT_VERSION, ReplicaState
-from scm.cluster import dispatch
+from scm.cluster import command_limits
 from scm.replication.reconciling import healing
 from scm.state.facts import Container, Kind, Replica
 from scm.state.options import ScmOptions
@@ -283,10 +283,10 @@ def test_a_full_queue_is_no_reason_to_forget_a_container(
         boxes = [world.made_closed() for _ in range(2)]
         for box in boxes:
             world.beat("dn2", replace(held(world, "dn2", box), finding_count=1))
-        monkeypatch.setattr(dispatch, "QUEUE_MAX", 1)
+        monkeypatch.setattr(command_limits, "QUEUE_MAX", 1)
         pass_time(world, 12)
         first = containers_ordered(world)
-        monkeypatch.setattr(dispatch, "QUEUE_MAX", 10)
+        monkeypatch.setattr(command_limits, "QUEUE_MAX", 10)
         pass_time(world, 7)
         early = containers_ordered(world)
 

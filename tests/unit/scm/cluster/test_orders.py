@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.cluster import dispatch
-from scm.cluster.dispatch import RECONCILE_LIMIT
+from scm.cluster import command_limits
+from scm.cluster.command_limits import RECONCILE_LIMIT
 from scm.edge.calls import HeartbeatAnswer
 from scm.replication.reconciling.intake import PlanReplica, PlanRow
 from scm.state.facts import Container, ContainerState, Kind, OutcomeState
@@ -194,7 +194,7 @@ class TestReconcile:
         self, world: ScmWorld, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """None of the container's replicas is ordered then."""
-        monkeypatch.setattr(dispatch, "QUEUE_MAX", 2)
+        monkeypatch.setattr(command_limits, "QUEUE_MAX", 2)
         made = [world.made_closed().container_id for _ in range(3)]
 
         decisions = world.control.operators.reconcile_containers(made)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scm.cluster.dispatch import (
+from scm.cluster.command_limits import (
     CLOSE_LIMIT,
     COMMANDS_PER_HEARTBEAT_MAX,
     HARMLESS,

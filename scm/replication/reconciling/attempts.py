@@ -1,8 +1,9 @@
 """Orders to reconcile: who, when again, and when not any more.
 
-Reconcile has a budget of its own (`scm.cluster.dispatch`), one order per container and cooldown,
-and a guard against loops: replicas that cannot become equal are not compared for ever. The minority
-goes first: while it is repaired, the replicas it is repaired from are not busy themselves.
+Reconcile has a budget of its own (`scm.cluster.command_limits`), one order per container and
+cooldown, and a guard against loops: replicas that cannot become equal are not compared for ever.
+The minority goes first: while it is repaired, the replicas it is repaired from are not busy
+themselves.
 """
 
 import zlib
@@ -13,7 +14,7 @@ from typing import Final
 
 from agent.errors import Code
 from merkle.replica import ReplicaState
-from scm.cluster import dispatch
+from scm.cluster import command_limits
 from scm.cluster.nodes import Nodes
 from scm.cluster.pending_ops import PendingOps
 from scm.replication.reconciling.eligibility import Eligibility, Participants, judge
@@ -151,7 +152,7 @@ class Reconciles:
             for container_id, at_s in self._ordered_at_s.items()
             if self._cooldown_left_s(container_id) > 0
         }
-        longest_s = dispatch.backoff_s(TRIES_MAX, first_s=cooldown_s)
+        longest_s = command_limits.backoff_s(TRIES_MAX, first_s=cooldown_s)
         self._tries = {
             container_id: tries
             for container_id, tries in self._tries.items()
@@ -163,7 +164,7 @@ class Reconciles:
         if ordered_at_s is None:
             return 0.0
         tries = self._tries.get(container_id)
-        pause_s = dispatch.backoff_s(
+        pause_s = command_limits.backoff_s(
             1 if tries is None else tries.count, first_s=self._options.reconcile_cooldown_ms / 1000
         )
         return pause_s - (self._clock.monotonic_s() - ordered_at_s)
