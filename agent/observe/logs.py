@@ -74,7 +74,7 @@ def configure(level: str = "info") -> None:
             structlog.processors.JSONRenderer(default=str),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # as it is when we log
+        logger_factory=lambda *_: structlog.WriteLogger(sys.stderr),  # as it is when we log
         cache_logger_on_first_use=False,
     )
 

@@ -1,9 +1,25 @@
 """The log: what is said too often is dropped, counted, and told."""
 
+import io
+import sys
+
 import pytest
 import structlog
 
-from agent.observe.logs import EVENT_COUNT_MAX, WINDOW_S, Bounded
+from agent.observe.logs import EVENT_COUNT_MAX, WINDOW_S, Bounded, configure
+
+
+class Writes(io.StringIO):
+    """A stream that keeps what each write was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.each: list[str] = []
+
+    def write(self, text: str) -> int:
+        """Keep it."""
+        self.each.append(text)
+        return super().write(text)
 
 
 def test_an_event_without_end_is_cut_and_counted() -> None:
@@ -32,3 +48,18 @@ def test_names_are_bounded() -> None:
         bounded(None, "info", {"event": f"name {number}"})
 
     assert len(bounded._seen) <= 1_000
+
+
+def test_a_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The audit log writes to the same stream under another lock: its line must not come between
+    an event and the end of its line."""
+    stream, before = Writes(), structlog.get_config()
+    monkeypatch.setattr(sys, "stderr", stream)
+    try:
+        configure()
+        structlog.get_logger().info("agent_stopped")
+    finally:
+        structlog.configure(**before)
+
+    (line,) = stream.each
+    assert line.endswith("}\n")
