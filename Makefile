@@ -5,7 +5,7 @@
 #   TEST_ARGS=...   more arguments of pytest; it runs three processes, unless they name files only
 #   NAME=...        the benchmarks to run, for instance NAME=tree; the modules to mutate
 #   MUTANTS_ARGS=.. more arguments of `make mutants`, for instance --write
-#   INTEROP_ARGS=.. more arguments of `make interop`: --json prints one document
+#   INTEROP_ARGS=.. more arguments of `make interop`: --json prints one document, --seed 7 damages others
 #   MINUTES=...     how long the soak loads and harms its cluster
 #   SEED=...        the schedule to repeat or to make small, or the first of COUNT to simulate, in JOBS processes
 
@@ -68,7 +68,7 @@ nightly: python ## What takes hours: 10,000 schedules of the simulation, then an
 	@$(MAKE) --no-print-directory simulate COUNT=$(or $(COUNT),10000) JOBS=$(or $(JOBS),1)
 	@$(MAKE) --no-print-directory soak
 
-interop: python ## Move, damage and heal containers in a real Ozone cluster, from Maven (NAME=scrub, led or serving; INTEROP_ARGS=--json).
+interop: python ## Move, damage and heal containers in a real Ozone cluster, from Maven (NAME=damages, scrub, led or serving; INTEROP_ARGS=--json).
 	@$(BIN)/python -m tools.interop$(if $(NAME),.$(NAME)) $(INTEROP_ARGS)
 
 format: python ## Format the code and mend what ruff can mend.

@@ -13,27 +13,22 @@ Exits 1 where something is not healed or not as it was, 0 also where there is no
 then it says why. `--json` prints one document.
 """
 
-import argparse
-import json
 import os
-import shutil
-import signal
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from agent.rpc.calls.peer import Peer
 from merkle.replica import BlockData, BlockId, ContainerId
 from ozone.wire.datanode import Datanode
-from tools.interop.agents import Agent, Scm, Steps, awaited, errors_about
-from tools.interop.cluster import Absent, Block, Node, Ozone, build, running
+from tools.interop.agents import awaited
+from tools.interop.cluster import Block, Ozone
+from tools.interop.mixed import COPIES, Mixed, judged, parser_of, spaced
 from tools.interop.scrub import flip
 
-DATANODES: Final = 4  # with an agent enough for rs-3-2; the other agent is to spare then
 COPIED: Final = 4 * (40_000, 700_000, 3_000_000)  # bytes of the keys with three copies
 CODED: Final = (7 * 1024**2 + 12_345, 100)  # two stripes and a part; one cell
 INDEXES: Final = frozenset(range(1, 6))
@@ -69,67 +64,32 @@ class Healed:
     is_whole: bool
 
 
-class Story(Steps):
+class Story(Mixed):
     """What happens in one cluster."""
 
-    def __init__(self, ozone: Ozone, place: Path, ends: ExitStack, *, is_quiet: bool) -> None:
-        super().__init__(is_quiet=is_quiet)
-        self._ozone = ozone
-        self._place = place
-        self._ends = ends
-        ports = [int(word) for word in ozone.tell("scm").split()]
-        self._port = ports[0]
-        self._scm = Scm(ports[1])
-        self._agents: list[Agent] = []
-        self._nodes: list[Node] = ozone.nodes()
-        self._keys: dict[str, tuple[int, int]] = {}  # bytes, seed
+    def __init__(self, ozone: Ozone, place: Path, ends: ExitStack, is_quiet: bool) -> None:
+        super().__init__(ozone, place, ends, is_quiet=is_quiet)
         self._copied: list[Block] = []
         self._coded: Block = (0, 0)
         self.moves: list[Move] = []
         self.healed: list[Healed] = []
 
-    # who is there
+    def steps(self) -> Iterator[Callable[[], None]]:
+        """Move, then damage each kind of replica."""
+        yield from (self.fill, self.move, self.move_shard, self.heal_copy_at_agent,
+                    self.heal_copy_at_ozone, self.heal_shard_at_agent, self.heal_shard_at_ozone,
+                    self.look_back)  # fmt: skip
 
-    def _join(self) -> Agent:
-        agent = Agent(self._place / f"agent{len(self._agents) + 1}", self._port)
-        self._agents.append(agent)
-        self._ends.callback(agent.end, signal.SIGKILL)
-        uuid = agent.datanode_id
-        awaited("healthy", lambda: self._scm.node(uuid) == "HEALTHY IN_SERVICE")
-        self.tell(f"agent {len(self._agents)} joins", self._scm.node(uuid), True)
-        return agent
+    def told(self) -> Mapping[str, Any]:
+        """Return what moved and what was healed."""
+        return {
+            "moves": [asdict(move) for move in self.moves],
+            "healed": [asdict(row) for row in self.healed],
+        }
 
-    def _name(self, uuid: str) -> str:
-        for number, agent in enumerate(self._agents, start=1):
-            if agent.datanode_id == uuid:
-                return f"agent {number}"
-        (node,) = (one for one in self._nodes if one.datanode_id == uuid)
-        return f"Ozone datanode {node.index}"
-
-    def _address(self, uuid: str) -> str:
-        doors = {agent.datanode_id: agent.door for agent in self._agents}
-        return doors.get(uuid) or next(
-            f"127.0.0.1:{node.port}" for node in self._nodes if node.datanode_id == uuid
-        )
-
-    def _file(self, uuid: str, block: Block) -> Path:
-        files = {agent.datanode_id: agent.file for agent in self._agents}
-        files |= {node.datanode_id: node.file for node in self._nodes}
-        return files[uuid](*block)
-
-    def _is_agent(self, uuid: str) -> bool:
-        return uuid in {agent.datanode_id for agent in self._agents}
-
-    def _scan(self, uuid: str, container: int) -> None:
-        """Have a replica read by whoever has it, and wait until the SCM knows of damage."""
-        for agent in self._agents:
-            if agent.datanode_id == uuid:
-                with Peer(agent.address) as peer:
-                    list(peer.scan(ContainerId(container), full_speed=True))
-        for node in self._nodes:
-            if node.datanode_id == uuid:
-                self._ozone.tell(f"scan {node.index} {container}")
-        awaited("UNHEALTHY", lambda: self._scm.replicas(container)[uuid][0] == "UNHEALTHY")
+    def table(self) -> str:
+        """Return what was healed as lines."""
+        return spaced(HEADS, [_cells(row) for row in self.healed], frozenset({3, 4, 5}))
 
     # what is stored
 
@@ -150,7 +110,7 @@ class Story(Steps):
         containers = [container for container, _ in self._copied]  # Ozone fills several at a time
         most = max(set(containers), key=containers.count)
         self._copied = [block for block in self._copied if block[0] == most]
-        self._close(most, DATANODES - 1)
+        self._close(most, COPIES)
         self._close(self._coded[0], len(INDEXES))
         shards = self._scm.shards(self._coded[0])
         self.tell(
@@ -158,14 +118,6 @@ class Story(Steps):
             ", ".join(f"{index} {self._name(uuid)}" for uuid, (_, index) in shards.items()),
             first.datanode_id in shards and {i for _, i in shards.values()} == INDEXES,
         )
-
-    def _close(self, container: int, count: int) -> None:
-        def is_closed() -> bool:
-            self._ozone.tell("close")
-            states = [state for state, _ in self._scm.replicas(container).values()]
-            return states == ["CLOSED"] * count
-
-        awaited(f"container {container}: {count} closed replicas", is_closed)
 
     # moving
 
@@ -179,6 +131,7 @@ class Story(Steps):
         self._move("pull", container, there[1], two)
         self._move("push", container, one, spare)
         self._drop(container, there[2])
+        awaited("dropped", lambda: self._are_gone(container, there[2]))
         self._move("pull", container, two, there[2])
 
     def move_shard(self) -> None:
@@ -187,6 +140,7 @@ class Story(Steps):
         there = next(uuid for uuid in self._scm.shards(container) if not self._is_agent(uuid))
         self._move("push", container, there, two.datanode_id)
         self._drop(container, there)
+        awaited("dropped", lambda: self._are_gone(container, there))
         self._move("pull", container, two.datanode_id, there)
         with Peer(two.address) as peer:
             peer.delete_shard(ContainerId(container))
@@ -212,12 +166,6 @@ class Story(Steps):
         with Datanode(self._address(uuid), uuid, replica_index=index) as datanode:
             return datanode.container(ContainerId(container)).used_bytes
 
-    def _drop(self, container: int, *uuids: str) -> None:
-        for node in self._nodes:
-            if node.datanode_id in uuids:
-                self._ozone.tell(f"drop {node.index} {container}")
-        awaited("dropped", lambda: not set(uuids) & set(self._scm.replicas(container)))
-
     # healing copies
 
     def heal_copy_at_agent(self) -> None:
@@ -231,6 +179,7 @@ class Story(Steps):
         mine = {agent.datanode_id for agent in self._agents}
         last, *others = set(self._scm.replicas(container)) - mine
         self._drop(container, *others)
+        awaited("dropped", lambda: self._are_gone(container, *others))
         other = next(block for block in self._copied if block != self._largest())
         self._heal_copy(last, "a copy: a bit, a file", self._largest(), gone=other)
 
@@ -250,6 +199,7 @@ class Story(Steps):
             self._file(uuid, gone).unlink()
         fetched = self._fetched()
         self._scan(uuid, container)
+        awaited("UNHEALTHY", lambda: self._is_known_bad(uuid, container))
 
         def is_whole() -> bool:
             roots = {root for _, root in self._scm.replicas(container).values()}
@@ -259,11 +209,6 @@ class Story(Steps):
         moved = self._fetched() - fetched
         by = f"{self._name(uuid)}, from {'all others' if self._is_agent(uuid) else 'agents'}"
         self._heal(Healed(what, self._name(uuid), by, damaged_bytes, moved, rounds, is_whole()))
-
-    def _reconcile(self, container: int) -> None:
-        refused = self._scm.reconcile(container)
-        if refused:
-            raise RuntimeError(f"container {container} is not reconciled: {refused}")
 
     def _fetched(self) -> int:
         events = (one for agent in self._agents for one in agent.events("replica_reconciled"))
@@ -287,6 +232,7 @@ class Story(Steps):
         data, row = self._file(uuid, self._coded).read_bytes(), self._row(uuid, index)
         spoil(self._file(uuid, self._coded))
         self._scan(uuid, container)
+        awaited("UNHEALTHY", lambda: self._is_known_bad(uuid, container))
         rebuilt = self._rebuilt()
         rounds = self._rounds(
             lambda: self._whole_shards() == INDEXES, lambda: self._ozone.tell("manage")
@@ -343,19 +289,6 @@ class Story(Steps):
         self.healed.append(row)
         self.tell(f"{row.what} at {row.where}", f"healed by {row.by}", row.is_whole)
 
-    def look_back(self) -> None:
-        """Every key is what was written, and nobody in Ozone complains of the agents."""
-        found = [
-            self._ozone.tell(f"read {key} {size_bytes} {seed}")
-            for key, (size_bytes, seed) in self._keys.items()
-        ]
-        self.tell("keys read by Ozone's client", f"{found.count('equal')} of {len(found)} equal",
-                  found == ["equal"] * len(self._keys))  # fmt: skip
-        errors = errors_about(self._place / "log", *(one.datanode_id for one in self._agents))
-        self.tell("errors in Ozone's log that name agents", len(errors), not errors)
-        codes = [agent.end() for agent in self._agents]
-        self.tell("SIGTERM to the agents", f"exit codes {codes}", codes == [0, 0])
-
 
 def spoil(path: Path) -> int:
     """Change bytes in the middle of a file; return how many."""
@@ -371,62 +304,13 @@ def _as(before: Mapping[Path, bytes]) -> bool:
     return all(path.exists() and path.read_bytes() == data for path, data in before.items())
 
 
-def table(rows: Sequence[Healed]) -> str:
-    """Return what was healed as lines."""
-    cells = [HEADS, *(_cells(row) for row in rows)]
-    widths = [max(len(line[at]) for line in cells) for at in range(len(HEADS))]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if at in {3, 4, 5} else cell.ljust(width)
-            for at, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in cells
-    ]
-    return "\n".join(lines)
-
-
 def _cells(row: Healed) -> tuple[str, ...]:
     moved = f"{row.moved_bytes:,}" if row.moved_bytes else "not told"
     return (row.what, row.where, row.by, f"{row.damaged_bytes:,}", moved, str(row.rounds),
             "yes" if row.is_whole else "NO")  # fmt: skip
 
 
-def conduct(class_path: str, *, as_json: bool) -> bool:
-    """Run it and print what came of it; return whether all of it holds."""
-    with tempfile.TemporaryDirectory(prefix="interop-") as name, ExitStack() as ends:
-        place = Path(name)
-        ozone = ends.enter_context(running(class_path, place, "led", str(DATANODES)))
-        story = Story(ozone, place, ends, is_quiet=as_json)
-        try:
-            for step in (story.fill, story.move, story.move_shard, story.heal_copy_at_agent,
-                         story.heal_copy_at_ozone, story.heal_shard_at_agent,
-                         story.heal_shard_at_ozone, story.look_back):  # fmt: skip
-                step()
-        except RuntimeError as error:
-            story.tell("it ended early", error, False)
-        if not story.holds and "INTEROP_KEEP" in os.environ:
-            shutil.copytree(name, os.environ["INTEROP_KEEP"], dirs_exist_ok=True)
-        if as_json:
-            told = {
-                "holds": story.holds,
-                "moves": [asdict(move) for move in story.moves],
-                "healed": [asdict(row) for row in story.healed],
-                "steps": [{"what": what, "value": value, "holds": holds}
-                          for what, value, holds in story.rows],
-            }  # fmt: skip
-            print(json.dumps(told, indent=2))
-        else:
-            print(f"\n{table(story.healed)}")
-    return story.holds
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build, run, judge."""
-    parser = argparse.ArgumentParser(prog="tools.interop", description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print one document")
-    chosen = parser.parse_args(arguments)
-    try:
-        return 0 if conduct(build(), as_json=chosen.json) else 1
-    except Absent as why:
-        print(json.dumps({"skipped": str(why)}) if chosen.json else f"interop: skipped: {why}")
-        return 0
+    chosen = parser_of("tools.interop", __doc__).parse_args(arguments)
+    return judged(Story, as_json=chosen.json)

@@ -1,0 +1,383 @@
+"""Damage a hundred containers of a real cluster at once, on random sides, and count what heals.
+
+    stored     small closed containers, each with three replicas, of which agents have one or two
+    damaged    in each one replica, an agent's or an Ozone datanode's; in some another on the other
+               side, never the last good one: a bit flipped, 4 KiB of zeros, a file cut, a file gone
+    healed     when everybody has read what he has, and the SCM orders containers to be reconciled
+
+A round is an order to reconcile a container; two of them have to be enough. What was moved is what
+agents say that they fetched, and the chunks that Ozone's log says were taken from a peer, beside
+the bytes that were damaged and those of the chunks in which they are.
+
+The seed decides sizes, sides, and damage; which datanodes have a container is decided by Ozone.
+"""
+
+import os
+import random
+import re
+import sys
+import time
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from merkle.replica import BlockId, ContainerId
+from ozone.wire.datanode import Datanode
+from tools.interop.agents import awaited
+from tools.interop.cluster import Block, Ozone
+from tools.interop.mixed import COPIES, Mixed, judged, parser_of, spaced
+from tools.interop.scrub import flip
+
+CONTAINERS: Final = 100
+SEED: Final = 20
+KEYS_AT_ONCE: Final = 8  # Ozone spreads them over the containers that are open
+KEY_BYTES: Final = (4_096, 2**20)
+MOVED_AT_ONCE: Final = 20
+ORDERS_MAX: Final = 10
+REORDERED_S: Final = 6.0
+TWICE: Final = 0.25  # of the containers are damaged on both sides
+ZEROED_BYTES: Final = 4_096
+ROUNDS_ALLOWED: Final = 2
+ROUNDS_MAX: Final = 4
+STALLED_S: Final = 30.0  # nothing more heals by what was ordered
+TAKEN: Final = re.compile(
+    r"Successfully ingested chunk at offset (\d+) into block (\d+) of container (\d+) from"
+)
+SIDES: Final = {True: "agents", False: "Ozone's datanodes"}
+HEADS: Final = ("where", "damage", "replicas", "1 round", "2", "more", "not", "bytes", "in chunks",
+                "moved")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What was done to a replica, and what came of it.
+
+    `rounds`: 0 is not healed; `moved_bytes`: by whoever repaired it.
+    """
+
+    container_id: int
+    block_id: int
+    where: str
+    is_agents: bool
+    how: str
+    damaged_bytes: int
+    chunk_bytes: int
+    rounds: int = 0
+    moved_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Spoiled:
+    """A file that was damaged, and what it was."""
+
+    damage: Damage
+    uuid: str
+    path: Path
+    before: bytes
+
+    @property
+    def is_as_before(self) -> bool:
+        """Whether it is, byte by byte."""
+        return self.path.exists() and self.path.read_bytes() == self.before
+
+
+def zero(path: Path, offset: int) -> None:
+    """Write zeros over up to 4 KiB."""
+    length_bytes = min(ZEROED_BYTES, path.stat().st_size - offset)
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(bytes(length_bytes))
+
+
+def remove(path: Path, _: int) -> None:
+    """Remove a file, wherever it would have been damaged."""
+    path.unlink()
+
+
+KINDS: Final[Mapping[str, Callable[[Path, int], None]]] = {
+    "a bit": flip,
+    "zeros": zero,
+    "cut": os.truncate,
+    "gone": remove,
+}
+
+
+class Trial(Mixed):
+    """One cluster, damaged once."""
+
+    def __init__(
+        self, ozone: Ozone, place: Path, ends: ExitStack, is_quiet: bool, *, chosen: Namespace
+    ) -> None:
+        super().__init__(ozone, place, ends, is_quiet=is_quiet)
+        self._seed = int(chosen.seed)
+        self._rng = random.Random(self._seed)  # noqa: S311 - what is damaged is no secret
+        self._wanted = int(chosen.containers)
+        self._blocks: dict[int, list[Block]] = {}
+        self._chunks: dict[Block, dict[int, int]] = {}  # length by offset
+        self._spoiled: list[Spoiled] = []
+        self.damages: list[Damage] = []
+
+    def steps(self) -> Iterator[Callable[[], None]]:
+        """Store, spread, damage, heal, count."""
+        yield from (self.fill, self.spread, self.spoil, self.scan, self.heal, self.count,
+                    self.look_back)  # fmt: skip
+
+    def told(self) -> Mapping[str, Any]:
+        """Return each damage and the totals."""
+        return {
+            "seed": self._seed,
+            "containers": len(self._blocks),
+            "totals": {name: self._totals(is_agents) for is_agents, name in SIDES.items()},
+            "damages": [asdict(one) for one in self.damages],
+        }
+
+    # what is stored
+
+    def fill(self) -> None:
+        """Write keys and close what they are in, until there are enough containers."""
+        self.tell("seed", self._seed, True)
+        self._join()
+        self._join()
+        while len(self._blocks) < self._wanted:
+            for container in dict.fromkeys(block[0] for block in self._written()):
+                self._close(container, COPIES)
+        used = sum(length_bytes for length_bytes, _ in self._keys.values())
+        what = f"{len(self._blocks)} closed, {len(self._keys)} keys, {used:,} bytes"
+        self.tell("containers", what, len(self._blocks) >= self._wanted)
+
+    def _written(self) -> list[Block]:
+        blocks: list[Block] = []
+        for _ in range(KEYS_AT_ONCE):
+            number, length_bytes = len(self._keys), self._rng.randint(*KEY_BYTES)
+            key = f"key{number}"
+            blocks += self._ozone.write(key, length_bytes, number)
+            self._keys[key] = (length_bytes, number)
+        for block in blocks:
+            self._blocks.setdefault(block[0], []).append(block)
+        return blocks
+
+    def spread(self) -> None:
+        """Have one or two of three replicas of each container at agents, by the SCM's orders."""
+        containers = sorted(self._blocks)
+        for at in range(0, len(containers), MOVED_AT_ONCE):
+            self._move(containers[at : at + MOVED_AT_ONCE])
+        held = Counter(
+            SIDES[self._is_agent(uuid)] for one in containers for uuid in self._scm.replicas(one)
+        )
+        self.tell("replicas", ", ".join(f"{count} at {side}" for side, count in held.items()),
+                  held.total() == COPIES * len(containers))  # fmt: skip
+
+    def _move(self, containers: Sequence[int]) -> None:
+        mine = [agent.datanode_id for agent in self._agents]
+        old: dict[int, list[str]] = {}
+        pushes: list[tuple[int, str, str]] = []
+        for container in containers:
+            theirs = sorted(self._scm.replicas(container), key=self._name)
+            targets = self._rng.sample(mine, self._rng.randint(1, len(mine)))
+            old[container] = self._rng.sample(theirs, len(targets))
+            pushes += ((container, *ends) for ends in zip(old[container], targets, strict=True))
+        self._push(pushes)
+        for container, uuids in old.items():
+            self._drop(container, *uuids)
+        awaited("dropped", lambda: all(self._are_gone(one, *old[one]) for one in old))
+        awaited("equal replicas", lambda: all(self._is_equal(one) for one in old))
+
+    def _push(self, pushes: Sequence[tuple[int, str, str]]) -> None:
+        """Order copies until they are there: an agent takes in so many at once, and refuses more,
+        which the SCM's replication manager orders again in time."""
+        left = list(pushes)
+        for _ in range(ORDERS_MAX):
+            for container, source, target in left:
+                self._ozone.tell(f"push {container} 0 {source} {target}")
+            ends_at_s = time.monotonic() + REORDERED_S
+            while left and time.monotonic() < ends_at_s:
+                time.sleep(0.3)
+                left = [one for one in left if one[2] not in self._scm.replicas(one[0])]
+            if not left:
+                return
+        raise RuntimeError(f"not copied after {ORDERS_MAX} orders: {left}")
+
+    def _is_equal(self, container: int) -> bool:
+        """Whether it has as many replicas as it should, all with one root."""
+        roots = [root for _, root in self._scm.replicas(container).values()]
+        return len(roots) == COPIES and len(set(roots)) == 1
+
+    # damage
+
+    def spoil(self) -> None:
+        """Damage a replica of each container, and of some another on the other side."""
+        for container in sorted(self._blocks):
+            replicas = sorted(self._scm.replicas(container), key=self._name)
+            sides = self._rng.sample(tuple(SIDES), 1 + (self._rng.random() < TWICE))
+            for side in sides:
+                there = [uuid for uuid in replicas if self._is_agent(uuid) is side]
+                block = self._rng.choice(self._blocks[container])
+                self._spoil(self._rng.choice(there), block, self._rng.choice(tuple(KINDS)))
+        bad = Counter(one.damage.container_id for one in self._spoiled)
+        twice = sum(count == 2 for count in bad.values())
+        self.tell(
+            "damaged",
+            f"{len(self._spoiled)} replicas of {len(bad)} containers, {twice} on both sides",
+            len(bad) == len(self._blocks) and max(bad.values()) < COPIES,
+        )
+
+    def _spoil(self, uuid: str, block: Block, how: str) -> None:
+        if block not in self._chunks:
+            with Datanode(self._address(uuid), uuid) as datanode:
+                row = datanode.block(ContainerId(block[0]), BlockId(block[1]))
+            self._chunks[block] = {chunk.offset: chunk.length_bytes for chunk in row.chunks}
+        path = self._file(uuid, block)
+        before = path.read_bytes()
+        KINDS[how](path, self._rng.randrange(len(before)))
+        after = path.read_bytes() if path.exists() else b""
+        bad = [at for at, octet in enumerate(before) if after[at : at + 1] != bytes([octet])]
+        assert bad, f"{how} changed nothing of {path}"
+        chunks = self._chunks[block].items()
+        in_chunks = sum(size for at, size in chunks if after[at : at + size]
+                        != before[at : at + size])  # fmt: skip
+        damage = Damage(*block, self._name(uuid), self._is_agent(uuid), how, len(bad), in_chunks)
+        self._spoiled.append(Spoiled(damage, uuid, path, before))
+
+    def scan(self) -> None:
+        """Have all that is damaged read, and the SCM told of it."""
+        for one in self._spoiled:
+            self._scan(one.uuid, one.damage.container_id)
+        unknown = list(self._spoiled)
+
+        def are_known() -> bool:
+            unknown[:] = [one for one in unknown
+                          if not self._is_known_bad(one.uuid, one.damage.container_id)]  # fmt: skip
+            return not unknown
+
+        awaited("all of it UNHEALTHY", are_known)
+        self.tell("found by scans, told to the SCM", len(self._spoiled), True)
+
+    # healing
+
+    def heal(self) -> None:
+        """Have the SCM order it until all is well, or nothing more comes of it."""
+        healed: dict[int, int] = {}
+        left = sorted(self._blocks)
+        for number in range(1, ROUNDS_MAX + 1):
+            for container in left:
+                self._reconcile(container)
+            for container in self._well(left):
+                healed[container] = number
+            left = [one for one in left if one not in healed]
+            if not left:
+                break
+        moved = self._moved_to_agents() + self._moved_to_ozone()
+        for one in self._spoiled:
+            rounds = healed.get(one.damage.container_id, 0)
+            moved_bytes = moved[one.damage.container_id, one.damage.is_agents]
+            self.damages.append(replace(one.damage, rounds=rounds, moved_bytes=moved_bytes))
+        for container in left[:5]:
+            self.tell(f"container {container} is not healed", self._scm.replicas(container), False)
+
+    def _well(self, containers: Sequence[int]) -> list[int]:
+        """Wait until these are well, or no more of them become so; return which are."""
+        well: list[int] = []
+        ends_at_s = time.monotonic() + STALLED_S
+        while len(well) < len(containers) and time.monotonic() < ends_at_s:
+            fresh = [one for one in containers if one not in well and self._is_well(one)]
+            if fresh:
+                ends_at_s = time.monotonic() + STALLED_S
+            well += fresh
+            time.sleep(0.3)
+        return well
+
+    def _is_well(self, container: int) -> bool:
+        damaged = (one for one in self._spoiled if one.damage.container_id == container)
+        return self._is_equal(container) and all(one.is_as_before for one in damaged)
+
+    def _moved_to_agents(self) -> Counter[tuple[int, bool]]:
+        """Return what agents say that they fetched, by container."""
+        moved: Counter[tuple[int, bool]] = Counter()
+        for agent in self._agents:
+            for one in agent.events("replica_reconciled"):
+                moved[int(one["container_id"]), True] += int(one["fetched_bytes"])
+        return moved
+
+    def _moved_to_ozone(self) -> Counter[tuple[int, bool]]:
+        """Return the chunks that Ozone's log says were taken from a peer, by container: nobody but
+        the one datanode whose replica is damaged takes any."""
+        moved: Counter[tuple[int, bool]] = Counter()
+        for offset, block_id, container in TAKEN.findall((self._place / "log").read_text()):
+            chunks = self._chunks[int(container), int(block_id)]
+            moved[int(container), False] += chunks[int(offset)]
+        return moved
+
+    # what came of it
+
+    def count(self) -> None:
+        """Judge what was healed, and in how many rounds."""
+        moved = {}
+        for is_agents, name in SIDES.items():
+            found = self._totals(is_agents)
+            within = found["one_round"] + found["two_rounds"]
+            self.tell(
+                f"healed at {name} within {ROUNDS_ALLOWED} rounds",
+                f"{within} of {found['replicas']}",
+                within == found["replicas"] > 0,
+            )
+            moved[is_agents] = found["moved_bytes"] / found["chunk_bytes"]
+            self.tell(
+                f"moved to {name}",
+                f"{found['moved_bytes']:,} bytes, {moved[is_agents]:.3f} of the damaged chunks",
+                found["moved_bytes"] > 0,
+            )
+        share = moved[True] / moved[False] if moved[False] else float("inf")
+        self.tell("moved by agents, of what Ozone moves", f"{share:.3f}", share <= 1.0)
+        states = Counter(
+            f"{state} at {SIDES[self._is_agent(uuid)]}"
+            for container in self._blocks
+            for uuid, (state, _) in self._scm.replicas(container).items()
+        )
+        bad = sum(one.rounds > 0 and not one.is_agents for one in self.damages)
+        self.tell(
+            "the SCM has",
+            ", ".join(f"{count} {state}" for state, count in sorted(states.items())),
+            # Ozone takes none of its own back, whole or not
+            states["UNHEALTHY at agents"] == 0 and states["UNHEALTHY at Ozone's datanodes"] <= bad,
+        )
+
+    def _totals(self, is_agents: bool, how: str = "") -> dict[str, int]:
+        ones = [one for one in self.damages if one.is_agents is is_agents and how in {"", one.how}]
+        rounds = Counter(one.rounds for one in ones)
+        return {
+            "replicas": len(ones),
+            "one_round": rounds[1],
+            "two_rounds": rounds[2],
+            "more": sum(rounds[number] for number in range(3, ROUNDS_MAX + 1)),
+            "not_healed": rounds[0],
+            "damaged_bytes": sum(one.damaged_bytes for one in ones),
+            "chunk_bytes": sum(one.chunk_bytes for one in ones),
+            "moved_bytes": sum(one.moved_bytes for one in ones),
+        }
+
+    def table(self) -> str:
+        """Return what was healed where, by kind of damage, as lines."""
+        rows = [
+            (name, how or "all", *(f"{number:,}" for number in self._totals(side, how).values()))
+            for side, name in SIDES.items()
+            for how in (*KINDS, "")
+        ]
+        return spaced(HEADS, rows, frozenset(range(2, len(HEADS))))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Build, run, judge."""
+    parser = parser_of("tools.interop.damages", __doc__)
+    parser.add_argument("--seed", type=int, default=SEED, help="what is damaged where")
+    parser.add_argument("--containers", type=int, default=CONTAINERS, help="how many")
+    chosen = parser.parse_args(arguments)
+    return judged(partial(Trial, chosen=chosen), as_json=chosen.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
