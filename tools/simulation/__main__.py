@@ -16,14 +16,16 @@ from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tools.simulation import tally
 
 if TYPE_CHECKING:
     from tools.simulation.stage import Result
 
-TOLD_MAX = 20
+TOLD_MAX: Final = 20
+LIVES_MAX: Final = 200  # schedules of one process
+LIVES_AT_ONCE: Final = 4
 
 
 def main() -> int:
@@ -128,13 +130,16 @@ def _children_cpu_s() -> float:
 
 
 def _lived(seeds: Sequence[int], jobs: int) -> "Generator[Result, None, None]":
+    """Live these schedules; a process is renewed now and then, since some memory of each stays."""
     from tools.simulation.life import simulate
 
-    if jobs <= 1:
+    if jobs <= 1 and len(seeds) <= LIVES_MAX:
         yield from map(simulate, seeds)
         return
-    with multiprocessing.get_context("fork").Pool(jobs, initializer=_be_a_worker) as pool:
-        yield from pool.imap(simulate, seeds, chunksize=4)
+    fork = multiprocessing.get_context("fork")
+    tasks = LIVES_MAX // LIVES_AT_ONCE
+    with fork.Pool(max(jobs, 1), initializer=_be_a_worker, maxtasksperchild=tasks) as pool:
+        yield from pool.imap(simulate, seeds, chunksize=LIVES_AT_ONCE)
 
 
 def _be_a_worker() -> None:

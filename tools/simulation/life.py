@@ -47,17 +47,18 @@ def simulate(seed: int, events: Sequence[Event] | None = None, *, traced: bool =
     root = Path(
         tempfile.mkdtemp(prefix="suture-simulation-", dir=MEMORY if MEMORY.is_dir() else None)
     )
-    gc.freeze()  # what is imported need not be looked through after each schedule
+    if not gc.get_freeze_count():  # once: what a schedule leaves would stay for ever
+        gc.freeze()  # what is imported need not be looked through after each schedule
     gc.disable()  # or it would run what generators leave behind at moments of its own
     told, sys.unraisablehook = sys.unraisablehook, lambda _: None  # generators of dead processes
+    stage: Stage | None = None
     try:
-        stage: Stage
-        if is_led(seed):
-            stage = LedRun(seed, root, traced=traced)
-        else:
-            stage = Run(seed, root, traced=traced)
+        kind = LedRun if is_led(seed) else Run
+        stage = kind(seed, root, traced=traced)
         return stage.live(chosen)
     finally:
+        del stage
+        gc.collect()  # here, where what ends now is heard by nobody
         gc.enable()
         sys.unraisablehook = told
         shutil.rmtree(root, ignore_errors=True)
