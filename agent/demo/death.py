@@ -21,6 +21,7 @@ TIMES: Final = {
     "dead_after_ms": 20_000,
     "close_retry_ms": 250,
     "heal_after_ms": 2_000,
+    "reconcile_cooldown_ms": 1_000,  # what healed alone is damaged again, and planned at once
 }
 """Options of the demo's SCM: what takes minutes elsewhere takes seconds."""
 
