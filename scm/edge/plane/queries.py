@@ -292,6 +292,7 @@ class Queries:
             raise Unavailable(Code.BUSY, "another snapshot is being exported")
         try:
             with parts.lock:
+                at_risk = parts.manager.at_risk()
                 world = snapshot.World(
                     as_of_ms=parts.clock.wall_ms(),
                     term=parts.state.term,
@@ -326,8 +327,8 @@ class Queries:
                         if h.datanode_id
                     ),
                     hopeful=parts.cases.all_hopeful(),
-                    keys=parts.state.keys.values(),
-                    at_risk=parts.manager.at_risk(),
+                    keys=parts.state.keys.values() if at_risk else (),  # all: millions
+                    at_risk=at_risk,
                 )
             return snapshot.export(
                 world,

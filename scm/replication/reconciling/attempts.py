@@ -27,7 +27,7 @@ from scm.state.options import ScmOptions
 COOLDOWN: Final = "COOLDOWN"
 NO_PROGRESS: Final = "NO_PROGRESS"
 EXCLUDED: Final = "EXCLUDED"
-TRIES_MAX: Final = 3  # orders by plans for replicas that stay as they are
+TRIES_MAX: Final = 3  # orders by plans or by healing, for replicas that stay as they are
 
 
 @dataclass(frozen=True, slots=True)
