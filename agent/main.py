@@ -29,7 +29,7 @@ from agent.config.loading import load
 from agent.config.options import AgentConfig
 from agent.config.ozone import ozone_scms
 from agent.errors import Code, Refused, SutureError, Unavailable
-from agent.host.doors import MakeDoor
+from agent.host.foreign_servers import MakeDoor
 from agent.host.host import Host
 from agent.host.leader import Leader
 from agent.host.who import Who
@@ -41,9 +41,9 @@ from agent.rpc.security.tls import Material, Security, TlsFiles, secured
 from agent.rpc.v1 import scm_pb2
 from agent.runtime import exits, memory
 from agent.runtime.exits import Exit
-from agent.runtime.stopping import StopRequest
-from agent.runtime.supervisor import Supervisor
-from agent.runtime.turns import take_short_turns
+from agent.runtime.service_manager import Supervisor
+from agent.runtime.stop_request import StopRequest
+from agent.runtime.thread_switching import take_short_turns
 from agent.store.volumes.identity import remembered
 from agent.store.volumes.known import check_first_start
 from merkle.second_checksum import witness_is_native

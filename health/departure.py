@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from health.batch import View
-from health.chain import Counts
+from health.health_state import Counts
 from health.segments import Bools, Groups, Ints, first_that_holds, popcount
 from health.words import ContainerState, Service, State, flag_bit
 

@@ -12,21 +12,21 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from health.batch import Batch, View, view
-from health.chain import Counts, Verdicts, is_empty, walk
 from health.comparison import Comparison, compare
 from health.conditions import flags
 from health.departure import Departures, departures
-from health.doubts import doubts
-from health.erasure import count_erasure
+from health.ec_replication import count_erasure
+from health.health_state import Counts, Verdicts, is_empty, walk
 from health.placement import is_misplaced, racks_required
-from health.plan.actions import Actions
+from health.plan.plan_rows import Actions
 from health.plan.planner import plan
 from health.plan.scene import Scene
 from health.quasi_closed import judge_quasi_closed
-from health.ratis import count_ratis
-from health.reconcile import Reconciles, is_good, judge_reconcile
+from health.ratis_replication import count_ratis
+from health.reconcile_eligibility import Reconciles, is_good, judge_reconcile
 from health.rules import Rules
 from health.segments import Ints
+from health.source_doubts import doubts
 from health.words import ROLES, UNHEALTHY, State
 
 
@@ -41,7 +41,7 @@ class Diagnosis:
     flags: Ints
     reconciles: Reconciles
     doubts: Ints
-    """What speaks against copying each replica (`health.doubts`)."""
+    """What speaks against copying each replica (`health.source_doubts`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

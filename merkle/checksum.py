@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from merkle.combine import bit_images, combined, combined_each
-from merkle.isal import isal_library
+from merkle.crc_combine import bit_images, combined, combined_each
+from merkle.isal_library import isal_library
 from merkle.replica import BlockId, ChecksumType, ChunkInfo
 
 Buffer: TypeAlias = bytes | bytearray | memoryview

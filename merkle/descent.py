@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from merkle.checksum import Algorithm, U64s, fold_slices
-from merkle.columns import u64s
 from merkle.damaged import Damaged
 from merkle.replica import ID_MAX
 from merkle.tree import Tree, compose
+from merkle.tree_columns import u64s
 
 BlockRange: TypeAlias = tuple[int, int]
 """First and last block id, both inclusive."""

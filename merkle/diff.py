@@ -39,7 +39,6 @@ import numpy as np
 import numpy.typing as npt
 
 from merkle.checksum import Algorithm, U64s
-from merkle.columns import Column
 from merkle.descent import BlockRange as BlockRange  # with these, part of this module's interface
 from merkle.descent import check_ranges as check_ranges
 from merkle.descent import differing_blocks as differing_blocks
@@ -50,6 +49,7 @@ from merkle.descent import range_starts as range_starts
 from merkle.replica import BlockId
 from merkle.tree import Leaf, Tree
 from merkle.tree import Summary as Summary
+from merkle.tree_columns import Column
 
 Indexes: TypeAlias = npt.NDArray[np.int64]
 ABSENT: Final = -1

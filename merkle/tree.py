@@ -11,7 +11,7 @@ columns are numpy arrays, 37 bytes for a block of one chunk, and a `Leaf` is mad
 somebody asks for one. A tree never changes: what alters it returns another.
 
 Nothing here reads a disk, a clock or a socket. The folds are in `merkle.checksum`, the file format
-in `merkle.codec`, the meaning of every column in docs/DISK_FORMAT.md.
+in `merkle.tree_codec`, the meaning of every column in docs/DISK_FORMAT.md.
 """
 
 from array import array
@@ -24,7 +24,9 @@ import numpy.typing as npt
 
 from merkle.blockrow import batches, read_columns
 from merkle.checksum import Algorithm, U64s, container_checksum, leaf_checksum
-from merkle.columns import (
+from merkle.damaged import Damaged
+from merkle.replica import ID_MAX, BlockId
+from merkle.tree_columns import (
     LENGTH_MASK,
     OFFSET_BITS,
     OFFSET_SHIFT,
@@ -36,8 +38,6 @@ from merkle.columns import (
     spans_of,
     u64s,
 )
-from merkle.damaged import Damaged
-from merkle.replica import ID_MAX, BlockId
 
 
 @dataclass(frozen=True, slots=True)

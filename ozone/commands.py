@@ -12,7 +12,7 @@ from agent.cli.terminal.output import Exit, bytes_progress, counted, emit, grid,
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.config.quantity import parse_bytes_per_s, parse_duration_s
 from agent.observe import logs
-from agent.runtime.stopping import StopRequest
+from agent.runtime.stop_request import StopRequest
 from merkle.replica import ContainerId
 from ozone.cluster.commands import export_command, reconcile_command
 from ozone.disk.layout import HDDS, Volume

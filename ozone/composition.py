@@ -10,16 +10,16 @@ from typing import Final
 
 from agent.commands.handlers import THREADS_DEFAULT_MAX
 from agent.config.options import OzoneConfig
-from agent.host.doors import Door, Inside, MakeDoor
+from agent.host.foreign_servers import Door, Inside, MakeDoor
 from agent.host.leader import Leader, Led
 from agent.rpc.security.tls import Security
 from agent.runtime.clock import SystemClock
-from ozone.archive.copies import Copies
-from ozone.archive.incoming import ArchiveImporter
-from ozone.archive.messages import Compression
-from ozone.archive.service import ArchiveService
 from ozone.leading.leader import OzoneLeader
 from ozone.serving.door import OzoneDoor
+from ozone.transfer.copies import Copies
+from ozone.transfer.incoming import ArchiveImporter
+from ozone.transfer.messages import Compression
+from ozone.transfer.service import ArchiveService
 
 ARRIVED: Final = "it has just arrived"  # why a replica is scanned
 

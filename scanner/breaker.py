@@ -21,7 +21,7 @@ from typing import Final
 
 from merkle.replica import ContainerId
 from scanner.finding import Verdict
-from scanner.outcome import ScanOutcome
+from scanner.scan_outcome import ScanOutcome
 
 OBSERVATIONS_MAX: Final = 10_000  # bound of the memory; older ones are forgotten first
 

@@ -8,7 +8,7 @@ from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ChunkInfo
 from merkle.tree import Tree, TreeBuilder
 from scanner.rows.alike import AlikeChunks
-from scanner.rows.batch import SimpleRun
+from scanner.rows.small_blocks import SimpleRun
 
 UNREADABLE_LEAF: Final = b"unreadable"
 """Folded instead of sums where there are none, so that the leaf equals no healthy one."""

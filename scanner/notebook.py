@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Final
 
 from merkle.replica import BlockId, ChunkInfo, ContainerId
+from scanner.chunk_verdict import Judgement
 from scanner.finding import Fault, Finding, Forensic, Verdict
 from scanner.forensics import Sought, find_places, sought
-from scanner.judge import Judgement
 
 FINDINGS_PER_REPLICA_MAX: Final = 1_000  # a lost directory must not fill the index
 NOTES_PER_REPLICA_MAX: Final = 100  # findings that are no damage; never in the way of damage

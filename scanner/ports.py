@@ -4,8 +4,8 @@ The scanner decides; somebody else touches the disk. `agent.store.scan_reader.Di
 these protocols over a volume, tests implement them over damaged or lying ones.
 
 Errors travel as `OSError`: its errno says whether the data, the volume or this process is at
-fault (`scanner.judge.read_failure`). A block that vanishes is not an error here: `row` answers
-None. A replica that vanishes is one, the store's own, and ends the scan.
+fault (`scanner.chunk_verdict.read_failure`). A block that vanishes is not an error here: `row`
+answers None. A replica that vanishes is one, the store's own, and ends the scan.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -34,9 +34,9 @@ from agent.runtime import exits
 from agent.runtime.callthreads import CallThreads
 from agent.runtime.exits import Exit
 from agent.runtime.loop import Loop, LoopSet, Pulse
-from agent.runtime.stopping import StopRequest
-from agent.runtime.turns import take_short_turns
-from scm.edge.http_status import HttpStatus
+from agent.runtime.stop_request import StopRequest
+from agent.runtime.thread_switching import take_short_turns
+from scm.edge.http_pages import HttpStatus
 from scm.edge.plane.control import ControlPlane
 from scm.edge.server import BuiltServer, Limits, ScmService, build_server
 from scm.edge.spark_loop import SparkLoop

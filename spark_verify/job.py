@@ -25,15 +25,15 @@ import typer
 
 from spark_verify.errors import FlagRefused, LakeRefused, failures, told
 from spark_verify.exits import Exit
+from spark_verify.file_systems import Place
 from spark_verify.options import Chosen
 from spark_verify.pipeline import Progress, Request, Result, verify
-from spark_verify.places import Place
 from spark_verify.printable import printable
-from spark_verify.report.page import verdict
-from spark_verify.report.views import ENGINES, views
+from spark_verify.report.html_report import verdict
+from spark_verify.report.sql_views import ENGINES, views
 from spark_verify.retention import Keep, retain
 from spark_verify.snapshot.manifest import read_manifest
-from spark_verify.tasks.lake import check_namespace, publish, withdraw
+from spark_verify.tasks.iceberg_tables import check_namespace, publish, withdraw
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

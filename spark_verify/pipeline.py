@@ -24,8 +24,9 @@ import pyarrow as pa
 from health.rules import Rules
 from spark_verify.errors import SnapshotRefused
 from spark_verify.exits import exit_code
-from spark_verify.places import Place
-from spark_verify.report.page import render
+from spark_verify.file_systems import Place
+from spark_verify.input_columns import RESULT_VERSION, ROWS_PER_CONTAINER_MAX, SAMPLE_MAX
+from spark_verify.report.html_report import render
 from spark_verify.report.summary import (
     agreement,
     blame,
@@ -39,8 +40,7 @@ from spark_verify.report.summary import (
     text_report,
     verification_ages,
 )
-from spark_verify.results import RESULTS, RUNS
-from spark_verify.rows import RESULT_VERSION, ROWS_PER_CONTAINER_MAX, SAMPLE_MAX
+from spark_verify.result_tables import RESULTS, RUNS
 from spark_verify.runs import (
     TEXTS,
     Attempt,
@@ -52,7 +52,7 @@ from spark_verify.runs import (
     table_of,
 )
 from spark_verify.snapshot.manifest import SCAN_AGAIN, Manifest, read_manifest
-from spark_verify.snapshot.reading import (
+from spark_verify.snapshot.snapshot_reading import (
     Part,
     check_age,
     check_changed,
@@ -65,8 +65,6 @@ from spark_verify.snapshot.reading import (
     whole_table,
 )
 from spark_verify.snapshot.violations import EXAMPLES_MAX
-from spark_verify.tasks.backoff import Previous, previous_run
-from spark_verify.tasks.batches import nodes_of
 from spark_verify.tasks.distribution import (
     Counted,
     has_session,
@@ -74,11 +72,13 @@ from spark_verify.tasks.distribution import (
     run_here,
     run_on_spark,
 )
-from spark_verify.tasks.exchange import Layout
+from spark_verify.tasks.judge_batches import nodes_of
 from spark_verify.tasks.judging import PARTS, Case, Job
-from spark_verify.tasks.plans import silent_nodes
+from spark_verify.tasks.previous_run import Previous, previous_run
 from spark_verify.tasks.processes import processes_here, run_in_processes
-from spark_verify.tasks.tables import sweep
+from spark_verify.tasks.result_files import sweep
+from spark_verify.tasks.row_exchange import Layout
+from spark_verify.tasks.scan_rows import silent_nodes
 from spark_verify.tasks.tallies import Tallies
 from spark_verify.tasks.verdict_rows import Stamp
 

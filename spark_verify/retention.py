@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from spark_verify.places import Place
+from spark_verify.file_systems import Place
 from spark_verify.runs import finished_runs, read_summary, remove_run
 
 DAY_MS: Final = 86_400_000

@@ -38,9 +38,9 @@ import pyarrow.parquet as pq
 
 from health.rules import Rules
 from spark_verify.errors import FlagRefused, RunConflict
-from spark_verify.places import Place
-from spark_verify.results import RESULTS, RUNS, described
-from spark_verify.rows import RESULT_VERSION, SAMPLE_MAX
+from spark_verify.file_systems import Place
+from spark_verify.input_columns import RESULT_VERSION, SAMPLE_MAX
+from spark_verify.result_tables import RESULTS, RUNS, described
 from spark_verify.snapshot.manifest import Manifest
 
 SUCCESS: Final = "_SUCCESS"

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
-from agent.cli.terminal.connection import connect
+from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import bytes_progress, counted, emit, grid, remark, say, show, size
 from agent.cli.terminal.selection import datanode_id
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from agent.cli.quick import plain
-from agent.cli.terminal.connection import is_secured
+from agent.cli.terminal.credentials import is_secured
 from agent.errors import Code, Refused, SutureError, Unavailable, lacking
 from agent.runtime.exits import Exit
 

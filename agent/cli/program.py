@@ -10,7 +10,7 @@ import typer
 from pydantic import ValidationError
 
 from agent.cli.quick import QUICK
-from agent.cli.terminal.connection import choose
+from agent.cli.terminal.credentials import choose
 from agent.cli.terminal.output import Exit, fail_usage, remark
 from agent.cli.terminal.tasks import HELP_NAMES, TaskGroup
 from agent.cli.terminal.typer_options import for_typer
@@ -29,23 +29,23 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "ls": ("agent.cli.keys", "ls"),
     "rm": ("agent.cli.change.container_commands", "rm"),
     **QUICK,
-    "tree": ("agent.cli.inspect.replicas", "tree"),
-    "diff": ("agent.cli.inspect.replicas", "diff"),
-    "explain": ("agent.cli.inspect.replicas", "explain"),
-    "history": ("agent.cli.inspect.history", "history"),
-    "log": ("agent.cli.inspect.journal", "log"),
-    "scan": ("agent.cli.inspect.replicas", "scan"),
+    "tree": ("agent.cli.inspect.replica_commands", "tree"),
+    "diff": ("agent.cli.inspect.replica_commands", "diff"),
+    "explain": ("agent.cli.inspect.replica_commands", "explain"),
+    "history": ("agent.cli.inspect.container_history", "history"),
+    "log": ("agent.cli.inspect.change_log", "log"),
+    "scan": ("agent.cli.inspect.replica_commands", "scan"),
     "findings": ("agent.cli.inspect.datanodes", "findings"),
     "volumes": ("agent.cli.inspect.datanodes", "volumes"),
     "top": ("agent.cli.inspect.datanodes", "top"),
     "diagnose": ("agent.cli.inspect.diagnose", "diagnose"),
     "replay": ("agent.cli.evidence.replay", "replay"),
-    "may-stop": ("agent.cli.inspect.foresight", "may_stop"),
-    "what-if": ("agent.cli.inspect.foresight", "what_if"),
+    "may-stop": ("agent.cli.inspect.may_stop", "may_stop"),
+    "what-if": ("agent.cli.inspect.may_stop", "what_if"),
     "reconcile": ("agent.cli.change.container_commands", "reconcile"),
     "verify-log": ("agent.cli.evidence.verifylog", "verify_log"),
     "attest": ("agent.cli.evidence.attest", "attest"),
-    "verify-parity": ("agent.cli.inspect.parity", "verify_parity_command"),
+    "verify-parity": ("agent.cli.inspect.verify_parity", "verify_parity_command"),
     "fsck": ("agent.cli.setup.offline", "fsck"),
     "sample": ("agent.cli.setup.sample", "sample"),
     "new-volume": ("agent.cli.setup.offline", "new_volume"),
@@ -54,17 +54,17 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 }
 GROUPS: Final[dict[str, tuple[str, str]]] = {
     "volume": (
-        "agent.cli.change.volumes",
+        "agent.cli.change.volume_commands",
         "Add, retire and migrate volumes: replace a disk step by step.",
     ),
     "scrub": ("agent.cli.inspect.scrub", "See, pause and resume the background scans."),
     "ozone": ("ozone.commands", "Read the volumes of an Apache Ozone datanode."),
     "tls": (
-        "agent.cli.setup.tls",
+        "agent.cli.setup.tls_commands",
         "Make, issue and show certificates: mutual TLS for the cluster.",
     ),
     "config": ("agent.cli.setup.config", "Check, show and explain the agent's options."),
-    "scm": ("scm.commands", "Ask the control plane, or give it a plan or an order."),
+    "scm": ("scm.backup_commands", "Ask the control plane, or give it a plan or an order."),
 }
 
 

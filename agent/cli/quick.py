@@ -11,7 +11,7 @@ from functools import partial
 from importlib import import_module
 from typing import Final
 
-from agent.cli.terminal.connection import choose
+from agent.cli.terminal.credentials import choose
 from agent.cli.terminal.declarations import read
 
 # Only the module of the command that is run is imported: half of a quick answer is importing.

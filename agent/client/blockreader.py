@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Final, Protocol
 
-from agent.client.conduct import Conduct
+from agent.client.read_order import Conduct
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.calls.received import SMALL_BYTES_MAX
 from agent.rpc.wire.blockpieces import Data

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from agent.ec.blockgroup import Agreed, Orphan, agree, is_stripe_checksum
+from agent.ec.cell_codec import rebuild
 from agent.ec.cells import described, style_of
-from agent.ec.codec import rebuild
-from agent.ec.order import Account, Shard
+from agent.ec.rebuild_task import Account, Shard
 from agent.ec.scheme import Scheme
 from agent.errors import Code, Unavailable
 from agent.ports import Executor

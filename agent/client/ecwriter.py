@@ -12,7 +12,7 @@ from typing import Final, Self
 
 import grpc
 
-from agent.client.spread import Lane, Open
+from agent.client.fan_out import Lane, Open
 from agent.client.writer import (
     WRITE_TIMEOUT_S,
     LeftBehind,
@@ -25,7 +25,7 @@ from agent.client.writer import (
     describe,
 )
 from agent.ec.blockgroup import group_metadata, stripe_checksum, stripe_metadata
-from agent.ec.codec import encode
+from agent.ec.cell_codec import encode
 from agent.ec.geometry import Group
 from agent.ec.scheme import Scheme
 from agent.errors import SutureError

@@ -21,8 +21,8 @@ from typing import BinaryIO, Final, TypeVar
 
 import grpc
 
+from agent.client.fan_out import Lane, Open, spread
 from agent.client.putnote import PutNote, metadata_of
-from agent.client.spread import Lane, Open, spread
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.calls.channel import patient
 from agent.rpc.calls.scm import ScmClient

@@ -17,20 +17,20 @@ from agent.commands.pool import SCALE_MAX, TaskContext, TaskPool
 from agent.commands.proven_delete import ProvenDeletes
 from agent.commands.removal import delete_blocks
 from agent.commands.routing import Route
-from agent.commands.turnstile import Turnstile
+from agent.commands.start_rate import Turnstile
 from agent.config.options import TaskConfig
-from agent.ec.order import Order
+from agent.ec.rebuild_task import Order
 from agent.ec.scheme import SHARDS_MAX, parse_scheme
 from agent.errors import Code, Refused, SutureError
 from agent.plan.actions import Deletes
-from agent.plan.outcome import ChunkResult
+from agent.plan.reconcile_outcome import ChunkResult
 from agent.reconcile.lenders import Lender
 from agent.reconcile.reconciler import Prove, Reconciler
 from agent.reconcile.survey import Holder
 from agent.reconcile.trusting import fingerprint
 from agent.reconstruct.coordinator import Coordinator
+from agent.reconstruct.shard_peer import DialShard
 from agent.reconstruct.shard_repair import ShardMender
-from agent.reconstruct.shards import DialShard
 from agent.rpc.calls.peer import Peer
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import datanode_pb2, scm_pb2
@@ -40,8 +40,8 @@ from agent.rpc.wire.reports import outcome_message
 from agent.runtime.clock import Clock, monotonic_ms
 from agent.runtime.lease import Leases
 from agent.runtime.pledges import Pledges
-from agent.scan.pace import ScanPace
-from agent.scan.scanning import ScanReport
+from agent.scan.container_scan import ScanReport
+from agent.scan.throttle import ScanPace
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.nodestate import OP_STATES
 from agent.transfer.replicate import TIMEOUT_S, Copy, Replicator

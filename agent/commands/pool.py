@@ -22,7 +22,7 @@ from agent.commands.command_queue import (
     TaskOutcome,
     TaskQueue,
 )
-from agent.commands.turnstile import Turnstile
+from agent.commands.start_rate import Turnstile
 from agent.errors import SutureError
 from agent.runtime.clock import Clock, SystemClock, monotonic_ms
 from agent.runtime.loop import ERROR_TEXT_MAX

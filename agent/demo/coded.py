@@ -15,11 +15,11 @@ from agent.client.client import Client
 from agent.client.writer import Source, chunks_of, pieces_of
 from agent.demo.cluster import Cluster
 from agent.demo.damage import flip_bit_under_warm_cache
-from agent.demo.harm import Harm, target_of
+from agent.demo.damage_choice import Harm, target_of
 from agent.demo.readback import checksum_of
-from agent.ec.order import Shard
+from agent.ec.rebuild_task import Shard
 from agent.ec.scheme import SHARDS_MAX, Scheme, parse_scheme
-from agent.reconstruct.parity import ParityReport, verify_parity
+from agent.reconstruct.parity_check import ParityReport, verify_parity
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from merkle.replica import ContainerId
 

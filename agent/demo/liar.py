@@ -13,7 +13,7 @@ from typing import Final
 from agent.client.client import Client
 from agent.client.writer import Source
 from agent.demo.damage import Target, flip_bit_under_warm_cache, rewrite_with_row
-from agent.demo.harm import BLOCK_BYTES_MIN, Harm, target_of
+from agent.demo.damage_choice import BLOCK_BYTES_MIN, Harm, target_of
 from agent.demo.readback import Checksums, source_checksums
 from agent.demo.stage import Stage, is_whole, wait_until
 from agent.rpc.v1 import scm_pb2

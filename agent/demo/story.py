@@ -20,8 +20,8 @@ from agent.client.client import LANES_DEFAULT
 from agent.client.writer import Source
 from agent.demo import coded, death, liar, selfheal
 from agent.demo.coded import Coded
+from agent.demo.damage_choice import BLOCK_BYTES_MIN, BLOCKS_MIN, Harm, harm_cluster
 from agent.demo.death import Death
-from agent.demo.harm import BLOCK_BYTES_MIN, BLOCKS_MIN, Harm, harm_cluster
 from agent.demo.liar import Contest
 from agent.demo.readback import Checksums, read_back, source_checksums
 from agent.demo.selfheal import Selfheal

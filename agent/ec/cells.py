@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from agent.ec.blockgroup import Agreed, stripe_checksum
-from agent.ec.codec import Cell, padded
+from agent.ec.cell_codec import Cell, padded
 from agent.ec.wrong_shard import Proof
 from merkle.checksum import window_checksums
 from merkle.replica import WINDOW_BYTES_DEFAULT, ChecksumType, ChunkInfo

@@ -1,9 +1,9 @@
 """Intel's ISA-L, the arithmetic of the codes: Galois field GF(2^8) modulo x^8+x^4+x^3+x^2+1.
 
 Hadoop's Reed-Solomon is ISA-L's: its own Java coder and its native one use this field and this
-Cauchy matrix, so a cell encoded there decodes here. `merkle.isal` says where the library is.
-pyeclib's interface to it would cost a header of 80 bytes in front of every cell, hence a copy of
-each, and three quarters of the speed.
+Cauchy matrix, so a cell encoded there decodes here. `merkle.isal_library` says where the library
+is. pyeclib's interface to it would cost a header of 80 bytes in front of every cell, hence a copy
+of each, and three quarters of the speed.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agent.errors import Code, Refused
-from merkle.isal import isal_library
+from merkle.isal_library import isal_library
 
 Octets = npt.NDArray[np.uint8]
 

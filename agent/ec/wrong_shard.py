@@ -13,7 +13,7 @@ from itertools import combinations
 
 import numpy as np
 
-from agent.ec.codec import Cell, padded, rebuild
+from agent.ec.cell_codec import Cell, padded, rebuild
 from agent.ec.geometry import Group
 
 Proof = Callable[[Mapping[int, Cell]], bool]

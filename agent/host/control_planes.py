@@ -14,8 +14,8 @@ from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import Clock
 from agent.runtime.loop import Pulse
-from agent.scan.parity import ParityPolicy, ParityScrub
-from agent.scan.scrub import Scrub
+from agent.scan.host_scans import Scrub
+from agent.scan.parity_scrub import ParityPolicy, ParityScrub
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
 

@@ -24,20 +24,20 @@ from agent.commands.routing import Commands
 from agent.config.loading import changed, with_live
 from agent.config.options import AgentConfig
 from agent.host.control_planes import Asking, ControlPlanes
-from agent.host.doors import Doors, Inside, MakeDoor
+from agent.host.foreign_servers import Doors, Inside, MakeDoor
 from agent.host.housekeeper import Housekeeper
-from agent.host.http_status import Face
+from agent.host.http_pages import Face
 from agent.host.leader import Leader, Led, heartbeats, reporters
 from agent.host.outbox import Outboxes
 from agent.host.recoveries import REASON, Recoveries
 from agent.host.settings import call_threads, server_limits, store_options, web_names
 from agent.host.volume_moves import VolumeMoves
-from agent.host.volumes import Description, HostVolumes, tell_of_start
+from agent.host.volume_steering import Description, HostVolumes, tell_of_start
 from agent.host.who import Who
 from agent.observe.audit import AuditLog
+from agent.observe.datanode_status import QUIET_MAX_S, About, Observer
 from agent.observe.metrics import Meters
-from agent.observe.status import QUIET_MAX_S, About, Observer
-from agent.plan.outcome import Proof
+from agent.plan.reconcile_outcome import Proof
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.datanode.arriving import ImportHandlers
 from agent.rpc.datanode.findings import JudgeHandlers
@@ -56,15 +56,15 @@ from agent.runtime.clock import SystemClock
 from agent.runtime.lease import Leases
 from agent.runtime.loop import Bell, Loop, LoopSet, Pulse
 from agent.runtime.relay import Relay
-from agent.runtime.supervisor import Supervisor, WatchdogWorker
-from agent.scan.background import BackgroundScans
-from agent.scan.parity import ParityScrub
-from agent.scan.proof import prove
-from agent.scan.requested import RequestedScans
-from agent.scan.scanning import ScanReport, ScanTools, scan_container
-from agent.scan.scrub import Scrub
+from agent.runtime.service_manager import Supervisor, WatchdogWorker
+from agent.scan.awaited_scan import RequestedScans
+from agent.scan.change_watch import ChangeWatch
+from agent.scan.container_scan import ScanReport, ScanTools, scan_container
+from agent.scan.host_scans import Scrub
+from agent.scan.parity_scrub import ParityScrub
+from agent.scan.repair_proof import prove
+from agent.scan.scan_control import BackgroundScans
 from agent.scan.slow_disks import SlowDisks, counted
-from agent.scan.watch import ChangeWatch
 from agent.store.index.facts import VolumeFacts
 from agent.store.operations.arrival import ARRIVALS_MAX
 from agent.store.replica_store import ReplicaStore

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from agent.config.options import AgentConfig
-from agent.ec.order import Order
+from agent.ec.rebuild_task import Order
 from agent.host.heartbeat import Heartbeat, Identity, Reporter
+from agent.host.leader_terms import Terms
 from agent.host.outbox import Outbox
-from agent.host.terms import Terms
 from agent.host.who import Who
 from agent.reconcile.lenders import Lender
-from agent.reconstruct.shards import DialShard
+from agent.reconstruct.shard_peer import DialShard
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import Clock

@@ -3,7 +3,7 @@
 A RECOVERING replica holds nothing that is not elsewhere, so nothing is lost with it. Nobody counts
 on it, and no second run may write into it. When no write came for a while, its run is over: it
 becomes UNHEALTHY, which it can never leave, and the next run puts its own in its place. (After a
-restart every RECOVERING replica is one of those: `agent.store.recovery.recovery`.)
+restart every RECOVERING replica is one of those: `agent.store.recovery.startup_recovery`.)
 """
 
 import threading

@@ -14,9 +14,9 @@ import structlog
 
 from agent.errors import Code, SutureError
 from agent.runtime.loop import Bell, Busy, Idle, Pulse, Step
-from agent.scan.scanning import ScanTools, scan_container
+from agent.scan.container_scan import ScanTools, scan_container
 from agent.store.volume_services import Left
-from agent.store.volumes.service import Mode, Service
+from agent.store.volumes.service_mode import Mode, Service
 from agent.transfer.relocation import Mover
 from merkle.replica import ID_MAX, TREE_STATES, Bcsid, ContainerId, ReplicaState
 

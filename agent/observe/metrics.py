@@ -21,7 +21,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from agent.observe.census import AGE_BOUNDS_S, VolumeSummary
-from agent.observe.status import Observer
+from agent.observe.datanode_status import Observer
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from scanner.finding import Verdict
 

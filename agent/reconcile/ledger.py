@@ -9,7 +9,7 @@ from typing import Final
 
 from agent.errors import Refused
 from agent.plan.actions import PeerId, Plan, WantedChunk
-from agent.plan.outcome import (
+from agent.plan.reconcile_outcome import (
     ChunkOutcome,
     ChunkResult,
     PeerOutcome,

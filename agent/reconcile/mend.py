@@ -25,14 +25,14 @@ from agent.plan.actions import (
     Trim,
     WantedChunk,
 )
-from agent.plan.outcome import ChunkResult
+from agent.plan.reconcile_outcome import ChunkResult
 from agent.ports import Executor, Leases
 from agent.reconcile.failures import Failures
 from agent.reconcile.fetch import Answer, Failure, Sources, in_order, is_leaf
 from agent.reconcile.ledger import NOBODYS, Ledger
 from agent.reconcile.pauses import held_between_copies
 from agent.rpc.wire import codec
-from agent.store.operations.batches import BATCH_BYTES_MAX, BATCH_COUNT_MAX, Offer
+from agent.store.operations.batch_repair import BATCH_BYTES_MAX, BATCH_COUNT_MAX, Offer
 from agent.store.ports import RepairableReplicas
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 from scanner.finding import Finding

@@ -18,8 +18,8 @@ from typing import Final
 
 from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
 from agent.plan.actions import Deletes, PeerId, PeerView, Plan, Skip
-from agent.plan.outcome import ChunkResult, PeerState, Proof, ReconcileResult, Result
-from agent.plan.reconcile import plan
+from agent.plan.reconcile_outcome import ChunkResult, PeerState, Proof, ReconcileResult, Result
+from agent.plan.reconcile_plan import plan
 from agent.ports import Executor, Leases
 from agent.reconcile.contradictions import TOLD_MAX, findings_of, keep_versions
 from agent.reconcile.fetch import Sources
@@ -41,11 +41,11 @@ from agent.reconcile.trusting import TrustedChange, changes_of
 from agent.reconcile.witnesses import Proving
 from agent.store.index.facts import ReplicaFacts
 from agent.store.ports import RepairableReplicas
-from merkle.codec import encode_tree
 from merkle.damaged import Damaged
 from merkle.diff import REPAIRED_KINDS, BlockRange, DifferenceKind
 from merkle.replica import BlockId, ChunkInfo, ContainerId, ReplicaState
 from merkle.tree import Tree
+from merkle.tree_codec import encode_tree
 from scanner.finding import Finding
 from scanner.resume import Doubt
 

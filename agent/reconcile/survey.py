@@ -17,7 +17,7 @@ import numpy as np
 
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.plan.actions import Heard, PeerId, PeerView
-from agent.plan.outcome import PeerState
+from agent.plan.reconcile_outcome import PeerState
 from agent.ports import Executor
 from agent.reconcile.lenders import Lender
 from agent.rpc.calls.peer import Meter

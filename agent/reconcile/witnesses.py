@@ -25,7 +25,7 @@ from agent.rpc.v1 import datanode_pb2 as pb
 from agent.runtime.clock import Clock
 from agent.store.operations.repair import verifies
 from agent.store.ports import ReadableReplicas
-from merkle.keyed import NONCE_BYTES, answer_of, tree_answer_of
+from merkle.possession_proof import NONCE_BYTES, answer_of, tree_answer_of
 from merkle.replica import BlockId, ChunkInfo, ContainerId
 from merkle.tree import Summary, Tree
 

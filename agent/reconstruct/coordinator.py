@@ -23,12 +23,12 @@ from agent.ec.blockgroup import (
     is_stripe_checksum,
     stripe_metadata,
 )
+from agent.ec.cell_codec import Cell, rebuild_checked
 from agent.ec.cells import described, style_of
-from agent.ec.codec import Cell, rebuild_checked
-from agent.ec.order import Account, Order, Reconstruction
+from agent.ec.rebuild_task import Account, Order, Reconstruction
 from agent.errors import Code, Unavailable
 from agent.ports import Executor
-from agent.reconstruct.shards import DialShard
+from agent.reconstruct.shard_peer import DialShard
 from agent.reconstruct.sources import SLOW_S, Sources
 from agent.reconstruct.targets import Targets
 from merkle.replica import (

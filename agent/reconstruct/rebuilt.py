@@ -12,7 +12,7 @@ from itertools import combinations
 import numpy as np
 
 from agent.ec.blockgroup import Agreed
-from agent.ec.codec import padded, rebuild, rebuild_checked
+from agent.ec.cell_codec import padded, rebuild, rebuild_checked
 from agent.errors import Code, Refused
 from agent.reconstruct.sources import Sources
 from merkle.checksum import windows_verify

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from agent.ec.blockgroup import Agreed, Orphan, agree
-from agent.ec.order import Account, Shard
+from agent.ec.rebuild_task import Account, Shard
 from agent.ec.scheme import Scheme
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.plan.actions import SkipReason
-from agent.plan.outcome import (
+from agent.plan.reconcile_outcome import (
     ChunkOutcome,
     ChunkResult,
     PeerOutcome,

@@ -17,12 +17,12 @@ from typing import Any, Final
 
 from agent.ec.blockgroup import Agreed
 from agent.ec.cells import proof_of
-from agent.ec.order import Account, Shard
+from agent.ec.rebuild_task import Account, Shard
 from agent.ec.scheme import Scheme
 from agent.ec.wrong_shard import judge_stripe
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.ports import Executor
-from agent.reconstruct.shards import ShardSource
+from agent.reconstruct.shard_peer import ShardSource
 from agent.rpc.calls.peer import Meter
 from agent.rpc.wire import codec
 from merkle.replica import TREE_STATES, BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState

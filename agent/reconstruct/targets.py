@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from agent.ec.order import Account, Shard
+from agent.ec.rebuild_task import Account, Shard
 from agent.errors import Code, SutureError, Unavailable
 from agent.ports import Executor, Future
-from agent.reconstruct.shards import DialShard
+from agent.reconstruct.shard_peer import DialShard
 from agent.rpc.wire import codec
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 

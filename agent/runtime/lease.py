@@ -2,7 +2,7 @@
 
 `agent/store/` has no locks of its own; whoever calls a mutating function of it holds the
 container's lease. A scan holds it only while it begins and commits, and does not write chunks, so
-it says `writes_chunks=False`: the change watch (`agent.scan.watch`) takes file events of a
+it says `writes_chunks=False`: the change watch (`agent.scan.change_watch`) takes file events of a
 container for our own work while, and shortly after, a lease that writes chunks is held.
 
 Not re-entrant: a thread that asks twice has a bug, and is told so at once instead of after a

@@ -12,10 +12,10 @@ from itertools import groupby
 from typing import Final
 
 from agent.ec.blockgroup import Agreed, Orphan, agree, is_stripe_checksum
-from agent.ec.codec import rebuild_checked
+from agent.ec.cell_codec import rebuild_checked
 from agent.ec.scheme import Scheme
 from agent.errors import SutureError
-from agent.salvage.volumes import Copy
+from agent.salvage.source_volumes import Copy
 from merkle.checksum import window_checksums
 from merkle.replica import BlockId, ChecksumType, ChunkInfo
 

@@ -8,7 +8,7 @@ from agent.ec.blockgroup import group_length_bytes
 from agent.ec.scheme import Scheme, parse_scheme
 from agent.errors import Refused
 from agent.salvage.names import older, paths_of
-from agent.salvage.volumes import Copy, OfflineVolume
+from agent.salvage.source_volumes import Copy, OfflineVolume
 from merkle.replica import BlockData, BlockId, ContainerId
 
 Holders = Mapping[ContainerId, Sequence[tuple[OfflineVolume, int]]]

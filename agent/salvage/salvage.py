@@ -18,8 +18,8 @@ from agent.ec.scheme import Scheme
 from agent.errors import Code, Refused, Unavailable
 from agent.salvage.blocks import Hole, Reader, matches
 from agent.salvage.inventory import Inventory, Wanted, take_inventory
-from agent.salvage.volumes import opened
-from agent.salvage.writing import existing, growing, sync
+from agent.salvage.output_files import existing, growing, sync
+from agent.salvage.source_volumes import opened
 from merkle.replica import ContainerId
 
 MARK: Final = "salvage.json"  # says what the directory is of

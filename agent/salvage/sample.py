@@ -3,7 +3,7 @@
     rows ─► number of chunks ─► which to draw ─► rows again ─► those chunks, past the page cache
 
 Every chunk of every row that can be read is as likely to be drawn. What is drawn is judged as a
-scan judges (`scanner.judge`): read again before it is called bad, and by two libraries.
+scan judges (`scanner.chunk_verdict`): read again before it is called bad, and by two libraries.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.errors import Code, Refused
-from agent.salvage.volumes import OfflineVolume, opened
+from agent.salvage.source_volumes import OfflineVolume, opened
 from agent.scan.sampling.spotcheck import check_chunk
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
 from scanner.sampling import SampleSize, drawn, sample_size

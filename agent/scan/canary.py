@@ -17,7 +17,7 @@ import structlog
 
 from agent.runtime.clock import Clock
 from agent.runtime.lease import Leases
-from agent.scan.scanning import MarkingGuard, ScanReport, ScanTools, scan_container
+from agent.scan.container_scan import MarkingGuard, ScanReport, ScanTools, scan_container
 from agent.store.options import StoreOptions
 from agent.store.replica_store import ReplicaStore
 from agent.store.scan_reader import ReadBuffers

@@ -11,7 +11,7 @@ import structlog
 
 from agent.errors import Refused, Unavailable
 from agent.runtime.loop import Busy, Idle, Pulse, Step, Throttled
-from agent.scan.scanning import GONE, ScanTools, scan_container
+from agent.scan.container_scan import GONE, ScanTools, scan_container
 from agent.store.scan_reader import ReadBuffers
 from merkle.replica import ContainerId
 from scanner.ports import Pieces

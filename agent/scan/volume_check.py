@@ -19,7 +19,7 @@ from agent.runtime.loop import Step, Throttled
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.probe import Probe
 from merkle.replica import ContainerId
-from scanner.strikes import Strikes
+from scanner.failure_window import Strikes
 
 LOOK_S: Final = 0.2  # at probes under way
 

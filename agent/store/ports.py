@@ -9,9 +9,9 @@ from typing import Protocol
 from agent.store.files.layout import ReplicaPaths
 from agent.store.files.writebehind import Submit
 from agent.store.index.facts import ReplicaFacts, Unloadable
-from agent.store.index.history import Changes, HistoryEntry
+from agent.store.index.replica_history import Changes, HistoryEntry
 from agent.store.operations.arrival import Announced, Arrival, Received
-from agent.store.operations.batches import Offer
+from agent.store.operations.batch_repair import Offer
 from agent.store.operations.deleting import Deleted
 from agent.store.operations.newblocks import NewBlocks
 from agent.store.operations.reading import Readable

@@ -24,11 +24,10 @@ from agent.store.index.facts import (
     VolumeFacts,
     facts_of,
 )
-from agent.store.index.history import Changes, HistoryEntry
+from agent.store.index.replica_history import Changes, HistoryEntry
 from agent.store.index.rows import ReplicaRow, ScanCursor, not_found
 from agent.store.operations.arrival import Announced, Arrival, Received
-from agent.store.operations.batches import Offer, install_batch
-from agent.store.operations.blocks import check_id, check_new, check_open, check_same
+from agent.store.operations.batch_repair import Offer, install_batch
 from agent.store.operations.closing import close_replica, create_replica, move_state
 from agent.store.operations.deleting import Deleted, delete_blocks, delete_replica
 from agent.store.operations.newblocks import NewBlocks
@@ -44,6 +43,7 @@ from agent.store.operations.reading import (
 )
 from agent.store.operations.repair import Repair
 from agent.store.operations.scans import begin_scan, commit_scan, keep_cursor, kept_cursor
+from agent.store.operations.write_rules import check_id, check_new, check_open, check_same
 from agent.store.operations.writing import put_block, write_chunk
 from agent.store.options import StoreOptions
 from agent.store.recovery.opening import open_volumes
@@ -52,7 +52,7 @@ from agent.store.replica.packs import PackIndex
 from agent.store.replica.states import Event
 from agent.store.replica.trees import load_tree
 from agent.store.trouble import Trouble, noticed
-from agent.store.verification.telling import tell_verdict
+from agent.store.verification_log.log_entries import tell_verdict
 from agent.store.volume_services import VolumeServices
 from agent.store.volume_set import VolumeSet
 from agent.store.volumes.volume import Volume, roomiest
@@ -60,7 +60,7 @@ from merkle.checksum import Algorithm, long_crcs
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 from merkle.tree import Tree
 from scanner.finding import Finding
-from scanner.outcome import ScanOutcome
+from scanner.scan_outcome import ScanOutcome
 
 BLOCKS_MAX: Final = 10_000
 FINDINGS_MAX: Final = 10_000

@@ -34,8 +34,8 @@ from merkle.checksum import U64s
 from merkle.damaged import Damaged
 from merkle.replica import CHUNK_BYTES_MAX, BlockId, ContainerId
 from merkle.tree import Tree
+from scanner.chunk_verdict import insisted, name_of, read_failure
 from scanner.finding import Fault, Verdict
-from scanner.judge import insisted, name_of, read_failure
 from scanner.ports import Pieces, Structure, StructureFault
 
 WINDOW_BYTES: Final = 512 * 1024  # of a pack: nobody waits for longer than for a piece
@@ -245,7 +245,7 @@ class DiskReader:
         insists: bool = False,
     ) -> None:
         """Begin to read the replica whose scan began at `base`; `insists`: what cannot be looked at
-        is a fault (scanner.insist). Raise VolumeFailed, BlockFailed, Refused."""
+        is a fault (scanner.rereading). Raise VolumeFailed, BlockFailed, Refused."""
         self._insists = insists
         self._directory_error: OSError | None = None
         self._store = store

@@ -23,11 +23,11 @@ from agent.store.operations.deleting import delete_replica
 from agent.store.operations.reading import volume_facts
 from agent.store.options import StoreOptions
 from agent.store.recovery.opening import check_single
-from agent.store.recovery.recovery import recover
+from agent.store.recovery.startup_recovery import recover
 from agent.store.volume_set import VolumeSet
 from agent.store.volumes.identity import read_versions
 from agent.store.volumes.known import newest_known, remember
-from agent.store.volumes.service import Mode, Service, read_service, write_service
+from agent.store.volumes.service_mode import Mode, Service, read_service, write_service
 from agent.store.volumes.volume import Volume, open_volume
 from merkle.replica import ContainerId, ReplicaState
 

@@ -8,7 +8,7 @@ from agent.store.index.facts import RecoveryReport, Unloadable, VolumeFacts
 from agent.store.operations.arrival import Arrivals
 from agent.store.operations.reading import facts_or_failure, failed_facts, index_version
 from agent.store.options import StoreOptions
-from agent.store.recovery.recovery import Shelf
+from agent.store.recovery.startup_recovery import Shelf
 from agent.store.replica.evidence import purge_quarantine
 from agent.store.volumes.nodestate import NodeState, newest_state, write_state
 from agent.store.volumes.probe import Probe, probe

@@ -12,7 +12,7 @@ from merkle.checksum import Algorithm, U64s
 from merkle.damaged import Damaged
 from merkle.replica import BlockData, BlockId
 from merkle.tree import Tree, TreeBuilder, build_from_rows
-from scanner.rows.batch import SimpleRun
+from scanner.rows.small_blocks import SimpleRun
 
 
 class Folding:

@@ -48,7 +48,7 @@ from merkle.replica import (
 )
 from merkle.tree import Tree
 from scanner.finding import Fault, Finding, Verdict
-from scanner.rows.batch import FIRST_SUM_END, SUMS_START, SimpleRun, runs
+from scanner.rows.small_blocks import FIRST_SUM_END, SUMS_START, SimpleRun, runs
 
 SMALL_BYTES_MAX: Final = PART_BYTES
 STEP_BYTES: Final = 512 * 1024

@@ -43,7 +43,7 @@ from merkle.damaged import Damaged
 from merkle.replica import TREE_STATES, BlockId, ContainerId
 from merkle.tree import Tree
 from scanner.finding import Finding
-from scanner.rows.batch import SimpleRun, runs
+from scanner.rows.small_blocks import SimpleRun, runs
 
 NO_DATA: Final = frozenset({errno.EIO, errno.ENOENT})
 READ_AHEAD_PARTS: Final = 4  # read, or being read, before they are sent: one MiB each

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from merkle.checksum import CASTAGNOLI, long_crc32c, windows_verify
-from merkle.combine import combined
+from merkle.crc_combine import combined
 from merkle.replica import ChecksumType, ChunkInfo
 
 CRC_BYTES: Final = 4

@@ -39,8 +39,8 @@ from health.judge import diagnose, judge
 from health.rules import Rules
 from merkle.replica import ReplicaState
 from scm.cluster.nodes import Registration
-from scm.cluster.replicas import Report
-from scm.edge.calls import Heartbeat
+from scm.cluster.replica_map import Report
+from scm.edge.call_values import Heartbeat
 from scm.edge.plane.control import ControlPlane
 from scm.state.clock import Clock
 from scm.state.database import State

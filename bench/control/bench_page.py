@@ -28,20 +28,20 @@ from numpy.typing import NDArray
 from agent.observe import logs
 from agent.runtime.callthreads import CallThreads
 from agent.runtime.loop import LoopSet
-from agent.runtime.turns import take_short_turns
+from agent.runtime.thread_switching import take_short_turns
 from bench.control.bench_scm import memory_of
 from bench.measure import Measure, at_least, at_most, duration_s
 from merkle.replica import ReplicaState
 from scm.cluster.nodes import Registration
-from scm.edge.calls import Heartbeat
-from scm.edge.http_status import HttpStatus
+from scm.edge.call_values import Heartbeat
+from scm.edge.http_pages import HttpStatus
 from scm.edge.plane.control import ControlPlane
 from scm.state.clock import Clock
 from scm.state.database import Change, State
 from scm.state.facts import Container, ContainerState, OpState, Volume
-from scm.state.history.samples import LEVELS, Sample, Verdict
+from scm.state.history.interval_samples import LEVELS, Sample, Verdict
 from scm.state.options import ScmOptions
-from scm.state.reported import Reported
+from scm.state.reported_replicas import Reported
 from tests.support.clock import FakeClock
 from tests.support.control.scm_world import replica
 

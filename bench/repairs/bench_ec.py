@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from pyeclib.ec_iface import ECDriver
 
-from agent.ec import codec
+from agent.ec import cell_codec
 from agent.ec.scheme import RS_3_2, RS_6_3, RS_10_4, Scheme
 from bench.measure import Measure, at_least, interleaved_medians
 from merkle.checksum import window_checksums, windows_verify
@@ -33,7 +33,7 @@ def stripes_of(scheme: Scheme) -> list[dict[int, bytes]]:
     stripes = []
     for _ in range(STRIPES):
         data = [source.randbytes(scheme.cell_bytes) for _ in range(scheme.data_count)]
-        cells = data + [bytes(cell) for cell in codec.encode(scheme, data)]
+        cells = data + [bytes(cell) for cell in cell_codec.encode(scheme, data)]
         stripes.append(dict(enumerate(cells, start=1)))
     return stripes
 
@@ -62,7 +62,7 @@ def checked_decode(
             sources = {index: cells[index] for index in survivors}
             for index, cell in sources.items():
                 assert windows_verify(crc32c, WINDOW_BYTES_DEFAULT, expected[index], cell)
-            rebuilt = codec.rebuild_checked(scheme, sources, lost, scheme.cell_bytes)
+            rebuilt = cell_codec.rebuild_checked(scheme, sources, lost, scheme.cell_bytes)
             for octets in rebuilt.values():
                 sums_of(octets.data)
 
@@ -74,7 +74,7 @@ def kernel_decode(
 ) -> Callable[[], object]:
     """Return ISA-L's decoding of the stripes, without any check."""
     rests = [{i: cell for i, cell in cells.items() if i not in lost} for cells in stripes]
-    return lambda: [codec.rebuild(scheme, rest, lost, scheme.cell_bytes) for rest in rests]
+    return lambda: [cell_codec.rebuild(scheme, rest, lost, scheme.cell_bytes) for rest in rests]
 
 
 def bench(scheme: Scheme, lost: tuple[int, ...]) -> list[Measure]:

@@ -6,7 +6,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from agent.ec.order import Order, Shard
+from agent.ec.rebuild_task import Order, Shard
 from agent.ec.scheme import parse_scheme
 from agent.reconstruct.coordinator import Coordinator
 from agent.rpc.calls.peer import Peer

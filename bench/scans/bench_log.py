@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.runtime.lease import Leases
-from agent.scan.scanning import ScanTools, scan_container
-from agent.store.verification.log import VerificationLog
+from agent.scan.container_scan import ScanTools, scan_container
+from agent.store.verification_log.log_files import VerificationLog
 from bench.measure import Measure, at_most
 from bench.scans.scan_world import OPTIONS, WARM_UP, Shape, fill, open_store
 from merkle.replica import CHUNK_BYTES_DEFAULT, ContainerId

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.scan.pace import STALE_S
+from agent.scan.throttle import STALE_S
 from bench.measure import Measure, at_least, at_most
 from bench.scans import scan_own
 from bench.scans.bench_scan import compile_program, joined_list, run_c

@@ -17,7 +17,6 @@ from bench.measure import Measure, at_least, at_most, interleaved_medians
 from bench.scans import reference_tree
 from merkle.blockrow import encode_block
 from merkle.checksum import Algorithm, window_checksums
-from merkle.codec import decode_tree, encode_tree
 from merkle.diff import diff
 from merkle.replica import (
     CHUNK_BYTES_DEFAULT,
@@ -29,6 +28,7 @@ from merkle.replica import (
     ContainerId,
 )
 from merkle.tree import Tree, build_from_rows
+from merkle.tree_codec import decode_tree, encode_tree
 
 BLOCK_COUNT: Final = 500_000
 CHUNK_BYTES: Final = 10_000  # half a million of them are a container of 5 GB

@@ -15,8 +15,8 @@ from agent.store.replica_store import ReplicaStore
 from agent.store.scan_reader import DiskReader, ReadBuffers
 from bench.scans.scan_world import OPTIONS, WARM_UP, open_store
 from merkle.replica import ContainerId
-from scanner.outcome import ScanOutcome
-from scanner.verify import scan_replica
+from scanner.replica_scan import scan_replica
+from scanner.scan_outcome import ScanOutcome
 
 
 def main(volume: Path, worker_count: int, containers: list[ContainerId]) -> None:

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import Measure, at_most
-from spark_verify.places import Place
-from spark_verify.results import RESULTS
+from spark_verify.file_systems import Place
+from spark_verify.result_tables import RESULTS
 from spark_verify.runs import run_of, table_of
 from tests.support.verification.hdfs.mini_hdfs import mini_hdfs
 from tests.support.verification.object_store import object_store, put

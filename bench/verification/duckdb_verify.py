@@ -15,19 +15,19 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from health.plan.actions import SCAN_PRIORITY
+from health.plan.plan_rows import SCAN_PRIORITY
 from health.rules import Rules
 from health.words import QUEUES, REACHABLE_HEALTHS, TREE_STATES, Queue
-from spark_verify.places import Place
+from spark_verify.file_systems import Place
+from spark_verify.input_columns import TABLES
 from spark_verify.report.summary import judged_kinds
-from spark_verify.rows import TABLES
 from spark_verify.snapshot.manifest import Manifest, read_manifest
-from spark_verify.tasks.batches import nodes_of
+from spark_verify.tasks.judge_batches import nodes_of
 from spark_verify.tasks.judging import PARTS, Case, judge_rows
-from spark_verify.tasks.tables import ordered, write
+from spark_verify.tasks.result_files import ordered, write
 from spark_verify.tasks.tallies import Tallies
 from spark_verify.tasks.verdict_rows import Stamp
-from spark_verify.tasks.volumes import AGE_DAYS, DAY_MS
+from spark_verify.tasks.volume_counts import AGE_DAYS, DAY_MS
 from spark_verify.tasks.votes import VOTES
 
 RUN_ID = "duckdb"

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from health.plan.actions import MISPLACED_PRIORITY, Actions, rows_of
+from health.plan.plan_rows import MISPLACED_PRIORITY, Actions, rows_of
 from health.plan.scene import Scene
 from health.words import Action, Health, State
 

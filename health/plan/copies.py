@@ -4,9 +4,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from health.doubts import Doubt
-from health.erasure import INDEX_MAX
-from health.plan.actions import (
+from health.ec_replication import INDEX_MAX
+from health.plan.plan_rows import (
     MISPLACED_PRIORITY,
     OUT_OF_SERVICE_PRIORITY,
     Actions,
@@ -17,6 +16,7 @@ from health.plan.actions import (
 )
 from health.plan.scene import Scene
 from health.segments import Bools, Groups, Ints, first_of_run, popcount
+from health.source_doubts import Doubt
 from health.words import RECOVERING, UNHEALTHY, Action, Health, Queue, Service, State
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from health.batch import NO_BCSID
-from health.plan.actions import DELETE_PRIORITY, Actions, Lists, Reasons, reasons_of, rows_of
+from health.plan.plan_rows import DELETE_PRIORITY, Actions, Lists, Reasons, reasons_of, rows_of
 from health.plan.scene import Scene
 from health.segments import Bools, Groups, Ints, first_of_run
 from health.words import Action, ChecksumClass, ContainerState, Health, Queue, Service, State

@@ -5,7 +5,6 @@ Nothing here chooses a target node or spends a budget: the control plane does, o
 
 from collections.abc import Callable, Iterable
 
-from health.plan.actions import Actions, joined
 from health.plan.closing import close
 from health.plan.copies import (
     move_indexes,
@@ -21,6 +20,7 @@ from health.plan.deletes import (
     delete_spare_of_origin,
     delete_spare_shard,
 )
+from health.plan.plan_rows import Actions, joined
 from health.plan.scene import Scene
 
 

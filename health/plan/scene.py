@@ -7,9 +7,9 @@ from zlib import crc32
 import numpy as np
 
 from health.batch import View
-from health.chain import Counts, Verdicts
 from health.comparison import Comparison
-from health.plan.actions import Lists
+from health.health_state import Counts, Verdicts
+from health.plan.plan_rows import Lists
 from health.segments import Bools, Ints, first_of_run
 from health.words import Service, State
 
@@ -23,7 +23,7 @@ class Scene:
     verdicts: Verdicts
     compared: Comparison
     doubts: Ints
-    """What speaks against copying each replica (`health.doubts`)."""
+    """What speaks against copying each replica (`health.source_doubts`)."""
 
     def chosen(self, when: Bools) -> Ints:
         """Return the places of the containers for which a rule applies."""

@@ -8,7 +8,7 @@ from scrubs.
 from dataclasses import dataclass
 from typing import Any, Final
 
-from health.tables.snapshot import NODES
+from health.tables.snapshot_columns import NODES
 from health.words import CONTAINER_STATES, NODE_HEALTHS, OP_STATES, REPLICA_STATES
 from ozone.cluster.listings import datanode_id, pipeline_id
 from ozone.cluster.scrubs import Scrubbed

@@ -26,7 +26,6 @@ from merkle.blockrow import (
     WORD_BYTES,
 )
 from merkle.checksum import Algorithm, U64s, fold_slices
-from merkle.columns import fold_blocks
 from merkle.replica import (
     CHUNK_BYTES_MAX,
     WINDOW_BYTES_MAX,
@@ -34,6 +33,7 @@ from merkle.replica import (
     ChecksumType,
     ContainerId,
 )
+from merkle.tree_columns import fold_blocks
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]

@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 
 from merkle.checksum import Algorithm, container_checksum
-from merkle.columns import fold_blocks
 from merkle.damaged import Damaged
 from merkle.replica import ID_MAX, BlockId, ContainerId
+from merkle.tree_columns import fold_blocks
 from ozone.disk.messages import CHECKSUM_INFO, parse
 
 TREE_BYTES_MAX: Final = 256 * 1024**2  # ten times the largest tree that Ozone can send

@@ -7,19 +7,19 @@ from uuid import UUID
 
 from agent.config.loading import ANY_ADDRESS
 from agent.config.options import OZONE_SCHEME, AgentConfig
-from agent.ec.order import Order
+from agent.ec.rebuild_task import Order
 from agent.errors import Code, Refused
 from agent.host.leader import Led
 from agent.host.outbox import Outbox
-from agent.reconstruct.shards import DialShard
+from agent.reconstruct.shard_peer import DialShard
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.loop import Worker
-from ozone.archive.copies import Copies
 from ozone.leading.heartbeat import OzoneHeartbeat, cluster_of
 from ozone.leading.lender import OzoneLender
 from ozone.leading.protocol import DatanodeProtocol
 from ozone.leading.reports import Self
 from ozone.leading.shards import OzoneShard
+from ozone.transfer.copies import Copies
 from ozone.wire.authentication import choose
 from ozone.wire.connection import parse_addresses
 from ozone.wire.datanode import Datanode

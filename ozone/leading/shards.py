@@ -1,4 +1,4 @@
-"""A datanode of Ozone in one reconstruction (`agent.reconstruct.shards.ShardPeer`).
+"""A datanode of Ozone in one reconstruction (`agent.reconstruct.shard_peer.ShardPeer`).
 
 What is read here is a shard as its clients wrote it: every chunk is verified by the datanode's own
 row, and what Ozone recorded of a stripe proves what is computed, as our own record does. What is

@@ -22,7 +22,7 @@ from agent.cli.terminal.output import (
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.errors import SutureError
 from agent.observe import logs
-from agent.plan.outcome import PeerState
+from agent.plan.reconcile_outcome import PeerState
 from merkle.replica import ContainerId, ReplicaState
 from ozone.repair.damage import Replica
 from ozone.repair.proposal import Proposal, Target

@@ -14,7 +14,7 @@ from ozone.disk.rows import ContainerRows
 from ozone.disk.unknown import Unknown
 from ozone.scrub.reader import OzoneReader
 from scanner.finding import Fault, Finding, Verdict
-from scanner.verify import scan_replica
+from scanner.replica_scan import scan_replica
 
 NOT_OF_BYTES: Final = frozenset(
     {Fault.TREE_DAMAGED, Fault.TREE_MISSING, Fault.FOREIGN_FILE, Fault.TRAILING_BYTES}

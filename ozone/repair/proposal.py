@@ -14,8 +14,8 @@ import numpy as np
 
 from agent.errors import Code, Refused, SutureError
 from agent.plan.actions import PeerId, RepairBlock, Skip, WantedChunk
-from agent.plan.outcome import PeerState
-from agent.plan.reconcile import plan
+from agent.plan.reconcile_outcome import PeerState
+from agent.plan.reconcile_plan import plan
 from agent.ports import Executor
 from agent.reconcile.survey import ALL_BLOCKS, PeerTree, failed, survey
 from merkle.damaged import Damaged

@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 
 from merkle.checksum import Algorithm, U64s, container_checksum
-from merkle.columns import joined
 from merkle.replica import BlockId, ChecksumType
 from merkle.tree import Tree
+from merkle.tree_columns import joined
 from ozone.disk.blockrow import Folds, StoredBlock, folds_of
 from ozone.disk.treefile import OzoneTree
 

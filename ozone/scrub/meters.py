@@ -14,9 +14,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from agent.observe.metrics import CONTENT_TYPE, exposition
+from agent.runtime.http_listener import Page
 from agent.runtime.loop import Loop
-from agent.runtime.web import Page
-from agent.scan.rounds import VolumeScanWorker
+from agent.scan.background_scan import VolumeScanWorker
 from ozone.disk.layout import Volume
 from ozone.scrub.history import History
 from ozone.scrub.result import Standing

@@ -39,8 +39,8 @@ from ozone.disk.treefile import TREE_BYTES_MAX, OzoneTree, decode_tree
 from ozone.disk.unknown import Unknown
 from ozone.scrub.comparison import Comparison, Ledger
 from ozone.scrub.exchange import Misplaced, exchanges
+from scanner.chunk_verdict import name_of, read_failure
 from scanner.finding import Fault, Verdict
-from scanner.judge import name_of, read_failure
 from scanner.ports import Pieces, Structure, StructureFault
 
 SUFFIX: Final = ".block"

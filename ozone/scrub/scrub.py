@@ -18,9 +18,9 @@ from typing import Any, Final
 from agent.errors import Code, Refused, SutureError
 from agent.runtime.clock import Clock, SystemClock
 from agent.runtime.lease import Leases
-from agent.scan.pace import Pressure, ScanPace
-from agent.scan.scanning import MarkingGuard, no_neighbours, scan_container
+from agent.scan.container_scan import MarkingGuard, no_neighbours, scan_container
 from agent.scan.shadow.hashing import ShadowHashing
+from agent.scan.throttle import Pressure, ScanPace
 from agent.store.index.facts import ScanBase
 from agent.store.scan_reader import ReadBuffers
 from merkle.checksum import Algorithm
@@ -46,7 +46,7 @@ WAIT_S: Final = 1.0  # so often is looked whether somebody pressed Ctrl-C
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OzoneTools:
-    """What the scans of one volume use (`agent.scan.scanning.ScanKit`)."""
+    """What the scans of one volume use (`agent.scan.container_scan.ScanKit`)."""
 
     store: OzoneStore
     leases: Leases = field(default_factory=Leases)

@@ -15,13 +15,13 @@ import structlog
 
 from agent.errors import Code, Refused
 from agent.runtime.clock import Clock, SystemClock
+from agent.runtime.http_listener import WebListener
 from agent.runtime.loop import Loop, LoopSet, Pulse
-from agent.runtime.stopping import StopRequest
-from agent.runtime.supervisor import Supervisor, WatchdogWorker
-from agent.runtime.web import WebListener
-from agent.scan.pace import Pressure, ScanPace
-from agent.scan.rounds import RoundPolicy, VolumeScanWorker
-from agent.scan.scanning import MarkingGuard
+from agent.runtime.service_manager import Supervisor, WatchdogWorker
+from agent.runtime.stop_request import StopRequest
+from agent.scan.background_scan import RoundPolicy, VolumeScanWorker
+from agent.scan.container_scan import MarkingGuard
+from agent.scan.throttle import Pressure, ScanPace
 from ozone.disk.layout import Volume
 from ozone.scrub.history import History
 from ozone.scrub.meters import Watched, health_page, metrics_page

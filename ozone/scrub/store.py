@@ -1,8 +1,8 @@
 """One volume of Ozone as a store of replicas that may be scanned, and never changed.
 
-What `agent.scan.scanning` asks of a store is answered here, so that schedule, pace, resumption
-and judgement are the agent's own: nothing of them is written a second time. What a scan found goes
-into the history, which lies elsewhere.
+What `agent.scan.container_scan` asks of a store is answered here, so that schedule, pace,
+resumption and judgement are the agent's own: nothing of them is written a second time. What a scan
+found goes into the history, which lies elsewhere.
 """
 
 import time
@@ -35,8 +35,8 @@ from ozone.scrub.reader import OzoneReader, identity_of, misplaced, read_descrip
 from ozone.scrub.result import ContainerResult, Standing
 from scanner.finding import Fault, Finding, Forensic, Verdict
 from scanner.notebook import NO_BLOCK
-from scanner.outcome import ScanOutcome
 from scanner.ports import Pieces
+from scanner.scan_outcome import ScanOutcome
 
 VIEW_AGE_S: Final = 60.0  # rows as old as this are good to begin with: what differs is looked up
 SURPLUS_MAX: Final = 100  # blocks with bytes behind their end that are named
@@ -169,7 +169,7 @@ class OzoneStore:
             why=str(why),
         )
 
-    # agent.scan.scanning.ScannedStore
+    # agent.scan.container_scan.ScannedStore
 
     def volume_id(self, container_id: ContainerId) -> str:
         """Return the volume's storage id."""

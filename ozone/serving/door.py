@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import grpc
 
-from agent.host.doors import Inside
+from agent.host.foreign_servers import Inside
 from agent.rpc.security.tls import Security
 from agent.rpc.serving.binding import bind, server_options
 from agent.rpc.serving.waits import Attended, share
@@ -24,7 +24,7 @@ ANSWER_BYTES_MAX: Final = MESSAGE_BYTES_MAX + 1024**2  # 32 MiB of a chunk, and 
 
 
 class OzoneDoor:
-    """Serves Ozone's datanode protocol (agent.host.doors.Door)."""
+    """Serves Ozone's datanode protocol (agent.host.foreign_servers.Door)."""
 
     def __init__(
         self, inside: Inside, listen: str, handlers: Sequence[grpc.GenericRpcHandler] = ()

@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from merkle.blockrow import CHUNK, POSITION, TYPE_SHIFT, RowColumns
 from merkle.checksum import U64s
-from merkle.columns import spans_of
 from merkle.replica import BLOCK_BYTES_MAX, BlockId, ChecksumType, ChunkInfo
+from merkle.tree_columns import spans_of
 
 SIMPLE_TYPES: Final = (ChecksumType.CRC32, ChecksumType.CRC32C)
 """Of nearly every block that was ever written, by Ozone's clients and by ours."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 from merkle.replica import ChunkInfo
-from scanner.judge import Witnesses
+from scanner.chunk_verdict import Witnesses
 
 Wholes: TypeAlias = Mapping[tuple[int, int], int]
 """The CRC to expect of a chunk's data, by where the chunk begins and ends."""

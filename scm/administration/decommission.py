@@ -13,10 +13,10 @@ from typing import Final
 import structlog
 
 from agent.errors import Code
-from scm.administration.admin import NodeDecision
-from scm.administration.leaving import DONE, Need, lock_out, need, violations
+from scm.administration.decommission_rules import DONE, Need, lock_out, need, violations
+from scm.administration.operator_commands import NodeDecision
 from scm.cluster.basis import Basis
-from scm.replication.judging.judge import Judge
+from scm.replication.judging.live_judge import Judge
 from scm.state.database import Change
 from scm.state.facts import Container, Health, Kind, Node, OpState, Pending
 

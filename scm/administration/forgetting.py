@@ -18,7 +18,7 @@ from agent.errors import Code
 from merkle.replica import ReplicaState
 from scm.cluster.basis import Basis
 from scm.cluster.case import is_bad
-from scm.cluster.replicas import Reports
+from scm.cluster.replica_map import Reports
 from scm.cluster.safemode import SafeMode
 from scm.state.audit_trail import Note
 from scm.state.database import Change

@@ -18,11 +18,11 @@ import structlog
 
 from agent.errors import Code
 from merkle.replica import ReplicaState
-from scm.administration.admin import NodeDecision
+from scm.administration.operator_commands import NodeDecision
 from scm.cluster.basis import Basis
 from scm.cluster.case import is_bad
 from scm.cluster.safemode import SafeMode
-from scm.replication.judging.judge import Judge
+from scm.replication.judging.live_judge import Judge
 from scm.state.audit_trail import Note
 from scm.state.database import Change
 from scm.state.facts import Container, ContainerState, Health, OpState, OutcomeState, Replica

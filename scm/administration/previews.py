@@ -5,15 +5,15 @@ from dataclasses import replace
 from typing import Final
 
 from agent.errors import Code
-from scm.administration.admin import world_of
+from scm.administration.operator_commands import world_of
 from scm.cluster.case import Case
 from scm.cluster.cases import Cases
 from scm.cluster.pending_ops import PendingOps
 from scm.replication.guards.delete_safety import good_replicas
-from scm.replication.guards.shards import whole_count
+from scm.replication.guards.shard_guard import whole_count
 from scm.replication.reconciling.attempts import Reconciles
 from scm.replication.reconciling.eligibility import Eligibility
-from scm.replication.reconciling.intake import Decision, PlannedCommand, PlanRow
+from scm.replication.reconciling.plan_intake import Decision, PlannedCommand, PlanRow
 from scm.state.database import State
 from scm.state.facts import Container, Kind
 

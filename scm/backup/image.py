@@ -19,7 +19,7 @@ from agent.errors import Code, Refused, Unavailable
 from scm.state import records, single_values
 from scm.state.database import DATABASES_MAX, State
 from scm.state.facts import ContainerState
-from scm.state.history.tables import HistoryTable
+from scm.state.history.history_tables import HistoryTable
 from scm.state.single_values import Restored, counters_anew
 from scm.state.tables import ContainerTable, Table
 

@@ -9,7 +9,7 @@ from typing import Final
 from scm.cluster.allocate import UNLIMITED, Candidate
 from scm.cluster.case import Case, Placed, is_bad, present
 from scm.cluster.nodes import Nodes
-from scm.cluster.replicas import Reports
+from scm.cluster.replica_map import Reports
 from scm.state.clock import Clock
 from scm.state.database import State
 from scm.state.facts import Container, Kind, OpState, Replica

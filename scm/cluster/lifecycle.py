@@ -28,7 +28,7 @@ class Event(StrEnum):
     NONE_WRITABLE = "NONE_WRITABLE"  # no replica is open any more and none is known complete
     CLOSED_COMPLETE = "CLOSED_COMPLETE"  # a replica is CLOSED with everything committed
     GIVEN_UP = (
-        "GIVEN_UP"  # commits that no closed replica has are given up (`scm.containers.closure`)
+        "GIVEN_UP"  # commits that no closed replica has are given up (`scm.containers.close_rules`)
     )
     NEVER_WRITTEN = "NEVER_WRITTEN"  # no chosen datanode ever had a replica, nothing was committed
     REPLICA_SEEN = "REPLICA_SEEN"  # of a container thought never written

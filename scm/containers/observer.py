@@ -9,7 +9,7 @@ import structlog
 from scm.cluster import lifecycle
 from scm.cluster.basis import Basis
 from scm.containers.block_deletion import BlockDeletion
-from scm.containers.closes import Closes
+from scm.containers.close_commands import Closes
 from scm.replication.replication_manager import ReplicationManager
 from scm.state.database import Change
 from scm.state.facts import Container, ContainerState

@@ -9,17 +9,17 @@ from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire.codec import summary_message
 from agent.rpc.wire.erasure import scheme_message
 from agent.rpc.wire.replica_columns import report_of
-from scm.administration.admin import NodeDecision
 from scm.administration.decommission import SHOWN_MAX, Departure
 from scm.administration.forgetting import Fate
+from scm.administration.operator_commands import NodeDecision
 from scm.containers.block_deletion import KeyDeletion
 from scm.edge import wire
-from scm.edge.calls import Endpoint, HeartbeatAnswer, Located, PromisedBlock, Queues
-from scm.edge.report import RmReport
-from scm.edge.totals import Counts
+from scm.edge.call_values import Endpoint, HeartbeatAnswer, Located, PromisedBlock, Queues
+from scm.edge.health_totals import Counts
+from scm.edge.replication_report import RmReport
 from scm.edge.views import ContainerView, NodeView, ReplicaView, comparison
 from scm.replication.balancing.balancer import Balance
-from scm.replication.reconciling.intake import Decision, PlannedCommand
+from scm.replication.reconciling.plan_intake import Decision, PlannedCommand
 from scm.state.facts import (
     Holder,
     Key,

@@ -4,7 +4,7 @@ from typing import Final
 
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire.codec import malformed, parse_int
-from scm.administration.foresight import Foreseen, Question
+from scm.administration.may_stop import Foreseen, Question
 from scm.edge import wire
 
 KEEP_MAX: Final = 32  # copies: more than any container has

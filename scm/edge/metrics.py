@@ -13,9 +13,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from agent.runtime.loop import WorkerStatus
-from scm.edge.overview.fleet import Sums
+from scm.edge.overview.datanode_totals import Sums
 from scm.state.facts import Kind
-from scm.state.history.samples import NOTHING_TO_VERIFY, Verdict
+from scm.state.history.interval_samples import NOTHING_TO_VERIFY, Verdict
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 LOCK_BOUNDS_S: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)

@@ -9,7 +9,7 @@ from merkle.diff import Comparison, compare
 from merkle.replica import TREE_STATES, ReplicaState
 from scm.cluster.lifecycle import is_complete
 from scm.cluster.nodes import Nodes
-from scm.cluster.replicas import Reports
+from scm.cluster.replica_map import Reports
 from scm.state.database import State
 from scm.state.facts import (
     Container,

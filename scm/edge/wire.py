@@ -25,11 +25,11 @@ from agent.rpc.wire.replica_columns import Columns, columns_from, columns_of
 from merkle.replica import BLOCK_BYTES_MAX, ID_MAX
 from scm.administration.decommission import REQUESTED_STATES, Request
 from scm.cluster.nodes import Registration
-from scm.cluster.replicas import Report
-from scm.edge.calls import Heartbeat
-from scm.replication.reconciling.intake import ACTIONS, PlanReplica, PlanRow
+from scm.cluster.replica_map import Report
+from scm.edge.call_values import Heartbeat
+from scm.replication.reconciling.plan_intake import ACTIONS, PlanReplica, PlanRow
 from scm.state.facts import Key, KeyBlock, Kind, OpState, Outcome, OutcomeState, Volume
-from scm.state.reported import Reported
+from scm.state.reported_replicas import Reported
 
 LAYOUT_BEFORE_SAID: Final = 1  # of agents so old that they do not say
 KEY_BYTES_MAX: Final = 1_024

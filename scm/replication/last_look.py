@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 from scm.cluster.basis import Basis
 from scm.replication.guards.delete_safety import is_whole, movable
 from scm.replication.guards.origins import may_be_removed
-from scm.replication.guards.shards import may_lose_shard, may_remove_shard, operator_keep_count
-from scm.replication.judging.judge import Judge
+from scm.replication.guards.shard_guard import may_lose_shard, may_remove_shard, operator_keep_count
+from scm.replication.judging.live_judge import Judge
 from scm.replication.reconciling.attempts import Reconciles
 from scm.replication.repairing.reconstruction import Reconstructor
 from scm.state.facts import Kind, Pending, Priority

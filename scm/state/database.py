@@ -33,12 +33,12 @@ from scm.state.arena import Rows
 from scm.state.audit_trail import Note
 from scm.state.facts import Deleted, OpState, Outcome
 from scm.state.history.anchors import AnchorTable
-from scm.state.history.tables import SampleTable, TurnTable, VerificationTable
+from scm.state.history.history_tables import SampleTable, TurnTable, VerificationTable
 from scm.state.holders import Ids
 from scm.state.key_table import KeyTable
+from scm.state.quiet_containers import Settled
 from scm.state.replica_table import ReplicaTable
-from scm.state.reported import Reported
-from scm.state.settled import Settled
+from scm.state.reported_replicas import Reported
 from scm.state.single_values import (
     COUNTERS,
     RECOVERED,

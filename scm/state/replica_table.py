@@ -26,7 +26,7 @@ from scm.state.arena import (
 )
 from scm.state.facts import Replica
 from scm.state.holders import Chains, Held, Ids
-from scm.state.reported import Reported
+from scm.state.reported_replicas import Reported
 from scm.state.tables import Table, id_key
 
 _WORD: Final = struct.Struct("<I")
@@ -75,7 +75,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         self.unsettled: set[int] = set()
         self.recovering_count = 0
         self.touched: set[int] = set()
-        """Containers whose replicas were set or removed since `scm.edge.totals` took these."""
+        """Containers whose replicas changed since `scm.edge.health_totals` took these."""
 
     def get(self, key: tuple[int, str]) -> Replica | None:
         """Return one datanode's replica of a container, if reported."""

@@ -1,8 +1,8 @@
 """What a state has once: format, cluster id, the counters of ids, and whether it was restored.
 
 While the row of a restore is there the control plane trusts nothing of the state that may have
-changed since the backup (`scm.administration.recovery`): it starts cold, and its safe mode ends
-only with the recovery.
+changed since the backup (`scm.administration.after_restore`): it starts cold, and its safe mode
+ends only with the recovery.
 """
 
 from collections.abc import Callable

@@ -26,7 +26,7 @@ from scm.state.facts import (
     Pending,
     Transaction,
 )
-from scm.state.settled import Settled
+from scm.state.quiet_containers import Settled
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -133,7 +133,7 @@ class ContainerTable(Table[int, Container]):
         self.states: Counter[ContainerState] = Counter()
         """How many are in each state."""
         self.touched: set[int] = set()
-        """Containers that were set or removed since `scm.edge.totals` took these."""
+        """Containers that were set or removed since `scm.edge.health_totals` took these."""
 
     def apply(self, key: int, value: Container | None) -> Container | None:
         """Set or remove, and keep the indexes."""

@@ -29,7 +29,7 @@ from typing import Any, Final
 import numpy as np
 
 from health.segments import Bools, Ints
-from spark_verify.report.exposure import LEVELS, PARTS_OF, Floats, Units, summed_by
+from spark_verify.report.vote_columns import LEVELS, PARTS_OF, Floats, Units, summed_by
 
 SURE_LOG10: Final = -4.0
 """A suspect is named when accident is less likely, counted over all members of its level."""

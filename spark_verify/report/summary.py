@@ -20,7 +20,7 @@ from health.words import (
 )
 from spark_verify.report.blame import suspects
 from spark_verify.tasks.tallies import Tallies
-from spark_verify.tasks.volumes import AGE_DAYS
+from spark_verify.tasks.volume_counts import AGE_DAYS
 
 LEAVING_MAX: Final = 500
 """Leaving nodes that are shown."""

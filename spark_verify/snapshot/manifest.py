@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from health.rules import Rules
 from spark_verify.errors import SnapshotRefused
-from spark_verify.places import Place
-from spark_verify.rows import SCHEMA_VERSION, TABLES
+from spark_verify.file_systems import Place
+from spark_verify.input_columns import SCHEMA_VERSION, TABLES
 
 SAME_RELEASE: Final = "use the suture-verify of the same release as the SCM"
 SCAN_AGAIN: Final = "export the snapshot again from the SCM, or fix the program that wrote it"

@@ -19,7 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_verify.snapshot.reading import Group, Part, part_of
+from spark_verify.snapshot.snapshot_reading import Group, Part, part_of
 
 ROWS_PER_RANGE: Final = 1_000_000
 """Rows of all tables that a task reads and judges: some 100 MB, and a few times that while it

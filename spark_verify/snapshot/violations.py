@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from health.erasure import INDEX_MAX
+from health.ec_replication import INDEX_MAX
 from health.segments import Bools
-from spark_verify.rows import AHEAD_MAX_MS, TABLES, Column
+from spark_verify.input_columns import AHEAD_MAX_MS, TABLES, Column
 from spark_verify.snapshot.manifest import Manifest
 
 EXAMPLES_MAX: Final = 5

@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_type
 
 from health.words import flag_bit
-from spark_verify.rows import SCHEMA_VERSION, TABLES
+from spark_verify.input_columns import SCHEMA_VERSION, TABLES
 
 AS_OF_MS: Final = 1_760_000_000_000
 MILLION: Final = 1_000_000

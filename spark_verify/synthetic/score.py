@@ -8,7 +8,7 @@ from pyspark.sql import functions as f
 
 from health.words import flag_names
 from spark_verify.errors import SnapshotRefused
-from spark_verify.places import Place
+from spark_verify.file_systems import Place
 from spark_verify.runs import table_of
 
 EXAMPLES_MAX = 10

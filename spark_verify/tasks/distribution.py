@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from spark_verify.snapshot.ranges import ID_MAX, ID_MIN, Range, ranges_of
-from spark_verify.snapshot.reading import Part
-from spark_verify.tasks.exchange import packed, unpacked
+from spark_verify.snapshot.snapshot_reading import Part
 from spark_verify.tasks.judging import Job, Sums, judge_partition, parted, possible
+from spark_verify.tasks.row_exchange import packed, unpacked
 from spark_verify.tasks.tallies import Tallies, collected
 
 if TYPE_CHECKING:

@@ -20,9 +20,8 @@ from health.batch import Nodes, violations
 from health.judge import judge
 from health.rules import Rules
 from health.segments import Bools, first_of_run
-from spark_verify.places import Place
-from spark_verify.results import JUDGED, RESULTS
-from spark_verify.rows import (
+from spark_verify.file_systems import Place
+from spark_verify.input_columns import (
     CONTAINERS,
     PENDING_OPS,
     REPLICAS,
@@ -32,19 +31,20 @@ from spark_verify.rows import (
     Column,
     schema_of,
 )
+from spark_verify.result_tables import JUDGED, RESULTS
 from spark_verify.runs import run_of, table_of
 from spark_verify.snapshot.manifest import Manifest
-from spark_verify.snapshot.reading import Part, pages_of
+from spark_verify.snapshot.snapshot_reading import Part, pages_of
 from spark_verify.snapshot.violations import EXAMPLES_MAX, examples, wrong_rows
-from spark_verify.tasks.backoff import BEFORE, with_attempts
-from spark_verify.tasks.batches import by_container, coded, cut_of, ids_of, slices_of
-from spark_verify.tasks.excess import further_deletes
-from spark_verify.tasks.exchange import Layout, joined
-from spark_verify.tasks.plans import scan_plan
-from spark_verify.tasks.tables import ordered, write
+from spark_verify.tasks.further_deletes import further_deletes
+from spark_verify.tasks.judge_batches import by_container, coded, cut_of, ids_of, slices_of
+from spark_verify.tasks.previous_run import BEFORE, with_attempts
+from spark_verify.tasks.result_files import ordered, write
+from spark_verify.tasks.row_exchange import Layout, joined
+from spark_verify.tasks.scan_rows import scan_plan
 from spark_verify.tasks.tallies import Tallies
 from spark_verify.tasks.verdict_rows import Stamp, judged_tables
-from spark_verify.tasks.volumes import by_datanode, count_volumes, summed
+from spark_verify.tasks.volume_counts import by_datanode, count_volumes, summed
 from spark_verify.tasks.votes import NO_VOTES, VOTES, count_votes
 
 JUDGED_REPLICA_COLUMNS: Final = (

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from spark_verify.errors import ProcessLost
 from spark_verify.snapshot.ranges import ranges_of
-from spark_verify.snapshot.reading import Part
+from spark_verify.snapshot.snapshot_reading import Part
 from spark_verify.tasks.distribution import Counted, added_up, judge_blobs, judge_range, read_blobs
 from spark_verify.tasks.judging import Job
 

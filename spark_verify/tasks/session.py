@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from spark_verify.errors import SparkRefused, failures
 from spark_verify.runs import PACKAGES, SOURCES, code_checksum
-from spark_verify.snapshot.reading import REASON_CHARACTERS_MAX
+from spark_verify.snapshot.snapshot_reading import REASON_CHARACTERS_MAX
 from spark_verify.tasks.distribution import is_submitted
 
 ROWS_PER_PARTITION: Final = 500_000

@@ -12,8 +12,8 @@ from health.departure import HELD_BY
 from health.judge import Judgement
 from health.segments import Groups, Ints
 from health.words import ACTIONS, CLASSES, CONTAINER_STATES, INCOMPARABLE, UNKNOWN, Health
-from spark_verify.rows import SAMPLE_MAX
-from spark_verify.tasks.batches import coded
+from spark_verify.input_columns import SAMPLE_MAX
+from spark_verify.tasks.judge_batches import coded
 
 VIOLATIONS_MAX: Final = 5
 """Contradictions of a snapshot that are named: enough to find the cause."""

@@ -7,11 +7,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from health.doubts import DOUBTS
 from health.judge import Judgement, roles
-from health.plan.actions import Lists
-from health.reconcile import REASONS, REDUNDANCY_UNKNOWN
+from health.plan.plan_rows import Lists
+from health.reconcile_eligibility import REASONS, REDUNDANCY_UNKNOWN
 from health.segments import Bools, Ints
+from health.source_doubts import DOUBTS
 from health.words import (
     ACTIONS,
     CLASSES,
@@ -24,8 +24,8 @@ from health.words import (
     ROLES,
     Health,
 )
-from spark_verify.results import JUDGED, PLAN_REPLICA
-from spark_verify.tasks.batches import Cut
+from spark_verify.result_tables import JUDGED, PLAN_REPLICA
+from spark_verify.tasks.judge_batches import Cut
 
 PLAN_LIFE_MS: Final = 30 * 60 * 1000
 """After it the control plane must not act: by then the cluster has reported again."""

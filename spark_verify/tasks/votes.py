@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from health.judge import Judgement
 from health.segments import Groups, Ints
-from spark_verify.tasks.batches import Cut, coded
+from spark_verify.tasks.judge_batches import Cut, coded
 
 VOTES: Final = "votes"
 """Name of the sums."""

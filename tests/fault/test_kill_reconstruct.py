@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.ec.order import Order, Shard
+from agent.ec.rebuild_task import Order, Shard
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Refused, SutureError
 from agent.reconstruct.coordinator import Coordinator

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.ec.order import Order
+from agent.ec.rebuild_task import Order
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import SutureError
 from agent.reconstruct.coordinator import Coordinator

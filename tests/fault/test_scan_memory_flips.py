@@ -11,8 +11,8 @@ import pytest
 from merkle.checksum import window_checksums
 from merkle.replica import ChecksumType
 from merkle.second_checksum import witness_checksums
+from scanner.chunk_verdict import Windows, Witnesses
 from scanner.finding import Verdict
-from scanner.judge import Windows, Witnesses
 from tests.support.storage.replica_reader import (
     Alter,
     AlteredReader,

@@ -11,10 +11,10 @@ from typing import Final
 
 import pytest
 
-from agent.store.verification import log as log_module
-from agent.store.verification.chain import Fault, Head, Kind, check, entries
-from agent.store.verification.log import VerificationLog, files_of
-from agent.store.verification.reading import read_log
+from agent.store.verification_log import log_files as log_module
+from agent.store.verification_log.chain import Fault, Head, Kind, check, entries
+from agent.store.verification_log.log_files import VerificationLog, files_of
+from agent.store.verification_log.log_reader import read_log
 from tests.support.faults.store_victim import StepCounter, lived
 
 pytestmark = pytest.mark.fault

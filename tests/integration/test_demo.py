@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli.setup.demo import Steps
-from agent.demo.harm import BLOCK_BYTES_MIN, BLOCKS_MIN
+from agent.demo.damage_choice import BLOCK_BYTES_MIN, BLOCKS_MIN
 from agent.demo.story import collect, lanes_for
 from agent.errors import Refused
 from tests.support.storage.three_replicas import content

@@ -18,7 +18,7 @@ PLANTED = {
     "the control plane is built in storeys": ("scm/state/planted_upward.py", "import scm.cluster"),
     "the edge of the control plane is built in storeys": (
         "scm/edge/overview/planted_upward.py",
-        "import scm.edge.plane.parts",
+        "import scm.edge.plane.assembly",
     ),
     "the replication manager is built in storeys": (
         "scm/replication/judging/planted_upward.py",
@@ -54,8 +54,8 @@ PLANTED = {
         "import ozone.leading.leader",
     ),
     "Ozone's archives are taken in floors": (
-        "ozone/archive/messages.py",
-        "import ozone.archive.service",
+        "ozone/transfer/messages.py",
+        "import ozone.transfer.service",
     ),
     "Ozone's peers are served in floors": (
         "ozone/serving/results.py",

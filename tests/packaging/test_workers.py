@@ -55,10 +55,10 @@ def test_other_files_stay_whole() -> None:
     """
     The tests of one file never run in two processes, of whatever class or parameter they are.
     """
-    one = scope_of("tests/unit/agent/plan/test_reconcile.py::TestLaws::test_a[x::y]")
+    one = scope_of("tests/unit/agent/plan/test_reconcile_plan.py::TestLaws::test_a[x::y]")
 
-    assert "tests/unit/agent/plan/test_reconcile.py" == one
-    assert one == scope_of("tests/unit/agent/plan/test_reconcile.py::test_b")
+    assert "tests/unit/agent/plan/test_reconcile_plan.py" == one
+    assert one == scope_of("tests/unit/agent/plan/test_reconcile_plan.py::test_b")
     assert one != scope_of("tests/unit/agent/plan/test_tasks.py::test_b")
 
 

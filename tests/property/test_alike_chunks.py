@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from merkle.checksum import Algorithm, leaf_checksum, window_checksums
 from merkle.replica import ChecksumType
 from merkle.tree import Leaf, Tree, TreeBuilder
-from scanner import verify
+from scanner import replica_scan
 from scanner.finding import Verdict
-from scanner.outcome import ScanOutcome
-from scanner.rows.batch import runs_and_alike
+from scanner.rows.small_blocks import runs_and_alike
+from scanner.scan_outcome import ScanOutcome
 from tests.support.storage.replica_reader import (
     AlteredReader,
     MemoryReader,
@@ -34,7 +34,7 @@ READ_BYTES = 8 * WINDOW_BYTES  # so that a block of a few chunks takes several r
 def short_reads() -> Iterator[None]:
     """Read little in one go."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verify, "READ_BYTES_MAX", READ_BYTES)
+        patch.setattr(replica_scan, "READ_BYTES_MAX", READ_BYTES)
         yield
 
 
@@ -70,7 +70,7 @@ def stored(shapes: list[Shape]) -> MemoryReplica:
 def one_by_one(reader: MemoryReader, *, stop: Callable[[], bool] = lambda: False) -> ScanOutcome:
     """Scan without a look at how alike chunks are."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verify, "runs_and_alike", partial(runs_and_alike, are_sought=False))
+        patch.setattr(replica_scan, "runs_and_alike", partial(runs_and_alike, are_sought=False))
         return scan(reader, stop=stop)
 
 

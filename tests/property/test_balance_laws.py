@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from scm.cluster.allocate import Candidate
 from scm.cluster.placement import misplaced_count
-from scm.replication.balancing.balance import (
+from scm.replication.balancing.balance_moves import (
     Limits,
     Movable,
     Move,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.client.blockreader import SILENT_COUNT_MAX, BlockReader, Holder, Place
-from agent.client.conduct import ANSWERS_MIN, Conduct
+from agent.client.read_order import ANSWERS_MIN, Conduct
 from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
 from agent.rpc.calls.received import SMALL_BYTES_MAX
 from merkle.replica import BlockId, ContainerId
@@ -288,7 +288,7 @@ def test_who_is_late_is_left_for_another_and_is_not_at_fault(
     The second is waited for as long as it takes, and so is the first, when it is asked again
     because the second has nothing.
     """
-    monkeypatch.setattr("agent.client.conduct.PATIENCE_S_MIN", 0.0)
+    monkeypatch.setattr("agent.client.read_order.PATIENCE_S_MIN", 0.0)
     late = Replica([b"a" * 20], {0: "silent"})
     good = Replica([b"a" * 20], {})
     reader = hurried([late, good])
@@ -318,7 +318,7 @@ def test_damage_that_comes_late_is_damage(monkeypatch: pytest.MonkeyPatch) -> No
     """
     Who sends it is named, however long it took; it is not forgiven as slow.
     """
-    monkeypatch.setattr("agent.client.conduct.PATIENCE_S_MIN", 0.0)
+    monkeypatch.setattr("agent.client.read_order.PATIENCE_S_MIN", 0.0)
     bad, good = Replica([b"a" * 20], {0: "corrupt"}), Replica([b"a" * 20], {})
     reader = hurried([bad, good])
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import Summary
-from scm.edge.totals import flags_of, flags_of_all
+from scm.edge.health_totals import flags_of, flags_of_all
 from scm.state.facts import Container, ContainerState, Replica
 from scm.state.replica_table import ReplicaTable
 from tests.support.control.scm_world import container, replica

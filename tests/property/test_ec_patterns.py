@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from agent.ec.codec import rebuild
+from agent.ec.cell_codec import rebuild
 from agent.ec.scheme import Scheme
 from agent.errors import Refused
 from tests.support.storage.ec_groups import SMALL_SCHEMES, encoded_group, lengths_bytes

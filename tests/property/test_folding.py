@@ -10,7 +10,7 @@ from merkle.blockrow import decode_block
 from merkle.checksum import Algorithm
 from merkle.replica import BlockData
 from merkle.tree import Tree
-from scanner.rows.batch import SimpleRun, runs
+from scanner.rows.small_blocks import SimpleRun, runs
 from tests.support.storage.tree_strategies import ALGORITHMS, blocks, trees
 from tests.support.storage.trees import rows_of
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
-from scm.administration.foresight import Foreseen, Question
-from scm.administration.stopping import Answer
+from scm.administration.may_stop import Foreseen, Question
+from scm.administration.outlook import Answer
 from scm.state.facts import Kind
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, confirm, container, replica

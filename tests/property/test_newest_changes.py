@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.store.index.history import Changes, HistoryEntry, encode_entry, newest, together
+from agent.store.index.replica_history import Changes, HistoryEntry, encode_entry, newest, together
 from merkle.replica import ContainerId, ReplicaState
 
 ENTRY = HistoryEntry(

@@ -15,8 +15,8 @@ from agent.config.loading import load
 from agent.errors import Code
 from agent.host.host import Host
 from agent.host.leader import Led
+from agent.host.leader_terms import Terms
 from agent.host.outbox import REGISTERED, Outbox
-from agent.host.terms import Terms
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import SystemClock
 from agent.runtime.loop import Busy, Step, Throttled

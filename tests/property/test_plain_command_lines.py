@@ -14,7 +14,7 @@ import agent.cli.inspect.status
 import agent.cli.quick
 from agent.cli.inspect.status import status
 from agent.cli.quick import QUICK, plain
-from agent.cli.terminal.connection import choose
+from agent.cli.terminal.credentials import choose
 from agent.cli.terminal.typer_options import for_typer
 
 Call = dict[str, Any]

@@ -19,7 +19,7 @@ from agent.plan.actions import (
     RepairBlock,
     SkipReason,
 )
-from agent.plan.reconcile import plan
+from agent.plan.reconcile_plan import plan
 from merkle.checksum import Algorithm, leaf_checksum
 from merkle.diff import diff
 from merkle.replica import BlockId, ChecksumType, ChunkInfo

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from merkle.replica import ReplicaState
 from scm.cluster.case import Case, Placed
 from scm.replication.guards.delete_safety import is_whole
-from scm.replication.guards.shards import (
+from scm.replication.guards.shard_guard import (
     gives_way,
     may_lose_shard,
     may_remove_shard,

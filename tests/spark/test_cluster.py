@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_verify.file_systems import Place
 from spark_verify.pipeline import Request, Result, verify
-from spark_verify.places import Place
 from spark_verify.runs import table_of
 from tests.support.packaging.wheel import built_wheel
 from tests.support.verification.gated_store import OPEN, held

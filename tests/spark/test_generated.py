@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 
 from spark_verify.exits import Exit
 from spark_verify.pipeline import Request, verify
-from spark_verify.snapshot import reading as snapshot
+from spark_verify.snapshot import snapshot_reading as snapshot
 from spark_verify.synthetic.generate import Shape, generate
 from spark_verify.synthetic.score import score
-from spark_verify.tasks import batches, distribution, exchange
+from spark_verify.tasks import distribution, judge_batches, row_exchange
 from spark_verify.tasks.distribution import Counted
 from spark_verify.tasks.judging import Job
 
@@ -57,8 +57,8 @@ def test_tasks_of_spark_find_what_one_process_finds(
     """
     here = verify(Request(str(cluster), tmp_path / "here", run_id="r"))
     monkeypatch.setattr(snapshot, "ROWS_PER_PART", 3_000)
-    monkeypatch.setattr(exchange, "ROWS_PER_PARTITION", 4_000)
-    monkeypatch.setattr(batches, "ROWS_PER_SLICE", 500)
+    monkeypatch.setattr(row_exchange, "ROWS_PER_PARTITION", 4_000)
+    monkeypatch.setattr(judge_batches, "ROWS_PER_SLICE", 500)
     there = verify(Request(str(cluster), tmp_path / "there", run_id="r", here_rows=0))
 
     assert here.summary == there.summary
@@ -78,7 +78,7 @@ def test_the_driver_collects_the_numbers_of_each_volume_once(
     However many partitions there are: tasks add up what those counted, each of other datanodes.
     """
     here = verify(Request(str(cluster), tmp_path / "here", run_id="r"))
-    monkeypatch.setattr(exchange, "ROWS_PER_PARTITION", 2_000)
+    monkeypatch.setattr(row_exchange, "ROWS_PER_PARTITION", 2_000)
     monkeypatch.setattr(distribution, "SUMMED_HERE", 3)
     told, read = [], distribution._told
 

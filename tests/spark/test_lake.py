@@ -19,8 +19,8 @@ import pytest
 
 from spark_verify.errors import OptionRefused
 from spark_verify.exits import Exit
-from spark_verify.results import RESULTS
-from spark_verify.tasks.lake import check_namespace
+from spark_verify.result_tables import RESULTS
+from spark_verify.tasks.iceberg_tables import check_namespace
 from tests.support.verification.java import skip_without_java
 from tests.support.verification.maven import class_path
 from tests.support.verification.snapshots import AS_OF_MS, container, gather

@@ -18,10 +18,10 @@ from agent.rpc.wire.addresses import check_address
 from scm.state.options import ScmOptions
 from spark_verify import webhdfs
 from spark_verify.errors import PlaceRefused, RunConflict
+from spark_verify.file_systems import Place
 from spark_verify.pipeline import Request, Result, verify
-from spark_verify.places import Place
-from spark_verify.report.views import ORDER, views
-from spark_verify.results import RESULTS
+from spark_verify.report.sql_views import ORDER, views
+from spark_verify.result_tables import RESULTS
 from spark_verify.runs import (
     LEFT_MS,
     TEXTS,

@@ -14,9 +14,9 @@ import pytest
 from spark_verify import pipeline
 from spark_verify.errors import ProcessLost, SnapshotRefused
 from spark_verify.pipeline import Request, Result, verify
-from spark_verify.results import RESULTS
-from spark_verify.snapshot import ranges, reading
-from spark_verify.tasks import batches, distribution, exchange, processes
+from spark_verify.result_tables import RESULTS
+from spark_verify.snapshot import ranges, snapshot_reading
+from spark_verify.tasks import distribution, judge_batches, processes, row_exchange
 from tests.support.verification.random_clusters import random_cluster
 from tests.support.verification.snapshots import AS_OF_MS
 from tests.support.verification.spark_cluster import tree
@@ -50,9 +50,9 @@ def asked(snapshot: Path, out: Path, here_rows: int = 0) -> Request:
 @pytest.fixture
 def many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many parts, partitions and slices."""
-    monkeypatch.setattr(reading, "ROWS_PER_PART", 100)
-    monkeypatch.setattr(exchange, "ROWS_PER_PARTITION", 150)
-    monkeypatch.setattr(batches, "ROWS_PER_SLICE", 50)
+    monkeypatch.setattr(snapshot_reading, "ROWS_PER_PART", 100)
+    monkeypatch.setattr(row_exchange, "ROWS_PER_PARTITION", 150)
+    monkeypatch.setattr(judge_batches, "ROWS_PER_SLICE", 50)
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_verify.errors import SnapshotRefused
+from spark_verify.input_columns import AHEAD_MAX_MS, ROWS_PER_CONTAINER_MAX
 from spark_verify.pipeline import Request, verify
-from spark_verify.rows import AHEAD_MAX_MS, ROWS_PER_CONTAINER_MAX
-from spark_verify.snapshot.reading import ROWS_PER_PART, Group, Part, parts_of
+from spark_verify.snapshot.snapshot_reading import ROWS_PER_PART, Group, Part, parts_of
 from tests.support.verification.snapshots import AS_OF_MS, SnapshotRows, container, gather
 
 LATE_MS = AS_OF_MS + AHEAD_MAX_MS + 1

@@ -12,10 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_verify.exits import Exit
+from spark_verify.file_systems import Place
 from spark_verify.pipeline import Request, verify
-from spark_verify.places import Place
-from spark_verify.report.views import ENGINES, views
-from spark_verify.results import RESULTS
+from spark_verify.report.sql_views import ENGINES, views
+from spark_verify.result_tables import RESULTS
 from spark_verify.runs import SUCCESS, table_of
 from tests.support.verification.snapshots import AS_OF_MS, container, gather
 

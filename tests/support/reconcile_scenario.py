@@ -28,7 +28,7 @@ from agent.plan.actions import (
     Skip,
     Trim,
 )
-from agent.plan.reconcile import plan
+from agent.plan.reconcile_plan import plan
 from merkle.checksum import Algorithm, leaf_checksum
 from merkle.diff import diff
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId

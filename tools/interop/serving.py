@@ -22,7 +22,7 @@ from agent.config.loading import load
 from agent.host.host import Host
 from agent.host.who import Who
 from agent.rpc.calls.scm import ScmClient
-from agent.runtime.supervisor import Supervisor
+from agent.runtime.service_manager import Supervisor
 from ozone.composition import doors
 from tools.interop.cluster import Absent, Stacks, build, stacks
 from tools.interop.scrub import flip

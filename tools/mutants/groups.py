@@ -53,7 +53,7 @@ JUDGE_LAW = "tests/property/test_judge_reference.py"
 ASKED_BY_SCM = (
     *("tests/unit/health/test_replication.py", "tests/unit/health/test_shards.py"),
     *("tests/unit/health/test_rule_vectors.py", "tests/unit/health/plan/test_copied_in_doubt.py"),
-    "tests/unit/scm/administration/test_leaving.py",
+    "tests/unit/scm/administration/test_decommission_rules.py",
 )
 """They ask the judge what the control plane's own rules were asked before."""
 

@@ -10,7 +10,7 @@ import grpc
 
 from agent.commands import removal
 from agent.errors import Code, SutureError, Unavailable
-from agent.plan.outcome import ChunkResult
+from agent.plan.reconcile_outcome import ChunkResult
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire import codec, newblocks

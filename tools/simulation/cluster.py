@@ -7,7 +7,7 @@ from typing import Final
 from agent.commands.proven_delete import ProvenDeletes
 from agent.errors import Code, Unavailable
 from agent.plan.actions import Deletes
-from agent.plan.outcome import ReconcileResult
+from agent.plan.reconcile_outcome import ReconcileResult
 from agent.reconcile.reconciler import Reconciler
 from agent.rpc.calls.peer import Peer, Timeouts
 from agent.rpc.datanode.arriving import ImportHandlers
@@ -22,7 +22,7 @@ from agent.rpc.v1 import datanode_pb2_grpc
 from agent.rpc.wire.errors import ErrorEdge
 from agent.runtime.lease import Leases
 from agent.runtime.pledges import Pledges
-from agent.scan.scanning import MarkingGuard, ScanReport, ScanTools, scan_container
+from agent.scan.container_scan import MarkingGuard, ScanReport, ScanTools, scan_container
 from agent.store.files.layout import Layout
 from agent.store.options import StoreOptions
 from agent.store.replica_store import ReplicaStore

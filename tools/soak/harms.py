@@ -22,7 +22,7 @@ from agent.demo.damage import (
     truncate,
     zero_page,
 )
-from agent.demo.harm import damageable_blocks, replica_root, target_of
+from agent.demo.damage_choice import damageable_blocks, replica_root, target_of
 from agent.demo.stage import is_whole
 from agent.errors import SutureError, Unavailable
 from agent.rpc.v1 import scm_pb2

@@ -14,8 +14,14 @@ from agent.cli.change.container_commands import (
     refuse_unasked,
     show_orders,
 )
-from agent.cli.inspect.scm import WaitOption, app, scan_decision, show_decisions, wait_and_show
-from agent.cli.terminal.connection import connect
+from agent.cli.inspect.scm_commands import (
+    WaitOption,
+    app,
+    scan_decision,
+    show_decisions,
+    wait_and_show,
+)
+from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import Exit, counted, remark
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client

@@ -9,8 +9,15 @@ from typing import Annotated, Final, TypeVar
 import typer
 
 from agent.cli.change.trust import trust
-from agent.cli.inspect.scm import Containers, WaitOption, app, facts, show_decisions, wait_and_show
-from agent.cli.terminal.connection import connect
+from agent.cli.inspect.scm_commands import (
+    Containers,
+    WaitOption,
+    app,
+    facts,
+    show_decisions,
+    wait_and_show,
+)
+from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import Exit, emit, grid, remark, say, short, show, size
 from agent.cli.terminal.selection import OnOption, datanode_id, selected
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption

@@ -12,8 +12,8 @@ from agent.cli.change.container_commands import (
     shown_worlds,
 )
 from agent.cli.change.node_commands import Datanodes, ForceFlag, show_node_decisions
-from agent.cli.inspect.scm import Containers, app, facts
-from agent.cli.terminal.connection import connect
+from agent.cli.inspect.scm_commands import Containers, app, facts
+from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import Exit, counted, emit, grid, say, show
 from agent.cli.terminal.selection import datanode_ids
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption

@@ -9,11 +9,11 @@ import typer
 
 from agent.cli.change.container_commands import DryRunFlag, YesFlag, refuse_unasked
 from agent.cli.inspect.key_lists import keys_in
-from agent.cli.inspect.scm import app, facts
-from agent.cli.terminal.connection import connect
-from agent.cli.terminal.durations import duration
+from agent.cli.inspect.scm_commands import app, facts
+from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import Exit, counted, emit, grid, remark, say, say_lines, short, show
 from agent.cli.terminal.selection import OnOption, datanode_ids, selected
+from agent.cli.terminal.time_option import duration
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.observe.headline import containers_of, doubts_about, silent_of, unheard
 from agent.observe.printable import printable

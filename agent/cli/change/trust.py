@@ -2,7 +2,7 @@
 
 import typer
 
-from agent.cli.terminal.connection import security
+from agent.cli.terminal.credentials import security
 from agent.cli.terminal.output import Exit, emit, grid, remark, say, show, size
 from agent.client.client import Client
 from agent.errors import Code, Refused

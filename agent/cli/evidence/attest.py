@@ -15,9 +15,9 @@ from agent.cli.evidence.verifylog import anchor_of, spoken
 from agent.cli.terminal.output import Exit, counted, emit, say
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.errors import Code, Refused
-from agent.store.verification.attesting import FORMAT, account
-from agent.store.verification.chain import Head, check, entries
-from agent.store.verification.reading import read_log
+from agent.store.verification_log.attestation import FORMAT, account
+from agent.store.verification_log.chain import Head, check, entries
+from agent.store.verification_log.log_reader import read_log
 
 KIND: Final = "suture verification statement"
 STATEMENT_BYTES_MAX: Final = 1024**3

@@ -1,8 +1,9 @@
 """The judge of chunks, asked again about sums that were recorded: no bytes, the same code.
 
 The scan judged bytes; a bundle has their sums. Here a medium answers each read with as many bytes
-as were there, and the witnesses with the sums that were recorded, so that `scanner.judge` comes to
-its verdict by its own rules. What only the bytes show, such as sectors of zeros, stays unknown.
+as were there, and the witnesses with the sums that were recorded, so that `scanner.chunk_verdict`
+comes to its verdict by its own rules. What only the bytes show, such as sectors of zeros, stays
+unknown.
 """
 
 import errno
@@ -14,9 +15,9 @@ from agent.cli.evidence.bundle import Found, Medium
 from merkle.checksum import Algorithm, checksum_width_bytes, leaf_checksum
 from merkle.replica import ChecksumType, ChunkInfo
 from merkle.tree import Leaf
+from scanner.chunk_verdict import FirstRead, Judgement, Witnesses, judge_chunk
 from scanner.finding import Fault, Forensic, Verdict
 from scanner.growth import UNREADABLE_LEAF
-from scanner.judge import FirstRead, Judgement, Witnesses, judge_chunk
 
 FILLER: Final = b"\xa5"  # no sector of it is zero, so that nothing is taken for one
 UNKNOWN_SUMS: Final = "the sums of the windows are not in the bundle, only their fold"

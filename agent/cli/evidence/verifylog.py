@@ -6,13 +6,13 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.terminal.connection import connect
+from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import Exit, counted, emit, say
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
-from agent.store.verification.chain import Checked, Head, Kind, check, entries
-from agent.store.verification.reading import Files, read_log
+from agent.store.verification_log.chain import Checked, Head, Kind, check, entries
+from agent.store.verification_log.log_reader import Files, read_log
 
 ANCHOR_CHECKSUM: Final = re.compile("[0-9a-f]{64}")
 

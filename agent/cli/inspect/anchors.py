@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 import typer
 
-from agent.cli.inspect.scm import app
+from agent.cli.inspect.scm_commands import app
 from agent.cli.inspect.verified import ago
-from agent.cli.terminal.connection import connect
+from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import Exit, emit, grid, say, short, show
 from agent.cli.terminal.selection import datanode_id
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption

@@ -11,8 +11,8 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.inspect.judged import JudgedReplica, Question
-from agent.cli.terminal.connection import connect
+from agent.cli.inspect.verdict_inputs import JudgedReplica, Question
+from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.outcomes import outcomes_in
 from agent.cli.terminal.output import ID_MAX, Exit, emit, say

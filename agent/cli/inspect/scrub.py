@@ -7,10 +7,10 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli.terminal.ask import NodeOption, nodes_of
-from agent.cli.terminal.connection import connect
+from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
-from agent.cli.terminal.durations import duration
 from agent.cli.terminal.output import Exit, counted, emit, grid, say, short, show, size
+from agent.cli.terminal.time_option import duration
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.config.quantity import spoken_duration
 from agent.observe.headline import percent

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Final
 
-from agent.cli.terminal.connection import security
+from agent.cli.terminal.credentials import security
 from agent.cli.terminal.declarations import JSON, SCM, SCM_DEFAULT, Option
 from agent.errors import SutureError
 from agent.observe.headline import (
@@ -64,7 +64,7 @@ def one_datanode(address: str, *, as_json: bool) -> int:
 
         emit({"answer": line.text, "well": line.is_well, **document_of(answer)})
     else:
-        from agent.cli.inspect.overview import show_datanode
+        from agent.cli.inspect.status_tables import show_datanode
 
         show_datanode(answer, line.text)
     return exit_of(line)
@@ -118,7 +118,7 @@ def whole_cluster(scm: str, *, as_json: bool) -> int:
             }
         )
     else:
-        from agent.cli.inspect.overview import show_cluster
+        from agent.cli.inspect.status_tables import show_cluster
 
         show_cluster(counts, nodes, answers, line.text)
     return exit_of(line)

@@ -16,8 +16,8 @@ from agent.cli.terminal.output import Exit, aside, emit, grid, people, say, shor
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.client.client import Client
 from agent.demo.cluster import Cluster
+from agent.demo.damage_choice import Harm
 from agent.demo.death import TIMES, Death
-from agent.demo.harm import Harm
 from agent.demo.liar import CONTRADICTORY, Contest
 from agent.demo.stage import Stage
 from agent.demo.story import Evidence, Say, Story, collect, default_directories, freeze

@@ -14,7 +14,7 @@ from agent.runtime.clock import Clock
 from agent.store.index.facts import ReplicaFacts
 from agent.store.operations.repair import verifies
 from agent.store.ports import ReadableReplicas
-from merkle.keyed import NONCE_BYTES, answer_of, tree_answer_of
+from merkle.possession_proof import NONCE_BYTES, answer_of, tree_answer_of
 from merkle.replica import ID_MAX, ContainerId, ReplicaState
 from merkle.tree import Tree
 

@@ -18,7 +18,7 @@ from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.security.caller import Identity, Role, identity_of
 from agent.rpc.serving.allowance import Allowances
 from agent.rpc.serving.waits import account_of
-from agent.runtime.wrapped import Wrapped
+from agent.runtime.interceptors import Wrapped
 
 PLAINTEXT: Final = "plaintext"
 DONE: Final = "OK"

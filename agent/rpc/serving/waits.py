@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError
 
-from agent.runtime.wrapped import Wrapped
+from agent.runtime.interceptors import Wrapped
 
 SLOW_S: Final = 3.0  # a caller that keeps its call waiting for so long gives way to others
 WAIT_S_MAX: Final = 120.0  # 16 MiB over 1 Mbit/s; and longer than any pause of a healthy reader

@@ -1,4 +1,4 @@
-"""Paths and addresses of file systems, as `spark_verify.places` has them, refused in our words."""
+"""Paths and addresses of `spark_verify.file_systems`, refused in our words."""
 
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -30,7 +30,7 @@ def opened(address: str) -> Any:
     holds credentials, or cannot be opened."""
     # Only where files are read or written: other commands begin without Arrow.
     from spark_verify.errors import PlaceRefused
-    from spark_verify.places import Place
+    from spark_verify.file_systems import Place
 
     try:
         place = Place.of(address)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from agent.ec.order import Order, Reconstruction, Shard
+from agent.ec.rebuild_task import Order, Reconstruction, Shard
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
-from agent.runtime.wrapped import Wrapped
+from agent.runtime.interceptors import Wrapped
 
 DOMAIN: Final = "suture"
 SERVICE_PREFIX: Final = "/suture.v1."

@@ -7,12 +7,12 @@ One way only: nothing here is ever read back by an agent. What comes from outsid
 from collections.abc import Iterable
 from typing import Final
 
-from agent.plan.outcome import ReconcileResult
+from agent.plan.reconcile_outcome import ReconcileResult
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire.codec import state_number, summary_message
 from agent.rpc.wire.replica_columns import report_of
 from agent.store.index.facts import ReplicaFacts, Unloadable
-from agent.store.index.history import HistoryEntry
+from agent.store.index.replica_history import HistoryEntry
 from scanner.finding import Finding
 
 CHUNK_OUTCOMES_MAX: Final = 1_000  # in one heartbeat; the count says how many there were

@@ -23,7 +23,7 @@ import pyarrow
 import pyarrow.parquet
 
 from agent.errors import Code, Refused, Unavailable
-from health.tables.snapshot import SCHEMA_VERSION, TABLES
+from health.tables.snapshot_columns import SCHEMA_VERSION, TABLES
 
 pa: Any = pyarrow  # compiled code without types
 pq: Any = pyarrow.parquet
@@ -126,8 +126,8 @@ class SnapshotFiles:
         rules: Mapping[str, int],
         keys_at_risk: Mapping[str, object] | None = None,
     ) -> None:
-        """Write what is kept, and the manifest; `keys_at_risk` as `health.tables.snapshot` says it.
-        Raises OSError, pyarrow.ArrowInvalid."""
+        """Write what is kept, and the manifest; `keys_at_risk` as `health.tables.snapshot_columns`
+        says it. Raises OSError, pyarrow.ArrowInvalid."""
         for table in self._tables.values():
             table.finish()
         manifest = {

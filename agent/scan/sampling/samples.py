@@ -16,9 +16,9 @@ from agent.errors import Code, SutureError, Unavailable
 from agent.rpc.datanode.backends import Draw, Sampled, SampleStep
 from agent.runtime.clock import Clock
 from agent.runtime.lease import Leases
-from agent.scan.pace import ScanPace
+from agent.scan.container_scan import ignore
 from agent.scan.sampling.spotcheck import Spot, check_chunk
-from agent.scan.scanning import ignore
+from agent.scan.throttle import ScanPace
 from agent.store.operations.reading import readable_blocks
 from agent.store.replica_store import ReplicaStore
 from merkle.blockrow import decode_block

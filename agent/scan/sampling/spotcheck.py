@@ -1,12 +1,12 @@
-"""One chunk, read off its medium and judged as a scan judges (`scanner.judge`)."""
+"""One chunk, read off its medium and judged as a scan judges (`scanner.chunk_verdict`)."""
 
 from dataclasses import dataclass
 
 from agent.store.replica.packs import Place
 from merkle.checksum import window_checksums
 from merkle.replica import ChunkInfo
+from scanner.chunk_verdict import WITNESSES, FirstRead, Judgement, judge_chunk, read_failure
 from scanner.finding import Verdict
-from scanner.judge import WITNESSES, FirstRead, Judgement, judge_chunk, read_failure
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from agent.scan.shadow.former import FormerError, FormerHasher
 from merkle.blockrow import decode_block
 from merkle.damaged import Damaged
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
-from scanner.outcome import ScanOutcome
 from scanner.ports import BlockReader, ReplicaReader, Structure
+from scanner.scan_outcome import ScanOutcome
 
 SHADOW_S: Final = 4 * 3600.0  # after an upgrade
 SHARE: Final = 0.01  # of reads

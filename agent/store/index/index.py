@@ -28,9 +28,9 @@ import lmdb
 from agent.errors import Code, Unavailable
 from agent.runtime.memory import let_go_of_pages
 from agent.store.files.durable import disk_errors, remove_file
+from agent.store.index import replica_history
 from agent.store.index.columns import DamagedRows, ReplicaColumns, decode_columns
 from agent.store.index.databases import LATER, Databases
-from agent.store.index.history import KEPT_COUNT, HistoryEntry, encode_entry, entries_of, entry_of
 from agent.store.index.indexcheck import check_index
 from agent.store.index.indexerrors import DATA_FILE, LOCK_FILE, index_errors
 from agent.store.index.mapgate import MapGate
@@ -41,7 +41,7 @@ from agent.store.index.packformat import (
     decode_place,
     encode_packed,
 )
-from agent.store.index.reading import Reading
+from agent.store.index.read_transaction import Reading
 from agent.store.index.rows import (
     KEY_BYTES,
     JournalEntry,
@@ -249,9 +249,12 @@ class Snapshot:
             return None
         return self._txn.get(_U64.pack(container_id), db=self._dbs.doubts)
 
-    def history(self, container_id: ContainerId) -> Iterator[HistoryEntry]:
+    def history(self, container_id: ContainerId) -> Iterator[replica_history.HistoryEntry]:
         """Yield what the replica was, the oldest first; a damaged row is passed over."""
-        return (entry for _, entry in entries_of(self.history_rows(_U64.pack(container_id))))
+        return (
+            entry
+            for _, entry in replica_history.entries_of(self.history_rows(_U64.pack(container_id)))
+        )
 
     def history_rows(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Yield the raw rows of what replicas were: of one by its key, or of all."""
@@ -294,22 +297,12 @@ class Change(Snapshot):
             before = None if had is None else decode_replica(container_id, had)
         except Damaged:
             before = None
-        entry = entry_of(before, row, list(self.findings(container_id)), self._now_ms())
+        entry = replica_history.entry_of(
+            before, row, list(self.findings(container_id)), self._now_ms()
+        )
         assert self._dbs.history is not None, "an index that is written has every database"
-        number = self._last_number(self._dbs.history, container_id) + 1
-        key_of = partial(_NUMBERED.pack, container_id)
-        self._txn.put(key_of(number), encode_entry(entry), db=self._dbs.history)
-        if number > KEPT_COUNT:
-            self._txn.delete(key_of(number - KEPT_COUNT), db=self._dbs.history)
-
-    def _last_number(self, database: lmdb._Database, container_id: ContainerId) -> int:
-        """Return the highest number that a row of the container has, 0 for no row."""
-        with self._txn.cursor(database) as cursor:
-            behind = _U64.pack(container_id + 1)
-            found = cursor.prev() if cursor.set_range(behind) else cursor.last()
-            if not found or not cursor.key().startswith(_U64.pack(container_id)):
-                return 0
-            return int(_NUMBERED.unpack(cursor.key())[1])
+        with self._txn.cursor(self._dbs.history) as cursor:
+            replica_history.append(cursor, container_id, entry)
 
     def put_block(self, container_id: ContainerId, block_id: BlockId, row: bytes) -> None:
         """Set the raw row of a committed block."""

@@ -39,9 +39,9 @@ from agent.store.options import StoreOptions
 from agent.store.replica.descriptor import descriptor_of, encode_descriptor
 from agent.store.replica.packs import PackWriter
 from agent.store.volumes.volume import Volume
-from merkle.codec import encode_tree
 from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
 from merkle.tree import Tree
+from merkle.tree_codec import encode_tree
 from scanner.finding import Finding
 
 RESERVED_TIMES: Final = 2  # of the data: metadata, and a file system that is not exact

@@ -30,7 +30,7 @@ from agent.store.replica.obstacles import has_home, put_aside
 from agent.store.replica.packs import give_back_pages, place_of, remove_spent
 from agent.store.replica.states import Event, next_state
 from agent.store.replica.trees import bury_blocks, commit_tree, load_tree
-from agent.store.verification.telling import tell_of_delete
+from agent.store.verification_log.log_entries import tell_of_delete
 from agent.store.volumes.volume import Volume
 from merkle.blockrow import decode_block
 from merkle.damaged import Damaged

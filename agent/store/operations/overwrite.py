@@ -4,8 +4,8 @@
         ─ one LMDB commit: record, journal entry removed
 
 At the next start an entry that is still there is rolled forward if the new bytes arrived whole,
-else back from quarantine. `agent.store.operations.batches` does the same for many chunks at once,
-with the same entries. Ozone overwrites in place without either (its trap 13).
+else back from quarantine. `agent.store.operations.batch_repair` does the same for many chunks at
+once, with the same entries. Ozone overwrites in place without either.
 """
 
 import errno

@@ -15,16 +15,16 @@ from agent.store.files import blockfile
 from agent.store.files.durable import block_errors
 from agent.store.index.index import Change, Snapshot
 from agent.store.index.rows import moved_on
-from agent.store.operations.blocks import check_checksums, check_id, recounted
 from agent.store.operations.closing import follow_state, take_tail
 from agent.store.operations.deleting import bury, record_tombstones, unlink_blocks
 from agent.store.operations.overwrite import overwrite_chunk
+from agent.store.operations.write_rules import check_checksums, check_id, recounted
 from agent.store.options import StoreOptions
 from agent.store.replica.contradictions import note_contradictions
 from agent.store.replica.packs import place_of
 from agent.store.replica.quarantine import Note, keep
 from agent.store.replica.trees import load_tree, tree_replica
-from agent.store.verification.telling import tell_of_repair
+from agent.store.verification_log.log_entries import tell_of_repair
 from agent.store.volumes.volume import Volume
 from merkle.blockrow import check_chunk, decode_block, encode_block, is_intact
 from merkle.checksum import window_checksums

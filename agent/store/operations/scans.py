@@ -10,8 +10,8 @@ from agent.store.index.facts import ScanBase, ScanCommit, facts_of
 from agent.store.index.index import Change
 from agent.store.index.read_failures import Doubts
 from agent.store.index.rows import DescriptorEntry, ReplicaRow, ScanCursor
-from agent.store.operations.blocks import recounted
 from agent.store.operations.closing import follow_state, unhealthy
+from agent.store.operations.write_rules import recounted
 from agent.store.options import StoreOptions
 from agent.store.replica.contradictions import place_of, replace_scanned
 from agent.store.replica.states import healing_event, next_state

@@ -12,7 +12,8 @@ from agent.errors import Code, Refused, SutureError
 from agent.store.files import blockfile
 from agent.store.files.durable import disk_errors
 from agent.store.index.index import Change, Snapshot
-from agent.store.operations.blocks import (
+from agent.store.operations.overwrite import overwrite_chunk
+from agent.store.operations.write_rules import (
     KnownBlock,
     Place,
     check_id,
@@ -24,7 +25,6 @@ from agent.store.operations.blocks import (
     resolved_commit,
     writable_replica,
 )
-from agent.store.operations.overwrite import overwrite_chunk
 from agent.store.options import StoreOptions
 from agent.store.replica.obstacles import clear_place
 from agent.store.volumes.volume import Volume, check_space

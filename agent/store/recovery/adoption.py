@@ -11,8 +11,8 @@ import numpy as np
 from agent.store.files.durable import disk_errors, make_directories
 from agent.store.index.index import Change
 from agent.store.index.rows import DescriptorEntry, ReplicaRow
-from agent.store.operations.blocks import recounted
 from agent.store.operations.closing import follow_state, unhealthy
+from agent.store.operations.write_rules import recounted
 from agent.store.options import StoreOptions
 from agent.store.replica.contradictions import replace_scanned
 from agent.store.replica.descriptor import Descriptor, read_descriptor

@@ -10,10 +10,10 @@ from agent.store.files.durable import error_of
 from agent.store.files.layout import Layout, VolumeVersion
 from agent.store.index.facts import VolumeFacts
 from agent.store.options import StoreOptions
-from agent.store.recovery.recovery import Shelf, recover
+from agent.store.recovery.startup_recovery import Shelf, recover
 from agent.store.volumes.identity import read_versions
 from agent.store.volumes.known import Known, newest_known, remember
-from agent.store.volumes.service import Mode, read_service
+from agent.store.volumes.service_mode import Mode, read_service
 from agent.store.volumes.volume import (
     Volume,
     check_any_opened,

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from agent.store.files.durable import open_file
 from agent.store.files.layout import ReplicaPaths
 from agent.store.replica.descriptor import read_descriptor
-from merkle.codec import MAGIC
 from merkle.damaged import Damaged
 from merkle.replica import ContainerId
+from merkle.tree_codec import MAGIC
 
 HEAD_BYTES = 24  # magic, version, algorithm, zero, container id
 

@@ -24,10 +24,10 @@ from agent.store.replica.obstacles import make_home
 from agent.store.volumes.volume import Volume
 from merkle.blockrow import decode_block, encode_block, is_intact
 from merkle.checksum import Algorithm
-from merkle.codec import decode_tree, encode_tree, stored_bytes
 from merkle.damaged import Damaged
 from merkle.replica import TREE_STATES, BlockId, ContainerId
 from merkle.tree import Summary, Tree, build_from_rows, with_tombstones
+from merkle.tree_codec import decode_tree, encode_tree, stored_bytes
 from scanner.finding import Fault, Finding
 
 TREE_BYTES_MAX: Final = 256 * 1024**2  # of seven million blocks: no container has so many

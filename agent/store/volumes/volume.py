@@ -39,7 +39,7 @@ from agent.store.files.layout import (
 from agent.store.index.facts import VolumeFacts
 from agent.store.index.index import Index
 from agent.store.options import StoreOptions
-from agent.store.verification.log import VerificationLog
+from agent.store.verification_log.log_files import VerificationLog
 from agent.store.volumes.guard import check_volume
 from agent.store.volumes.known import check_kept, check_new
 from merkle.replica import ContainerId

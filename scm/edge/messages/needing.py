@@ -1,7 +1,7 @@
 """Which keys need some containers, on the wire."""
 
 from agent.rpc.v1 import scm_pb2
-from scm.administration.needs import Page
+from scm.administration.affected_keys import Page
 
 
 def page_message(page: Page) -> scm_pb2.ListContainerKeysResponse:

@@ -5,8 +5,8 @@ from typing import Final
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire.codec import malformed, parse_block_id, parse_container_id, parse_int
 from merkle.replica import ID_MAX
-from scm.administration.recovery import Looked, ToRecover
-from scm.edge.calls import Recovered, RecoveryCall
+from scm.administration.after_restore import Looked, ToRecover
+from scm.edge.call_values import Recovered, RecoveryCall
 from scm.edge.wire import IDS_MAX, KEYS_MAX, key_from, scheme_from
 from scm.state.facts import Key
 

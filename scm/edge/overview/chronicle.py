@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from scm.edge.overview.verdict import Judgement, Look
-from scm.edge.report import Verified
+from scm.edge.overview.cluster_verdict import Judgement, Look
+from scm.edge.replication_report import Verified
 from scm.state.database import Change, State
-from scm.state.history.samples import (
+from scm.state.history.interval_samples import (
     LEVELS,
     Sample,
     Turn,

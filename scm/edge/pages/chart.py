@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from agent.observe.markup import Markup, element, html, joined, moment
-from scm.state.history.samples import DAY_MS, HOUR_MS, Sample, Verdict
+from scm.state.history.interval_samples import DAY_MS, HOUR_MS, Sample, Verdict
 
 WIDTH: Final = 1000
 RIBBON: Final = 26

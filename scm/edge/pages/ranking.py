@@ -6,7 +6,7 @@ from heapq import nlargest
 from typing import Final
 
 from agent.observe.markup import age
-from scm.edge.overview.fleet import (
+from scm.edge.overview.datanode_totals import (
     Sums,
     is_silent,
     is_unreported,
@@ -16,7 +16,7 @@ from scm.edge.overview.fleet import (
 )
 from scm.edge.views import NodeView
 from scm.state.facts import Health, OpState, Volume
-from scm.state.history.samples import NOTHING_TO_VERIFY
+from scm.state.history.interval_samples import NOTHING_TO_VERIFY
 
 FULL_PERCENT: Final = 90
 

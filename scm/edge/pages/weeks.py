@@ -8,7 +8,13 @@ from agent.errors import size_text
 from agent.observe.markup import Markup, bar, element, joined, moment, table
 from scm.edge.overview.chronicle import Past
 from scm.edge.pages.chart import WORDS, curve, weeks
-from scm.state.history.samples import DAY_MS, NEVER_VERIFIED, NOTHING_TO_VERIFY, Sample, Turn
+from scm.state.history.interval_samples import (
+    DAY_MS,
+    NEVER_VERIFIED,
+    NOTHING_TO_VERIFY,
+    Sample,
+    Turn,
+)
 
 DAYS_SHOWN_MAX: Final = 21
 TURNS_SHOWN_MAX: Final = 10

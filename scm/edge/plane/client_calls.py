@@ -3,8 +3,8 @@
 from collections.abc import Collection, Sequence
 
 from agent.errors import Code, Refused, Unavailable
-from scm.edge.calls import Located, PromisedBlock
-from scm.edge.plane.parts import Parts
+from scm.edge.call_values import Located, PromisedBlock
+from scm.edge.plane.assembly import Parts
 from scm.edge.views import key_containers
 from scm.state.facts import Key
 

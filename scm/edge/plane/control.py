@@ -15,13 +15,13 @@ from typing import Final, TypeVar
 
 from agent.rpc.serving.access import Audit
 from scm.edge.metrics import Meters
-from scm.edge.overview.verdict import judged
+from scm.edge.overview.cluster_verdict import judged
+from scm.edge.plane.assembly import Parts
 from scm.edge.plane.client_calls import ClientCalls
 from scm.edge.plane.datanode_calls import DatanodeCalls
 from scm.edge.plane.operator_calls import OperatorCalls
-from scm.edge.plane.parts import Parts
 from scm.edge.plane.queries import Queries
-from scm.edge.report import Verified
+from scm.edge.replication_report import Verified
 from scm.state.clock import Clock
 from scm.state.database import Change, State
 from scm.state.facts import Health

@@ -9,10 +9,10 @@ from typing import Final
 from agent.errors import Code, Unavailable
 from scm.cluster.command_limits import HARMLESS, OF_THE_NODE
 from scm.cluster.nodes import Registration
-from scm.cluster.replicas import Report
-from scm.edge.calls import Endpoint, Heartbeat, HeartbeatAnswer
+from scm.cluster.replica_map import Report
+from scm.edge.call_values import Endpoint, Heartbeat, HeartbeatAnswer
 from scm.edge.overview.progress import is_news
-from scm.edge.plane.parts import Parts
+from scm.edge.plane.assembly import Parts
 from scm.state.database import Change
 from scm.state.facts import Kind, Outcome, Pending
 

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from functools import partial
 
-from scm.administration.admin import NodeDecision
 from scm.administration.decommission import Request
 from scm.administration.forgetting import Fate
+from scm.administration.operator_commands import NodeDecision
 from scm.cluster.safemode import Gate
 from scm.containers.block_deletion import KeyDeletion
-from scm.edge.calls import Recovered, RecoveryCall
-from scm.edge.plane.parts import Parts
+from scm.edge.call_values import Recovered, RecoveryCall
+from scm.edge.plane.assembly import Parts
 from scm.replication.balancing.balancer import Balance
-from scm.replication.reconciling.intake import Decision, PlanRow
+from scm.replication.reconciling.plan_intake import Decision, PlanRow
 from scm.state.facts import Kind, OpState
 
 

@@ -6,24 +6,24 @@ from dataclasses import replace
 from typing import Final
 
 from agent.errors import Code, Refused, Unavailable
+from scm.administration.affected_keys import Page, keys_in
+from scm.administration.after_restore import ToRecover
 from scm.administration.decommission import LEAVING, RESTING, Departure
-from scm.administration.foresight import Foreseen, Foresight, Question
-from scm.administration.needs import Page, keys_in
-from scm.administration.recovery import ToRecover
+from scm.administration.may_stop import Foreseen, Foresight, Question
 from scm.cluster.safemode import Gate
-from scm.edge import snapshot
-from scm.edge.calls import Queues
+from scm.edge import snapshot_export
+from scm.edge.call_values import Queues
+from scm.edge.health_totals import NAMED, Counts
 from scm.edge.metrics import Figures
-from scm.edge.overview.fleet import Sums, summed
-from scm.edge.overview.survey import Named, Survey, Work
-from scm.edge.overview.verdict import Look
-from scm.edge.plane.parts import Parts
-from scm.edge.report import RmReport, rm_report
-from scm.edge.totals import NAMED, Counts
+from scm.edge.overview.cluster_verdict import Look
+from scm.edge.overview.datanode_totals import Sums, summed
+from scm.edge.overview.page_facts import Named, Survey, Work
+from scm.edge.plane.assembly import Parts
+from scm.edge.replication_report import RmReport, rm_report
 from scm.edge.views import ContainerView, NodeView
 from scm.replication.balancing.balancer import Balance
-from scm.replication.judging.batches import op_rows
 from scm.replication.judging.health_states import NOT_KNOWN
+from scm.replication.judging.judge_input import op_rows
 from scm.state.facts import Hold, Kind, OpState, Outcome
 from scm.state.history.anchors import Anchored
 
@@ -282,7 +282,7 @@ class Queries:
             )
         return [outcome for outcome in found if outcome is not None], pending
 
-    def export_snapshot(self) -> snapshot.Exported:
+    def export_snapshot(self) -> snapshot_export.Exported:
         """Write what is known now as Parquet; the lock is held only to take it, not to write.
 
         Raises Unavailable(BUSY) while another export runs.
@@ -293,7 +293,7 @@ class Queries:
         try:
             with parts.lock:
                 at_risk = parts.manager.at_risk()
-                world = snapshot.World(
+                world = snapshot_export.World(
                     as_of_ms=parts.clock.wall_ms(),
                     term=parts.state.term,
                     cluster_id=parts.state.cluster_id,
@@ -304,7 +304,7 @@ class Queries:
                     containers=parts.state.containers.values(),
                     replicas=parts.state.replicas.values(),
                     pending=[
-                        snapshot.PendingOp(command, *row)
+                        snapshot_export.PendingOp(command, *row)
                         for command in parts.state.commands.values()
                         for row in op_rows(command, parts.state)
                     ],
@@ -330,7 +330,7 @@ class Queries:
                     keys=parts.state.keys.values() if at_risk else (),  # all: millions
                     at_risk=at_risk,
                 )
-            return snapshot.export(
+            return snapshot_export.export(
                 world,
                 parts.snapshots_path,
                 keep_count=parts.options.snapshot_keep_count,

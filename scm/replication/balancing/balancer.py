@@ -22,9 +22,16 @@ from health.words import Health
 from scm.cluster.basis import Basis
 from scm.cluster.case import Case
 from scm.cluster.safemode import SafeMode
-from scm.replication.balancing.balance import Limits, Movable, Move, is_balanced, plan, used_share
+from scm.replication.balancing.balance_moves import (
+    Limits,
+    Movable,
+    Move,
+    is_balanced,
+    plan,
+    used_share,
+)
 from scm.replication.guards.delete_safety import movable
-from scm.replication.judging.judge import Judge
+from scm.replication.judging.live_judge import Judge
 from scm.replication.repairing.removals import Removals
 from scm.replication.replication_manager import Copy, ReplicationManager
 from scm.state.database import Change

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from health.words import Health
-from scm.state.settled import Settled
+from scm.state.quiet_containers import Settled
 
 
 @dataclass(frozen=True, slots=True)

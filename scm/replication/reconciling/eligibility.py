@@ -1,10 +1,10 @@
 """May a container be reconciled, and who takes part? Pure.
 
-The order of the checks is Ozone's, and the words are those of the judge (`health.reconcile`), which
-says them of millions; here they are said of one container, with whom it concerns, when a command is
-sent. A test has both say the same. Beyond Ozone, a peer must be reachable and have a tree, and a
-container with no such peer is refused: a command that cannot do anything only costs the queue it
-waits in.
+The order of the checks is Ozone's, and the words are those of the judge
+(`health.reconcile_eligibility`), which says them of millions; here they are said of one container,
+with whom it concerns, when a command is sent. A test has both say the same. Beyond Ozone, a peer
+must be reachable and have a tree, and a container with no such peer is refused: a command that
+cannot do anything only costs the queue it waits in.
 """
 
 from collections.abc import Callable, Sequence

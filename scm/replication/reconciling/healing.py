@@ -17,10 +17,10 @@ from typing import Final
 
 from agent.errors import Code
 from health.judge import Diagnosis
-from health.reconcile import REASONS
+from health.reconcile_eligibility import REASONS
 from scm.cluster.basis import Basis
 from scm.replication.reconciling.attempts import COOLDOWN, Reconciles
-from scm.replication.reconciling.intake import PlanRow
+from scm.replication.reconciling.plan_intake import PlanRow
 from scm.state.database import Change
 
 ORDERS_PER_TURN: Final = 500

@@ -18,7 +18,7 @@ from merkle.replica import ReplicaState
 from scm.cluster.basis import Basis
 from scm.cluster.case import Case, needed_bytes, present
 from scm.cluster.placement import choose_targets
-from scm.replication.judging.judge import Judge, Row
+from scm.replication.judging.live_judge import Judge, Row
 from scm.state.database import Change
 from scm.state.facts import Kind, Pending
 

@@ -15,8 +15,8 @@ from health.words import Action
 from scm.cluster.basis import Basis
 from scm.cluster.case import Case
 from scm.replication.guards.delete_safety import unblock_victim
-from scm.replication.guards.shards import gives_way
-from scm.replication.judging.judge import Judge, Row
+from scm.replication.guards.shard_guard import gives_way
+from scm.replication.judging.live_judge import Judge, Row
 from scm.replication.repairing.repair_queue import RepairQueue
 from scm.state.database import Change
 from scm.state.facts import Container, Kind, Priority

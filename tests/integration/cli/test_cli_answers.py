@@ -15,7 +15,7 @@ from agent.cli.main import run
 from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
 from agent.rpc.calls.peer import Peer
-from agent.runtime.web import WebListener
+from agent.runtime.http_listener import WebListener
 from merkle.replica import ContainerId
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked

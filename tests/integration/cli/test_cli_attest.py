@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from agent.cli.main import run
 from agent.runtime.exits import Exit
-from agent.store.verification.log import files_of
-from agent.store.verification.reading import log_directory
+from agent.store.verification_log.log_files import files_of
+from agent.store.verification_log.log_reader import log_directory
 from merkle.replica import BlockId, ContainerId
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from agent.cli.inspect.journal import asked_of
+from agent.cli.inspect.change_log import asked_of
 from agent.client.client import Client
 from agent.errors import Refused
 from agent.rpc.v1 import datanode_pb2_grpc

@@ -26,7 +26,7 @@ from agent.demo.damage import (
     truncate,
     zero_page,
 )
-from agent.demo.harm import replica_root
+from agent.demo.damage_choice import replica_root
 from agent.rpc.calls.peer import Peer
 from merkle.replica import CHUNK_BYTES_DEFAULT, BlockData, ContainerId
 from tests.support.faults.nursery import forked

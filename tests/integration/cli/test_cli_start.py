@@ -44,7 +44,7 @@ import sys
 import agent.cli.main
 from agent.cli.quick import plain
 assert plain(["status", "--datanode", "127.0.0.1:1"]) and plain(["status", "--json"])
-import agent.cli.inspect.overview, agent.rpc.calls.scm
+import agent.cli.inspect.status_tables, agent.rpc.calls.scm
 print([name for name in {NEEDLESS} if name in sys.modules])
 """
 

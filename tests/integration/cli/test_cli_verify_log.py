@@ -11,8 +11,8 @@ import pytest
 from agent.cli.main import run
 from agent.rpc.v1 import datanode_pb2, scm_pb2, scm_pb2_grpc
 from agent.runtime.exits import Exit
-from agent.store.verification.log import files_of
-from agent.store.verification.reading import log_directory
+from agent.store.verification_log.log_files import files_of
+from agent.store.verification_log.log_reader import log_directory
 from scm.edge.plane.control import ControlPlane
 from scm.edge.server import ScmService, build_server
 from scm.state.clock import Clock

@@ -12,10 +12,10 @@ import grpc
 import pytest
 
 from agent.client.client import Client
-from agent.client.conduct import ANSWERS_MIN
 from agent.client.ecreader import GroupReader
+from agent.client.read_order import ANSWERS_MIN
 from agent.ec.blockgroup import Agreed, agree
-from agent.ec.order import Account
+from agent.ec.rebuild_task import Account
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Unavailable
 from agent.ports import Executor, Future

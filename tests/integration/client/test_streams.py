@@ -13,8 +13,8 @@ import pytest
 from agent.client import writer
 from agent.client.client import Client
 from agent.client.ecwriter import EcWriterSession
+from agent.client.fan_out import WAITING_MAX, Lane, Open, spread
 from agent.client.putnote import PUT
-from agent.client.spread import WAITING_MAX, Lane, Open, spread
 from agent.client.writer import Source, Stored, WriterSession
 from agent.ec.scheme import Scheme, parse_scheme
 from agent.errors import Code, Unavailable

@@ -13,7 +13,7 @@ from agent.config.options import TaskConfig
 from agent.errors import Code, Refused
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.clock import Clock, SystemClock
-from agent.scan.scanning import scan_container
+from agent.scan.container_scan import scan_container
 from merkle.replica import BlockId
 from tests.support.clock import FakeClock
 from tests.support.gate import Gate

@@ -10,7 +10,7 @@ from agent.host.host import Host
 from agent.host.who import Who
 from agent.rpc.calls.peer import Peer
 from agent.rpc.calls.scm import ScmClient
-from agent.runtime.supervisor import Supervisor
+from agent.runtime.service_manager import Supervisor
 from merkle.replica import ContainerId
 
 NOWHERE = "127.0.0.1:1"  # nobody listens there

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.observe.status import worker_message
+from agent.observe.datanode_status import worker_message
 from agent.runtime.loop import Loop, LoopSet, Pulse, WorkerState
-from agent.runtime.supervisor import Supervisor, WatchdogWorker
-from agent.scan.pace import ScanPace
-from agent.scan.rounds import RoundPolicy, VolumeScanWorker
-from agent.scan.scanning import ScanTools
+from agent.runtime.service_manager import Supervisor, WatchdogWorker
+from agent.scan.background_scan import RoundPolicy, VolumeScanWorker
+from agent.scan.container_scan import ScanTools
+from agent.scan.throttle import ScanPace
 from scanner.pacing import PaceLimits
 from scanner.schedule import Schedule
 from tests.support.clock import FakeClock

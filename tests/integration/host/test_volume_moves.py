@@ -14,7 +14,7 @@ from agent.runtime.lease import Leases
 from agent.store.operations.arrival import Arrival
 from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
-from agent.store.volumes.service import Mode
+from agent.store.volumes.service_mode import Mode
 from merkle.replica import (
     BlockId,
     ContainerId,

@@ -15,7 +15,7 @@ from agent.host.host import Host
 from agent.host.who import Who
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2
-from agent.runtime.supervisor import Supervisor
+from agent.runtime.service_manager import Supervisor
 from tests.support.control.scripted_scm import ScriptedScm
 from tests.support.packaging.tidy import PRODUCT_PACKAGES
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from agent.runtime.web import CONNECTION_COUNT_MAX, SLOW_S, Page, WebListener
+from agent.runtime.http_listener import CONNECTION_COUNT_MAX, SLOW_S, Page, WebListener
 
 WAIT_S = 20.0
 

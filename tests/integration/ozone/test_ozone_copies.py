@@ -17,9 +17,9 @@ from agent.rpc.security.tls import LOOPBACK_ONLY
 from agent.rpc.v1.scm_pb2 import ReplicateCommand
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ContainerId, ReplicaState
-from ozone.archive.copies import Copies
-from ozone.archive.messages import Compression
 from ozone.composition import importer
+from ozone.transfer.copies import Copies
+from ozone.transfer.messages import Compression
 from tests.integration.ozone.test_ozone_archives import (
     BLOCKS,
     GONE,

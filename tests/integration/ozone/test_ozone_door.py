@@ -12,7 +12,7 @@ from agent.errors import Code, Refused
 from agent.host.host import Host
 from agent.host.who import Who
 from agent.rpc.calls.scm import ScmClient
-from agent.runtime.supervisor import Supervisor
+from agent.runtime.service_manager import Supervisor
 from ozone.composition import doors
 
 SEND = "/hadoop.hdds.datanode.XceiverClientProtocolService/send"
@@ -134,7 +134,7 @@ def test_where_plaintext_is_not_meant_the_config_is_refused(
 
 def test_other_services_share_the_address(tmp_path: Path) -> None:
     """A handler that is given to the door answers beside it."""
-    from agent.host.doors import Door, Inside
+    from agent.host.foreign_servers import Door, Inside
     from ozone.serving.door import OzoneDoor
 
     def doubled(requests: Iterator[bytes], _context: Any) -> bytes:

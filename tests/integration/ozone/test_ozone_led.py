@@ -11,7 +11,7 @@ from agent.config.loading import load
 from agent.errors import Code, Refused
 from agent.host.host import Host
 from agent.main import check_leaders, leaders_of, who_am_i
-from agent.runtime.stopping import StopRequest
+from agent.runtime.stop_request import StopRequest
 from merkle.replica import BlockData, ContainerId, ReplicaState
 from tests.support.ozone.led_agent import (
     DATANODE_ID,

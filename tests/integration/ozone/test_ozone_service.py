@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.errors import Code, Refused
 from agent.runtime.clock import SystemClock
-from agent.runtime.stopping import StopRequest
+from agent.runtime.stop_request import StopRequest
 from ozone.disk.layout import find_volume
 from ozone.scrub.history import History
 from ozone.scrub.result import Standing

@@ -13,7 +13,7 @@ import pytest
 
 from agent.errors import Code, Refused
 from agent.plan.actions import Deletes, SkipReason
-from agent.plan.outcome import ChunkResult, ReconcileResult, Result
+from agent.plan.reconcile_outcome import ChunkResult, ReconcileResult, Result
 from agent.reconcile.survey import Holder
 from agent.rpc.wire.reports import replica_report
 from merkle.checksum import window_checksums

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Unavailable
-from agent.plan.outcome import ChunkResult, Proof, ReconcileResult, Result
-from agent.scan.scanning import scan_container
+from agent.plan.reconcile_outcome import ChunkResult, Proof, ReconcileResult, Result
+from agent.scan.container_scan import scan_container
 from merkle.replica import ReplicaState
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER

@@ -10,7 +10,7 @@ from agent.errors import Code, Refused
 from agent.reconcile.witnesses import ask_for_chunk, proof_of_chunk
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
-from merkle.keyed import NONCE_BYTES
+from merkle.possession_proof import NONCE_BYTES
 from merkle.replica import BlockId
 from tests.support.storage.datanodes import Datanode, dialled
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER

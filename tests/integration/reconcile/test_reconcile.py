@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.plan.actions import Deletes
-from agent.plan.outcome import ChunkResult, PeerState, ReconcileResult, Result
+from agent.plan.reconcile_outcome import ChunkResult, PeerState, ReconcileResult, Result
 from agent.reconcile.mend import MendLimits
 from agent.rpc.calls.peer import Peer
 from merkle.replica import BlockId, ReplicaState

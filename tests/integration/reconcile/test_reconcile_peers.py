@@ -9,13 +9,19 @@ import pytest
 
 from agent.errors import Code, Unavailable
 from agent.plan.actions import Deletes
-from agent.plan.outcome import ChunkResult, PeerOutcome, PeerState, ReconcileResult, Result
+from agent.plan.reconcile_outcome import (
+    ChunkResult,
+    PeerOutcome,
+    PeerState,
+    ReconcileResult,
+    Result,
+)
 from agent.reconcile.mend import MendLimits
 from agent.rpc.calls.peer import Peer, Timeouts
 from agent.store.operations.repair import Repair
 from merkle.checksum import window_checksums
-from merkle.codec import decode_tree
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ReplicaState
+from merkle.tree_codec import decode_tree
 from tests.support.faults.bad_peers import Dying, Garbler, Hanging, Liar, Shifting
 from tests.support.storage.datanodes import CountingReads, Datanode, code_of, dialled
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, WINDOW_BYTES, noise

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.plan.outcome import PeerState
+from agent.plan.reconcile_outcome import PeerState
 from agent.reconcile.survey import survey, windows
 from agent.rpc.calls.peer import Peer
 from agent.rpc.datanode.limits import Limits

@@ -7,7 +7,7 @@ import pytest
 
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Refused, SutureError, Unavailable
-from agent.scan.pace import ScanPace
+from agent.scan.throttle import ScanPace
 from merkle.replica import BlockId, ReplicaState
 from scanner.pacing import PaceLimits
 from tests.support.clock import FakeClock

@@ -8,7 +8,7 @@ import pytest
 
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Unavailable
-from agent.plan.outcome import ChunkResult, PeerState, ReconcileResult, Result
+from agent.plan.reconcile_outcome import ChunkResult, PeerState, ReconcileResult, Result
 from merkle.replica import BlockId, ReplicaState
 from tests.support.storage.ec_cluster import (
     CONTAINER,

@@ -11,8 +11,8 @@ import pytest
 from watchdog.observers.inotify_c import InotifyFD
 
 from agent.runtime.loop import Pulse, Throttled
+from agent.scan.change_watch import ChangeWatch
 from agent.scan.ondemand import OnDemandScans
-from agent.scan.watch import ChangeWatch
 from merkle.replica import ContainerId
 from tests.support.heard import logged
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica, opened

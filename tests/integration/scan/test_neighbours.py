@@ -15,6 +15,7 @@ import pytest
 
 from agent.config.options import ScanConfig
 from agent.runtime.loop import Busy, Idle
+from agent.scan.host_scans import Scrub
 from agent.scan.neighbours import (
     AGAIN_S,
     FILE_COST_BYTES,
@@ -24,7 +25,6 @@ from agent.scan.neighbours import (
     Neighbours,
 )
 from agent.scan.ondemand import Priority
-from agent.scan.scrub import Scrub
 from agent.store.files.fiemap import NOT_SUPPORTED, Extent, extents_of
 from agent.store.neighbours import BadPlace, MappedFile, distance
 from merkle.replica import BlockId, ContainerId

@@ -10,7 +10,7 @@ from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Unavailable
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.runtime.loop import Busy, Pulse, Throttled
-from agent.scan.parity import ParityPolicy, ParityScrub
+from agent.scan.parity_scrub import ParityPolicy, ParityScrub
 from merkle.replica import BlockId, ContainerId
 from tests.support.clock import FakeClock
 from tests.support.storage.ec_cluster import CONTAINER, EcCluster, altered, ec_cluster, groups_of

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.plan.outcome import Proof, Result
-from agent.scan.proof import prove
+from agent.plan.reconcile_outcome import Proof, Result
+from agent.scan.repair_proof import prove
 from merkle.replica import BlockId, ReplicaState
 from scanner.resume import Doubt
 from tests.support.storage.datanodes import Datanode

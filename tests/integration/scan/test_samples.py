@@ -12,8 +12,8 @@ from agent.errors import Code, Unavailable
 from agent.rpc.datanode.backends import Draw, Sampled
 from agent.runtime.clock import SystemClock
 from agent.runtime.lease import Leases
-from agent.scan.pace import ScanPace
 from agent.scan.sampling.samples import Samples
+from agent.scan.throttle import ScanPace
 from merkle.replica import BlockId, ContainerId
 from scanner.finding import Fault
 from scanner.pacing import PaceLimits

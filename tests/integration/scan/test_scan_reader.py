@@ -13,8 +13,8 @@ from agent.store.scan_reader import BUFFER_BYTES, HUGE_PAGE_BYTES, DiskReader, R
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId
 from scanner.finding import Forensic
-from scanner.outcome import ScanOutcome
-from scanner.verify import scan_replica
+from scanner.replica_scan import scan_replica
+from scanner.scan_outcome import ScanOutcome
 from tests.support.faults.page_cache import cached_pages, drop_pages
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica
 

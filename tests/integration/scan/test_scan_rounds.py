@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from agent.runtime.loop import Busy, Idle, Pulse, Throttled
-from agent.scan.pace import Pressure, ScanPace
-from agent.scan.rounds import IDLE_MAX_S, PAUSE_MAX_S, RoundPolicy, VolumeScanWorker
-from agent.scan.scanning import CURSOR_S, MarkingGuard, ScanTools, scan_container
+from agent.scan.background_scan import IDLE_MAX_S, PAUSE_MAX_S, RoundPolicy, VolumeScanWorker
+from agent.scan.container_scan import CURSOR_S, MarkingGuard, ScanTools, scan_container
+from agent.scan.throttle import Pressure, ScanPace
 from merkle.replica import ContainerId, ReplicaState
 from scanner.pacing import PaceLimits
 from scanner.schedule import Schedule, Windows, parse_window

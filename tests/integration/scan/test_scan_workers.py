@@ -10,15 +10,15 @@ import pytest
 from agent.errors import Code, Refused, Unavailable
 from agent.rpc.datanode.backends import ScanMode
 from agent.runtime.loop import Busy, Idle, Pulse, Throttled
+from agent.scan.awaited_scan import RequestedScans
+from agent.scan.container_scan import MarkingGuard, ScanTools, scan_container
 from agent.scan.ondemand import RETRIES_MAX, OnDemandScans
-from agent.scan.pace import ScanPace
-from agent.scan.requested import RequestedScans
-from agent.scan.scanning import MarkingGuard, ScanTools, scan_container
+from agent.scan.throttle import ScanPace
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from scanner.breaker import Breaker, BreakerLimits
 from scanner.finding import Verdict
-from scanner.outcome import ScanOutcome
 from scanner.pacing import MIB, PaceLimits
+from scanner.scan_outcome import ScanOutcome
 from tests.support.clock import FakeClock
 from tests.support.storage.replica_reader import MemoryReader, MemoryReplica, scan
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica, opened

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from agent.config.options import ScanConfig
-from agent.scan.scanning import MarkingGuard, ScanTools
-from agent.scan.scrub import Scrub
+from agent.scan.container_scan import MarkingGuard, ScanTools
+from agent.scan.host_scans import Scrub
 from merkle.replica import ContainerId
 from tests.support.clock import FakeClock
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica, opened

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from agent.rpc.v1 import datanode_pb2
-from agent.scan.scanning import ScanReport, ScanTools, scan_container
+from agent.scan.container_scan import ScanReport, ScanTools, scan_container
 from agent.scan.shadow.former import FormerError, FormerHasher
 from agent.scan.shadow.hashing import SHADOW_S, ShadowHashing
 from agent.store.replica_store import ReplicaStore
-from agent.store.verification.chain import Kind, check, entries
-from agent.store.verification.reading import read_log
+from agent.store.verification_log.chain import Kind, check, entries
+from agent.store.verification_log.log_reader import read_log
 from merkle.checksum import window_checksums
 from merkle.replica import ChecksumType, ChunkInfo, ReplicaState
-from scanner import verify
-from scanner.judge import FirstRead
+from scanner import replica_scan
+from scanner.chunk_verdict import FirstRead
 from tests.support.clock import FakeClock
 from tests.support.storage.stored_replica import CLUSTER, CONTAINER, DATANODE, StoredReplica, opened
 
@@ -78,7 +78,7 @@ class TestScans:
     ) -> None:
         """Its verdict is held; without the shadow it would call the replica whole."""
         replica.flip(2, 100)
-        monkeypatch.setattr(verify._Scan, "_compare", takes_all_for_right)
+        monkeypatch.setattr(replica_scan._Scan, "_compare", takes_all_for_right)
 
         held = scanned(replica, shadow)
         alone = scanned(replica, None)
@@ -92,7 +92,7 @@ class TestScans:
         self, replica: StoredReplica, shadow: ShadowHashing, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Though the judge clears the chunks: a host that does so is not well."""
-        monkeypatch.setattr(verify._Scan, "_compare", takes_all_for_wrong)
+        monkeypatch.setattr(replica_scan._Scan, "_compare", takes_all_for_wrong)
 
         held = scanned(replica, shadow)
 
@@ -105,7 +105,7 @@ class TestScans:
     ) -> None:
         """An auditor sees that a verdict was not acted on."""
         replica.flip(1, 5)
-        monkeypatch.setattr(verify._Scan, "_compare", takes_all_for_right)
+        monkeypatch.setattr(replica_scan._Scan, "_compare", takes_all_for_right)
 
         scanned(replica, shadow)
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Refused, VolumeFailed
-from agent.observe.status import About, Observer
+from agent.observe.datanode_status import About, Observer
 from agent.runtime.loop import Throttled
 from agent.scan.volume_check import LOOK_S, CheckLimits, VolumeChecks
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.probe import Probe
 from merkle.replica import BlockId, ContainerId
-from scanner.strikes import Strikes
+from scanner.failure_window import Strikes
 from tests.support.clock import FakeClock
 from tests.support.control.no_commands import NoCommands
 from tests.support.storage.stores import CLUSTER, DATANODE, closed_replica, options_of_test

@@ -10,12 +10,12 @@ import numpy as np
 
 from health.batch import NO_BCSID, Batch, Containers, Nodes, Ops, Replicas, view
 from health.departure import FREE, HELD_BY, obstacles
-from health.doubts import DOUBTS
 from health.judge import Judgement, diagnose, judge, scene_of
-from health.plan.actions import MISPLACED_PRIORITY
 from health.plan.copies import ratis_sources
+from health.plan.plan_rows import MISPLACED_PRIORITY
 from health.rules import Rules
 from health.segments import Bools, Ints
+from health.source_doubts import DOUBTS
 from health.words import (
     CONTAINER_STATES,
     NODE_HEALTHS,
@@ -29,10 +29,10 @@ from health.words import (
     Op,
 )
 from merkle.checksum import Algorithm
-from scm.administration.leaving import Need as LeavingNeed
-from scm.administration.leaving import need as need_of
+from scm.administration.decommission_rules import Need as LeavingNeed
+from scm.administration.decommission_rules import need as need_of
 from scm.cluster.case import Case, Placed, present
-from scm.replication.judging.judge import losses
+from scm.replication.judging.live_judge import losses
 from scm.state.facts import OpState
 
 ALGORITHMS = list(Algorithm)

@@ -10,8 +10,8 @@ from merkle.checksum import Algorithm
 from merkle.replica import LAYOUT_VERSION, ReplicaState
 from merkle.tree import Summary
 from scm.cluster.nodes import Registration
-from scm.cluster.replicas import Report
-from scm.edge.calls import Heartbeat, HeartbeatAnswer, PromisedBlock
+from scm.cluster.replica_map import Report
+from scm.edge.call_values import Heartbeat, HeartbeatAnswer, PromisedBlock
 from scm.edge.plane.control import ControlPlane
 from scm.state.clock import Clock
 from scm.state.database import State

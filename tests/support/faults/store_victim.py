@@ -28,7 +28,7 @@ from agent.commands import removal
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.lease import Leases
-from agent.store.operations.batches import Offer
+from agent.store.operations.batch_repair import Offer
 from agent.store.replica_store import ReplicaStore
 from agent.transfer.incoming import Importer
 from agent.transfer.outgoing import Export

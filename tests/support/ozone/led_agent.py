@@ -9,7 +9,7 @@ from agent.config.loading import load
 from agent.config.options import AgentConfig
 from agent.host.host import Host
 from agent.host.who import Who
-from agent.runtime.supervisor import Supervisor
+from agent.runtime.service_manager import Supervisor
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId, ReplicaState
 from ozone.composition import doors, leaders

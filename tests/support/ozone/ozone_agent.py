@@ -9,7 +9,7 @@ from typing import Any, Self
 import grpc
 
 from agent.config.options import AgentConfig, StorageConfig
-from agent.host.doors import Inside
+from agent.host.foreign_servers import Inside
 from agent.host.recoveries import Recoveries
 from agent.rpc.datanode.limits import Limits
 from agent.rpc.serving.waits import Unlimited, Waits

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from agent.ec.codec import encode
+from agent.ec.cell_codec import encode
 from agent.ec.scheme import RS_3_2, Scheme
 from ozone.wire.datanode_messages import ANSWER
 from tests.support.ozone.ozone_datanode import (

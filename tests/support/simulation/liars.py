@@ -27,13 +27,13 @@ import numpy as np
 
 from agent.errors import Code, Refused, Unavailable
 from agent.plan.actions import Deletes
-from agent.plan.outcome import ChunkResult, ReconcileResult
+from agent.plan.reconcile_outcome import ChunkResult, ReconcileResult
 from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.survey import Holder
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import hashes, reports
 from agent.runtime.lease import Leases
-from agent.scan.scanning import MarkingGuard, ScanTools, scan_container
+from agent.scan.container_scan import MarkingGuard, ScanTools, scan_container
 from agent.store.index.index import Change
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import leaf_checksum, window_checksums

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from agent.demo.cluster import Cluster
-from agent.demo.harm import replica_root
+from agent.demo.damage_choice import replica_root
 
 
 def newest_block(cluster: Cluster, index: int, container_id: int) -> Path:

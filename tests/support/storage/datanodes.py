@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agent.errors import SutureError
 from agent.plan.actions import Deletes
-from agent.plan.outcome import ReconcileResult
+from agent.plan.reconcile_outcome import ReconcileResult
 from agent.reconcile.mend import MendLimits
 from agent.reconcile.reconciler import Prove, Reconciler
 from agent.reconcile.survey import Holder
@@ -27,7 +27,7 @@ from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.runtime.callthreads import CallThreads
 from agent.runtime.clock import SystemClock
 from agent.runtime.pledges import Pledges
-from agent.scan.scanning import scan_container
+from agent.scan.container_scan import scan_container
 from agent.store.options import PACKED_COUNT_MIN
 from agent.transfer.incoming import Importer
 from agent.transfer.replicate import FINISH_S, STALL_S, Replicator

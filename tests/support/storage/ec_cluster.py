@@ -8,12 +8,12 @@ from types import MappingProxyType
 from typing import Any
 
 from agent.ec.blockgroup import group_metadata, stripe_checksum, stripe_metadata
-from agent.ec.order import Order, Reconstruction, Shard
+from agent.ec.rebuild_task import Order, Reconstruction, Shard
 from agent.ec.scheme import Scheme
 from agent.host.recoveries import Recoveries
-from agent.plan.outcome import ReconcileResult
+from agent.plan.reconcile_outcome import ReconcileResult
 from agent.reconstruct.coordinator import Coordinator
-from agent.reconstruct.parity import ParityReport, verify_parity
+from agent.reconstruct.parity_check import ParityReport, verify_parity
 from agent.reconstruct.shard_repair import LEASE_TIMEOUT_S, ShardMender
 from agent.rpc.calls.peer import Peer
 from agent.rpc.datanode.reading import ReadHandlers

@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass
 
-from agent.ec.codec import encode
+from agent.ec.cell_codec import encode
 from agent.ec.geometry import Group
 from agent.ec.scheme import CodecName, Scheme
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from agent.plan.outcome import Result
+from agent.plan.reconcile_outcome import Result
 from agent.store.index.index import Change, Index
 from agent.store.index.packformat import PAGE_BYTES, Packed
 from agent.store.recovery.fsck import fsck

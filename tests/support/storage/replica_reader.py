@@ -15,10 +15,10 @@ from merkle.blockrow import encode_block
 from merkle.checksum import Algorithm, window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 from merkle.tree import Tree, build_from_rows
-from scanner.judge import WITNESSES, Witnesses
-from scanner.outcome import ScanOutcome
+from scanner.chunk_verdict import WITNESSES, Witnesses
 from scanner.ports import BlockReader, ReplicaReader, Structure, StructureFault
-from scanner.verify import scan_replica
+from scanner.replica_scan import scan_replica
+from scanner.scan_outcome import ScanOutcome
 
 NOW_MS = 1_700_000_000_000
 WINDOW_BYTES = 4096

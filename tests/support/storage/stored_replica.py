@@ -12,7 +12,7 @@ from random import Random
 import lmdb
 
 from agent.runtime.lease import Leases
-from agent.scan.scanning import MarkingGuard, ScanReport, ScanTools, scan_container
+from agent.scan.container_scan import MarkingGuard, ScanReport, ScanTools, scan_container
 from agent.store.options import PACKED_COUNT_MIN, StoreOptions
 from agent.store.replica_store import ReplicaStore
 from merkle.blockrow import decode_block, encode_block

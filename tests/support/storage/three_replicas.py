@@ -27,7 +27,7 @@ from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.runtime.clock import SystemClock
 from agent.runtime.lease import Leases
 from agent.runtime.pledges import Pledges
-from agent.scan.scanning import ScanTools, scan_container
+from agent.scan.container_scan import ScanTools, scan_container
 from agent.store.options import StoreOptions
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import Algorithm, window_checksums

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from merkle.checksum import U64s
-from merkle.columns import u64s
 from merkle.diff import REPAIRED_KINDS, DifferenceKind, Divergence
 from merkle.tree import Leaf, Tree, TreeBuilder, with_tombstones
+from merkle.tree_columns import u64s
 
 
 def apply_divergence(

@@ -8,7 +8,7 @@ from pathlib import Path
 from agent.host.volume_moves import VolumeMoves
 from agent.runtime.lease import Leases
 from agent.runtime.loop import Idle, Pulse
-from agent.scan.scanning import MarkingGuard, ScanTools
+from agent.scan.container_scan import MarkingGuard, ScanTools
 from agent.store.options import StoreOptions
 from agent.store.replica_store import ReplicaStore
 from agent.transfer.relocation import Mover

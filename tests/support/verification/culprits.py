@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from health.judge import judge
 from health.rules import Rules
+from spark_verify.input_columns import TABLES, schema_of
 from spark_verify.report.blame import Suspect, suspects
-from spark_verify.rows import TABLES, schema_of
-from spark_verify.tasks.batches import cut_of, nodes_of
-from spark_verify.tasks.volumes import summed
+from spark_verify.tasks.judge_batches import cut_of, nodes_of
+from spark_verify.tasks.volume_counts import summed
 from spark_verify.tasks.votes import NO_VOTES, count_votes
 from tests.support.verification.snapshots import ContainerRow, NodeRow, ReplicaRow, SnapshotRows
 

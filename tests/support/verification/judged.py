@@ -8,10 +8,10 @@ import numpy as np
 
 from health.batch import violations
 from health.judge import Diagnosis, Judgement, judge
-from health.reconcile import REASONS
+from health.reconcile_eligibility import REASONS
 from health.rules import Rules
 from health.words import CLASSES, ELIGIBILITY, QUEUES, Health, flag_names
-from spark_verify.tasks.batches import Cut, cut_of, nodes_of
+from spark_verify.tasks.judge_batches import Cut, cut_of, nodes_of
 from spark_verify.tasks.verdict_rows import Stamp, judged_tables
 from tests.support.verification.classifier import Opinion
 from tests.support.verification.snapshots import SnapshotRows, gather

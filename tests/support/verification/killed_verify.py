@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from spark_verify.file_systems import Place
 from spark_verify.pipeline import Request, verify
-from spark_verify.places import Place
 
 CHANGES = ("move", "delete_file", "delete_dir", "create_dir", "open_output_stream")
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_verify.rows import TABLES, schema_of
+from spark_verify.input_columns import TABLES, schema_of
 
 SNAPSHOT_ID: Final = "snap-1"
 AS_OF_MS: Final = 1_700_000_000_000

@@ -6,7 +6,7 @@ import numpy as np
 
 from health.batch import View, view, violations
 from health.words import UNKNOWN
-from spark_verify.tasks.batches import Cut
+from spark_verify.tasks.judge_batches import Cut
 from tests.support.verification.judged import cut
 from tests.support.verification.snapshots import NodeRow, OpRow, SnapshotRows, container, gather
 

@@ -11,7 +11,7 @@ from merkle.replica import ReplicaState
 from merkle.tree import Summary
 from scm.cluster.case import Case
 from scm.cluster.placement import misplaced_count
-from scm.replication.guards.shards import (
+from scm.replication.guards.shard_guard import (
     gives_way,
     is_better_rack,
     may_lose_shard,

@@ -17,7 +17,6 @@ from merkle.blockrow import (
     read_columns,
 )
 from merkle.checksum import crc32c
-from merkle.codec import Damaged
 from merkle.replica import (
     BLOCK_BYTES_MAX,
     CHUNK_BYTES_MAX,
@@ -30,6 +29,7 @@ from merkle.replica import (
     ChecksumType,
     ChunkInfo,
 )
+from merkle.tree_codec import Damaged
 from tests.support.storage.trees import CHUNK_A, CHUNK_B, block, chunk
 
 BLOCKS = [

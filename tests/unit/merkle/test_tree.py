@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from merkle.checksum import Algorithm
-from merkle.codec import Damaged
 from merkle.replica import ID_MAX, BlockId
 from merkle.tree import LENGTH_MASK, OFFSET_BITS, Leaf, Summary, Tree, TreeBuilder, build_from_rows
+from merkle.tree_codec import Damaged
 from tests.support.storage.tree_model import bury, merge
 from tests.support.storage.trees import (
     CHUNK_A,

@@ -9,7 +9,7 @@ from merkle.replica import BlockId, ContainerId
 from merkle.tree import TreeBuilder
 from scanner.breaker import Breaker, BreakerLimits
 from scanner.finding import Fault, Finding, Verdict
-from scanner.outcome import ScanOutcome
+from scanner.scan_outcome import ScanOutcome
 
 LIMITS = BreakerLimits(window_s=100.0, damaged_max=4, suspects_max=2)
 

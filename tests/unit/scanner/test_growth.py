@@ -3,7 +3,7 @@
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId
 from scanner.growth import Growth
-from scanner.rows.batch import SimpleRun, runs
+from scanner.rows.small_blocks import SimpleRun, runs
 from tests.support.storage.replica_reader import MemoryReader, MemoryReplica, noise
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from merkle.replica import BlockId, ChecksumType, ContainerId
+from scanner.chunk_verdict import Judgement
 from scanner.finding import Fault, Finding, Forensic, Verdict
-from scanner.judge import Judgement
 from scanner.notebook import (
     FINDINGS_PER_REPLICA_MAX,
     NOTES_PER_REPLICA_MAX,

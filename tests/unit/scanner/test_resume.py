@@ -6,9 +6,9 @@ import pytest
 
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId
-from scanner.outcome import ScanOutcome
+from scanner.replica_scan import scan_replica
 from scanner.resume import DOUBTS_MAX, MARK_BYTES_MIN, ScanMark, all_but
-from scanner.verify import scan_replica
+from scanner.scan_outcome import ScanOutcome
 from tests.support.storage.replica_reader import NOW_MS, MemoryReader, MemoryReplica, noise
 
 CHUNK_BYTES = MARK_BYTES_MIN

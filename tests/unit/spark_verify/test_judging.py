@@ -6,10 +6,10 @@ from collections import defaultdict
 import pyarrow as pa
 import pytest
 
-from spark_verify.rows import SAMPLE_MAX
-from spark_verify.tasks import batches
-from spark_verify.tasks.batches import by_container, slices_of
-from spark_verify.tasks.exchange import Layout, joined, packed, unpacked
+from spark_verify.input_columns import SAMPLE_MAX
+from spark_verify.tasks import judge_batches
+from spark_verify.tasks.judge_batches import by_container, slices_of
+from spark_verify.tasks.row_exchange import Layout, joined, packed, unpacked
 from spark_verify.tasks.tallies import Tallies, collected
 
 IDS = random.Random(3).choices(range(400), k=5_000)
@@ -33,7 +33,7 @@ def test_no_container_is_cut_in_two(
     However rows are parted, sent and put together, each slice has all rows of its containers, in
     their order, of every table, and none is lost.
     """
-    monkeypatch.setattr(batches, "ROWS_PER_SLICE", rows_per_slice)
+    monkeypatch.setattr(judge_batches, "ROWS_PER_SLICE", rows_per_slice)
     table, few = rows(IDS, is_coded=is_coded), rows([7, 300, 300, 399, 401], is_coded=is_coded)
     layout = Layout(partitions)
     sent: dict[int, list[pa.Table]] = defaultdict(list)

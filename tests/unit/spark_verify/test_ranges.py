@@ -8,7 +8,7 @@ import pytest
 
 from spark_verify.snapshot import ranges
 from spark_verify.snapshot.ranges import Range, ranges_of
-from spark_verify.snapshot.reading import Group, Part
+from spark_verify.snapshot.snapshot_reading import Group, Part
 
 Files = dict[tuple[str, str], list[list[int]]]
 """Of each table and file its row groups, of each of these the containers of its rows."""

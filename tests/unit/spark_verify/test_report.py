@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 from spark_verify.pipeline import Request, verify
-from spark_verify.report.page import GREY, bars, bytes_text, instant_text, number_text
-from spark_verify.results import RESULTS
+from spark_verify.report.html_report import GREY, bars, bytes_text, instant_text, number_text
+from spark_verify.result_tables import RESULTS
 from tests.support.verification.snapshots import container, gather
 
 

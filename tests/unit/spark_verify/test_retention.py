@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_verify.places import Place
-from spark_verify.results import RESULTS
+from spark_verify.file_systems import Place
+from spark_verify.result_tables import RESULTS
 from spark_verify.retention import DAY_MS, Keep, Known, doomed, retain
 from spark_verify.runs import finished_runs, table_of
 

@@ -11,8 +11,8 @@ import pytest
 
 from health.rules import Rules
 from spark_verify.errors import FlagRefused, RunConflict
-from spark_verify.places import Place
-from spark_verify.rows import RESULT_VERSION
+from spark_verify.file_systems import Place
+from spark_verify.input_columns import RESULT_VERSION
 from spark_verify.runs import (
     PACKAGES,
     code_checksum,

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_verify.pipeline import Request, verify
-from spark_verify.tasks import plans
+from spark_verify.tasks import scan_rows
 from tests.support.verification.snapshots import AS_OF_MS, SnapshotRows, container, gather
 
 
@@ -43,7 +43,7 @@ def listed(directory: Path, rows: SnapshotRows) -> tuple[list[dict[str, object]]
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """What counts as a mass is small."""
-    monkeypatch.setattr(plans, "SCANS_MAX", 22)
+    monkeypatch.setattr(scan_rows, "SCANS_MAX", 22)
 
 
 def test_a_mass_of_scans_is_counted_and_not_listed(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import agent.host.host
-import agent.scan.pace
+import agent.scan.throttle
 from agent.config.options import AgentConfig
 from agent.errors import SutureError
 from agent.host.host import Host
@@ -15,7 +15,7 @@ from agent.rpc.calls.scm import ScmClient
 from agent.rpc.datanode.server import BuiltServer, codecs_of, composed
 from agent.rpc.v1 import datanode_pb2_grpc, scm_pb2_grpc
 from agent.rpc.wire.errors import ErrorEdge
-from agent.runtime.supervisor import Supervisor
+from agent.runtime.service_manager import Supervisor
 from agent.store.files.layout import Layout
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
@@ -195,7 +195,7 @@ def around(scheduler: Scheduler, network: Network, machines: Sequence[Machine]) 
         (agent.host.host, "ThreadPoolExecutor", executor),
         (agent.host.host, "Event", lambda: Event(scheduler)),
         (agent.host.host, "SystemClock", lambda: clocks[scheduler.current.lives[-1].name]),
-        (agent.scan.pace, "STALL_FILE", Path("/nowhere/pressure")),
+        (agent.scan.throttle, "STALL_FILE", Path("/nowhere/pressure")),
     ]
     with ExitStack() as undo:
         for owner, name, own in replaced:

@@ -23,7 +23,7 @@ import grpc
 import agent.commands.handlers
 import agent.rpc.calls.channel
 import agent.runtime.memory
-import agent.scan.requested
+import agent.scan.awaited_scan
 import agent.transfer.ahead
 from tools.simulation.outside import primitives
 from tools.simulation.outside.fibers import Scheduler
@@ -68,9 +68,9 @@ def around(scheduler: Scheduler, network: Network, seed: int) -> Iterator[None]:
         (concurrent.futures, "ThreadPoolExecutor", executor),
         (agent.commands.handlers, "ThreadPoolExecutor", executor),
         (agent.rpc.calls.channel, "SimpleQueue", lambda: SimpleQueue(scheduler)),
-        (agent.scan.requested, "Thread", lambda **kw: _thread(scheduler, **kw)),
-        (agent.scan.requested, "Event", lambda: primitives.Event(scheduler)),
-        (agent.scan.requested, "SimpleQueue", lambda: SimpleQueue(scheduler)),
+        (agent.scan.awaited_scan, "Thread", lambda **kw: _thread(scheduler, **kw)),
+        (agent.scan.awaited_scan, "Event", lambda: primitives.Event(scheduler)),
+        (agent.scan.awaited_scan, "SimpleQueue", lambda: SimpleQueue(scheduler)),
         (agent.transfer.ahead, "SimpleQueue", lambda: SimpleQueue(scheduler)),
     ]
     random.seed(f"{seed} jitter")

@@ -10,10 +10,10 @@ import pytest
 from agent.errors import Code, Refused, Unavailable
 from merkle.checksum import Algorithm, container_checksum
 from merkle.replica import ReplicaState
-from scm.administration.recovery import Looked
+from scm.administration.after_restore import Looked
 from scm.backup.image import begin_anew
 from scm.cluster.nodes import Registration
-from scm.edge.calls import Recovered, RecoveryCall
+from scm.edge.call_values import Recovered, RecoveryCall
 from scm.state.facts import ContainerState, Key, KeyBlock, Kind, OpState, Replica
 from scm.state.single_values import CONTAINER_GAP
 from tests.support.control.scm_world import ScmWorld, confirm, pass_time, replica, summary, volume

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scm.edge.calls import HeartbeatAnswer
+from scm.edge.call_values import HeartbeatAnswer
 from scm.state.facts import (
     Container,
     ContainerState,

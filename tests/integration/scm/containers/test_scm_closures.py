@@ -10,7 +10,7 @@ import pytest
 from agent.cli.terminal.output import Exit
 from merkle.replica import ReplicaState
 from scm.edge.server import ScmService, build_server
-from scm.replication.reconciling.intake import PlanRow
+from scm.replication.reconciling.plan_intake import PlanRow
 from scm.state.clock import Clock
 from scm.state.facts import Container, ContainerState, Kind
 from scm.state.options import ScmOptions

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.edge.calls import PromisedBlock
+from scm.edge.call_values import PromisedBlock
 from scm.state.facts import Container, ContainerState
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, confirm, key, replica

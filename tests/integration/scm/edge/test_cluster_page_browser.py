@@ -9,8 +9,8 @@ import pytest
 from agent.runtime.callthreads import CallThreads
 from agent.runtime.loop import LoopSet
 from scm.cluster.nodes import Registration
-from scm.edge.calls import Heartbeat
-from scm.edge.http_status import HttpStatus
+from scm.edge.call_values import Heartbeat
+from scm.edge.http_pages import HttpStatus
 from tests.support.browser import CHROMIUM, overflow, shown
 from tests.support.control.scm_world import ScmWorld, volume
 

@@ -14,7 +14,7 @@ import pytest
 
 from agent.runtime.callthreads import LATE_S, CallThreads
 from agent.runtime.loop import Done, Loop, LoopSet, Step
-from scm.edge.http_status import HttpStatus
+from scm.edge.http_pages import HttpStatus
 from tests.support.clock import FakeClock
 from tests.support.control.scm_process import ScmProcess, spawn
 from tests.support.control.scm_world import ScmWorld, replica

@@ -10,9 +10,9 @@ import pytest
 
 from merkle.replica import ReplicaState
 from scm.administration.decommission import Request
-from scm.administration.leaving import Need, violations
+from scm.administration.decommission_rules import Need, violations
 from scm.edge.answers import node_message
-from scm.edge.calls import Heartbeat
+from scm.edge.call_values import Heartbeat
 from scm.state.facts import Container, ContainerState, Kind, OpState, OutcomeState, Pending
 from scm.state.options import ScmOptions, parse
 from tests.support.control.coded_world import NODES as CODED_NODES

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scm.edge.calls import Heartbeat
+from scm.edge.call_values import Heartbeat
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, replica, volume
 

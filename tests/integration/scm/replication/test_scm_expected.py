@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from health.words import Health
-from scm.edge.report import Verified, rm_report
+from scm.edge.replication_report import Verified, rm_report
 from scm.replication.judging.health_states import States
 from scm.state.facts import ContainerState, Kind, OpState, Pending
 from scm.state.options import ScmOptions
-from scm.state.settled import Settled
+from scm.state.quiet_containers import Settled
 from tests.support.control.coded_world import NODES as CODED_NODES
 from tests.support.control.coded_world import OPTIONS as CODED_OPTIONS
 from tests.support.control.coded_world import closed, orders

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from agent.runtime.stopping import StopRequest
+from agent.runtime.stop_request import StopRequest
 from health.words import Health
 from merkle.replica import ReplicaState
 from scm.edge.plane.control import ControlPlane

@@ -8,7 +8,7 @@ import pytest
 
 from health.judge import diagnose
 from scm.cluster.loads import RECONSTRUCT_TYPE
-from scm.replication.judging.batches import Batches
+from scm.replication.judging.judge_input import Batches
 from scm.state.facts import Kind
 from scm.state.options import ScmOptions
 from tests.support.control.booked import enter, sayable

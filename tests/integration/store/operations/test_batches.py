@@ -10,8 +10,8 @@ import pytest
 from agent.errors import Code, Refused, Unavailable
 from agent.store.files import blockfile
 from agent.store.index.rows import InstallEntry
-from agent.store.operations import batches
-from agent.store.operations.batches import FILES_SYNCED_MAX, Offer, install_batch
+from agent.store.operations import batch_repair
+from agent.store.operations.batch_repair import FILES_SYNCED_MAX, Offer, install_batch
 from agent.store.replica_store import ReplicaStore
 from agent.store.scan_reader import DiskReader
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ContainerId
@@ -199,7 +199,8 @@ class TestInstalled:
     ) -> None:
         """Once, before anything is recorded: each by itself is a commit of the file system."""
         steps: list[str] = []
-        index, fdatasync, real = store.volume_set.places[ONE].index, os.fdatasync, batches.sync_all
+        index = store.volume_set.places[ONE].index
+        fdatasync, real = os.fdatasync, batch_repair.sync_all
         commit = index.write
 
         def datasync(fd: int) -> None:
@@ -211,7 +212,7 @@ class TestInstalled:
             real(directory)
 
         monkeypatch.setattr(os, "fdatasync", datasync)
-        monkeypatch.setattr(batches, "sync_all", sync)
+        monkeypatch.setattr(batch_repair, "sync_all", sync)
         monkeypatch.setattr(index, "write", lambda change: (steps.append("commit"), commit(change)))
         offers = [offer(block_id, 0) for block_id in range(10, 11 + FILES_SYNCED_MAX)]
 
@@ -368,7 +369,7 @@ class TestFailing:
         def full(*_: object) -> None:
             raise Unavailable(Code.DISK_OUT_OF_SPACE, "no room in the index")
 
-        monkeypatch.setattr(batches, "record_chunks", full)
+        monkeypatch.setattr(batch_repair, "record_chunks", full)
 
         assert frozenset() == store.install_chunks(ONE, WANTED)
         assert before == files(store)
@@ -398,7 +399,7 @@ class TestInterrupted:
 
         with monkeypatch.context() as patched:
             patched.setattr(blockfile, "overwrite_pieces", killed)
-            patched.setattr(batches, "_take_back", lambda *_: None)
+            patched.setattr(batch_repair, "_take_back", lambda *_: None)
             with pytest.raises(KeyboardInterrupt):
                 store.install_chunks(ONE, WANTED)
 
@@ -447,7 +448,7 @@ class TestInterrupted:
 
         with monkeypatch.context() as patched:
             patched.setattr(blockfile, "overwrite_pieces", killed)
-            patched.setattr(batches, "_take_back", lambda *_: None)
+            patched.setattr(batch_repair, "_take_back", lambda *_: None)
             with pytest.raises(KeyboardInterrupt):
                 store.install_chunks(ONE, [replace(offer(1, n), proof="dn2") for n in (0, 1)])
         assert {"dn2"} == {getattr(entry, "proof", "") for entry in journal(store)}

@@ -15,8 +15,8 @@ from agent.store.index.rows import TreeEntry
 from agent.store.recovery import fsck as fsck_module
 from agent.store.recovery.fsck import fsck
 from agent.store.replica.descriptor import read_descriptor, write_descriptor
-from merkle.codec import encode_tree
 from merkle.replica import BlockId, ContainerId, ReplicaState
+from merkle.tree_codec import encode_tree
 from tests.support.storage.stores import (
     CHUNK_BYTES,
     CLUSTER,

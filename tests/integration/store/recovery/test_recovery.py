@@ -18,8 +18,8 @@ from agent.store.recovery.fsck import fsck
 from agent.store.replica.descriptor import read_descriptor, write_descriptor
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import crc32c
-from merkle.codec import encode_tree
 from merkle.replica import BlockId, ContainerId, ReplicaState
+from merkle.tree_codec import encode_tree
 from tests.support.storage.stores import (
     CHUNK_BYTES,
     CLUSTER,

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from agent.errors import BlockFailed, VolumeFailed
-from agent.plan.outcome import ChunkResult, Result
+from agent.plan.reconcile_outcome import ChunkResult, Result
 from agent.reconcile.failures import BLOCKS_MAX
 from agent.store.files import blockfile
 from agent.store.files.layout import ReplicaPaths
 from agent.store.index.packformat import PackedBlocks
 from agent.store.operations import deleting
-from agent.store.recovery import recovery
+from agent.store.recovery import startup_recovery
 from agent.store.recovery.fsck import fsck
 from agent.store.trouble import Trouble
 from merkle.replica import BlockId, ReplicaState
@@ -265,7 +265,7 @@ class TestStart:
         def failing(path: Path) -> None:
             raise OSError(errno.EPERM, os.strerror(errno.EPERM), str(path))
 
-        monkeypatch.setattr(recovery, "remove_tree", failing)
+        monkeypatch.setattr(startup_recovery, "remove_tree", failing)
         replica.reopen()
 
         steps = replica.store.recovery.steps

@@ -9,8 +9,8 @@ from agent.store.index.index import Change, Index
 from agent.store.index.rows import moved_on
 from agent.store.replica.trees import commit_tree
 from agent.store.replica_store import ReplicaStore
-from merkle.codec import decode_tree, encode_tree
 from merkle.replica import BlockId, ContainerId, ReplicaState
+from merkle.tree_codec import decode_tree, encode_tree
 from scanner.finding import Fault, Verdict
 from tests.support.storage.stores import (
     CHUNK_BYTES,

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from agent.store.verification.chain import (
+from agent.store.verification_log.chain import (
     Fault,
     Head,
     Kind,
@@ -18,7 +18,7 @@ from agent.store.verification.chain import (
     entries,
     file_name,
 )
-from agent.store.verification.reading import Files, read_log
+from agent.store.verification_log.log_reader import Files, read_log
 from merkle.replica import BlockId, ContainerId
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica
 

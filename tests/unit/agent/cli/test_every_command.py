@@ -10,8 +10,8 @@ from typer.main import get_command
 
 from agent.cli.main import run
 from agent.cli.program import program
-from agent.cli.terminal.durations import METAVAR, seconds
 from agent.cli.terminal.tasks import OTHERS, TASKS, sections
+from agent.cli.terminal.time_option import METAVAR, seconds
 from agent.runtime.exits import Exit
 
 COLUMNS: Final = 80

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.cli.inspect.replicas import explain_findings
+from agent.cli.inspect.replica_commands import explain_findings
 from agent.rpc.v1 import datanode_pb2
 
 

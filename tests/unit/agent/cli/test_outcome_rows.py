@@ -1,6 +1,6 @@
 """What became of a command, in one row."""
 
-from agent.cli.inspect.scm import outcome_row
+from agent.cli.inspect.scm_commands import outcome_row
 from agent.rpc.v1 import scm_pb2
 
 

@@ -9,9 +9,9 @@ from agent.cli.evidence.bundle import Found, Medium
 from agent.cli.evidence.recorded import UNKNOWN_SUMS, contradiction, evidence_of, judged_again
 from merkle.checksum import Algorithm, leaf_checksum, window_checksums
 from merkle.tree import Leaf
+from scanner.chunk_verdict import WITNESSES, FirstRead, Judgement, judge_chunk
 from scanner.finding import Verdict
 from scanner.growth import UNREADABLE_LEAF
-from scanner.judge import WITNESSES, FirstRead, Judgement, judge_chunk
 from tests.support.storage.replica_reader import chunk_of, noise
 
 DATA = noise(5 * 4096 - 100)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.cli.inspect.scm import health_of
+from agent.cli.inspect.scm_commands import health_of
 from agent.rpc.v1 import scm_pb2
 
 

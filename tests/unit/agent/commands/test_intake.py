@@ -7,7 +7,7 @@ from agent.commands.command_queue import TaskLimits
 from agent.commands.intake import SLICE_COUNT, SLICE_PAUSE_S, Intake
 from agent.commands.pool import TaskContext, TaskPool
 from agent.commands.routing import Commands, Route
-from agent.commands.turnstile import Turnstile
+from agent.commands.start_rate import Turnstile
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.loop import Bell, Idle, Throttled
 from tests.support.clock import FakeClock

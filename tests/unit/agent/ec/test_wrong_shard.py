@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from agent.ec.codec import Cell
+from agent.ec.cell_codec import Cell
 from agent.ec.scheme import Scheme
 from agent.ec.wrong_shard import Proof, StripeVerdict, judge_stripe
 from agent.errors import Refused

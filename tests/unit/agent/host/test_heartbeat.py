@@ -5,8 +5,8 @@ import pytest
 from agent.errors import Code, Refused, Unavailable, VolumeFailed
 from agent.host import heartbeat as module
 from agent.host.heartbeat import Heartbeat, Identity
+from agent.host.leader_terms import Terms
 from agent.host.outbox import STATUSES_KEPT_MAX, Outbox
-from agent.host.terms import Terms
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.runtime.loop import Busy, Throttled
 from merkle.replica import LAYOUT_VERSION, ContainerId

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, VolumeFailed
-from agent.observe.status import About, Observer
+from agent.observe.datanode_status import About, Observer
 from agent.rpc.v1 import container_pb2
 from agent.store.index.facts import ReplicaFacts
 from agent.store.replica_store import ReplicaStore

@@ -5,11 +5,11 @@ import pytest
 from merkle.blockrow import encode_block
 from merkle.checksum import Algorithm, window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
-from scanner import verify
+from scanner import replica_scan
 from scanner.finding import Fault, Verdict
 from scanner.growth import Growth
 from scanner.rows.alike import AlikeChunks
-from scanner.rows.batch import SimpleRun, runs, runs_and_alike
+from scanner.rows.small_blocks import SimpleRun, runs, runs_and_alike
 from tests.support.storage.replica_reader import (
     AlteredReader,
     MemoryReader,
@@ -107,7 +107,7 @@ def test_a_stretch_is_as_long_as_a_read_and_ends_with_a_chunk() -> None:
 @pytest.fixture
 def replica(monkeypatch: pytest.MonkeyPatch) -> MemoryReplica:
     """Return blocks of twenty and of three chunks, of which little is read in one go."""
-    monkeypatch.setattr(verify, "READ_BYTES_MAX", READ_BYTES)
+    monkeypatch.setattr(replica_scan, "READ_BYTES_MAX", READ_BYTES)
     made = MemoryReplica()
     for block_id, count in ((1, 20), (2, 3)):
         pieces = [noise(WINDOW_BYTES, 100 * block_id + n) for n in range(count)]

@@ -3,7 +3,7 @@
 import pytest
 
 from merkle.replica import ChecksumType, ChunkInfo
-from scanner.judge import Witnesses
+from scanner.chunk_verdict import Witnesses
 from scanner.rows.spans import expected_wholes, spans_of
 
 

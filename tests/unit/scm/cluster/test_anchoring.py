@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scm.cluster.anchoring import INTERVAL_MS
-from scm.edge.calls import Heartbeat
+from scm.edge.call_values import Heartbeat
 from scm.state.history import anchors as module
 from scm.state.history.anchors import Anchor, Anchored, anchored_from, anchored_row
 from tests.support.control.scm_world import ScmWorld, volume

@@ -8,8 +8,8 @@ import pytest
 from merkle.replica import ReplicaState
 from scm.cluster import command_limits
 from scm.cluster.command_limits import RECONCILE_LIMIT
-from scm.edge.calls import HeartbeatAnswer
-from scm.replication.reconciling.intake import PlanReplica, PlanRow
+from scm.edge.call_values import HeartbeatAnswer
+from scm.replication.reconciling.plan_intake import PlanReplica, PlanRow
 from scm.state.facts import Container, ContainerState, Kind, OutcomeState
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, outcome, replica

@@ -6,8 +6,8 @@ import pytest
 
 from agent.errors import Unavailable
 from merkle.replica import ReplicaState
-from scm.cluster.replicas import Report
-from scm.edge.calls import Heartbeat
+from scm.cluster.replica_map import Report
+from scm.edge.call_values import Heartbeat
 from scm.edge.plane import datanode_calls
 from tests.support.control.scm_world import ScmWorld, replica, volume
 

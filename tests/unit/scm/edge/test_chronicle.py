@@ -7,7 +7,7 @@ import pytest
 from merkle.replica import ReplicaState
 from scm.edge.overview import chronicle
 from scm.state.facts import Forgotten, Kind, Outcome, OutcomeState
-from scm.state.history.samples import LEVELS, Verdict
+from scm.state.history.interval_samples import LEVELS, Verdict
 from tests.support.control.scm_world import ScmWorld, container, replica, with_whole_replicas
 
 NODES = ("a", "b", "c")

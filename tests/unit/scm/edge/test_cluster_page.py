@@ -13,9 +13,9 @@ from agent.runtime.callthreads import CallThreads
 from agent.runtime.loop import LoopSet
 from merkle.replica import ReplicaState
 from scm.cluster.nodes import Registration
-from scm.cluster.replicas import Report
-from scm.edge.calls import Heartbeat
-from scm.edge.http_status import HttpStatus
+from scm.cluster.replica_map import Report
+from scm.edge.call_values import Heartbeat
+from scm.edge.http_pages import HttpStatus
 from scm.edge.pages.ranking import worst_nodes
 from scm.state.facts import OpState, Volume
 from tests.support.control.scm_world import GIB, ScmWorld, container, replica

@@ -13,8 +13,8 @@ from merkle.replica import ReplicaState
 from merkle.tree import Summary
 from scm.cluster.case import Case, Placed
 from scm.edge.answers import heartbeat_response
-from scm.edge.calls import Endpoint, HeartbeatAnswer
-from scm.replication.reconciling.intake import Decision, PlanRow
+from scm.edge.call_values import Endpoint, HeartbeatAnswer
+from scm.replication.reconciling.plan_intake import Decision, PlanRow
 from scm.state.facts import (
     ContainerState,
     Health,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from health.words import OPS, Health
-from scm.replication.judging.batches import Batches
+from scm.replication.judging.judge_input import Batches
 from scm.state.facts import Container, Kind, OpState
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, replica

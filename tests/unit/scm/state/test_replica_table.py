@@ -11,7 +11,7 @@ from merkle.replica import ReplicaState
 from scm.state import arena, records
 from scm.state.facts import Replica
 from scm.state.replica_table import UNSETTLED_STATES, ReplicaTable
-from scm.state.reported import Reported
+from scm.state.reported_replicas import Reported
 from tests.support.control.scm_world import replica
 
 IDS = (1, 2, 3, 70_000, 2**40, 2**63 - 1)

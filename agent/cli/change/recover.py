@@ -1,0 +1,207 @@
+"""scm recover: after a restore, bring back what datanodes have and the backup does not know."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Annotated, Any, Final
+
+import typer
+
+from agent.cli.change.container_commands import DryRunFlag
+from agent.cli.inspect.scm_commands import app
+from agent.cli.terminal.credentials import connect
+from agent.cli.terminal.output import Exit, counted, emit, items_progress, remark, say
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.client.client import Client
+from agent.client.putnote import Found, files_of
+from agent.client.rediscovery import Seen, look_into
+from agent.rpc.v1 import container_pb2, scm_pb2
+
+KEYS_PER_CALL: Final = 5_000
+CONTAINERS_PER_CALL: Final = 1_000
+SHOWN_MAX: Final = 20
+
+
+@dataclass
+class Result:
+    """What was found, and what became of it."""
+
+    adopted: set[int] = field(default_factory=set)
+    deleted: set[str] = field(default_factory=set)
+    codes: dict[str, list[str]] = field(default_factory=dict)  # keys, by what became of them
+    aside: dict[str, str] = field(default_factory=dict)  # the other name, and whose older put it is
+    unfinished: list[str] = field(default_factory=list)  # keys of puts of which parts are missing
+    uncertain: list[str] = field(default_factory=list)  # brought back, perhaps not to their end
+    silent: dict[str, str] = field(default_factory=dict)
+    nameless_count: int = 0
+    torn_count: int = 0
+
+    def take(self, answer: scm_pb2.RecoverResponse) -> None:
+        """Take in one answer."""
+        self.adopted.update(answer.adopted_container_ids)
+        self.deleted.update(answer.deleted_keys)
+        for one in answer.keys:
+            self.codes.setdefault(one.code, []).append(one.key)
+            if one.kept_as:
+                self.aside[one.kept_as] = one.key
+
+    def document(self, *, is_finished: bool) -> dict[str, Any]:
+        """Return it as JSON shows it."""
+        return {
+            "finished": is_finished,
+            "adopted_containers": sorted(self.adopted),
+            "keys": self.codes,
+            "kept_aside": self.aside,
+            "deleted_keys": sorted(self.deleted),
+            "unfinished_puts": self.unfinished,
+            "uncertain_keys": self.uncertain,
+            "silent_datanodes": self.silent,
+            "nameless_block_count": self.nameless_count,
+            "torn_block_count": self.torn_count,
+        }
+
+
+@app.command("recover")
+def recover(
+    scm: ScmOption = SCM_DEFAULT,
+    force: Annotated[
+        bool, typer.Option("--force", help="Finish although datanodes are missing or silent.")
+    ] = False,
+    dry_run: DryRunFlag = False,
+    as_json: JsonFlag = False,
+) -> int:
+    """After scm restore: bring back keys and containers that were made since the backup.
+
+    Asks every datanode. Deletes nothing but what was being deleted already. Safe mode ends when it
+    is done. Run again, it brings back what was missing. 2: look at what it says.
+    """
+    result = Result()
+    with connect(scm) as client:
+        state = client.scm.get_recovery(scm_pb2.GetRecoveryRequest())
+        if not as_json:
+            say(_what(state))
+        if state.missing_datanode_ids and not force:
+            remark(f"not reported yet: {', '.join(state.missing_datanode_ids)}")
+            if not dry_run:
+                remark("start them and wait, or go on without them: --force")
+                if as_json:
+                    emit(result.document(is_finished=False))
+                return Exit.UNAVAILABLE
+        seen = list(_looked_into(client, state.container_ids, quiet=as_json))
+        for one in seen:
+            result.silent.update(one.silent)
+            result.nameless_count += len(one.nameless)
+            result.torn_count += len(one.torn)
+        is_end = state.restored and not dry_run and (force or not result.silent)
+        for request in _requests(seen, result):
+            request.dry_run = dry_run
+            result.take(client.scm.recover(request))
+        if is_end:
+            last = max((one.last_local_id for one in seen), default=0)
+            client.scm.recover(scm_pb2.RecoverRequest(finish=True, force=force, last_local_id=last))
+    if as_json:
+        emit(result.document(is_finished=is_end))
+    else:
+        _show(result, dry_run=dry_run)
+        if is_end:
+            say("finished: decisions begin as soon as the datanodes have reported")
+            say("suture scm report names the keys of containers that nobody has, if there are any")
+    if state.restored and not is_end and not dry_run:
+        return Exit.UNAVAILABLE
+    is_clear = not (result.aside or result.unfinished or result.uncertain or result.silent)
+    return Exit.OK if is_clear and not result.torn_count else Exit.TO_DO
+
+
+def _what(state: scm_pb2.GetRecoveryResponse) -> str:
+    count = counted(len(state.container_ids), "container")
+    if not state.restored:
+        return f"not restored, or recovered already; {count} to look into"
+    taken = datetime.fromtimestamp(state.taken_at_ms / 1000, UTC).isoformat(timespec="seconds")
+    return f"restored from a backup of {taken}; {count} to look into"
+
+
+def _looked_into(client: Client, ids: Sequence[int], *, quiet: bool) -> Iterator[Seen]:
+    with items_progress("containers", len(ids), quiet=quiet) as progress:
+        for container_id in ids:
+            request = scm_pb2.GetContainerInfoRequest(container_id=container_id)
+            yield look_into(client.scm.get_container_info(request).container, client.peer)
+            progress.advance(progress.tasks[0].id)
+
+
+def _requests(seen: Sequence[Seen], result: Result) -> Iterator[scm_pb2.RecoverRequest]:
+    """Yield what is told: containers first, then keys, each call with the containers it needs."""
+    looked = {one.container_id: _container(one) for one in seen}
+    for some in _batches(list(looked.values()), CONTAINERS_PER_CALL):
+        yield scm_pb2.RecoverRequest(containers=some)
+    found = []
+    for one in files_of(part for each in seen for part in each.parts):
+        if not one.is_whole:
+            result.unfinished.append(one.key)
+            continue
+        if not one.is_certain:
+            result.uncertain.append(one.key)
+        found.append(one)
+    for keys in _batches(found, KEYS_PER_CALL):
+        needed = {block.container_id for key in keys for block in key.blocks}
+        yield scm_pb2.RecoverRequest(
+            containers=[looked[container_id] for container_id in sorted(needed)],
+            keys=[_key(key) for key in keys],
+        )
+
+
+def _batches(items: Sequence[Any], count: int) -> Iterator[list[Any]]:
+    iterator = iter(items)
+    while batch := list(islice(iterator, count)):
+        yield batch
+
+
+def _container(one: Seen) -> scm_pb2.RecoveredContainer:
+    return scm_pb2.RecoveredContainer(
+        container_id=one.container_id, scheme=one.scheme, deleted_local_ids=one.deleted
+    )
+
+
+def _key(found: Found) -> scm_pb2.KeyInfo:
+    return scm_pb2.KeyInfo(
+        key=found.key,
+        size=found.size_bytes,
+        created_at_ms=found.at_ms,
+        blocks=[
+            scm_pb2.BlockLocation(
+                block_id=container_pb2.BlockId(
+                    container_id=block.container_id, local_id=block.local_id, bcsid=block.bcsid
+                ),
+                length=block.length_bytes,
+            )
+            for block in found.blocks
+        ],
+    )
+
+
+def _show(result: Result, *, dry_run: bool) -> None:
+    would = "would be " if dry_run else ""
+    if result.adopted:
+        say(f"{counted(len(result.adopted), 'container')} {would}taken over")
+    for code, names in sorted(result.codes.items()):
+        say(f"{counted(len(names), 'key')} {code}")
+    _list("of two puts the older is kept as", [f"{b} (of {a})" for b, a in result.aside.items()])
+    _list("deleted since the backup", sorted(result.deleted))
+    _list("never finished, or parts are nowhere", result.unfinished)
+    _list("written by a client from before, perhaps not whole", result.uncertain)
+    _list("did not answer", [f"{node}: {why}" for node, why in result.silent.items()])
+    if result.nameless_count:
+        say(f"{counted(result.nameless_count, 'block')} without a key's name: kept, of no key")
+    if result.torn_count:
+        say(f"{counted(result.torn_count, 'block group')} with too few shards: kept, of no key")
+
+
+def _list(what: str, names: Sequence[str]) -> None:
+    """Print names, the first of them; --json has all."""
+    if not names:
+        return
+    say(f"{what}: {len(names)}")
+    for name in names[:SHOWN_MAX]:
+        say(f"  {name}")
+    if len(names) > SHOWN_MAX:
+        say(f"  and {len(names) - SHOWN_MAX} more; --json lists all")

@@ -1,0 +1,245 @@
+"""volume add, retire, migrate, read-only: what the volumes of a datanode are used for."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import typer
+
+from agent.cli.inspect.datanodes import volume_columns, volume_row
+from agent.cli.terminal.ask import nodes_of
+from agent.cli.terminal.credentials import connect
+from agent.cli.terminal.document import facts
+from agent.cli.terminal.output import Exit, bytes_progress, counted, emit, grid, say, short, show
+from agent.cli.terminal.selection import known_nodes, one_volume
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.client.client import Client
+from agent.errors import Code, Refused, Unavailable
+from agent.rpc.v1 import datanode_pb2 as pb
+from agent.rpc.v1 import scm_pb2
+
+POLL_S: Final = 1.0
+SENT_AT_ONCE: Final = 20  # containers that the control plane is asked to copy elsewhere
+WHOLE: Final = frozenset({"CLOSED", "QUASI_CLOSED"})
+NEXT: Final = (
+    "it may be pulled: restart the agent, unmount the disk, mount the new one at the same place, "
+    "then: suture volume add"
+)
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+VolumeName = Annotated[
+    str,
+    typer.Argument(metavar="VOLUME", help="Its id, a prefix of it, its path, or DATANODE:/path."),
+]
+WaitFlag = Annotated[
+    bool,
+    typer.Option("--wait", help="Show progress until it is empty; what has no room is sent away."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One volume, and the datanode that has it."""
+
+    datanode_id: str
+    address: str
+    volume_id: str
+
+
+@app.command("add")
+def add(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A directory on the datanode.")],
+    datanode: Annotated[
+        str, typer.Option("--datanode", metavar="ID|HOST:PORT", help="On which datanode.")
+    ],
+    scm: ScmOption = SCM_DEFAULT,
+    as_json: JsonFlag = False,
+) -> int:
+    """Have a datanode use another volume, at once and after restarts; an empty one is formatted.
+
+    Its other volumes remember it. Write it into storage.volumes, too: an older agent reads only
+    that.
+    """
+    with connect(scm) as client:
+        [(name, address)] = nodes_of(client, datanode)
+        answer = client.peer(address).steer_volume(pb.SteerVolumeRequest(add_path=path))
+    return shown(name, answer.volumes, as_json=as_json)
+
+
+@app.command("retire")
+def retire(
+    volume: VolumeName,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Take it back into service; what has left stays away.")
+    ] = False,
+    wait: WaitFlag = False,
+    scm: ScmOption = SCM_DEFAULT,
+    as_json: JsonFlag = False,
+) -> int:
+    """Empty a volume, to pull its disk: replicas move to the other volumes of its datanode.
+
+    None is deleted before its copy was read whole. It goes on after a restart. With --wait the
+    control plane copies to other datanodes what has no room here. 2: something is left.
+    """
+    with connect(scm) as client:
+        place = found(client, volume)
+        service = "IN_SERVICE" if cancel else "RETIRING"
+        volumes = steer(client, place, service)
+        if wait and not cancel:
+            return follow(client, place, as_json=as_json)
+    return shown(place.datanode_id, volumes, as_json=as_json)
+
+
+@app.command("migrate")
+def migrate(
+    old: VolumeName,
+    new: Annotated[
+        str, typer.Argument(metavar="NEW", help="The volume of the same datanode that takes all.")
+    ],
+    wait: WaitFlag = False,
+    scm: ScmOption = SCM_DEFAULT,
+    as_json: JsonFlag = False,
+) -> int:
+    """Retire a volume, and have all that is on it move to one other volume of its datanode."""
+    with connect(scm) as client:
+        place, target = found(client, old), found(client, new)
+        if place.datanode_id != target.datanode_id:
+            raise Refused(
+                Code.WRONG_DATANODE,
+                f"{new} is a volume of {target.datanode_id}, {old} one of {place.datanode_id}",
+                hint="suture volume retire --wait sends to other datanodes what has no room",
+            )
+        volumes = steer(client, place, "RETIRING", target.volume_id)
+        if wait:
+            return follow(client, place, as_json=as_json)
+    return shown(place.datanode_id, volumes, as_json=as_json)
+
+
+@app.command("read-only")
+def read_only(
+    volume: VolumeName,
+    off: Annotated[bool, typer.Option("--off", help="Take it back into service.")] = False,
+    scm: ScmOption = SCM_DEFAULT,
+    as_json: JsonFlag = False,
+) -> int:
+    """Have nothing new written to a volume: writers go elsewhere, repairs and deletes go on."""
+    with connect(scm) as client:
+        place = found(client, volume)
+        volumes = steer(client, place, "IN_SERVICE" if off else "READ_ONLY")
+    return shown(place.datanode_id, volumes, as_json=as_json)
+
+
+def found(client: Client, given: str) -> Place:
+    """Return the volume that is named. Raises Refused."""
+    node, volume_id = one_volume(known_nodes(client), given)
+    return Place(node.datanode_id, node.address, volume_id)
+
+
+def steer(
+    client: Client, place: Place, service: str, target_id: str = ""
+) -> Sequence[pb.VolumeStatus]:
+    """Use a volume otherwise; return all volumes of its datanode."""
+    wish = pb.SteerVolumeRequest(
+        volume_id=place.volume_id, service=service, target_volume_id=target_id
+    )
+    return client.peer(place.address).steer_volume(wish).volumes
+
+
+def shown(datanode_id: str, volumes: Sequence[pb.VolumeStatus], *, as_json: bool) -> int:
+    """Print the volumes of a datanode."""
+    if as_json:
+        emit([{"datanode_id": datanode_id, **facts(volume)} for volume in volumes])
+    else:
+        rows = [volume_row(datanode_id, volume, pb.VolumeScrub(state="-")) for volume in volumes]
+        show(grid("", volume_columns(), rows))
+    return Exit.OK
+
+
+def follow(client: Client, place: Place, *, as_json: bool) -> int:
+    """Show how a volume empties until it is empty, or nothing moves any more."""
+    sent: dict[int, list[int]] = {}
+    with bytes_progress("moved", 0, quiet=as_json) as bar:
+        while True:
+            volume = looked_at(client, place)
+            gone = max(0, volume.retiring_bytes - volume.used_bytes)
+            bar.update(bar.task_ids[0], total=volume.retiring_bytes, completed=gone)
+            is_stuck = len(volume.stuck_container_ids) >= volume.container_count
+            rests = volume.service != "RETIRING" or (is_stuck and volume.container_count > 0)
+            if rests and not send_away(client, place, volume, sent):
+                break
+            time.sleep(POLL_S)
+    if as_json:
+        emit({"datanode_id": place.datanode_id, **facts(volume)})
+    else:
+        say(ending(place, volume))
+    return Exit.OK if volume.service == "RETIRED" else Exit.TO_DO
+
+
+def looked_at(client: Client, place: Place) -> pb.VolumeStatus:
+    """Return how a volume is now."""
+    for volume in client.peer(place.address).status().volumes:
+        if volume.volume_id == place.volume_id:
+            return volume
+    raise Unavailable(
+        Code.UNAVAILABLE,
+        f"datanode {place.datanode_id} has no volume {place.volume_id} any more",
+        hint="suture volumes says why",
+    )
+
+
+def ending(place: Place, volume: pb.VolumeStatus) -> str:
+    """Say what became of it."""
+    name = f"{volume.path} of {short(place.datanode_id)}"
+    if volume.service == "RETIRED":
+        return f"{name} is empty; {NEXT}"
+    if volume.service != "RETIRING":
+        return f"{name} is {volume.service} again"
+    left = counted(volume.container_count, "replica")
+    return f"{name} still has {left}: {volume.stuck_reason}; they are tried again by themselves"
+
+
+def send_away(
+    client: Client, place: Place, volume: pb.VolumeStatus, sent: dict[int, list[int]]
+) -> bool:
+    """Have the control plane copy elsewhere what has no room on this host, and remove here what
+    enough others have; return whether there is anything to wait for.
+
+    `sent` are the commands that copy each container. Surplus is removed by the control plane, too,
+    perhaps another replica than the one here: then this one goes as `suture scm delete` has it go.
+    """
+    waits = False
+    for number in list(volume.homeless_container_ids)[:SENT_AT_ONCE]:
+        info = client.scm.get_container_info(
+            scm_pb2.GetContainerInfoRequest(container_id=number)
+        ).container
+        if info.scheme:
+            continue  # a shard is rebuilt when it is gone, and never copied: a person decides
+        others = [r for r in info.replicas if r.datanode.datanode_id != place.datanode_id]
+        if sum(map(is_whole, others)) < info.replication_factor:
+            if number not in sent:
+                copy = scm_pb2.ReplicateContainersRequest(container_ids=[number])
+                [decision] = client.scm.replicate_containers(copy).decisions
+                if decision.code == "OK":
+                    sent[number] = list(decision.command_ids)
+                waits |= decision.code == "OK"
+                continue
+            asked = scm_pb2.ListOutcomesRequest(command_ids=sent[number], count=len(sent[number]))
+            if client.scm.list_outcomes(asked).pending_command_ids:
+                waits = True
+                continue
+        order = scm_pb2.DeleteReplicasRequest(container_ids=[number], datanode_id=place.datanode_id)
+        [decision] = client.scm.delete_replicas(order).decisions
+        if decision.code != "OK":
+            sent.pop(number, None)
+        waits = True
+    return waits
+
+
+def is_whole(held: scm_pb2.ContainerInfoReplica) -> bool:
+    """Whether a replica counts as one that need not be made again."""
+    from agent.cli.inspect.scm_commands import state_name
+
+    is_good = state_name(held.replica.state) in WHOLE and not held.replica.finding_count
+    return is_good and held.node_health == "HEALTHY"

@@ -1,0 +1,172 @@
+"""log: what was changed on the disks of all datanodes since some time, and what was ordered."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import typer
+
+from agent.cli.inspect.container_history import moment, order_words
+from agent.cli.inspect.scm_commands import state_name
+from agent.cli.terminal.ask import Answered, NodeOption, ask_each, nodes_of
+from agent.cli.terminal.credentials import connect
+from agent.cli.terminal.outcomes import newest_outcomes
+from agent.cli.terminal.output import ID_MAX, Exit, checksum, counted, emit, grid, say, short, show
+from agent.cli.terminal.selection import known_nodes
+from agent.cli.terminal.time_option import duration
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.client.client import Client
+from agent.config.quantity import spoken_duration
+from agent.errors import Refused, SutureError, Unavailable
+from agent.rpc.calls.channel import is_unknown
+from agent.rpc.calls.peer import Peer
+from agent.rpc.v1 import datanode_pb2, scm_pb2
+
+SINCE_S_DEFAULT: Final = 12 * 3600.0
+SHOWN_COUNT: Final = 200
+COLUMNS: Final = ("when (UTC)", "datanode", "container#", "state", "findings#", "what")
+SILENT_KINDS: Final = frozenset({"refresh_volume_usage", "reregister", "set_operational_state"})
+"""Commands that change nothing on a disk."""
+
+Changes = datanode_pb2.ListChangesResponse
+Nodes = list[tuple[str, str]]  # name and address of each
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One thing that happened."""
+
+    at_ms: int
+    datanode_id: str
+    container_id: int
+    state: str
+    finding_count: int | None
+    what: str
+    root: str = ""
+
+    def row(self) -> tuple[object, ...]:
+        """Return it as people see it."""
+        findings = "" if self.finding_count is None else self.finding_count
+        node, container_id = short(self.datanode_id), self.container_id or ""
+        return (moment(self.at_ms), node, container_id, self.state, findings, self.what)
+
+    def facts(self) -> dict[str, object]:
+        """Return it as JSON shows it."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def log(
+    since_s: Annotated[
+        float, duration("--since", text="How far back: 12h, 1d12h, 90min.", shown="12h")
+    ] = SINCE_S_DEFAULT,
+    container_id: Annotated[
+        int, typer.Option("--container", metavar="ID", help="Only this one.", min=0, max=ID_MAX)
+    ] = 0,
+    count: Annotated[
+        int, typer.Option(metavar="N", help="Show the newest N lines.", min=1)
+    ] = SHOWN_COUNT,
+    datanode: NodeOption = None,
+    scm: ScmOption = SCM_DEFAULT,
+    as_json: JsonFlag = False,
+) -> int:
+    """Show what was changed on the disks of all datanodes, and what was ordered; oldest first.
+
+    Each datanode keeps the last 64 changes of a replica. 2: a datanode could not be asked.
+    """
+    since_ms = max(0, int((time.time() - since_s) * 1000))
+    with connect(scm) as client:
+        nodes = nodes_of(client, datanode)
+        by_address = datanode is not None and ":" in datanode
+        nodes, orders, unknown = orders_to(client, nodes, by_address=by_address)
+        answers = ask_each(client, nodes, lambda peer: asked_of(peer, since_ms))
+    lines = [*changes_told(answers), *orders_told(orders, since_ms)]
+    lines = sorted(
+        (line for line in lines if container_id in {0, line.container_id}),
+        key=lambda line: line.at_ms,
+    )
+    missing = [*not_told(answers), *unknown]
+    if as_json:
+        emit({"since_ms": since_ms, "lines": [line.facts() for line in lines], "missing": missing})
+        return Exit.TO_DO if missing else Exit.OK
+    if len(lines) > count:
+        say(f"{counted(len(lines) - count, 'older line')} left out; --count shows more")
+    if lines:
+        show(grid("", COLUMNS, [line.row() for line in lines[-count:]]))
+    ago = spoken_duration(since_s)
+    say(f"{counted(len(lines), 'change')} on {counted(len(answers), 'datanode')} in the last {ago}")
+    for text in missing:
+        say(text)
+    return Exit.TO_DO if missing else Exit.OK
+
+
+def orders_to(
+    client: Client, nodes: Nodes, *, by_address: bool
+) -> tuple[Nodes, list[scm_pb2.Outcome], list[str]]:
+    """Return the datanodes by their ids, what became of orders to them, and what is missing.
+
+    One that was named by its address may be asked where there is no SCM: it keeps that name, and
+    what is missing is said in words. Raises SutureError.
+    """
+    try:
+        if by_address:
+            ids = {node.address: node.datanode_id for node in known_nodes(client)}
+            nodes = [(ids.get(address, name), address) for name, address in nodes]
+        names = {name for name, _ in nodes}
+        return nodes, newest_outcomes(client, lambda o: o.datanode_id in names), []
+    except Unavailable as error:
+        if not by_address:
+            raise
+        return nodes, [], [f"what was ordered is not known: {error}"]
+
+
+def asked_of(peer: Peer, since_ms: int) -> Changes:
+    """Ask one datanode. Raises SutureError; one of an earlier version is told as such."""
+    try:
+        return peer.changes(since_ms)
+    except SutureError as error:
+        if is_unknown(error):
+            raise Refused(error.code, "its version keeps no list of changes; upgrade it") from error
+        raise
+
+
+def changes_told(answers: Sequence[Answered[Changes]]) -> Iterator[Line]:
+    """Yield what datanodes say that became of replicas."""
+    for answer in answers:
+        for change in answer.value.changes if answer.value else ():
+            entry = change.entry
+            root = checksum(entry.root) if entry.HasField("root") else ""
+            what = entry.why
+            yield Line(
+                entry.at_ms,
+                answer.datanode,
+                change.container_id,
+                state_name(entry.state),
+                entry.finding_count,
+                what,
+                root,
+            )
+
+
+def orders_told(outcomes: Sequence[scm_pb2.Outcome], since_ms: int) -> Iterator[Line]:
+    """Yield the orders that ended: they are why, and a replica that was deleted tells no more."""
+    for outcome in outcomes:
+        status = outcome.status
+        if outcome.reported_at_ms < since_ms or status.type in SILENT_KINDS:
+            continue
+        words = order_words(outcome)
+        node = outcome.datanode_id
+        yield Line(outcome.reported_at_ms, node, status.container_id, "", None, words)
+
+
+def not_told(answers: Sequence[Answered[Changes]]) -> Iterator[str]:
+    """Yield what is missing, in words: datanodes, volumes, and changes that are too many."""
+    for answer in answers:
+        name = short(answer.datanode)
+        if answer.value is None:
+            yield f"{name}: cannot be asked: {answer.error}"
+            continue
+        for path in answer.value.unread_paths:
+            yield f"{name}: {path} cannot be read"
+        if answer.value.left_out_count:
+            yield f"{name}: {counted(answer.value.left_out_count, 'older change')} left out"

@@ -1,0 +1,141 @@
+"""history: what the replicas of a container were over time, and why they changed."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+import typer
+
+from agent.cli.inspect.scm_commands import container_info, state_name
+from agent.cli.inspect.verified import last_reads, verified_text
+from agent.cli.terminal.credentials import connect
+from agent.cli.terminal.document import facts
+from agent.cli.terminal.outcomes import outcomes_in
+from agent.cli.terminal.output import (
+    ID_MAX,
+    Exit,
+    checksum,
+    counted,
+    emit,
+    grid,
+    say,
+    short,
+    show,
+    size,
+)
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.client.client import Client
+from agent.errors import SutureError
+from agent.rpc.v1 import datanode_pb2, scm_pb2
+from merkle.replica import ContainerId
+
+SHOWN_COUNT: Final = 50
+REPAIRED: Final = frozenset({"repaired", "salvaged", "trimmed"})
+COLUMNS: Final = ("when (UTC)", "datanode", "state", "root", "blocks#", "findings#", "why")
+
+Told = dict[str, list[datanode_pb2.HistoryEntry] | str]  # by datanode; a text is an error
+Row = tuple[int, tuple[object, ...]]  # when, and the row of the table
+
+
+def history(
+    container_id: Annotated[
+        int, typer.Argument(metavar="CONTAINER", help="Container id.", min=1, max=ID_MAX)
+    ],
+    count: Annotated[
+        int, typer.Option(metavar="N", help="Show the newest N lines.", min=1)
+    ] = SHOWN_COUNT,
+    scm: ScmOption = SCM_DEFAULT,
+    as_json: JsonFlag = False,
+) -> int:
+    """Show the roots of a container's replicas over time, and why they changed; oldest first.
+
+    Each datanode keeps the last 64 changes of a replica. 2: a datanode could not be asked.
+    """
+    with connect(scm) as client:
+        info = container_info(client, container_id)
+        told = {
+            replica.datanode.datanode_id: asked(client, replica.datanode.address, container_id)
+            for replica in info.replicas
+        }
+        outcomes = outcomes_in(client, container_id)
+    silent = {node: entries for node, entries in told.items() if isinstance(entries, str)}
+    if as_json:
+        emit({**document(told, outcomes), "last_read_at_ms": last_reads(info)})
+        return Exit.TO_DO if silent else Exit.OK
+    rows = sorted([*changes(told), *orders(outcomes)], key=lambda row: row[0])
+    if len(rows) > count:
+        say(f"{counted(len(rows) - count, 'older line')} left out; --count shows more")
+    show(grid("", COLUMNS, [row for _, row in rows[-count:]]))
+    say(verified_text(info))
+    for node, error in silent.items():
+        say(f"{short(node)}: cannot be asked: {error}")
+    return Exit.TO_DO if silent else Exit.OK
+
+
+def asked(client: Client, address: str, container_id: int) -> list[datanode_pb2.HistoryEntry] | str:
+    """Return what a datanode tells of its replica, or why it does not."""
+    try:
+        return client.peer(address).history(ContainerId(container_id))
+    except SutureError as error:
+        return str(error)
+
+
+def changes(told: Told) -> Iterator[Row]:
+    """Yield a row for each change of a replica."""
+    for node, entries in told.items():
+        for entry in () if isinstance(entries, str) else entries:
+            root = checksum(entry.root if entry.HasField("root") else None)
+            state = state_name(entry.state)
+            yield (
+                entry.at_ms,
+                (
+                    *(moment(entry.at_ms), short(node), state, root),
+                    *(entry.block_count, entry.finding_count, entry.why),
+                ),
+            )
+
+
+def orders(outcomes: list[scm_pb2.Outcome]) -> Iterator[Row]:
+    """Yield a row for each order of the control plane that ended: it may be the reason."""
+    for outcome in outcomes:
+        at_ms, words = outcome.reported_at_ms, order_words(outcome)
+        yield at_ms, (moment(at_ms), short(outcome.datanode_id), "", "", "", "", words)
+
+
+def order_words(outcome: scm_pb2.Outcome) -> str:
+    """Return an order and what became of it."""
+    status, done = outcome.status, outcome.status.reconcile
+    result = done.result or scm_pb2.CommandStatus.State.Name(status.state).lower()
+    words = [f"{status.type}: {result}"]
+    repaired_count = sum(chunk.result in REPAIRED for chunk in done.chunks)
+    if repaired_count:
+        words.append(
+            f"{counted(repaired_count, 'chunk')} repaired, {size(done.bytes_fetched)} fetched"
+        )
+    if status.message:
+        words.append(f"{status.code} {status.message}".strip())
+    return ", ".join(words)
+
+
+def document(told: Told, outcomes: list[scm_pb2.Outcome]) -> dict[str, object]:
+    """Return all of it for machines; roots in hex, as in the tables."""
+    return {
+        "replicas": {
+            node: {"error": entries}
+            if isinstance(entries, str)
+            else {"oldest_first": [entry_facts(entry) for entry in entries]}
+            for node, entries in told.items()
+        },
+        "outcomes": [facts(outcome) for outcome in outcomes],
+    }
+
+
+def entry_facts(entry: datanode_pb2.HistoryEntry) -> dict[str, object]:
+    """Return one entry as JSON shows it: a root that does not exist is null."""
+    root = checksum(entry.root) if entry.HasField("root") else None
+    return {**facts(entry), "root": root}
+
+
+def moment(at_ms: int) -> str:
+    """Return a time as people write it."""
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"

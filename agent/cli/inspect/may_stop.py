@@ -1,0 +1,174 @@
+"""may-stop, what-if: what would be if datanodes or volumes were off, before they are."""
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import typer
+
+from agent.cli.terminal.credentials import connect
+from agent.cli.terminal.document import facts
+from agent.cli.terminal.output import Exit, counted, emit, say, size
+from agent.cli.terminal.selection import named
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.config.quantity import spoken_duration
+from agent.rpc.v1 import scm_pb2
+
+EXITS: Final = {"YES": Exit.OK, "NO": Exit.TO_DO, "UNKNOWN": Exit.UNAVAILABLE}
+WORDS: Final = {
+    "YES": "yes: all that can be read now could still be read",
+    "NO": "no: {}",
+    "UNKNOWN": "nobody can tell: {}",
+}
+IDS_SHOWN_MAX: Final = 20  # --json has up to 1,000
+
+Named = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="NAME",
+        help="Datanodes (id, prefix, address), racks (/...), volumes (id, prefix, or "
+        "DATANODE:/path).",
+    ),
+]
+KeepOption = Annotated[
+    int, typer.Option("--keep", min=1, max=32, help="No unless so many copies stay readable.")
+]
+
+
+def may_stop(
+    names: Named,
+    keep: KeepOption = 1,
+    scm: ScmOption = SCM_DEFAULT,
+    as_json: JsonFlag = False,
+) -> int:
+    """Say whether these may be switched off now, all together, and what it would cost.
+
+    0: yes. 2: no, something could not be read. 3: nobody can tell: safe mode, datanodes that are
+    silent, reports that are missing, replicas in doubt.
+    """
+    answer = foresee(scm, names, keep_count=keep)
+    if as_json:
+        emit(facts(answer))
+    else:
+        say(WORDS[answer.answer].format("; ".join(answer.reasons)))
+        show_reading(answer)
+        show_lacking(answer)
+        show_writing(answer)
+    return EXITS[answer.answer]
+
+
+def what_if(
+    lost: Annotated[
+        list[str],
+        typer.Option("--lost", metavar="NAME", help="What never comes back; as for may-stop."),
+    ],
+    more: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="More that never comes back.")
+    ] = None,
+    scm: ScmOption = SCM_DEFAULT,
+    as_json: JsonFlag = False,
+) -> int:
+    """Say what would be lost, and what made again, if these never came back.
+
+    0: nothing would be lost, and there is room for all that must be made again. 2: something
+    would be lost, or there is no room. 3: nobody can tell.
+    """
+    answer = foresee(scm, [*lost, *(more or [])], for_good=True)
+    if as_json:
+        emit(facts(answer))
+    else:
+        show_lost(answer)
+        show_reading(answer)
+        show_lacking(answer)
+    if answer.lost_count or not answer.has_room:
+        return Exit.TO_DO
+    return Exit.UNAVAILABLE if answer.answer == "UNKNOWN" else Exit.OK
+
+
+def foresee(
+    scm: str, names: list[str], *, for_good: bool = False, keep_count: int = 0
+) -> scm_pb2.ForeseeResponse:
+    """Ask the control plane. Raises Refused for a name that nobody has."""
+    with connect(scm) as client:
+        ids, volumes = named(client, names)
+        return client.scm.foresee(
+            scm_pb2.ForeseeRequest(
+                datanode_ids=ids,
+                volumes=[
+                    scm_pb2.ForeseeRequest.Volume(datanode_id=node, volume_id=volume)
+                    for node, volume in volumes
+                ],
+                for_good=for_good,
+                keep_count=keep_count,
+            )
+        )
+
+
+def show_lost(answer: scm_pb2.ForeseeResponse) -> None:
+    """Say what nobody else has."""
+    if answer.lost_count:
+        states = ", ".join(
+            f"{state or 'known from replicas only'}: {count}"
+            for state, count in sorted(answer.lost_states.items())
+        )
+        say(f"lost: {counted(answer.lost_count, 'container')} ({states})")
+        show_ids(answer.lost_container_ids, answer.lost_count)
+    else:
+        say("nothing would be lost")
+    for reason in answer.reasons:
+        say(f"{reason}")
+    healths = ", ".join(f"{word}: {count}" for word, count in sorted(answer.healths.items()))
+    say(f"health of the containers there, afterwards: {healths or 'all HEALTHY'}")
+
+
+def show_reading(answer: scm_pb2.ForeseeResponse) -> None:
+    """Say what could be read, of the containers with a replica there."""
+    say(f"containers with a replica there: {answer.container_count}")
+    say(f"could not be read any more: {answer.unreadable_count}")
+    show_ids(answer.unreadable_container_ids, answer.unreadable_count)
+    if answer.doubtful_count:
+        say(f"nobody can tell whether they could be read: {answer.doubtful_count}")
+        show_ids(answer.doubtful_container_ids, answer.doubtful_count)
+    if answer.already_unreadable_count:
+        say(f"cannot be read as it is: {answer.already_unreadable_count}")
+    say(f"at their last copy: {answer.last_copy_count}")
+
+
+def show_lacking(answer: scm_pb2.ForeseeResponse) -> None:
+    """Say what would be made again, and how long that takes."""
+    if not answer.lacking_replica_count:
+        say("no container would lack a replica")
+        return
+    parts = ", ".join(
+        f"{counted(count, 'container')} by {short}"
+        for short, count in sorted(answer.lacking.items())
+    )
+    say(f"under-replicated: {parts}")
+    until = (
+        f"{spoken_duration(answer.wait_ms / 1000)} until that begins, " if answer.wait_ms else ""
+    )
+    say(
+        f"to make again: {size(answer.rebuild_bytes)}; {until}then about "
+        f"{spoken_duration(answer.rebuild_ms / 1000)} at the rate of the latest copies"
+    )
+    say(
+        f"{counted(answer.datanodes_left, 'datanode')} would take new replicas, with "
+        f"{size(answer.free_bytes)} free: "
+        + ("enough" if answer.has_room else "not enough to have all replicas again")
+    )
+
+
+def show_writing(answer: scm_pb2.ForeseeResponse) -> None:
+    """Say who writes there now."""
+    if answer.open_count:
+        say(
+            f"{counted(answer.open_count, 'container')} being written there, by "
+            f"{counted(answer.writer_count, 'client')}: they go on elsewhere"
+        )
+
+
+def show_ids(ids: Sequence[int], count: int) -> None:
+    """Name the first of some containers."""
+    known = ids[:IDS_SHOWN_MAX]
+    if known:
+        more = f" and {count - len(known)} more" if count > len(known) else ""
+        say(f"  containers {', '.join(map(str, known))}{more}")

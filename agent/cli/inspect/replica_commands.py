@@ -1,0 +1,467 @@
+"""tree, diff, explain, scan: one container and its replicas, looked at closely."""
+
+import datetime
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import typer
+
+from agent.cli.inspect.key_lists import keys_in
+from agent.cli.inspect.scm_commands import (
+    BEING_WRITTEN,
+    OUTCOME_COLUMNS,
+    container_info,
+    facts,
+    outcome_row,
+    replica_table,
+)
+from agent.cli.inspect.verified import verified_text
+from agent.cli.terminal.credentials import connect
+from agent.cli.terminal.outcomes import outcomes_in
+from agent.cli.terminal.output import (
+    ID_MAX,
+    Exit,
+    bytes_progress,
+    checksum,
+    counted,
+    emit,
+    grid,
+    say,
+    short,
+    show,
+    size,
+)
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.client.client import Client
+from agent.errors import Code, Refused, SutureError
+from agent.rpc.v1 import datanode_pb2, scm_pb2
+from merkle.diff import Comparison, Divergence, compare
+from merkle.diff import diff as diverge
+from merkle.replica import ContainerId
+from merkle.tree import Leaf, Tree
+
+ROWS_SHOWN_MAX: Final = 50  # of a table for people; --json has them all
+NO_FORENSIC: Final = frozenset({"", "UNKNOWN"})  # what kind of accident it was is not known
+UNKNOWN: Final = "UNKNOWN"  # how replicas compare when one has no tree: never equal
+
+ContainerArgument = Annotated[
+    int, typer.Argument(metavar="CONTAINER", help="Container id.", min=1, max=ID_MAX)
+]
+DatanodeOption = Annotated[
+    str | None, typer.Option(metavar="ID|HOST:PORT", help="Only this datanode.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One replica, and its tree or why there is none."""
+
+    datanode_id: str
+    address: str
+    tree: Tree | None
+    error: str
+    index: int = 0  # of an erasure-coded container: which shard
+
+
+def replicas_of(client: Client, container_id: int, datanode: str | None) -> list[Replica]:
+    """Fetch the whole tree of every replica that the SCM knows."""
+    result = []
+    for replica in chosen_replicas(container_info(client, container_id), datanode):
+        endpoint = replica.datanode
+        try:
+            tree, error = client.peer(endpoint.address).tree(ContainerId(container_id)), ""
+        except SutureError as failure:
+            tree, error = None, f"{failure} [{failure.code.value}]"
+        index = replica.replica.replica_index
+        result.append(Replica(endpoint.datanode_id, endpoint.address, tree, error, index))
+    return result
+
+
+def chosen_replicas(
+    info: scm_pb2.ContainerInfo, datanode: str | None
+) -> list[scm_pb2.ContainerInfoReplica]:
+    """Return all replicas, or the one on the datanode with this address, or whose id begins so;
+    refuse to choose none, or between several."""
+    if datanode is None:
+        return list(info.replicas)
+    chosen = [r for r in info.replicas if r.datanode.address == datanode]
+    chosen = chosen or [r for r in info.replicas if r.datanode.datanode_id.startswith(datanode)]
+    if len(chosen) > 1:
+        raise Refused(
+            Code.WRONG_DATANODE,
+            f"{len(chosen)} datanodes with a replica have an id that begins with {datanode}",
+            hint="write more of it",
+        )
+    if not chosen:
+        raise Refused(
+            Code.CONTAINER_NOT_FOUND,
+            f"no datanode {datanode} has a replica of container {info.container_id}",
+            hint=f"see suture scm container {info.container_id}",
+        )
+    return chosen
+
+
+def tree(
+    container_id: ContainerArgument,
+    scm: ScmOption = SCM_DEFAULT,
+    datanode: DatanodeOption = None,
+    chunks: Annotated[bool, typer.Option("--chunks", help="Show the chunks too.")] = False,
+    as_json: JsonFlag = False,
+) -> int:
+    """Show the tree of each replica: root, blocks, tombstones, chunks."""
+    with connect(scm) as client:
+        replicas = replicas_of(client, container_id, datanode)
+    if as_json:
+        emit([tree_facts(replica) for replica in replicas])
+        return Exit.OK if all(r.tree is not None for r in replicas) else Exit.TO_DO
+    for replica in replicas:
+        if replica.tree is None:
+            say(f"{short(replica.datanode_id)}: no tree: {replica.error}")
+            continue
+        root = replica.tree
+        say(
+            f"{short(replica.datanode_id)}: root {checksum(root.root)} ({root.algorithm}), "
+            f"generation {root.generation}, {counted(root.block_count, 'block')}, "
+            f"{counted(root.tombstone_count, 'tombstone')}, {counted(root.chunk_count, 'chunk')}, "
+            f"{root.unhealthy_count} unhealthy"
+        )
+        show_rows(["block#", "checksum", "offset#", "length#", "leaf", ""], tree_rows(root, chunks))
+    return Exit.OK if all(r.tree is not None for r in replicas) else Exit.TO_DO
+
+
+def tree_rows(root: Tree, chunks: bool) -> Iterator[tuple[object, ...]]:
+    """Yield a row per block and, if wanted, one per chunk."""
+    for index, block_id in enumerate(root.block_ids.tolist()):
+        remark = "deleted" if root.deleted[index] else ""
+        leaves = root.leaves_at(index)
+        bad = sum(not leaf.healthy for leaf in leaves)
+        remark = remark or (f"{bad} unhealthy" if bad else "")
+        count = counted(len(leaves), "chunk") if not chunks else ""
+        yield block_id, checksum(int(root.block_checksums[index])), "", count, "", remark
+        if chunks:
+            for leaf in leaves:
+                healthy = "" if leaf.healthy else "unhealthy"
+                yield "", "", leaf.offset, leaf.length_bytes, checksum(leaf.checksum), healthy
+
+
+def show_rows(columns: list[str], rows: Iterator[tuple[object, ...]]) -> None:
+    """Show the first rows for people; say how many are left out."""
+    kept = list(rows)
+    show(grid("", columns, kept[:ROWS_SHOWN_MAX]))
+    if len(kept) > ROWS_SHOWN_MAX:
+        say(f"{len(kept) - ROWS_SHOWN_MAX} more rows; all of them with --json")
+
+
+def tree_facts(replica: Replica) -> dict[str, object]:
+    """Return a replica's tree as JSON shows it; checksums in hex, absence as null."""
+    root = replica.tree
+    if root is None:
+        return {"datanode_id": replica.datanode_id, "error": replica.error, "root": None}
+    return {
+        "datanode_id": replica.datanode_id,
+        "algorithm": root.algorithm.value,
+        "root": checksum(root.root),
+        "generation": root.generation,
+        "blocks": [
+            {
+                "block_id": block_id,
+                "checksum": checksum(int(root.block_checksums[index])),
+                "deleted": bool(root.deleted[index]),
+                "chunks": [leaf_facts(leaf) for leaf in root.leaves_at(index)],
+            }
+            for index, block_id in enumerate(root.block_ids.tolist())
+        ],
+    }
+
+
+def leaf_facts(leaf: Leaf | None) -> dict[str, object] | None:
+    """Return a leaf as JSON shows it."""
+    if leaf is None:
+        return None
+    return {
+        "offset": leaf.offset,
+        "length_bytes": leaf.length_bytes,
+        "checksum": checksum(leaf.checksum),
+        "healthy": leaf.healthy,
+    }
+
+
+def diff(
+    container_id: ContainerArgument,
+    scm: ScmOption = SCM_DEFAULT,
+    datanode: Annotated[
+        str | None, typer.Option(metavar="ID|HOST:PORT", help="Only what this datanode would do.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> int:
+    """Show where replicas differ, and what each would do about it. 0: equal; 2: they differ."""
+    with connect(scm) as client:
+        info = container_info(client, container_id)
+        wanted = {r.datanode.datanode_id for r in chosen_replicas(info, datanode)}
+        replicas = replicas_of(client, container_id, None)
+    pairs = [
+        (mine, theirs)
+        for mine in replicas
+        for theirs in replicas
+        if mine is not theirs and mine.index == theirs.index and mine.datanode_id in wanted
+    ]
+    if info.scheme and not pairs:
+        raise Refused(
+            Code.INELIGIBLE,
+            f"container {container_id} is erasure-coded ({info.scheme}): no two of its replicas "
+            "are to be equal",
+            hint=f"`suture verify-parity {container_id}` computes its shards from each other",
+        )
+    compared = [(mine, theirs, *compare_pair(mine, theirs)) for mine, theirs in pairs]
+    if as_json:
+        emit([pair_facts(*pair) for pair in compared])
+    else:
+        for mine, theirs, verdict, divergence in compared:
+            why = f": {mine.error or theirs.error}" if verdict == UNKNOWN else ""
+            say(
+                f"{short(mine.datanode_id)} compared with {short(theirs.datanode_id)}: "
+                f"{verdict}{why}"
+            )
+            if divergence is not None and divergence.differences:
+                columns = ["difference", "block#", "offset#", "length#", "mine", "theirs"]
+                show_rows(columns, difference_rows(divergence))
+    equal = bool(compared) and all(verdict == Comparison.EQUAL for _, _, verdict, _ in compared)
+    return Exit.OK if equal else Exit.TO_DO
+
+
+def compare_pair(mine: Replica, theirs: Replica) -> tuple[str, Divergence | None]:
+    """Return how two replicas compare; the divergence where both have comparable trees."""
+    if mine.tree is None or theirs.tree is None:
+        return UNKNOWN, None
+    verdict = compare(mine.tree.summary(), theirs.tree.summary())
+    if verdict is Comparison.NOT_COMPARABLE:
+        return verdict.value, None
+    return verdict.value, diverge(mine.tree, theirs.tree)
+
+
+def difference_rows(divergence: Divergence) -> Iterator[tuple[object, ...]]:
+    """Yield a row per difference."""
+    for item in divergence.differences:
+        leaf = item.theirs or item.mine
+        yield (
+            item.kind.value,
+            item.block_id,
+            leaf.offset if leaf else "",
+            leaf.length_bytes if leaf else "",
+            leaf_text(item.mine),
+            leaf_text(item.theirs),
+        )
+
+
+def leaf_text(leaf: Leaf | None) -> str:
+    """Return a leaf in one cell."""
+    return "-" if leaf is None else checksum(leaf.checksum) + ("" if leaf.healthy else " unhealthy")
+
+
+def pair_facts(
+    mine: Replica, theirs: Replica, verdict: str, divergence: Divergence | None
+) -> dict[str, object]:
+    """Return one comparison as JSON shows it."""
+    return {
+        "mine": mine.datanode_id,
+        "theirs": theirs.datanode_id,
+        "verdict": verdict,
+        "error": mine.error or theirs.error,
+        "differences": [
+            {
+                "kind": item.kind.value,
+                "block_id": item.block_id,
+                "mine": leaf_facts(item.mine),
+                "theirs": leaf_facts(item.theirs),
+            }
+            for item in (divergence.differences if divergence else ())
+        ],
+    }
+
+
+def explain(
+    container_id: ContainerArgument, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False
+) -> int:
+    """Say what is wrong with a container, how we know, and what was done. 2: something is."""
+    with connect(scm) as client:
+        info = container_info(client, container_id)
+        findings = {
+            replica.datanode.datanode_id: findings_of(client, replica, container_id)
+            for replica in info.replicas
+        }
+        outcomes = outcomes_in(client, container_id)
+        keys = keys_in(client, [container_id], all_of_them=as_json)
+    agree = info.state in BEING_WRITTEN or info.checksums in {"match", "shards"}
+    wrong = any(findings.values()) or not agree  # an error's text in place of findings is true, too
+    if as_json:
+        emit(
+            {
+                "container": facts(info),
+                "findings": {
+                    datanode_id: found if isinstance(found, str) else [facts(f) for f in found]
+                    for datanode_id, found in findings.items()
+                },
+                "outcomes": [facts(o) for o in outcomes],
+                "keys": keys.document(),
+            }
+        )
+    else:
+        say(f"container {container_id}: {info.state}, {checksums_text(info)}")
+        show(replica_table(info))
+        say(verified_text(info))
+        for datanode_id, found in findings.items():
+            explain_findings(datanode_id, found)
+        if outcomes:
+            show(grid("what was done, newest first", OUTCOME_COLUMNS, map(outcome_row, outcomes)))
+        keys.show("in it")
+    return Exit.TO_DO if wrong else Exit.OK
+
+
+def checksums_text(info: scm_pb2.ContainerInfo) -> str:
+    """Return in words whether the checksums of a container's replicas agree."""
+    if info.state in BEING_WRITTEN:
+        return "no checksums before it is closed"
+    if info.checksums == "shards":
+        return f"{info.scheme}, each shard with checksums of its own"
+    return f"checksums {info.checksums}"
+
+
+def findings_of(
+    client: Client, replica: scm_pb2.ContainerInfoReplica, container_id: int
+) -> list[datanode_pb2.Finding] | str:
+    """Return a replica's unresolved findings, or why they cannot be had."""
+    try:
+        return client.peer(replica.datanode.address).findings(ContainerId(container_id))
+    except SutureError as error:
+        return str(error)
+
+
+def explain_findings(datanode_id: str, found: list[datanode_pb2.Finding] | str) -> None:
+    """Print one replica's findings in words."""
+    if isinstance(found, str):
+        say(f"{short(datanode_id)}: cannot be asked: {found}")
+        return
+    if not found:
+        say(f"{short(datanode_id)}: nothing is wrong here")
+        return
+    say(f"{short(datanode_id)}: {counted(len(found), 'finding')}")
+    for item in found[:ROWS_SHOWN_MAX]:
+        where = f"block {item.local_id}" if item.local_id >= 0 else "the replica's files"
+        if item.offset >= 0:
+            where += f", bytes {item.offset} to {item.offset + item.length - 1}"
+        when = datetime.datetime.fromtimestamp(item.found_at_ms / 1000, tz=datetime.UTC)
+        says = item.verdict if item.forensic in NO_FORENSIC else f"{item.verdict}, {item.forensic}"
+        say(f"  {item.fault} ({says}) in {where}, found {when:%Y-%m-%d %H:%M:%S} UTC")
+        say(f"    {item.evidence}")
+
+
+def scan(
+    container_id: ContainerArgument,
+    scm: ScmOption = SCM_DEFAULT,
+    datanode: DatanodeOption = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Read now, show how far it is, and say what was found.")
+    ] = False,
+    full_speed: Annotated[
+        bool, typer.Option("--full-speed", help="With --wait: clients' reads wait, not the scan.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> int:
+    """Have a container's replicas read soon, every byte, past the page cache.
+
+    With --wait: read now. 2: damage was found, or some replica could not be read or queued.
+    """
+    if full_speed and not wait:
+        raise Refused(
+            Code.MALFORMED_REQUEST,
+            "--full-speed is about a scan that somebody waits for",
+            hint="add --wait",
+        )
+    with connect(scm) as client:
+        info = container_info(client, container_id)
+        wish = ScanWish(container_id=container_id, wait=wait, full_speed=full_speed, quiet=as_json)
+        results, failures = scan_each(client, chosen_replicas(info, datanode), wish)
+    return tell_scans(results, failures, wait=wait, as_json=as_json)
+
+
+def tell_scans(
+    results: list[tuple[str, datanode_pb2.ScanProgress]],
+    failures: list[tuple[str, SutureError]],
+    *,
+    wait: bool,
+    as_json: bool,
+) -> int:
+    """Print what scans gave, or where they are in line; return the exit code."""
+    if not results:
+        raise failures[0][1]
+    if as_json:
+        documents = {
+            datanode_id: facts(end.result) if wait else {"queued": end.queued}
+            for datanode_id, end in results
+        }
+        emit(documents | {datanode_id: {"error": str(error)} for datanode_id, error in failures})
+    else:
+        for datanode_id, end in results:
+            if not wait:
+                say(f"{short(datanode_id)}: in line, {size(end.bytes_total)} to read")
+                continue
+            result = end.result
+            say(
+                f"{short(datanode_id)}: {size(result.bytes_read)} read, "
+                f"{counted(result.finding_count, 'finding')}, "
+                f"root {checksum(result.replica.tree.root)}"
+            )
+            explain_findings(datanode_id, list(result.findings))
+        for datanode_id, error in failures:
+            say(f"{short(datanode_id)}: not scanned: {error}")
+        if results and not wait:
+            say("suture scrub status tells how many wait, suture explain what was found")
+    found = any(end.result.finding_count for _, end in results)
+    return Exit.TO_DO if found or failures else Exit.OK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanWish:
+    """How somebody wants a container to be scanned; `quiet`: without a bar."""
+
+    container_id: int
+    wait: bool
+    full_speed: bool
+    quiet: bool
+
+
+def scan_each(
+    client: Client, replicas: list[scm_pb2.ContainerInfoReplica], wish: ScanWish
+) -> tuple[list[tuple[str, datanode_pb2.ScanProgress]], list[tuple[str, SutureError]]]:
+    """Scan replica after replica; return how each ended, and why others could not be scanned."""
+    results, failures = [], []
+    for replica in replicas:
+        datanode_id = replica.datanode.datanode_id
+        try:
+            results.append((datanode_id, scan_one(client, replica, wish)))
+        except SutureError as error:
+            failures.append((datanode_id, error))
+    return results, failures
+
+
+def scan_one(
+    client: Client, replica: scm_pb2.ContainerInfoReplica, wish: ScanWish
+) -> datanode_pb2.ScanProgress:
+    """Scan one replica, with a bar, or put that in line; return the last word about it."""
+    label = f"scanning on {replica.datanode.datanode_id}"
+    steps = client.peer(replica.datanode.address).scan(
+        ContainerId(wish.container_id), queue=not wish.wait, full_speed=wish.full_speed
+    )
+    with bytes_progress(
+        label, replica.replica.bytes_used, quiet=wish.quiet or not wish.wait
+    ) as bar:
+        for progress in steps:
+            bar.update(
+                bar.task_ids[0], completed=progress.bytes_read, total=progress.bytes_total or None
+            )
+            if progress.queued or progress.HasField("result"):
+                return progress
+    raise Refused(
+        Code.CONTAINER_NOT_FOUND, f"{replica.datanode.datanode_id} ended the scan without a result"
+    )

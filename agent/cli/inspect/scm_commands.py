@@ -1,0 +1,366 @@
+"""scm nodes, containers, outcomes ...: what the control plane knows, and what became of orders."""
+
+import time
+from typing import Annotated, Final
+
+import typer
+from rich.table import Table
+
+from agent.cli.inspect.verified import ago
+from agent.cli.terminal.credentials import connect
+from agent.cli.terminal.document import facts as facts
+from agent.cli.terminal.outcomes import KEPT_MAX, newest_outcomes
+from agent.cli.terminal.output import (
+    ID_MAX,
+    Exit,
+    aside,
+    checksum,
+    counted,
+    emit,
+    grid,
+    remark,
+    say,
+    short,
+    show,
+    size,
+)
+from agent.cli.terminal.selection import OnOption, selected
+from agent.cli.terminal.time_option import duration
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.client.client import Client
+from agent.errors import Code, Refused
+from agent.rpc.v1 import container_pb2, scm_pb2
+from merkle.replica import ContainerId
+
+POLL_S: Final = 0.2
+PAGE: Final = 1000
+HEALED: Final = frozenset({"converged", "nothing_to_do"})
+BEING_WRITTEN: Final = frozenset({"OPEN", "CLOSING"})  # states of a container that has no tree yet
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+Containers = Annotated[
+    list[int], typer.Argument(metavar="CONTAINER", help="Container ids.", min=1, max=ID_MAX)
+]
+WaitOption = Annotated[
+    float, duration("--wait-for", "--wait-s", text="Wait so long for the results; 0: do not wait.")
+]
+
+
+def health_of(node: scm_pb2.NodeInfo) -> str:
+    """Return the health of a datanode, and why it gets no replicas although it is healthy."""
+    if node.read_only:
+        return f"{node.health}, read-only"
+    return f"{node.health}, not managed" if node.unmanaged else node.health
+
+
+@app.command("nodes")
+def nodes(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
+    """List the datanodes: health, space, what they are doing."""
+    with connect(scm) as client:
+        answer = client.scm.list_nodes(scm_pb2.ListNodesRequest())
+        is_selected = selected(client, on)
+    shown = [node for node in answer.nodes if is_selected(node.datanode_id)]
+    if as_json:
+        emit([facts(node) for node in shown])
+        return
+    now_ms = time.time() * 1000
+    rows = [
+        (
+            short(node.datanode_id),
+            node.address,
+            node.rack,
+            health_of(node),
+            node.op_state,
+            node.container_count,
+            size(sum(v.available_bytes for v in node.volumes)),
+            sum(q.count for q in node.queues),
+            f"{max(0.0, now_ms - node.last_heartbeat_at_ms) / 1000:.1f} s ago",
+        )
+        for node in shown
+    ]
+    columns = ["datanode", "address", "rack", "health", "state", "containers#", "free#", "tasks#"]
+    show(grid("", [*columns, "heartbeat"], rows))
+    for node in shown:
+        if node.read_only:
+            remark(
+                f"{short(node.datanode_id)} is read-only: its layout is version "
+                f"{node.layout_version}, not the control plane's; it gets no new replicas"
+            )
+
+
+def all_containers(client: Client) -> list[scm_pb2.ContainerInfo]:
+    """Return every container the SCM knows."""
+    containers: list[scm_pb2.ContainerInfo] = []
+    start = 1
+    while start:
+        page = client.scm.list_container_infos(
+            scm_pb2.ListContainerInfosRequest(start_container_id=start, count=PAGE)
+        )
+        containers += page.containers
+        start = page.next_container_id
+    return containers
+
+
+@app.command("containers")
+def containers(
+    on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False
+) -> None:
+    """List the containers and whether their replicas' checksums agree."""
+    with connect(scm) as client:
+        is_selected = selected(client, on)
+        known = [
+            container
+            for container in all_containers(client)
+            if not on or any(is_selected(r.datanode.datanode_id) for r in container.replicas)
+        ]
+    if as_json:
+        emit([facts(container) for container in known])
+        return
+    rows = [
+        (
+            c.container_id,
+            c.state,
+            len(c.replicas),
+            size(c.used_bytes),
+            c.sequence_id,
+            c.checksums,
+            ", ".join(sorted({state_name(r.replica.state) for r in c.replicas})),
+        )
+        for c in known
+    ]
+    columns = [
+        "container#",
+        "state",
+        "replicas#",
+        "bytes#",
+        "bcsid#",
+        "checksums",
+        "replica states",
+    ]
+    show(grid("", columns, rows))
+
+
+def state_name(state: container_pb2.ReplicaState) -> str:
+    """Return the name of a replica state on the wire."""
+    return container_pb2.ReplicaState.Name(state)
+
+
+@app.command("container")
+def container(
+    container_id: Annotated[
+        int, typer.Argument(metavar="CONTAINER", help="Container id.", min=1, max=ID_MAX)
+    ],
+    scm: ScmOption = SCM_DEFAULT,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show one container and each of its replicas."""
+    with connect(scm) as client:
+        info = client.scm.get_container_info(
+            scm_pb2.GetContainerInfoRequest(container_id=container_id)
+        ).container
+    if as_json:
+        emit(facts(info))
+        return
+    checksums = info.scheme if info.checksums == "shards" else info.checksums
+    say(f"container {container_id}: {info.state}, bcsid {info.sequence_id}, {checksums}")
+    show(replica_table(info))
+
+
+def replica_table(info: scm_pb2.ContainerInfo) -> Table:
+    """Return the table of a container's replicas."""
+    rows = [
+        (
+            short(r.datanode.datanode_id),
+            r.datanode.address,
+            r.node_health,
+            state_name(r.replica.state),
+            r.replica.bcsid,
+            size(r.replica.bytes_used),
+            checksum(r.replica.tree.root if r.replica.HasField("tree") else None),
+            r.replica.finding_count,
+            ago(r.replica.data_scan_at_ms),
+            *([r.replica.replica_index] if info.scheme else []),
+        )
+        for r in sorted(info.replicas, key=lambda r: r.replica.replica_index)
+    ]
+    columns = ["datanode", "address", "node", "state", "bcsid#", "bytes#", "root", "findings#"]
+    columns.append("read whole")
+    return grid("", columns + (["shard#"] if info.scheme else []), rows)
+
+
+@app.command("snapshot")
+def snapshot(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
+    """Export what the SCM knows as Parquet, for `suture-verify`; print the directory."""
+    with connect(scm) as client:
+        answer = client.scm.export_snapshot(scm_pb2.ExportSnapshotRequest())
+    if as_json:
+        emit(facts(answer))
+        return
+    say(answer.path)
+
+
+def scan_decision(
+    client: Client, row: scm_pb2.PlanRow, *, dry_run: bool
+) -> scm_pb2.ContainerDecision:
+    """Have the datanodes of a plan's row scan their replica, if it is still without a root."""
+    info = client.scm.get_container_info(
+        scm_pb2.GetContainerInfoRequest(container_id=row.container_id)
+    ).container
+    decision = scm_pb2.ContainerDecision(container_id=row.container_id, code="OK")
+    for held in info.replicas:
+        if held.datanode.datanode_id not in row.targets:
+            continue
+        if held.replica.HasField("tree"):
+            decision.code = Code.STALE_PLAN
+            decision.message = f"{held.datanode.datanode_id} has a root now"
+        elif not dry_run:
+            for _progress in client.peer(held.datanode.address).scan(ContainerId(row.container_id)):
+                pass  # the finding, if any, is the datanode's to report
+    return decision
+
+
+def show_decisions(answer: scm_pb2.ContainerDecisions, *, as_json: bool) -> int:
+    """Print what the SCM decided per container; 1 if it refused any."""
+    if as_json:
+        emit([facts(decision) for decision in answer.decisions])
+    else:
+        rows = [(d.container_id, d.code, len(d.command_ids), d.message) for d in answer.decisions]
+        show(grid("", ["container#", "decision", "commands#", "why"], rows))
+    return Exit.OK if all(d.code == "OK" for d in answer.decisions) else Exit.FAILED
+
+
+def wait_and_show(
+    client: Client, answer: scm_pb2.ContainerDecisions, wait_s: float, *, as_json: bool
+) -> int:
+    """Wait for the commands' outcomes, print them; 2 if a replica is not healed."""
+    refused = [d for d in answer.decisions if d.code != "OK"]
+    ids = [command_id for d in answer.decisions for command_id in d.command_ids]
+    outcomes, pending = wait_for_outcomes(client, ids, wait_s, quiet=as_json)
+    if as_json:
+        emit(
+            {
+                "decisions": [facts(d) for d in answer.decisions],
+                "outcomes": [facts(o) for o in outcomes],
+                "pending_command_ids": pending,
+            }
+        )
+    else:
+        if outcomes:
+            show(grid("", OUTCOME_COLUMNS, [outcome_row(o) for o in outcomes]))
+        for d in refused:
+            say(f"container {d.container_id} refused: {d.code}: {d.message}")
+        if pending:
+            say(
+                f"{counted(len(pending), 'command')} not answered yet; "
+                "look again with: suture scm outcomes"
+            )
+    if refused:
+        return Exit.FAILED
+    healed = all(
+        o.status.reconcile.result in HEALED
+        if o.status.HasField("reconcile")
+        else o.status.state == scm_pb2.CommandStatus.EXECUTED
+        for o in outcomes
+    )
+    return Exit.OK if healed and not pending else Exit.TO_DO
+
+
+OUTCOME_COLUMNS = [
+    "container#",
+    "datanode",
+    "command",
+    "result",
+    "repaired#",
+    "fetched#",
+    "trees#",
+    "state",
+    "why",
+]
+
+
+PROOFS = {"changed": "read what changed", "whole": "read whole"}
+
+
+def outcome_row(outcome: scm_pb2.Outcome) -> tuple[object, ...]:
+    """Return one command's outcome as a table row."""
+    status, done = outcome.status, outcome.status.reconcile
+    repaired = sum(chunk.result in {"repaired", "salvaged", "trimmed"} for chunk in done.chunks)
+    rebuilt = status.reconstruct
+    orphans = f"{counted(rebuilt.orphan_count, 'orphan')} left out" if rebuilt.orphan_count else ""
+    return (
+        status.container_id,
+        short(outcome.datanode_id),
+        status.type,
+        done.result or scm_pb2.CommandStatus.State.Name(status.state),
+        repaired,
+        size(done.bytes_fetched or rebuilt.bytes_read),
+        size(done.tree_bytes_fetched),
+        state_name(done.state_after) if done.state_after else "-",
+        f"{status.code} {status.message} {orphans} {PROOFS.get(done.proof, '')}".strip(),
+    )
+
+
+def wait_for_outcomes(
+    client: Client, command_ids: list[int], wait_s: float, *, quiet: bool
+) -> tuple[list[scm_pb2.Outcome], list[int]]:
+    """Poll until every command is answered or the time is up; show progress on stderr."""
+    deadline_s = time.monotonic() + wait_s
+    if not command_ids:
+        return [], []
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    bar = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description} {task.completed}/{task.total}"),
+        TimeElapsedColumn(),
+        console=aside,
+        transient=True,
+        disable=quiet or not aside.is_terminal,
+    )
+    with bar:
+        task = bar.add_task("commands answered", total=len(command_ids))
+        while True:
+            answer = client.scm.list_outcomes(
+                scm_pb2.ListOutcomesRequest(command_ids=command_ids, count=len(command_ids))
+            )
+            bar.update(task, completed=len(command_ids) - len(answer.pending_command_ids))
+            if not answer.pending_command_ids or time.monotonic() > deadline_s:
+                return list(answer.outcomes), list(answer.pending_command_ids)
+            time.sleep(POLL_S)
+
+
+@app.command("outcomes")
+def outcomes(
+    count: Annotated[int, typer.Option(min=1, max=KEPT_MAX, help="How many, newest first.")] = 20,
+    on: OnOption = None,
+    scm: ScmOption = SCM_DEFAULT,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show what became of the newest commands."""
+    with connect(scm) as client:
+        is_selected = selected(client, on)
+        shown = newest_outcomes(client, lambda o: is_selected(o.datanode_id), count=count)
+        answer = client.scm.list_outcomes(scm_pb2.ListOutcomesRequest(count=1))
+    del answer.outcomes[:]
+    answer.outcomes.extend(shown)
+    if as_json:
+        emit(facts(answer))
+        return
+    show(grid("", OUTCOME_COLUMNS, [outcome_row(o) for o in answer.outcomes]))
+    pending = len(answer.pending_command_ids)
+    say(f"{counted(pending, 'command')} {'is' if pending == 1 else 'are'} not answered yet")
+
+
+def container_info(client: Client, container_id: int) -> scm_pb2.ContainerInfo:
+    """Return what the SCM knows of one container; refuse one without replicas."""
+    info = client.scm.get_container_info(
+        scm_pb2.GetContainerInfoRequest(container_id=container_id)
+    ).container
+    if not info.replicas:
+        raise Refused(
+            Code.CONTAINER_NOT_FOUND,
+            f"no datanode reports a replica of container {container_id}",
+            hint="if it was made just now, ask again: a new replica is reported within seconds",
+        )
+    return info

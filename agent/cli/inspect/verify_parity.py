@@ -1,0 +1,165 @@
+"""verify-parity: whether the shards of erasure-coded containers still fit together."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated
+
+import typer
+
+from agent.cli.terminal.credentials import connect
+from agent.cli.terminal.output import ID_MAX, Exit, counted, emit, grid, remark, say, show, size
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.client.client import Client
+from agent.ec.rebuild_task import Shard
+from agent.ec.scheme import SHARDS_MAX, parse_scheme
+from agent.errors import Code, Refused
+from agent.reconstruct.parity_check import ParityReport, verify_parity
+from agent.rpc.v1 import scm_pb2
+from merkle.replica import ContainerId
+
+ROWS_SHOWN_MAX = 50  # of a table for people; --json has them all
+MIB = 1024**2
+
+
+def verify_parity_command(
+    container: Annotated[
+        int | None,
+        typer.Argument(metavar="CONTAINER", help="Container id.", min=1, max=ID_MAX),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every closed erasure-coded container, one by one.")
+    ] = False,
+    rate_mib_per_s: Annotated[
+        float, typer.Option("--rate", min=0, help="Read no faster, in MiB/s; 0: no limit.")
+    ] = 0,
+    scm: ScmOption = SCM_DEFAULT,
+    as_json: JsonFlag = False,
+) -> None:
+    """Compute the shards of a container from each other and compare; name the one that is wrong.
+
+    A shard may hold exactly what was written to it and still be wrong: no scan sees that. With
+    --all and --rate it runs beside other work, for as long as it takes.
+    """
+    if (container is None) == (not every):
+        raise typer.BadParameter("give a container, or --all", param_hint="CONTAINER")
+    pace = limited(rate_mib_per_s * MIB)
+    with connect(scm) as client, ThreadPoolExecutor(SHARDS_MAX) as executor:
+        infos = [asked(client, container)] if container is not None else coded(client)
+        reports = []
+        for info in infos:
+            report = verified(client, info, executor, pace)
+            reports.append(report)
+            if not as_json:
+                tell(report)
+    if as_json:
+        emit([facts(report) for report in reports])
+    elif every and not reports:
+        say("there is no closed erasure-coded container")
+    if not all(report.is_clean for report in reports):
+        raise typer.Exit(Exit.TO_DO)
+
+
+def asked(client: Client, container_id: int) -> scm_pb2.ContainerInfo:
+    """Return the container that was asked for; refuse one that has no parity."""
+    request = scm_pb2.GetContainerInfoRequest(container_id=container_id)
+    info = client.scm.get_container_info(request).container
+    if not info.scheme:
+        raise Refused(
+            Code.INELIGIBLE,
+            f"container {container_id} is not erasure-coded: its replicas are whole copies",
+            hint="`suture diff` compares copies",
+        )
+    return info
+
+
+def coded(client: Client) -> list[scm_pb2.ContainerInfo]:
+    """Return all closed erasure-coded containers."""
+    found: list[scm_pb2.ContainerInfo] = []
+    start = 0
+    while True:
+        page = client.scm.list_container_infos(
+            scm_pb2.ListContainerInfosRequest(start_container_id=start)
+        )
+        found += [info for info in page.containers if info.scheme and info.state == "CLOSED"]
+        start = page.next_container_id
+        if not start:
+            return found
+
+
+def verified(
+    client: Client,
+    info: scm_pb2.ContainerInfo,
+    executor: ThreadPoolExecutor,
+    pace: Callable[[int], None],
+) -> ParityReport:
+    """Verify one container from the shards that the control plane knows."""
+    shards = [
+        Shard(item.datanode.datanode_id, item.datanode.address, item.replica.replica_index)
+        for item in info.replicas
+    ]
+    scheme = parse_scheme(info.scheme)
+    container_id = ContainerId(info.container_id)
+    return verify_parity(container_id, scheme, shards, client.peer, executor, pace=pace)
+
+
+def limited(bytes_per_s: float) -> Callable[[int], None]:
+    """Return what waits after a read, so that no more than `bytes_per_s` are read; 0: no limit."""
+    started_s = time.monotonic()
+    read_bytes = 0
+
+    def pace(length_bytes: int) -> None:
+        nonlocal read_bytes
+        read_bytes += length_bytes
+        if bytes_per_s:
+            time.sleep(max(0.0, started_s + read_bytes / bytes_per_s - time.monotonic()))
+
+    return pace
+
+
+def tell(report: ParityReport) -> None:
+    """Print what was found in one container."""
+    checked = f"{counted(report.stripe_count, 'stripe')}, {size(report.read_bytes)} read"
+    if report.is_clean:
+        say(f"container {report.container_id}: all shards fit together; {checked}")
+        return
+    say(f"container {report.container_id}: {checked}")
+    rows = [
+        (str(fault.block_id), str(fault.stripe), named(fault.wrong))
+        for fault in report.faults[:ROWS_SHOWN_MAX]
+    ]
+    if rows:
+        show(grid("", ["block#", "stripe#", "wrong shard"], rows))
+    if report.unread:
+        where = ", ".join(f"block {b} stripe {n}" for b, n in report.unread[:ROWS_SHOWN_MAX])
+        remark(f"too few cells can be read of {counted(len(report.unread), 'stripe')}: {where}")
+    for index in report.absent:
+        remark(f"shard {index} is not there")
+    for datanode_id, why in sorted(report.unreadable.items()):
+        remark(f"{datanode_id}: {why}")
+    for block_id, why in sorted(report.orphans.items()):
+        remark(f"block {block_id} is left out: {why}")
+
+
+def named(wrong: tuple[int, ...]) -> str:
+    """Return the shards that are wrong, for people."""
+    return ", ".join(map(str, wrong)) or "cannot be told"
+
+
+def facts(report: ParityReport) -> dict[str, object]:
+    """Return a report as JSON shows it."""
+    return {
+        "container_id": report.container_id,
+        "clean": report.is_clean,
+        "stripes": report.stripe_count,
+        "bytes_read": report.read_bytes,
+        "wrong_shards": report.wrong,
+        "faults": [
+            {"block_id": f.block_id, "stripe": f.stripe, "wrong_shards": f.wrong}
+            for f in report.faults
+        ],
+        "absent_shards": report.absent,
+        "unread": [{"block_id": block_id, "stripe": n} for block_id, n in report.unread],
+        "unreadable": report.unreadable,
+        "orphans": {str(block_id): why for block_id, why in report.orphans.items()},
+    }

@@ -1,0 +1,80 @@
+"""What the plain HTTP listener of an agent shows: metrics, health, the page."""
+
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from typing import Final
+
+from agent.observe.datanode_page import status_page
+from agent.observe.datanode_status import Observer
+from agent.observe.healthz import health, health_text
+from agent.observe.metrics import CONTENT_TYPE, Meters, exposition, registry_of
+from agent.rpc.security.caller import expires_at_s
+from agent.rpc.security.tls import LOOPBACK_ONLY, Security
+from agent.runtime.clock import Clock
+from agent.runtime.http_listener import Page, WebListener
+from agent.scan.scan_control import BackgroundScans
+
+JSON_TYPE: Final = "application/json"
+
+
+class Face:
+    """One datanode as a browser and Prometheus see it; with no address, nobody sees it."""
+
+    def __init__(
+        self,
+        address: str,
+        observer: Observer,
+        scrub: BackgroundScans,
+        clock: Clock,
+        *,
+        meters: Meters,
+        security: Security = LOOPBACK_ONLY,
+        calls_trouble: Callable[[], str] = lambda: "",
+        names: Sequence[str] = (),
+    ) -> None:
+        """Bind `address`; "" binds nothing. Raise Refused.
+
+        `names`: by which a browser may ask for this host, beside its own and its addresses.
+        `calls_trouble` says why calls of clients and peers are not answered, "" while they are.
+        """
+        self._observer = observer
+        self._scrub = scrub
+        self._clock = clock
+        self._calls_trouble = calls_trouble
+        self._registry = registry_of(meters, observer, scrub.status, lambda: expires_at_s(security))
+        pages = {"/": self._page, "/metrics": self._metrics, "/healthz": self._health}
+        self._listener = WebListener(address, pages, names) if address else None
+
+    @property
+    def address(self) -> str:
+        """Where it listens; "" when nowhere."""
+        return self._listener.address if self._listener else ""
+
+    def start(self) -> None:
+        """Answer from now on."""
+        if self._listener:
+            self._listener.start()
+
+    def stop(self) -> None:
+        """Answer no more."""
+        if self._listener:
+            self._listener.stop()
+
+    def is_well(self) -> bool:
+        """Whether this datanode serves and its workers move: what `/healthz` says, too."""
+        return self._judged()[0] == HTTPStatus.OK
+
+    def _judged(self) -> tuple[HTTPStatus, dict[str, object]]:
+        return health(self._observer.status(), self._scrub.status(), self._calls_trouble())
+
+    def _page(self) -> Page:
+        now_ms = self._clock.now_ms()
+        found = self._observer.findings()
+        return Page(status_page(self._observer, self._scrub.status(), now_ms, found))
+
+    def _metrics(self) -> Page:
+        return Page(exposition(self._registry), CONTENT_TYPE)
+
+    def _health(self) -> Page:
+        code, document = self._judged()
+        return Page(health_text(document), JSON_TYPE, code)

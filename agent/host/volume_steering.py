@@ -1,0 +1,137 @@
+"""The volumes of this host as an operator steers and sees them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from agent.errors import Code, Refused
+from agent.host.disk_reports import disk_reports
+from agent.host.volume_moves import VolumeMoves
+from agent.observe.datanode_status import Observer
+from agent.rpc.v1 import datanode_pb2 as pb
+from agent.scan.slow_disks import SlowDisks
+from agent.store.index.facts import RecoveryStep, VolumeFacts
+from agent.store.replica_store import ReplicaStore
+from agent.store.volumes.service_mode import Mode
+
+ASKED: Final = {mode.value: mode for mode in (Mode.IN_SERVICE, Mode.READ_ONLY, Mode.RETIRING)}
+STUCK_SHOWN_MAX: Final = 1_000
+STEPS_SHOWN: Final = 3
+
+log = structlog.get_logger()
+
+
+class HostVolumes:
+    """Steers them (agent.rpc.datanode.backends.Volumes)."""
+
+    def __init__(
+        self,
+        store: ReplicaStore,
+        moves: VolumeMoves,
+        observer: Observer,
+        on_added: Callable[[VolumeFacts], object],
+    ) -> None:
+        """`on_added` has a new volume scanned, checked and reported."""
+        self._store = store
+        self._moves = moves
+        self._observer = observer
+        self._on_added = on_added
+
+    def steer(self, volume_id: str, *, service: str, target_id: str) -> None:
+        """Use a volume otherwise from now on. Raise Refused."""
+        mode = ASKED.get(service)
+        if mode is None:
+            raise Refused(
+                Code.MALFORMED_REQUEST, f"service {service!r} is none of {', '.join(ASKED)}"
+            )
+        if volume_id not in {volume.volume_id for volume in self._store.volumes()}:
+            raise Refused(
+                Code.WRONG_DATANODE,
+                f"this datanode has no volume {volume_id!r}",
+                hint="suture volumes lists them",
+            )
+        self._moves.steer(volume_id, mode, target_id)
+
+    def add(self, path: str) -> None:
+        """Open a volume and serve it. Raise SutureError."""
+        if not path.startswith("/"):
+            raise Refused(Code.MALFORMED_REQUEST, f"{path!r} is no absolute path")
+        if not Path(path).is_dir():
+            raise Refused(
+                Code.INCONSISTENT_VOLUME,
+                f"{path} is no directory on this datanode that the agent can see",
+                hint="make it, give it to the user of the agent, and let its unit write there "
+                "(ReadWritePaths=)",
+            )
+        volume = self._store.services.add_volume(Path(path))
+        log.info("volume_added", volume_id=volume.volume_id, path=path)
+        self._observer.note_volume(volume.volume_id)
+        self._on_added(volume)
+
+    def disks(self) -> Sequence[pb.DiskReport]:
+        """Return what the disks themselves and the kernel say."""
+        return disk_reports(self._store.volumes())
+
+    def status(self) -> Sequence[pb.VolumeStatus]:
+        """Return how every volume is."""
+        return self._observer.volumes()
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """Adds to the status of a volume what it is used for, and how far it is on its way out."""
+
+    store: ReplicaStore
+    moves: VolumeMoves
+    slow_disks: SlowDisks
+
+    def __call__(self, status: pb.VolumeStatus) -> None:
+        """Add it."""
+        if status.failed:
+            return
+        word = self.slow_disks.word(status.volume_id)
+        status.read_us, status.write_us = int(word.read_ms * 1000), int(word.write_ms * 1000)
+        status.slow = word.slow
+        service = self.store.services.of(status.volume_id)
+        status.service, status.service_since_ms = service.mode.value, service.since_ms
+        if not service.takes_replicas:
+            status.available_bytes = 0  # nothing new finds a place there
+        if service.mode is not Mode.RETIRING:
+            return
+        status.retiring_bytes = service.total_bytes
+        progress = self.moves.progress(status.volume_id)
+        status.eta_ms = -1
+        if progress is not None:
+            eta_s = progress.eta_s(status.used_bytes, self.moves.now_s())
+            status.eta_ms = int(eta_s * 1000) if eta_s >= 0 else -1
+            stuck = sorted(progress.stuck.copy().items())
+            status.stuck_container_ids.extend(key for key, _ in stuck[:STUCK_SHOWN_MAX])
+            status.stuck_reason = stuck[0][1].why if stuck else ""
+            homeless = (key for key, one in stuck if one.has_no_room)
+            status.homeless_container_ids.extend(islice(homeless, STUCK_SHOWN_MAX))
+
+
+def tell_of_start(store: ReplicaStore) -> None:
+    """Log which volumes are not served, and what had to be finished on the others."""
+    for volume in store.volumes():
+        if volume.failed:
+            log.error(
+                "volume_left_out",
+                volume_id=volume.volume_id,
+                path=str(volume.path),
+                error=volume.error,
+            )
+    by_volume: dict[str, list[RecoveryStep]] = {}
+    for step in store.recovery.steps:
+        by_volume.setdefault(step.volume_id, []).append(step)
+    for volume_id, steps in by_volume.items():
+        log.warning(
+            "volume_recovered",
+            volume_id=volume_id,
+            count=len(steps),
+            first=[f"container {step.container_id}: {step.what}" for step in steps[:STEPS_SHOWN]],
+        )

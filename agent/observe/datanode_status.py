@@ -1,0 +1,194 @@
+"""What a datanode says of itself: its replicas, volumes, loops and tasks, in the wire's words."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from agent.errors import Refused, SutureError, VolumeFailed
+from agent.observe.census import Census, Summary, VolumeSummary
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.rpc.wire.reports import replica_report, unloadable_report
+from agent.runtime.loop import WorkerStatus
+from agent.store.index.facts import Unloadable, VolumeFacts
+from agent.store.index.replica_history import Changes
+from agent.store.replica_store import ReplicaStore
+from agent.store.volumes.nodestate import NodeState
+from merkle.damaged import Damaged
+from merkle.replica import ContainerId
+from scanner.finding import Finding
+
+DAMAGED_SHOWN_MAX: Final = 100  # replicas whose findings are looked at for one answer
+FINDINGS_SHOWN_MAX: Final = 100  # of one replica
+QUIET_MAX_S: Final = 300.0  # a loop without a sign of life for so long has hung
+
+
+class Pools(Protocol):
+    """What counts the commands."""
+
+    def queue_counts(self) -> Iterable[scm_pb2.QueueCount]:
+        """Return queued and running tasks by type."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What does not change while the process lives."""
+
+    datanode_id: str
+    cluster_id: str
+    version: str
+    started_at_ms: int
+
+
+class Observer:
+    """Answers what reports and `suture status` ask, from the store's facts of the moment."""
+
+    def __init__(
+        self,
+        about: About,
+        store: ReplicaStore,
+        *,
+        pools: Pools,
+        workers: Callable[[], Sequence[WorkerStatus]],
+        scm_state: Callable[[], str],
+        interval_s: float,
+        now_ms: Callable[[], int],
+        describe: Callable[[datanode_pb2.VolumeStatus], object] = lambda _: None,
+    ) -> None:
+        """`interval_s`: every byte is to be verified once in this time. `describe` adds to a
+        volume's status what others know of it."""
+        self._about = about
+        self._store = store
+        self._pools = pools
+        self._workers = workers
+        self._scm_state = scm_state
+        self._interval_s = interval_s
+        self._now_ms = now_ms
+        self._census = Census(interval_s=interval_s)
+        for volume_id, replicas in store.columns():
+            self._census.fill(volume_id, replicas)
+        self._describe = describe
+
+    def note_volume(self, volume_id: str) -> None:
+        """Take in all replicas of a volume that was added."""
+        for added_id, replicas in self._store.columns(volume_id):
+            self._census.fill(added_id, replicas)
+
+    def note(self, container_id: ContainerId) -> None:
+        """Take in that a replica is new, changed, or gone; any thread may say so."""
+        try:
+            self._census.put(self._store.replica(container_id))
+        except (SutureError, Damaged):  # gone, fenced, or not to be read: its report says which
+            self._census.drop(container_id)
+
+    def summary(self) -> Summary:
+        """Return the sums over all replicas."""
+        return self._census.summary(self._now_ms())
+
+    def store_volumes(self) -> Sequence[VolumeFacts]:
+        """Return the volumes as the store knows them."""
+        return self._store.volumes()
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield the findings of the first damaged or contradicted replicas, some of each."""
+        summary = self.summary()
+        shown = dict.fromkeys(summary.damaged[:DAMAGED_SHOWN_MAX])
+        shown |= dict.fromkeys(summary.contradictory[:DAMAGED_SHOWN_MAX])
+        for container_id in shown:
+            with suppress(SutureError, Damaged):
+                yield from self._store.findings(container_id, count=FINDINGS_SHOWN_MAX)
+
+    def changes(self, since_ms: int, *, count: int) -> Changes:
+        """Return the newest changes of all replicas since a moment."""
+        return self._store.changes(since_ms, count=count)
+
+    def replica_ids(self) -> Sequence[ContainerId]:
+        """Return the ids of all replicas, also of those that cannot be loaded."""
+        known = set(self._store.replica_ids())
+        return sorted(known | {item.container_id for item in self._store.unloadable()})
+
+    def report(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
+        """Return one replica's report; state DELETED when it, or its volume, is gone.
+
+        One whose row is damaged is not gone: it cannot be loaded.
+        """
+        try:
+            return replica_report(self._store.replica(container_id))
+        except Damaged as damage:
+            return unloadable_report(Unloadable(container_id, "", str(damage)))
+        except (Refused, VolumeFailed) as error:
+            if isinstance(error, VolumeFailed) and not self._store.volume_set.is_lost(container_id):
+                raise  # unknown is not gone: the volume is in doubt, and was not fenced
+            for item in self._store.unloadable():
+                if item.container_id == container_id:
+                    return unloadable_report(item)
+        return container_pb2.ReplicaReport(
+            container_id=container_id, state=container_pb2.DELETED, is_empty=True
+        )
+
+    def volumes(self) -> list[datanode_pb2.VolumeStatus]:
+        """Return every volume's state."""
+        known, nothing = self.summary().volumes, VolumeSummary()
+        found = [
+            datanode_pb2.VolumeStatus(
+                volume_id=volume.volume_id,
+                path=str(volume.path),
+                capacity_bytes=volume.capacity_bytes,
+                available_bytes=volume.available_bytes,
+                used_bytes=volume.used_bytes,
+                container_count=volume.container_count,
+                failed=volume.failed,
+                error=volume.error,
+                log_count=volume.log_count,
+                log_checksum=bytes.fromhex(volume.log_checksum),
+                oldest_scan_at_ms=max(0, known.get(volume.volume_id, nothing).oldest_at_ms),
+                data_bytes=known.get(volume.volume_id, nothing).data_bytes,
+                in_time_bytes=known.get(volume.volume_id, nothing).in_time_bytes,
+            )
+            for volume in self._store.volumes()
+        ]
+        for status in found:
+            self._describe(status)
+        return found
+
+    def queues(self) -> Iterable[scm_pb2.QueueCount]:
+        """Return queued and running tasks by type."""
+        return self._pools.queue_counts()
+
+    def node_state(self) -> NodeState:
+        """Return what the SCM has decided about this datanode."""
+        return self._store.volume_set.node_state()
+
+    def status(self) -> datanode_pb2.StatusResponse:
+        """Return the whole answer to `Status`."""
+        summary = self.summary()
+        return datanode_pb2.StatusResponse(
+            datanode_id=self._about.datanode_id,
+            cluster_id=self._about.cluster_id,
+            version=self._about.version,
+            started_at_ms=self._about.started_at_ms,
+            volumes=self.volumes(),
+            containers_by_state=dict(summary.states),
+            finding_count=summary.finding_count,
+            workers=[worker_message(worker) for worker in self._workers()],
+            tasks_queued=sum(count.count for count in self.queues()),
+            scm_state=self._scm_state(),
+            interval_ms=int(self._interval_s * 1000),
+            damaged_count=len(summary.damaged),
+            damaged=summary.damaged[:DAMAGED_SHOWN_MAX],
+            contradictory_count=summary.contradictory_count,
+        )
+
+
+def worker_message(worker: WorkerStatus) -> datanode_pb2.WorkerStatus:
+    """Return a loop's status as the wire carries it."""
+    return datanode_pb2.WorkerStatus(
+        name=worker.name,
+        state=worker.state.value,
+        steps=worker.step_count,
+        error_count=worker.error_count,
+        last_error=worker.last_error,
+        quiet_ms=int(worker.quiet_s * 1000),
+        stalled=worker.is_stalled(QUIET_MAX_S),
+    )

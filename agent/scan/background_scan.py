@@ -1,0 +1,368 @@
+"""The background scan of each volume: round after round, what is due first.
+
+agenda (scanner.schedule) ─► one container a step ─► commit ─► next
+     ▲                          │ paused, window closed, stopped: the cursor keeps the place
+     └── every AGENDA_S         └──────────────────────────────────────────────────────────
+
+Where nothing is due the next agenda waits longer: what becomes due is gathered.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import structlog
+
+from agent.errors import Refused
+from agent.runtime.clock import Clock
+from agent.runtime.loop import Busy, Idle, Pulse, Step, Throttled
+from agent.runtime.memory import give_back
+from agent.scan.canary import Canary
+from agent.scan.container_scan import GONE, ScanKit, scan_container
+from agent.scan.throttle import ScanPace
+from agent.store.index.columns import ReplicaColumns
+from agent.store.scan_reader import ReadBuffers
+from merkle.replica import TREE_STATES, ContainerId
+from scanner.finding import Verdict
+from scanner.pacing import PaceLimits
+from scanner.schedule import MARGIN_SHARE, Candidate, Candidates, Schedule, Windows
+
+AGENDA_S: Final = 30.0  # an agenda is made again so often while it is worked through
+IDLE_MAX_S: Final = 60.0  # a volume worker looks up at least this often
+GATHER_MAX_S: Final = 120.0  # what becomes due is gathered so long: a plan reads the rows of all
+REST_MIN_S: Final = 5.0  # a replica whose scan could not commit rests at least so long
+RESUMABLE_MIN_S: Final = 600.0
+SPEED_S: Final = 10.0  # the speed shown is that of the last seconds
+PAUSE_MAX_S: Final = 7 * 86_400.0
+
+log = structlog.get_logger()
+
+
+class Hold:
+    """What keeps one volume's scan from reading: a pause, which ends by itself, or a skip."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._until_s = 0.0
+        self._skipped: ContainerId | None = None
+        self.wake: Callable[[], None] = lambda: None  # set to the loop's own
+
+    def pause(self, duration_s: float) -> None:
+        """Pause for so long from now. Raise ValueError beyond PAUSE_MAX_S."""
+        if not 0 < duration_s <= PAUSE_MAX_S:
+            raise ValueError(f"a pause of {duration_s:g} s: more than 0, at most {PAUSE_MAX_S:g}")
+        self._until_s = self._clock.monotonic_s() + duration_s
+
+    def resume(self) -> None:
+        """End the pause."""
+        self._until_s = 0.0
+        self.wake()
+
+    def skip(self, container_id: ContainerId) -> None:
+        """Cancel the scan of this container, if it is under way."""
+        self._skipped = container_id
+
+    def left_s(self) -> float:
+        """Return for how long the pause lasts yet; 0.0 when there is none."""
+        return max(0.0, self._until_s - self._clock.monotonic_s())
+
+    def stops(self, container_id: ContainerId) -> bool:
+        """Whether the scan of this container has to stop now."""
+        return self._skipped == container_id or self._until_s > self._clock.monotonic_s()
+
+    def begin(self) -> None:
+        """Note that another scan begins: a skip was for the one before."""
+        self._skipped = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundStatus:
+    """How far one volume's background scan is.
+
+    `state`: reading, waiting, paused, closed (outside the windows), starting. `speed_bytes_per_s`
+    was measured lately, `rate_bytes_per_s` is allowed. `eta_s`: until nothing is due, at that
+    speed; -1.0 when that cannot be said.
+    """
+
+    volume_id: str
+    state: str
+    container_id: int
+    container_bytes_read: int
+    container_bytes: int
+    scanned_bytes: int
+    speed_bytes_per_s: float
+    rate_bytes_per_s: float
+    needed_bytes_per_s: float
+    due_count: int
+    due_bytes: int
+    used_bytes: int
+    never_read_count: int
+    oldest_read_at_ms: int
+    lag_s: float
+    eta_s: float
+    pause_left_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundPolicy:
+    """When a volume is read. `gap_min_s`: between two attempts at one container.
+    `last_copy_since_ms`: as of when no other datanode has a healthy copy; 0 for others have."""
+
+    schedule: Schedule
+    gap_min_s: float
+    windows: Windows = field(default_factory=Windows)
+    start_delay_s: float = 0.0
+    last_copy_since_ms: Callable[[ContainerId], int] = lambda _: 0
+
+
+class VolumeScanWorker:
+    """Reads one volume's closed replicas, one per step, as the agenda says."""
+
+    def __init__(
+        self,
+        tools: ScanKit,
+        volume_id: str,
+        *,
+        policy: RoundPolicy,
+        pace: ScanPace,
+        stop: threading.Event,
+        pulse: Pulse,
+        canary: Canary | None = None,
+    ) -> None:
+        self._tools = tools
+        self._clock = tools.clock
+        self._policy = policy
+        self._pace = pace
+        self._stop = stop
+        self._pulse = pulse
+        self.canary = canary
+        self._buffers = ReadBuffers()
+        self._tried_at_s: dict[ContainerId, float] = {}
+        self._agenda = policy.schedule.agenda((), 0)
+        self._queue: deque[Candidate] = deque()
+        self._agenda_at_s = float("-inf")
+        self._starts_at_s = self._clock.monotonic_s() + policy.start_delay_s
+        self._doubt_since_ms = 0
+        self._now_reading: Candidate | None = None
+        self._container_bytes_read = 0
+        self._speed = Speed(self._clock)
+        self._state = "starting"
+        self.volume_id = volume_id
+        self.hold = Hold(self._clock)
+        self.scanned_bytes = 0
+
+    @property
+    def name(self) -> str:
+        """The worker's name."""
+        return f"scan-{self.volume_id}"
+
+    def change(self, policy: RoundPolicy, limits: PaceLimits) -> None:
+        """Keep to another policy and other limits from now on; another thread may do so."""
+        self._policy = policy
+        self._pace.change(limits)
+        self.hold.wake()
+
+    def step(self) -> Step:
+        """Scan the replica that is first on the agenda, if one is due."""
+        if self._stop.is_set():
+            return Idle()
+        waits = self._waits()
+        if waits is not None:
+            state, wait_s = waits
+            self._rest(state)
+            return Throttled(min(wait_s, IDLE_MAX_S))
+        if self.canary is not None and self.canary.is_due:
+            self._state = "reading"
+            self.canary.drill(self._buffers)
+            return Busy()
+        candidate = self._next()
+        if candidate is None:
+            self._rest("waiting")
+            wait_s = max(self._agenda.wait_s, self._gather_s())
+            return Throttled(max(REST_MIN_S, min(wait_s, self._idle_s())))
+        self._state = "reading"
+        self._scan(candidate)
+        return Busy()
+
+    def status(self) -> RoundStatus:
+        """Return what the operator wants to know; may be called by any thread."""
+        agenda, reading = self._agenda, self._now_reading
+        waiting = tuple(self._queue)
+        due_bytes = sum(candidate.used_bytes for candidate in waiting)
+        if reading is not None:
+            due_bytes += max(0, reading.used_bytes - self._container_bytes_read)
+        speed = self._speed.bytes_per_s()
+        pause_left_s = self.hold.left_s()
+        eta_s = due_bytes / speed if speed else (-1.0 if due_bytes else 0.0)
+        return RoundStatus(
+            volume_id=self.volume_id,
+            state="paused" if pause_left_s else self._state,
+            container_id=reading.container_id if reading else 0,
+            container_bytes_read=self._container_bytes_read if reading else 0,
+            container_bytes=reading.used_bytes if reading else 0,
+            scanned_bytes=self.scanned_bytes,
+            speed_bytes_per_s=speed,
+            rate_bytes_per_s=self._pace.bytes_per_s,
+            needed_bytes_per_s=agenda.needed_bytes_per_s,
+            due_count=len(waiting) + (reading is not None),
+            due_bytes=due_bytes,
+            used_bytes=agenda.used_bytes,
+            never_read_count=agenda.never_read_count,
+            oldest_read_at_ms=agenda.oldest_read_at_ms,
+            lag_s=agenda.lag_s,
+            eta_s=eta_s,
+            pause_left_s=pause_left_s,
+        )
+
+    def doubt(self) -> None:
+        """Read everything once again that was read before now: the volume became suspect."""
+        interval_ms = self._policy.schedule.interval_s * 1000
+        now_ms = self._clock.now_ms()
+        if now_ms - self._doubt_since_ms > interval_ms:  # a dying disk is not read in circles
+            log.warning("volume_in_doubt", volume_id=self.volume_id)
+            self._doubt_since_ms = now_ms
+            self._agenda_at_s = float("-inf")
+
+    def _rest(self, state: str) -> None:
+        """Read nothing for a while: the buffers of many volumes would be much memory."""
+        if self._state == "reading":
+            self._buffers = ReadBuffers()  # takes none before it is written to
+        self._state = state
+
+    def _waits(self) -> tuple[str, float] | None:
+        """Return why nothing may be read now and for how long, None when it may."""
+        pause_left_s = self.hold.left_s()
+        if pause_left_s:
+            return "paused", pause_left_s
+        start_left_s = self._starts_at_s - self._clock.monotonic_s()
+        if start_left_s > 0:
+            return "starting", start_left_s
+        closed_s = self._policy.windows.opens_in_s(self._clock.now_ms())
+        return ("closed", closed_s) if closed_s else None
+
+    def _next(self) -> Candidate | None:
+        """Return the replica to scan now; the agenda is made again when it is old or done."""
+        age_s = self._clock.monotonic_s() - self._agenda_at_s
+        if age_s >= (AGENDA_S if self._queue else self._gather_s()):
+            self._plan()
+        return self._queue.popleft() if self._queue else None
+
+    def _plan(self) -> None:
+        self._forget_old_tries()
+        now_ms = self._clock.now_ms()
+        agenda = self._policy.schedule.agenda_of(self._candidates(), now_ms)
+        self._agenda = agenda
+        self._agenda_at_s = self._clock.monotonic_s()
+        self._queue = deque(
+            item.candidate
+            for item in agenda.due
+            if item.candidate.container_id not in self._tried_at_s
+        )
+        give_back()
+        self._pace.need(agenda.needed_bytes_per_s / max(self._policy.windows.share, 0.01))
+
+    def _candidates(self) -> Candidates:
+        columns = [replicas for _, replicas in self._tools.store.columns(self.volume_id)]
+        replicas = columns[0] if columns else ReplicaColumns.none()  # the volume was fenced
+        closed = replicas.where(replicas.are(TREE_STATES))
+        since_ms = map(self._policy.last_copy_since_ms, closed.container_ids.tolist())
+        return Candidates(
+            closed.container_ids,
+            closed.bytes_used,
+            closed.data_scan_at_ms,
+            np.fromiter(since_ms, np.uint64, len(closed)),
+            self._doubt_since_ms,
+        )
+
+    def _scan(self, candidate: Candidate) -> None:
+        container_id = candidate.container_id
+        self.hold.begin()
+        self._tried_at_s[container_id] = self._clock.monotonic_s()
+        self._container_bytes_read = 0
+        self._now_reading = candidate
+        try:
+            self._pace.begin(lambda: self._stops(container_id))
+            report = scan_container(
+                self._tools,
+                container_id,
+                stop=lambda: self._stops(container_id),
+                progress=self._progress,
+                pace=self._pace,
+                pieces=self._pace,
+                buffers=self._buffers,
+                resumable_s=self._resumable_s(),
+            )
+        except Refused as error:
+            if error.code not in GONE:  # deleted since it was listed
+                raise
+            return
+        finally:
+            self._now_reading = None
+        if not report.committed and self._waits() is not None:
+            del self._tried_at_s[container_id]  # it goes on where it was when the pause ends
+        if any(finding.verdict is Verdict.UNREADABLE for finding in report.findings):
+            self.doubt()
+
+    def _gather_s(self) -> float:
+        """Return for how long what becomes due is gathered, not long against the promise."""
+        return min(GATHER_MAX_S, self._policy.schedule.interval_s / 600)
+
+    def _idle_s(self) -> float:
+        """Return how long new containers wait at most until they are seen."""
+        return min(IDLE_MAX_S, self._policy.schedule.interval_s / 60)
+
+    def _stops(self, container_id: ContainerId) -> bool:
+        return (
+            self._stop.is_set()
+            or self.hold.stops(container_id)
+            or not self._policy.windows.is_open(self._clock.now_ms())
+        )
+
+    def _resumable_s(self) -> float:
+        return max(RESUMABLE_MIN_S, MARGIN_SHARE * self._policy.schedule.interval_s)
+
+    def _forget_old_tries(self) -> None:
+        oldest_s = self._clock.monotonic_s() - max(self._policy.gap_min_s, REST_MIN_S)
+        self._tried_at_s = {
+            container_id: tried_at_s
+            for container_id, tried_at_s in self._tried_at_s.items()
+            if tried_at_s > oldest_s
+        }
+
+    def _progress(self, length_bytes: int) -> None:
+        self.scanned_bytes += length_bytes
+        self._container_bytes_read += length_bytes
+        self._speed.add(length_bytes)
+        self._pulse.beat()
+
+
+class Speed:
+    """Bytes a second over the last `SPEED_S`, in two halves."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._half_at_s = clock.monotonic_s()
+        self._before_bytes = 0
+        self._now_bytes = 0
+
+    def add(self, length_bytes: int) -> None:
+        """Count a read."""
+        self._turn()
+        self._now_bytes += length_bytes
+
+    def bytes_per_s(self) -> float:
+        """Return the speed; 0.0 when nothing was read."""
+        self._turn()
+        duration_s = SPEED_S / 2 + self._clock.monotonic_s() - self._half_at_s
+        return (self._before_bytes + self._now_bytes) / duration_s
+
+    def _turn(self) -> None:
+        age_s = self._clock.monotonic_s() - self._half_at_s
+        if age_s < SPEED_S / 2:
+            return
+        self._before_bytes = self._now_bytes if age_s < SPEED_S else 0
+        self._now_bytes = 0
+        self._half_at_s += age_s - age_s % (SPEED_S / 2)

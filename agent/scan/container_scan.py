@@ -1,0 +1,422 @@
+"""The scan of one container, whoever wants it.
+
+    begin (lease) ─ read and judge (no lease) ─ commit (lease; refused when the replica moved on)
+
+A scan of hours does not keep anybody from writing, repairing or deleting: it only commits if the
+replica is still the one that it read. A scan that is cut off may leave a cursor in the index, and
+the next one goes on there.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+import structlog
+
+from agent.errors import BlockFailed, Code, VolumeFailed
+from agent.runtime.clock import Clock, SystemClock
+from agent.runtime.lease import Leases
+from agent.scan.shadow.hashing import OpenReader, ShadowHashing
+from agent.store.index.columns import ReplicaColumns
+from agent.store.index.facts import ReplicaFacts, ScanBase, ScanCommit
+from agent.store.index.rows import ScanCursor
+from agent.store.replica_store import ReplicaStore
+from agent.store.scan_reader import DiskReader, ReadBuffers
+from merkle.checksum import Algorithm
+from merkle.replica import ContainerId
+from merkle.tree import Tree
+from scanner.breaker import Breaker
+from scanner.chunk_verdict import is_lasting
+from scanner.finding import Finding, Verdict
+from scanner.ports import Pieces
+from scanner.replica_scan import CHANGED, STOPPED, scan_replica
+from scanner.resume import ScanMark, no_mark
+from scanner.scan_outcome import ScanOutcome
+
+SCAN_ATTEMPTS_MAX: Final = 2  # a replica that changes all the time is read again another day
+LEASE_WAIT_S: Final = 30.0
+BREAKER: Final = "breaker: "  # why a verdict is held of which this host is suspected
+SHADOW: Final = "shadow: "  # likewise, after an upgrade
+CURSOR_BYTES: Final = 32 * 1024**2  # read between two cursors: at most this and one read are lost
+CURSOR_S: Final = 5.0  # or so much time
+GONE: Final = frozenset({Code.CONTAINER_NOT_FOUND, Code.UNCLOSED_CONTAINER_IO})
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ScanReport:
+    """What became of the scan of one container.
+
+    `findings` is what this scan found, bounded as `scanner.replica_scan` says; `finding_count` is
+    all of it. When `committed` is False no tree was taken, and `held_because` says why; damage that
+    a scan had found before it was stopped is marked all the same.
+    """
+
+    container_id: ContainerId
+    commit: ScanCommit
+    bytes_read: int
+    finding_count: int
+    findings: tuple[Finding, ...]
+    held_because: str = ""
+
+    @property
+    def committed(self) -> bool:
+        """Whether the store took the result."""
+        return self.commit.committed
+
+
+class MarkingGuard:
+    """The mass-verdict breaker of this process, shared by all scanning threads."""
+
+    def __init__(self, breaker: Breaker | None = None, clock: Clock | None = None) -> None:
+        self._breaker = breaker or Breaker()
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+
+    def observe(self, volume_id: str, container_id: ContainerId, outcome: ScanOutcome) -> str:
+        """Count a finished scan; return why damage must not be marked now, "" if it may."""
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            return self._breaker.observe(now_s, volume_id, container_id, outcome)
+
+    def held_because(self) -> str:
+        """Return why damage is not marked now; "" when it is."""
+        with self._lock:
+            return self._breaker.held_because(self._clock.monotonic_s())
+
+
+def _no_suspicion(_volume_id: str, _reason: str) -> None:
+    pass
+
+
+def no_neighbours(_volume_id: str, _findings: Sequence[Finding]) -> None:
+    """Follow no damage: for scans whose disks nobody looks at."""
+
+
+class ScannedStore(Protocol):
+    """What a scan asks of a store, and leaves in it: as `agent.store.replica_store.ReplicaStore`
+    does."""
+
+    def volume_id(self, container_id: ContainerId, /) -> str:
+        """Return where the replica lies."""
+        ...
+
+    def columns(self, volume_id: str = "", /) -> Iterable[tuple[str, ReplicaColumns]]:
+        """Return the id and all replicas of each volume, or of one."""
+        ...
+
+    def begin_scan(self, container_id: ContainerId, /) -> ScanBase:
+        """Return what a scan starts from. Raise Refused."""
+        ...
+
+    def generation(self, container_id: ContainerId, /) -> int:
+        """Return what changes when the replica is another than before."""
+        ...
+
+    def kept_cursor(self, container_id: ContainerId, /) -> ScanCursor | None:
+        """Return where an unfinished scan goes on."""
+        ...
+
+    def keep_cursor(self, container_id: ContainerId, cursor: ScanCursor, /) -> None:
+        """Remember how far a scan has come."""
+        ...
+
+    def tell_verdict(self, base: ScanBase, outcome: ScanOutcome, /, *, why: str) -> None:
+        """Write down what a read came to, before anything follows from it; `why` it is held
+        back."""
+        ...
+
+    def commit_scan(
+        self,
+        container_id: ContainerId,
+        /,
+        *,
+        base_generation: int,
+        tree: Tree,
+        findings: Sequence[Finding],
+        bytes_read: int,
+        complete: bool,
+    ) -> ScanCommit:
+        """Make a scan's outcome durable, if nothing changed since `begin_scan`."""
+        ...
+
+
+class ScanKit(Protocol):
+    """What a scan uses, wherever the replica lies; `ScanTools` says what each is."""
+
+    @property
+    def store(self) -> ScannedStore: ...
+    @property
+    def leases(self) -> Leases: ...
+    @property
+    def algorithm(self) -> Algorithm: ...
+    @property
+    def guard(self) -> MarkingGuard: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def lease_wait_s(self) -> float: ...
+    @property
+    def on_unreadable(self) -> Callable[[str, str], None]: ...
+    @property
+    def on_damage(self) -> Callable[[str, Sequence[Finding]], None]: ...
+    @property
+    def shadow(self) -> ShadowHashing | None: ...
+
+    def open_reader(
+        self,
+        base: ScanBase,
+        *,
+        buffers: ReadBuffers | None,
+        pieces: Pieces | None,
+        insists: bool,
+    ) -> OpenReader:
+        """Begin to read the replica whose scan began so. Raise SutureError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanTools:
+    """What every scan of this process's store uses (`ScanKit`). `on_unreadable` is told of a volume
+    that failed to give its bytes, and which; `on_damage` of damage of which this host is not
+    suspected. `shadow` hashes some of what is read twice, after an upgrade."""
+
+    store: ReplicaStore
+    leases: Leases
+    algorithm: Algorithm
+    guard: MarkingGuard = field(default_factory=MarkingGuard)
+    clock: Clock = field(default_factory=SystemClock)
+    lease_wait_s: float = LEASE_WAIT_S
+    on_unreadable: Callable[[str, str], None] = _no_suspicion
+    on_damage: Callable[[str, Sequence[Finding]], None] = no_neighbours
+    shadow: ShadowHashing | None = None
+
+    def open_reader(
+        self,
+        base: ScanBase,
+        *,
+        buffers: ReadBuffers | None,
+        pieces: Pieces | None,
+        insists: bool,
+    ) -> DiskReader:
+        """Begin to read a replica of the store. Raise VolumeFailed, BlockFailed, Refused."""
+        return DiskReader(
+            self.store,
+            base.facts.container_id,
+            base,
+            buffers=buffers,
+            pieces=pieces,
+            insists=insists,
+        )
+
+
+def _never() -> bool:
+    return False
+
+
+def ignore(_length_bytes: int) -> None:
+    """Do nothing about a read: of a scan without a pace or without somebody who watches."""
+
+
+def scan_container(
+    tools: ScanKit,
+    container_id: ContainerId,
+    *,
+    stop: Callable[[], bool] = _never,
+    progress: Callable[[int], None] = ignore,
+    pace: Callable[[int], None] = ignore,
+    buffers: ReadBuffers | None = None,
+    holds_lease: bool = False,
+    resumable_s: float = 0.0,
+    pieces: Pieces | None = None,
+) -> ScanReport:
+    """Read one replica whole, judge it, and commit what was found.
+
+    `pieces` says how large reads are cut. `holds_lease` says that the calling thread holds the
+    container's lease already. With `resumable_s` the scan keeps a cursor, and goes on at one that
+    is not older. Raise Refused(CONTAINER_NOT_FOUND, UNCLOSED_CONTAINER_IO), Unavailable(BUSY),
+    VolumeFailed.
+    """
+    hooks = _Hooks(stop, progress, pace, pieces)
+    try:
+        report = _scan_once(tools, container_id, hooks, buffers, holds_lease, resumable_s)
+        for _ in range(SCAN_ATTEMPTS_MAX - 1):
+            if report.held_because == CHANGED:
+                report = _scan_once(tools, container_id, hooks, buffers, holds_lease, resumable_s)
+    except VolumeFailed as error:
+        tools.on_unreadable(tools.store.volume_id(container_id), str(error))
+        raise
+    log.info(
+        "replica_scanned",
+        container_id=container_id,
+        volume_id=tools.store.volume_id(container_id),
+        committed=report.committed,
+        held_because=report.held_because,
+        state_before=report.commit.state_before.value,
+        state_after=report.commit.state_after.value,
+        bytes_read=report.bytes_read,
+        finding_count=report.finding_count,
+    )
+    damage = [finding for finding in report.findings if finding.is_damage]
+    if damage and not report.held_because.startswith((BREAKER, SHADOW)):
+        tools.on_damage(tools.store.volume_id(container_id), damage)
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Hooks:
+    stop: Callable[[], bool]
+    progress: Callable[[int], None]
+    pace: Callable[[int], None]
+    pieces: Pieces | None
+
+
+class _CursorKeeper:
+    """Puts a scan's marks into the index, not all of them: each is a durable write."""
+
+    def __init__(self, tools: ScanKit, base: ScanBase, resumable_s: float) -> None:
+        self._tools = tools
+        self._base = base
+        cursor = tools.store.kept_cursor(base.facts.container_id) if resumable_s else None
+        now_ms = tools.clock.now_ms()
+        if cursor is not None and not 0 <= now_ms - cursor.begun_at_ms <= resumable_s * 1000:
+            cursor = None  # what was read then says too little about now
+        self.resume = None if cursor is None else cursor.mark
+        self._begun_at_ms = now_ms if cursor is None else cursor.begun_at_ms
+        self._kept_bytes = 0 if cursor is None else cursor.mark.bytes_read
+        self._kept_at_s = tools.clock.monotonic_s()
+        self._last: ScanMark | None = None
+
+    def offer(self, mark: ScanMark) -> None:
+        """Take a mark; keep it when enough was read or enough time has passed."""
+        self._last = mark
+        is_much = mark.bytes_read - self._kept_bytes >= CURSOR_BYTES
+        if is_much or self._tools.clock.monotonic_s() - self._kept_at_s >= CURSOR_S:
+            self.keep_last()
+
+    def keep_last(self) -> None:
+        """Keep the last mark: nothing of what was read is lost with the process."""
+        if self._last is None:
+            return
+        cursor = ScanCursor(self._base.generation, self._begun_at_ms, self._last)
+        self._tools.store.keep_cursor(self._base.facts.container_id, cursor)
+        self._kept_bytes = self._last.bytes_read
+        self._kept_at_s = self._tools.clock.monotonic_s()
+        self._last = None
+
+
+def _scan_once(
+    tools: ScanKit,
+    container_id: ContainerId,
+    hooks: _Hooks,
+    buffers: ReadBuffers | None,
+    holds_lease: bool,
+    resumable_s: float,
+) -> ScanReport:
+    def lease() -> AbstractContextManager[None]:
+        if holds_lease:
+            return nullcontext()
+        return tools.leases.hold(container_id, tools.lease_wait_s, writes_chunks=False)
+
+    with lease():
+        base = tools.store.begin_scan(container_id)
+    keeper = _CursorKeeper(tools, base, resumable_s)
+    insists = base.doubts.are_over()
+    try:
+        reader = tools.open_reader(base, buffers=buffers, pieces=hooks.pieces, insists=insists)
+    except BlockFailed as error:
+        base.doubts.note(str(error))
+        raise
+    shadow = tools.shadow
+    shadowed = shadow.watch(reader) if shadow is not None and shadow.is_active() else None
+    try:
+        outcome = scan_replica(
+            reader if shadowed is None else shadowed,
+            algorithm=tools.algorithm,
+            now_ms=tools.clock.now_ms,
+            stop=hooks.stop,
+            progress=hooks.progress,
+            pace=hooks.pace,
+            resume=keeper.resume,
+            mark=keeper.offer if resumable_s else no_mark,
+            insists=insists,
+        )
+    finally:
+        reader.close()
+    if outcome.stopped_because == STOPPED:
+        keeper.keep_last()
+    _note_doubts(tools, base, outcome)
+    difference = "" if shadowed is None else shadowed.difference(outcome)
+    held_because = f"{SHADOW}{difference}" if difference else _held_because(tools, base, outcome)
+    tools.store.tell_verdict(base, outcome, why=held_because)
+    if held_because:
+        return _held(base.facts, outcome, held_because)
+    with lease():
+        commit = tools.store.commit_scan(
+            container_id,
+            base_generation=base.generation,
+            tree=outcome.tree,
+            findings=outcome.findings,
+            bytes_read=outcome.bytes_read,
+            complete=outcome.complete,
+        )
+    held_because = outcome.stopped_because if commit.committed else CHANGED
+    return ScanReport(
+        container_id,
+        replace(commit, committed=not held_because),
+        outcome.bytes_read,
+        outcome.finding_count,
+        outcome.findings,
+        held_because,
+    )
+
+
+def _note_doubts(tools: ScanKit, base: ScanBase, outcome: ScanOutcome) -> None:
+    """Remember what this scan could not decide, and a later one may have to insist on; tell of a
+    volume that did not give its bytes."""
+    if is_lasting(outcome.stopped_because):
+        base.doubts.note(outcome.stopped_because)
+    elif outcome.wavering_count and outcome.stopped_because != STOPPED:
+        base.doubts.note(f"{outcome.wavering_count} chunks of which no reads agree")
+    for finding in outcome.findings:
+        if finding.verdict is Verdict.UNREADABLE:
+            tools.on_unreadable(base.facts.volume_id, finding.evidence)
+            break
+
+
+def _held_because(tools: ScanKit, base: ScanBase, outcome: ScanOutcome) -> str:
+    """Return why nothing of this scan may be committed; "" when it may, or what it found so far."""
+    if outcome.stopped_because and not outcome.is_damaged:
+        return outcome.stopped_because
+    if tools.store.generation(base.facts.container_id) != base.generation:
+        return CHANGED  # and no reason for the breaker to doubt this host
+    facts = base.facts
+    doubt = tools.guard.observe(facts.volume_id, facts.container_id, outcome)
+    if not doubt or not outcome.is_damaged:
+        return ""
+    log.error(
+        "verdicts_held_back",
+        container_id=facts.container_id,
+        volume_id=facts.volume_id,
+        finding_count=outcome.finding_count,
+        first=outcome.findings[0].evidence,
+        why=doubt,
+    )
+    return f"{BREAKER}{doubt}"
+
+
+def _held(facts: ReplicaFacts, outcome: ScanOutcome, why: str) -> ScanReport:
+    unchanged = ScanCommit(
+        committed=False, state_before=facts.state, state_after=facts.state, root_changed=False
+    )
+    return ScanReport(
+        facts.container_id,
+        unchanged,
+        outcome.bytes_read,
+        outcome.finding_count,
+        outcome.findings,
+        why,
+    )

@@ -1,0 +1,394 @@
+"""Everything that looks at the data of this host, put together: builds it, steers it, tells of it.
+
+promise ─► check at start ─► refused, or warned
+volume ──► VolumeScanWorker + Hold (pause, skip)     one loop each
+"""
+
+import random
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import structlog
+
+from agent.config.options import ScanConfig
+from agent.errors import Code, Refused
+from agent.rpc.v1 import datanode_pb2 as pb
+from agent.runtime.loop import Loop, Pulse
+from agent.scan.background_scan import RoundPolicy, RoundStatus, VolumeScanWorker
+from agent.scan.canary import Canary
+from agent.scan.container_scan import ScanTools
+from agent.scan.metadata_scan import MetadataScan
+from agent.scan.neighbours import Neighbours
+from agent.scan.ondemand import OnDemandScans
+from agent.scan.shadow.hashing import ShadowHashing
+from agent.scan.throttle import Pressure, ScanPace
+from agent.scan.volume_check import VolumeChecks
+from agent.store.index.facts import VolumeFacts
+from agent.store.neighbours import StoredPlaces
+from agent.store.speed import measured_bytes_per_s
+from agent.store.trouble import Trouble
+from merkle.replica import ContainerId
+from scanner.finding import Finding
+from scanner.pacing import Latencies, PaceLimits
+from scanner.schedule import Feasibility, Schedule, Windows, parse_window
+
+CANARY_PERIOD_S = 86_400.0  # a planted fault is found at least once in it
+ON_DEMAND_BYTES_PER_S = 16 * 1024**2  # no disturbance slows a scan that an event asked for below it
+NEIGHBOUR_BYTES_PER_S = 1024**2  # of inodes: some 250 files a second are asked where they lie
+
+log = structlog.get_logger()
+
+
+def windows_of(config: ScanConfig) -> Windows:
+    """Return when the config allows background scans."""
+    return Windows(tuple(parse_window(text) for text in config.windows))
+
+
+def limits_of(config: ScanConfig) -> PaceLimits:
+    """Return how fast the config lets one volume's scan be."""
+    return PaceLimits(
+        floor_bytes_per_s=config.floor_bytes_per_s,
+        ceiling_bytes_per_s=config.ceiling_bytes_per_s,
+        reads_per_s_max=config.reads_per_s_max,
+        fixed_bytes_per_s=config.volume_bytes_per_s,
+    )
+
+
+def check_promise(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: float) -> Feasibility:
+    """Return whether the volume can be read in time. Raise Refused when it cannot and the config
+    wants that; else it is logged."""
+    if config.volume_bytes_per_s:
+        offered, offered_by = float(config.volume_bytes_per_s), "scan.volume_bytes_per_s"
+    else:
+        offered, offered_by = float(config.ceiling_bytes_per_s), "scan.ceiling_bytes_per_s"
+    if disk_bytes_per_s and (not offered or disk_bytes_per_s < offered):
+        offered, offered_by = disk_bytes_per_s, "the disk, as measured,"
+    promise = Feasibility(
+        volume=str(volume.path),
+        used_bytes=volume.used_bytes,
+        interval_s=config.data_interval_s,
+        open_share=windows_of(config).share,
+        offered_bytes_per_s=offered,
+        offered_by=offered_by,
+    )
+    if promise.is_possible:
+        return promise
+    if config.promise == "refuse":
+        raise Refused(
+            Code.INVALID_CONFIG,
+            f"the promise to read every byte cannot be kept: {promise}",
+            hint='raise the rate or scan.data_interval_s, or set scan.promise = "warn"',
+        )
+    log.warning("promise_not_possible", volume_id=volume.volume_id, why=str(promise))
+    return promise
+
+
+class Scrub:
+    """The scans of one host (agent.rpc.datanode.server.Scrub)."""
+
+    def __init__(
+        self,
+        tools: ScanTools,
+        config: ScanConfig,
+        datanode_id: str,
+        stop: threading.Event,
+        *,
+        on_volume_failed: Callable[[str, tuple[ContainerId, ...]], None] = lambda *_: None,
+        on_shadow_difference: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Check the promise. Raises Refused. `on_volume_failed` is told of a volume that is fenced,
+        and which containers were on it; `on_shadow_difference` that a scan's verdict is held."""
+        self.checks = VolumeChecks(tools.store, clock=tools.clock, on_failed=on_volume_failed)
+        upgraded_at_ms = tools.store.volume_set.upgraded_at_ms
+        self._shadow = ShadowHashing(
+            upgraded_at_ms, tools.clock, on_difference=on_shadow_difference
+        )
+        self.tools = self._tools = tools = replace(
+            tools,
+            on_unreadable=self.checks.request,
+            on_damage=self._follow,
+            shadow=self._shadow,
+        )
+        self._config = config
+        self._stop = stop
+        self._pressure = Pressure(tools.clock)
+        self._latencies = Latencies()
+        self._volumes = [volume for volume in tools.store.volumes() if not volume.failed]
+        self._promises = self._promises_of(config)
+        self._workers: dict[str, VolumeScanWorker] = {}
+        self._schedule = Schedule(interval_s=config.data_interval_s, datanode_id=datanode_id)
+        self._last_copy_since_ms: dict[ContainerId, int] = {}
+        self._neighbours_pulse = Pulse(tools.clock)
+        self._neighbours = Neighbours(
+            StoredPlaces(tools.store),
+            self._ask_neighbour,
+            pace=self.fixed_pace(NEIGHBOUR_BYTES_PER_S, self._neighbours_pulse),
+            clock=tools.clock,
+        )
+
+    @cached_property
+    def on_demand(self) -> OnDemandScans:
+        """The queue of scans that are asked for."""
+        pulse = Pulse(self._tools.clock)
+        pace = self._pace(PaceLimits(floor_bytes_per_s=ON_DEMAND_BYTES_PER_S), pulse)
+        pace.begin(self._stop.is_set)
+        scans = OnDemandScans(
+            self._tools,
+            pace=pace,
+            pieces=pace,
+            stop=self._stop,
+            pulse=pulse,
+            failure_gap_s=self._config.gap_min_s,
+        )
+        self._on_demand_pulse = pulse
+        return scans
+
+    def close(self) -> None:
+        """End the process that hashes a part of what is read, if there is one."""
+        self._shadow.close()
+
+    def _follow(self, volume_id: str, damage: Sequence[Finding]) -> None:
+        """Look beside damage, whichever scan found it, if replicas are read in the background."""
+        if self._config.enabled:
+            self._neighbours.found(volume_id, damage)
+
+    def _ask_neighbour(self, container_id: ContainerId, reason: str) -> bool:
+        return self.on_demand.request(container_id, reason=reason, is_neighbour=True)
+
+    def queue(self, container_id: ContainerId) -> bool:
+        """Put a scan that an operator asked for in line; return False when that is full."""
+        return self.on_demand.request(container_id, reason="asked for by an operator")
+
+    def requested_pace(self, volume_id: str) -> ScanPace:
+        """Return a pace for a scan that somebody waits for. It begins where the volume's own scan
+        is: what that has found is as true for this one."""
+        pace = self._pace(
+            PaceLimits(floor_bytes_per_s=ON_DEMAND_BYTES_PER_S), Pulse(self._tools.clock)
+        )
+        worker = self._workers.get(volume_id)
+        if worker is not None:
+            pace.begin_at(worker.status().rate_bytes_per_s)
+        return pace
+
+    @cached_property
+    def _metadata(self) -> MetadataScan:
+        tools = self._tools
+        return MetadataScan(tools.store, self.on_demand, tools.clock, tools.on_unreadable)
+
+    def loops(self) -> Iterator[Loop]:
+        """Return the loops to run."""
+        clock = self._tools.clock
+        on_demand = self.on_demand
+        loop = Loop(on_demand, clock=clock, pulse=self._on_demand_pulse)
+        on_demand.attach(loop.wake)
+        yield loop
+        loop = Loop(self.checks, clock=clock)
+        self.checks.wake = loop.wake
+        yield loop
+        loop = Loop(self._neighbours, clock=clock, pulse=self._neighbours_pulse)
+        self._neighbours.wake = loop.wake
+        yield loop
+        if self._config.enabled:
+            yield Loop(self._metadata, clock=clock)
+            for volume in self._volumes:
+                yield self._volume_loop(volume)
+
+    def add(self, volume: VolumeFacts) -> Loop | None:
+        """Look after a volume that was added; return the loop to start, if it is scanned."""
+        self._volumes = [one for one in self._volumes if one.path != volume.path] + [volume]
+        self.checks.add(volume.volume_id)
+        if not self._config.enabled:
+            return None
+        disk_bytes_per_s = measured_bytes_per_s(self._tools.store, volume.volume_id)
+        self._promises[volume.volume_id] = check_promise(self._config, volume, disk_bytes_per_s)
+        return self._volume_loop(volume)
+
+    def client_read(self, latency_s: float) -> None:
+        """Note how long a client's read took; called by the threads that serve."""
+        self._latencies.add(self._tools.clock.monotonic_s(), latency_s)
+
+    def trouble(self, trouble: Trouble) -> None:
+        """Look closer at what failed a client: at its volume, and at the container; called by the
+        threads that serve. Not again and again for one container: a bad sector stays bad."""
+        if trouble.is_disk:
+            self.checks.request(self._tools.store.volume_id(trouble.container_id), trouble.reason)
+        self.on_demand.request(
+            trouble.container_id,
+            reason=f"a call failed: {trouble.reason}",
+            is_failure=True,
+        )
+
+    def last_copies(self, container_ids: Iterable[int]) -> None:
+        """Take in of which containers, and of no others, only this datanode has a healthy copy.
+
+        They are read first, and once, unless that was done shortly before. Unknown ids do nothing.
+        """
+        known, now_ms = self._last_copy_since_ms, self._tools.clock.now_ms()
+        since_ms = max(1, now_ms - int(self._schedule.rest_s * 1000))
+        self._last_copy_since_ms = {
+            ContainerId(number): known.get(ContainerId(number), since_ms)
+            for number in container_ids
+        }
+
+    def reconfigure(self, config: ScanConfig) -> None:
+        """Keep to the live options of `config` from now on. Raise Refused: nothing is changed."""
+        promises = self._promises_of(config)
+        self._config, self._promises = config, promises
+        for worker in self._workers.values():
+            worker.change(self._policy(config), limits_of(config))
+
+    # what an operator asks
+
+    def status(self) -> pb.ScrubStatusResponse:
+        """Return how far every volume is."""
+        volumes = [self._volume_message(volume) for volume in self._volumes]
+        return pb.ScrubStatusResponse(
+            volumes=volumes,
+            metadata_scanned_at_ms=self._metadata.scanned_at_ms,
+            metadata_fault_count=self._metadata.fault_count,
+            canary_overdue_count=sum(volume.canary_overdue for volume in volumes),
+            interval_ms=self._config.data_interval_s * 1000,
+            on_demand_waiting=self.on_demand.waiting_count(),
+            shadow_hashing=self._shadow.status(),
+        )
+
+    def is_held(self) -> bool:
+        """Whether nothing is to be read in the background now: paused, or outside the windows."""
+        if any(worker.hold.left_s() for worker in self._workers.values()):
+            return True
+        return not windows_of(self._config).is_open(self._tools.clock.now_ms())
+
+    def fixed_pace(self, bytes_per_s: int, pulse: Pulse) -> ScanPace:
+        """Return the pace of background work of another kind, which has a budget of its own."""
+        pace = self._pace(PaceLimits(fixed_bytes_per_s=bytes_per_s), pulse)
+        pace.begin(self._stop.is_set)
+        return pace
+
+    def pause(self, volume_id: str, duration_s: float) -> None:
+        """Pause one volume's scan, or all with "". Raise Refused."""
+        for worker in self._chosen(volume_id):
+            try:
+                worker.hold.pause(duration_s)
+            except ValueError as error:
+                raise Refused(Code.MALFORMED_REQUEST, str(error)) from error
+        log.info("scrub_paused", volume_id=volume_id or "all", duration_s=duration_s)
+
+    def resume(self, volume_id: str) -> None:
+        """End the pause of one volume, or of all with ""."""
+        for worker in self._chosen(volume_id):
+            worker.hold.resume()
+        log.info("scrub_resumed", volume_id=volume_id or "all")
+
+    def skip(self, container_id: ContainerId) -> None:
+        """Cancel the scan of a container, if it is under way."""
+        for worker in self._workers.values():
+            worker.hold.skip(container_id)
+        log.info("scrub_skips", container_id=container_id)
+
+    def _chosen(self, volume_id: str) -> list[VolumeScanWorker]:
+        chosen = [
+            worker for key, worker in self._workers.items() if not volume_id or key == volume_id
+        ]
+        if not chosen:
+            raise Refused(
+                Code.INELIGIBLE,
+                f"no background scan of volume {volume_id or 'any'}",
+                hint="suture scrub status names the volumes",
+            )
+        return chosen
+
+    # what there is
+
+    def _promises_of(self, config: ScanConfig) -> dict[str, Feasibility]:
+        return {
+            volume.volume_id: check_promise(
+                config, volume, measured_bytes_per_s(self._tools.store, volume.volume_id)
+            )
+            for volume in (self._volumes if config.enabled else ())
+        }
+
+    def _pace(self, limits: PaceLimits, pulse: Pulse) -> ScanPace:
+        return ScanPace(
+            limits,
+            self._stop.wait,
+            clock=self._tools.clock,
+            latencies=self._latencies,
+            pressure=self._pressure,
+            pulse=pulse,
+        )
+
+    def _policy(self, config: ScanConfig) -> RoundPolicy:
+        return RoundPolicy(
+            schedule=self._schedule,
+            gap_min_s=config.gap_min_s,
+            windows=windows_of(config),
+            last_copy_since_ms=lambda container_id: self._last_copy_since_ms.get(container_id, 0),
+        )
+
+    def _volume_loop(self, volume: VolumeFacts) -> Loop:
+        config = self._config
+        pulse = Pulse(self._tools.clock)
+        jitter_s = random.uniform(0.0, config.start_jitter_s)  # noqa: S311 - no secret
+        policy = replace(self._policy(config), start_delay_s=jitter_s)
+        worker = VolumeScanWorker(
+            self._tools,
+            volume.volume_id,
+            policy=policy,
+            pace=self._pace(limits_of(config), pulse),
+            stop=self._stop,
+            pulse=pulse,
+            canary=Canary(
+                self._tools.store.volume_set.canary_directory(volume.volume_id),
+                self._tools.algorithm,
+                self._tools.clock,
+                period_s=min(CANARY_PERIOD_S, config.data_interval_s),
+                volume_id=volume.volume_id,
+            ),
+        )
+        self._workers[volume.volume_id] = worker
+        loop = Loop(worker, clock=self._tools.clock, pulse=pulse)
+        worker.hold.wake = loop.wake
+        return loop
+
+    def _volume_message(self, volume: VolumeFacts) -> pb.VolumeScrub:
+        worker = self._workers.get(volume.volume_id)
+        message = pb.VolumeScrub(
+            volume_id=volume.volume_id,
+            path=str(volume.path),
+            check=self.checks.error_of(volume.volume_id),
+        )
+        if worker is None:
+            message.state = "off"
+            return message
+        message.MergeFrom(round_message(worker.status()))
+        promise = self._promises[volume.volume_id]
+        message.promise = str(promise)
+        message.promise_possible = promise.is_possible
+        if worker.canary is not None:
+            message.canary_found_at_ms = worker.canary.found_at_ms
+            message.canary_overdue = worker.canary.is_overdue
+        return message
+
+
+def round_message(status: RoundStatus) -> pb.VolumeScrub:
+    """Return a volume's progress as the wire carries it."""
+    return pb.VolumeScrub(
+        state=status.state,
+        container_id=status.container_id,
+        container_bytes_read=status.container_bytes_read,
+        container_bytes=status.container_bytes,
+        scanned_bytes=status.scanned_bytes,
+        speed_bytes_per_s=int(status.speed_bytes_per_s),
+        rate_bytes_per_s=int(status.rate_bytes_per_s),
+        needed_bytes_per_s=int(status.needed_bytes_per_s),
+        due_count=status.due_count,
+        due_bytes=status.due_bytes,
+        used_bytes=status.used_bytes,
+        never_read_count=status.never_read_count,
+        oldest_read_at_ms=status.oldest_read_at_ms,
+        lag_ms=int(status.lag_s * 1000),
+        eta_ms=-1 if status.eta_s < 0 else int(status.eta_s * 1000),
+        pause_left_ms=int(status.pause_left_s * 1000),
+    )

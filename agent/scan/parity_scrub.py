@@ -1,0 +1,249 @@
+"""The parity of this host's erasure-coded containers, in the background: slowly, one by one.
+
+    a shard here ─► who has the others? ─► am I the one to do it? ─► all stripes ─► what is wrong
+
+A scan proves that a shard holds what was written to it; whether the shards still fit together only
+the group can tell. Of all holders the one of the lowest shard does it, so that each container is
+verified once. It reads behind everything else: at a fixed low rate, and not while the scans are
+held. When it was verified is not kept over a restart: then all are due again, at the same rate.
+"""
+
+import logging
+import threading
+import zlib
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import structlog
+
+from agent.ec.rebuild_task import Shard
+from agent.ec.scheme import SHARDS_MAX, parse_scheme
+from agent.errors import Code, SutureError, Unavailable
+from agent.reconstruct.parity_check import ParityReport, verify_parity
+from agent.rpc.calls.peer import Peer
+from agent.rpc.v1 import container_pb2, scm_pb2
+from agent.rpc.v1 import datanode_pb2 as pb
+from agent.runtime.clock import Clock
+from agent.runtime.loop import Busy, Pulse, Step, Throttled
+from agent.runtime.memory import give_back
+from agent.store.replica_store import ReplicaStore
+from merkle.checksum import U64s
+from merkle.replica import ContainerId, ReplicaState
+
+IDLE_S: Final = 60.0
+RETRY_S: Final = 3600.0  # for a container that could not be verified
+AGAIN_SHARE: Final = 0.1  # of the interval, until it is asked again whose turn a container is
+HELD_CHECK_S: Final = 1.0
+FAULTS_TOLD_MAX: Final = 100
+
+Version = tuple[tuple[str, int], ...]  # of the store
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ParityPolicy:
+    """`interval_s`: every container once in this time; 0: never."""
+
+    interval_s: float
+    start_delay_s: float = 0.0
+
+
+class ParityScrub:
+    """The worker. Other threads may ask for its status."""
+
+    name = "parity-scrub"
+
+    def __init__(
+        self,
+        store: ReplicaStore,
+        datanode_id: str,
+        policy: ParityPolicy,
+        *,
+        info: Callable[[ContainerId], scm_pb2.ContainerInfo],
+        dial: Callable[[str], Peer],
+        pace: Callable[[int], None],
+        is_held: Callable[[], bool],
+        stop: threading.Event,
+        clock: Clock,
+        pulse: Pulse,
+    ) -> None:
+        """`info` asks the control plane, and raises SutureError; `is_held` says that nothing is to
+        be read in the background now."""
+        self._store = store
+        self._datanode_id = datanode_id
+        self._policy = policy
+        self._info = info
+        self._dial = dial
+        self._pace = pace
+        self._is_held = is_held
+        self._stop = stop
+        self._clock = clock
+        self._pulse = pulse
+        self._starts_at_s = clock.monotonic_s() + policy.start_delay_s
+        self._executor = ThreadPoolExecutor(SHARDS_MAX, thread_name_prefix="parity")
+        self._lock = threading.Lock()
+        self._seen: tuple[Version, U64s] | None = None
+        self._due_at_s: dict[ContainerId, float] = {}  # those not named are due
+        self._verified_at_ms: dict[ContainerId, int] = {}
+        self._reports: dict[ContainerId, ParityReport] = {}  # of those with wrong stripes
+        self._current = 0
+        self._stripe_count = self._read_bytes = 0
+
+    def step(self) -> Step:
+        """Verify one container, the one that has been due for the longest time."""
+        delay_s = self._starts_at_s - self._clock.monotonic_s()
+        if delay_s > 0:
+            return Throttled(delay_s)
+        if self._is_held():
+            return Throttled(HELD_CHECK_S)
+        container_id = self._next()
+        if container_id is None:
+            return Throttled(min(IDLE_S, self._policy.interval_s * AGAIN_SHARE))
+        try:
+            shards, scheme = self._shards(container_id)
+            if not shards:
+                self._put_off(container_id, self._policy.interval_s * AGAIN_SHARE)
+                return Busy()
+            with self._lock:
+                self._current = container_id
+            report = verify_parity(
+                container_id,
+                parse_scheme(scheme),
+                shards,
+                self._dial,
+                self._executor,
+                pace=self._wait_for_turn,
+            )
+        except SutureError as error:
+            if self._stop.is_set():
+                return Throttled(IDLE_S)
+            log.warning("parity_not_verified", container_id=container_id, why=str(error))
+            self._put_off(container_id, min(RETRY_S, self._policy.interval_s * AGAIN_SHARE))
+            return Busy()
+        finally:
+            with self._lock:
+                self._current = 0
+        self._put_off(container_id, self._policy.interval_s)
+        self._note(report)
+        return Busy()
+
+    def close(self) -> None:
+        """End the threads; the loop has ended before."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def status(self) -> pb.ParityScrub:
+        """Return what was verified, and what was wrong when it was verified last."""
+        with self._lock:
+            reports = dict(self._reports)
+            message = pb.ParityScrub(
+                interval_ms=int(self._policy.interval_s * 1000),
+                container_id=self._current,
+                verified_count=len(self._verified_at_ms),
+                oldest_verified_at_ms=min(self._verified_at_ms.values(), default=0),
+                stripe_count=self._stripe_count,
+                read_bytes=self._read_bytes,
+            )
+        message.fault_count = sum(len(report.faults) for report in reports.values())
+        message.faults.extend(_fault_messages(reports)[:FAULTS_TOLD_MAX])
+        return message
+
+    def _next(self) -> ContainerId | None:
+        """Return the shard's container to look at now; forget those that are not here any more."""
+        here: set[ContainerId] = set(self._shard_ids().tolist())
+        with self._lock:
+            for known in (self._verified_at_ms, self._reports):
+                for gone in set(known) - here:
+                    del known[gone]
+        self._due_at_s = {i: at_s for i, at_s in self._due_at_s.items() if i in here}
+        now_s = self._clock.monotonic_s()
+        due = [i for i in here if self._due_at_s.get(i, 0.0) <= now_s]
+        return min(due, key=self._order, default=None)
+
+    def _shard_ids(self) -> U64s:
+        """Return the containers whose closed shards are here; all rows are read only after one has
+        changed."""
+        version = self._store.volume_set.version()
+        if self._seen is None or self._seen[0] != version:
+            shard_ids = [
+                replicas.container_ids[
+                    replicas.are({ReplicaState.CLOSED}) & (replicas.replica_indexes > 0)
+                ]
+                for _, replicas in self._store.columns()
+            ]
+            self._seen = version, np.concatenate([np.zeros(0, np.uint64), *shard_ids])
+            give_back()
+        return self._seen[1]
+
+    def _order(self, container_id: ContainerId) -> tuple[float, int]:
+        """Due for the longest time first; of those never seen, each datanode begins elsewhere."""
+        seed = zlib.crc32(f"{self._datanode_id}:{container_id}".encode())
+        return self._due_at_s.get(container_id, 0.0), seed
+
+    def _put_off(self, container_id: ContainerId, delay_s: float) -> None:
+        self._due_at_s[container_id] = self._clock.monotonic_s() + delay_s
+
+    def _shards(self, container_id: ContainerId) -> tuple[list[Shard], str]:
+        """Return who has which shard, and the code; nobody where another datanode is to do it."""
+        info = self._info(container_id)
+        closed = [
+            item
+            for item in info.replicas
+            if item.replica.state == container_pb2.CLOSED and item.node_health == "HEALTHY"
+        ]
+        ranked = sorted((r.replica.replica_index, r.datanode.datanode_id) for r in closed)
+        if not info.scheme or not ranked or ranked[0][1] != self._datanode_id:
+            return [], info.scheme
+        shards = [
+            Shard(r.datanode.datanode_id, r.datanode.address, r.replica.replica_index)
+            for r in closed
+        ]
+        return shards, info.scheme
+
+    def _wait_for_turn(self, length_bytes: int) -> None:
+        """Count what was read, and wait until more may be. Raises Unavailable at the stop."""
+        self._pulse.beat()
+        with self._lock:
+            self._stripe_count += 1
+            self._read_bytes += length_bytes
+        self._pace(length_bytes)
+        while self._is_held() and not self._stop.wait(HELD_CHECK_S):
+            self._pulse.beat()
+        if self._stop.is_set():
+            raise Unavailable(Code.CANCELLED, "the agent stops")
+
+    def _note(self, report: ParityReport) -> None:
+        container_id = report.container_id
+        with self._lock:
+            self._verified_at_ms[container_id] = self._clock.now_ms()
+            self._reports.pop(container_id, None)
+            if report.faults:
+                self._reports[container_id] = report
+        seriousness = logging.INFO if report.is_clean else logging.WARNING
+        log.log(
+            logging.ERROR if report.faults else seriousness,
+            "parity_verified",
+            container_id=container_id,
+            stripes=report.stripe_count,
+            wrong_stripes=len(report.faults),
+            wrong_shards=list(report.wrong),
+            unread_stripes=len(report.unread),
+            absent_shards=list(report.absent),
+            orphans=len(report.orphans),
+        )
+
+
+def _fault_messages(reports: Mapping[ContainerId, ParityReport]) -> list[pb.ParityFault]:
+    return [
+        pb.ParityFault(
+            container_id=container_id,
+            local_id=fault.block_id,
+            stripe=fault.stripe,
+            wrong_shards=fault.wrong,
+        )
+        for container_id, report in sorted(reports.items())
+        for fault in report.faults
+    ]

@@ -1,0 +1,161 @@
+"""The read that closes a repair: what the repair changed, or the whole replica.
+
+    read whole lately? ─ no ───────────────────────────────────────────────────────► all is read
+          │ yes
+    read what was repaired or had findings ─ walk all rows ─ the rest as it was read? ─ no ──►
+          │ yes, and nothing found
+    committed; when all was read last stays as it is, so the rest is read at its scan's slot
+
+Of the rest, a whole read that is at most so old found each byte healthy, and no row has changed
+since: the tree that it left has each of those blocks as the rows have it now. Anything else, a
+single finding as well, has all read.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+
+import numpy as np
+import structlog
+
+from agent.errors import VolumeFailed
+from agent.plan.reconcile_outcome import Proof
+from agent.scan.container_scan import ScanTools, ignore, scan_container
+from agent.store.index.facts import ScanBase
+from agent.store.operations.scans import NO_DOUBT
+from agent.store.replica_store import FINDINGS_MAX
+from merkle.replica import BlockId, ContainerId
+from merkle.tree import Leaf, Tree
+from scanner.finding import Finding
+from scanner.replica_scan import scan_replica
+from scanner.resume import Doubt, ScanMark, all_but
+from scanner.scan_outcome import ScanOutcome
+
+log = structlog.get_logger()
+
+
+def prove(
+    tools: ScanTools,
+    container_id: ContainerId,
+    changed: Collection[Doubt],
+    *,
+    age_max_s: float,
+    stop: Callable[[], bool],
+) -> Proof:
+    """Read a replica of which a repair changed these places; commit what it is, return what of it
+    was read. `age_max_s`: of the last whole read, for what is not read again; 0: all is read.
+
+    Raises as `agent.scan.container_scan.scan_container` does.
+    """
+    if _prove_changed(tools, container_id, changed, age_max_s, stop):
+        return Proof.CHANGED
+    scan_container(tools, container_id, stop=stop)
+    return Proof.WHOLE
+
+
+def _prove_changed(
+    tools: ScanTools,
+    container_id: ContainerId,
+    changed: Collection[Doubt],
+    age_max_s: float,
+    stop: Callable[[], bool],
+) -> bool:
+    """Read what was changed; return whether that was enough, and is committed."""
+    with tools.leases.hold(container_id, tools.lease_wait_s, writes_chunks=False):
+        base = tools.store.begin_scan(container_id)
+        known = tools.store.tree(container_id)
+    findings = tools.store.findings(container_id)
+    is_known = base.facts.tree == known.summary() and len(findings) < FINDINGS_MAX
+    if not (is_known and was_read_lately(base, tools.clock.now_ms(), age_max_s)):
+        return False
+    mark = all_but([*changed, *doubted(findings)])
+    try:
+        outcome = _read(tools, base, mark, stop)
+    except VolumeFailed:
+        return False  # the whole read tells of it
+    tools.store.tell_verdict(base, outcome, why="", is_whole=False)
+    if not (is_clean(outcome) and is_as_read(known, outcome.tree, mark)):
+        return False
+    with tools.leases.hold(container_id, tools.lease_wait_s, writes_chunks=False):
+        commit = tools.store.commit_scan(
+            container_id,
+            base_generation=base.generation,
+            tree=outcome.tree,
+            findings=outcome.findings,
+            bytes_read=outcome.bytes_read,
+            complete=True,
+            is_whole=False,
+        )
+    if commit.committed:
+        log.info(
+            "repair_proven",
+            container_id=container_id,
+            bytes_read=outcome.bytes_read,
+            read_whole_at_ms=base.facts.data_scan_at_ms,
+            state_after=commit.state_after.value,
+        )
+    return commit.committed
+
+
+def was_read_lately(base: ScanBase, now_ms: int, age_max_s: float) -> bool:
+    """Return whether a whole read is known that is not older, and since which no read failed."""
+    read_at_ms = base.facts.data_scan_at_ms
+    if not read_at_ms or base.doubts.are_noted():
+        return False
+    return 0 <= now_ms - read_at_ms < age_max_s * 1000
+
+
+def doubted(findings: Collection[Finding]) -> Iterator[Doubt]:
+    """Yield the places that the last read did not find healthy."""
+    for finding in findings:
+        if finding.block_id > 0 and not finding.is_contradiction:
+            yield finding.block_id, finding.offset, finding.length_bytes
+
+
+def is_clean(outcome: ScanOutcome) -> bool:
+    """Return whether what was read is whole, and nothing about the replica is wrong."""
+    return (
+        outcome.complete
+        and not outcome.wavering_count
+        and all(finding.verdict in NO_DOUBT for finding in outcome.findings)
+    )
+
+
+def is_as_read(known: Tree, now: Tree, mark: ScanMark) -> bool:
+    """Return whether what was not read again is, by its rows, what was read before."""
+    again = np.array(sorted({block_id for block_id, _, _ in mark.doubts}), dtype=np.uint64)
+    before, after = ~np.isin(known.block_ids, again), ~np.isin(now.block_ids, again)
+    return all(
+        np.array_equal(had[before], has[after])
+        for had, has in (
+            (known.block_ids, now.block_ids),
+            (known.block_checksums, now.block_checksums),
+            (known.deleted, now.deleted),
+        )
+    ) and all(_is_block_as_read(known, now, mark, BlockId(block)) for block in again.tolist())
+
+
+def _is_block_as_read(known: Tree, now: Tree, mark: ScanMark, block_id: BlockId) -> bool:
+    """The same of the chunks of a block of which something was read again."""
+
+    def rest(tree: Tree) -> list[Leaf]:
+        leaves = tree.leaves(block_id)
+        return [one for one in leaves if mark.covers_range(block_id, one.offset, one.end)]
+
+    return rest(known) == rest(now)
+
+
+def _read(
+    tools: ScanTools, base: ScanBase, mark: ScanMark, stop: Callable[[], bool]
+) -> ScanOutcome:
+    reader = tools.open_reader(base, buffers=None, pieces=None, insists=False)
+    try:
+        return scan_replica(
+            reader,
+            algorithm=tools.algorithm,
+            now_ms=tools.clock.now_ms,
+            stop=stop,
+            progress=ignore,
+            pace=ignore,
+            resume=mark,
+        )
+    finally:
+        reader.close()

@@ -1,0 +1,39 @@
+"""All that reads in the background, as an operator sees and steers it: scans, and parity."""
+
+from dataclasses import dataclass
+
+from agent.reconcile.challenges import Challenges
+from agent.rpc.v1 import datanode_pb2 as pb
+from agent.scan.host_scans import Scrub
+from agent.scan.parity_scrub import ParityScrub
+from merkle.replica import ContainerId
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundScans:
+    """The scans of this host, and what it asks its peers to prove; `parity` is None where no
+    parity is verified."""
+
+    scrub: Scrub
+    challenges: Challenges
+    parity: ParityScrub | None = None
+
+    def status(self) -> pb.ScrubStatusResponse:
+        """Return how far every volume is, what peers have proven, and the parity."""
+        answer = self.scrub.status()
+        answer.challenges.CopyFrom(self.challenges.status())
+        if self.parity is not None:
+            answer.parity.CopyFrom(self.parity.status())
+        return answer
+
+    def pause(self, volume_id: str, duration_s: float) -> None:
+        """Pause one volume's scan, or all with "". Raise Refused."""
+        self.scrub.pause(volume_id, duration_s)
+
+    def resume(self, volume_id: str) -> None:
+        """End the pause of one volume, or of all with ""."""
+        self.scrub.resume(volume_id)
+
+    def skip(self, container_id: ContainerId) -> None:
+        """Cancel the scan of a container, if it is under way."""
+        self.scrub.skip(container_id)

@@ -1,0 +1,197 @@
+"""What a replica was, and why it became something else: one entry for each change that shows.
+
+An entry is made in the transaction that makes the change, from the rows before and after it: who
+changes a replica cannot forget to say so, and history never tells of what did not happen. A tree
+whose root stays, under another generation, is no change.
+"""
+
+import json
+import re
+import struct
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from heapq import heappush, heappushpop
+from typing import Final
+
+import lmdb
+
+from agent.store.index.rows import ROW_VERSION, ReplicaRow, seal, unseal
+from merkle.damaged import Damaged
+from merkle.replica import ContainerId, ReplicaState
+from scanner.finding import Finding
+
+KEPT_COUNT: Final = 64  # of one replica: the newest
+FAULTS_TOLD_MAX: Final = 3
+_KEY: Final = struct.Struct(">QI")  # container, number of the entry
+_HEAD: Final = re.compile(rb'{"version":%d,"at_ms":(\d+),' % ROW_VERSION)
+"""How the row of an entry begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryEntry:
+    """What a replica was from one moment on. `root` is None while there is no tree.
+
+    `why` says what made it so, in words.
+    """
+
+    at_ms: int
+    state: ReplicaState
+    generation: int
+    algorithm: str
+    root: int | None
+    block_count: int
+    tombstone_count: int
+    finding_count: int
+    why: str
+
+
+def entry_of(
+    before: ReplicaRow | None, after: ReplicaRow, findings: Sequence[Finding], at_ms: int
+) -> HistoryEntry:
+    """Return what is remembered of a change; `findings` are the replica's after it."""
+    tree = after.tree
+    return HistoryEntry(
+        at_ms=at_ms,
+        state=after.state,
+        generation=after.generation,
+        algorithm="" if tree is None else tree.algorithm.value,
+        root=None if tree is None else tree.root,
+        block_count=after.block_count if tree is None else tree.block_count,
+        tombstone_count=0 if tree is None else tree.tombstone_count,
+        finding_count=after.finding_count,
+        why="; ".join(reasons(before, after, findings)) or "a whole read found other chunks",
+    )
+
+
+def reasons(
+    before: ReplicaRow | None, after: ReplicaRow, findings: Sequence[Finding]
+) -> Iterator[str]:
+    """Yield why a replica is no longer what it was."""
+    if before is None:
+        yield f"appeared here as {after.state}"
+    elif before.tree is None and after.tree is not None:
+        yield f"closed with {_counted(after.tree.block_count, 'block')}"
+    elif before.state is not after.state and after.finding_count == before.finding_count:
+        yield f"{before.state} became {after.state}"
+    buried_count = tombstones(after) - tombstones(before)
+    if buried_count > 0:
+        yield f"{_counted(buried_count, 'block')} deleted"
+    if was_repaired(before, after):
+        yield "repaired"
+    if after.finding_count:
+        faults = Counter(finding.fault.value for finding in findings if finding.is_damage)
+        told = [f"{count} {fault}" for fault, count in faults.most_common(FAULTS_TOLD_MAX)]
+        yield f"damaged: {', '.join(told) or after.finding_count}"
+    elif before is not None and before.finding_count:
+        yield "a whole read found no damage"
+
+
+def tombstones(row: ReplicaRow | None) -> int:
+    """Return how many tombstones the tree of a replica has."""
+    return 0 if row is None or row.tree is None else row.tree.tombstone_count
+
+
+def was_repaired(before: ReplicaRow | None, after: ReplicaRow) -> bool:
+    """Return whether data changed since the tree before: repairs move the generation."""
+    if before is None or before.tree is None or after.tree is None:
+        return False
+    return before.generation > before.tree.generation
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def encode_entry(entry: HistoryEntry) -> bytes:
+    """Return the row of one entry; its container and number are in the key."""
+    fields = {
+        "version": ROW_VERSION,
+        "at_ms": entry.at_ms,
+        "state": entry.state,
+        "generation": entry.generation,
+        "algorithm": entry.algorithm,
+        "root": entry.root,
+        "block_count": entry.block_count,
+        "tombstone_count": entry.tombstone_count,
+        "finding_count": entry.finding_count,
+        "why": entry.why,
+    }
+    return seal(json.dumps(fields, separators=(",", ":")).encode())
+
+
+def append(cursor: "lmdb.Cursor[bytes]", container_id: ContainerId, entry: HistoryEntry) -> None:
+    """Add an entry behind those of its replica, and drop the oldest beyond what is kept."""
+    number = 0
+    if cursor.prev() if cursor.set_range(_KEY.pack(container_id + 1, 0)) else cursor.last():
+        owner, last = _KEY.unpack(cursor.key())
+        number = last if owner == container_id else 0
+    cursor.put(_KEY.pack(container_id, number + 1), encode_entry(entry))
+    if number + 1 > KEPT_COUNT and cursor.set_key(_KEY.pack(container_id, number + 1 - KEPT_COUNT)):
+        cursor.delete()
+
+
+def entries_of(
+    rows: Iterable[tuple[bytes, bytes]],
+) -> Iterator[tuple[ContainerId, HistoryEntry]]:
+    """Yield entries with their containers, in the order of their rows; damaged ones are passed
+    over."""
+    for key, row in rows:
+        container_id = ContainerId(int.from_bytes(key[:8]))
+        with suppress(Damaged):
+            yield container_id, decode_entry(container_id, row)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The newest entries since a moment, the oldest first, each with its container."""
+
+    entries: Sequence[tuple[ContainerId, HistoryEntry]]
+    left_out_count: int = 0  # older ones since then, of which there were too many
+    unread_paths: Sequence[str] = ()  # volumes that could not be read
+
+
+def newest(rows: Iterable[tuple[bytes, bytes]], *, since_ms: int, count: int) -> Changes:
+    """Return the newest `count` entries since a moment.
+
+    There may be millions of rows, and few are wanted: when one was made is read from its first
+    bytes, and only what is wanted is decoded.
+    """
+    found: list[tuple[int, bytes, bytes]] = []
+    left_out_count = 0
+    for key, row in rows:
+        head = _HEAD.match(row)
+        if head is None or int(head[1]) < since_ms:
+            continue
+        item = (int(head[1]), bytes(key), bytes(row))
+        if len(found) < count:
+            heappush(found, item)
+        else:
+            heappushpop(found, item)
+            left_out_count += 1
+    wanted = [(key, row) for _, key, row in sorted(found)]
+    return Changes(list(entries_of(wanted)), left_out_count)
+
+
+def together(found: Iterable[Changes], *, count: int) -> Changes:
+    """Return the newest of several volumes."""
+    parts = list(found)
+    entries = sorted(
+        (item for part in parts for item in part.entries), key=lambda item: item[1].at_ms
+    )
+    cut_count = max(0, len(entries) - count)
+    return Changes(
+        entries[cut_count:],
+        cut_count + sum(part.left_out_count for part in parts),
+        [path for part in parts for path in part.unread_paths],
+    )
+
+
+def decode_entry(container_id: ContainerId, row: bytes) -> HistoryEntry:
+    """Read one entry. Raises `Damaged`."""
+    what = f"history row of container {container_id}"
+    fields = json.loads(bytes(unseal(row, what)))
+    if fields.pop("version", None) != ROW_VERSION:
+        raise Damaged(f"{what}: unknown version")
+    return HistoryEntry(**{**fields, "state": ReplicaState(fields["state"])})

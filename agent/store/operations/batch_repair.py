@@ -1,0 +1,306 @@
+"""Installing many chunks of a replica at once: a journal entry each, one sync of each kind for all.
+
+    old bytes of all to one copy in quarantine ─ one commit: an entry each
+        ─ pwrite, one fdatasync a file ─ one sync of the directory ─ each read back past the cache
+          (of many files: one sync of the file system, names included)
+        ─ one commit: all records, all entries removed
+
+What holds for one chunk (`agent.store.operations.repair`, `overwrite`) holds for each of a batch:
+no byte that verifies is overwritten, our own row has the last word, no hole is made, old bytes come
+back when anything fails. A batch takes only what is plain: what has something in the way, lies in a
+pack or is refused is left to be offered alone, where it gets its reason.
+
+A start rolls the entries one by one, in the order of their offsets, and each leaves its chunk old
+or new: where an earlier chunk of a block is taken back, the file is cut to what it was before, and
+a later one that lay behind it is seen not to have arrived.
+"""
+
+import stat
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from pathlib import Path
+from typing import Final
+
+from agent.errors import SutureError
+from agent.store.files import blockfile
+from agent.store.files.durable import block_errors, sync_all, sync_directory
+from agent.store.index.index import Change, Snapshot
+from agent.store.index.rows import InstallEntry, moved_on
+from agent.store.operations.overwrite import check_arrived, is_open, roll_back
+from agent.store.operations.repair import (
+    check_damaged,
+    check_fits,
+    check_offered,
+    check_proven,
+    check_recorded,
+    chunk_at,
+    readable_block,
+    record_chunks,
+)
+from agent.store.options import StoreOptions
+from agent.store.replica import quarantine
+from agent.store.replica.obstacles import has_home
+from agent.store.replica.trees import tree_replica
+from agent.store.verification_log.log_entries import tell_of_batch
+from agent.store.volumes.volume import Volume, check_space
+from merkle.blockrow import encode_block
+from merkle.checksum import crc32c
+from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
+
+BATCH_BYTES_MAX: Final = 16 * 1024**2  # in memory twice: what comes, and what goes
+BATCH_COUNT_MAX: Final = 1_024
+FILES_SYNCED_MAX: Final = 16  # more are synced with their file system: a commit of its journal each
+WHY: Final = "replaced by a repair"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A chunk that a peer gave.
+
+    `is_ordered`: an operator wants just these bytes. `lent`: its block, as the peer has it: when it
+    has all its chunks here, it takes over commit id and client metadata. `proof`: of a peer that
+    has it on its medium.
+    """
+
+    block_id: BlockId
+    chunk: ChunkInfo
+    data: bytes
+    is_ordered: bool = False
+    lent: BlockData | None = None
+    proof: str = ""
+
+
+@dataclass(slots=True)
+class _Block:
+    """A block as it is, and as the chunks of the batch that were taken so far make it."""
+
+    path: Path
+    block: BlockData | None
+    had_bytes: int  # of its file; blockfile.ABSENT without one
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """An offer that the batch writes. `old` is what is at its place, as far as it can be read;
+    `before_bytes` that of the file when all before it in the batch are written."""
+
+    index: int
+    offer: Offer
+    old: bytes
+    before_bytes: int
+
+
+def install_batch(
+    volume: Volume, options: StoreOptions, container_id: ContainerId, offers: Sequence[Offer]
+) -> frozenset[int]:
+    """Install what of `offers` is plain; return the positions of those that are installed.
+
+    All others are as they were: offered alone, each gets its reason. So is the whole batch when
+    something fails. The caller holds the container's lease. Raises `Refused` when there is no such
+    replica, and what keeps the batch from being taken back: the next start does it then.
+    """
+    with volume.index.read() as rows:
+        row = tree_replica(rows, container_id)
+        blocks = _plain_blocks(rows, volume, container_id, offers)
+    taken = list(_taken(container_id, blocks, offers))
+    if taken:
+        chunks = [(one.offer.block_id, one.offer.chunk) for one in taken]
+        proofs = [one.offer.proof for one in taken]
+        tell_of_batch(volume.verification, container_id, row, chunks, proofs)
+    try:
+        entries = _begin(volume, options, container_id, blocks, taken)
+    except SutureError:
+        return frozenset()
+    try:
+        _write(volume, container_id, entries, taken)
+        lent = {one.offer.block_id: one.offer.lent for one in taken if one.offer.lent}
+        volume.index.write(lambda rows: _record(rows, container_id, entries, lent))
+    except BaseException as error:
+        _take_back(volume, container_id, entries)
+        if not isinstance(error, SutureError):
+            raise
+        return frozenset()
+    return frozenset(one.index for one in taken)
+
+
+def _plain_blocks(
+    rows: Snapshot, volume: Volume, container_id: ContainerId, offers: Sequence[Offer]
+) -> dict[BlockId, _Block]:
+    """Return the blocks that have a file of their own, or none yet, and are not deleted."""
+    paths = volume.paths(container_id)
+    found: dict[BlockId, _Block] = {}
+    if not has_home(paths):
+        return found
+    for block_id in {offer.block_id for offer in offers}:
+        is_dead = rows.tombstone(container_id, block_id) is not None
+        if is_dead or rows.packed(container_id, block_id) is not None:
+            continue
+        path = paths.block_file(block_id)
+        try:
+            facts = path.lstat()
+        except FileNotFoundError:
+            size = blockfile.ABSENT
+        except OSError:
+            continue
+        else:
+            if not stat.S_ISREG(facts.st_mode) or facts.st_nlink != 1:
+                continue
+            size = facts.st_size
+        block = readable_block(rows, container_id, block_id)
+        found[block_id] = _Block(path, block, size, size)
+    return found
+
+
+def _taken(
+    container_id: ContainerId, blocks: Mapping[BlockId, _Block], offers: Sequence[Offer]
+) -> Iterator[_Taken]:
+    """Yield what the batch may write; keeps in `blocks` what that makes of them."""
+    seen: set[tuple[BlockId, int]] = set()
+    for index, offer in enumerate(offers):
+        block, chunk = blocks.get(offer.block_id), offer.chunk
+        if block is None or (offer.block_id, chunk.offset) in seen:
+            continue
+        try:
+            old = _checked(container_id, block, offer)
+        except SutureError:
+            continue
+        seen.add((offer.block_id, chunk.offset))
+        yield _Taken(index, offer, old, block.size_bytes)
+        had = block.block or BlockData(offer.block_id, Bcsid(0))
+        others = [one for one in had.chunks if one.offset != chunk.offset]
+        chunks = sorted([*others, chunk], key=attrgetter("offset"))
+        block.block = replace(had, chunks=tuple(chunks))
+        block.size_bytes = max(block.size_bytes, chunk.end)
+
+
+def _checked(container_id: ContainerId, block: _Block, offer: Offer) -> bytes:
+    """Return what the medium holds at the place of a chunk that may be written there, nothing where
+    it gives nothing back. Raises `Refused` as the install of one chunk does."""
+    chunk, block_id = offer.chunk, offer.block_id
+    check_offered(block_id, chunk, offer.data)
+    check_fits(block_id, block.block, chunk)
+    blockfile.check_reached(block.path, max(block.size_bytes, 0), chunk.offset)
+    old = b""
+    if block.had_bytes > chunk.offset:
+        with suppress(OSError):  # why it is replaced
+            old = blockfile.read_past_cache(block.path, chunk.offset, chunk.length_bytes)
+    recorded = chunk_at(block.block, chunk.offset)
+    if recorded is not None and not offer.is_ordered:
+        check_damaged(container_id, block_id, recorded, old)
+        check_recorded(block_id, recorded, chunk)
+    else:
+        check_proven(block_id, chunk, old, offer.proof)
+    return old
+
+
+def _begin(
+    volume: Volume,
+    options: StoreOptions,
+    container_id: ContainerId,
+    blocks: Mapping[BlockId, _Block],
+    taken: Sequence[_Taken],
+) -> list[InstallEntry]:
+    """Keep the old bytes, then write the journal. Raises the store's errors, nothing begun then."""
+    if not taken:
+        return []
+    grown_bytes = sum(block.size_bytes - max(block.had_bytes, 0) for block in blocks.values())
+    kept = [(one.offer.block_id, one.offer.chunk.offset, one.old) for one in taken if one.old]
+    needed_bytes = grown_bytes + sum(len(old) for _, _, old in kept)
+    check_space(volume, needed_bytes, reserve_bytes=options.reserve_bytes)
+    name, places = "", list[int]()
+    if kept:
+        name, places = quarantine.keep_together(
+            volume.layout, container_id, kept, at_ms=options.now_ms(), why=WHY
+        )
+    starts = iter(places)
+    entries = [
+        InstallEntry(
+            block_id=one.offer.block_id,
+            chunk=one.offer.chunk,
+            data_checksum=crc32c(one.offer.data),
+            old_length_bytes=one.before_bytes,
+            quarantine=name if one.old else "",
+            pending=False,
+            kept_start=next(starts) if one.old else 0,
+            kept_bytes=len(one.old),
+            proof=one.offer.proof,
+        )
+        for one in taken
+    ]
+
+    def begin(rows: Change) -> None:
+        for entry in entries:
+            rows.begin_work(container_id, entry)
+        rows.put_replica(container_id, moved_on(rows.replica(container_id)))
+
+    volume.index.write(begin)
+    return entries
+
+
+def _write(
+    volume: Volume,
+    container_id: ContainerId,
+    entries: Sequence[InstallEntry],
+    taken: Sequence[_Taken],
+) -> None:
+    """Write all, make it durable, and see that it arrived. Raises the store's errors."""
+    paths = volume.paths(container_id)
+    pieces: dict[BlockId, list[tuple[int, bytes]]] = defaultdict(list)
+    for one in taken:
+        pieces[one.offer.block_id].append((one.offer.chunk.offset, one.offer.data))
+    is_synced = len(pieces) <= FILES_SYNCED_MAX
+    for block_id, parts in pieces.items():
+        path = paths.block_file(block_id)
+        with block_errors(path):
+            blockfile.overwrite_pieces(path, parts, is_synced=is_synced)
+    if pieces:
+        with block_errors(paths.chunks):
+            (sync_directory if is_synced else sync_all)(paths.chunks)
+    for entry in entries:
+        check_arrived(paths.block_file(entry.block_id), entry)
+
+
+def _record(
+    rows: Change,
+    container_id: ContainerId,
+    entries: Sequence[InstallEntry],
+    lent: Mapping[BlockId, BlockData],
+) -> None:
+    """Record the new bytes, and what else blocks have at their lenders; end the entries."""
+    chunks: dict[BlockId, list[ChunkInfo]] = defaultdict(list)
+    for entry in entries:
+        chunks[entry.block_id].append(entry.chunk)
+        rows.end_work(container_id, entry)
+    for block_id, installed in chunks.items():
+        record_chunks(rows, container_id, block_id, installed)
+        if block_id in lent:
+            _adopt(rows, container_id, block_id, lent[block_id])
+
+
+def _adopt(rows: Change, container_id: ContainerId, block_id: BlockId, lent: BlockData) -> None:
+    """Give a block that has each of the lender's chunks its commit id, unless ours is higher, and
+    its client's metadata, unless there is some."""
+    block = readable_block(rows, container_id, block_id)
+    if block is None or not set(lent.chunks) <= set(block.chunks):
+        return
+    adopted = replace(
+        block,
+        bcsid=Bcsid(max(block.bcsid, lent.bcsid)),
+        metadata=block.metadata or lent.metadata,
+    )
+    if adopted != block:
+        rows.put_block(container_id, block_id, encode_block(adopted))
+
+
+def _take_back(volume: Volume, container_id: ContainerId, entries: Sequence[InstallEntry]) -> None:
+    """Bring all old bytes back, if nothing of the new is recorded."""
+    for entry in entries:
+        if is_open(volume, container_id, entry):
+            roll_back(volume, container_id, entry)
+    for name in {entry.quarantine for entry in entries} - {""}:
+        with suppress(SutureError):
+            quarantine.forget(volume.layout, name)

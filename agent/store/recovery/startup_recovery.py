@@ -1,0 +1,363 @@
+"""What a start does before anything is served: finish, take back, load, or say why not.
+
+    tmp/ emptied ─ journal rolled ─ every row and every directory accounted for
+
+Nothing that is merely unknown is deleted. What is finished is what the journal or a state says was
+begun: a delete, an unlink, a repair. A replica that cannot be loaded is reported, with its files
+left as they are; Ozone's datanode is silent about it.
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from agent.errors import Code, SutureError, VolumeFailed
+from agent.store.files.durable import disk_errors, error_of, remove_file, remove_tree
+from agent.store.files.layout import container_id_of, group_name
+from agent.store.index.facts import RecoveryStep, Unloadable
+from agent.store.index.index import Change
+from agent.store.index.rows import (
+    DescriptorEntry,
+    InstallEntry,
+    JournalEntry,
+    MovingEntry,
+    ReplicaRow,
+    TreeEntry,
+    UnlinkEntry,
+)
+from agent.store.operations.arrival import finish_move
+from agent.store.operations.closing import follow_state
+from agent.store.operations.deleting import finish_delete, record_tombstones, unlink_blocks
+from agent.store.operations.overwrite import arrived, finish, roll_back
+from agent.store.operations.repair import readable_block, record_chunk
+from agent.store.options import StoreOptions
+from agent.store.recovery.adoption import adopt_directory, lost_directory
+from agent.store.replica.quarantine import remove_cut_off
+from agent.store.replica.states import FORMER_STATE, Event, next_state
+from agent.store.replica.trees import read_tree
+from agent.store.volumes.guard import linked
+from agent.store.volumes.service_mode import Mode, read_service
+from agent.store.volumes.volume import Volume
+from merkle.damaged import Damaged
+from merkle.replica import WRITABLE_STATES, ContainerId, ReplicaState
+
+
+@dataclass(slots=True)
+class Shelf:
+    """Where every replica is, what the start did, and what it could not load."""
+
+    places: dict[ContainerId, Volume] = field(default_factory=dict)
+    steps: list[RecoveryStep] = field(default_factory=list)
+    unloadable: list[Unloadable] = field(default_factory=list)
+    failed: list[tuple[Volume, SutureError]] = field(default_factory=list)
+
+    def note(self, volume: Volume, container_id: ContainerId, what: str) -> None:
+        """Remember a step for the report."""
+        self.steps.append(RecoveryStep(volume.volume_id, container_id, what))
+
+    def leave(self, volume: Volume, container_id: ContainerId, reason: str) -> None:
+        """Remember a replica that is not served."""
+        self.unloadable.append(Unloadable(container_id, volume.volume_id, reason))
+
+
+def recover(volumes: list[Volume], options: StoreOptions) -> Shelf:
+    """Bring every volume to a state that can be served. A volume that fails is left out."""
+    shelf = Shelf()
+    for volume in volumes:
+        try:
+            empty_temporary(volume, shelf)
+            roll_journal(volume, options, shelf)
+            load_volume(volume, options, shelf)
+        except (SutureError, OSError, Damaged, ValueError, struct.error) as error:
+            shelf.failed.append((volume, failure_of(error, volume)))
+            shelf.places = {
+                container_id: place
+                for container_id, place in shelf.places.items()
+                if place is not volume
+            }
+    return shelf
+
+
+def failure_of(error: Exception, volume: Volume) -> SutureError:
+    """Return what ends the recovery of a volume as the store's error: no other volume pays."""
+    if isinstance(error, SutureError):
+        return error
+    if isinstance(error, OSError):
+        return error_of(error, volume.layout.volume)
+    return VolumeFailed(
+        Code.UNABLE_TO_READ_METADATA_DB,
+        f"{volume.layout.volume}: {type(error).__name__}: {error}",
+        hint="run suture fsck on it",
+    )
+
+
+def empty_temporary(volume: Volume, shelf: Shelf) -> None:
+    """Remove replicas that were being built or deleted when the last process ended. What cannot be
+    removed stays: it takes room, and stops nothing."""
+    for directory in (volume.layout.importing, volume.layout.deleting):
+        with disk_errors(directory):
+            left = list(directory.iterdir())
+        for path in left:
+            try:
+                if path.is_dir() and not path.is_symlink():
+                    remove_tree(path)
+                else:
+                    remove_file(path)
+            except OSError as error:
+                shelf.note(volume, ContainerId(0), f"{path} cannot be removed: {error.strerror}")
+    remove_cut_off(volume.layout)
+
+
+def roll_journal(volume: Volume, options: StoreOptions, shelf: Shelf) -> None:
+    """Finish or take back what was begun. An entry that cannot be rolled stays, and is noted."""
+    with volume.index.read() as rows:
+        entries = list(rows.journal())
+    for container_id, entry in entries:
+        if isinstance(entry, Damaged):
+            shelf.note(volume, container_id, f"journal entry left alone: {entry}")
+            continue
+        try:
+            what = roll(volume, options, container_id, entry)
+        except (SutureError, Damaged, OSError) as error:
+            what = f"{type(entry).__name__} left alone: {error}"
+        shelf.note(volume, container_id, what)
+
+
+def roll(
+    volume: Volume, options: StoreOptions, container_id: ContainerId, entry: JournalEntry
+) -> str:
+    """Roll one journal entry; returns what was done."""
+    match entry:
+        case InstallEntry():
+            return roll_install(volume, container_id, entry)
+        case UnlinkEntry():
+            left = unlink_blocks(volume, options, container_id)
+            done = f"unlinked {len(entry.block_ids) - len(left)} deleted blocks"
+            first = next(iter(left.values()), None)
+            return done if first is None else f"{done}; {first}: left alone"
+        case TreeEntry():
+            return roll_tree(volume, options, container_id, entry)
+        case MovingEntry():
+            return finish_move(volume, container_id)
+        case DescriptorEntry():
+            follow_state(volume, container_id)
+            return "descriptor rewritten"
+
+
+def roll_install(volume: Volume, container_id: ContainerId, entry: InstallEntry) -> str:
+    """Keep the new bytes of an interrupted write if they are all there, else restore the old.
+
+    Of a batch a chunk may have arrived without the one before it: it would be recorded behind a
+    hole, so it goes, too.
+    """
+    where = f"block {entry.block_id}, chunk at {entry.chunk.offset}"
+    if leaves_hole(volume, container_id, entry) or not arrived(
+        volume.paths(container_id).block_file(entry.block_id), entry
+    ):
+        roll_back(volume, container_id, entry)
+        return f"{where}: interrupted write taken back"
+
+    def record(rows: Change) -> None:
+        if not entry.pending:
+            record_chunk(rows, container_id, entry.block_id, entry.chunk)
+        elif rows.replica(container_id).state in WRITABLE_STATES:
+            rows.put_pending(container_id, entry.block_id, entry.chunk)
+
+    finish(volume, container_id, entry, record)
+    return f"{where}: interrupted write finished"
+
+
+def leaves_hole(volume: Volume, container_id: ContainerId, entry: InstallEntry) -> bool:
+    """Return whether a repair's chunk begins behind the end of its block as it is recorded."""
+    if entry.pending:
+        return False
+    with volume.index.read() as rows:
+        block = readable_block(rows, container_id, entry.block_id)
+    return entry.chunk.offset > (block.length_bytes if block is not None else 0)
+
+
+def roll_tree(
+    volume: Volume, options: StoreOptions, container_id: ContainerId, entry: TreeEntry
+) -> str:
+    """Adopt a tree whose file is in place and whose commit is missing.
+
+    It is believed only if it is whole, of this container, and exactly the successor of what the
+    index knows. Its tombstones were decided when it was written: their deletes are finished. What
+    a scan found beside it is lost, so the replica counts as never read: it is read before others.
+    """
+    tree = read_tree(volume, container_id)
+
+    def change(rows: Change) -> bool:
+        rows.end_work(container_id, entry)
+        row = rows.replica(container_id)
+        if tree is None or not entry.generation == tree.generation == row.generation + 1:
+            return False
+        dead = zip(
+            tree.block_ids[tree.deleted].tolist(),
+            tree.block_checksums[tree.deleted].tolist(),
+            strict=True,
+        )
+        known = rows.tombstones(container_id)
+        fresh = {block_id: checksum for block_id, checksum in dead if block_id not in known}
+        if fresh:
+            row = record_tombstones(rows, container_id, row, fresh, is_kept=True)
+        adopted = replace(row, generation=entry.generation, tree=tree.summary(), data_scan_at_ms=0)
+        rows.put_replica(container_id, adopted)
+        return True
+
+    if not volume.index.write(change):
+        return f"tree of generation {entry.generation} was never put in place"
+    unlink_blocks(volume, options, container_id)
+    return f"tree of generation {entry.generation} adopted"
+
+
+def load_volume(volume: Volume, options: StoreOptions, shelf: Shelf) -> None:
+    """Account for every row and every directory of a volume."""
+    directories = replica_directories(volume, shelf)
+    with volume.index.read() as rows:
+        known, damaged = rows.columns()
+        finished = known.where(~known.are(UNFINISHED)).container_ids.tolist()
+        usual = directories.intersection(finished)
+        unusual = [i for i in known.container_ids.tolist() if i not in usual]
+        unusual_rows = [(container_id, rows.replica(container_id)) for container_id in unusual]
+    place_usual(volume, usual, shelf)
+    directories.difference_update(usual, unusual)
+    for container_id, row in unusual_rows:
+        load_unusual(volume, options, container_id, row, shelf)
+    for container_id, damage in damaged:
+        if container_id not in directories:
+            shelf.leave(volume, container_id, f"{damage}, and there is no directory")
+    for container_id in sorted(directories):
+        load_directory(volume, options, container_id, shelf)
+
+
+def place_usual(volume: Volume, container_ids: set[ContainerId], shelf: Shelf) -> None:
+    """Serve replicas from this volume; one that another volume has, too, from the better."""
+    twice = container_ids.intersection(shelf.places)
+    shelf.places.update(dict.fromkeys(container_ids - twice, volume))
+    for container_id in sorted(twice):
+        place(volume, container_id, shelf)
+
+
+UNFINISHED = frozenset({ReplicaState.RECOVERING, ReplicaState.DELETED})
+"""States that no restart leaves as they are."""
+
+
+def replica_directories(volume: Volume, shelf: Shelf) -> set[ContainerId]:
+    """Return the replicas that have a directory; report what is at a wrong place.
+
+    Names only: a hundred thousand replicas are listed without a look into any of them. A link in
+    the place of a replica is nothing we made: raise Refused, and the volume is left out.
+    """
+    found = set()
+    with disk_errors(volume.layout.current):
+        for group in list(volume.layout.current.iterdir()):
+            if group.is_symlink():
+                raise linked(group)
+            name_of_group = group.name
+            for name, is_link in entries_of(group):
+                container_id = container_id_of(name)
+                if is_link and container_id is not None:
+                    raise linked(group / name)
+                if container_id is None:
+                    shelf.note(volume, ContainerId(0), f"{group / name} is no replica; left alone")
+                elif name_of_group != group_name(container_id):
+                    shelf.leave(volume, container_id, f"{group / name} is not where it belongs")
+                else:
+                    found.add(container_id)
+    return found
+
+
+def entries_of(group: Path) -> Iterator[tuple[str, bool]]:
+    """Yield the names in a directory, and whether each is a link; the listing itself says so."""
+    if group.is_dir():
+        with os.scandir(group) as entries:
+            for entry in entries:
+                yield entry.name, entry.is_symlink()
+
+
+def load_unusual(
+    volume: Volume,
+    options: StoreOptions,
+    container_id: ContainerId,
+    row: ReplicaRow,
+    shelf: Shelf,
+) -> None:
+    """Load a replica that a crash or a loss left in an unusual state."""
+    match row.state:
+        case ReplicaState.DELETED:
+            finish_delete(volume, container_id)
+            shelf.note(volume, container_id, "delete finished")
+            return
+        case ReplicaState.RECOVERING if row.replica_index == 0:
+            # A copy that never became one: its source is elsewhere, and nobody counts on it.
+            set_state(volume, container_id, Event.DELETE_BEGAN)
+            finish_delete(volume, container_id)
+            shelf.note(volume, container_id, "unfinished copy deleted")
+            return
+        case ReplicaState.RECOVERING:
+            set_state(volume, container_id, Event.EXPIRED)
+            follow_state(volume, container_id)
+            shelf.note(volume, container_id, "unfinished reconstruction is UNHEALTHY")
+        case _:
+            lost_directory(volume, options, container_id)
+            shelf.note(volume, container_id, "directory is missing: UNHEALTHY")
+    place(volume, container_id, shelf)
+
+
+def load_directory(
+    volume: Volume, options: StoreOptions, container_id: ContainerId, shelf: Shelf
+) -> None:
+    """Load a replica whose row is lost or damaged, from its descriptor and what else is left."""
+    try:
+        what = adopt_directory(volume, options, container_id)
+    except (Damaged, OSError) as error:
+        shelf.leave(volume, container_id, f"no row in the index, and no descriptor: {error}")
+        return
+    shelf.note(volume, container_id, what)
+    place(volume, container_id, shelf)
+
+
+def set_state(volume: Volume, container_id: ContainerId, event: Event) -> None:
+    """Change the state of a replica durably; the descriptor is the caller's."""
+
+    def change(rows: Change) -> None:
+        row = rows.replica(container_id)
+        state = next_state(row.state, event, container_id)
+        former = FORMER_STATE.get(row.state) if state is ReplicaState.UNHEALTHY else None
+        rows.put_replica(container_id, replace(row, state=state, former_state=former))
+
+    volume.index.write(change)
+
+
+def place(volume: Volume, container_id: ContainerId, shelf: Shelf) -> None:
+    """Serve the replica from this volume, or from the one that has the better of two."""
+    other = shelf.places.get(container_id)
+    if other is None:
+        shelf.places[container_id] = volume
+        return
+    better, worse = sorted((other, volume), key=lambda one: rank(one, container_id), reverse=True)
+    shelf.places[container_id] = better
+    if read_service(worse.layout).mode is Mode.RETIRING:
+        shelf.note(worse, container_id, f"its copy on {better.layout.volume} is served")
+        return
+    shelf.leave(
+        worse,
+        container_id,
+        f"volume {better.layout.volume} has another replica of it, which is served",
+    )
+
+
+def rank(volume: Volume, container_id: ContainerId) -> tuple[bool, int, bool, bool]:
+    """Return what makes one of two replicas the better: CLOSED, then BCSID, then health; of two
+    that are equal so far, the copy on a volume that stays."""
+    with volume.index.read() as rows:
+        row = rows.replica(container_id)
+    return (
+        row.state is ReplicaState.CLOSED,
+        row.bcsid,
+        row.state is not ReplicaState.UNHEALTHY,
+        read_service(volume.layout).mode is not Mode.RETIRING,
+    )

@@ -1,0 +1,151 @@
+"""A statement for auditors, from a verification log: what was verified when, what failed. Pure.
+
+    log, whole by its chain ─► entries of a period ─► counts, failures, repairs, deletes
+
+Nothing is concluded here that the log does not say: a replica that nobody read in the period is in
+no list, and what was not logged is counted as missing.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from agent.store.verification_log.chain import Checked, Entry, Kind
+from agent.store.verification_log.log_entries import HEALTHY
+
+FORMAT: Final = 1
+OWNER: Final = ("cluster_id", "datanode_id", "volume_id")
+WHO: Final = ("by", "task", "command_id")
+FAILURE: Final = ("container_id", "index", "verdict", "faults", "why", "root", "whole")
+REPAIR: Final = (
+    *("container_id", "index", "action", "block_id", "offset", "bytes"),
+    *("first_block_id", "last_block_id", "chunk_count"),
+)
+DELETE: Final = ("container_id", "index", "state", "root", "block_count", "bytes", "forced")
+Facts = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class _Read:
+    """How a replica was read in the period."""
+
+    reads: int = 0
+    whole_at_ms: int = 0  # 0: not read whole
+    verdict: str = ""
+    root: str = ""
+
+
+@dataclass(slots=True)
+class _Account:
+    """What the entries of a period add up to."""
+
+    owner: dict[str, str] = field(default_factory=dict)
+    versions: list[str] = field(default_factory=list)
+    first_at_ms: int = 0
+    last_at_ms: int = 0
+    clock_went_back: int = 0
+    missed: int = 0
+    torn: int = 0
+    retired_through: int = 0
+    entries: int = 0
+    bytes_read: int = 0
+    verdicts: Counter[str] = field(default_factory=Counter)
+    read_by: Counter[str] = field(default_factory=Counter)
+    replicas: dict[tuple[int, int], _Read] = field(default_factory=dict)
+    failures: list[dict[str, object]] = field(default_factory=list)
+    repairs: list[dict[str, object]] = field(default_factory=list)
+    deletes: list[dict[str, object]] = field(default_factory=list)
+
+
+def account(
+    entries: Iterable[Entry], checked: Checked, *, from_ms: int, to_ms: int
+) -> dict[str, object]:
+    """Return what a log, which is whole, says of `[from_ms, to_ms)`."""
+    assert checked.gap is None, "who asks has refused a log with a gap"
+    kept = _Account()
+    for entry in entries:
+        _take(kept, entry, from_ms, to_ms)
+    return {
+        **kept.owner,
+        "versions": kept.versions,
+        "first_entry": checked.first,
+        "entries_in_all": checked.head.count,
+        "head": f"{checked.head.count}:{checked.head.checksum}",
+        "anchors_held": checked.anchors_held,
+        "older_entries_retired_through": kept.retired_through,
+        "begins_at_ms": kept.first_at_ms,
+        "ends_at_ms": kept.last_at_ms,
+        "clock_went_back": kept.clock_went_back,
+        "entries": kept.entries,
+        "entries_missed": kept.missed,
+        "lines_torn": kept.torn,
+        "bytes_read": kept.bytes_read,
+        "verdicts": dict(sorted(kept.verdicts.items())),
+        "read_by": dict(sorted(kept.read_by.items())),
+        "replicas": [_replica(key, read) for key, read in sorted(kept.replicas.items())],
+        "failures": kept.failures,
+        "repairs": kept.repairs,
+        "deletes": kept.deletes,
+    }
+
+
+def _take(kept: _Account, entry: Entry, from_ms: int, to_ms: int) -> None:
+    """Add one entry: what it says of the log always, the rest if it is of the period."""
+    facts, kind = entry.facts, entry.facts.get("kind")
+    at_ms = int(facts.get("at_ms", 0))
+    kept.first_at_ms = kept.first_at_ms or at_ms
+    kept.clock_went_back += at_ms < kept.last_at_ms
+    kept.last_at_ms = max(at_ms, kept.last_at_ms)
+    if kind == Kind.FILE:
+        kept.owner = {name: str(facts.get(name, "")) for name in OWNER}
+        software = str(facts.get("software", ""))
+        if software not in kept.versions:
+            kept.versions.append(software)
+    elif kind == Kind.RETIRED:
+        kept.retired_through = max(kept.retired_through, int(facts["through"]))
+    if not from_ms <= at_ms < to_ms:
+        return
+    kept.entries += 1
+    kept.missed += int(facts.get("missed", 0))
+    kept.torn += kind == Kind.TORN
+    match kind:
+        case Kind.VERDICT:
+            _take_verdict(kept, entry)
+        case Kind.REPAIR:
+            kept.repairs.append(_told(entry, REPAIR))
+        case Kind.DELETE:
+            kept.deletes.append(_told(entry, DELETE))
+
+
+def _take_verdict(kept: _Account, entry: Entry) -> None:
+    facts = entry.facts
+    verdict = str(facts["verdict"])
+    kept.verdicts[verdict] += 1
+    kept.read_by[str(facts.get("task") or facts.get("by", ""))] += 1
+    kept.bytes_read += int(facts["bytes_read"])
+    read = kept.replicas.setdefault((int(facts["container_id"]), int(facts["index"])), _Read())
+    read.reads += 1
+    read.verdict, read.root = verdict, str(facts["root"])
+    if facts["whole"]:
+        read.whole_at_ms = max(read.whole_at_ms, int(facts["at_ms"]))
+    if verdict != HEALTHY:
+        kept.failures.append(_told(entry, FAILURE))
+
+
+def _told(entry: Entry, names: Sequence[str]) -> dict[str, object]:
+    """Return what an entry says, with its number, so that it can be found in the log."""
+    named = {name: entry.facts[name] for name in (*names, *WHO) if name in entry.facts}
+    return {"entry": entry.number, "at_ms": entry.facts["at_ms"], **named}
+
+
+def _replica(key: tuple[int, int], read: _Read) -> dict[str, object]:
+    container_id, index = key
+    return {
+        "container_id": container_id,
+        "index": index,
+        "reads": read.reads,
+        "last_read_whole_at_ms": read.whole_at_ms,
+        "last_verdict": read.verdict,
+        "last_root": read.root,
+    }

@@ -1,0 +1,317 @@
+"""The verification log of one volume: files of chained entries, appended and never changed.
+
+    <volume>/hdds/<cluster>/verification/0000000000000001.log    named by its first entry
+                                         0000000000008211.log    the one that is written
+
+An entry is durable when `append` returns. What a power cut tore of the last line is cut off at the
+next start, and an entry tells so. A file that is full, or whose end makes no sense, is followed by
+another one; the chain goes on with it. Nothing here fails its caller: no scan, repair or delete is
+refused because the log has no room. The next entry tells how many are missing.
+"""
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise, takewhile
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from agent.errors import SutureError
+from agent.store.files.durable import (
+    DIRECTORY_MODE,
+    FILE_MODE,
+    disk_errors,
+    open_file,
+    remove_file,
+    sync_directory,
+    write_all,
+)
+from agent.store.verification_log.chain import (
+    ENTRY_BYTES_MAX,
+    GENESIS,
+    Entry,
+    Head,
+    Kind,
+    decode,
+    encode,
+    file_name,
+    first_number_of,
+)
+
+COMMAND_FIELDS: Final = ("task", "command_id")
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Where a log is now, and where its last whole file ends. `missed_count` entries could not be
+    written since the last one that was."""
+
+    now: Head
+    closed: Head
+    missed_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """How the newest file ends: the whole entries, and what is behind them."""
+
+    head: Head
+    whole_bytes: int
+    torn: bytes = b""
+    is_known: bool = True  # else the end makes no sense, and nothing of it is touched
+
+
+class VerificationLog:
+    """Appends to the log of one volume. Safe to use from many threads at once."""
+
+    def __init__(
+        self,
+        directory: Path,
+        about: Mapping[str, object],
+        *,
+        now_ms: Callable[[], int],
+        keep_ms: int,
+        file_bytes_max: int,
+    ) -> None:
+        """Find the end of the log, and mend one that is torn. `about` is told as each file begins:
+        whose log it is. Files whose entries are all older than `keep_ms` go; 0: none does."""
+        self._directory = directory
+        self._about = about
+        self._now_ms = now_ms
+        self._keep_ms = keep_ms
+        self._file_bytes_max = file_bytes_max
+        self._lock = threading.Lock()
+        self._missed_count = 0
+        self._name = ""  # of the file that is written; "" begins one
+        self._size_bytes = 0
+        self._head = Head()
+        self._closed = Head()
+        self.upgraded_at_ms = 0
+        """When the version that writes now began to write; 0: none wrote before it, or when is not
+        known."""
+        try:
+            with disk_errors(directory):
+                self._open()
+        except SutureError as error:
+            self._miss(error)
+
+    @property
+    def heads(self) -> Heads:
+        """Where the log is: all of it is durable."""
+        with self._lock:
+            return Heads(self._head, self._closed, self._missed_count)
+
+    def append(self, kind: Kind, facts: Mapping[str, object]) -> None:
+        """Add an entry, durably: what it tells, when, and on whose behalf this thread works."""
+        with self._lock:
+            try:
+                with disk_errors(self._directory):
+                    self._append(kind, {**facts, **_on_behalf()})
+            except SutureError as error:
+                self._miss(error)
+
+    # -- the lock is held, or nobody else knows us yet
+
+    def _open(self) -> None:
+        names = files_of(self._directory)
+        if not names:
+            return
+        newest = self._directory / names[-1]
+        with suppress(FileNotFoundError):  # a link in its place is no file of ours
+            tail = tail_of(newest)
+            self._head = tail.head
+            if len(names) > 1:
+                self._closed = tail_of(self._directory / names[-2]).head
+            if not tail.whole_bytes:
+                self._head = self._closed
+            if not tail.is_known:
+                return
+            if not tail.whole_bytes and self._head.count + 1 != first_number_of(names[-1]):
+                self._head = Head(first_number_of(names[-1]))  # what was before it is gone
+                return
+            self._name, self._size_bytes = names[-1], tail.whole_bytes
+            if tail.torn:
+                self._cut(newest, tail.whole_bytes)
+                facts = {"bytes": len(tail.torn), "sha256": _sha256(tail.torn)}
+                self._append(Kind.TORN, facts)
+        self._note_version(names)
+
+    def _note_version(self, names: Sequence[str]) -> None:
+        """Begin a file where another version wrote the last one: each says who writes. Note since
+        when this version does."""
+        own = self._about.get("software")
+        if not self._name or not self._size_bytes or not own:
+            return
+        introduced = [first_facts(self._directory / name) for name in reversed(names)]
+        if introduced[0].get("kind") == Kind.FILE and introduced[0].get("software") != own:
+            self._name, self._closed = "", self._head
+            self._begin_file()
+            introduced.insert(0, first_facts(self._directory / self._name))
+        since = list(takewhile(lambda facts: facts.get("software") == own, introduced))
+        if since and len(since) < len(introduced):
+            at_ms = since[-1].get("at_ms")
+            self.upgraded_at_ms = at_ms if isinstance(at_ms, int) else 0
+
+    def _append(self, kind: Kind, facts: Mapping[str, object]) -> None:
+        if self._name and self._size_bytes >= self._file_bytes_max:
+            self._name, self._closed = "", self._head
+        if not self._name:
+            self._begin_file()
+        elif not self._size_bytes:  # the last process was killed before it came to that
+            self._introduce()
+        told: dict[str, object] = {"at_ms": self._now_ms(), "kind": kind, **facts}
+        if self._missed_count:
+            told["missed"] = self._missed_count
+        self._write(told)
+        self._missed_count = 0
+
+    def _begin_file(self) -> None:
+        name = file_name(self._head.count + 1)
+        self._directory.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+        sync_directory(self._directory.parent)
+        path = self._directory / name
+        if os.path.lexists(path):  # whoever put it there: it is kept, and is none of ours
+            path.rename(self._directory / f"{name}.aside-{self._now_ms()}")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        os.close(os.open(path, flags, FILE_MODE))
+        sync_directory(self._directory)
+        self._name, self._size_bytes = name, 0
+        self._introduce()
+        self._retire()
+
+    def _introduce(self) -> None:
+        self._write({"at_ms": self._now_ms(), "kind": Kind.FILE, **self._about})
+
+    def _write(self, facts: Mapping[str, object]) -> None:
+        line, head = encode(self._head, facts)
+        path = self._directory / self._name
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            if os.fstat(fd).st_size != self._size_bytes:  # it is not what we left: leave it so
+                self._name = ""
+                self._begin_file()
+                return self._write(facts)
+            try:
+                write_all(fd, line, self._size_bytes)
+                os.fsync(fd)
+            except OSError:
+                os.ftruncate(fd, self._size_bytes)
+                raise
+        finally:
+            os.close(fd)
+        self._size_bytes += len(line)
+        self._head = head
+        return None
+
+    def _retire(self) -> None:
+        """Let go of files of which every entry is too old, having told so."""
+        names = files_of(self._directory)
+        old: list[str] = []
+        for name, following in pairwise(names):
+            begun_at_ms = first_at_ms(self._directory / following)
+            if not self._keep_ms or self._now_ms() - begun_at_ms < self._keep_ms:
+                break
+            old.append(name)
+        if not old:
+            return
+        through = first_number_of(names[len(old)]) - 1
+        facts = {
+            "at_ms": self._now_ms(),
+            "kind": Kind.RETIRED,
+            "through": through,
+            "files": len(old),
+        }
+        self._write(facts)
+        for name in old:
+            remove_file(self._directory / name)
+        sync_directory(self._directory)
+
+    def _cut(self, path: Path, size_bytes: int) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            os.ftruncate(fd, size_bytes)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _miss(self, error: SutureError) -> None:
+        self._missed_count += 1
+        log.error("verification_not_logged", volume_id=self._about["volume_id"], error=str(error))
+
+
+def files_of(directory: Path) -> list[str]:
+    """Return the names of a log's files, the oldest first. Raises OSError."""
+    try:
+        return sorted(path.name for path in directory.iterdir() if first_number_of(path.name))
+    except FileNotFoundError:
+        return []
+
+
+def tail_of(path: Path) -> _Tail:
+    """Return how a file ends. Raises OSError.
+
+    At most the last line is torn: every entry before it was durable when it was begun. Where more
+    than that makes no sense, somebody else was there.
+    """
+    fd = open_file(path)
+    try:
+        size = os.fstat(fd).st_size
+        start = max(0, size - 3 * ENTRY_BYTES_MAX)
+        end = os.pread(fd, size - start, start)
+    finally:
+        os.close(fd)
+    lines = end.splitlines(keepends=True)
+    if not lines:
+        return _Tail(Head(), 0)
+    if (entry := _whole(lines[-1])) is not None:
+        return _Tail(entry.head, size)
+    before = _whole(lines[-2]) if len(lines) > 1 else None
+    if before is not None:
+        return _Tail(before.head, size - len(lines[-1]), lines[-1])
+    if len(lines) == 1 and not start:
+        return _Tail(Head(), 0, lines[-1])
+    guess = next((one for one in map(_whole, reversed(lines)) if one is not None), None)
+    count = first_number_of(path.name) - 1 if guess is None else guess.number
+    checksum = GENESIS if guess is None else guess.checksum
+    return _Tail(Head(count + len(lines), checksum), size, is_known=False)
+
+
+def first_facts(path: Path) -> Mapping[str, Any]:
+    """Return what the first entry of a file tells; nothing where that is no entry. Raises
+    OSError."""
+    fd = open_file(path)
+    try:
+        line, _, _ = os.pread(fd, ENTRY_BYTES_MAX, 0).partition(b"\n")
+    finally:
+        os.close(fd)
+    entry = decode(line)
+    return {} if entry is None else entry.facts
+
+
+def first_at_ms(path: Path) -> int:
+    """Return when a file was begun. Raises OSError; of one that cannot be told: in the far future,
+    so that nothing is removed on a guess."""
+    at_ms = first_facts(path).get("at_ms")
+    return at_ms if isinstance(at_ms, int) else 1 << 62
+
+
+def _whole(line: bytes) -> Entry | None:
+    return decode(line[:-1]) if line.endswith(b"\n") else None
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _on_behalf() -> dict[str, object]:
+    """Return the command that this thread carries out, and its name."""
+    bound = structlog.contextvars.get_contextvars()
+    named: dict[str, object] = {name: bound[name] for name in COMMAND_FIELDS if name in bound}
+    return {**named, "by": threading.current_thread().name}

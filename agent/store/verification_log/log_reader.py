@@ -1,0 +1,34 @@
+"""Reading a verification log where it lies: without an agent, and off a disk that was pulled."""
+
+from pathlib import Path
+from typing import Final
+
+from agent.errors import Code, Refused
+from agent.store.files.durable import read_file
+from agent.store.files.layout import VERIFICATION
+from agent.store.verification_log.log_files import files_of
+
+FILE_BYTES_MAX: Final = 64 * 1024**2  # read into memory; many times what is ever written
+
+Files = list[tuple[str, bytes]]
+
+
+def log_directory(path: Path) -> Path:
+    """Return where the log of a volume is, or of a copy of one. Raise Refused: there is none."""
+    if files_of(path):
+        return path
+    found = sorted(path.glob(f"hdds/*/{VERIFICATION}"))
+    if len(found) != 1:
+        raise Refused(
+            Code.INELIGIBLE,
+            f"{path} has {len(found)} verification logs",
+            hint="name the directory of a volume, as storage.volumes does, or of a copy of a log",
+        )
+    return found[0]
+
+
+def read_log(path: Path) -> Files:
+    """Return the files of a log, by name and the oldest first. Raise Refused, OSError."""
+    directory = log_directory(path)
+    names = files_of(directory)
+    return [(name, read_file(directory / name, bytes_max=FILE_BYTES_MAX)) for name in names]

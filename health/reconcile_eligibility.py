@@ -1,0 +1,155 @@
+"""Whether a container may be reconciled, why it should be, and what that costs."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from health.batch import View
+from health.comparison import Comparison
+from health.health_state import Counts
+from health.segments import Bools, Groups, Ints, first_that_holds
+from health.words import ELIGIBILITY, UNHEALTHY, ChecksumClass, Kind, Op, State
+
+CHUNK_BYTES: Final = 4 * 1024**2
+"""What one finding costs to repair: a chunk of the default size."""
+
+REASONS: Final = (
+    "replicas contradict each other",
+    "roots differ, no majority",
+    "roots differ, minority",
+    "replica UNHEALTHY",
+    "scan findings",
+    "tombstones differ",
+)
+"""Why to reconcile, worst first; bit i of a mask is the i-th."""
+
+REDUNDANCY_UNKNOWN: Final = -(1 << 31)
+"""Of a container that is not closed: nothing is promised about it yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconciles:
+    """Per container."""
+
+    eligibility: Ints
+    """Code of `words.ELIGIBILITY`."""
+    reasons: Ints
+    """Mask of `REASONS`."""
+    is_mendable: Bools
+    """Erasure-coded with a damaged shard that can be computed from its stripe, in place."""
+    is_wanted: Bools
+    """May be reconciled, and there is a reason to."""
+    redundancy: Ints
+    """Good and agreeing replicas, or indexes, that may still be lost; -1 when there is none."""
+    bytes_estimated: Ints
+
+
+def is_good(view: View) -> Bools:
+    """Return the countable replicas that nothing is known against."""
+    replicas = view.batch.replicas
+    return view.is_countable & (replicas.state != UNHEALTHY) & (replicas.findings == 0)
+
+
+def judge_reconcile(view: View, counts: Counts, compared: Comparison, good: Bools) -> Reconciles:
+    """Judge reconciles of every container; `good` is `is_good` of the view."""
+    eligibility = _eligibility(view)
+    reasons = _reasons(view, compared)
+    is_mendable = _is_mendable(view, compared, eligibility, good)
+    is_wanted = ((eligibility == 0) & (reasons != 0)) | is_mendable
+    is_wanted &= view.is_judged & (compared.checksum_class != ChecksumClass.EMPTY)
+    return Reconciles(
+        eligibility=eligibility,
+        reasons=reasons,
+        is_mendable=is_mendable,
+        is_wanted=is_wanted,
+        redundancy=_redundancy(view, counts, compared, good),
+        bytes_estimated=_bytes(view, compared),
+    )
+
+
+def _is_pending(view: View) -> Bools:
+    return view.ops.some(view.batch.ops.kind == Op.RECONCILE)
+
+
+def _is_closed(view: View) -> Bools:
+    state = view.batch.containers.state
+    return (state == State.CLOSED) | (state == State.QUASI_CLOSED)
+
+
+def _eligibility(view: View) -> Ints:
+    """What a dead node last said of its replica blocks nobody: Ozone's SCM forgets it."""
+    containers, rows = view.batch.containers, view.rows
+    rules = {
+        "CONTAINER_NOT_FOUND": ~containers.is_known,
+        "INELIGIBLE_CONTAINER_STATE": ~_is_closed(view),
+        "NO_REPLICAS_FOUND": ~rows.some(view.is_alive),
+        "INELIGIBLE_REPLICA_STATES": rows.some(view.is_alive & ~view.is_tree),
+        "INELIGIBLE_REPLICATION_TYPE": containers.kind != Kind.RATIS,
+        "NOT_ENOUGH_REQUIRED_NODES": containers.factor <= 1,
+        "NOT_ENOUGH_REACHABLE_REPLICAS": view.countable <= 1,
+        "RECONCILE_PENDING": _is_pending(view),
+    }
+    return first_that_holds(
+        [(mask, ELIGIBILITY.index(word)) for word, mask in rules.items()], ELIGIBILITY.index("OK")
+    )
+
+
+def _reasons(view: View, compared: Comparison) -> Ints:
+    replicas, rows = view.batch.replicas, view.rows
+    conditions = (
+        compared.checksum_class == ChecksumClass.CONTRADICTORY,
+        compared.checksum_class == ChecksumClass.MISMATCH_SPLIT,
+        compared.checksum_class == ChecksumClass.MISMATCH_MINORITY,
+        rows.some(view.is_countable & (replicas.state == UNHEALTHY)),
+        rows.some(view.is_countable & (replicas.findings > 0)),
+        compared.tombstones_differ,
+    )
+    total = np.zeros(rows.count, dtype=np.int64)
+    for place, condition in enumerate(conditions):
+        total |= condition.astype(np.int64) << place
+    return total
+
+
+def _is_mendable(view: View, compared: Comparison, eligibility: Ints, good: Bools) -> Bools:
+    """Ozone refuses to reconcile erasure-coded containers; our datanodes compute a damaged chunk
+    from its stripe. It takes as many good shards as the code has data shards. Of shards of one
+    index whose roots differ nothing says which is right: they are not touched.
+    """
+    containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
+    damaged = (replicas.state == UNHEALTHY) | (replicas.findings > 0)
+    usable = np.flatnonzero(good & view.is_shard)
+    indexes = Groups.of(replicas.container[usable], replicas.index[usable])
+    owner = replicas.container[usable][indexes.first]
+    readable = np.bincount(owner, minlength=rows.count) >= containers.data
+    return (
+        view.is_ec
+        & (eligibility == ELIGIBILITY.index("INELIGIBLE_REPLICATION_TYPE"))
+        & rows.some(view.is_countable & damaged)
+        & ~_is_pending(view)
+        & (compared.checksum_class > ChecksumClass.MISMATCH_MINORITY)
+        & readable
+    )
+
+
+def _redundancy(view: View, counts: Counts, compared: Comparison, good: Bools) -> Ints:
+    """With a split vote nobody knows who is right: each root counts for itself."""
+    is_disputed = compared.checksum_class <= ChecksumClass.MISMATCH_MINORITY
+    ratis = np.where(is_disputed, compared.agreeing_max, view.rows.tally(good)) - 1
+    found = np.where(view.is_ec, counts.erasure.redundancy, ratis)
+    return np.where(_is_closed(view), found, REDUNDANCY_UNKNOWN)
+
+
+def _bytes(view: View, compared: Comparison) -> Ints:
+    """About how many bytes a repair moves: what is missing, and the damaged chunks.
+
+    A replica that differs has at least one damaged chunk, whether or not a scan found it yet.
+    """
+    replicas, rows = view.batch.replicas, view.rows
+    used = replicas.used_bytes
+    longest = rows.highest(used, 0, view.is_countable)[rows.owner]
+    is_split = compared.checksum_class == ChecksumClass.MISMATCH_SPLIT
+    differs = view.of_container(is_split) | compared.is_minority
+    chunks = np.maximum(replicas.findings, differs)
+    cost = longest - used + np.minimum(chunks * CHUNK_BYTES, used)
+    return rows.total(np.where(view.is_countable, cost, 0))

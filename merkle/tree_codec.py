@@ -1,0 +1,166 @@
+"""A tree as the bytes of its `.tree` file.
+
+    ┌ 64 bytes  magic, version, algorithm, container id, generation, root, counts
+    ├ the columns as memory holds them, the widest first: each begins aligned to its items
+    ├ zeros up to a word
+    └ XXH3-64 of all before
+
+Decoding copies nothing: the columns are views of what was read. It refuses, as Damaged, whatever
+is not byte for byte what was encoded, of another container, or of a version it does not know. It
+does not fold the blocks again, `Tree.verify` does: the file's own checksum says that it is what was
+written, and what was written had been folded. docs/DISK_FORMAT.md has the layout byte by byte.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from merkle.checksum import Algorithm, Buffer, container_checksum, xxh3_64
+from merkle.damaged import Damaged as Damaged  # part of this module's interface
+from merkle.replica import ContainerId
+from merkle.tree import Tree
+from merkle.tree_columns import Column, check_shape
+
+MAGIC: Final = b"SUTRTREE"
+VERSION: Final = 1
+HEADER: Final = struct.Struct("<8sHHIQQQQII8x")
+TRAILER: Final = struct.Struct("<Q")
+WORD_BYTES: Final = 8
+ALGORITHM_CODES: Final = {Algorithm.CRC32C: 1, Algorithm.XXH3_64: 2}
+ALGORITHMS: Final = {code: algorithm for algorithm, code in ALGORITHM_CODES.items()}
+
+assert HEADER.size == 64, "columns begin aligned for the widest of their items"
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What stands before the columns."""
+
+    algorithm: Algorithm
+    container_id: int
+    generation: int
+    root: int
+    tombstones_checksum: int
+    row_count: int
+    chunk_count: int
+
+    @property
+    def layout(self) -> tuple[tuple[str, str, int], ...]:
+        """Name, item type and length of each column, in the order of the file."""
+        return (
+            ("block_ids", "<u8", self.row_count),
+            ("block_checksums", "<u8", self.row_count),
+            ("chunk_spans", "<u8", self.chunk_count),
+            ("chunk_checksums", "<u8", self.chunk_count),
+            ("chunk_starts", "<u4", self.row_count + 1),
+            ("deleted", "?", self.row_count),
+        )
+
+    @property
+    def columns_bytes(self) -> int:
+        """Bytes of all columns, without padding."""
+        return sum(np.dtype(item).itemsize * count for _, item, count in self.layout)
+
+
+def encode_tree(tree: Tree, container_id: ContainerId) -> bytes:
+    """Return the file of `tree`."""
+    header = Header(
+        tree.algorithm,
+        container_id,
+        tree.generation,
+        tree.root,
+        tree.tombstones_checksum,
+        len(tree.block_ids),
+        tree.chunk_count,
+    )
+    columns = [getattr(tree, name).astype(item, copy=False).data for name, item, _ in header.layout]
+    parts = [pack_header(header), *columns, bytes(-header.columns_bytes % WORD_BYTES)]
+    return b"".join([*parts, TRAILER.pack(xxh3_64(*parts))])
+
+
+def pack_header(header: Header) -> bytes:
+    """Return the first bytes of the file."""
+    return HEADER.pack(
+        MAGIC,
+        VERSION,
+        ALGORITHM_CODES[header.algorithm],
+        0,
+        header.container_id,
+        header.generation,
+        header.root,
+        header.tombstones_checksum,
+        header.row_count,
+        header.chunk_count,
+    )
+
+
+def decode_tree(data: Buffer, container_id: ContainerId) -> Tree:
+    """Return the tree in `data`, as views of it: the caller leaves `data` as it is.
+
+    Raises Damaged.
+    """
+    view = memoryview(data).cast("B")
+    header = read_header(view, container_id)
+    told_bytes = stored_bytes(view, container_id)
+    size_bytes = told_bytes - TRAILER.size
+    if len(view) != told_bytes:
+        raise damaged(container_id, f"{len(view)} bytes, the header says {told_bytes}")
+    (expected,) = TRAILER.unpack_from(view, size_bytes)
+    actual = xxh3_64(view[:size_bytes])
+    if actual != expected:
+        raise damaged(container_id, f"checksum {actual:#018x}, the file says {expected:#018x}")
+    return check_content(read_columns(view, header), header)
+
+
+def stored_bytes(head: Buffer, container_id: ContainerId) -> int:
+    """Return how long a file is that begins so. Raises Damaged."""
+    columns_bytes = read_header(memoryview(head).cast("B"), container_id).columns_bytes
+    return HEADER.size + columns_bytes + -columns_bytes % WORD_BYTES + TRAILER.size
+
+
+def read_header(view: memoryview, container_id: ContainerId) -> Header:
+    """Return the header, or raise Damaged when this is no tree that we can read."""
+    if len(view) < HEADER.size + TRAILER.size:
+        raise damaged(container_id, f"{len(view)} bytes are too few")
+    magic, version, code, _, stored_id, *numbers = HEADER.unpack_from(view)
+    if magic != MAGIC:
+        raise damaged(container_id, f"begins with {magic!r}, not {MAGIC!r}")
+    if version != VERSION or code not in ALGORITHMS:
+        raise damaged(container_id, f"unknown version {version} or algorithm {code}")
+    if stored_id != container_id:
+        raise damaged(container_id, f"is the tree of container {stored_id}")
+    return Header(ALGORITHMS[code], stored_id, *numbers)
+
+
+def read_columns(view: memoryview, header: Header) -> dict[str, Column]:
+    """Return the columns by name, without a copy."""
+    columns = {}
+    start = HEADER.size
+    for name, item, count in header.layout:
+        columns[name] = np.frombuffer(view, dtype=item, count=count, offset=start)
+        start += columns[name].nbytes
+    return columns
+
+
+def check_content(columns: dict[str, Column], header: Header) -> Tree:
+    """Return the tree of the columns, or raise Damaged if a writer wrote nonsense."""
+    tree = Tree(
+        algorithm=header.algorithm,
+        generation=header.generation,
+        root=header.root,
+        tombstones_checksum=header.tombstones_checksum,
+        **columns,
+    )
+    check_shape(*tree.columns())
+    root = container_checksum(tree.algorithm, tree.block_checksums)
+    tombstones_checksum = container_checksum(tree.algorithm, tree.block_ids[tree.deleted])
+    if (root, tombstones_checksum) != (header.root, header.tombstones_checksum):
+        raise damaged(ContainerId(header.container_id), "root is not the fold of the blocks")
+    return tree
+
+
+def damaged(container_id: ContainerId, what: str) -> Damaged:
+    """Return the error that names the tree."""
+    return Damaged(f"tree of container {container_id}: {what}")

@@ -1,0 +1,87 @@
+"""The calls of one of Ozone's datanodes to another about whole containers.
+
+Every field is sent, also where it is zero: Ozone's messages require some of them.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+from agent.errors import SutureError
+from agent.rpc.calls.channel import open_channel, stream, upload
+from agent.rpc.security.tls import Security
+from merkle.replica import ContainerId
+from ozone.transfer.messages import (
+    DOWNLOAD,
+    UPLOAD,
+    UPLOADING,
+    WISH,
+    Compression,
+    parse_part,
+)
+from ozone.transfer.parts import gathered, joined
+
+
+class ArchivePeer:
+    """A datanode, by its port REPLICATION. Every call raises SutureError."""
+
+    def __init__(self, address: str, security: Security) -> None:
+        self.address = address
+        self._channel = open_channel(address, security)
+        self._upload: Any = self._channel.stream_unary(UPLOAD)
+        self._download: Any = self._channel.unary_stream(DOWNLOAD)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()
+
+    def push(
+        self, parts: Iterator[bytes], *, timeout_s: float, must_end: Callable[[], bool]
+    ) -> None:
+        """Send an archive as `sent_parts` makes them; cancelled when `must_end` says so."""
+        try:
+            upload(self._upload, parts, timeout_s=timeout_s, must_end=must_end)
+        except SutureError as error:
+            raise self._named(error) from error
+
+    def pull(
+        self, container_id: ContainerId, compression: Compression, *, timeout_s: float
+    ) -> Iterator[bytes]:
+        """Begin to fetch an archive, and return its bytes as they come."""
+        wish = WISH(container_id=container_id, offset=0, compression=compression)
+        answers = stream(self._download, wish.SerializeToString(), timeout_s=timeout_s)
+
+        def told() -> Iterator[bytes]:
+            try:
+                yield from joined(container_id, map(parse_part, answers))
+            except SutureError as error:
+                raise self._named(error) from error
+
+        return told()
+
+    def hang_up(self) -> None:
+        """End what is under way; whoever waits for it hears so."""
+        self._channel.close()
+
+    def _named(self, error: SutureError) -> SutureError:
+        """Return an error that says who was asked."""
+        return type(error)(error.code, f"datanode {self.address}: {error}", hint=error.hint)
+
+
+def sent_parts(
+    container_id: ContainerId, data: Iterator[bytes], compression: Compression, size_bytes: int
+) -> Iterator[bytes]:
+    """Yield the messages of an archive. `size_bytes`: of the container, so that its target may look
+    for a volume with room for it."""
+    for position, piece, _ in gathered(data):
+        if piece or not position:
+            message = UPLOADING(
+                container_id=container_id,
+                offset=position,
+                data=piece,
+                compression=compression,
+                size=size_bytes,
+            )
+            encoded: bytes = message.SerializeToString()
+            yield encoded

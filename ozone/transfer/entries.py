@@ -1,0 +1,193 @@
+"""The files of an archive, one after the other, while it streams in.
+
+    container.yaml ─ <id>.tree ─ db/<table>.data ... ─ chunks/<block>.block ...
+
+Ozone writes them in this order. What a stranger sends may be anything: nothing is kept that was not
+announced, and nothing is announced that is larger than what it is.
+"""
+
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from typing import IO, Any, Final, cast
+
+import zstandard
+
+from agent.errors import Code, Refused
+from ozone.transfer.messages import Compression
+
+HEADER_BYTES_MAX: Final = 1024**2  # between two files: headers, and what is read ahead
+STEP_BYTES: Final = 512 * 1024
+BUFFER_BYTES: Final = 64 * 1024  # read ahead by tarfile
+WINDOW_BYTES_MAX: Final = 32 * 1024**2  # of zstd; Ozone's own levels have 8 MiB at most
+END: Final = bytes(2 * tarfile.BLOCKSIZE)  # tarfile takes any end for one
+DESCRIPTOR: Final = "container.yaml"
+TREE_SUFFIX: Final = ".tree"
+TABLES: Final = "db"
+TABLE_SUFFIX: Final = ".data"
+CHUNKS: Final = "chunks"
+BLOCK_SUFFIX: Final = ".block"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file of an archive. What is not taken of `pieces` is passed over."""
+
+    name: str
+    size_bytes: int
+    pieces: Iterator[memoryview]
+
+    def data(self, bytes_max: int) -> bytes:
+        """Return the whole file. Raise Refused if it is larger."""
+        if self.size_bytes > bytes_max:
+            raise malformed(f"{self.name} has {self.size_bytes} bytes, at most {bytes_max}")
+        return b"".join(self.pieces)
+
+
+def malformed(what: str) -> Refused:
+    """Return the error for an archive that no datanode of Ozone makes."""
+    return Refused(Code.MALFORMED_REQUEST, f"archive of a container: {what}")
+
+
+def entries(data: Iterator[bytes], compression: Compression) -> Iterator[Entry]:
+    """Yield the files of an archive. Raise Refused."""
+    source = _Source(_unpacked(data, compression))
+    source.allow(HEADER_BYTES_MAX)
+    with (
+        _read(),
+        tarfile.open(fileobj=cast(IO[bytes], source), mode="r|", bufsize=BUFFER_BYTES) as archive,
+    ):
+        for member in archive:
+            yield from _entry(archive, member, source)
+    with _read():
+        for _ in source.rest():
+            raise malformed("something follows its end")
+    if not source.has_ended:
+        raise malformed("it has no end")
+
+
+@contextmanager
+def _read() -> Iterator[None]:
+    """Say what is wrong with bytes that are no archive."""
+    try:
+        yield
+    except (tarfile.TarError, zstandard.ZstdError, EOFError, ValueError) as error:
+        raise malformed(f"cannot be read: {error}") from error
+
+
+def _entry(archive: tarfile.TarFile, member: tarfile.TarInfo, source: "_Source") -> Iterator[Entry]:
+    """Yield a file, and read it to its end."""
+    if member.isdir():
+        return
+    if not member.isreg() or member.issparse():
+        raise malformed(f"{member.name[:100]!r} is no plain file")
+    source.allow(member.size)
+    file = archive.extractfile(member)
+    assert file is not None, "it is a plain file"
+
+    def pieces() -> Iterator[memoryview]:
+        left_bytes = member.size
+        while left_bytes:
+            with _read():
+                piece = file.read(min(left_bytes, STEP_BYTES))
+            if not piece:
+                raise malformed(f"ends in the middle of {member.name[:100]!r}")
+            left_bytes -= len(piece)
+            yield memoryview(piece)
+
+    taken = pieces()
+    yield Entry(member.name, member.size, taken)
+    for _ in taken:
+        pass
+    source.allow(HEADER_BYTES_MAX)
+
+
+class _Source:
+    """What tarfile reads from: bytes as they come, and never more than is allowed by now."""
+
+    def __init__(self, data: Iterator[bytes]) -> None:
+        self._data = data
+        self._kept = bytearray()
+        self._left_bytes = 0
+        self._last = b""  # of all that was read
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether what was read ends as an archive does."""
+        return self._last == END
+
+    def allow(self, size_bytes: int) -> None:
+        """Let so many bytes more be read. What is left of a former allowance is not added up."""
+        self._left_bytes = min(self._left_bytes, HEADER_BYTES_MAX) + size_bytes
+
+    def read(self, size_bytes: int) -> bytes:
+        """Return so many bytes, fewer at the end only."""
+        self._left_bytes -= size_bytes
+        if self._left_bytes < 0:
+            raise malformed(f"more than {HEADER_BYTES_MAX} bytes of headers")
+        while len(self._kept) < size_bytes:
+            piece = next(self._data, None)
+            if piece is None:
+                break
+            self._kept += piece
+        taken = bytes(self._kept[:size_bytes])
+        del self._kept[:size_bytes]
+        self._note(taken)
+        return taken
+
+    def rest(self) -> Iterator[bytes]:
+        """Yield what follows, but for the zeros that end an archive."""
+        zeros = 0
+        for piece in chain([bytes(self._kept)], self._data):
+            zeros += len(piece)
+            self._note(piece)
+            if piece.strip(b"\0") or zeros > HEADER_BYTES_MAX:
+                yield piece
+        self._kept.clear()
+
+    def _note(self, piece: bytes) -> None:
+        self._last = (self._last + piece[-len(END) :])[-len(END) :]
+
+
+def _unpacked(data: Iterator[bytes], compression: Compression) -> Iterator[bytes]:
+    """Return the bytes of an archive, in pieces. Raise Refused for what is not unpacked here."""
+    match compression:
+        case Compression.NO_COMPRESSION:
+            return data
+        case Compression.ZSTD:
+            return _decompressed(data)
+    raise Refused(
+        Code.INELIGIBLE,
+        f"archives compressed by {compression.name} are not taken here",
+        hint="set hdds.container.replication.compression to NO_COMPRESSION or ZSTD",
+    )
+
+
+def _decompressed(data: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield what a stream of zstd holds, a little at a time however much a piece of it becomes."""
+    reader: Any = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX).stream_reader(
+        cast(IO[bytes], _Pieces(data)), read_size=STEP_BYTES, read_across_frames=True
+    )
+    with reader:
+        while piece := reader.read(STEP_BYTES):
+            yield piece
+
+
+class _Pieces:
+    """A source of compressed bytes, as zstandard wants it."""
+
+    def __init__(self, data: Iterator[bytes]) -> None:
+        self._data = data
+        self._kept = b""
+
+    def read(self, size_bytes: int) -> bytes:
+        """Return some bytes, none at the end."""
+        while not self._kept:
+            piece = next(self._data, None)
+            if piece is None:
+                return b""
+            self._kept = piece
+        taken, self._kept = self._kept[:size_bytes], self._kept[size_bytes:]
+        return taken

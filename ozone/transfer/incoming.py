@@ -1,0 +1,289 @@
+"""A container that another datanode of Ozone sends: judged while it streams, before it is served.
+
+    container.yaml  ─► what it is; its checksum
+    <id>.tree       ─► which blocks were deleted; it folds
+    db/             ─► rows, kept as ours; what was to be deleted is deleted
+    chunks/         ─► each chunk checked against its row while it is written
+    end             ─► every chunk came ─► synced, in place, reported
+
+Ozone's own datanode shows what arrived before it has read it. Here a chunk that does not fit its
+row, or that is missing, ends the import, and nothing of it can be seen.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from agent.errors import Code, Refused
+from agent.ports import Leases
+from agent.store.files.writebehind import Submit
+from agent.store.index.facts import ReplicaFacts
+from agent.store.operations.arrival import Announced, Arrival, Received
+from agent.store.ports import ArrivingReplicas
+from agent.transfer.streamed import StreamedChunks
+from merkle.blockrow import encode_block
+from merkle.checksum import Algorithm, block_checksum, leaf_checksum
+from merkle.damaged import Damaged
+from merkle.replica import (
+    CONTAINER_BYTES_MAX,
+    TREE_STATES,
+    Bcsid,
+    BlockData,
+    BlockId,
+    ContainerId,
+    ReplicaState,
+)
+from merkle.tree import build_from_rows
+from ozone.disk.descriptor import DESCRIPTOR_BYTES_MAX, Descriptor, decode_descriptor
+from ozone.disk.encoding import decode_noted
+from ozone.disk.layout import number_of
+from ozone.disk.rows import BYTES_USED, ContainerRows
+from ozone.disk.treefile import TREE_BYTES_MAX, OzoneTree, decode_tree
+from ozone.disk.unknown import Unknown
+from ozone.transfer.entries import (
+    BLOCK_SUFFIX,
+    CHUNKS,
+    DESCRIPTOR,
+    TABLES,
+    TREE_SUFFIX,
+    Entry,
+    entries,
+    malformed,
+)
+from ozone.transfer.messages import Compression
+from ozone.transfer.tables import SEQUENCE, keep_table, rows_of
+
+ROWS_PER_BATCH: Final = 1_024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveImporter:
+    """What every import of this datanode uses. `on_arrived` is told of each replica that came."""
+
+    store: ArrivingReplicas
+    leases: Leases
+    algorithm: Algorithm
+    now_ms: Callable[[], int]
+    on_arrived: Callable[[ContainerId], None]
+    submit: Submit | None = None
+
+    def receive(
+        self,
+        container_id: ContainerId,
+        data: Iterator[bytes],
+        compression: Compression,
+        *,
+        replica_index: int = 0,
+    ) -> ReplicaFacts:
+        """Receive one container, and of a coded one the shard of this index, 0 for any.
+
+        Raise SutureError, with nothing of it left.
+        """
+        head = _Head(container_id, replica_index)
+        with tempfile.TemporaryDirectory(prefix="suture-archive-") as scratch:
+            facts = self._receive(head, entries(data, compression), Path(scratch))
+        self.on_arrived(container_id)
+        return facts
+
+    def _receive(self, head: "_Head", files: Iterator[Entry], scratch: Path) -> ReplicaFacts:
+        container_id = head.container_id
+        first_block = head.take(files, scratch)
+        with rows_of(scratch, container_id) as rows:
+            announced = head.announced(rows, self.now_ms())
+            arrival = self.store.begin_arrival(announced, self.submit)
+            try:
+                reception = _Reception(arrival, rows, head)
+                reception.take_rows()
+                if first_block is not None:
+                    reception.take_block(first_block)
+                for entry in files:
+                    reception.take_block(entry)
+                received = reception.judged(self.algorithm)
+                with self.leases.hold(container_id):
+                    return self.store.finish_arrival(arrival, received)
+            finally:
+                arrival.discard()
+
+
+class _Head:
+    """What comes before the bytes of blocks."""
+
+    def __init__(self, container_id: ContainerId, replica_index: int) -> None:
+        self.container_id = container_id
+        self._replica_index = replica_index
+        self._descriptor: Descriptor | None = None
+        self.tree: OzoneTree | None = None
+
+    def take(self, files: Iterator[Entry], scratch: Path) -> Entry | None:
+        """Take descriptor, tree and tables; return the first file of a block, if there is one."""
+        for entry in files:
+            if self._descriptor is None:
+                self._take_descriptor(entry)
+            elif entry.name == f"{self.container_id}{TREE_SUFFIX}" and self.tree is None:
+                self.tree = self._decoded_tree(entry.data(TREE_BYTES_MAX))
+            elif entry.name.startswith(f"{TABLES}/"):
+                keep_table(entry, scratch)
+            else:
+                return entry
+        return None
+
+    def announced(self, rows: ContainerRows, now_ms: int) -> Announced:
+        """Return what is to come, as descriptor and rows say it. Raise Refused."""
+        descriptor = self._descriptor
+        if descriptor is None:
+            raise malformed(f"there is no {DESCRIPTOR}")
+        if descriptor.state not in TREE_STATES:
+            raise Refused(
+                Code.INVALID_CONTAINER_STATE,
+                f"container {self.container_id} is {descriptor.state} at its source",
+            )
+        is_unhealthy = descriptor.state is ReplicaState.UNHEALTHY
+        return Announced(
+            container_id=self.container_id,
+            state=descriptor.state,
+            # Nobody says what it was: at most what is known to be whole here and short elsewhere.
+            former_state=ReplicaState.QUASI_CLOSED if is_unhealthy else None,
+            replica_index=descriptor.replica_index,
+            bcsid=Bcsid(max(rows.number(SEQUENCE) or 0, 0)),
+            origin_datanode_id=descriptor.origin_node_id,
+            created_at_ms=now_ms,
+            data_bytes=min(max(rows.number(BYTES_USED) or 0, 0), 2 * CONTAINER_BYTES_MAX),
+        )
+
+    def _take_descriptor(self, entry: Entry) -> None:
+        if entry.name != DESCRIPTOR:
+            raise malformed(f"it begins with {entry.name[:100]!r}, not with {DESCRIPTOR}")
+        data = entry.data(DESCRIPTOR_BYTES_MAX)
+        try:
+            self._descriptor = decode_descriptor(data, self.container_id)
+        except (Damaged, Unknown) as error:
+            raise malformed(str(error)) from error
+        if not self._descriptor.is_verified:
+            raise malformed("its descriptor has no checksum")
+        index = self._descriptor.replica_index
+        if self._replica_index not in {0, index}:
+            raise Refused(
+                Code.INELIGIBLE,
+                f"container {self.container_id}: its source has shard {index}, ordered was "
+                f"{self._replica_index}",
+            )
+
+    def _decoded_tree(self, data: bytes) -> OzoneTree:
+        try:
+            return decode_tree(data, self.container_id)
+        except Damaged as damage:
+            raise malformed(str(damage)) from damage
+
+
+@dataclass(slots=True)
+class _Reception:
+    """The state of one container whose blocks come."""
+
+    arrival: Arrival
+    rows: ContainerRows
+    head: _Head
+    block_count: int = 0
+    bytes_used: int = 0
+    bcsid: int = 0
+    _awaited: set[BlockId] = field(default_factory=set)
+    _tombstones: dict[BlockId, int] = field(default_factory=dict)
+
+    def take_rows(self) -> None:
+        """Keep the rows, and which blocks have bytes that are to come."""
+        condemned = self.rows.condemned()
+        if self.head.tree is not None:
+            self._tombstones |= self.head.tree.tombstones
+        blocks = self._blocks()
+        while batch := list(islice(blocks, ROWS_PER_BATCH)):
+            for block in batch:
+                if block.block_id in condemned:
+                    self._tombstones.setdefault(block.block_id, _checksum_of(block))
+            live = [block for block in batch if block.block_id not in self._tombstones]
+            self._keep(live)
+        self._check_lost()
+
+    def _keep(self, live: list[BlockData]) -> None:
+        ids = [block.block_id for block in live]
+        self.block_count += self.arrival.keep_rows(ids, list(map(encode_block, live)))
+        self._awaited.update(block.block_id for block in live if block.chunks)
+        self.bytes_used += sum(chunk.length_bytes for block in live for chunk in block.chunks)
+        self.bcsid = max([self.bcsid, *(block.bcsid for block in live)])
+
+    def _blocks(self) -> Iterator[BlockData]:
+        for block_id, row, tail in self.rows.blocks():
+            yield self._decoded(block_id, row, tail)
+
+    def _decoded(self, block_id: BlockId, row: bytes | None, tail: bytes | None) -> BlockData:
+        container_id = self.arrival.announced.container_id
+        try:
+            return decode_noted(container_id, block_id, row, tail).block
+        except (Damaged, Unknown, UnicodeDecodeError) as error:
+            raise malformed(str(error)) from error
+
+    def _check_lost(self) -> None:
+        """Refuse a container whose tree has blocks alive that no row describes."""
+        tree = self.head.tree
+        if tree is None or tree.root is None:
+            return
+        for block_id in tree.live:
+            if self.rows.pair(block_id) == (None, None):
+                raise malformed(f"block {block_id} is in its tree, and has no row")
+
+    def take_block(self, entry: Entry) -> None:
+        """Take the file of a block; what no row describes, or nobody has any more, is left."""
+        folder, _, name = entry.name.rpartition("/")
+        number = number_of(name.removesuffix(BLOCK_SUFFIX))
+        if folder != CHUNKS or not name.endswith(BLOCK_SUFFIX) or number is None:
+            raise malformed(f"{entry.name[:100]!r} is no file of a block")
+        block_id = BlockId(number)
+        if block_id not in self._awaited:
+            return
+        self._awaited.remove(block_id)
+        self._write(self._decoded(block_id, *self.rows.pair(block_id)), entry)
+
+    def _write(self, block: BlockData, entry: Entry) -> None:
+        chunks = StreamedChunks(block.chunks)
+        left_bytes = block.length_bytes
+        self.arrival.begin_file(block.block_id, left_bytes)
+        for piece in entry.pieces:
+            taken = piece[:left_bytes]  # behind it is what was never committed
+            if taken:
+                chunks.feed(taken)
+                self.arrival.append(taken)
+                left_bytes -= len(taken)
+        self.arrival.end_file()
+        for chunk in (*chunks.wrong, *chunks.missing()):
+            raise Refused(
+                Code.CHECKSUM_MISMATCH,
+                f"container {self.arrival.announced.container_id}: the chunk at {chunk.offset} of "
+                f"block {block.block_id} is not what its row says",
+                hint="the source has damage, or the way here has; Ozone's scan of it tells",
+            )
+
+    def judged(self, algorithm: Algorithm) -> Received:
+        """Return what came, once all of it has. Raise Refused."""
+        for block_id in sorted(self._awaited)[:1]:
+            raise malformed(
+                f"{len(self._awaited)} blocks have no file, the first is block {block_id}"
+            )
+        tree = build_from_rows(self.arrival.rows(), self._tombstones, algorithm=algorithm)
+        return Received(
+            tree=tree,
+            findings=(),
+            contradictions=(),
+            block_count=self.block_count,
+            bytes_used=self.bytes_used,
+            bcsid=Bcsid(self.bcsid),
+        )
+
+
+def _checksum_of(block: BlockData) -> int:
+    """Return what Ozone's tree has of a block once it is deleted."""
+    leaves = [
+        leaf_checksum(Algorithm.CRC32C, chunk.offset, chunk.length_bytes, chunk.window_checksums)
+        for chunk in block.chunks
+    ]
+    return block_checksum(Algorithm.CRC32C, block.block_id, leaves)

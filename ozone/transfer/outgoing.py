@@ -1,0 +1,208 @@
+"""A replica of ours as Ozone's datanodes send one: an archive, made while it streams out.
+
+    container.yaml ─ <id>.tree ─ db/<table>.data ... ─ chunks/<block>.block ... ─ end
+
+Ozone shows what arrives before it has read it, so every chunk is checked against its row on its way
+out: one that is not what it says ends the stream, and the receiver has nothing. Who copies holds a
+share of the container's lease, so that nobody writes a chunk meanwhile.
+"""
+
+import struct
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import zstandard
+
+from agent.errors import Code, Refused
+from agent.store.index.facts import ReplicaFacts
+from agent.store.operations.reading import Readable
+from agent.transfer.streamed import StreamedChunks
+from merkle.replica import CONTAINER_BYTES_MAX, TREE_STATES, BlockId, ContainerId
+from ozone.disk.database import BLOCKS, DELETES, LAST_CHUNKS, NUMBERS
+from ozone.disk.descriptor import Descriptor, encode_descriptor
+from ozone.disk.encoding import encode_row, encode_tree_file
+from ozone.disk.rows import BYTES_USED, NUMBER, RECORDED_ROOT, SEPARATOR
+from ozone.serving.trees import Folded, OzoneView, ozone_view
+from ozone.transfer.entries import (
+    BLOCK_SUFFIX,
+    CHUNKS,
+    DESCRIPTOR,
+    STEP_BYTES,
+    TABLE_SUFFIX,
+    TABLES,
+    TREE_SUFFIX,
+)
+from ozone.transfer.messages import Compression
+from ozone.transfer.tables import SCHEMA, SEQUENCE, write_table
+
+BLOCK_COUNT: Final = "#BLOCKCOUNT"
+DAMAGED: Final = "damage was met while it was sent"  # why a replica is scanned
+PLACE: Final = "/suture"  # whoever imports a container names its own
+
+
+class SentAsOzone(Folded, Protocol):
+    """What is needed of the store. Every call raises SutureError."""
+
+    def replica(self, container_id: ContainerId) -> ReplicaFacts:
+        """Return the facts of one replica."""
+        ...
+
+    def readable(self, container_id: ContainerId, block_id: BlockId, /) -> Readable:
+        """Return a committed block with where it is."""
+        ...
+
+    def read(
+        self,
+        container_id: ContainerId,
+        block: BlockId | Readable,
+        offset: int,
+        length_bytes: int,
+        /,
+    ) -> bytes:
+        """Return bytes of a block as the disk has them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveExport:
+    """One replica on its way to a datanode of Ozone."""
+
+    store: SentAsOzone
+    container_id: ContainerId
+
+    def check(self) -> ReplicaFacts:
+        """Return the facts of a replica that may be sent. Raise Refused."""
+        facts = self.store.replica(self.container_id)
+        if facts.state not in TREE_STATES:
+            raise Refused(
+                Code.INVALID_CONTAINER_STATE,
+                f"container {self.container_id} is {facts.state}: it is not sent before it is "
+                "closed",
+            )
+        return facts
+
+    def stream(self, compression: Compression) -> Iterator[bytes]:
+        """Yield the bytes of the archive. Raise SutureError, also in the middle."""
+        check_compression(compression)
+        facts = self.check()
+        if compression is Compression.ZSTD:
+            return _compressed(self._files(facts))
+        return self._files(facts)
+
+    def _files(self, facts: ReplicaFacts) -> Iterator[bytes]:
+        view = ozone_view(self.store, self.container_id)
+        yield from _file(DESCRIPTOR, encode_descriptor(_descriptor(facts), PLACE))
+        tree = encode_tree_file(self.container_id, view.tree, view.root)
+        yield from _file(f"{self.container_id}{TREE_SUFFIX}", tree)
+        with tempfile.TemporaryDirectory(prefix="suture-archive-") as scratch:
+            ids = self._write_tables(facts, view, Path(scratch))
+            yield _header(TABLES, 0, tarfile.DIRTYPE)
+            for name in (BLOCKS, DELETES, LAST_CHUNKS, NUMBERS):
+                yield from _copied(Path(scratch) / f"{name}{TABLE_SUFFIX}")
+        yield _header(CHUNKS, 0, tarfile.DIRTYPE)
+        for block_id in ids:
+            yield from self._block(block_id)
+        yield bytes(2 * tarfile.BLOCKSIZE)
+
+    def _write_tables(self, facts: ReplicaFacts, view: OzoneView, scratch: Path) -> list[BlockId]:
+        """Write the tables; return the blocks, in the order of their keys."""
+        ids = sorted(
+            (block_id for block_id, _ in self.store.block_rows(self.container_id)), key=str
+        )
+        prefix = struct.pack(">Q", self.container_id) + SEPARATOR
+
+        def rows() -> Iterator[tuple[bytes, bytes]]:
+            for block_id in ids:
+                block = self.store.readable(self.container_id, block_id).block
+                row = encode_row(self.container_id, block, facts.replica_index)
+                yield prefix + str(block_id).encode(), row
+
+        numbers = {
+            SEQUENCE: facts.bcsid,
+            BLOCK_COUNT: facts.block_count,
+            BYTES_USED: facts.bytes_used,
+            **({} if view.root is None else {RECORDED_ROOT: view.root}),
+        }
+        told = ((prefix + name.encode(), NUMBER.pack(one)) for name, one in sorted(numbers.items()))
+        write_table(scratch, BLOCKS, rows())
+        write_table(scratch, NUMBERS, told)
+        for name in (DELETES, LAST_CHUNKS):
+            write_table(scratch, name, iter(()))
+        return ids
+
+    def _block(self, block_id: BlockId) -> Iterator[bytes]:
+        """Yield the file of a block; one without chunks has none."""
+        found = self.store.readable(self.container_id, block_id)
+        size_bytes = found.block.length_bytes
+        if not size_bytes:
+            return
+        yield _header(f"{CHUNKS}/{block_id}{BLOCK_SUFFIX}", size_bytes)
+        chunks = StreamedChunks(found.block.chunks)
+        for at in range(0, size_bytes, STEP_BYTES):
+            length_bytes = min(STEP_BYTES, size_bytes - at)
+            data = self.store.read(self.container_id, found, at, length_bytes)
+            chunks.feed(memoryview(data))
+            for chunk in chunks.wrong:
+                raise Refused(
+                    Code.CHECKSUM_MISMATCH,
+                    f"the chunk at {chunk.offset} of block {block_id} is damaged here",
+                    hint="a scan of the container tells more, and a reconcile heals it",
+                    container_id=self.container_id,
+                )
+            yield data
+        yield bytes(-size_bytes % tarfile.BLOCKSIZE)
+
+
+def check_compression(compression: Compression) -> None:
+    """Refuse what archives are not packed with here."""
+    if compression not in {Compression.NO_COMPRESSION, Compression.ZSTD}:
+        raise Refused(
+            Code.INELIGIBLE, f"archives compressed by {compression.name} are not made here"
+        )
+
+
+def _descriptor(facts: ReplicaFacts) -> Descriptor:
+    return Descriptor(
+        container_id=facts.container_id,
+        state=facts.state,
+        replica_index=facts.replica_index,
+        schema=SCHEMA,
+        origin_node_id=facts.origin_datanode_id,
+        origin_pipeline_id="",
+        scanned_at_ms=0,
+        is_verified=True,
+        bytes_max=CONTAINER_BYTES_MAX,
+    )
+
+
+def _header(name: str, size_bytes: int, kind: bytes = tarfile.REGTYPE) -> bytes:
+    member = tarfile.TarInfo(name)
+    member.size, member.type = size_bytes, kind
+    if kind == tarfile.DIRTYPE:
+        member.mode = 0o755
+    return member.tobuf(tarfile.PAX_FORMAT)
+
+
+def _file(name: str, data: bytes) -> Iterator[bytes]:
+    yield _header(name, len(data)) + data + bytes(-len(data) % tarfile.BLOCKSIZE)
+
+
+def _copied(path: Path) -> Iterator[bytes]:
+    size_bytes = path.stat().st_size
+    yield _header(f"{TABLES}/{path.name}", size_bytes)
+    with path.open("rb") as file:
+        while piece := file.read(STEP_BYTES):
+            yield piece
+    yield bytes(-size_bytes % tarfile.BLOCKSIZE)
+
+
+def _compressed(data: Iterator[bytes]) -> Iterator[bytes]:
+    packing: Any = zstandard.ZstdCompressor().compressobj()
+    for piece in data:
+        if packed := packing.compress(piece):
+            yield packed
+    yield packing.flush()

@@ -1,0 +1,132 @@
+"""`IntraDatanodeProtocolService`: by which Ozone's datanodes send each other whole containers.
+
+The parts of an archive have to follow each other without a gap. An error is a status of gRPC with
+the words of it: Ozone's sender takes any for a failure, and the storage container manager sends
+another.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import grpc
+
+from agent.errors import Code, Refused, SutureError
+from agent.ports import Leases
+from agent.rpc.serving.access import DONE, PLAINTEXT, Audit
+from agent.rpc.wire import codec
+from merkle.replica import ContainerId
+from ozone.serving.edge import Edge, arriving
+from ozone.transfer.entries import malformed
+from ozone.transfer.incoming import ArchiveImporter
+from ozone.transfer.messages import (
+    DOWNLOAD,
+    PART,
+    SERVICE,
+    UPLOAD,
+    UPLOADED,
+    parse_compression,
+    parse_upload,
+    parse_wish,
+)
+from ozone.transfer.outgoing import DAMAGED, ArchiveExport, SentAsOzone
+from ozone.transfer.parts import gathered, joined
+
+ACTION: Final = "ImportContainer"
+
+
+class ArchiveService(grpc.GenericRpcHandler):
+    """Takes containers that Ozone's datanodes push, and gives those that they pull."""
+
+    def __init__(
+        self,
+        importer: ArchiveImporter,
+        store: SentAsOzone,
+        leases: Leases,
+        audit: Audit,
+        ask_scan: Callable[[ContainerId, str], None],
+        *,
+        lease_timeout_s: float,
+    ) -> None:
+        """`ask_scan` asks for a scan of a replica, and says why."""
+        self._importer = importer
+        self._store = store
+        self._leases = leases
+        self._audit = audit
+        self._ask_scan = ask_scan
+        self._timeout_s = lease_timeout_s
+        self._handlers: dict[str, Any] = {
+            UPLOAD: grpc.stream_unary_rpc_method_handler(self.upload),
+            DOWNLOAD: grpc.unary_stream_rpc_method_handler(self.download),
+        }
+
+    def service(self, details: Any) -> Any:
+        """Return what answers a method of gRPC; None: another one does."""
+        return self._handlers.get(details.method)
+
+    def download(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Give one container, as it is while nobody writes to it."""
+        with Edge(context, SERVICE):
+            wish = parse_wish(request)
+            container_id = codec.parse_container_id(wish.container_id, "containerID")
+            export = ArchiveExport(self._store, container_id)
+            try:
+                with self._leases.share(container_id, self._timeout_s):
+                    data = export.stream(parse_compression(wish.compression))
+                    yield from _parts(container_id, data)
+            except Refused as error:
+                if error.code is Code.CHECKSUM_MISMATCH:
+                    self._ask_scan(container_id, DAMAGED)
+                raise
+
+    def upload(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+        """Take one container; it is served before the answer."""
+        with Edge(context, SERVICE):
+            parts = _Parts(requests)
+            result = Code.CONTAINER_INTERNAL_ERROR.value
+            try:
+                self._importer.receive(parts.container_id, parts.data(), parts.compression)
+                result = DONE
+            except SutureError as error:
+                result = error.code.value
+                raise
+            finally:
+                self._audit.record(
+                    ACTION,
+                    result,
+                    who=PLAINTEXT,
+                    place=str(context.peer()),
+                    container_id=parts.container_id,
+                    protocol="ozone",
+                )
+        return UPLOADED
+
+
+def _parts(container_id: ContainerId, data: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield an archive in parts of about a mebibyte; the last one says so."""
+    for position, piece, is_last in gathered(data):
+        message = PART(container_id=container_id, offset=position, is_last=is_last)
+        message.length, message.data = len(piece), piece
+        encoded: bytes = message.SerializeToString()
+        yield encoded
+
+
+class _Parts:
+    """The parts of one archive, of which the first says what it is. Raise Refused."""
+
+    def __init__(self, requests: Iterator[bytes]) -> None:
+        self._requests = arriving(requests)
+        first = next(self._requests, None)
+        if first is None:
+            raise malformed("there is nothing of it")
+        self._first = parse_upload(first)
+        self.container_id = codec.parse_container_id(self._first.container_id, "containerID")
+        self.compression = parse_compression(self._first.compression)
+
+    def data(self) -> Iterator[bytes]:
+        """Return the bytes of the archive, as they come."""
+        return joined(self.container_id, self._each())
+
+    def _each(self) -> Iterator[Any]:
+        yield self._first
+        for data in self._requests:
+            yield parse_upload(data)

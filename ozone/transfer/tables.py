@@ -1,0 +1,95 @@
+"""The rows of an archive: Ozone's tables as RocksDB writes them for somebody else (`db/*.data`).
+
+Each is one sorted table file, or an empty one where there are no rows. They are ingested into a
+database of our own beside nothing, and read there as those of a volume are (`ozone.disk.rows`).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+from agent.errors import Refused
+from merkle.replica import ContainerId
+from ozone.disk.database import READ, View, library
+from ozone.disk.rows import ContainerRows
+from ozone.transfer.entries import TABLE_SUFFIX, TABLES, Entry, malformed
+
+SCHEMA: Final = 3  # the only one whose rows are dumped to be sent
+SEQUENCE: Final = "#BCSID"
+FORMAT: Final = 5  # of sorted tables, which RocksDB 7.7 of Ozone 2.2 can read
+TABLE_BYTES_MAX: Final = 512 * 1024**2  # several times the rows of the smallest blocks
+
+
+def keep_table(entry: Entry, scratch: Path) -> None:
+    """Keep the file of one table. Raise Refused if none of ours reads it."""
+    name = entry.name.removeprefix(f"{TABLES}/").removesuffix(TABLE_SUFFIX)
+    if entry.name != f"{TABLES}/{name}{TABLE_SUFFIX}" or name not in READ:
+        raise malformed(f"{entry.name[:100]!r} is no table of schema V{SCHEMA}")
+    if entry.size_bytes > TABLE_BYTES_MAX:
+        raise malformed(f"{entry.name} has {entry.size_bytes} bytes")
+    with (scratch / f"{name}{TABLE_SUFFIX}").open("xb") as file:
+        for piece in entry.pieces:
+            file.write(piece)
+
+
+@contextmanager
+def rows_of(scratch: Path, container_id: ContainerId) -> Iterator[ContainerRows]:
+    """Open the tables that were kept. Raise Refused where one is damaged, or there are no rows."""
+    rocks = library()
+    files = {name: scratch / f"{name}{TABLE_SUFFIX}" for name in READ}
+    if not files[READ[0]].exists():
+        raise malformed(f"there is no {TABLES}/{READ[0]}{TABLE_SUFFIX}")
+    with _refused():
+        database = rocks.Rdict(str(scratch / "ingested"), _options(rocks))
+    try:
+        names = [name for name, path in files.items() if path.exists()]
+        for name in names:
+            with _refused():
+                family = database.create_column_family(name, _options(rocks))
+                if files[name].stat().st_size:
+                    family.ingest_external_file([str(files[name])])
+        yield ContainerRows(View(scratch, database, names, 0.0), container_id, SCHEMA)
+    finally:
+        database.close()
+
+
+def write_table(scratch: Path, name: str, rows: Iterator[tuple[bytes, bytes]]) -> None:
+    """Write the file of one table, as Ozone ingests it: `rows` by ascending key; empty for none.
+
+    Raises Refused where the library is not installed.
+    """
+    path = scratch / f"{name}{TABLE_SUFFIX}"
+    first = next(rows, None)
+    if first is None:
+        path.touch()
+        return
+    rocks = library()
+    blocks = rocks.BlockBasedOptions()
+    blocks.set_format_version(FORMAT)
+    options = _options(rocks)
+    options.set_block_based_table_factory(blocks)
+    options.set_compression_type(rocks.DBCompressionType.none())
+    writer = rocks.SstFileWriter(options)
+    writer.open(str(path))
+    for key, value in chain([first], rows):
+        writer[key] = value
+    writer.finish()
+
+
+def _options(rocks: Any) -> Any:
+    options = rocks.Options(raw_mode=True)
+    options.create_if_missing(True)
+    return options
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    """Say what the library cannot do; it has one exception for everything."""
+    try:
+        yield
+    except Exception as error:
+        if type(error) is not Exception or isinstance(error, Refused):
+            raise
+        raise malformed(f"its tables cannot be read: {error}") from error

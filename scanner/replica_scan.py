@@ -1,0 +1,500 @@
+"""Read one replica whole and judge it: rows and files in, a tree and findings out.
+
+    row (the witness written with the data) ─┐
+                                             ├─ equal: a healthy leaf
+    bytes on the medium ── window checksums ─┘  not equal: `chunk_verdict`, then a damaged leaf
+
+The tree says what the medium holds: a damaged chunk has the leaf of its damaged bytes and is not
+healthy, a missing chunk has no leaf, a block without a file or a row is not there. All faults are
+collected, not the first one only: the repair needs them all.
+
+Nothing here writes, marks or repairs, and nothing is reported about a block that was deleted or
+rewritten while it was read.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from merkle.blockrow import decode_block
+from merkle.checksum import NO_WHOLE, Algorithm, U64s, long_crcs
+from merkle.damaged import Damaged
+from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo
+from scanner.chunk_verdict import (
+    WITNESSES,
+    FirstRead,
+    Judgement,
+    Witnesses,
+    judge_chunk,
+    name_of,
+    read_failure,
+)
+from scanner.finding import NOTE_FAULTS, Fault, Verdict
+from scanner.growth import UNREADABLE_LEAF, Growth
+from scanner.notebook import Notebook
+from scanner.ports import BlockReader, ReplicaReader, Structure
+from scanner.rereading import Insistent
+from scanner.resume import KeepMark, Marker, ScanMark, no_mark
+from scanner.rows.alike import AlikeChunks
+from scanner.rows.small_blocks import SUMS_START, SimpleRun, runs_and_alike
+from scanner.rows.spans import Wholes, expected_wholes, spans_of
+from scanner.scan_outcome import ScanOutcome
+
+READ_BYTES_MAX: Final = 4 * 1024**2  # larger reads gain nothing, measured on NVMe and SATA
+Attempt: TypeAlias = memoryview | OSError | None  # what a first, quick read of a block gave
+STOPPED: Final = "stopped"
+CHANGED: Final = "changed"
+
+
+class _StopError(Exception):
+    """The walk ends here; its text becomes `stopped_because`. Never leaves this module."""
+
+
+def _transient(error: OSError) -> _StopError:
+    """End the walk for what is no verdict on the data: a full file table, no memory."""
+    return _StopError(f"{Verdict.TRANSIENT}: {name_of(error)}")
+
+
+def scan_replica(
+    reader: ReplicaReader,
+    *,
+    algorithm: Algorithm,
+    now_ms: Callable[[], int],
+    stop: Callable[[], bool],
+    progress: Callable[[int], None],
+    pace: Callable[[int], None],
+    witnesses: Witnesses = WITNESSES,
+    resume: ScanMark | None = None,
+    mark: KeepMark = no_mark,
+    insists: bool = False,
+) -> ScanOutcome:
+    """Read every chunk of the replica and judge it.
+
+    `progress` and `pace` are called after each read with the bytes it took; `pace` may wait.
+    `stop` is asked before each read. A scan of the same generation that was cut off goes on at
+    `resume`, the last mark that `mark` was given. One that `insists` calls UNREADABLE what earlier
+    scans tried in vain. Raise SutureError when the metadata cannot be read at all.
+    """
+    reader = Insistent(reader) if insists else reader
+    scan = _Scan(reader, algorithm, now_ms, stop, progress, pace, witnesses, resume, mark)
+    try:
+        scan.walk()
+    except _StopError as why:
+        return scan.outcome(stopped_because=str(why))
+    return scan.outcome()
+
+
+class _Scan:
+    """The state of one walk over one replica."""
+
+    def __init__(
+        self,
+        reader: ReplicaReader,
+        algorithm: Algorithm,
+        now_ms: Callable[[], int],
+        stop: Callable[[], bool],
+        progress: Callable[[int], None],
+        pace: Callable[[int], None],
+        witnesses: Witnesses,
+        resume: ScanMark | None,
+        mark: KeepMark,
+    ) -> None:
+        self._reader = reader
+        self._stop = stop
+        self._progress = progress
+        self._pace = pace
+        self._witnesses = witnesses
+        self._verify = witnesses.quick or witnesses.verify
+        self._long_crcs = long_crcs()
+        self._algorithm = algorithm
+        self._tree = Growth(algorithm)
+        self._bytes_read = resume.bytes_read if resume else 0
+        self._resume = resume
+        self._marker = Marker(mark, resume)
+        self._notebook = Notebook(reader.container_id, now_ms, self._marker.doubt)
+        self._disagreement_count = 0
+        self._undecided_count = 0
+        self._wavering_count = 0
+
+    def outcome(self, stopped_because: str = "") -> ScanOutcome:
+        return ScanOutcome(
+            tree=self._tree.build(),
+            findings=self._notebook.findings(),
+            finding_count=self._notebook.count,
+            bytes_read=self._bytes_read,
+            block_count=self._tree.block_count,
+            chunk_count=self._tree.chunk_count,
+            stopped_because=stopped_because,
+            undecided_count=self._undecided_count,
+            wavering_count=self._wavering_count,
+            disagreement_count=self._disagreement_count,
+        )
+
+    # the walk
+
+    def walk(self) -> None:
+        tombstones = self._reader.tombstones()
+        for block_id, checksum in tombstones.items():
+            self._tree.bury(block_id, checksum)
+        seen: list[U64s] = []
+        others: list[int] = []
+        for item in runs_and_alike(self._reader.blocks(), self._algorithm, READ_BYTES_MAX):
+            if isinstance(item, SimpleRun):
+                seen.append(item.block_ids)
+                self._scan_run(item, tombstones)
+            elif isinstance(item, AlikeChunks):
+                others.append(item.block_id)
+                self._scan_alike(item, tombstones)
+            else:
+                others.append(item[0])
+                self._scan_row(*item, tombstones)
+        try:
+            structure = self._reader.structure()
+        except OSError as error:
+            raise _transient(error) from error
+        known = np.concatenate([*seen, np.array(others, dtype=np.uint64)])
+        self._judge_structure(structure, known, tombstones)
+        self._notebook.trace(self._reader.blocks)
+
+    def _scan_run(self, run: SimpleRun, tombstones: Mapping[BlockId, int]) -> None:
+        """Read small blocks, one look each; what is not as it should be is scanned by itself."""
+        read, verify, marker = self._reader.read_whole, self._verify, self._marker
+        resume = self._resume
+        kind = run.checksum_type
+        resumed_id = -1 if self._resume is None else self._resume.block_id
+        start = 0  # of the blocks that are fine and not in the tree yet
+        block_ids = map(BlockId, run.block_ids.tolist())
+        items = zip(
+            block_ids, run.rows, run.lengths_bytes, run.window_bytes, run.sums_ends, strict=True
+        )
+        for index, (block_id, row, length_bytes, window_bytes, sums_end) in enumerate(items):
+            if self._stop():
+                self._tree.run(run, start, index)
+                raise _StopError(STOPPED)
+            if resume is not None and block_id not in tombstones and resume.covers_id(block_id):
+                continue
+            attempt: Attempt = None
+            if block_id > resumed_id and block_id not in tombstones:
+                try:
+                    view = attempt = read(block_id, length_bytes)
+                except OSError as error:
+                    attempt = error if read_failure(error) is Verdict.UNREADABLE else None
+                else:
+                    self._account(len(view))
+                    sums = row[SUMS_START:sums_end]
+                    if len(view) == length_bytes and verify(kind, window_bytes, sums, view):
+                        marker.passed(block_id, length_bytes, self._bytes_read)
+                        continue
+            self._tree.run(run, start, index)
+            start = index + 1
+            self._scan_row(block_id, row, tombstones, attempt)
+        self._tree.run(run, start, len(run.rows))
+
+    def _scan_alike(self, block: AlikeChunks, tombstones: Mapping[BlockId, int]) -> None:
+        """Read small chunks as if they were large ones; where that finds something, one by one."""
+        is_resumed = self._resume is not None and block.block_id <= self._resume.block_id
+        file = None
+        if not is_resumed and block.block_id not in tombstones:
+            if self._stop():
+                raise _StopError(STOPPED)
+            with suppress(OSError):  # `_scan_row` opens it again, and tells
+                file = self._reader.open_block(block.block_id)
+        if file is None:
+            self._scan_row(block.block_id, block.row, tombstones)
+            return
+        try:
+            self._scan_stretches(block, file)
+        except OSError as error:
+            raise _transient(error) from error
+        finally:
+            file.close()
+
+    def _scan_stretches(self, block: AlikeChunks, file: BlockReader) -> None:
+        stretches = block.stretches(READ_BYTES_MAX)
+        wholes = expected_wholes(tuple(one.chunk for one in stretches), self._witnesses)
+        for stretch in stretches:
+            chunk = stretch.chunk
+            if self._stop():
+                self._tree.alike(block, stretch.first)
+                raise _StopError(STOPPED)
+            attempt: Attempt
+            try:
+                attempt = view = file.read(chunk.offset, chunk.length_bytes)
+            except OSError as error:
+                attempt = error
+            else:
+                self._account(len(view))
+                whole = wholes.get((chunk.offset, chunk.end), NO_WHOLE)
+                if self._compare(chunk, view, whole) is None:
+                    self._marker.passed(block.block_id, chunk.end, self._bytes_read)
+                    continue
+            chunks = decode_block(block.block_id, block.row)
+            self._tree.begin(block.block_id)
+            self._tree.healthy(*chunks.chunks[: stretch.first])
+            spans = spans_of(chunks.chunks[stretch.first :], READ_BYTES_MAX)
+            self._scan_spans(chunks, block.row, file, spans, attempt)
+            return
+        self._tree.alike(block, len(block.ends))
+        self._judge_length(block.block_id, block.length_bytes, block.row, file)
+
+    def _scan_row(
+        self,
+        block_id: BlockId,
+        row: bytes,
+        tombstones: Mapping[BlockId, int],
+        attempt: Attempt = None,
+    ) -> None:
+        if block_id in tombstones:  # a crash between tombstone and row: it is deleted
+            return
+        if self._stop():
+            raise _StopError(STOPPED)
+        block = self._decode(block_id, row)
+        if block is None:
+            return
+        try:
+            self._scan_block(block, row, attempt)
+        except OSError as error:
+            raise _transient(error) from error
+
+    def _decode(self, block_id: BlockId, row: bytes) -> BlockData | None:
+        """Decode a row, twice if need be; None when it is damaged or the block is gone."""
+        try:
+            return decode_block(block_id, row)
+        except Damaged as first:
+            again = self._reader.row(block_id)
+            if again is None:
+                return None
+            try:
+                block = decode_block(block_id, again)
+            except Damaged:
+                evidence = f"row of {len(again)} bytes: {first}"
+                self._notebook.note(Verdict.CORRUPT, Fault.BLOCK_ROW_DAMAGED, evidence, block_id)
+                return None
+            evidence = f"the row decodes when read again; first: {first}"
+            self._notebook.note(Verdict.SUSPECT_HOST, Fault.BLOCK_ROW_DAMAGED, evidence, block_id)
+            return block
+
+    def _scan_block(self, block: BlockData, row: bytes, attempt: Attempt) -> None:
+        if self._resume is not None and self._resume.covers_block(block):
+            self._tree.begin(block.block_id)
+            self._tree.healthy(*block.chunks)
+            return
+        try:
+            file = self._reader.open_block(block.block_id)
+        except FileNotFoundError:
+            self._block_without_file(block, row)
+            return
+        except OSError as error:
+            if read_failure(error) is Verdict.TRANSIENT:
+                raise
+            self._block_unreadable(block, row, error)
+            return
+        try:
+            self._scan_file(block, row, file, attempt)
+        finally:
+            file.close()
+
+    def _scan_file(self, block: BlockData, row: bytes, file: BlockReader, attempt: Attempt) -> None:
+        self._tree.begin(block.block_id)
+        self._scan_spans(block, row, file, spans_of(block.chunks, READ_BYTES_MAX), attempt)
+
+    def _scan_spans(
+        self,
+        block: BlockData,
+        row: bytes,
+        file: BlockReader,
+        spans: Iterable[tuple[ChunkInfo, ...]],
+        attempt: Attempt,
+    ) -> None:
+        """Read what is left of a block; `attempt` is what reading the first span gave already."""
+        wholes = expected_wholes(block.chunks, self._witnesses)
+        for span in spans:
+            if self._stop():
+                raise _StopError(STOPPED)
+            resume = self._resume
+            parts = [(False, span)] if resume is None else resume.parts(block.block_id, span)
+            for is_covered, part in parts:
+                if is_covered:
+                    self._tree.healthy(*part)
+                else:
+                    self._scan_span(block, row, file, part, wholes, attempt)
+            self._marker.passed(block.block_id, span[-1].end, self._bytes_read)
+            attempt = None
+        self._judge_length(block.block_id, block.length_bytes, row, file)
+
+    def _judge_length(
+        self, block_id: BlockId, length_bytes: int, row: bytes, file: BlockReader
+    ) -> None:
+        trailing_bytes = file.size_bytes - length_bytes
+        if trailing_bytes > 0 and self._stands(block_id, row):
+            evidence = f"file of {file.size_bytes} bytes, block of {length_bytes}"
+            place = (block_id, length_bytes, trailing_bytes)
+            self._notebook.note(Verdict.CORRUPT, Fault.TRAILING_BYTES, evidence, *place)
+
+    def _scan_span(
+        self,
+        block: BlockData,
+        row: bytes,
+        file: BlockReader,
+        span: tuple[ChunkInfo, ...],
+        wholes: Wholes,
+        attempt: Attempt = None,
+    ) -> None:
+        """Read chunks that lie side by side in one go, and compare each with its row.
+
+        `attempt` is what reading them gave already, if that was done.
+        """
+        start = span[0].offset
+        try:
+            if isinstance(attempt, OSError):
+                raise attempt
+            view = file.read(start, span[-1].end - start) if attempt is None else attempt
+        except OSError as error:
+            if read_failure(error) is Verdict.TRANSIENT:
+                raise
+            if len(span) == 1:
+                self._judge(block, row, file, span[0], FirstRead(0, b"", error))
+                return
+            for chunk in span:  # one bad sector must not condemn its neighbours
+                self._scan_span(block, row, file, (chunk,), wholes)
+            return
+        if attempt is None:
+            self._account(len(view))
+        suspects: list[tuple[ChunkInfo, FirstRead | None]] = []
+        for chunk in span:
+            data = view[chunk.offset - start : chunk.end - start]
+            first = self._compare(chunk, data, wholes.get((chunk.offset, chunk.end), NO_WHOLE))
+            if first is None and not suspects:
+                self._tree.healthy(chunk)
+            else:
+                suspects.append((chunk, first))
+        for chunk, first in suspects:
+            if first is None:
+                self._tree.healthy(
+                    chunk
+                )  # only waited for its turn: chunks enter the tree in order
+            else:
+                self._judge(block, row, file, chunk, first)
+
+    def _compare(self, chunk: ChunkInfo, data: memoryview, whole: int) -> FirstRead | None:
+        """Return what is to be judged; None when the data is as it was written."""
+        kind, window_bytes, expected = (
+            chunk.checksum_type,
+            chunk.bytes_per_checksum,
+            chunk.window_checksums,
+        )
+        if len(data) == chunk.length_bytes:
+            if whole != NO_WHOLE:
+                if self._long_crcs[kind](data) == whole:
+                    return None
+            elif self._verify(kind, window_bytes, expected, data):
+                return None
+        return FirstRead(len(data), self._witnesses.primary(kind, window_bytes, data))
+
+    def _judge(
+        self, block: BlockData, row: bytes, file: BlockReader, chunk: ChunkInfo, first: FirstRead
+    ) -> None:
+        judgement = judge_chunk(
+            file,
+            chunk,
+            first,
+            self._witnesses,
+            lambda: self._reader.former_bytes(block.block_id, chunk.offset),
+            insists=isinstance(self._reader, Insistent),
+        )
+        self._account(judgement.length_bytes)
+        if not self._stands(block.block_id, row):
+            return
+        if judgement.verdict is Verdict.SUSPECT_HOST:
+            self._suspect(block, chunk, judgement)
+        else:
+            self._damaged(block, chunk, judgement)
+
+    # what goes into the tree and the findings
+
+    def _suspect(self, block: BlockData, chunk: ChunkInfo, judgement: Judgement) -> None:
+        self._tree.healthy(chunk)
+        self._disagreement_count += judgement.is_disagreement
+        self._undecided_count += not judgement.is_decided
+        self._wavering_count += judgement.is_wavering
+        self._notebook.chunk(block.block_id, chunk, judgement)
+
+    def _damaged(self, block: BlockData, chunk: ChunkInfo, judgement: Judgement) -> None:
+        self._notebook.chunk(block.block_id, chunk, judgement)
+        if judgement.fault is Fault.CHUNK_MISSING:
+            return
+        if judgement.verdict is Verdict.UNREADABLE or chunk.checksum_type is ChecksumType.NONE:
+            leaf, length_bytes = UNREADABLE_LEAF, chunk.length_bytes
+        else:
+            leaf, length_bytes = judgement.window_checksums, judgement.length_bytes
+        self._tree.damaged(chunk, length_bytes, leaf)
+
+    def _block_without_file(self, block: BlockData, row: bytes) -> None:
+        if not block.chunks:  # nothing was ever written to it
+            self._tree.begin(block.block_id)
+        elif self._stands(block.block_id, row):
+            evidence = f"no file for {len(block.chunks)} chunks, {block.length_bytes} bytes"
+            self._notebook.note(
+                Verdict.CORRUPT,
+                Fault.BLOCK_FILE_MISSING,
+                evidence,
+                block.block_id,
+                0,
+                block.length_bytes,
+            )
+
+    def _block_unreadable(self, block: BlockData, row: bytes, error: OSError) -> None:
+        if not self._stands(block.block_id, row):
+            return
+        self._tree.begin(block.block_id)
+        for chunk in block.chunks:
+            self._tree.damaged(chunk, chunk.length_bytes, UNREADABLE_LEAF)
+        self._notebook.note(
+            Verdict.UNREADABLE,
+            Fault.CHUNK_UNREADABLE,
+            f"opening the file failed with {name_of(error)}",
+            block.block_id,
+            0,
+            block.length_bytes,
+        )
+
+    def _stands(self, block_id: BlockId, row: bytes) -> bool:
+        """Whether what was seen in a block may be reported.
+
+        No, when its row went away: deleted while we read. A row or replica that changed ends the
+        scan, because what was read belongs to a replica that is no more.
+        """
+        now = self._reader.row(block_id)
+        if now is None:
+            return False
+        if now != row or not self._reader.is_current():
+            raise _StopError(CHANGED)
+        return True
+
+    def _judge_structure(
+        self, structure: Structure, rows: U64s, tombstones: Mapping[BlockId, int]
+    ) -> None:
+        for item in structure.faults:
+            found = Verdict.UNREADABLE if item.is_unreadable else Verdict.CORRUPT
+            verdict = Verdict.OK if item.fault in NOTE_FAULTS else found
+            self._notebook.note(verdict, item.fault, item.evidence)
+        buried = np.fromiter(tombstones, dtype=np.uint64, count=len(tombstones))
+        lost = np.setdiff1d(np.setdiff1d(structure.expected_blocks, rows), buried)
+        for block_id in map(BlockId, lost.tolist()):
+            if self._reader.row(block_id) is None and self._reader.is_current():
+                has_file = bool(np.isin(np.uint64(block_id), structure.block_files))
+                evidence = f"no row; {'its file is there' if has_file else 'no file either'}"
+                self._notebook.note(Verdict.CORRUPT, Fault.BLOCK_ROW_MISSING, evidence, block_id)
+        strays = np.setdiff1d(np.setdiff1d(structure.block_files, rows), lost)
+        for block_id in map(BlockId, strays.tolist()):
+            if self._reader.row(block_id) is None:
+                why = "deleted" if block_id in tombstones else "never committed"
+                evidence = f"a file of a block that was {why}"
+                self._notebook.note(Verdict.OK, Fault.BLOCK_ROW_MISSING, evidence, block_id)
+
+    def _account(self, length_bytes: int) -> None:
+        self._bytes_read += length_bytes
+        self._progress(length_bytes)
+        self._pace(length_bytes)

@@ -1,0 +1,166 @@
+"""Many small blocks at once: what can be known of their rows without looking at each.
+
+A container may hold half a million blocks of one small chunk, and then what a scan costs is not
+the bytes but what is done for each block. So rows are parsed in columns, and the leaves that the
+tree will have if all is well are folded in columns too; left for each block is one look at its
+file. A block of several chunks, of another checksum type or with a damaged row is not simple, and
+is scanned by itself; or as `scanner.rows.alike` says.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from merkle.blockrow import CHUNK, HEADER, POSITION, TYPE_SHIFT, RowColumns, batches, read_columns
+from merkle.checksum import Algorithm, U64s
+from merkle.damaged import Damaged
+from merkle.replica import BlockId, ChecksumType
+from merkle.tree_columns import fold_leaves, spans_of
+from scanner.rows.alike import (
+    SIMPLE_TYPES,
+    SUM_BYTES,
+    WINDOW_MASK,
+    AlikeChunks,
+    alike_blocks,
+    kinds_of,
+)
+
+Row: TypeAlias = tuple[BlockId, bytes]
+
+NOT_SIMPLE: Final = 0
+SUMS_START: Final = HEADER.size + CHUNK.size + POSITION.size
+"""Where a row of one chunk has its window checksums."""
+
+FIRST_SUM_END: Final = SUMS_START + SUM_BYTES
+"""Where they end if there is one window."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimpleRun:
+    """Simple blocks that follow each other: one chunk at offset 0 each, all of one checksum type.
+
+    All sequences have one item a block. `first_sums` are the checksums of the first windows,
+    `sums_ends` says where those of all windows end in the row; `spans` and `leaves` are those of
+    the tree if the chunk is healthy.
+    """
+
+    checksum_type: ChecksumType
+    block_ids: U64s
+    bcsids: U64s
+    rows: Sequence[bytes]
+    lengths_bytes: list[int]
+    window_bytes: list[int]
+    first_sums: U64s
+    sums_ends: list[int]
+    spans: U64s
+    leaves: U64s
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """One value a block of a batch; nothing where `simple_types` is NOT_SIMPLE."""
+
+    simple_types: npt.NDArray[np.int64]
+    lengths_bytes: npt.NDArray[np.int64]
+    window_bytes: npt.NDArray[np.int64]
+    first_sums: U64s
+    sums_bytes: npt.NDArray[np.int64]
+    spans: U64s
+    leaves: U64s
+
+
+def runs(
+    rows: Iterable[Row], algorithm: Algorithm, length_bytes_max: int
+) -> Iterator[SimpleRun | Row]:
+    """Yield the rows in order: runs of simple blocks, and every other row by itself.
+
+    A simple block has at most `length_bytes_max`.
+    """
+    for item in runs_and_alike(rows, algorithm, length_bytes_max, are_sought=False):
+        assert not isinstance(item, AlikeChunks), "none is sought"
+        yield item
+
+
+def runs_and_alike(
+    rows: Iterable[Row], algorithm: Algorithm, length_bytes_max: int, *, are_sought: bool = True
+) -> Iterator[SimpleRun | AlikeChunks | Row]:
+    """Yield the rows in order: runs of simple blocks, blocks of chunks that are alike and have
+    half of `length_bytes_max` or less each, if they `are_sought`, and every other row by itself.
+    """
+    for block_ids, raws in batches(rows):
+        try:
+            parsed = read_columns(block_ids, raws)
+        except Damaged:
+            yield from zip(block_ids, raws, strict=True)
+            continue
+        leaves = fold_leaves(algorithm, parsed)
+        columns = _columns(parsed, leaves, length_bytes_max)
+        alikes = alike_blocks(parsed, raws, leaves, length_bytes_max // 2) if are_sought else {}
+        edges = np.flatnonzero(np.diff(columns.simple_types)) + 1
+        starts = [0, *edges.tolist()]
+        for start, end in zip(starts, [*starts[1:], len(raws)], strict=True):
+            if columns.simple_types[start] != NOT_SIMPLE:
+                yield _run(parsed, raws, columns, slice(start, end))
+            else:
+                for index in range(start, end):
+                    alike = alikes.get(index)
+                    yield (block_ids[index], raws[index]) if alike is None else alike
+
+
+def _columns(parsed: RowColumns, leaves: U64s, length_bytes_max: int) -> _Columns:
+    counts = parsed.chunk_counts
+    one = np.flatnonzero(counts == 1)
+    chunks = (np.cumsum(counts) - counts)[one]
+    kinds = kinds_of(parsed, np.cumsum(counts) - counts)[chunks]
+    result = _Columns(
+        simple_types=np.full(len(counts), NOT_SIMPLE, dtype=np.int64),
+        lengths_bytes=np.zeros(len(counts), dtype=np.int64),
+        window_bytes=np.zeros(len(counts), dtype=np.int64),
+        first_sums=np.zeros(len(counts), dtype=np.uint64),
+        sums_bytes=np.zeros(len(counts), dtype=np.int64),
+        spans=np.zeros(len(counts), dtype=np.uint64),
+        leaves=np.zeros(len(counts), dtype=np.uint64),
+    )
+    # A length beyond any chunk's must not become a small one: compare before the sign is lost.
+    fits = parsed.lengths_bytes[chunks] <= np.uint64(length_bytes_max)
+    lengths = np.where(fits, parsed.lengths_bytes[chunks], np.uint64(0)).astype(np.int64)
+    window_bytes = kinds & WINDOW_MASK
+    sums_bytes = parsed.leaf_lengths[chunks] - POSITION.size
+    window_counts = -(-lengths // np.maximum(window_bytes, 1))
+    types = kinds >> TYPE_SHIFT
+    is_simple = (
+        np.isin(types, SIMPLE_TYPES)
+        & (parsed.offsets[chunks] == 0)
+        & (lengths > 0)
+        & (window_bytes > 0)
+        & (sums_bytes == SUM_BYTES * window_counts)
+    )
+    result.simple_types[one] = np.where(is_simple, types, NOT_SIMPLE)
+    result.lengths_bytes[one] = lengths
+    result.window_bytes[one] = window_bytes
+    sums_starts = parsed.leaf_starts[chunks] + POSITION.size  # without any, of what lies behind
+    result.first_sums[one] = parsed.octets.view(">u4")[sums_starts // 4]
+    result.sums_bytes[one] = sums_bytes
+    result.spans[one] = spans_of(
+        np.zeros_like(chunks, np.uint64), lengths.astype(np.uint64), np.True_
+    )
+    result.leaves[one] = leaves[chunks]
+    return result
+
+
+def _run(parsed: RowColumns, raws: Sequence[bytes], columns: _Columns, part: slice) -> SimpleRun:
+    return SimpleRun(
+        checksum_type=ChecksumType(int(columns.simple_types[part.start])),
+        block_ids=parsed.block_ids[part],
+        bcsids=parsed.bcsids[part],
+        rows=raws[part],
+        lengths_bytes=columns.lengths_bytes[part].tolist(),
+        window_bytes=columns.window_bytes[part].tolist(),
+        first_sums=columns.first_sums[part],
+        sums_ends=(columns.sums_bytes[part] + SUMS_START).tolist(),
+        spans=columns.spans[part],
+        leaves=columns.leaves[part],
+    )

@@ -1,0 +1,263 @@
+"""After a restore: what datanodes have and the backup does not know is brought back.
+
+    restored ──all known nodes named all they have──► containers adopted, keys brought back,
+    deletes that were carried out since noted ──► finished: ids beyond all that was seen
+
+A backup is believed where it says that something was stored, and nowhere that something was not.
+So nothing is deleted because it is not known here, and only two things undo what it says: a delete
+that is proven (nobody has a block of the key, and somebody has its tombstone: only a control plane
+orders that), and a newer put of the same key. Of two puts of a key that are both whole the older
+one is kept under another name: whether the newer was ever acknowledged nobody knows.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+import structlog
+
+from agent.ec.scheme import parse_scheme
+from agent.errors import Code, Unavailable
+from merkle.checksum import container_checksum
+from scm.cluster.basis import Basis
+from scm.cluster.lifecycle import end_writes
+from scm.cluster.replica_map import Reports
+from scm.cluster.safemode import SafeMode
+from scm.containers.block_deletion import BlockDeletion
+from scm.state.audit_trail import Note
+from scm.state.database import Change
+from scm.state.facts import Container, ContainerState, Key, KeyBlock
+from scm.state.single_values import CONTAINER_GAP, Restored
+
+RECOVERED: Final = "RECOVERED"  # nobody had that name
+REPLACED: Final = "REPLACED"  # an older put had it, and is kept under another name
+KEPT_ASIDE: Final = "KEPT_ASIDE"  # a newer put has it: this one is kept under another name
+KNOWN: Final = "KNOWN"
+DELETED: Final = "DELETED"  # its delete is ordered
+
+_WHY: Final = "it was made after the backup that the control plane was restored from"
+_log = structlog.get_logger("suture.scm")
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """One container as all its datanodes show it."""
+
+    container_id: int
+    scheme: str
+    deleted: frozenset[int]  # blocks that nobody has, and somebody has the tombstone of
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """What became of one put that was found."""
+
+    name: str
+    code: str
+    kept_as: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToRecover:
+    """What must be looked into, and who has yet to report."""
+
+    restored: Restored | None
+    missing: tuple[str, ...]
+    container_ids: tuple[int, ...]
+
+
+class Recovery:
+    """Callers hold the control plane's lock."""
+
+    def __init__(
+        self, basis: Basis, reports: Reports, safe_mode: SafeMode, deletions: BlockDeletion
+    ) -> None:
+        self._state = basis.state
+        self._clock = basis.clock
+        self._factor = basis.options.replication_factor
+        self._reports = reports
+        self._safe_mode = safe_mode
+        self._deletions = deletions
+
+    def to_recover(self) -> ToRecover:
+        """Say what must be looked into. Goes through all containers that keys need.
+
+        After the recovery it is what may have been on datanodes that were missing then; of a
+        control plane that was never restored, containers that it does not know, as a rule none.
+        """
+        state, asked = self._state, set(self._reports.unknown_container_ids)
+        missing = self._safe_mode.look(self._reports.confirmed).missing
+        since = state.restored or state.recovered
+        if since is not None:
+            end_id = since.end_container_id or state.counters["next_container_id"]
+            asked.update(since.unfinished, self._made_between(since, end_id))
+        if state.restored is not None:
+            needed = sorted(state.keys.last_bcsids().keys() - asked)
+            owner, rows = state.replicas.owned(needed)
+            buried = np.unique(owner[rows["tombstone_count"] > 0])
+            asked.update(c for c in (needed[i] for i in buried) if self._has_other_deleted(c))
+        ids = (c for c in asked if state.forgotten.get(c) is None)
+        return ToRecover(state.restored, missing if state.restored else (), tuple(sorted(ids)))
+
+    def _made_between(self, since: Restored, end_id: int) -> list[int]:
+        """Return the containers that were made after the backup and before the recovery."""
+        first_id = since.first_new_container_id
+        made = (container.container_id for container in self._state.containers.values())
+        return [number for number in made if first_id <= number < end_id]
+
+    def adopt(self, change: Change, looked: Iterable[Looked]) -> list[int]:
+        """Make containers of those that were made after the backup; return which."""
+        adopted = []
+        for one in looked:
+            container = self._adopted(one)
+            if container is not None:
+                change.put(self._state.containers, container)
+                unknown = self._reports.unknown_container_ids
+                if one.container_id in unknown:
+                    unknown.discard(one.container_id)
+                    change.on_undo(partial(unknown.add, one.container_id))
+                adopted.append(one.container_id)
+                _log.warning("container_adopted", container_id=one.container_id)
+        return adopted
+
+    def finish_deletes(self, change: Change, looked: Iterable[Looked]) -> list[str]:
+        """Let go of keys whose delete was carried out after the backup; return their names.
+
+        What datanodes still have of them is ordered deleted, as it was then.
+        """
+        gone = {(one.container_id, local_id) for one in looked for local_id in one.deleted}
+        names = []
+        for key in self._state.keys.values() if gone else ():
+            if not gone.isdisjoint((block.container_id, block.local_id) for block in key.blocks):
+                change.remove(self._state.keys, key.name)
+                self._deletions.retire(change, key)
+                names.append(key.name)
+        return sorted(names)
+
+    def bring_back(self, change: Change, found: Sequence[Key]) -> list[Brought]:
+        """Record keys that were found, older puts of one name before newer ones."""
+        containers = {block.container_id for key in found for block in key.blocks}
+        named = {
+            (block.container_id, block.local_id)
+            for key in self._state.keys.values()
+            for block in key.blocks
+            if block.container_id in containers
+        }
+        deleted = {container_id: self._deleted_in(container_id) for container_id in containers}
+        brought = []
+        for key in found:
+            code = self._why_not(key, named, deleted)
+            one = Brought(key.name, code) if code else self._bring(change, key)
+            if not code:
+                named.update((block.container_id, block.local_id) for block in key.blocks)
+            brought.append(one)
+        return brought
+
+    def finish(self, change: Change, *, last_local_id: int, is_forced: bool) -> None:
+        """Let decisions begin. Raises Unavailable naming the known nodes that have not reported,
+        unless forced: what only they have is not known yet, and stays where it is."""
+        state = self._state
+        if state.restored is None:
+            return
+        missing = self._safe_mode.look(self._reports.confirmed).missing
+        if missing and not is_forced:
+            raise Unavailable(
+                Code.SAFE_MODE,
+                f"{', '.join(missing)} has not named all it has: what was stored there since the "
+                "backup is not known yet",
+                hint="start it and wait; --force goes on without, and recover can be run again",
+            )
+        seen = self._reports.unknown_container_ids.union(
+            container.container_id for container in state.containers.values()
+        )
+        change.move_counter("next_container_id", max(seen, default=0) + 1 + CONTAINER_GAP)
+        change.move_counter("next_local_id", last_local_id + 1)
+        change.end_restore()
+        facts = {"who": "scm", "missing": list(missing), "forced": is_forced}
+        change.note(Note("restore finished", Code.SAFE_MODE if missing else "OK", facts))
+        _log.warning("restore_finished", count=len(missing))
+
+    def _adopted(self, one: Looked) -> Container | None:
+        """Return a container as it is taken over; None if it is known, or cannot be."""
+        state, container_id = self._state, one.container_id
+        replicas = state.replicas.of(container_id)
+        is_known = state.containers.get(container_id) or state.forgotten.get(container_id)
+        if is_known or not replicas:
+            return None
+        indexes = {replica.replica_index for replica in replicas}
+        scheme = parse_scheme(one.scheme) if one.scheme else None
+        if max(indexes) > (0 if scheme is None else scheme.shard_count):
+            return None  # shards of a code that none of their blocks names
+        opened = Container(
+            container_id=container_id,
+            state=ContainerState.OPEN,
+            replication_factor=self._factor if scheme is None else scheme.shard_count,
+            sequence_id=0,
+            state_since_ms=self._clock.wall_ms(),
+            pipeline=(),
+            scheme=one.scheme,
+        )
+        return end_writes(opened, _WHY, now_ms=self._clock.wall_ms())
+
+    def _why_not(
+        self,
+        key: Key,
+        named: Collection[tuple[int, int]],
+        deleted: Mapping[int, Collection[int]],
+    ) -> str:
+        """Say why a put is not recorded; empty: it is."""
+        places = [(block.container_id, block.local_id) for block in key.blocks]
+        if any(self._state.containers.get(container_id) is None for container_id, _ in places):
+            return Code.CONTAINER_NOT_FOUND
+        if any(local_id in deleted[container_id] for container_id, local_id in places):
+            return DELETED
+        return KNOWN if any(place in named for place in places) else ""
+
+    def _bring(self, change: Change, key: Key) -> Brought:
+        """Record a put under its name, or aside if a newer one has that; the older goes aside."""
+        known = self._state.keys.get(key.name)
+        for block in key.blocks:
+            self._count(change, block)
+        if known is None:
+            change.put(self._state.keys, key)
+            return Brought(key.name, RECOVERED)
+        newer, older = (key, known) if _age(key) > _age(known) else (known, key)
+        aside = replace(older, name=f"{key.name}~{_age(older)}")
+        change.put(self._state.keys, aside)
+        if newer is known:
+            return Brought(key.name, KEPT_ASIDE, aside.name)
+        change.put(self._state.keys, key)
+        return Brought(key.name, REPLACED, aside.name)
+
+    def _count(self, change: Change, block: KeyBlock) -> None:
+        container = self._state.containers.get(block.container_id)
+        assert container is not None, "looked at before"
+        counted = replace(
+            container,
+            committed_bytes=container.committed_bytes + block.length_bytes,
+            committed_count=container.committed_count + 1,
+        )
+        change.put(self._state.containers, counted)
+
+    def _deleted_in(self, container_id: int) -> frozenset[int]:
+        """Return the blocks of a container whose delete was ordered, as far as it is known here."""
+        done = (deleted.local_ids for deleted in self._state.deleted_in(container_id))
+        return self._deletions.being_deleted(container_id).union(*done)
+
+    def _has_other_deleted(self, container_id: int) -> bool:
+        """Whether a replica has other tombstones than deletes of its container are known here."""
+        trees = [replica.tree for replica in self._state.replicas.of(container_id)]
+        buried = [tree for tree in trees if tree is not None and tree.tombstone_count]
+        if not buried:
+            return False
+        known = np.array(sorted(self._deleted_in(container_id)), np.uint64)
+        return any(
+            tree.tombstones_checksum != container_checksum(tree.algorithm, known) for tree in buried
+        )
+
+
+def _age(key: Key) -> int:
+    """Return what tells puts apart by time: block ids only grow."""
+    return max((block.local_id for block in key.blocks), default=0)

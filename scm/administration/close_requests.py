@@ -1,0 +1,307 @@
+"""Closes containers: those whose last commits are lost, and those that people and plans name.
+
+    tick ──► only lost, unacknowledged commits hold it up? ──► after a while it is closed without
+    close, close --force, a plan's row ──► close commands, or the reason why there are none
+
+What closing rests on is decided by `scm.containers.close_rules`; here it is done, and noted for the
+audit log.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+
+from agent.errors import Code
+from scm.administration.operator_commands import INELIGIBLE_STATE
+from scm.administration.previews import Previews
+from scm.cluster import lifecycle
+from scm.cluster.basis import Basis
+from scm.cluster.safemode import SafeMode
+from scm.containers.close_commands import Closes
+from scm.containers.close_rules import STUCK, Closure, closure, standing
+from scm.containers.observer import Observer
+from scm.containers.open_containers import Writers
+from scm.replication.reconciling.plan_intake import Decision, GivenUp, PlannedCommand
+from scm.state import audit_trail
+from scm.state.database import Change
+from scm.state.facts import Container, ContainerState, Kind
+
+LOOKS_PER_TURN: Final = 2_000
+GIVEN_UP_SHOWN_MAX: Final = 100
+NO_REPLICAS: Final = "NO_REPLICAS_FOUND"
+
+_OVER: Final = frozenset({ContainerState.DELETING, ContainerState.DELETED})
+_UNASKED: Final = "its last commits are lost, and none of them was acknowledged"
+_FORCED: Final = "an operator forced it"
+
+_log = structlog.get_logger("suture.scm")
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How one container is closed: by the orders that are due, or short of its last commits."""
+
+    container: Container
+    after: Container  # what it is once that is done
+    short: Closure | None = None
+    given_up: tuple[GivenUp, ...] = ()  # acknowledged commits first
+    given_up_count: int = 0
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys that lose a block."""
+        return tuple(sorted({lost.key for lost in self.given_up if lost.key}))
+
+    @property
+    def acknowledged_count(self) -> int:
+        """Commits given up that a client was told are stored."""
+        return len({lost.bcsid for lost in self.given_up if lost.key})
+
+    def told(self, decision: Decision) -> Decision:
+        """Return a decision that shows what is given up."""
+        return replace(
+            decision,
+            given_up=self.given_up[:GIVEN_UP_SHOWN_MAX],
+            given_up_count=self.given_up_count,
+            acknowledged_count=self.acknowledged_count,
+        )
+
+
+class Closures:
+    """Closes containers. Callers hold the control plane's lock."""
+
+    def __init__(
+        self,
+        basis: Basis,
+        observer: Observer,
+        closes: Closes,
+        writers: Writers,
+        previews: Previews,
+        safe_mode: SafeMode,
+    ) -> None:
+        self._state = basis.state
+        self._nodes = basis.nodes
+        self._cases = basis.cases
+        self._clock = basis.clock
+        self._options = basis.options
+        self._observer = observer
+        self._closes = closes
+        self._writers = writers
+        self._previews = previews
+        self._safe_mode = safe_mode
+        self._quiet = self._state.settled()
+        self._held_up_since_s: dict[int, float] = {}
+
+    def turn(self, change: Change) -> None:
+        """Close what only commits hold up that are lost and were never acknowledged."""
+        waiting = self._state.containers.closing | self._state.replicas.unsettled
+        for container_id in self._held_up_since_s.keys() - waiting:
+            del self._held_up_since_s[container_id]
+        due = [number for number in waiting if number not in self._quiet][:LOOKS_PER_TURN]
+        for container_id in due:
+            container = self._without_dead(change, container_id)
+            self._quiet.add(container_id)
+            if container is None or self._state.holds.is_suppressed(container_id):
+                continue
+            if container.pipeline:
+                self._quiet.discard(container_id)  # who is awaited may die
+            short = self._closure(container)
+            if short is None or short.obstacle:
+                self._held_up_since_s.pop(container_id, None)
+            elif self._has_waited(container_id, short):
+                way = self._short_way(container, short)
+                self._close_short(change, way, short, _UNASKED)
+            else:
+                self._quiet.discard(container_id)
+
+    def close(self, change: Change, container_id: int, *, force: bool = False) -> Decision:
+        """Close a container now, whatever its writer has in mind; say what that led to.
+
+        With `force` also where acknowledged commits, or more than the rules allow, are given up.
+        """
+        way = self._way(container_id, force=force)
+        if isinstance(way, Decision):
+            return way
+        message = self._words(way)
+        if way.short is not None:
+            self._close_short(change, way, way.short, _FORCED if force else _UNASKED)
+        else:
+            if way.container.state is ContainerState.OPEN:
+                self._writers.end(change, way.container, way.after.close_reason)
+            self._closes.ask_again(container_id)
+            self._observer.observe(change, [container_id])
+        pending = (
+            self._state.commands.about(Kind.CLOSE, container_id, order.datanode_id)
+            for order in self._due(way.after)
+        )
+        ids = tuple(command.command_id for command in pending if command is not None)
+        return way.told(Decision(container_id, "OK", message, ids))
+
+    def preview(self, container_id: int, *, force: bool = False) -> Decision:
+        """Say what `close` would lead to, and change nothing."""
+        way = self._way(container_id, force=force)
+        if isinstance(way, Decision):
+            return way
+        commands = tuple(
+            PlannedCommand(Kind.CLOSE, due.datanode_id) for due in self._due(way.after)
+        )
+        shown = self._previews.shown(way.container, self._words(way), commands, len(commands))
+        return way.told(shown)
+
+    def due_on(self, container: Container) -> list[str]:
+        """Return the datanodes that a close of a container would be ordered on, without force."""
+        way = self._way(container.container_id, force=False)
+        if isinstance(way, Decision):
+            return []
+        return [order.datanode_id for order in self._due(way.after)]
+
+    def _way(self, container_id: int, *, force: bool) -> _Way | Decision:
+        """Return how a container is closed, or why it is not."""
+        container = self._state.containers.get(container_id)
+        if container is None:
+            return Decision(container_id, Code.CONTAINER_NOT_FOUND, "no such container")
+        if container.state in _OVER:
+            return Decision(container_id, INELIGIBLE_STATE, f"container is {container.state}")
+        short = self._closure(container, is_exact=True)
+        if short is None:
+            if container.state is not ContainerState.OPEN and not self._may_have_any(container):
+                message = (
+                    f"container is {container.state}, and no datanode that is there has a replica "
+                    "that can be loaded: suture scm forget lets go of it"
+                )
+                return Decision(container_id, NO_REPLICAS, message)
+            return self._plain_way(container)
+        if short.obstacle and not force:
+            if self._due(container):
+                return self._plain_way(container)
+            way = self._short_way(container, short)
+            message = f"nothing is ordered: {short.obstacle}; --force closes it: {_given(way)}"
+            return way.told(replace(self._previews.shown(container, message, (), 0), code=STUCK))
+        if self._safe_mode.is_on:
+            message = "in safe mode no commits are given up: not all replicas are known yet"
+            return Decision(container_id, Code.SAFE_MODE, message)
+        return self._short_way(container, short)
+
+    def _plain_way(self, container: Container) -> _Way:
+        now_ms = self._clock.wall_ms()
+        after = lifecycle.end_writes(container, "closed by an operator", now_ms=now_ms)
+        return _Way(container, after)
+
+    def _short_way(self, container: Container, short: Closure) -> _Way:
+        """Return how a container is closed without its last commits, and name those."""
+        after = lifecycle.close_at(container, short.bcsid, "", now_ms=self._clock.wall_ms())
+        behind = self._state.keys.blocks_behind(container.container_id, short.bcsid)
+        acknowledged = [GivenUp(block.bcsid, block.local_id, name) for block, name in behind]
+        promised = {
+            allocation.bcsid: allocation.local_id
+            for allocation in self._state.allocations.of(container.container_id)
+        }
+        named = {lost.bcsid for lost in acknowledged}
+        others = [
+            GivenUp(bcsid, promised.get(bcsid, 0))
+            for bcsid in range(short.bcsid + 1, short.last_bcsid + 1)
+            if bcsid not in named
+        ][:GIVEN_UP_SHOWN_MAX]
+        count = max(0, short.last_bcsid - short.bcsid)
+        return _Way(container, after, short, (*acknowledged, *others), count)
+
+    def _close_short(self, change: Change, way: _Way, short: Closure, reason: str) -> None:
+        container = way.container
+        self._held_up_since_s.pop(container.container_id, None)
+        why = f"closed at commit {short.bcsid} of {short.last_bcsid}: {reason}"
+        change.note(
+            audit_trail.closed_short(
+                container, short.bcsid, way.keys, reason=reason, kept=short.kept
+            )
+        )
+        _log.warning(
+            "container_closed_short",
+            container_id=container.container_id,
+            bcsid=short.bcsid,
+            given_up_to=short.last_bcsid,
+            key_count=len(way.keys),
+            reason=reason,
+        )
+        self._closes.ask_again(container.container_id)
+        self._observer.move(change, container, replace(way.after, close_reason=why))
+        self._observer.observe(change, [container.container_id])
+
+    def _without_dead(self, change: Change, container_id: int) -> Container | None:
+        """Return a container that no dead datanode is awaited for; none while it is written."""
+        container = self._state.containers.get(container_id)
+        if container is None or container.state is ContainerState.OPEN:
+            return None
+        if container.state is ContainerState.CLOSING or container.pipeline:
+            awaited = self._awaited(container)
+            if awaited != container.pipeline:
+                change.put(self._state.containers, replace(container, pipeline=awaited))
+            self._observer.observe(change, [container_id])
+        return self._state.containers.get(container_id)
+
+    def _awaited(self, container: Container) -> tuple[str, ...]:
+        """Return who was chosen for a container and may still report a replica."""
+        return tuple(node for node in container.pipeline if not self._nodes.is_gone(node))
+
+    def _closure(self, container: Container, *, is_exact: bool = False) -> Closure | None:
+        """Judge a container; `is_exact` goes through all keys, and is for what people ask."""
+        case = self._cases.case(container)
+        awaited = () if container.state is ContainerState.OPEN else self._awaited(container)
+
+        def judged(acknowledged_bcsid: int) -> Closure | None:
+            return closure(
+                container, case.placed, acknowledged_bcsid=acknowledged_bcsid, awaited=awaited
+            )
+
+        short = judged(self._state.keys.last_bcsid_in(container.container_id))
+        if short is None or not short.obstacle or not is_exact:
+            return short
+        behind = self._state.keys.blocks_behind(container.container_id, short.bcsid)
+        return judged(max((block.bcsid for block, _name in behind), default=0))
+
+    def _has_waited(self, container_id: int, short: Closure) -> bool:
+        """Whether what is lost had its time to come back; nobody waits where all is seen."""
+        now_s = self._clock.monotonic_s()
+        since_s = self._held_up_since_s.setdefault(container_id, now_s)
+        return short.is_complete or (now_s - since_s) * 1000 >= self._options.check_interval_ms
+
+    def _may_have_any(self, container: Container) -> bool:
+        living = self._cases.living(container.container_id)
+        return bool(self._awaited(container)) or any(not r.load_error for r in living)
+
+    def _due(self, container: Container) -> list[lifecycle.CloseCommand]:
+        return lifecycle.closes_due(container, self._cases.living(container.container_id))
+
+    def _words(self, way: _Way) -> str:
+        """Say what is ordered, or why nothing is."""
+        due = [order.datanode_id for order in self._due(way.after)]
+        ordered = f"close is ordered on {', '.join(due)}" if due else ""
+        if way.short is not None:
+            return "; ".join(filter(None, [f"container closes {_given(way)}", ordered]))
+        if ordered:
+            silent = [node for node in due if not self._nodes.is_reachable(node)]
+            later = f"; when it can be reached: {', '.join(silent)}" if silent else ""
+            return f"container is {way.after.state}: {ordered}{later}"
+        living = self._cases.living(way.container.container_id)
+        reasons = [text for replica in living if (text := standing(way.container, replica))]
+        what = ", ".join(reasons) or "all its replicas are CLOSED"
+        return f"container is {way.container.state}, nothing is ordered: {what}"
+
+
+def _given(way: _Way) -> str:
+    """Say at which commit a container closes, on whose word, and what that gives up."""
+    short = way.short
+    assert short is not None
+    words = [
+        f"at commit {short.bcsid} of {', '.join(short.holders)}",
+        f"{short.origin_count} of {short.required_count} origins seen",
+    ]
+    if way.given_up_count:
+        which = f"{way.acknowledged_count} of them acknowledged"
+        keys = f" (keys {', '.join(way.keys[:GIVEN_UP_SHOWN_MAX])})" if way.keys else ""
+        words.append(
+            f"gives up {way.given_up_count} commits up to {short.last_bcsid}, {which}{keys}"
+        )
+    if short.beyond:
+        words.append(f"what has more is kept: {short.kept}")
+    return ", ".join(words)

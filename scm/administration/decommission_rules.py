@@ -1,0 +1,111 @@
+"""When a datanode may be switched off, and when one should not even begin to leave. Pure.
+
+    IN_SERVICE ──► DECOMMISSIONING ──every container is safe without it──► DECOMMISSIONED
+        │   ▲
+        ▼   └── recommissioned, or its maintenance is over: at any time
+    ENTERING_MAINTENANCE ──enough of every container stays online──► IN_MAINTENANCE
+
+What holds a node back is the judge's to say (`health.departure`): leaving replicas do not count,
+resting ones count beside as many online ones as `maintenance_replica_min` says. Here is what speaks
+against letting nodes begin to leave.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from agent.errors import size_text
+from health.rules import Rules
+from scm.cluster.allocate import Candidate
+from scm.replication.judging.live_judge import Loss
+from scm.state.facts import Container, ContainerState, OpState
+from scm.state.options import ScmOptions
+
+_CLOSED: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
+DEFAULTS: Final = ScmOptions()
+NAMED_MAX: Final = 5  # containers that a message names
+
+DONE: Final = {
+    OpState.DECOMMISSIONING: OpState.DECOMMISSIONED,
+    OpState.ENTERING_MAINTENANCE: OpState.IN_MAINTENANCE,
+}
+"""What a state becomes when nothing stands in the way any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What one container asks of the nodes that stay, if others leave or rest."""
+
+    container_id: int
+    scheme: str  # of which there are few: what is violated is said for each of them
+    online_count: int  # nodes in service that it must be on
+    copied_bytes: int = 0
+    is_stuck: bool = False  # it lacks replicas, and there is nothing to make them from
+    is_locked: bool = False  # it can be read now, and could not if the nodes were off now
+
+
+def need(
+    container: Container, loss: Loss, op_state: OpState, rules: Rules, *, size_bytes: int
+) -> Need:
+    """Say what a container needs if nodes leave (DECOMMISSIONING) or rest."""
+    online_count = container.replication_factor
+    if op_state is OpState.DECOMMISSIONING:
+        if rules.leaving_min and not container.scheme:
+            online_count = min(online_count, rules.leaving_min)
+    else:
+        spare = container.data_count + rules.ec_redundancy
+        online_count = min(online_count, spare if container.scheme else rules.maintenance_min)
+    return Need(
+        container.container_id,
+        container.scheme or f"{container.replication_factor} replicas",
+        online_count,
+        loss.made_count * size_bytes,
+        loss.is_stuck and container.state in _CLOSED,
+        is_locked=loss.is_locked,
+    )
+
+
+def violations(
+    needs: Sequence[Need], remaining: Collection[Candidate], options: ScmOptions = DEFAULTS
+) -> list[str]:
+    """Name what speaks against letting the nodes leave, for each scheme: nodes, copies, space.
+
+    `remaining` are the nodes in service that answer, without those that leave. Each of the three is
+    asked unless the options say otherwise.
+    """
+    found = []
+    to_copy: dict[str, int] = {}
+    for scheme in sorted({n.scheme for n in needs}):
+        mine = [n for n in needs if n.scheme == scheme]
+        to_copy[scheme] = sum(n.copied_bytes for n in mine)
+        needed = max(n.online_count for n in mine)
+        if options.check_nodes and len(remaining) < needed:
+            tight = sum(n.online_count > len(remaining) for n in mine)
+            found.append(
+                f"{scheme}: {needed} nodes in service are needed for {tight} containers, "
+                f"{len(remaining)} would be left"
+            )
+        stuck = [n.container_id for n in mine if n.is_stuck]
+        if options.check_sources and stuck:
+            found.append(
+                f"{scheme}: {len(stuck)} containers lack replicas that can be made from nothing: "
+                + ", ".join(map(str, sorted(stuck)[:NAMED_MAX]))
+            )
+    free_bytes = sum(max(0, c.available_bytes - c.scheduled_bytes) for c in remaining)
+    total_bytes = sum(to_copy.values())
+    if options.check_space and total_bytes > free_bytes:
+        parts = ", ".join(f"{name}: {size_text(size)}" for name, size in to_copy.items() if size)
+        found.append(
+            f"{size_text(total_bytes)} would have to be copied ({parts}), "
+            f"the nodes that are left have {size_text(free_bytes)} free"
+        )
+    return found
+
+
+def lock_out(needs: Sequence[Need]) -> str:
+    """Say how many containers nobody could read if the nodes were off now; empty: none."""
+    locked = sorted(n.container_id for n in needs if n.is_locked)
+    if not locked:
+        return ""
+    named = ", ".join(map(str, locked[:NAMED_MAX]))
+    return f"{len(locked)} containers cannot be read without them until they are copied: {named}"

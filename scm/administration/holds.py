@@ -1,0 +1,70 @@
+"""Containers and replicas that people, or repeated failures, took out of the manager's hands.
+
+A suppressed container is left alone and out of the report. A replica on which orders failed again
+and again is excluded, so that it does not keep everybody busy for ever; only a person releases it.
+Both are kept on disk. A node that is to leave still waits for a suppressed container: what
+is not looked at is not safe.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from agent.errors import Code
+from scm.replication.reconciling.plan_intake import Decision
+from scm.replication.replication_manager import ReplicationManager
+from scm.state.clock import Clock
+from scm.state.database import Change, State
+from scm.state.facts import Hold
+
+ASKED: Final = "asked by an operator"
+
+_log = structlog.get_logger("suture.scm")
+
+
+class Holding:
+    """Holds and releases. Callers hold the control plane's lock."""
+
+    def __init__(self, state: State, manager: ReplicationManager, clock: Clock) -> None:
+        self._state = state
+        self._manager = manager
+        self._clock = clock
+
+    def hold(
+        self, change: Change, container_ids: Sequence[int], datanode_id: str
+    ) -> list[Decision]:
+        """Suppress containers or, with a datanode, exclude its replicas of them."""
+        decisions = []
+        for number in container_ids:
+            if self._state.containers.get(number) is None:
+                decisions.append(Decision(number, Code.CONTAINER_NOT_FOUND, "no such container"))
+            elif datanode_id and self._state.replicas.get((number, datanode_id)) is None:
+                message = f"{datanode_id} has no replica"
+                decisions.append(Decision(number, Code.CONTAINER_NOT_FOUND, message))
+            else:
+                if self._state.holds.get((number, datanode_id)) is None:
+                    hold = Hold(number, datanode_id, self._clock.wall_ms(), ASKED)
+                    change.put(self._state.holds, hold)
+                decisions.append(Decision(number, "OK"))
+        self._manager.look_at(container_ids)
+        return decisions
+
+    def release(
+        self, change: Change, container_ids: Sequence[int], datanode_id: str
+    ) -> list[Decision]:
+        """Take containers back in hand: wholly or, with a datanode, its replicas of them."""
+        decisions = []
+        for number in container_ids:
+            held = [
+                hold
+                for hold in self._state.holds.of(number)
+                if not datanode_id or hold.datanode_id == datanode_id
+            ]
+            for hold in held:
+                change.remove(self._state.holds, (number, hold.datanode_id))
+                _log.info("released", container_id=number, datanode_id=hold.datanode_id)
+            message = "" if held else "nothing was held"
+            decisions.append(Decision(number, "OK", message))
+        self._manager.look_at(container_ids)
+        return decisions

@@ -1,0 +1,365 @@
+"""What operators and plans order about replicas: shown first, then done if nothing changed.
+
+An order is decided on the world of now; its fingerprint goes out with a dry run and comes back with
+the confirmation. What is safe does not depend on who asks: a replica goes only if enough whole and
+equal ones stay, and a copy goes where there is room.
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from agent.errors import Code
+from scm.cluster.basis import Basis
+from scm.cluster.case import Case, Placed, needed_bytes, neighbours
+from scm.cluster.safemode import SafeMode
+from scm.replication.guards.delete_safety import good_replicas
+from scm.replication.guards.origins import may_be_removed
+from scm.replication.guards.shard_guard import may_lose_shard, operator_keep_count, whole_count
+from scm.replication.judging.live_judge import Judge, Row
+from scm.replication.reconciling.plan_intake import ASKED_FOR, Decision, PlannedCommand
+from scm.replication.replication_manager import Copy, ReplicationManager
+from scm.state.database import Change
+from scm.state.facts import Container, ContainerState, Kind, Node
+
+INELIGIBLE_STATE: Final = "INELIGIBLE_CONTAINER_STATE"
+NOT_ENOUGH_REPLICAS: Final = "NOT_ENOUGH_REPLICAS"
+NO_SOURCE: Final = "NO_SOURCE"
+KEEP_MIN: Final = 2  # whole replicas that stay when an operator removes one
+
+_CLOSED: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
+_NODE_KINDS: Final = frozenset({Kind.REFRESH_VOLUME_USAGE, Kind.REREGISTER})
+
+Decide = Callable[[Change, Case], Decision]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDecision:
+    """What became of an order to a datanode as such."""
+
+    datanode_id: str
+    code: str
+    message: str = ""
+    command_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """One datanode's commands, as counts by kind."""
+
+    node: Node
+    replication_load: int
+    replication_limit: int
+    delete_load: int
+    delete_limit: int
+    reported: tuple[tuple[str, int], ...]
+    sent: tuple[tuple[str, int], ...]
+    waiting: tuple[tuple[str, int], ...]
+
+    @property
+    def is_excluded(self) -> bool:
+        """Whether it is at its limit: neither source nor target until it has done something."""
+        return self.replication_load >= self.replication_limit
+
+
+class Admin:
+    """Carries out what an operator asks for. Callers hold the control plane's lock."""
+
+    def __init__(
+        self,
+        basis: Basis,
+        judge: Judge,
+        manager: ReplicationManager,
+        safe_mode: SafeMode,
+    ) -> None:
+        self._state = basis.state
+        self._nodes = basis.nodes
+        self._commands = basis.commands
+        self._cases = basis.cases
+        self._judge = judge
+        self._manager = manager
+        self._safe_mode = safe_mode
+
+    def replicate(
+        self,
+        change: Change,
+        container_ids: Sequence[int],
+        *,
+        target_id: str,
+        worlds: Sequence[int],
+        dry_run: bool,
+    ) -> list[Decision]:
+        """Copy containers once more each, to `target_id` or where the rules say."""
+
+        def decide(now: Change, case: Case) -> Decision:
+            number = case.container.container_id
+            row = self._judge.sources([number])[number]
+            return self.copy(
+                now, case, row, why=ASKED_FOR, count=1, target_id=target_id, dry_run=dry_run
+            )
+
+        return self._each(change, container_ids, worlds, decide)
+
+    def delete(
+        self,
+        change: Change,
+        container_ids: Sequence[int],
+        *,
+        datanode_id: str,
+        worlds: Sequence[int],
+        dry_run: bool,
+    ) -> list[Decision]:
+        """Remove one datanode's replicas, each only if enough whole ones stay.
+
+        Of an erasure-coded container one shard more than reading needs: it is rebuilt from them.
+        """
+
+        def decide(now: Change, case: Case) -> Decision:
+            keep_count = min(KEEP_MIN, case.container.replication_factor)
+            if case.container.scheme:
+                keep_count = operator_keep_count(case.container)
+            return self.remove(
+                now,
+                case,
+                datanode_id,
+                why=ASKED_FOR,
+                keep_count=keep_count,
+                force=True,
+                dry_run=dry_run,
+            )
+
+        return self._each(change, container_ids, worlds, decide, is_for_shards=True)
+
+    def order_nodes(
+        self, change: Change, datanode_ids: Sequence[str], kind: Kind
+    ) -> list[NodeDecision]:
+        """Order datanodes to do something about themselves."""
+        assert kind in _NODE_KINDS
+        decisions = []
+        for datanode_id in datanode_ids:
+            if self._state.nodes.get(datanode_id) is None:
+                decisions.append(NodeDecision(datanode_id, Code.WRONG_DATANODE, "never registered"))
+            elif not self._commands.is_sendable(datanode_id):
+                decisions.append(NodeDecision(datanode_id, Code.UNAVAILABLE, "cannot be reached"))
+            else:
+                command_id = self._commands.queue(change, kind, 0, datanode_id, why=ASKED_FOR)
+                decisions.append(NodeDecision(datanode_id, "OK", "", command_id))
+        return decisions
+
+    def queues(self) -> list[Queue]:
+        """Return what each datanode has to do, and what waits for it here."""
+        return [
+            self._queue(node)
+            for node in sorted(self._state.nodes.values(), key=lambda node: node.datanode_id)
+        ]
+
+    def copy(
+        self,
+        change: Change,
+        case: Case,
+        row: Row,
+        *,
+        why: str,
+        count: int,
+        target_id: str = "",
+        from_ids: Sequence[str] = (),
+        dry_run: bool,
+    ) -> Decision:
+        """Order `count` copies from the sources of a row, or say why not.
+
+        `from_ids` narrows the sources.
+        """
+        allowed = [node for node in row.sources if not from_ids or node in from_ids]
+        if not allowed:
+            return self._decision(case, NO_SOURCE, "no replica can be copied from a reachable node")
+        if target_id:
+            why_not = self._target_objection(case, target_id)
+            if why_not:
+                return self._decision(case, Code.INELIGIBLE, why_not)
+        targets = [target_id] if target_id else self._manager.targets(case, count)
+        if not targets:
+            return self._decision(
+                case, Code.NOT_ENOUGH_NODES, "no node in service without a replica has room for one"
+            )
+        copies = self._manager.pairs(allowed, targets)
+        if not copies:
+            return self._decision(case, Code.BUSY, "every source has all it may have to do")
+        commands = tuple(self._copy_command(case, copy) for copy in copies)
+        command_ids: tuple[int, ...] = ()
+        if not dry_run:
+            command_ids = tuple(
+                self._manager.order_copy(change, case, copy, why=why + row.told(copy.source_id))
+                for copy in copies
+            )
+        doubt = row.told(*sorted({copy.source_id for copy in copies})).removeprefix("; ")
+        decision = self._decision(case, "OK", doubt, commands=commands, command_ids=command_ids)
+        return replace(decision, copies_after=decision.copies_before + len(copies))
+
+    def remove(
+        self,
+        change: Change,
+        case: Case,
+        datanode_id: str,
+        *,
+        why: str,
+        keep_count: int,
+        force: bool,
+        dry_run: bool,
+    ) -> Decision:
+        """Order a replica removed, or say why not."""
+        held = next((p for p in case.placed if p.datanode_id == datanode_id), None)
+        if held is None:
+            message = f"{datanode_id} has no replica"
+            return self._decision(case, Code.CONTAINER_NOT_FOUND, message)
+        if datanode_id in case.deletes:
+            return self._decision(case, "OK", "was ordered before")
+        if case.container.scheme:
+            is_safe, what = may_lose_shard(case, datanode_id), " shards"
+        else:
+            is_safe = may_be_removed(case, datanode_id, keep_count=keep_count)
+            what = ", equal and confirmed replicas"
+        if not is_safe:
+            message = f"fewer than {keep_count} whole{what} would stay"
+            return self._decision(case, NOT_ENOUGH_REPLICAS, message)
+        if self._commands.delete_load(datanode_id) >= self._commands.delete_limit:
+            message = f"{datanode_id} has {self._commands.delete_limit} deletes to do"
+            return self._decision(case, Code.BUSY, message)
+        command = PlannedCommand(Kind.DELETE, datanode_id, size_bytes=held.replica.bytes_used)
+        command_ids: tuple[int, ...] = ()
+        if not dry_run:
+            command_ids = (
+                self._commands.queue(
+                    change,
+                    Kind.DELETE,
+                    case.container.container_id,
+                    datanode_id,
+                    why=why,
+                    force=force,
+                    keep_count=keep_count,
+                ),
+            )
+        decision = self._decision(case, "OK", "", commands=(command,), command_ids=command_ids)
+        if case.container.scheme:
+            left = replace(case, deletes=(*case.deletes, datanode_id))
+            return replace(decision, copies_after=whole_count(left))
+        was_good = held in good_replicas(case)
+        return replace(decision, copies_after=decision.copies_before - was_good)
+
+    def _each(
+        self,
+        change: Change,
+        container_ids: Sequence[int],
+        worlds: Sequence[int],
+        decide: Decide,
+        *,
+        is_for_shards: bool = False,
+    ) -> list[Decision]:
+        decisions = []
+        for i, container_id in enumerate(container_ids):
+            container = self._state.containers.get(container_id)
+            if container is None:
+                decision = Decision(container_id, Code.CONTAINER_NOT_FOUND, "no such container")
+            else:
+                expected = worlds[i] if worlds else None
+                decision = (
+                    self._one(change, container, expected, decide)
+                    if is_for_shards or not container.scheme
+                    else _coded(container)
+                )
+            decisions.append(decision)
+        return decisions
+
+    def _one(
+        self, change: Change, container: Container, expected: int | None, decide: Decide
+    ) -> Decision:
+        container_id = container.container_id
+        if self._safe_mode.is_on:
+            return Decision(container_id, Code.SAFE_MODE, "in safe mode nothing is ordered")
+        if container.state not in _CLOSED:
+            message = f"container is {container.state}, must be CLOSED or QUASI_CLOSED"
+            return Decision(container_id, INELIGIBLE_STATE, message)
+        case = self._cases.case(container)
+        if expected is not None and expected != world_of(case):
+            message = "its replicas are not as they were when this was shown"
+            return self._decision(case, Code.STALE_PLAN, message)
+        return decide(change, case)
+
+    def _decision(
+        self,
+        case: Case,
+        code: str,
+        message: str,
+        *,
+        commands: tuple[PlannedCommand, ...] = (),
+        command_ids: tuple[int, ...] = (),
+    ) -> Decision:
+        copies = whole_count(case) if case.container.scheme else len(good_replicas(case))
+        return Decision(
+            case.container.container_id,
+            code,
+            message,
+            command_ids,
+            commands,
+            copies,
+            copies,
+            world_of(case),
+        )
+
+    def _target_objection(self, case: Case, target_id: str) -> str:
+        used, excluded = neighbours(case)
+        if target_id in used | excluded:
+            return f"{target_id} has or gets a replica"
+        for candidate in self._cases.candidates():
+            if candidate.datanode_id == target_id:
+                room = candidate.has_room(needed_bytes(case))
+                return "" if room else f"{target_id} has no room for it"
+        return f"{target_id} is not in service or cannot be reached"
+
+    def _copy_command(self, case: Case, copy: Copy) -> PlannedCommand:
+        size_bytes = max((p.replica.bytes_used for p in case.placed), default=0)
+        return PlannedCommand(
+            Kind.REPLICATE,
+            copy.source_id,
+            copy.target_id,
+            size_bytes,
+            self._commands.estimate_ms(size_bytes),
+            self._commands.estimate_ms(self._commands.waiting_bytes(copy.source_id)),
+        )
+
+    def _queue(self, node: Node) -> Queue:
+        node_id = node.datanode_id
+        sent: dict[str, int] = {}
+        waiting: dict[str, int] = {}
+        for command in self._state.commands.of_node(node_id):
+            if not command.is_answered:
+                counts = waiting if command.sent_at_s is None else sent
+                counts[command.kind] = counts.get(command.kind, 0) + 1
+        return Queue(
+            node,
+            self._commands.replication_load(node_id),
+            self._commands.replication_limit(node_id),
+            self._commands.delete_load(node_id),
+            self._commands.delete_limit,
+            tuple(sorted(self._nodes.reported_queues(node_id).items())),
+            tuple(sorted(sent.items())),
+            tuple(sorted(waiting.items())),
+        )
+
+
+def _coded(container: Container) -> Decision:
+    message = f"container is erasure-coded ({container.scheme}): its shards are rebuilt"
+    return Decision(container.container_id, "INELIGIBLE_REPLICATION_TYPE", message)
+
+
+def world_of(case: Case) -> int:
+    """Return a number that changes with anything a decision about the container depends on."""
+
+    def facts(p: Placed) -> tuple[object, ...]:
+        r = p.replica
+        root = None if r.tree is None else r.tree.root
+        state = (r.state, r.bcsid, root, r.finding_count, r.load_error)
+        return (p.datanode_id, p.health, p.op_state, *state)
+
+    world = [case.container.state, *map(facts, case.placed), *case.adds, "-", *case.deletes]
+    return zlib.crc32(repr(world).encode())

@@ -1,0 +1,161 @@
+"""suture scm backup, backups, restore: the control plane's state, kept elsewhere and brought back.
+
+These work on files, on the host of the control plane, whether it runs or not.
+"""
+
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from agent.cli.change import balance as balance  # with all that is of the group
+from agent.cli.inspect import anchors as anchors
+from agent.cli.inspect.scm_commands import app as app
+from agent.cli.terminal.output import Exit, counted, emit, grid, remark, say, show, size
+from agent.cli.terminal.typer_options import JsonFlag
+from scm.backup.manifest import Manifest
+from scm.backup.restoring import restore_backup
+from scm.backup.taking import list_backups, take_backup
+
+DATA_DEFAULT: Final = Path("/var/lib/suture-scm")
+KEEP_DEFAULT: Final = 48
+ROWS_PER_REMARK: Final = 1_000_000
+
+DataOption = Annotated[
+    Path, typer.Option("--data", metavar="DIR", help="The control plane's --data directory.")
+]
+
+
+class _Progress:
+    """Tells every so many rows how far it is."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._count = 0
+
+    def __call__(self, count: int) -> None:
+        before, self._count = self._count, self._count + count
+        if not self._quiet and before // ROWS_PER_REMARK < self._count // ROWS_PER_REMARK:
+            remark(f"{self._count} rows read and understood")
+
+
+@app.command("backup")
+def backup(
+    to: Annotated[Path, typer.Argument(metavar="DIR", help="Where backups are kept.")],
+    data: DataOption = DATA_DEFAULT,
+    keep: Annotated[
+        int, typer.Option(min=0, help="Remove older ones beyond so many; 0: remove none.")
+    ] = KEEP_DEFAULT,
+    as_json: JsonFlag = False,
+) -> int:
+    """Back up the control plane's state while it works, and read the backup back.
+
+    Run it on the control plane's host, as its user. DIR should be on another disk, or be copied to
+    another host afterwards: a backup is a directory with the time in its name.
+    """
+    taken = take_backup(
+        data,
+        to,
+        now_ms=int(time.time() * 1000),
+        version=version("suture"),
+        keep_count=keep,
+        looked_at=_Progress(quiet=as_json),
+    )
+    if as_json:
+        emit(
+            {
+                "path": str(taken.path),
+                "manifest": asdict(taken.manifest),
+                "removed": [str(path) for path in taken.removed],
+            }
+        )
+        return Exit.OK
+    say(f"{taken.path}: {_words(taken.manifest)}; every row read back")
+    if taken.removed:
+        say(f"removed {counted(len(taken.removed), 'older backup')}")
+    return Exit.OK
+
+
+@app.command("backups")
+def backups(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where backups are kept.")],
+    as_json: JsonFlag = False,
+) -> int:
+    """List backups, oldest first. 2: there is none, or one is damaged."""
+    found = list_backups(directory)
+    if as_json:
+        emit([{"path": str(path), **_facts(one)} for path, one in found])
+    elif not found:
+        say(f"no backup is in {directory}")
+    else:
+        rows = [
+            (path.name, "damaged", "", one)
+            if isinstance(one, str)
+            else (path.name, one.cluster_id, size(one.size_bytes), _counts(one))
+            for path, one in found
+        ]
+        show(grid("", ["backup", "cluster", "size#", "what"], rows))
+    is_well = found and all(isinstance(one, Manifest) for _, one in found)
+    return Exit.OK if is_well else Exit.TO_DO
+
+
+@app.command("restore")
+def restore(
+    path: Annotated[Path, typer.Argument(metavar="BACKUP", help="A backup's directory.")],
+    to: Annotated[
+        Path, typer.Option("--to", metavar="DIR", help="New --data directory: empty, or not there.")
+    ],
+    cluster: Annotated[
+        str, typer.Option("--cluster", metavar="ID", help="Refuse a backup of another cluster.")
+    ] = "",
+    as_json: JsonFlag = False,
+) -> int:
+    """Make a control plane's directory out of a backup. Nothing else is changed.
+
+    Start suture-scm on it: it stays in safe mode until suture scm recover has brought back what
+    was stored since the backup.
+    """
+    done = restore_backup(
+        path,
+        to,
+        now_ms=int(time.time() * 1000),
+        cluster_id=cluster,
+        looked_at=_Progress(quiet=as_json),
+    )
+    if as_json:
+        emit(
+            {"path": str(to), "manifest": asdict(done.manifest), "restored": asdict(done.restored)}
+        )
+        return Exit.OK
+    say(f"restored into {to}: {_words(done.manifest)}")
+    say(
+        "ids of blocks, commands and transactions, and the term, go on from the clock: "
+        "none that was given out since the backup is given out again"
+    )
+    say(
+        f"{counted(len(done.restored.unfinished), 'container')} took writes then; containers from "
+        f"{done.restored.first_new_container_id} on are new to it"
+    )
+    say(f"next: start suture-scm with --data {to}, and all datanodes; then suture scm recover")
+    return Exit.OK
+
+
+def _facts(one: Manifest | str) -> dict[str, Any]:
+    return {"error": one} if isinstance(one, str) else asdict(one)
+
+
+def _words(manifest: Manifest) -> str:
+    taken = datetime.fromtimestamp(manifest.taken_at_ms / 1000, UTC).isoformat(timespec="seconds")
+    return (
+        f"the state of cluster {manifest.cluster_id} at {taken}, {size(manifest.size_bytes)}, "
+        f"{_counts(manifest)}"
+    )
+
+
+def _counts(manifest: Manifest) -> str:
+    shown = ("nodes", "containers", "keys", "replicas")
+    return ", ".join(counted(manifest.counts.get(noun, 0), noun[:-1]) for noun in shown)

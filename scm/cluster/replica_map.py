@@ -1,0 +1,169 @@
+"""The replica map, kept true by reports.
+
+A full report names every replica of a datanode; it may come in pages of one report_id, and only
+its last page may remove what it did not name. An incremental report names what changed. Between
+the pages of a full report the datanode goes on living, so what it reports incrementally meanwhile
+is neither removed for missing in the pages nor brought back by an older page.
+
+A replica of a container that this SCM never made is recorded and shown, and nothing else is done
+about it: deleting what one does not know is how data is lost.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+import structlog
+
+from scm.state.arena import Rows, picked
+from scm.state.database import Change, State
+from scm.state.facts import Replica
+from scm.state.holders import Ids
+from scm.state.reported_replicas import Reported
+
+_log = structlog.get_logger("suture.scm")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Report:
+    """One `ContainerReport` or `ColumnReport` of a heartbeat; states of `replicas` may be DELETED.
+
+    A large one is taken in part by part: each but the first is `is_continued`, and each but the
+    last `is_unfinished`.
+    """
+
+    is_full: bool
+    report_id: int
+    page: int
+    is_last: bool
+    replicas: Sequence[Replica]
+    is_continued: bool = False
+    is_unfinished: bool = False
+
+    def parts(self, count_max: int) -> Iterator["Report"]:
+        """Yield it in parts of at most so many replicas, at least one."""
+        count = len(self.replicas)
+        for start in range(0, max(1, count), count_max):
+            yield replace(
+                self,
+                replicas=self.replicas[start : start + count_max],
+                is_continued=start > 0,
+                is_unfinished=start + count_max < count,
+            )
+
+
+@dataclass(slots=True)
+class _Assembly:
+    """A full report of which not all pages are here."""
+
+    report_id: int
+    next_page: int = 0
+    seen: list[Ids] = field(default_factory=list)
+    """Containers that were named, page by page; they are not taken out again."""
+    deleted: set[int] = field(default_factory=set)
+
+
+class Reports:
+    """Applies reports to the replica map. Callers hold the control plane's lock."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._assemblies: dict[str, _Assembly] = {}
+        self.confirmed: set[str] = set()
+        """Datanodes that named all their replicas since they registered with this process."""
+        self.cut_off: set[str] = set()
+        """Datanodes whose full report lost a page: nobody knows whether they named them all."""
+        self.unknown_container_ids: set[int] = {
+            container_id
+            for container_id in state.replicas.container_ids().tolist()
+            if state.containers.get(container_id) is None
+        }
+
+    def forget(self, datanode_id: str) -> None:
+        """Believe nothing said before: the datanode has restarted and reports all again."""
+        self._assemblies.pop(datanode_id, None)
+        self.confirmed.discard(datanode_id)
+        self.cut_off.discard(datanode_id)
+
+    def apply(self, change: Change, datanode_id: str, report: Report) -> set[int]:
+        """Apply one report; return the ids of the containers whose replicas changed."""
+        told = report.replicas
+        if not isinstance(told, Reported):
+            told = Reported.of(datanode_id, told)
+        take = self._apply_page if report.is_full else self._apply_some
+        return set(take(change, report, told).tolist())
+
+    def _apply_some(self, change: Change, _report: Report, told: Reported) -> Ids:
+        datanode_id = told.datanode_id
+        there, gone = told.settled()
+        assembly = self._assemblies.get(datanode_id)
+        if assembly is not None:
+            assembly.seen.append(there["container_id"])
+            assembly.deleted.difference_update(there["container_id"].tolist())
+            assembly.deleted.update(gone["container_id"].tolist())
+        return self._record(change, told, there, gone)
+
+    def _apply_page(self, change: Change, report: Report, told: Reported) -> Ids:
+        datanode_id = told.datanode_id
+        there, gone = told.settled()
+        assembly = self._assemblies.get(datanode_id)
+        if assembly is not None:
+            change.on_undo(partial(self._restore, datanode_id, assembly, assembly.next_page))
+        if report.page == 0 and not report.is_continued:
+            assembly = _Assembly(report.report_id)
+            self.cut_off.discard(datanode_id)
+        elif (
+            assembly is None
+            or assembly.report_id != report.report_id
+            or report.page > assembly.next_page  # a lower one is sent again: its answer was lost
+        ):
+            # A page was lost. What this one says is still true; what it does not say is not known.
+            self._assemblies.pop(datanode_id, None)
+            self.cut_off.add(datanode_id)
+            _log.warning(
+                "report_page_out_of_order",
+                datanode_id=datanode_id,
+                report_id=report.report_id,
+                page=report.page,
+            )
+            return self._record(change, told, there, gone)
+        assembly.seen.append(there["container_id"])
+        if assembly.deleted:
+            there = picked(there, ~np.isin(there["container_id"], list(assembly.deleted)))
+        changed = self._record(change, told, there, gone)
+        assembly.next_page = report.page + (not report.is_unfinished)
+        if report.is_unfinished or not report.is_last:
+            self._assemblies[datanode_id] = assembly
+            return changed
+        self._assemblies.pop(datanode_id, None)
+        if datanode_id not in self.confirmed:
+            self.confirmed.add(datanode_id)
+            change.on_undo(partial(self.confirmed.discard, datanode_id))
+        held = self._state.replicas.ids_on(datanode_id)
+        missing = held[~np.isin(held, np.concatenate(assembly.seen))]
+        removed = change.remove_all(self._state.replicas, datanode_id, missing)
+        return np.concatenate((changed, removed))
+
+    def _restore(self, datanode_id: str, assembly: _Assembly, next_page: int) -> None:
+        assembly.next_page = next_page
+        self._assemblies[datanode_id] = assembly
+
+    def _record(self, change: Change, told: Reported, there: Rows, gone: Rows) -> Ids:
+        self._note_unknown(told.datanode_id, there["container_id"].tolist())
+        changed = change.take(self._state.replicas, there, told)
+        if not len(gone):
+            return changed
+        ids = gone["container_id"]
+        removed = change.remove_all(self._state.replicas, told.datanode_id, ids)
+        return np.concatenate((changed, removed))
+
+    def _note_unknown(self, datanode_id: str, container_ids: Collection[int]) -> None:
+        for container_id in self._state.containers.missing(container_ids):
+            if container_id not in self.unknown_container_ids:
+                self.unknown_container_ids.add(container_id)
+                _log.warning(
+                    "unknown_container_reported",
+                    container_id=container_id,
+                    datanode_id=datanode_id,
+                )

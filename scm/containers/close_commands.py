@@ -1,0 +1,105 @@
+"""Close commands: queued where a datanode has yet to close its replica, and until reports show it.
+
+    lifecycle, operator ──► close due ──not done yet──► again, after a growing pause
+
+Callers hold the control plane's lock.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from scm.cluster import command_limits, lifecycle
+from scm.cluster.basis import Basis
+from scm.state.database import Change
+from scm.state.facts import Container, Kind, Pending
+from scm.state.quiet_containers import Settled
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    count: int
+    not_before_s: float
+
+
+class Closes:
+    """Has datanodes close their replicas."""
+
+    def __init__(self, basis: Basis) -> None:
+        self._state = basis.state
+        self._nodes = basis.nodes
+        self._commands = basis.commands
+        self._cases = basis.cases
+        self._clock = basis.clock
+        self._options = basis.options
+        self._attempts: dict[int, dict[str, _Attempt]] = {}
+        """By container and datanode: closes that were commanded and are not seen to be done."""
+        self._closed: Settled = self._state.settled()
+
+    @property
+    def under_way(self) -> Collection[int]:
+        """The ids of the containers with a close that was commanded and is not seen to be done."""
+        return self._attempts.keys()
+
+    def close_due(self, change: Change) -> None:
+        """Queue the close commands that are due in any container; no look where none can be."""
+        for container_id in self._state.containers.closing | self._state.replicas.unsettled:
+            container = self._state.containers.get(container_id)
+            if container is not None and container_id not in self._closed:
+                self.close(change, container)
+
+    def ask_again(self, container_id: int) -> None:
+        """Forget how often a close was sent: the next does not wait for its pause."""
+        self._attempts.pop(container_id, None)
+
+    def close(self, change: Change, container: Container) -> list[int]:
+        """Queue the close commands that are due; return the ids of all that are pending.
+
+        The same command is repeated, with growing pauses, until reports show what it asked for.
+        """
+        container_id = container.container_id
+        now_s = self._clock.monotonic_s()
+        due: list[lifecycle.CloseCommand] = []
+        if container.pipeline or container_id in self._state.replicas.unsettled:
+            due = lifecycle.closes_due(container, self._cases.living(container_id))
+        if not due:
+            self._attempts.pop(container_id, None)
+            self._closed.add(container_id)
+            return []
+        attempts = self._attempts.setdefault(container_id, {})
+        command_ids = []
+        for command in due:
+            node = command.datanode_id
+            pending = self._state.commands.about(Kind.CLOSE, container_id, node)
+            if pending is not None and self._is_superseded(pending, command):
+                change.remove(self._state.commands, pending.command_id)
+                attempts.pop(node, None)
+            elif pending is not None:
+                command_ids.append(pending.command_id)
+                continue
+            attempt = attempts.get(node, _Attempt(0, 0.0))
+            if now_s < attempt.not_before_s or not self._may_be_told(node):
+                continue
+            command_ids.append(
+                self._commands.queue(
+                    change,
+                    Kind.CLOSE,
+                    container_id,
+                    node,
+                    why=container.close_reason or f"the container is {container.state}",
+                    bcsid=command.bcsid,
+                    force=command.force,
+                )
+            )
+            pause_s = command_limits.backoff_s(
+                attempt.count + 1, first_s=self._options.close_retry_ms / 1000
+            )
+            attempts[node] = _Attempt(attempt.count + 1, now_s + pause_s)
+        return command_ids
+
+    def _may_be_told(self, datanode_id: str) -> bool:
+        return self._commands.is_sendable(datanode_id) and self._nodes.takes_commands(datanode_id)
+
+    def _is_superseded(self, pending: Pending, command: lifecycle.CloseCommand) -> bool:
+        """Whether a close that has not left names another commit, or more force, than is right."""
+        is_other = pending.bcsid != command.bcsid or pending.force > command.force
+        return pending.sent_at_s is None and is_other

@@ -1,0 +1,87 @@
+"""What the control plane shows over plain HTTP: a page of the cluster, metrics, and its health.
+
+GET /          the cluster for a browser; with ?rack=NAME or ?node=ID that rack or datanode
+GET /healthz   200 "well", or 503 with a line for each thing that is wrong
+GET /metrics   Prometheus' text format (`scm.edge.metrics`)
+"""
+
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Final
+
+from agent.runtime.callthreads import CallThreads
+from agent.runtime.http_listener import Page, WebListener
+from agent.runtime.loop import LoopSet
+from scm.edge.metrics import CONTENT_TYPE, FiguresCollector, exposition
+from scm.edge.overview.cluster_verdict import judged
+from scm.edge.pages.cluster_page import cluster_page
+from scm.edge.pages.node_pages import node_page, rack_page
+from scm.edge.plane.control import ControlPlane
+
+PAGE_DIGITS_MAX: Final = 6
+WORKER_QUIET_S_MAX: Final = 60.0
+
+
+class HttpStatus:
+    """Answers the pages, and says whether the process is well."""
+
+    def __init__(
+        self,
+        control: ControlPlane,
+        calls: CallThreads,
+        loops: LoopSet,
+        is_ticking: Callable[[], bool],
+    ) -> None:
+        self._control = control
+        self._calls = calls
+        self._loops = loops
+        self._is_ticking = is_ticking
+        self._collector = FiguresCollector(
+            control.queries.figures, loops.status, lambda: self._calls.trouble
+        )
+
+    def listener(self, address: str) -> WebListener:
+        """Return the listener on host:port. Raises Refused(INVALID_CONFIG)."""
+        pages = {"/healthz": self.healthz, "/metrics": self.metrics}
+        return WebListener(address, pages, asking={"/": self.page})
+
+    def troubles(self) -> list[str]:
+        """Return what is wrong with this process, a line each."""
+        found = [self._calls.trouble] if self._calls.trouble else []
+        if not self._is_ticking():
+            found.append("time stands still: no tick has ended lately")
+        found += [
+            f"worker {name} shows no life" for name in self._loops.stalled(WORKER_QUIET_S_MAX)
+        ]
+        return found
+
+    def page(self, asked: Mapping[str, str]) -> Page:
+        """Answer a browser that asks for the cluster, a rack, or a datanode."""
+        if "node" in asked:
+            return self._node(asked["node"])
+        if "rack" in asked:
+            return self._rack(asked["rack"], asked.get("page", "0"))
+        survey = self._control.queries.survey()
+        return Page(cluster_page(survey, judged(survey.look, self.troubles())))
+
+    def _node(self, datanode_id: str) -> Page:
+        found = [v for v in self._control.queries.nodes() if v.node.datanode_id == datanode_id]
+        if not found:
+            return Page(b"no such datanode\n", "text/plain", HTTPStatus.NOT_FOUND)
+        return Page(node_page(found[0], self._control.queries.now_ms()))
+
+    def _rack(self, rack: str, page: str) -> Page:
+        found = [view for view in self._control.queries.nodes() if view.node.rack == rack]
+        if not found or not (page.isascii() and page.isdigit()) or len(page) > PAGE_DIGITS_MAX:
+            return Page(b"no such rack\n", "text/plain", HTTPStatus.NOT_FOUND)
+        return Page(rack_page(rack, found, self._control.queries.now_ms(), int(page)))
+
+    def healthz(self) -> Page:
+        """Answer who restarts the process, or asks somebody else."""
+        found = self.troubles()
+        status = HTTPStatus.SERVICE_UNAVAILABLE if found else HTTPStatus.OK
+        return Page(("\n".join(found or ["well"]) + "\n").encode(), "text/plain", status)
+
+    def metrics(self) -> Page:
+        """Answer a scrape."""
+        return Page(exposition(self._control.meters, self._collector), CONTENT_TYPE)

@@ -1,0 +1,54 @@
+"""All that the pages of the cluster show, as values of one moment, or nearly so.
+
+It is gathered in portions, so that no call waits for it: a node may be as it was a tenth of a
+second before the containers were counted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scm.administration.decommission import Departure
+from scm.edge.health_totals import Flag
+from scm.edge.overview.chronicle import Past
+from scm.edge.overview.cluster_verdict import Look
+from scm.edge.overview.progress import Rate
+from scm.edge.views import ContainerView, NodeView
+from scm.state.facts import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Commands of one kind: how many wait or are under way, and how fast they are done."""
+
+    kind: Kind
+    pending_count: int
+    rate: Rate
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """How many containers something is to be said of, and the first of them."""
+
+    flag: Flag
+    count: int
+    first: Sequence[ContainerView]
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The cluster at a glance."""
+
+    look: Look
+    cluster_id: str
+    term: int
+    started_at_ms: int
+    nodes: Sequence[NodeView]
+    works: Sequence[Work]
+    under_count: int  # containers that wait to be copied or rebuilt
+    over_count: int
+    departures: Sequence[Departure]  # the first
+    departing_count: int
+    named: Sequence[Named]
+    past: Past
+    hold_count: int
+    forgotten_count: int

@@ -1,0 +1,155 @@
+"""What the control plane consists of, put together once, behind one lock."""
+
+import threading
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from agent.rpc.serving.access import Audit, Unrecorded
+from scm.administration.after_restore import Recovery
+from scm.administration.close_requests import Closures
+from scm.administration.decommission import Decommissioning
+from scm.administration.forgetting import Forgetting
+from scm.administration.holds import Holding
+from scm.administration.node_removal import NodeRemoval
+from scm.administration.operator_commands import Admin
+from scm.administration.plan_execution import Plans
+from scm.administration.previews import Previews
+from scm.cluster.anchoring import Anchoring
+from scm.cluster.basis import Basis
+from scm.cluster.cases import Cases
+from scm.cluster.last_copies import LastCopies
+from scm.cluster.nodes import Nodes
+from scm.cluster.pending_ops import PendingOps
+from scm.cluster.replica_map import Reports
+from scm.cluster.safemode import SafeMode
+from scm.containers.block_deletion import BlockDeletion
+from scm.containers.close_commands import Closes
+from scm.containers.command_outcomes import Outcomes
+from scm.containers.observer import Observer
+from scm.containers.open_containers import Writers
+from scm.edge.call_values import Endpoint
+from scm.edge.health_totals import Totals
+from scm.edge.metrics import Meters
+from scm.edge.overview.chronicle import Chronicle
+from scm.edge.overview.progress import Progress
+from scm.edge.views import Views
+from scm.replication.balancing.balancer import Balancer
+from scm.replication.judging.judge_input import Batches
+from scm.replication.judging.live_judge import Judge
+from scm.replication.last_look import LastLook
+from scm.replication.reconciling.attempts import Reconciles
+from scm.replication.reconciling.healing import Healing
+from scm.replication.repairing.reconstruction import Reconstructor
+from scm.replication.repairing.removals import Removals
+from scm.replication.replication_manager import ReplicationManager
+from scm.state import audit_trail
+from scm.state.clock import Clock
+from scm.state.database import Change, State
+from scm.state.metered_lock import MeteredLock
+from scm.state.options import ScmOptions
+
+
+class Parts:
+    """The modules that decide. Who calls one of them holds the lock, by `change` or itself."""
+
+    def __init__(
+        self,
+        state: State,
+        *,
+        clock: Clock,
+        options: ScmOptions,
+        snapshots_path: Path,
+        audit: Audit | None = None,
+    ) -> None:
+        self.audit = audit or Unrecorded()
+        self.state = state
+        self.clock = clock
+        self.options = options
+        self.snapshots_path = snapshots_path
+        self.meters = Meters()
+        self.lock = MeteredLock(self.meters.lock_held)
+        self.export_lock = threading.Lock()
+        self.nodes = Nodes(state, clock, options)
+        self.reports = Reports(state)
+        cases = Cases(state, self.nodes, self.reports, clock, options)
+        self.commands = PendingOps(state, self.nodes, clock, options)
+        basis = self.basis = Basis(state, self.nodes, self.commands, cases, clock, options)
+        self.deletions = BlockDeletion(state, self.nodes, cases, self.commands, clock, options)
+        self.writers = Writers(state, self.nodes, cases, self.deletions, clock, options)
+        self.reconciles = Reconciles(state, self.nodes, self.commands, clock, options)
+        self.cases = cases
+        self.batches = Batches(state, self.nodes, cases, options)
+        judge = self.judge = Judge(self.batches)
+        self.coding = Reconstructor(basis, judge)
+        self.removals = Removals(basis, judge)
+        self.healing = Healing(basis, self.reconciles)
+        self.manager = ReplicationManager(basis, judge, self.coding, self.removals, self.healing)
+        self.last_look = LastLook(basis, judge, self.reconciles, self.coding)
+        self.closes = Closes(basis)
+        self.outcomes = Outcomes(basis, self.reconciles)
+        self.changed_nodes: set[str] = set()
+        self.safe_mode = SafeMode(state, clock, options)
+        self.departures = Decommissioning(basis, judge)
+        self.anchoring = Anchoring(state, clock)
+        self.admin = Admin(basis, judge, self.manager, self.safe_mode)
+        self.previews = Previews(state, cases, self.commands, self.reconciles)
+        self.observer = Observer(basis, self.deletions, self.closes, self.manager)
+        self.closures = Closures(
+            basis, self.observer, self.closes, self.writers, self.previews, self.safe_mode
+        )
+        self.plans = Plans(
+            basis,
+            judge,
+            self.reconciles,
+            self.admin,
+            self.safe_mode,
+            self.closures,
+            self.previews,
+        )
+        self.forgetting = Forgetting(basis, self.reports, self.safe_mode)
+        self.recovery = Recovery(basis, self.reports, self.safe_mode, self.deletions)
+        self.parting = NodeRemoval(basis, judge, self.safe_mode)
+        self.holding = Holding(state, self.manager, clock)
+        self.balancer = Balancer(basis, judge, self.manager, self.removals, self.safe_mode)
+        self.last_copies = LastCopies(state, self.nodes)
+        self._begin_to_watch()
+        if state.restored is not None:
+            self._end_all_writes()
+
+    def _begin_to_watch(self) -> None:
+        """Put together what only looks, counts and remembers."""
+        self.started_at_ms = self.clock.wall_ms()
+        self.views = Views(self.state, self.nodes, self.reports)
+        self.totals = Totals(self.state)
+        self.progress = Progress(self.clock.monotonic_s())
+        self.chronicle = Chronicle(self.state, started_at_ms=self.started_at_ms)
+
+    def endpoints(self, datanode_ids: Iterable[str]) -> tuple[Endpoint, ...]:
+        """Return datanodes with their addresses of now."""
+        return tuple(Endpoint(node, self.views.address(node)) for node in datanode_ids)
+
+    def _end_all_writes(self) -> None:
+        """Close what was being written at the time of a backup: its writers have gone on."""
+        with self.change() as change:
+            for container in self.state.containers.open_all():
+                self.writers.end(change, container, "the control plane was restored")
+
+    def end_writes_on(self, change: Change, datanode_ids: Sequence[str], reason: str) -> None:
+        """Close the containers that are being written on these nodes."""
+        opened = self.departures.open_containers_on(datanode_ids)
+        for container in opened:
+            self.writers.end(change, container, reason)
+        self.observer.observe(change, [container.container_id for container in opened])
+
+    def struck(self, change: Change, container_ids: Collection[int]) -> None:
+        """Look again at containers of which replicas were struck off the books."""
+        self.last_copies.recount(change, container_ids)
+        self.observer.observe(change, container_ids)
+
+    @contextmanager
+    def change(self) -> Iterator[Change]:
+        """Give one locked, atomic, durable change of the state; then it is in the audit log."""
+        with self.lock, self.state.change() as change:
+            yield change
+        audit_trail.write(self.audit, change.notes)

@@ -1,0 +1,275 @@
+"""The judge, asked about the state of now: what is wrong with containers, and what follows.
+
+    state ──scm.batches──► batch ──health.judge──► diagnosis, and rows of a plan by container
+
+A call costs some milliseconds whatever it is about: who has many questions asks them at once.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from health.batch import View, view
+from health.departure import FREE, HELD_BY, is_readable, lacking, obstacles
+from health.judge import Diagnosis, diagnose, scene_of
+from health.plan.copies import ratis_sources
+from health.plan.plan_rows import Actions, Lists
+from health.plan.planner import plan
+from health.rules import Rules
+from health.source_doubts import DOUBTS, Doubt
+from health.words import Action, Health
+from scm.replication.judging.judge_input import Batches
+from scm.state.facts import OpState
+
+MADE: Final = (Action.REPLICATE, Action.RECONSTRUCT)
+UNNEEDED: Final = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a container needs, as far as the rules go: targets and limits are not looked at."""
+
+    action: Action
+    priority: int  # the smallest is the most urgent
+    reason: str
+    sources: tuple[str, ...]  # datanodes to copy or compute from, the best first
+    targets: tuple[str, ...]  # datanodes told to act on what they hold
+    indexes: tuple[int, ...]
+    copies: int
+    is_forced: bool
+    doubts: Mapping[str, str] = field(default_factory=dict)  # what speaks against sources
+
+    def told(self, *source_ids: str) -> str:
+        """Say what speaks against some of its sources; empty when nothing does."""
+        found = [f"{node}: {self.doubts[node]}" for node in source_ids if node in self.doubts]
+        return f"; no better source than {'; '.join(found)}" if found else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lacks:
+    """Which of some containers lack replicas or shards, and which have too many."""
+
+    under: Mapping[int, int]  # id -> how urgent the most urgent is: the smallest first
+    over: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What a container needs if nodes leave or rest."""
+
+    container_id: int
+    made_count: int  # replicas to make elsewhere
+    is_stuck: bool  # there is nothing to make them from
+    is_locked: bool  # it can be read now, and could not if the nodes were off now
+
+
+def losses(after: Diagnosis, now: View, off: View) -> list[Loss]:
+    """Return what containers need, from how they will be `after` nodes began to leave, how they are
+    `now`, and how they would be if the nodes were `off`. Pure."""
+    actions = plan(scene_of(after))
+    copied, rebuilt = (
+        np.isin(np.arange(after.view.rows.count), actions.container[actions.action == action])
+        for action in (Action.REPLICATE, Action.RECONSTRUCT)
+    )
+    is_lost = after.view.is_ec & (after.counts.erasure.unavailable != 0)
+    can_be_made = np.where(is_lost, rebuilt, copied)
+    return [
+        Loss(number, short, short > 0 and not able, is_locked)
+        for number, short, able, is_locked in zip(
+            after.view.batch.containers.container_id.tolist(),
+            lacking(after.view, after.counts).tolist(),
+            can_be_made.tolist(),
+            (is_readable(now) & ~is_readable(off)).tolist(),
+            strict=True,
+        )
+    ]
+
+
+class Judge:
+    """Asks the judge. Callers hold the control plane's lock."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+
+    def rules(self) -> Rules:
+        """Return the numbers of the rules as they are now."""
+        return self._batches.rules()
+
+    def diagnose(self, container_ids: Collection[int]) -> Diagnosis:
+        """Say of each container, ascending, how it is."""
+        return diagnose(self._batches.of(container_ids), self._batches.rules())
+
+    def rows(
+        self, container_ids: Collection[int], *, without: Collection[int] = ()
+    ) -> dict[int, list[Row]]:
+        """Return what each of some containers needs, the most urgent first, as if the commands
+        `without` were not pending; what needs nothing is left out."""
+        if not container_ids:
+            return {}
+        batch = self._batches.of(container_ids, without=without)
+        return _planned(diagnose(batch, self._batches.rules()))
+
+    def look(self, container_ids: Collection[int]) -> tuple[Diagnosis, Lacks]:
+        """Say of each container, ascending, how it is, and which lack or have too much."""
+        found = self.diagnose(container_ids)
+        return found, _lacks(found) if found.flags.any() else Lacks({}, frozenset())
+
+    def health_without(self, container_id: int, datanode_id: str) -> Health:
+        """Return the health of a container as if a datanode did not hold it."""
+        batch = self._batches.of([container_id], gone=[(container_id, datanode_id)])
+        return Health(int(diagnose(batch, self._batches.rules()).verdicts.state[0]))
+
+    def healthy(self, container_ids: Iterable[int]) -> dict[int, frozenset[str]]:
+        """Return which of some containers are HEALTHY, each with the datanodes against whose
+        replica nothing speaks."""
+        found = self.diagnose(list(container_ids))
+        batch = found.view.batch
+        is_well = (found.verdicts.state == Health.HEALTHY)[found.view.rows.owner]
+        sound = (is_well & (found.doubts == Doubt.NONE)).nonzero()[0].tolist()
+        ids = batch.containers.container_id.tolist()
+        well: dict[int, set[str]] = {}
+        for row, name in zip(sound, _names(found, sound), strict=True):
+            well.setdefault(ids[batch.replicas.container[row]], set()).add(name)
+        return {number: frozenset(names) for number, names in well.items()}
+
+    def obstacles(self, container_ids: Collection[int]) -> dict[int, str]:
+        """Return which containers need their nodes that leave or rest, and why
+        (`health.departure.HELD_BY`)."""
+        if not container_ids:
+            return {}
+        found = self.diagnose(container_ids)
+        held = obstacles(found.view, found.counts, found.flags).tolist()
+        ids = found.view.batch.containers.container_id.tolist()
+        pairs = zip(ids, held, strict=True)
+        return {number: HELD_BY[why] for number, why in pairs if why != FREE}
+
+    def leaving(
+        self, container_ids: Collection[int], datanode_ids: Collection[str], op_state: OpState
+    ) -> list[Loss]:
+        """Return what containers need if some of their nodes leave or rest, ascending."""
+        if not container_ids:
+            return []
+        rules = self._batches.rules()
+        service = dict.fromkeys(datanode_ids, op_state)
+        gone = {(number, node) for number in container_ids for node in datanode_ids}
+        after = diagnose(self._batches.of(container_ids, service=service), rules)
+        now, off = (
+            view(self._batches.of(container_ids, gone=missing)) for missing in ((), tuple(gone))
+        )
+        return losses(after, now, off)
+
+    def sources(
+        self, container_ids: Collection[int], *, without: Collection[int] = ()
+    ) -> dict[int, Row]:
+        """Return for each container that is not erasure-coded what may be copied: what its rows of
+        the plan name, or where it needs nothing, what could be."""
+        if not container_ids:
+            return {}
+        batch = self._batches.of(container_ids, without=without)
+        found = diagnose(batch, self._batches.rules())
+        scene = scene_of(found)
+        able, order = ratis_sources(scene, np.ones_like(scene.view.is_ec))
+        own: dict[int, list[int]] = {}
+        for row in sorted(able.nonzero()[0].tolist(), key=lambda row: int(order[row])):
+            own.setdefault(int(batch.replicas.container[row]), []).append(row)
+        needed: dict[int, list[int]] = {}
+        actions = plan(scene)
+        is_copy = (actions.action == Action.REPLICATE).tolist()
+        places = zip(is_copy, actions.container.tolist(), strict=True)
+        for (is_wanted, place), rows in zip(places, _lists(actions.sources), strict=True):
+            if is_wanted:
+                needed.setdefault(place, []).extend(rows)
+        return {
+            number: _copy(found, needed.get(place) or own.get(place, []))
+            for place, number in enumerate(batch.containers.container_id.tolist())
+        }
+
+
+def _copy(found: Diagnosis, rows: Sequence[int]) -> Row:
+    return Row(
+        Action.REPLICATE,
+        priority=0,
+        reason="",
+        sources=_names(found, rows),
+        targets=(),
+        indexes=(),
+        copies=1,
+        is_forced=False,
+        doubts=_doubts(found, rows),
+    )
+
+
+def _lacks(found: Diagnosis) -> Lacks:
+    """Return what a plan says of containers as a whole: its rows cost more than the plan."""
+    actions = plan(scene_of(found))
+    ids = found.view.batch.containers.container_id
+    is_made = np.isin(actions.action, MADE)
+    urgency = np.full(len(ids), UNNEEDED)
+    np.minimum.at(urgency, actions.container[is_made], actions.priority[is_made])
+    under = (urgency != UNNEEDED).nonzero()[0]
+    over = actions.container[(actions.action == Action.DELETE) & actions.is_forced]
+    return Lacks(
+        dict(zip(ids[under].tolist(), urgency[under].tolist(), strict=True)),
+        frozenset(ids[over].tolist()),
+    )
+
+
+def _planned(found: Diagnosis) -> dict[int, list[Row]]:
+    """Return what containers need, the most urgent first; what needs nothing is left out."""
+    ids = found.view.batch.containers.container_id.tolist()
+    needs: dict[int, list[Row]] = {}
+    for place, row in _rows(plan(scene_of(found)), found):
+        needs.setdefault(ids[place], []).append(row)
+    for rows in needs.values():
+        rows.sort(key=lambda row: row.priority)
+    return needs
+
+
+def _rows(actions: Actions, found: Diagnosis) -> list[tuple[int, Row]]:
+    columns = zip(
+        actions.container.tolist(),
+        actions.action.tolist(),
+        actions.priority.tolist(),
+        actions.reason.tolist(),
+        _lists(actions.sources),
+        _lists(actions.targets),
+        _lists(actions.indexes),
+        actions.copies.tolist(),
+        actions.is_forced.tolist(),
+        strict=True,
+    )
+    return [
+        (
+            place,
+            Row(
+                Action(action),
+                priority=priority,
+                reason=reason,
+                sources=_names(found, sources),
+                targets=_names(found, targets),
+                indexes=tuple(indexes),
+                copies=copies,
+                is_forced=is_forced,
+                doubts=_doubts(found, sources),
+            ),
+        )
+        for place, action, priority, reason, sources, targets, indexes, copies, is_forced in columns
+    ]
+
+
+def _lists(lists: Lists) -> list[list[int]]:
+    starts, values = lists.starts.tolist(), lists.values.tolist()
+    return [values[a:b] for a, b in pairwise(starts)]
+
+
+def _names(found: Diagnosis, rows: Sequence[int]) -> tuple[str, ...]:
+    batch = found.view.batch
+    return tuple(batch.nodes.names[int(batch.replicas.node[row])] for row in rows)
+
+
+def _doubts(found: Diagnosis, rows: Sequence[int]) -> dict[str, str]:
+    told = zip(_names(found, rows), (int(found.doubts[row]) for row in rows), strict=True)
+    return {name: DOUBTS[code] for name, code in told if code}

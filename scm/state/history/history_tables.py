@@ -1,0 +1,126 @@
+"""The tables of what is remembered: rows like those of all others, and few of them.
+
+Nothing is decided by them: a damaged row is left out and told, and keeps nobody from starting.
+"""
+
+from collections.abc import Hashable, Iterable
+from typing import Final, TypeVar
+
+import structlog
+
+from scm.state import records
+from scm.state.history.interval_samples import Sample, Turn, Verdict, Verification
+from scm.state.tables import Table, id_key
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+_SAMPLE_FIELDS: Final = 17
+_LATER_FIELDS: Final = 16  # that a later version may add: this one reads its rows all the same
+
+_log = structlog.get_logger("suture.scm")
+
+
+class HistoryTable(Table[K, V]):
+    """Rows that a start can do without."""
+
+    def load(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Take rows in as they were on disk, but for damaged ones."""
+        for key, row in rows:
+            try:
+                super().load([(key, row)])
+            except records.DamagedRow as damage:
+                _log.warning("history_row_damaged", table=self.name, error=str(damage))
+
+
+class SampleTable(HistoryTable[tuple[int, int], Sample]):
+    """Samples by level and beginning of their interval."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "samples",
+            key_bytes=lambda key: bytes([key[0]]) + id_key(key[1]),
+            key_of=lambda sample: sample.key,
+            row=_sample_row,
+            value=_sample_from,
+        )
+
+    def of(self, level: int) -> list[Sample]:
+        """Return the samples of one level, oldest first."""
+        keys = sorted(key for key in self._rows if key[0] == level)
+        return [self._rows[key] for key in keys]
+
+
+class TurnTable(HistoryTable[int, Turn]):
+    """Changes of the verdict by their time."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "turns",
+            key_bytes=id_key,
+            key_of=lambda turn: turn.at_ms,
+            row=lambda turn: records.pack([turn.at_ms, turn.verdict, turn.text]),
+            value=_turn_from,
+        )
+
+    def by_time(self) -> list[Turn]:
+        """Return them, oldest first."""
+        return [self._rows[key] for key in sorted(self._rows)]
+
+
+class VerificationTable(HistoryTable[int, Verification]):
+    """Verifications by Spark by their end."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "verifications",
+            key_bytes=id_key,
+            key_of=lambda verification: verification.at_ms,
+            row=lambda one: records.pack([one.at_ms, one.decisions, one.error]),
+            value=_verification_from,
+        )
+
+    def by_time(self) -> list[Verification]:
+        """Return them, oldest first."""
+        return [self._rows[key] for key in sorted(self._rows)]
+
+
+def _sample_row(sample: Sample) -> bytes:
+    return records.pack(
+        [
+            sample.level,
+            sample.at_ms,
+            sample.verdict,
+            sample.node_count,
+            sample.silent_count,
+            sample.failed_volume_count,
+            sample.container_count,
+            sample.to_do_count,
+            sample.lost_count,
+            sample.capacity_bytes,
+            sample.used_bytes,
+            sample.data_bytes,
+            sample.in_time_bytes,
+            sample.oldest_scan_at_ms,
+            sample.done_count,
+            sample.failed_count,
+            sample.moved_bytes,
+        ]
+    )
+
+
+def _sample_from(row: bytes) -> Sample:
+    field_counts = range(_SAMPLE_FIELDS, _SAMPLE_FIELDS + _LATER_FIELDS + 1)
+    fields = records.unpack(row, *field_counts)[:_SAMPLE_FIELDS]
+    fields[2] = Verdict(fields[2])
+    return Sample(*fields)
+
+
+def _turn_from(row: bytes) -> Turn:
+    at_ms, verdict, text = records.unpack(row, 3)
+    return Turn(at_ms, Verdict(verdict), text)
+
+
+def _verification_from(row: bytes) -> Verification:
+    at_ms, decisions, error = records.unpack(row, 3)
+    return Verification(at_ms, tuple((word, count) for word, count in decisions), error)

@@ -1,0 +1,202 @@
+"""The tables that the job writes: columns, types, and what they mean; versioned by RESULT_VERSION.
+
+    out/<table>/run_id=<id>/part-….parquet     rows of a run
+    out/<table>/_schema.json                   what is declared here
+
+Which run a row is of says the name of its directory, `run_id`, which engines of SQL read as one
+more column. A run is whole if `runs` has its row.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from spark_verify.input_columns import KINDS, RESULT_VERSION
+
+RUNS: Final = "runs"
+
+RUN_ID: Final = ("run_id", "string", "name of the run: the directory that the rows lie in")
+"""The column by which all tables are partitioned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of the result: what it holds, its columns, and what each of them means."""
+
+    meaning: str
+    schema: pa.Schema
+    meanings: tuple[str, ...]
+
+
+def _table(meaning: str, text: str, **structs: pa.Schema) -> Table:
+    """Parse `name type meaning` lines: `*` is a list; `structs` are further types."""
+    kinds = KINDS | {name: pa.struct(list(own)) for name, own in structs.items()}
+    fields, meanings = [], []
+    for line in text.strip().splitlines():
+        name, kind, words = line.split(maxsplit=2)
+        base = kinds[kind.rstrip("*")]
+        fields.append(pa.field(name, pa.list_(base) if kind.endswith("*") else base))
+        meanings.append(words)
+    return Table(meaning, pa.schema(fields), tuple(meanings))
+
+
+_HEALTH: Final = _table(
+    "one row a container",
+    """
+    container_id long the container
+    state string its own state: OPEN, CLOSED and others; null if nobody knows it
+    replication_type string RATIS, EC or STAND_ALONE; null if the control plane does not know it
+    health_state int the number of Ozone's health state: 0 is HEALTHY
+    flags long what is the matter, a bit each: see FLAGS in health/words.py, from bit 0
+    queue string where Ozone would put it: U under-replicated, O over-replicated, - nowhere
+    is_qc_stuck boolean whether it is quasi-closed and cannot be closed
+    checksum_class string how the roots of its replicas relate: MATCH, MISMATCH_MINORITY and others
+    eligibility string whether it may be reconciled: OK, or why not
+    remaining_redundancy int how many replicas or shards may be lost before data is; null if unknown
+    replica_count int replicas that were reported
+    is_known boolean whether the control plane knows it; if not, only replicas name it
+    snapshot_id string the snapshot that was verified
+    """,
+)
+_REPLICA_CLASS: Final = _table(
+    "one row a replica of every container with which anything is the matter",
+    """
+    container_id long the container
+    datanode_id string the datanode that holds it
+    replica_index int the shard of an EC container, from 1; 0 for a whole replica
+    volume_id string the volume of that datanode
+    state string the replica's own state: CLOSED, UNHEALTHY and others
+    root long the root of its tree, 64 bits read with a sign; null if not known
+    tree_algorithm string what made the tree: roots of two algorithms are not compared
+    finding_count int what its last scan found
+    is_reachable boolean whether its datanode answers
+    role string what it is to its container: VULNERABLE, UNHEALTHY, STALE, MATCHING or MISMATCHED
+    is_minority boolean whether it lost the vote about the root
+    checksum_class string that of the container
+    snapshot_id string the snapshot that was verified
+    """,
+)
+PLAN_REPLICA: Final = pa.schema(
+    [
+        ("datanode_id", pa.string()),
+        ("state", pa.string()),
+        ("root", pa.int64()),
+        ("tree_algorithm", pa.string()),
+    ]
+)
+_DIVERGENT: Final = _table(
+    "one row a container whose replicas differ, also where no repair moved them",
+    """
+    container_id long the container
+    action string reconcile
+    priority int how urgent it is: the lower, the sooner; null if its redundancy is unknown
+    reason string why
+    checksum_class string how the roots of its replicas relate
+    replicas replica* its replicas as they were seen
+    bytes_estimated long what a repair may have to move
+    snapshot_id string the snapshot that was verified
+    as_of_ms long the instant of the snapshot, in ms since 1970
+    expires_at_ms long after it the control plane does not act on the row, in ms since 1970
+    attempts int runs in a row before this one that found the same roots
+    is_backed_off boolean whether it is left out of reconcile_plan this time
+    """,
+    replica=PLAN_REPLICA,
+)
+_ACTION_PLAN: Final = _table(
+    "what to do beside reconciling: replicate, reconstruct, delete, close and scan",
+    """
+    container_id long the container
+    action string replicate, reconstruct, delete, close or scan
+    priority int how urgent it is: the lower, the sooner
+    reason string why
+    sources string* datanodes to copy from
+    doubts string* what speaks against sources that nothing better could be found for
+    targets string* datanodes told to act on their own replica
+    indexes int* shards of an EC container that it is about
+    copies int how many new replicas are needed
+    is_forced boolean whether a replica goes that holds data
+    bytes_estimated long what it may have to move
+    snapshot_id string the snapshot that was verified
+    as_of_ms long the instant of the snapshot, in ms since 1970
+    expires_at_ms long after it the control plane does not act on the row, in ms since 1970
+    """,
+)
+_BACKING_OFF: Final = ("attempts", "is_backed_off")
+"""Columns of `divergent` alone. Without them, and without what is backed off, it is what the
+control plane takes in (`reconcile_plan/`) and checks again on live state, row by row."""
+
+_RUNS: Final = _table(
+    "one row a run whose tables are whole: rows of other runs are none",
+    """
+    snapshot_id string the snapshot that was verified
+    cluster_id string the cluster that it is of
+    as_of_ms long the instant of the snapshot, in ms since 1970
+    term long the control plane's term
+    is_partial boolean whether only containers on some datanodes were verified
+    changed_nodes string* those datanodes
+    exit_code int 0 clean, 2 work to do, 4 data at risk (3 in runs from before it was 4)
+    containers long containers that were verified
+    replicas long replicas of the snapshot
+    flagged long containers with any flag
+    unknown_containers long containers that only replicas name
+    result_version int the version of these tables
+    code string checksum of the code that judged
+    """,
+)
+
+
+def _without(table: Table, meaning: str, names: tuple[str, ...]) -> Table:
+    kept = [i for i, name in enumerate(table.schema.names) if name not in names]
+    return Table(
+        meaning,
+        pa.schema([table.schema.field(i) for i in kept]),
+        tuple(table.meanings[i] for i in kept),
+    )
+
+
+RESULTS: Final = {
+    "health": _HEALTH,
+    "replica_class": _REPLICA_CLASS,
+    "divergent": _DIVERGENT,
+    "reconcile_plan": _without(
+        _DIVERGENT, "containers to reconcile, the most urgent first", _BACKING_OFF
+    ),
+    "plan": _ACTION_PLAN,
+    RUNS: _RUNS,
+}
+"""All tables, in the order in which a run's rows get their places: `runs` says that all are."""
+
+JUDGED: Final = {
+    name: RESULTS[name].schema for name in ("health", "replica_class", "divergent", "plan")
+}
+"""The tables that the judge fills."""
+
+DIVERGENT: Final = JUDGED["divergent"]
+
+
+def described(name: str) -> dict[str, Any]:
+    """Return what is written beside the rows of a table: version, columns, types as Spark and Hive
+    name them, and what each means."""
+    table = RESULTS[name]
+    columns = zip(table.schema, table.meanings, strict=True)
+    return {
+        "table": name,
+        "version": RESULT_VERSION,
+        "comment": table.meaning,
+        "format": "parquet",
+        "partitioned_by": [dict(zip(("name", "type", "comment"), RUN_ID, strict=True))],
+        "columns": [
+            {"name": field.name, "type": type_name(field.type), "comment": meaning}
+            for field, meaning in columns
+        ],
+    }
+
+
+def type_name(kind: pa.DataType) -> str:
+    """Return what Spark and Hive call a type."""
+    if pa.types.is_list(kind):
+        return f"array<{type_name(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        return f"struct<{','.join(f'{own.name}:{type_name(own.type)}' for own in kind)}>"
+    return {"int64": "bigint", "int32": "int", "bool": "boolean"}.get(str(kind), str(kind))

@@ -1,0 +1,100 @@
+"""The one line that says whether the data is whole."""
+
+from agent.cli.inspect.status_tables import (
+    challenges_line,
+    containers_line,
+    node_row,
+    shadow_line,
+)
+from agent.rpc.v1 import datanode_pb2, scm_pb2
+
+
+def test_all_is_well() -> None:
+    """
+    Whole containers are counted, and nothing else is mentioned.
+    """
+    counts = scm_pb2.CountContainersResponse(all=2, whole=2)
+
+    line = containers_line(counts)
+
+    assert "2 of 2 closed containers are equal and whole on all replicas; 0 open" == line
+
+
+def test_every_trouble_is_named() -> None:
+    """
+    Damaged, different, few and unknown replicas are each told, beside what is whole.
+    """
+    counts = scm_pb2.CountContainersResponse(
+        all=6, open=2, whole=1, to_do=3, unhealthy=3, differ=2, few_replicas=1, unknown=4
+    )
+
+    line = containers_line(counts)
+
+    assert (
+        "1 of 4 closed containers are equal and whole on all replicas; 3 with damaged replicas, "
+        "2 whose replicas differ, 1 with too few replicas, 4 not compared yet; 2 open"
+    ) == line
+
+
+def test_no_container_is_no_trouble() -> None:
+    """
+    Before the first container there is nothing to be worried about.
+    """
+    assert "no containers yet" == containers_line(scm_pb2.CountContainersResponse())
+
+
+def test_what_peers_could_prove_is_told() -> None:
+    """
+    How many were asked, what came of each, and when that was last; not while nobody is asked.
+    """
+    asked = datanode_pb2.Challenges(
+        interval_ms=60_000,
+        asked_at_ms=1_000_000,
+        proven_count=7,
+        failed_count=1,
+        unanswered_count=2,
+    )
+    own = datanode_pb2.Challenges(interval_ms=60_000, asked_at_ms=1_000_000, own_count=1)
+
+    lines = [challenges_line(one, 1_120.0) for one in (asked, own)]
+    lines.append(challenges_line(datanode_pb2.Challenges(interval_ms=60_000), 1_120.0))
+    lines.append(challenges_line(datanode_pb2.Challenges(), 1_120.0))
+
+    assert [
+        "challenges: 10 chunks asked of peers, 7 proven, 1 refuted, 2 unanswered; last 2 min ago",
+        "challenges: 1 chunks asked of peers, 0 proven, 0 refuted, 0 unanswered, 1 wrong here; "
+        "last 2 min ago",
+        "challenges: none yet",
+        "challenges: off",
+    ] == lines
+
+
+def test_what_other_code_hashed_is_told() -> None:
+    """
+    Whether it runs, how much it has compared, and in how many scans the two differ.
+    """
+    running = datanode_pb2.ShadowHashing(running=True, compared_count=40, differing_count=2)
+
+    assert [
+        "shadow hashing: running, 40 chunks compared, 2 scans differing",
+        "shadow hashing: not running, 0 chunks compared, 0 scans differing",
+    ] == [shadow_line(one) for one in (running, datanode_pb2.ShadowHashing())]
+
+
+def test_a_refuted_proof_and_hashes_that_differ_are_remarks_of_their_datanode() -> None:
+    """
+    Nobody who looks at all datanodes overlooks them; of one that is well nothing is remarked.
+    """
+    node = scm_pb2.NodeInfo(datanode_id="dn1", address="dn1:9861", health="HEALTHY")
+    said = datanode_pb2.StatusResponse(datanode_id="dn1")
+    wrong = datanode_pb2.ScrubStatusResponse(
+        challenges=datanode_pb2.Challenges(failed_count=2),
+        shadow_hashing=datanode_pb2.ShadowHashing(differing_count=3),
+    )
+
+    rows = [node_row(node, (said, one)) for one in (wrong, datanode_pb2.ScrubStatusResponse())]
+
+    assert [
+        "2 proofs of its peers were refuted; 3 scans held: hashes differ",
+        "",
+    ] == [row[-1] for row in rows]

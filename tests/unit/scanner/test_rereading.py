@@ -1,0 +1,130 @@
+"""What could not be read for long is unreadable; all else is read as ever."""
+
+import errno
+from collections.abc import Callable
+
+import pytest
+
+from merkle.replica import BlockId
+from scanner.chunk_verdict import RepeatedError
+from scanner.ports import BlockReader, Structure
+from scanner.rereading import Insistent
+from tests.support.storage.replica_reader import MemoryBlock, MemoryReader, MemoryReplica, noise
+
+DATA = noise(100)
+
+
+class Refusing(MemoryReader):
+    """A reader that fails wherever it is asked for a file's content."""
+
+    number = errno.EACCES
+
+    def open_block(self, block_id: BlockId) -> BlockReader:  # noqa: ARG002
+        raise OSError(self.number, "no")
+
+    def read_whole(self, block_id: BlockId, length_bytes: int) -> memoryview:  # noqa: ARG002
+        raise OSError(self.number, "no")
+
+
+class RefusingFile(MemoryBlock):
+    """An open file whose every answer is a failure."""
+
+    @property
+    def size_bytes(self) -> int:
+        raise OSError(errno.EACCES, "no")
+
+    def read(self, offset: int, length_bytes: int) -> memoryview:  # noqa: ARG002
+        raise OSError(errno.EACCES, "no")
+
+    def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:  # noqa: ARG002
+        raise OSError(errno.EACCES, "no")
+
+
+class OpensRefusing(MemoryReader):
+    """A reader whose files open, and then fail."""
+
+    def open_block(self, block_id: BlockId) -> BlockReader:
+        return RefusingFile(self.replica, block_id)
+
+
+@pytest.fixture
+def replica() -> MemoryReplica:
+    """Return one block."""
+    result = MemoryReplica()
+    result.put(1, DATA)
+    result.buried[BlockId(2)] = 5
+    result.former[1, 0] = [b"old"]
+    return result
+
+
+def test_what_can_be_read_is_read_as_ever(replica: MemoryReplica) -> None:
+    """
+    Rows, files, tombstones and what was there before.
+    """
+    reader = Insistent(MemoryReader(replica))
+    file = reader.open_block(BlockId(1))
+
+    assert 7 == reader.container_id
+    assert [(1, replica.rows[1])] == list(reader.blocks())
+    assert replica.rows[1] == reader.row(BlockId(1))
+    assert {2: 5} == reader.tombstones()
+    assert [b"old"] == reader.former_bytes(BlockId(1), 0)
+    assert reader.is_current()
+    assert DATA == bytes(reader.read_whole(BlockId(1), 100))
+    assert (100, DATA[3:8], DATA[2:5]) == (
+        file.size_bytes,
+        bytes(file.read(3, 5)),
+        file.reread_past_cache(2, 3),
+    )
+    file.close()
+    structure = reader.structure()
+    assert isinstance(structure, Structure)
+    assert [1] == structure.block_files.tolist()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda reader: reader.open_block(BlockId(1)),
+        lambda reader: reader.read_whole(BlockId(1), 100),
+    ],
+    ids=["open", "read"],
+)
+def test_a_failure_does_not_pass(
+    replica: MemoryReplica, ask: Callable[[Insistent], object]
+) -> None:
+    """
+    Unless the host is short of something; and a file that is not there is not there.
+    """
+    reader = Refusing(replica)
+
+    with pytest.raises(RepeatedError):
+        ask(Insistent(reader))
+    reader.number = errno.EMFILE
+    with pytest.raises(OSError, match="no") as caught:
+        ask(Insistent(reader))
+    assert not isinstance(caught.value, RepeatedError)
+    reader.number = errno.ENOENT
+    with pytest.raises(FileNotFoundError):
+        ask(Insistent(reader))
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda file: file.size_bytes,
+        lambda file: file.read(0, 1),
+        lambda file: file.reread_past_cache(0, 1),
+    ],
+    ids=["size", "read", "reread"],
+)
+def test_nor_does_one_of_an_open_file(
+    replica: MemoryReplica, ask: Callable[[BlockReader], object]
+) -> None:
+    """
+    Whatever it is asked.
+    """
+    file = Insistent(OpensRefusing(replica)).open_block(BlockId(1))
+
+    with pytest.raises(RepeatedError):
+        ask(file)

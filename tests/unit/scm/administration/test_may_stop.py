@@ -1,0 +1,414 @@
+"""May these be stopped, and what if they never came back: known clusters, answers by hand."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Code, Refused
+from merkle.replica import ReplicaState
+from scm.administration.may_stop import Foreseen, Question
+from scm.administration.outlook import Answer
+from scm.state.facts import Container, ContainerState, Kind, OpState
+from scm.state.options import ScmOptions
+from tests.support.control.scm_world import ScmWorld, confirm, container, pending, replica
+
+NODES = ("dn1", "dn2", "dn3", "dn4", "dn5")
+OPTIONS = ScmOptions(stale_after_ms=10_000, dead_after_ms=60_000)
+CLOSED, OPEN = ReplicaState.CLOSED, ReplicaState.OPEN
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ScmWorld]:
+    """Five datanodes that have reported that they have nothing."""
+    with ScmWorld(tmp_path, options=OPTIONS).running() as made:
+        made.join(*NODES)
+        confirm(made, *NODES)
+        made.control.tick()
+        yield made
+
+
+def hold(world: ScmWorld, number: int, *nodes: str) -> None:
+    """Put a closed container with whole replicas on these datanodes."""
+    keep(world, container(container_id=number))
+    for node in nodes:
+        world.beat(node, replica(node, container_id=number))
+
+
+def keep(world: ScmWorld, row: Container) -> None:
+    """Put a row into the control plane's table of containers."""
+    with world.state.change() as change:
+        change.put(world.state.containers, row)
+
+
+def may_stop(world: ScmWorld, *nodes: str, keep_count: int = 1) -> Foreseen:
+    """Ask whether these datanodes may be off together."""
+    return world.control.queries.foresee(Question(nodes, keep_count=keep_count))
+
+
+def if_lost(world: ScmWorld, *nodes: str) -> Foreseen:
+    """Ask what would be if these datanodes never came back."""
+    return world.control.queries.foresee(Question(nodes, is_for_good=True))
+
+
+class TestMayStop:
+    def test_one_of_three_may_be_off(self, world: ScmWorld) -> None:
+        """
+        Two copies stay: nothing is lost to readers, each container lacks one replica until it is
+        made elsewhere, which begins when the datanode counts as dead.
+        """
+        hold(world, 1, "dn1", "dn2", "dn3")
+        hold(world, 2, "dn1", "dn2", "dn4")
+        hold(world, 3, "dn2", "dn3", "dn4")
+
+        found = may_stop(world, "dn1")
+
+        assert Answer.YES is found.answer
+        assert 2 == found.outlook.container_count
+        assert {1: 2} == dict(found.outlook.lacking)
+        assert 0 == found.outlook.last_copy_count
+        assert 2_000 == found.outlook.rebuild_bytes
+        assert 60_000 == found.wait_ms
+        assert 4 == found.stays_count
+
+    def test_two_of_three_leave_last_copies(self, world: ScmWorld) -> None:
+        """
+        Judged together: the third copy is the last, which is said; with --keep 2 it is a no.
+        """
+        hold(world, 1, "dn1", "dn2", "dn3")
+        hold(world, 2, "dn1", "dn4", "dn5")
+
+        together = may_stop(world, "dn1", "dn2")
+        strict = may_stop(world, "dn1", "dn2", keep_count=2)
+
+        assert Answer.YES is together.answer
+        assert 1 == together.outlook.last_copy_count
+        assert {1: 1, 2: 1} == dict(together.outlook.lacking)
+        assert Answer.NO is strict.answer
+        assert ("1 containers would have fewer than 2 copies",) == strict.reasons
+
+    def test_all_holders_together_is_a_no(self, world: ScmWorld) -> None:
+        """
+        Each alone may be off, all together not; the container is named.
+        """
+        hold(world, 7, "dn1", "dn2", "dn3")
+
+        assert {Answer.YES} == {may_stop(world, node).answer for node in NODES}
+        found = may_stop(world, "dn1", "dn2", "dn3")
+
+        assert Answer.NO is found.answer
+        assert [7] == found.outlook.unreadable_ids
+
+    @pytest.mark.parametrize(
+        ("off", "answer", "last"),
+        [
+            (("dn1",), Answer.YES, 0),
+            (("dn1", "dn2"), Answer.YES, 1),
+            (("dn1", "dn2", "dn3"), Answer.NO, 0),
+        ],
+    )
+    def test_shards_are_counted_by_index(
+        self, world: ScmWorld, off: tuple[str, ...], answer: Answer, last: int
+    ) -> None:
+        """
+        Of rs-3-2 two may go, and then one more is too many.
+        """
+        keep(world, replace(container(), scheme="rs-3-2-1024k", replication_factor=5))
+        for index, node in enumerate(NODES, start=1):
+            world.beat(node, replica(node, replica_index=index))
+
+        found = may_stop(world, *off)
+
+        assert answer is found.answer
+        assert last == found.outlook.last_copy_count
+
+    def test_two_replicas_of_one_shard_are_one(self, world: ScmWorld) -> None:
+        """
+        With shards 1, 2, 2 and 4 of rs-3-2 the datanode of shard 1 is needed.
+        """
+        keep(world, replace(container(), scheme="rs-3-2-1024k", replication_factor=5))
+        for index, node in zip((1, 2, 2, 4), NODES, strict=False):
+            world.beat(node, replica(node, replica_index=index))
+
+        assert Answer.NO is may_stop(world, "dn1").answer
+        assert Answer.YES is may_stop(world, "dn2").answer
+
+    def test_a_dead_datanode_counts_as_dead(self, world: ScmWorld) -> None:
+        """
+        With one of three dead and another stopped one copy is left; the third is a no.
+        """
+        hold(world, 1, "dn1", "dn2", "dn3")
+        silence(world, "dn3", 61)
+
+        assert 1 == may_stop(world, "dn1").outlook.last_copy_count
+        assert Answer.NO is may_stop(world, "dn1", "dn2").answer
+        assert Answer.YES is may_stop(world, "dn3").answer
+
+    def test_a_silent_datanode_is_not_relied_on(self, world: ScmWorld) -> None:
+        """
+        Whether one that was silent for some seconds still serves nobody can tell; without it the
+        answer is no more than that.
+        """
+        hold(world, 1, "dn1", "dn2", "dn3")
+        silence(world, "dn3", 15)
+
+        assert Answer.YES is may_stop(world, "dn1").answer
+        found = may_stop(world, "dn1", "dn2")
+
+        assert Answer.UNKNOWN is found.answer
+        assert [1] == found.outlook.doubtful_ids
+        assert Answer.NO is may_stop(world, "dn1", "dn2", "dn3").answer
+
+    def test_one_in_maintenance_lacks_nowhere(self, world: ScmWorld) -> None:
+        """
+        It is expected back: stopping it makes no copies.
+        """
+        hold(world, 1, "dn1", "dn2", "dn3")
+        row = world.state.nodes.get("dn1")
+        assert row is not None
+        with world.state.change() as change:
+            change.put(world.state.nodes, replace(row, op_state=OpState.IN_MAINTENANCE))
+
+        found = may_stop(world, "dn1")
+
+        assert Answer.YES is found.answer
+        assert 0 == found.outlook.lacking_count
+        assert 0 == found.wait_ms
+
+    def test_a_replica_in_doubt_is_not_relied_on(self, world: ScmWorld) -> None:
+        """
+        Where damage is known in what would be left, or it differs, nobody can tell.
+        """
+        hold(world, 1, "dn1")
+        world.beat("dn2", replica("dn2", finding_count=1))
+        hold(world, 2, "dn1")
+        world.beat("dn2", replica("dn2", container_id=2, root=8))
+        hold(world, 3, "dn1")
+        world.beat("dn2", replica("dn2", ReplicaState.UNHEALTHY, container_id=3))
+
+        found = may_stop(world, "dn1")
+
+        assert Answer.UNKNOWN is found.answer
+        assert [1, 2, 3] == found.outlook.doubtful_ids
+
+    def test_safe_mode_is_no_time_for_a_yes(self, world: ScmWorld) -> None:
+        """
+        After a restart nobody has reported: no answer; when all have, there is one.
+        """
+        hold(world, 1, "dn1", "dn2", "dn3")
+        world.restart()
+
+        found = may_stop(world, "dn1")
+
+        assert Answer.UNKNOWN is found.answer
+        assert "the control plane is in safe mode" in found.reasons
+        world.join(*NODES, boot_id=2)
+        for node in NODES:
+            mine = [r for r in world.state.replicas.values() if r.datanode_id == node]
+            world.beat(node, *mine, full=True, boot_id=2)
+        world.control.tick()
+        assert Answer.YES is may_stop(world, "dn1").answer
+
+    def test_who_has_not_reported_is_not_relied_on(self, world: ScmWorld) -> None:
+        """
+        Safe mode was left, two of three holders have not named what they hold: their replicas may
+        be gone.
+        """
+        hold(world, 1, "dn1", "dn2", "dn3")
+        world.restart()
+        world.join(*NODES, boot_id=2)
+        world.beat("dn1", replica("dn1"), full=True, boot_id=2)
+        world.control.operators.leave_safe_mode()
+
+        found = may_stop(world, "dn1")
+
+        assert Answer.UNKNOWN is found.answer
+        assert [1] == found.outlook.doubtful_ids
+
+    def test_an_open_replica_must_have_all_commits(self, world: ScmWorld) -> None:
+        """
+        Of a container that is being written only a replica that is known to have the last commit
+        counts; open containers and their writers are told.
+        """
+        [block] = world.write("writer", "key", 10)
+        first, *others = sorted(endpoint.datanode_id for endpoint in block.replicas)
+
+        assert Answer.YES is may_stop(world, first).answer
+        for node in others:
+            behind = replica(
+                node, OPEN, container_id=block.container_id, bcsid=block.bcsid - 1, root=None
+            )
+            world.beat(node, behind)
+        found = may_stop(world, first)
+
+        assert Answer.UNKNOWN is found.answer
+        assert 1 == found.open_count
+        assert 1 == found.writer_count
+
+    def test_an_open_container_without_a_commit_holds_nobody(self, world: ScmWorld) -> None:
+        """
+        There is nothing in it to be read.
+        """
+        [block] = world.control.clients.allocate("writer", [10])
+        nodes = [endpoint.datanode_id for endpoint in block.replicas]
+
+        assert Answer.YES is may_stop(world, *nodes).answer
+
+    def test_what_is_to_be_deleted_or_still_to_come_is_not_relied_on(self, world: ScmWorld) -> None:
+        """
+        A replica that is being removed may be gone, or stay; one that is on its way is not there.
+        """
+        hold(world, 1, "dn1", "dn2")
+        copy = replace(pending(2, Kind.REPLICATE, container_id=1, node="dn1"), target_id="dn3")
+        with world.state.change() as change:
+            change.put(world.state.commands, pending(1, Kind.DELETE, container_id=1, node="dn2"))
+            change.put(world.state.commands, copy)
+
+        assert Answer.UNKNOWN is may_stop(world, "dn1").answer
+        assert Answer.NO is may_stop(world, "dn1", "dn2").answer
+
+    def test_what_cannot_be_read_anyhow_is_counted_apart(self, world: ScmWorld) -> None:
+        """
+        A container whose holders are all dead is not the fault of a stop.
+        """
+        hold(world, 1, "dn1", "dn2")
+        silence(world, "dn1", 61)
+        silence(world, "dn2", 61)
+
+        found = may_stop(world, "dn1")
+
+        assert Answer.YES is found.answer
+        assert 1 == found.outlook.already_count
+
+    def test_an_unknown_datanode_is_refused(self, world: ScmWorld) -> None:
+        """
+        By its name, and nothing is guessed.
+        """
+        with pytest.raises(Refused, match="dn9") as caught:
+            may_stop(world, "dn9")
+
+        assert Code.WRONG_DATANODE is caught.value.code
+
+
+class TestVolumes:
+    def test_only_what_lies_on_the_volume_counts(self, world: ScmWorld) -> None:
+        """
+        A volume takes its replicas with it, at once; the rest of the datanode stays.
+        """
+        keep(world, container(container_id=1))
+        keep(world, container(container_id=2))
+        world.beat("dn1", replica("dn1"))
+        other = replace(replica("dn1", container_id=2), volume_id="volume-2")
+        world.beat("dn1", other)
+        world.beat("dn2", replica("dn2", container_id=2))
+
+        first = world.control.queries.foresee(Question((), (("dn1", "volume-1"),)))
+        second = world.control.queries.foresee(Question((), (("dn1", "volume-2"),)))
+
+        assert [1] == first.outlook.unreadable_ids
+        assert Answer.YES is second.answer
+        assert 1 == second.outlook.last_copy_count
+        assert 0 == second.wait_ms
+
+    def test_a_replica_on_no_known_volume_is_no_yes(self, world: ScmWorld) -> None:
+        """
+        An agent that does not say where a replica is leaves the question open.
+        """
+        hold(world, 1, "dn2", "dn3")
+        world.beat("dn1", replace(replica("dn1"), volume_id=""))
+
+        found = world.control.queries.foresee(Question((), (("dn1", "volume-1"),)))
+
+        assert Answer.UNKNOWN is found.answer
+
+    def test_an_unknown_volume_is_refused(self, world: ScmWorld) -> None:
+        """
+        By its id.
+        """
+        with pytest.raises(Refused, match="volume-9"):
+            world.control.queries.foresee(Question((), (("dn1", "volume-9"),)))
+
+
+class TestWhatIf:
+    def test_what_nobody_else_has_is_lost(self, world: ScmWorld) -> None:
+        """
+        By the state of the container; what others have is made again.
+        """
+        hold(world, 1, "dn1", "dn2")
+        hold(world, 2, "dn1", "dn2", "dn3")
+        keep(world, container(ContainerState.QUASI_CLOSED, container_id=3))
+        world.beat("dn2", replica("dn2", ReplicaState.QUASI_CLOSED, container_id=3, bcsid=4))
+
+        found = if_lost(world, "dn1", "dn2")
+
+        assert [1, 3] == found.outlook.lost_ids
+        assert {"CLOSED": 1, "QUASI_CLOSED": 1} == dict(found.outlook.lost_states)
+        assert 2_000 == found.outlook.rebuild_bytes
+        assert (
+            2
+            == found.outlook.healths["MISSING"]
+            + found.outlook.healths["QUASI_CLOSED_STUCK_MISSING"]
+        )
+
+    def test_one_that_is_dead_already_is_asked_about_most(self, world: ScmWorld) -> None:
+        """
+        A dead datanode that may return holds what would be lost without it; another dead one that
+        may return still has its copies.
+        """
+        hold(world, 1, "dn1")
+        hold(world, 2, "dn1", "dn2")
+        hold(world, 3, "dn1", "dn3")
+        silence(world, "dn1", 61)
+        silence(world, "dn2", 61)
+
+        found = if_lost(world, "dn1")
+
+        assert [1] == found.outlook.lost_ids
+        assert [1, 2] == if_lost(world, "dn1", "dn2").outlook.lost_ids
+        assert 0 == found.wait_ms
+
+    def test_maintenance_is_no_promise_any_more(self, world: ScmWorld) -> None:
+        """
+        What rested and never comes back lacks like any other.
+        """
+        hold(world, 1, "dn1", "dn2", "dn3")
+        row = world.state.nodes.get("dn1")
+        assert row is not None
+        with world.state.change() as change:
+            change.put(world.state.nodes, replace(row, op_state=OpState.IN_MAINTENANCE))
+
+        assert {1: 1} == dict(if_lost(world, "dn1").outlook.lacking)
+
+    def test_too_few_datanodes_are_no_room(self, world: ScmWorld) -> None:
+        """
+        With two left three replicas cannot be had again.
+        """
+        hold(world, 1, "dn1", "dn2", "dn3")
+
+        found = if_lost(world, "dn1", "dn4", "dn5")
+
+        assert not found.has_room
+        assert "3 datanodes are needed" in " ".join(found.reasons)
+
+    def test_nothing_is_changed(self, world: ScmWorld) -> None:
+        """
+        A question is a question: no command, no row.
+        """
+        hold(world, 1, "dn1", "dn2", "dn3")
+        before = list(world.state.replicas.values())
+
+        if_lost(world, "dn1", "dn2", "dn3")
+
+        assert [] == list(world.state.commands.values())
+        assert before == list(world.state.replicas.values())
+
+
+def silence(world: ScmWorld, silent: str, seconds: int) -> None:
+    """Let a datanode be silent for so long, while the others call."""
+    heard = {
+        node for node in NODES if node != silent and world.control._parts.nodes.is_reachable(node)
+    }
+    for _ in range(seconds):
+        world.clock.advance_s(1)
+        world.keep_alive(*sorted(heard))

@@ -1,0 +1,142 @@
+"""What is said of the data as a whole: "whole" only where nothing is wrong and all is known."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+
+from scm.cluster.safemode import Gate
+from scm.edge.health_totals import Counts
+from scm.edge.overview.cluster_verdict import Look, judged
+from scm.edge.overview.datanode_totals import Sums
+from scm.state.history.interval_samples import Verdict
+
+COUNTS = Counts(
+    all=9, open=2, whole=7, to_do=0, unhealthy=0, differ=0, few_replicas=0, unknown=0, lost=0,
+    contradict=0,
+)  # fmt: skip
+
+
+def sums(**facts: object) -> Sums:
+    """Return three nodes that were all heard, but for `facts`."""
+    return Sums(**({"node_count": 3, "heard_count": 3, "volume_count": 6} | facts))  # type: ignore[arg-type]
+
+
+def look(**facts: object) -> Look:
+    """Return a cluster where all is well, but for `facts`."""
+    well: dict[str, object] = {
+        "now_ms": 1_000,
+        "gate": Gate(True, "all 3 nodes that were online have reported"),
+        "sums": sums(),
+        "counts": COUNTS,
+        "uncounted_count": 0,
+        "conditions": {},
+        "unlooked_count": 0,
+    }
+    return Look(**(well | facts))  # type: ignore[arg-type]
+
+
+WRONG: Mapping[str, tuple[dict[str, object], str]] = {  # each with what must be said
+    "lost": ({"counts": replace(COUNTS, lost=1)}, "1 container without a whole replica"),
+    "missing": ({"conditions": {"MISSING": 2}}, "2 containers without a whole replica"),
+    "contradict": ({"counts": replace(COUNTS, contradict=1)}, "contradict each other"),
+    "damaged": ({"counts": replace(COUNTS, unhealthy=3)}, "3 containers with damaged replicas"),
+    "differ": ({"counts": replace(COUNTS, differ=1)}, "1 container whose replicas differ"),
+    "few": ({"counts": replace(COUNTS, few_replicas=1)}, "1 container with too few replicas"),
+    "under": ({"conditions": {"UNDER_REPLICATED": 4}}, "4 containers with too few replicas"),
+    "stuck": ({"conditions": {"QUASI_CLOSED_STUCK": 1}}, "1 container stuck half-closed"),
+    "volume": ({"sums": sums(failed_volume_count=1)}, "1 volume failed"),
+}
+UNKNOWN: Mapping[str, tuple[dict[str, object], str]] = {
+    "safe mode": ({"gate": Gate(False, "2 of 3 have reported")}, "safe mode: 2 of 3 have reported"),
+    "nobody": ({"sums": sums(node_count=0)}, "no datanode has registered yet"),
+    "silent": (
+        {"sums": sums(heard_count=2, silent=["dn-1"])},
+        "1 of 3 datanodes were not heard (dn-1)",
+    ),
+    "unreported": ({"sums": sums(unreported=["a", "b"])}, "2 datanodes have not named all"),
+    "uncounted": ({"uncounted_count": 1}, "1 container not counted yet"),
+    "unlooked": ({"unlooked_count": 5}, "5 containers changed and not looked at since"),
+    "not compared": ({"counts": replace(COUNTS, unknown=1)}, "1 container not compared yet"),
+    "half open": ({"conditions": {"OPEN_UNHEALTHY": 1}}, "1 open container to be closed"),
+}
+
+SAME = ({"lost", "missing"}, {"few", "under"})  # counted twice, and said once: the larger number
+
+
+def test_all_is_well() -> None:
+    """Then, and only then, all is said to be whole."""
+    found = judged(look())
+
+    assert Verdict.WHOLE is found.verdict
+    assert "All 7 closed containers are whole and equal on all replicas; 3 datanodes heard" == (
+        found.text
+    )
+    assert () == found.reasons
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_whatever_is_wrong_is_said(name: str) -> None:
+    """No trouble of containers or volumes leaves the data whole."""
+    facts, words = WRONG[name]
+
+    found = judged(look(**facts))
+
+    assert Verdict.UNWELL is found.verdict
+    assert found.text.startswith("Not whole: ")
+    assert words in found.text
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_is_not_known_is_not_whole(name: str) -> None:
+    """Silence, missing reports, safe mode, counts that are old: nobody knows then."""
+    facts, words = UNKNOWN[name]
+
+    found = judged(look(**facts))
+
+    assert Verdict.UNKNOWN is found.verdict
+    assert found.text.startswith("Not known: ")
+    assert words in found.text
+
+
+def test_of_two_reasons_both_are_said_and_what_is_wrong_first() -> None:
+    """Whatever comes together."""
+    for one, other in combinations({**WRONG, **UNKNOWN}, 2):
+        (first, words), (second, more) = ({**WRONG, **UNKNOWN}[name] for name in (one, other))
+        if first.keys() & second.keys() or {one, other} in SAME:
+            continue
+
+        found = judged(look(**first, **second))
+
+        is_wrong = one in WRONG or other in WRONG
+        assert (Verdict.UNWELL if is_wrong else Verdict.UNKNOWN) is found.verdict
+        said = [reason.text for reason in found.reasons]
+        assert all(any(text in line for line in said) for text in (words, more)), (one, other)
+        assert sorted(said, key=lambda line: [r.is_wrong for r in found.reasons][said.index(line)],
+                      reverse=True) == said  # fmt: skip
+
+
+def test_a_process_in_trouble_knows_nothing() -> None:
+    """What stands still tells what was."""
+    found = judged(look(), ["time stands still: no tick has ended lately"])
+
+    assert Verdict.UNKNOWN is found.verdict
+    assert "time stands still" in found.text
+
+
+def test_what_is_only_in_the_wrong_place_or_too_much_is_whole() -> None:
+    """A surplus replica, or racks that are not spread, endanger no byte."""
+    conditions = {"OVER_REPLICATED": 3, "MIS_REPLICATED": 2, "EMPTY": 1}
+
+    assert Verdict.WHOLE is judged(look(conditions=conditions)).verdict
+
+
+def test_a_long_list_of_reasons_is_counted() -> None:
+    """The line stays a line; the reasons stand below it."""
+    counts = replace(COUNTS, lost=1, contradict=1, unhealthy=1, differ=1, few_replicas=1)
+
+    found = judged(look(counts=counts))
+
+    assert found.text.endswith("; and 2 more")
+    assert 5 == len(found.reasons)

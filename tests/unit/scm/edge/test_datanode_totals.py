@@ -1,0 +1,100 @@
+"""What datanodes say of themselves, added up."""
+
+from dataclasses import replace
+
+import pytest
+
+from scm.edge.overview.datanode_totals import by_rack, summed
+from scm.edge.pages.ranking import remarks, worst_nodes, worst_racks, worst_volumes
+from scm.edge.views import NodeView
+from scm.state.facts import Health, Liveness, Node, OpState, Volume
+from scm.state.history.interval_samples import NEVER_VERIFIED, NOTHING_TO_VERIFY
+
+NOW_MS = 1_800_000_000_000
+DISK = Volume("v", "/data", 100, 40, 60, 3, False, 0, NOW_MS - 5_000, "", 50, 50)
+
+
+def view(
+    name: str,
+    *volumes: Volume,
+    rack: str = "/r",
+    health: Health = Health.HEALTHY,
+    op_state: OpState = OpState.IN_SERVICE,
+    has_reported: bool = True,
+) -> NodeView:
+    """Return a node that has called."""
+    node = Node(name, f"{name}:1", rack, "1", 1, op_state, 0, 1, 1)
+    live = Liveness(0.0, NOW_MS, volumes or (DISK,), ())
+    return NodeView(node, health, NOW_MS - 60_000, live, 3, has_reported, is_managed=True)
+
+
+@pytest.mark.parametrize("op_state", tuple(OpState))
+@pytest.mark.parametrize("health", tuple(Health))
+def test_who_is_heard_silent_or_gone(health: Health, op_state: OpState) -> None:
+    """Only who has left may be silent; then it is neither heard nor room."""
+    sums = summed([view("a"), view("b", health=health, op_state=op_state)])
+
+    is_heard = health is Health.HEALTHY
+    is_gone = op_state is OpState.DECOMMISSIONED and not is_heard
+    assert 2 == sums.node_count
+    assert 1 + is_heard == sums.heard_count
+    assert ([] if is_heard or is_gone else ["b"]) == sums.silent
+    assert 2 - is_gone == sums.expected_count
+    assert (100 if is_gone else 200) == sums.capacity_bytes
+
+
+def test_a_node_that_named_not_all_is_unreported_only_while_it_is_heard() -> None:
+    """A silent one is silent; that is said once."""
+    sums = summed(
+        [
+            view("a", has_reported=False),
+            view("b", has_reported=False, health=Health.DEAD),
+        ]
+    )
+
+    assert (["a"], ["b"]) == (sums.unreported, sums.silent)
+
+
+def test_the_oldest_verification_is_that_of_data_that_can_be_read() -> None:
+    """Of a failed or empty volume there is none; what was never read is the oldest."""
+    failed = replace(DISK, failed=True, oldest_scan_at_ms=1)
+    empty = replace(DISK, container_count=0, data_bytes=0, oldest_scan_at_ms=0)
+    never = replace(DISK, path="/never", oldest_scan_at_ms=0)
+
+    assert NOTHING_TO_VERIFY == summed([view("a", failed, empty)]).oldest_scan_at_ms
+    assert NOW_MS - 5_000 == summed([view("a", failed, DISK, empty)]).oldest_scan_at_ms
+    sums = summed([view("a", DISK, never, DISK)])
+    assert (NEVER_VERIFIED, "/never of a") == (sums.oldest_scan_at_ms, sums.oldest_on)
+
+
+def test_what_most_needs_a_look_comes_first() -> None:
+    """Dead before silent before broken before unreported before leaving before full before old."""
+    old = replace(DISK, oldest_scan_at_ms=NOW_MS - 90_000)
+    nodes = [
+        view("h-fine"),
+        view("g-old", old),
+        view("f-full", replace(DISK, available_bytes=1)),
+        view("e-leaving", op_state=OpState.DECOMMISSIONING),
+        view("d-unreported", has_reported=False),
+        view("c-broken", replace(DISK, failed=True)),
+        view("b-silent", health=Health.STALE),
+        view("a-dead", health=Health.DEAD),
+    ]
+
+    assert [n.node.datanode_id[0] for n in worst_nodes(nodes, 8)] == list("abcdefgh")
+    assert ["c-broken", "f-full", "g-old"] == [
+        place.datanode_id for place in worst_volumes(nodes, 3)
+    ]
+    racks = by_rack([view("x", rack="/1"), view("y", rack="/2", health=Health.DEAD)])
+    assert ["/2", "/1"] == [rack.name for rack in worst_racks(racks, 2)]
+
+
+def test_remarks_say_why() -> None:
+    """In words, the worst first."""
+    broken = view("a", replace(DISK, failed=True), DISK, op_state=OpState.ENTERING_MAINTENANCE)
+    silent = view("b", replace(DISK, available_bytes=3), health=Health.STALE)
+
+    assert ["1 of 2 volumes failed", "entering maintenance"] == list(remarks(broken, NOW_MS))
+    assert ["not heard, last heard 1 min ago", "a volume is 97 % full"] == list(
+        remarks(silent, NOW_MS)
+    )

@@ -1,0 +1,169 @@
+"""How many containers are how, as they change."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from merkle.replica import ReplicaState
+from scm.edge import health_totals
+from scm.edge.health_totals import Counts, Flag, flags_of
+from scm.state.facts import Container, ContainerState, Replica
+from tests.support.control.scm_world import ScmWorld, container, replica, with_whole_replicas
+
+NODES = ("a", "b", "c")
+NONE = Counts(*[0] * 10)
+
+
+def whole() -> list[Replica]:
+    """Return three equal replicas."""
+    return [replica(node) for node in NODES]
+
+
+def bad(state: ReplicaState) -> list[Replica]:
+    """Return three replicas in one state."""
+    return [replica(node, state) for node in NODES]
+
+
+@pytest.mark.parametrize(
+    ("held", "replicas", "expected"),
+    [
+        (container(), whole(), Flag(0)),
+        (container(ContainerState.QUASI_CLOSED), whole(), Flag(0)),
+        (container(), [*whole()[:2], replica("c", ReplicaState.UNHEALTHY)], Flag.UNHEALTHY),
+        (container(), [*whole()[:2], replica("c", root=8)], Flag.DIFFER),
+        (container(), [*whole()[:2], replica("c", root=None)], Flag.UNKNOWN),
+        (container(), whole()[:2], Flag.FEW_REPLICAS),
+        (container(replication_factor=2), whole()[:2], Flag(0)),
+        (container(), [], Flag.FEW_REPLICAS | Flag.UNKNOWN | Flag.LOST),
+        (container(), bad(ReplicaState.UNHEALTHY), Flag.UNHEALTHY | Flag.LOST),
+        (container(), [replace(r, finding_count=1) for r in whole()], Flag.LOST),
+        (container(), [replace(r, load_error="gone") for r in whole()], Flag.LOST),
+        (
+            container(),
+            [*whole()[:2], replace(replica("c"), is_contradictory=True)],
+            Flag.CONTRADICT,
+        ),
+        (container(ContainerState.OPEN), [], Flag.OPEN),
+        (container(ContainerState.CLOSING), whole()[:1], Flag.OPEN),
+        (container(ContainerState.DELETING), whole()[:1], Flag.GONE),
+        (container(ContainerState.DELETED), [], Flag.GONE),
+        (None, whole(), Flag.FOREIGN),
+        (None, whole()[:1], Flag.FOREIGN | Flag.FEW_REPLICAS),
+    ],
+)
+def test_a_container_is_what_its_replicas_show(
+    held: Container | None, replicas: list[Replica], expected: Flag
+) -> None:
+    """Each trouble of a closed container is seen; an open or deleted one has none."""
+    assert expected == flags_of(held, replicas)
+
+
+def test_of_shards_one_of_each_index_must_be_there() -> None:
+    """Two copies of one shard do not stand for another; different roots are as they should be."""
+    coded = replace(container(replication_factor=3), scheme="rs-2-1-1024k")
+    shards = [replica(n, replica_index=i, root=i) for i, n in enumerate(NODES, start=1)]
+    twins = [*shards[:2], replica("c", replica_index=2, root=2)]
+
+    assert Flag(0) == flags_of(coded, shards)
+    assert Flag.FEW_REPLICAS == flags_of(coded, twins)
+    lost = [shards[0], *(replace(shard, state=ReplicaState.UNHEALTHY) for shard in shards[1:])]
+    assert Flag.UNHEALTHY | Flag.LOST == flags_of(coded, lost)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> ScmWorld:
+    """Return a cluster of three nodes, each with a whole replica of container 1."""
+    return with_whole_replicas(tmp_path, *NODES)
+
+
+def test_counts_follow_every_change(world: ScmWorld) -> None:
+    """What a report shows is counted at once; healed, it is whole again."""
+    all_well = replace(NONE, all=1, whole=1)
+    assert all_well == world.control.queries.count_containers()
+
+    world.beat("b", replica("b", ReplicaState.UNHEALTHY))
+    assert replace(NONE, all=1, to_do=1, unhealthy=1) == world.control.queries.count_containers()
+
+    world.beat("c", replica("c", root=9))
+    worse = replace(NONE, all=1, to_do=1, unhealthy=1, differ=1)
+    assert worse == world.control.queries.count_containers()
+
+    world.beat("b", replica("b"))
+    world.beat("c", replica("c"))
+    assert all_well == world.control.queries.count_containers()
+    world.state.close()
+
+
+def test_what_was_undone_counts_no_more(world: ScmWorld) -> None:
+    """A change that could not be kept leaves the counts as they were, also if counted meanwhile."""
+    counted = health_totals.Totals(world.state)
+    counted.turn()
+    before = counted.counts()
+
+    def fail() -> None:
+        with world.state.change() as change:
+            change.remove(world.state.replicas, (1, "a"))
+            assert counted.turn()
+            assert before != counted.counts()
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        fail()
+
+    assert counted.turn()
+    assert before == counted.counts()
+    world.state.close()
+
+
+def test_a_container_that_nobody_made_is_shown_until_its_last_replica_goes(
+    world: ScmWorld,
+) -> None:
+    """A replica of a foreign container is something to look at; with it goes the container."""
+    world.beat("a", replica("a", container_id=77))
+    seen = world.control.queries.count_containers()
+
+    world.beat("a", replica("a", ReplicaState.DELETED, container_id=77))
+
+    assert replace(NONE, all=2, whole=1, to_do=1, few_replicas=1) == seen
+    assert replace(NONE, all=1, whole=1) == world.control.queries.count_containers()
+    world.state.close()
+
+
+def test_after_a_restart_all_is_counted_a_part_at_a_time(
+    world: ScmWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No turn counts more than its part, and an answer waits for all parts."""
+    monkeypatch.setattr(health_totals, "COUNTED_MAX", 2)
+    with world.state.change() as change:
+        for container_id in range(2, 6):
+            change.put(world.state.containers, container(container_id=container_id))
+    world.state.close()
+    world.start()
+    parts: Callable[[], bool] = health_totals.Totals(world.state).turn
+
+    assert [False, False, True] == [parts() for _ in range(3)]
+    world.state.close()
+    world.start()
+    expected = replace(NONE, all=5, whole=1, to_do=4, few_replicas=4, unknown=4, lost=4)
+    assert expected == world.control.queries.count_containers()
+    world.state.close()
+
+
+def test_between_ticks_many_portions_are_counted_with_pauses(
+    world: ScmWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start need not wait for somebody who asks; and others get the lock in between."""
+    monkeypatch.setattr(health_totals, "COUNTED_MAX", 2)
+    with world.state.change() as change:
+        for container_id in range(2, 8):
+            change.put(world.state.containers, container(container_id=container_id))
+    world.restart()
+    pauses: list[float] = []
+
+    world.control.note_history(pauses.append)
+
+    assert 0 == world.control._parts.totals.due_count
+    assert 3 == len(pauses)
+    world.state.close()

@@ -1,0 +1,78 @@
+"""What the judge sees of pending commands: a word, a datanode and an index for each replica."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from health.words import OPS
+from scm.replication.judging.judge_input import Batches, op_rows
+from scm.state.facts import Kind, Pending
+from tests.support.control.scm_world import ScmWorld, container, pending, replica
+
+NODES = ("dn1", "dn2", "dn3", "dn4", "dn5", "dn6")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ScmWorld]:
+    """An erasure-coded container with shards 3 and 4 on dn1 and dn2."""
+    with ScmWorld(tmp_path).running() as made:
+        made.join(*NODES)
+        coded = replace(container(), scheme="rs-3-2-1024k", replication_factor=5)
+        with made.state.change() as change:
+            change.put(made.state.containers, coded)
+        made.beat("dn1", replica("dn1", replica_index=3))
+        made.beat("dn2", replica("dn2", replica_index=4))
+        yield made
+
+
+def command(kind: Kind, node: str = "dn1") -> Pending:
+    """Build a command about container 1."""
+    return pending(1, kind, container_id=1, node=node)
+
+
+SHARDS = ((1, "dn5"), (2, "dn6"))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (command(Kind.DELETE), [("DELETE", "dn1", 3)]),
+        (command(Kind.RECONCILE, "dn2"), [("RECONCILE", "dn2", 4)]),
+        (command(Kind.CLOSE, "dn3"), [("CLOSE", "dn3", 0)]),
+        (replace(command(Kind.REPLICATE), target_id="dn4"), [("ADD", "dn4", 3)]),
+        (
+            replace(command(Kind.RECONSTRUCT), shards=SHARDS),
+            [("ADD", "dn5", 1), ("ADD", "dn6", 2)],
+        ),
+        (command(Kind.DELETE_BLOCKS), []),
+        (command(Kind.REREGISTER), []),
+    ],
+    ids=lambda value: value.kind if isinstance(value, Pending) else "",
+)
+def test_each_replica_that_comes_or_goes_has_its_index(
+    world: ScmWorld, given: Pending, expected: list[tuple[str, str, int]]
+) -> None:
+    """
+    A shard that is copied or deleted is its own index, those that are rebuilt are named, and what
+    is about no replica is nothing to the judge.
+    """
+    assert expected == list(op_rows(given, world.state))
+
+
+def test_the_judge_gets_them_as_columns(world: ScmWorld) -> None:
+    """
+    Of the container that is judged, each with its datanode.
+    """
+    copy = replace(command(Kind.REPLICATE), target_id="dn4")
+    with world.state.change() as change:
+        change.put(world.state.commands, copy)
+        change.put(world.state.commands, replace(copy, command_id=2, container_id=2))
+    control = world.control
+
+    batch = Batches(world.state, control._parts.nodes, control._parts.cases, world.options).of([1])
+
+    assert [OPS.index("ADD")] == batch.ops.kind.tolist()
+    assert [3] == batch.ops.index.tolist()
+    assert ["dn4"] == [batch.nodes.names[number] for number in batch.ops.node.tolist()]

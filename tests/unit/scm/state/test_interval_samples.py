@@ -1,0 +1,118 @@
+"""How the cluster was, interval by interval: merging looks, and keeping few of them."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from scm.state import records
+from scm.state.database import State
+from scm.state.history.interval_samples import (
+    LEVELS,
+    NEVER_VERIFIED,
+    NOTHING_TO_VERIFY,
+    Sample,
+    Turn,
+    Verdict,
+    Verification,
+    merged,
+    placed,
+)
+from tests.support.control.scm_world import MAP_BYTES
+from tests.support.heard import logged
+
+DAY_MS = 86_400_000
+
+
+def test_a_look_falls_into_its_five_minutes_its_hour_and_its_day() -> None:
+    """Intervals begin where the clock says, so that a restart goes on with the same."""
+    seven_ms = 20 * DAY_MS + 7 * 3_600_000
+    taken = Sample(0, seven_ms + 13 * 60_000 + 5, Verdict.WHOLE)
+
+    begins = [placed(taken, level).at_ms for level in range(3)]
+
+    assert [seven_ms + 10 * 60_000, seven_ms, 20 * DAY_MS] == begins
+
+
+@pytest.mark.parametrize("first", tuple(Verdict))
+@pytest.mark.parametrize("second", tuple(Verdict))
+def test_what_was_wrong_for_a_moment_is_not_forgotten(first: Verdict, second: Verdict) -> None:
+    """A wrong minute makes a wrong day, whenever in it; what is not known is not whole."""
+    order = ["WHOLE", "UNKNOWN", "UNWELL"]
+
+    both = merged(Sample(2, 0, first), Sample(2, 0, second))
+
+    assert max(order.index(first), order.index(second)) == order.index(both.verdict)
+
+
+def test_counts_of_what_is_wrong_are_the_worst_sizes_the_last_and_work_is_added() -> None:
+    """Each number keeps what a person wants to know of an interval."""
+    before = Sample(2, 0, Verdict.WHOLE, 9, 5, 1, 100, 7, 2, 1000, 500, 400, 300, 50, 3, 1, 10)
+    after = Sample(2, 0, Verdict.WHOLE, 8, 0, 2, 101, 3, 0, 1001, 400, 401, 401, 60, 4, 0, 20)
+
+    assert merged(before, after) == Sample(
+        2, 0, Verdict.WHOLE, 8, 5, 2, 101, 7, 2, 1001, 400, 401, 401, 50, 7, 1, 30
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "oldest"),
+    [(5, 9, 5), (9, NEVER_VERIFIED, 0), (NOTHING_TO_VERIFY, 9, 9), (9, NOTHING_TO_VERIFY, 9)],
+)
+def test_never_read_is_older_than_any_age_and_nothing_to_read_is_none(
+    one: int, other: int, oldest: int
+) -> None:
+    """An empty cluster has no age; something never read is the oldest there is."""
+    a, b = (Sample(0, 0, Verdict.WHOLE, oldest_scan_at_ms=at_ms) for at_ms in (one, other))
+
+    assert oldest == merged(a, b).oldest_scan_at_ms
+
+
+def test_all_levels_together_are_few() -> None:
+    """Days of minutes, weeks of hours and a year of days are kilobytes."""
+    assert 2_000 > sum(level.count_max for level in LEVELS)
+    for shorter, longer in pairwise(LEVELS):
+        assert 0 == longer.length_ms % shorter.length_ms
+        assert shorter.length_ms * shorter.count_max >= longer.length_ms
+
+
+SAMPLE = Sample(1, 3_600_000, Verdict.UNWELL, *range(1, 15))
+TURN = Turn(77, Verdict.UNKNOWN, "the control plane started")
+VERIFICATION = Verification(99, (("OK", 3), ("STALE", 1)), "")
+
+
+def test_what_is_remembered_is_there_after_a_restart(tmp_path: Path) -> None:
+    """Rows come back as they were written."""
+    state = State.open(tmp_path, map_bytes=MAP_BYTES)
+    with state.change() as change:
+        change.put(state.samples, SAMPLE)
+        change.put(state.turns, TURN)
+        change.put(state.verifications, VERIFICATION)
+    state.close()
+
+    state = State.open(tmp_path, map_bytes=MAP_BYTES)
+
+    assert [SAMPLE] == state.samples.of(1)
+    assert [TURN] == state.turns.by_time()
+    assert [VERIFICATION] == state.verifications.by_time()
+    state.close()
+
+
+def test_a_damaged_row_of_history_keeps_nobody_from_starting(tmp_path: Path) -> None:
+    """It is left out and told; a row of a later version, with more in it, is read."""
+    state = State.open(tmp_path, map_bytes=MAP_BYTES)
+    row = bytearray(state.samples.row(SAMPLE))
+    later = records.pack([*records.unpack(bytes(row), 17), "new"])
+    row[-3] ^= 1
+    keys = [state.samples.key_bytes((1, hour)) for hour in (3_600_000, 7_200_000)]
+    with state.change() as change:
+        change.rows[("samples", keys[0])] = bytes(row)
+        change.rows[("samples", keys[1])] = later
+    state.close()
+
+    with logged() as events:
+        state = State.open(tmp_path, map_bytes=MAP_BYTES)
+
+    assert [SAMPLE] == state.samples.of(1)
+    assert ["history_row_damaged"] == [event["event"] for event in events]
+    state.close()
