@@ -35,7 +35,7 @@ from agent.host.volume_moves import VolumeMoves
 from agent.host.volume_steering import Description, HostVolumes, tell_of_start
 from agent.host.who import Who
 from agent.observe.audit import AuditLog
-from agent.observe.datanode_status import QUIET_MAX_S, About, Observer
+from agent.observe.datanode_status import About, Observer
 from agent.observe.metrics import Meters
 from agent.plan.reconcile_outcome import Proof
 from agent.rpc.calls.scm import ScmClient
@@ -54,7 +54,7 @@ from agent.rpc.serving.waits import Waits
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import SystemClock
 from agent.runtime.lease import Leases
-from agent.runtime.loop import Bell, Loop, LoopSet, Pulse
+from agent.runtime.loop import QUIET_MAX_S, Bell, Loop, LoopSet, Pulse
 from agent.runtime.relay import Relay
 from agent.runtime.service_manager import Supervisor, WatchdogWorker
 from agent.scan.awaited_scan import RequestedScans

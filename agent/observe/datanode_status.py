@@ -9,7 +9,7 @@ from agent.errors import Refused, SutureError, VolumeFailed
 from agent.observe.census import Census, Summary, VolumeSummary
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire.reports import replica_report, unloadable_report
-from agent.runtime.loop import WorkerStatus
+from agent.runtime.loop import QUIET_MAX_S, WorkerStatus
 from agent.store.index.facts import Unloadable, VolumeFacts
 from agent.store.index.replica_history import Changes
 from agent.store.replica_store import ReplicaStore
@@ -20,7 +20,6 @@ from scanner.finding import Finding
 
 DAMAGED_SHOWN_MAX: Final = 100  # replicas whose findings are looked at for one answer
 FINDINGS_SHOWN_MAX: Final = 100  # of one replica
-QUIET_MAX_S: Final = 300.0  # a loop without a sign of life for so long has hung
 
 
 class Pools(Protocol):

@@ -24,6 +24,7 @@ from agent.runtime.clock import Clock, SystemClock
 IDLE_S_DEFAULT: Final = 5.0
 BACKOFF_MIN_S: Final = 1.0
 BACKOFF_MAX_S: Final = 60.0
+QUIET_MAX_S: Final = 300.0  # without a sign of life for so long it hangs, or lists a huge directory
 ERROR_TEXT_MAX: Final = 500  # characters of `last_error`: it travels in status messages
 
 log = structlog.get_logger()

@@ -16,7 +16,7 @@ import structlog
 from agent.errors import Code, Refused
 from agent.runtime.clock import Clock, SystemClock
 from agent.runtime.http_listener import WebListener
-from agent.runtime.loop import Loop, LoopSet, Pulse
+from agent.runtime.loop import QUIET_MAX_S, Loop, LoopSet, Pulse
 from agent.runtime.service_manager import Supervisor, WatchdogWorker
 from agent.runtime.stop_request import StopRequest
 from agent.scan.background_scan import RoundPolicy, VolumeScanWorker
@@ -31,7 +31,6 @@ from scanner.pacing import PaceLimits
 from scanner.schedule import Feasibility, Schedule
 
 GAP_MIN_S: Final = 900.0  # between two attempts at one container
-QUIET_MAX_S: Final = 300.0  # a listing of a large volume, on a busy disk, shows no life meanwhile
 STOP_DEADLINE_S: Final = 30.0
 
 log = structlog.get_logger()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.observe.datanode_status import worker_message
-from agent.runtime.loop import Loop, LoopSet, Pulse, WorkerState
+from agent.runtime.loop import QUIET_MAX_S, Loop, LoopSet, Pulse, WorkerState
 from agent.runtime.service_manager import Supervisor, WatchdogWorker
 from agent.scan.background_scan import RoundPolicy, VolumeScanWorker
 from agent.scan.container_scan import ScanTools
@@ -18,7 +18,6 @@ from scanner.schedule import Schedule
 from tests.support.clock import FakeClock
 from tests.support.storage.stored_replica import StoredReplica, opened
 
-QUIET_MAX_S = 300.0
 WATCHDOG_US = 120_000_000
 WAIT_S = 30.0
 
