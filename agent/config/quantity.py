@@ -27,6 +27,8 @@ SHOWN_TIMES: Final = ("d", "h", "min", "s", "ms")
 TEXT_CHARACTERS_MAX: Final = 64
 
 _NUMBER: Final = r"\d+(?:\.\d+)?"
+_BARE: Final = re.compile(_NUMBER)
+_MINUTES: Final = re.compile(r"(?<=\d)m(?![a-z])")
 _SIZE: Final = re.compile(rf"({_NUMBER}) ?({'|'.join(SIZES_BYTES)})")
 _PART: Final = re.compile(rf"({_NUMBER}) ?({'|'.join(sorted(TIMES_MS, key=len, reverse=True))}) ?")
 
@@ -69,6 +71,14 @@ def parse_duration_s(text: str) -> float:
     if not at or at != len(text) or seen != sorted(set(seen), reverse=True):
         raise ValueError(f"{text!r} is no time; write it like 7d, 1d12h, 90s or 250ms")
     return float(total_ms / 1000)
+
+
+def parse_typed_duration_s(text: str) -> float:
+    """Return the seconds of a time typed on a command line: `m` is minutes there, and a bare number
+    is seconds. Raise ValueError."""
+    if _BARE.fullmatch(text):
+        return float(text)
+    return parse_duration_s(_MINUTES.sub("min", text))
 
 
 def bytes_text(value_bytes: int) -> str:

@@ -1,24 +1,14 @@
-"""Times on the command line as people write them: 90s, 5m, 12h, 7d, 1d12h; a bare number is
-seconds."""
+"""An option that is a time as people type it: 90s, 5m, 12h, 7d, 1d12h; a bare
+number is seconds."""
 
-import re
 from collections.abc import Callable
 from typing import Any, Final
 
 import typer
 
-from agent.config.quantity import parse_duration_s
+from agent.config.quantity import parse_typed_duration_s
 
 METAVAR: Final = "TIME"
-_BARE: Final = re.compile(r"\d+(?:\.\d+)?")
-_MINUTES: Final = re.compile(r"(?<=\d)m(?![a-z])")
-
-
-def seconds(text: str) -> float:
-    """Return the seconds that a text means. Raises ValueError."""
-    if _BARE.fullmatch(text):
-        return float(text)
-    return parse_duration_s(_MINUTES.sub("min", text))
 
 
 def duration(
@@ -29,7 +19,7 @@ def duration(
 
     def parsed(given: object) -> float:
         try:
-            value = float(given) if isinstance(given, float | int) else seconds(str(given))
+            value = parse_typed_duration_s(str(given))
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
         if value < min_s:

@@ -11,7 +11,8 @@ from typer.main import get_command
 from agent.cli.main import run
 from agent.cli.program import program
 from agent.cli.terminal.tasks import OTHERS, TASKS, sections
-from agent.cli.terminal.time_option import METAVAR, seconds
+from agent.cli.terminal.time_option import METAVAR
+from agent.config.quantity import parse_typed_duration_s
 from agent.runtime.exits import Exit
 
 COLUMNS: Final = 80
@@ -106,7 +107,7 @@ def test_times_are_as_people_write_them(text: str, expected: float) -> None:
     """
     A bare number is seconds, as it was before.
     """
-    assert expected == seconds(text)
+    assert expected == parse_typed_duration_s(text)
 
 
 @pytest.mark.parametrize("words", [words for words in ALL if words not in LEAVES])
