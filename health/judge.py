@@ -17,11 +17,11 @@ from health.conditions import flags
 from health.departure import Departures, departures
 from health.ec_replication import count_erasure
 from health.health_state import Counts, Verdicts, is_empty, walk
-from health.placement import is_misplaced, racks_required
 from health.plan.plan_rows import Actions
 from health.plan.planner import plan
 from health.plan.scene import Scene
 from health.quasi_closed import judge_quasi_closed
+from health.racks import is_misplaced, racks_required
 from health.ratis_replication import count_ratis
 from health.reconcile_eligibility import Reconciles, is_good, judge_reconcile
 from health.rules import Rules
@@ -63,7 +63,9 @@ def diagnose(batch: Batch, rules: Rules) -> Diagnosis:
         quasi=judge_quasi_closed(seen, rules),
         is_misplaced=misplaced,
         is_misplaced_after=misplaced_after,
-        racks_required=racks_required(seen, rules),
+        racks_required=racks_required(
+            batch.containers.factor, rules.rack_count, is_scattered=seen.is_ec
+        ),
         is_empty=is_empty(seen),
     )
     verdicts = walk(seen, counts)

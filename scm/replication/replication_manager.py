@@ -4,8 +4,8 @@
                                      └───► over queue  ──► delete ──────────────────┴──► commands
 
 Every container is looked at when something about it changed, and again in rounds until it is
-settled (`scm.state.quiet_containers`): a cluster at rest costs nothing. A look is one call of the judge for
-all that are due (`health.judge`); only of those against which it has something are orders
+settled (`scm.state.quiet_containers`): a cluster at rest costs nothing. A look is one call of the
+judge for all that are due (`health.judge`); only of those against which it has something are orders
 considered. The most urgent goes first; what cannot be done now (no source with room, no target)
 waits in its queue, a little less urgent each time, so that it does not stand in the way of what can
 be done.
@@ -24,8 +24,8 @@ from health.plan.plan_rows import MISPLACED_PRIORITY
 from health.words import Action, Health
 from scm.cluster.basis import Basis
 from scm.cluster.case import Case, needed_bytes, neighbours
+from scm.cluster.copy_targets import choose_targets
 from scm.cluster.loads import in_flight_limit, least_loaded
-from scm.cluster.placement import choose_targets
 from scm.replication.guards.shard_guard import is_better_rack
 from scm.replication.judging.health_states import AT_RISK, States, Unwell
 from scm.replication.judging.live_judge import MADE, Judge, Row

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from health.racks import misplaced_count
 from scm.cluster.allocate import Candidate
-from scm.cluster.placement import misplaced_count
 from scm.replication.balancing.balance_moves import (
     Limits,
     Movable,

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from health.racks import misplaced_count
 from scm.cluster.allocate import Candidate, tie
-from scm.cluster.placement import misplaced_count
 
 GIB: Final = 1024**3
 MOVES_MAX: Final = 1_000  # in one iteration

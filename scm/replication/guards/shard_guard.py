@@ -7,9 +7,9 @@ whole shard, or, where an operator or a lack of room asks for it, more than read
 from collections import Counter
 from dataclasses import replace
 
+from health.racks import misplaced_count
 from merkle.replica import ReplicaState
 from scm.cluster.case import Case, Placed, is_bad, present
-from scm.cluster.placement import misplaced_count
 from scm.replication.guards.delete_safety import is_equal, is_whole, stable_order
 from scm.state.facts import Container, Health, OpState
 

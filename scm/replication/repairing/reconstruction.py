@@ -17,7 +17,7 @@ from health.words import Action
 from merkle.replica import ReplicaState
 from scm.cluster.basis import Basis
 from scm.cluster.case import Case, needed_bytes, present
-from scm.cluster.placement import choose_targets
+from scm.cluster.copy_targets import choose_targets
 from scm.replication.judging.live_judge import Judge, Row
 from scm.state.database import Change
 from scm.state.facts import Kind, Pending

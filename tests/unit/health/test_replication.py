@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from health.racks import misplaced_count
 from health.words import Health
 from merkle.replica import ReplicaState
 from scm.cluster.case import Case, Placed, neighbours
-from scm.cluster.placement import misplaced_count
 from scm.replication.guards.delete_safety import may_remove, unblock_victim
 from tests.support.control.judged_case import counts, health, needs, sources, victims
 from tests.support.control.replica_words import case, shards
@@ -112,7 +112,11 @@ def test_w20_three_on_one_rack_are_misplaced() -> None:
 )
 def test_two_racks_are_enough(racks: str, clusters: int, expected: int) -> None:
     """More replicas than required never make a container look misplaced."""
-    assert expected == misplaced_count(racks, cluster_rack_count=clusters, required_count=3)
+    found = misplaced_count(
+        racks, cluster_rack_count=clusters, required_count=3, is_scattered=False
+    )
+
+    assert expected == found
 
 
 class TestUrgency:

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from health.racks import misplaced_count
 from health.words import Health
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import Summary
 from scm.cluster.case import Case
-from scm.cluster.placement import misplaced_count
 from scm.replication.guards.shard_guard import (
     gives_way,
     is_better_rack,

@@ -43,6 +43,7 @@ CHOICES: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     ("R CLOSED 10", "C=7&a C=7&bx3 C=7&c?s", (1, 2, 3)),  # a rack that is silent is none
     ("R CLOSED 10", "C=7&ax2 C=7&b C=7&c", (0, 1, 2, 3)),  # two racks stay whoever goes
     ("R CLOSED 10", "C=7&a C=7&b C=7&ax2", (0, 2, 3)),
+    ("R1 CLOSED 10", "C=7&a C=7&b", (0, 1)),  # a single replica is on one rack
     ("R CLOSED 10", "C=7^ax3 C=7^b", (0, 1, 2, 3)),  # closed: origins have become one
     ("R CLOSED 10", "C=7x4 U=7", (4,)),  # the bad one before any good one
     ("R QUASI_CLOSED 10", "Q=7^ax4", (0, 1, 2, 3)),

@@ -1,75 +1,11 @@
-"""On how many racks a container must be, and where its next replica goes."""
+"""Where the next replica of a container goes."""
 
 from dataclasses import replace
 
 import pytest
 
 from scm.cluster.allocate import Candidate
-from scm.cluster.placement import (
-    choose_targets,
-    misplaced_count,
-    per_rack_max,
-    required_racks,
-)
-
-
-@pytest.mark.parametrize(
-    ("cluster_racks", "required", "is_scattered", "racks", "on_one"),
-    [
-        (1, 3, False, 1, 2),
-        (2, 3, False, 2, 2),
-        (9, 3, False, 2, 2),
-        (9, 2, False, 2, 1),
-        (9, 1, False, 1, 1),
-        (0, 3, False, 1, 2),
-        (3, 5, True, 3, 2),
-        (5, 5, True, 5, 1),
-        (9, 5, True, 5, 1),
-        (5, 14, True, 5, 3),
-        (1, 5, True, 1, 5),
-    ],
-)
-def test_racks_by_policy(
-    cluster_racks: int, required: int, is_scattered: bool, racks: int, on_one: int
-) -> None:
-    """
-    Copies are on two racks if there are two; shards on as many as there are, evenly.
-    """
-    assert racks == required_racks(cluster_racks, required, is_scattered=is_scattered)
-    assert on_one == per_rack_max(cluster_racks, required, is_scattered=is_scattered)
-
-
-@pytest.mark.parametrize(
-    ("racks", "cluster_racks", "required", "is_scattered", "expected"),
-    [
-        ("", 3, 3, False, 0),
-        ("aaa", 1, 3, False, 0),
-        ("a", 3, 1, False, 0),
-        ("aaa", 2, 3, False, 1),
-        ("aab", 3, 3, False, 0),
-        ("abc", 3, 3, False, 0),
-        ("aaab", 3, 3, False, 0),
-        ("aaaa", 3, 3, False, 1),
-        ("abcde", 5, 5, True, 0),
-        ("aabcd", 5, 5, True, 1),
-        ("aaabc", 5, 5, True, 2),
-        ("aaaab", 2, 5, True, 1),
-        ("aaabb", 2, 5, True, 0),
-        ("aaaaab", 2, 5, True, 1),
-    ],
-)
-def test_what_stands_on_the_wrong_rack(
-    racks: str, cluster_racks: int, required: int, is_scattered: bool, expected: int
-) -> None:
-    """
-    As many replicas as would have to move; one too many makes nobody look misplaced.
-    """
-    assert expected == misplaced_count(
-        list(racks),
-        cluster_rack_count=cluster_racks,
-        required_count=required,
-        is_scattered=is_scattered,
-    )
+from scm.cluster.copy_targets import choose_targets
 
 
 def node(name: str, rack: str, **more: int | bool) -> Candidate:

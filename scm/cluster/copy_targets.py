@@ -1,0 +1,48 @@
+"""Where a copy of a replica goes. Pure: nodes in, choice out.
+
+Whether replicas stand on enough racks is `health.racks`'s to say.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from scm.cluster.allocate import Candidate, tie
+
+
+def choose_targets(
+    candidates: Sequence[Candidate],
+    *,
+    count: int,
+    needed_bytes: int,
+    used_racks: Sequence[str],
+    excluded: Collection[str],
+    container_id: int,
+    seed: int,
+) -> list[str]:
+    """Choose up to `count` nodes for copies, best first; fewer if there are not that many.
+
+    `used_racks` are the racks of the replicas that stay or come, `excluded` the nodes that must
+    not be chosen. The order is that of `allocate.choose_nodes`: the rack with the fewest replicas
+    first, which satisfies either policy as far as the cluster can.
+    """
+    racks = Counter(used_racks)
+    able = [
+        c
+        for c in candidates
+        if c.datanode_id not in excluded and c.has_room(needed_bytes) and c.part_room > 0
+    ]
+    chosen: list[str] = []
+    while able and len(chosen) < count:
+        best = min(
+            able,
+            key=lambda c: (
+                c.has_failed_lately,
+                racks[c.rack],
+                c.load,
+                tie(seed, container_id, c.datanode_id),
+            ),
+        )
+        able.remove(best)
+        racks[best.rack] += 1
+        chosen.append(best.datanode_id)
+    return chosen
