@@ -217,6 +217,15 @@ class TestTrials:
         assert not imports.spare(other, "tests/b.py")
 
 
+def test_every_pattern_of_a_group_finds_a_module() -> None:
+    """
+    A module that was renamed would else no longer be tried, and nobody would notice.
+    """
+    lost = [text for group in GROUPS for text in group.modules if not list(ROOT.glob(text))]
+
+    assert [] == lost
+
+
 class TestResult:
     def test_every_module_is_well_tested(self) -> None:
         """

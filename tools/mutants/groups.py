@@ -58,23 +58,15 @@ ASKED_BY_SCM = (
 """They ask the judge what the control plane's own rules were asked before."""
 
 SCM_RULES = (
-    *("case", "delete_safety", "origins", "shards", "closure", "placement", "leaving"),
-    *("lifecycle", "emptying"),
-    *(
-        "eligibility",
-        "command_limits",
-        "loads",
-        "balance",
-        "allocate",
-        "intake",
-        "nodes",
-        "safemode",
-    ),
+    *("case", "delete_safety", "origins", "shard_guard", "close_rules", "copy_targets"),
+    *("decommission_rules", "lifecycle", "emptying", "eligibility", "command_limits", "loads"),
+    *("balance_moves", "allocate", "plan_intake", "nodes", "safemode"),
 )
 SCANNER_RULES = (
     *("rows/alike", "growth"),
-    *("judge", "forensics", "breaker", "schedule", "pacing", "finding", "resume", "rows/spans"),
-    *("strikes", "notebook", "rows/batch", "verify", "outcome", "insist"),
+    *("chunk_verdict", "forensics", "breaker", "schedule", "pacing", "finding", "resume"),
+    *("rows/spans", "failure_window", "notebook", "rows/small_blocks", "replica_scan"),
+    *("scan_outcome", "rereading"),
 )
 
 GROUPS = (
