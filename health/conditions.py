@@ -3,8 +3,8 @@
 import numpy as np
 
 from health.batch import View
-from health.comparison import Comparison
 from health.health_state import Counts, Verdicts
+from health.root_comparison import Comparison
 from health.segments import Bools, Ints
 from health.words import FLAGS, ChecksumClass, State
 

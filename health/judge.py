@@ -12,7 +12,6 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from health.batch import Batch, View, view
-from health.comparison import Comparison, compare
 from health.conditions import flags
 from health.departure import Departures, departures
 from health.ec_replication import count_erasure
@@ -24,6 +23,7 @@ from health.quasi_closed import judge_quasi_closed
 from health.racks import is_misplaced, racks_required
 from health.ratis_replication import count_ratis
 from health.reconcile_eligibility import Reconciles, is_good, judge_reconcile
+from health.root_comparison import Comparison, compare
 from health.rules import Rules
 from health.segments import Ints
 from health.source_doubts import doubts

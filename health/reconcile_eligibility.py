@@ -6,8 +6,8 @@ from typing import Final
 import numpy as np
 
 from health.batch import View
-from health.comparison import Comparison
 from health.health_state import Counts
+from health.root_comparison import Comparison
 from health.segments import Bools, Groups, Ints, first_that_holds
 from health.words import ELIGIBILITY, UNHEALTHY, ChecksumClass, Kind, Op, State
 

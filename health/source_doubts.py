@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from health.batch import View
-from health.comparison import MAJORITY_MIN
+from health.root_comparison import MAJORITY_MIN
 from health.segments import Bools, Groups, Ints, first_that_holds
 
 DOUBTS: Final = ("", "UNHEALTHY", "scan findings", "outvoted", "roots differ")

@@ -7,9 +7,9 @@ from zlib import crc32
 import numpy as np
 
 from health.batch import View
-from health.comparison import Comparison
 from health.health_state import Counts, Verdicts
 from health.plan.plan_rows import Lists
+from health.root_comparison import Comparison
 from health.segments import Bools, Ints, first_of_run
 from health.words import Service, State
 

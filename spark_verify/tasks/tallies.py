@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from health.comparison import why_not_compared
 from health.departure import HELD_BY
 from health.judge import Judgement
+from health.root_comparison import why_not_compared
 from health.segments import Groups, Ints
 from health.words import ACTIONS, CLASSES, CONTAINER_STATES, INCOMPARABLE, UNKNOWN, Health
 from spark_verify.input_columns import SAMPLE_MAX

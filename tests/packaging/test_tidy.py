@@ -68,6 +68,11 @@ PLANTED: dict[tidy.Rule, tuple[dict[str, str], dict[str, str]]] = {
         {"agent/utils.py": ""},
         {"agent/lease.py": ""},
     ),
+    tidy.names_of_modules_mean_one_thing: (
+        {"agent/scan/parity.py": "", "agent/ec/parity.py": ""},
+        {"agent/scan/parity_scrub.py": "", "agent/ec/parity.py": "", "scm/main.py": ""}
+        | {"agent/main.py": "", "tests/parity.py": ""},
+    ),
     tidy.quantities_end_in_their_unit: (
         {"agent/x.py": "def read(timeout: float | None, *, chunk_size_max: int) -> None: ...\n"},
         {

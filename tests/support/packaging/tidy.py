@@ -43,6 +43,18 @@ PRODUCT_PACKAGES = (
 FACE = "suture/__init__.py"  # what others import; nobody here imports it
 GENERATED_FOLDER = "agent/rpc/v1/"
 BANNED_MODULES = frozenset({"utils", "helpers", "common", "misc", "base", "manager"})
+SHARED_NAMES = frozenset(
+    # where each process begins, and what it may be told
+    {"client", "clock", "commands", "errors", "exits", "main", "metrics", "options", "ports"}
+    | {"printable", "server", "service", "start", "http_pages", "heartbeat", "leader"}
+    # the same thing, ours and Ozone's
+    | {"blockrow", "database", "descriptor", "incoming", "layout", "messages", "outgoing"}
+    | {"parts", "peer", "repair", "reports", "rows", "scm", "scrub", "tables", "trees", "damage"}
+    # one deed or thing, at the command line, on the wire, where it is decided, where it is done
+    | {"anchoring", "anchors", "closing", "contradictions", "copies", "facts", "holds", "manifest"}
+    | {"may_stop", "neighbours", "newblocks", "reading", "salvage", "sample", "trusting", "writing"}
+)
+"""Names that several modules have, because they mean the same."""
 MEASURED_WORDS = frozenset(
     {"age", "bandwidth", "delay", "duration", "interval", "latency"}
     | {"length", "period", "rate", "size", "speed", "timeout"}
@@ -251,6 +263,18 @@ def modules_are_nouns_of_the_domain(tree: Tree) -> Iterator[str]:
             yield f"{path}:1: says nothing about the domain"
 
 
+def names_of_modules_mean_one_thing(tree: Tree) -> Iterator[str]:
+    """Who looks for a thing by its name finds one module, or several that mean the same."""
+    places: dict[str, list[str]] = {}
+    for path in tree.modules:
+        stem = PurePosixPath(path).stem
+        if is_product(path) and stem not in ENTRY_MODULES | SHARED_NAMES:
+            places.setdefault(stem, []).append(path)
+    for paths in places.values():
+        for path in sorted(paths)[1:]:
+            yield f"{path}:1: has the name of {min(paths)}"
+
+
 def quantities_end_in_their_unit(tree: Tree) -> Iterator[str]:
     """A size, time or rate without its unit is read differently by two people."""
     for path, node in tree.nodes(*DECLARING):
@@ -454,6 +478,7 @@ RULES: tuple[Rule, ...] = (
     proto_is_no_package,
     no_module_is_dead,
     modules_are_nouns_of_the_domain,
+    names_of_modules_mean_one_thing,
     quantities_end_in_their_unit,
     things_have_one_name,
     arguments_cannot_be_swapped,

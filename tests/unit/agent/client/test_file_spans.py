@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.client.spans import spans_of
+from agent.client.file_spans import spans_of
 from agent.rpc.v1 import scm_pb2
 
 
