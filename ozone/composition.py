@@ -20,6 +20,7 @@ from ozone.transfer.copies import Copies
 from ozone.transfer.incoming import ArchiveImporter
 from ozone.transfer.messages import Compression
 from ozone.transfer.service import ArchiveService
+from ozone.transfer.turns import Turns
 
 ARRIVED: Final = "it has just arrived"  # why a replica is scanned
 
@@ -41,6 +42,7 @@ def archives(inside: Inside) -> ArchiveService:
         inside.leases,
         inside.audit,
         inside.ask_scan,
+        Turns(inside.slots),
         lease_timeout_s=inside.limits.lease_timeout_s,
     )
 

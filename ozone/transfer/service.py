@@ -30,6 +30,7 @@ from ozone.transfer.messages import (
 )
 from ozone.transfer.outgoing import DAMAGED, ArchiveExport, SentAsOzone
 from ozone.transfer.parts import gathered, joined
+from ozone.transfer.turns import Turns
 
 ACTION: Final = "ImportContainer"
 
@@ -44,15 +45,17 @@ class ArchiveService(grpc.GenericRpcHandler):
         leases: Leases,
         audit: Audit,
         ask_scan: Callable[[ContainerId, str], None],
+        turns: Turns,
         *,
         lease_timeout_s: float,
     ) -> None:
-        """`ask_scan` asks for a scan of a replica, and says why."""
+        """`ask_scan` asks for a scan of a replica, and says why; `turns` are of those pushed."""
         self._importer = importer
         self._store = store
         self._leases = leases
         self._audit = audit
         self._ask_scan = ask_scan
+        self._turns = turns
         self._timeout_s = lease_timeout_s
         self._handlers: dict[str, Any] = {
             UPLOAD: grpc.stream_unary_rpc_method_handler(self.upload),
@@ -84,7 +87,8 @@ class ArchiveService(grpc.GenericRpcHandler):
             parts = _Parts(requests)
             result = Code.CONTAINER_INTERNAL_ERROR.value
             try:
-                self._importer.receive(parts.container_id, parts.data(), parts.compression)
+                with self._turns.turn(context.is_active):
+                    self._importer.receive(parts.container_id, parts.data(), parts.compression)
                 result = DONE
             except SutureError as error:
                 result = error.code.value

@@ -1,0 +1,142 @@
+"""Archives that Ozone's datanodes push while others arrive: they wait for their turn."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from queue import Queue
+from typing import Any
+
+import grpc
+import pytest
+
+from agent.errors import Code, Unavailable
+from agent.store.operations.arrival import ARRIVALS_MAX
+from ozone.transfer.messages import UPLOAD
+from ozone.transfer.service import ArchiveService
+from ozone.transfer.turns import Turns
+from tests.support.ozone.ozone_agent import Actions
+from tests.support.ozone.ozone_wire import WIRE
+
+WAIT_S = 30.0
+
+
+class Slots:
+    """Counts how many are taken."""
+
+    def __init__(self) -> None:
+        self.free = threading.Semaphore(0)
+
+    def take(self) -> None:
+        self.free.acquire()
+
+    def give(self) -> None:
+        self.free.release()
+
+
+class Importer:
+    """Takes archives, each of which ends when it is let go; says which are under way."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._under_way: set[int] = set()
+        self.most = 0
+        self._let_go: set[int] = set()
+
+    def receive(self, container_id: int, data: Iterator[bytes], _compression: object) -> None:
+        """Take one, as slowly as the test has it."""
+        with self._changed:
+            self._under_way.add(container_id)
+            self.most = max(self.most, len(self._under_way))
+            self._changed.notify_all()
+            assert self._changed.wait_for(lambda: container_id in self._let_go, WAIT_S)
+            self._under_way.remove(container_id)
+        b"".join(data)
+
+    def let_go(self, *container_ids: int) -> None:
+        """Let these end."""
+        with self._changed:
+            self._let_go.update(container_ids)
+            self._changed.notify_all()
+
+    def await_begun(self, count: int) -> set[int]:
+        """Wait until so many are under way; return which."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self._under_way) == count, WAIT_S)
+            return set(self._under_way)
+
+
+@contextmanager
+def pushed(turns: Turns, importer: Importer, count: int) -> Iterator[list["Future[bytes]"]]:
+    """Push so many containers at once; their answers."""
+    pool = ThreadPoolExecutor(2 * count)
+    server = grpc.server(pool)
+    service: Any = ArchiveService(
+        importer,  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
+        Actions(),  # type: ignore[arg-type]
+        lambda *_: None,
+        turns,
+        lease_timeout_s=1.0,
+    )
+    server.add_generic_rpc_handlers((service,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        upload: Any = channel.stream_unary(UPLOAD)
+        yield [
+            upload.future(
+                iter([WIRE["Upload"](containerID=number, offset=0, data=b"x").SerializeToString()]),
+                timeout=2 * WAIT_S,
+            )
+            for number in range(1, count + 1)
+        ]
+        importer.let_go(*range(1, count + 1))
+    server.stop(0).wait()
+    pool.shutdown()
+
+
+def test_one_more_than_the_store_takes_waits_for_its_turn() -> None:
+    """And gives its slot back until then: it is refused by nobody."""
+    importer, slots = Importer(), Slots()
+    with pushed(Turns(slots), importer, ARRIVALS_MAX + 1) as answers:
+        begun = importer.await_begun(ARRIVALS_MAX)
+        assert slots.free.acquire(timeout=WAIT_S)  # the slot of the one that waits
+        slots.give()
+
+        importer.let_go(*begun)
+        (last,) = set(range(1, ARRIVALS_MAX + 2)) - begun
+        importer.await_begun(1)
+        importer.let_go(last)
+
+        assert all(answer.result(WAIT_S) is not None for answer in answers)
+    assert ARRIVALS_MAX == importer.most
+
+
+def test_who_waits_too_long_is_refused() -> None:
+    """In words that say what was in the way; what is under way goes on."""
+    importer = Importer()
+    with pushed(Turns(Slots(), wait_s=0.0), importer, ARRIVALS_MAX + 1) as answers:
+        importer.await_begun(ARRIVALS_MAX)
+        done: Queue[Any] = Queue()
+        for answer in answers:
+            answer.add_done_callback(done.put)
+        error = done.get(timeout=WAIT_S).exception()
+
+    assert grpc.StatusCode.RESOURCE_EXHAUSTED is error.code()
+    assert "6 containers are arriving, and none was whole within 0 s" == error.details()
+
+
+def test_who_has_gone_waits_no_more() -> None:
+    """Its turn goes to nobody, and its thread is free."""
+    slots = Slots()
+    turns = Turns(slots)
+    held = [turns.turn(lambda: True) for _ in range(ARRIVALS_MAX)]
+    for one in held:
+        one.__enter__()
+
+    with pytest.raises(Unavailable) as caught, turns.turn(lambda: False):
+        raise AssertionError("nobody's turn")
+
+    assert Code.CANCELLED is caught.value.code
