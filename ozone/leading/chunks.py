@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from agent.errors import Code, Refused
 from agent.rpc.calls.peer import Meter
 from merkle.checksum import window_checksums
 from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
+from ozone.wire.checked import read_checked
 from ozone.wire.datanode import Datanode
 
 ROWS_KEPT_MAX: Final = 256  # of blocks whose chunks are being fetched: a few at a time
@@ -47,22 +47,8 @@ class Chunks:
 
         Raises Refused(CHECKSUM_MISMATCH) when they have not; of type NONE any have.
         """
-        chunk = self._row(container_id, block_id).chunks.get(offset)
-        if chunk is None:
-            raise Refused(
-                Code.UNABLE_TO_FIND_CHUNK,
-                f"datanode {self._datanode.address}: block {block_id} has no chunk at {offset}",
-            )
-        data = self._datanode.read(container_id, block_id, chunk)
-        if meter is not None:
-            meter.data_bytes += len(data)
-        if chunk.checksum_type is not ChecksumType.NONE and not _fits(chunk, data):
-            raise Refused(
-                Code.CHECKSUM_MISMATCH,
-                f"datanode {self._datanode.address}: block {block_id}, chunk at {offset}: what it "
-                "serves does not have its checksums",
-            )
-        return chunk, data
+        chunks = self._row(container_id, block_id).chunks
+        return read_checked(self._datanode, container_id, block_id, chunks, offset, _fits, meter)
 
     def _row(self, container_id: ContainerId, block_id: BlockId) -> _Row:
         row = self._rows.get(block_id)
@@ -77,5 +63,8 @@ class Chunks:
 
 
 def _fits(chunk: ChunkInfo, data: bytes) -> bool:
+    """Return whether bytes have the checksums of a row; of type NONE any have."""
+    if chunk.checksum_type is ChecksumType.NONE:
+        return True
     expected = chunk.window_checksums
     return window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data) == expected

@@ -23,6 +23,7 @@ from merkle.tree import Leaf, Summary, Tree, TreeBuilder
 from ozone.disk.blockrow import StoredBlock
 from ozone.disk.treefile import Leaves, OzoneTree, decode_leaves, decode_tree
 from ozone.repair.windows import fits
+from ozone.wire.checked import read_checked
 from ozone.wire.datanode import Datanode
 
 ALGORITHM: Final = Algorithm.CRC32C  # Ozone's
@@ -120,22 +121,10 @@ class OzonePeer:
         Raises Refused(CHECKSUM_MISMATCH) when they are not; of type NONE any are.
         """
         block = self.block(container_id, block_id, meter)
-        chunk = next((one for one in block.chunks if one.offset == offset), None)
-        if chunk is None:
-            raise Refused(
-                Code.UNABLE_TO_FIND_CHUNK,
-                f"datanode {self._datanode.address}: block {block_id} has no chunk at {offset}",
-            )
-        data = self._datanode.read(self._container_id, block_id, chunk)
-        if meter is not None:
-            meter.data_bytes += len(data)
-        if not fits(chunk, data):
-            raise Refused(
-                Code.CHECKSUM_MISMATCH,
-                f"datanode {self._datanode.address}: block {block_id}, chunk at {offset}: what it "
-                "serves does not have its checksums",
-            )
-        return chunk, data
+        chunks = {chunk.offset: chunk for chunk in block.chunks}
+        return read_checked(
+            self._datanode, self._container_id, block_id, chunks, offset, fits, meter
+        )
 
     def read_unverified(self, block_id: BlockId, offset: int, length_bytes: int) -> bytes:
         """Return bytes of a block, whatever they are. Raises Refused, Unavailable."""

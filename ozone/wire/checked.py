@@ -1,0 +1,40 @@
+"""A chunk of a datanode of Ozone, with bytes that are what its row says."""
+
+from collections.abc import Callable, Mapping
+
+from agent.errors import Code, Refused
+from agent.rpc.calls.peer import Meter
+from merkle.replica import BlockId, ChunkInfo, ContainerId
+from ozone.wire.datanode import Datanode
+
+
+def read_checked(
+    datanode: Datanode,
+    container_id: ContainerId,
+    block_id: BlockId,
+    chunks: Mapping[int, ChunkInfo],
+    offset: int,
+    fits: Callable[[ChunkInfo, bytes], bool],
+    meter: Meter | None,
+) -> tuple[ChunkInfo, bytes]:
+    """Return the chunk at `offset` and its bytes, as the datanode serves them; `chunks` are those
+    of its row by their offsets, and `fits` says whether bytes are those of a chunk.
+
+    Raises Refused: UNABLE_TO_FIND_CHUNK; CHECKSUM_MISMATCH when they are not.
+    """
+    chunk = chunks.get(offset)
+    if chunk is None:
+        raise Refused(
+            Code.UNABLE_TO_FIND_CHUNK,
+            f"datanode {datanode.address}: block {block_id} has no chunk at {offset}",
+        )
+    data = datanode.read(container_id, block_id, chunk)
+    if meter is not None:
+        meter.data_bytes += len(data)
+    if not fits(chunk, data):
+        raise Refused(
+            Code.CHECKSUM_MISMATCH,
+            f"datanode {datanode.address}: block {block_id}, chunk at {offset}: what it serves "
+            "does not have its checksums",
+        )
+    return chunk, data
