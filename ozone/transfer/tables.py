@@ -41,15 +41,17 @@ def rows_of(scratch: Path, container_id: ContainerId) -> Iterator[ContainerRows]
     files = {name: scratch / f"{name}{TABLE_SUFFIX}" for name in READ}
     if not files[READ[0]].exists():
         raise malformed(f"there is no {TABLES}/{READ[0]}{TABLE_SUFFIX}")
-    with _refused():
-        database = rocks.Rdict(str(scratch / "ingested"), _options(rocks))
+    names = [name for name, path in files.items() if path.exists() and path.stat().st_size]
+    options = _options(rocks)
+    options.create_missing_column_families(True)
+    with _refused():  # all at once: each one that is added later costs a new manifest
+        families = {name: _options(rocks) for name in names}
+        database = rocks.Rdict(str(scratch / "ingested"), options, column_families=families)
     try:
-        names = [name for name, path in files.items() if path.exists()]
         for name in names:
             with _refused():
-                family = database.create_column_family(name, _options(rocks))
-                if files[name].stat().st_size:
-                    family.ingest_external_file([str(files[name])])
+                family = database.get_column_family(name)
+                family.ingest_external_file([str(files[name])])
         yield ContainerRows(View(scratch, database, names, 0.0), container_id, SCHEMA)
     finally:
         database.close()
