@@ -6,7 +6,7 @@
 #   NAME=...        the benchmarks to run, for instance NAME=tree; the modules to mutate
 #   MUTANTS_ARGS=.. more arguments of `make mutants`, for instance --write
 #   INTEROP_ARGS=.. more arguments of `make interop`: --json prints one document, --seed 7 damages others
-#   MINUTES=...     how long the soak loads and harms its cluster
+#   MINUTES=...     how long the soak, or the hour beside Ozone, loads and harms its cluster
 #   SEED=...        the schedule to repeat or to make small, or the first of COUNT to simulate, in JOBS processes
 
 SHELL := /bin/bash
@@ -68,8 +68,8 @@ nightly: python ## What takes hours: 10,000 schedules of the simulation, then an
 	@$(MAKE) --no-print-directory simulate COUNT=$(or $(COUNT),10000) JOBS=$(or $(JOBS),1)
 	@$(MAKE) --no-print-directory soak
 
-interop: python ## Move, damage and heal containers in a real Ozone cluster, from Maven (NAME=damages, scrub, led or serving; INTEROP_ARGS=--json).
-	@$(BIN)/python -m tools.interop$(if $(NAME),.$(NAME)) $(INTEROP_ARGS)
+interop: python ## Move, damage and heal containers in a real Ozone cluster, from Maven (NAME=damages, hour, dead, scrub, led or serving; MINUTES=60 of the hour; INTEROP_ARGS=--json).
+	@$(BIN)/python -m tools.interop$(if $(NAME),.$(NAME)) $(if $(MINUTES),--minutes $(MINUTES)) $(INTEROP_ARGS)
 
 format: python ## Format the code and mend what ruff can mend.
 	$(BIN)/ruff format .

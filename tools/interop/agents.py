@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,12 +43,12 @@ heartbeat_interval_s = 1
 """
 
 
-def awaited(what: str, condition: Callable[[], bool]) -> None:
+def awaited(what: str, condition: Callable[[], bool], wait_s: float = WAIT_S) -> None:
     """Ask until it holds. Raises RuntimeError."""
-    deadline_s = time.monotonic() + WAIT_S
+    deadline_s = time.monotonic() + wait_s
     while not condition():
         if time.monotonic() > deadline_s:
-            raise RuntimeError(f"not within {WAIT_S:g} s: {what}")
+            raise RuntimeError(f"not within {wait_s:g} s: {what}")
         time.sleep(0.3)
 
 
@@ -107,6 +108,15 @@ class Agent:
         return self.log.read_text().count(f'"event": "{event}"')
 
 
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """What the SCM has of a replica; `index`: of a shard, 0 for a copy."""
+
+    state: str
+    root: int
+    index: int
+
+
 class Scm:
     """What the SCM says, by the protocol of its clients."""
 
@@ -120,6 +130,14 @@ class Scm:
                 health = "HEALTHY" if HEALTHY in node.states else str(list(node.states))
                 return f"{health} {OP_STATES[node.op_states[0] - 1]}"
         return ""
+
+    def told_of(self, container_id: int) -> dict[str, Replica]:
+        """Return the replicas by datanode."""
+        answer = self._client.ask(Ask.GET_REPLICAS, container_id=container_id)
+        return {
+            datanode_id(one.datanode): Replica(one.state, one.checksum, one.index)
+            for one in answer.get_replicas.replicas
+        }
 
     def pipelines_with(self, uuid: str) -> list[str]:
         """Return the pipelines that a datanode is in."""

@@ -18,7 +18,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 HERE: Final = Path(__file__).resolve().parent
 BUILT: Final = ROOT / "build" / "interop"
 PROGRAMS: Final = ("java", "javac", "mvn")
-DRIVERS: Final = ("OzoneDriver.java", "OzoneClients.java", "OzoneNodes.java")
+DRIVERS: Final = ("OzoneDriver.java", "OzoneClients.java", "OzoneNodes.java", "OzoneSite.java")
 PREFIX: Final = "interop: "
 HEAP: Final = "-Xmx2g"
 STAND_IN: Final = "hdds-hadoop-dependency-client"
@@ -30,11 +30,17 @@ class Absent(Exception):
 
 
 def build() -> str:
-    """Compile the driver and fetch Ozone; return the class path. Raises Absent."""
+    """Compile the drivers and fetch Ozone, if that is to be done; return the class path.
+
+    Raises Absent.
+    """
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
         raise Absent(f"not installed: {', '.join(missing)}")
     classes, listed = BUILT / "classes", BUILT / "class-path"
+    path = f"{classes}:{listed.read_text()}" if listed.exists() else ""
+    if path and _is_built(classes, listed):
+        return path
     classes.mkdir(parents=True, exist_ok=True)
     repository = os.environ.get("INTEROP_REPOSITORY") or str(BUILT / "repository")
     maven = ["mvn", "-q", "-B", f"-Dmaven.repo.local={repository}"]
@@ -55,6 +61,17 @@ def build() -> str:
     path = f"{classes}:{listed.read_text()}"
     _run("javac", "-d", str(classes), "-cp", path, *(str(HERE / name) for name in DRIVERS))
     return path
+
+
+def _is_built(classes: Path, listed: Path) -> bool:
+    """Whether all was built after what it is built of was changed."""
+    sources = [*(HERE / name for name in DRIVERS), HERE / "pom.xml", HERE / "standin.xml"]
+    made = [(classes / name).with_suffix(".class") for name in DRIVERS]
+    jars = listed.read_text().split(":")
+    if not all(path.exists() for path in (*made, *map(Path, jars))):
+        return False
+    changed_s = max(path.stat().st_mtime for path in sources)
+    return changed_s < min(path.stat().st_mtime for path in made)
 
 
 def _run(*command: str) -> None:

@@ -1,0 +1,79 @@
+"""kill -9 of agents, Ozone's datanodes and its SCM, at times and in an order that a seed draws."""
+
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tools.interop.agents import Agent, awaited
+from tools.interop.site import Site
+
+WEIGHTS: Final = {"agent": 4, "datanode": 4, "SCM": 2}
+BETWEEN_S: Final = (4.0, 20.0)
+AWAY_S: Final = (0.5, 15.0)
+LONG_S: Final = (62.0, 80.0)  # so that the SCM takes it for dead, and copies what it had
+LONG: Final = 0.12  # of the harms
+DEAD_S: Final = 55.0  # from a kill until all is healthy: the SCM may have taken it for dead
+HEALTHY_S: Final = 400.0
+TWO: Final = 0.2  # of the harms hit another one as well
+
+
+@dataclass
+class Harms:
+    """Kills and starts until it is told to stop; then all run."""
+
+    site: Site
+    agents: Sequence[Agent]
+    chance: random.Random
+    stop: threading.Event
+    is_healthy: Callable[[], bool]
+    counts: Counter[str] = field(default_factory=Counter)
+    returned_s: list[float] = field(default_factory=list)
+    """When one was back that may have been taken for dead, of the clock that only goes on."""
+
+    def run(self) -> None:
+        """Do one harm after the other, the next when all are healthy again."""
+        while not self.stop.wait(self.chance.uniform(*BETWEEN_S)):
+            count = 2 if self.chance.random() < TWO else 1
+            victims = {self._victim() for _ in range(count)}
+            is_long = self.chance.random() < LONG
+            away_s = self.chance.uniform(*(LONG_S if is_long else AWAY_S))
+            began_s = time.monotonic()
+            for kind, index in victims:
+                self._kill(kind, index)
+                self.counts[
+                    f"kill -9 of an {kind}" if kind == "agent" else f"kill -9 of {kind}"
+                ] += 1
+            self.counts["away for more than a minute"] += is_long
+            self.counts["two at once"] += len(victims) == 2
+            self.stop.wait(away_s)
+            for kind, index in victims:
+                self._start(kind, index)
+            awaited("all healthy again", self.is_healthy, HEALTHY_S)
+            if time.monotonic() - began_s > DEAD_S:
+                self.returned_s.append(time.monotonic())
+
+    def _victim(self) -> tuple[str, int]:
+        (kind,) = self.chance.choices(list(WEIGHTS), list(WEIGHTS.values()))
+        count = {"agent": len(self.agents), "datanode": len(self.site.datanodes), "SCM": 1}[kind]
+        return kind, self.chance.randrange(count)
+
+    def _kill(self, kind: str, index: int) -> None:
+        if kind == "agent":
+            self.agents[index].end(signal.SIGKILL)
+        elif kind == "datanode":
+            self.site.datanodes[index].kill()
+        else:
+            self.site.scm.kill()
+
+    def _start(self, kind: str, index: int) -> None:
+        if kind == "agent":
+            self.agents[index].start()
+        elif kind == "datanode":
+            self.site.datanodes[index].start()
+        else:
+            self.site.scm.start()

@@ -1,0 +1,203 @@
+"""What is left when a cluster was loaded and harmed: let it settle, then look at every replica.
+
+settled: all datanodes healthy, every container closed, no delete under way, the replication
+manager's report without anything but healthy containers, each with the replicas that it should have
+"""
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final
+
+from agent.errors import SutureError
+from merkle.replica import ContainerId
+from ozone.wire.datanode import Datanode
+from tools.interop.agents import ERROR, Agent, Replica, Scm
+from tools.interop.hour.load import Fate, Key, Load
+from tools.interop.site import Site
+from tools.interop.sited import Place
+
+SETTLE_S: Final = 1200.0
+FORGOTTEN_S: Final = 90.0  # deletes that are all that is left, and get no less
+POLL_S: Final = 2.0
+READ_TRIES: Final = 3
+READERS: Final = 4
+UNACKNOWLEDGED: Final = " deletes are not acknowledged"
+FINE: Final = frozenset({"HEALTHY", "CLOSED", "DELETED", "TOTAL"})
+INDEXES: Final = tuple(range(1, 6))
+COPIES: Final = 3
+
+
+@dataclass
+class Looks:
+    """Looks at the cluster from outside."""
+
+    site: Site
+    scm: Scm
+    agents: list[Agent]
+    places: Mapping[str, Place]  # by id of the datanode
+    replicas: dict[int, dict[str, Replica]] = field(default_factory=dict)
+    kinds: dict[int, str] = field(default_factory=dict)
+    woken: int = 0  # how often the SCM had to be restarted to go on with deletes
+
+    # settling
+
+    def settle(self) -> str:
+        """Wait until nothing is under way; return what still is after a long time, or ""."""
+        ends_at_s = time.monotonic() + SETTLE_S
+        since_ms, since_s, last = int(time.time() * 1000), time.monotonic(), ""
+        while True:
+            try:
+                why = self._unsettled(since_ms)
+            except (RuntimeError, SutureError) as error:
+                why = str(error)
+            if not why or time.monotonic() > ends_at_s:
+                return why
+            if why != last:
+                last, since_s = why, time.monotonic()
+            elif why.endswith(UNACKNOWLEDGED) and time.monotonic() - since_s > FORGOTTEN_S:
+                self._wake_scm()
+                since_s = time.monotonic()
+            time.sleep(POLL_S)
+
+    def _wake_scm(self) -> None:
+        """Restart the SCM, which has forgotten deletes that all datanodes have acknowledged.
+
+        Seen with Ozone 2.2.0 where a replica changed its place meanwhile: it orders them of nobody
+        any more, and counts them as not done. After a restart it orders them again, and they go.
+        """
+        self.woken += 1
+        self.site.scm.kill()
+        self.site.scm.start()
+
+    def _unsettled(self, since_ms: int) -> str:
+        client = self.site.client
+        sick = [place.name for uuid, place in self.places.items()
+                if self.scm.node(uuid) != "HEALTHY IN_SERVICE"]  # fmt: skip
+        if sick:
+            return f"not healthy: {', '.join(sick)}"
+        containers = client.containers()
+        opened = [one for one, (state, _, _) in containers.items() if state == "OPEN"]
+        for container in opened:
+            client.tell(f"close {container}")
+        if opened:
+            return f"open: {opened[:10]}"
+        states = Counter(state for state, _, _ in containers.values())
+        if set(states) - FINE:
+            return f"containers: {dict(states)}"
+        self.kinds = {one: kind for one, (state, kind, _) in containers.items()
+                      if state == "CLOSED"}  # fmt: skip
+        self.replicas = {one: self.scm.told_of(one) for one in self.kinds}
+        odd = [one for one in self.kinds if not self._is_whole(one)]
+        if odd:
+            return f"{len(odd)} containers, as {odd[0]}: {self._told(odd[0])}"
+        at_ms, counts = client.report()
+        left = {name: count for name, count in counts.items() if name not in FINE}
+        if left or at_ms < since_ms:
+            return f"report of the replication manager: {left or 'an old one'}"
+        undeleted = client.tell("undeleted")
+        return "" if undeleted == "0" else f"{undeleted}{UNACKNOWLEDGED}"
+
+    def _is_whole(self, container: int) -> bool:
+        replicas = self.replicas[container].values()
+        indexes = sorted(one.index for one in replicas)
+        wanted = list(INDEXES) if self.kinds[container] == "EC" else [0] * COPIES
+        return indexes == wanted and all(one.state == "CLOSED" for one in replicas)
+
+    def _told(self, container: int) -> str:
+        return ", ".join(
+            f"{self.places[uuid].name} {one.state}" + (f" index {one.index}" if one.index else "")
+            for uuid, one in self.replicas[container].items()
+        )
+
+    # keys
+
+    def read_back(self, load: Load) -> tuple[Counter[str], list[str]]:
+        """Read every key; return what they are, and what is wrong with which."""
+        found: Counter[str] = Counter()
+        wrong: list[str] = []
+        with ThreadPoolExecutor(READERS) as pool:
+            each = list(pool.map(self._read, load.keys))
+        for key, said in zip(load.keys, each, strict=True):
+            allowed = {
+                Fate.STORED: {"equal"},
+                Fate.GONE: {"absent"},
+                Fate.EITHER: {"equal", "absent"},
+            }[key.fate]
+            found[
+                f"{key.fate.name} {said if said in {'equal', 'absent', 'differs'} else 'failed'}"
+            ] += 1
+            if said not in allowed:
+                wrong.append(f"{key.name} ({key.size_bytes} bytes, {key.fate.name}) is {said}")
+        return found, wrong
+
+    def _read(self, key: Key) -> str:
+        said = ""
+        for _ in range(READ_TRIES):
+            try:
+                return self.site.client.tell(f"read {key.words}")
+            except RuntimeError as error:
+                said = str(error)
+        return said
+
+    # replicas
+
+    def unequal(self) -> dict[int, dict[str, Replica]]:
+        """Return the containers of which replicas with the same bytes have different roots."""
+        found = {}
+        for container, replicas in self.replicas.items():
+            roots: dict[int, set[int]] = {}
+            for one in replicas.values():
+                roots.setdefault(one.index, set()).add(one.root)
+            if any(len(several) > 1 for several in roots.values()):
+                found[container] = replicas
+        return found
+
+    def blocks(self) -> Mapping[tuple[int, str], frozenset[int]]:
+        """Return the blocks of each replica, as its datanode lists them."""
+        found: dict[tuple[int, str], frozenset[int]] = {}
+        for container, replicas in self.replicas.items():
+            for uuid, one in replicas.items():
+                with Datanode(self.places[uuid].address, uuid, replica_index=one.index) as datanode:
+                    ids = frozenset(datanode.block_ids(ContainerId(container)))
+                found[container, uuid] = ids
+        return found
+
+    def misplaced(
+        self, keys: Iterable[Key], returned_s: Sequence[float]
+    ) -> tuple[list[str], list[str]]:
+        """Return blocks that are missing where they should be, or are where they should be gone;
+        and apart those of keys that were deleted before a datanode came back from the dead.
+
+        Ozone's SCM counts a delete as done when all have acknowledged it that it hears then. Who
+        was taken for dead, and comes back with his replica, is never told, nor who copies from him.
+        """
+        held = self.blocks()
+        wrong: list[str] = []
+        left: list[str] = []
+        for key in keys:
+            for container, block in key.blocks:
+                at = self.replicas.get(container, {})
+                there = [uuid for uuid in at if block in held[container, uuid]]
+                what = f"{key.name}: block {block} of {container}"
+                names = [self.places[uuid].name for uuid in there]
+                if key.fate is Fate.GONE and there:
+                    is_known = any(at_s > key.gone_s for at_s in returned_s)
+                    (left if is_known else wrong).append(f"{what} is left at {names}")
+                if key.fate is Fate.STORED and key.how == "write" and len(there) != COPIES:
+                    wrong.append(f"{what} is at {names} only")
+        return wrong, left
+
+
+def errors_naming(site: Site, agents: Iterable[Agent]) -> list[str]:
+    """Return the errors in Ozone's logs that name an agent, by its id or its address."""
+    names = [name for agent in agents for name in (agent.datanode_id, agent.door)]
+    return [
+        f"{process.name}: {line}"
+        for process in site.processes
+        for line in process.log.read_text(errors="replace").splitlines()
+        if re.search(ERROR, line) and any(name in line for name in names)
+    ]
