@@ -37,6 +37,8 @@ class Column:
     type: pa.DataType
     nullable: bool = False
     words: tuple[str, ...] = ()
+    may_lack: bool = False
+    """Files of before do not have it: all of it is null there."""
 
 
 KINDS: Final[dict[str, pa.DataType]] = {
@@ -47,7 +49,7 @@ KINDS: Final[dict[str, pa.DataType]] = {
 }
 
 TABLES: Final[dict[str, tuple[Column, ...]]] = {
-    name: tuple(Column(c.name, KINDS[c.kind], c.is_nullable, c.words) for c in columns)
+    name: tuple(Column(c.name, KINDS[c.kind], c.is_nullable, c.words, c.may_lack) for c in columns)
     for name, columns in snapshot_columns.TABLES.items()
 }
 """The input: one directory of Parquet files each."""

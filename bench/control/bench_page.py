@@ -41,7 +41,7 @@ from scm.state.database import Change, State
 from scm.state.facts import Container, ContainerState, OpState, Volume
 from scm.state.history.interval_samples import LEVELS, Sample, Verdict
 from scm.state.options import ScmOptions
-from scm.state.reported_replicas import Reported
+from scm.state.replicas.reported_replicas import Reported
 from tests.support.clock import FakeClock
 from tests.support.control.scm_world import replica
 

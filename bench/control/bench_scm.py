@@ -27,7 +27,7 @@ from merkle.tree import Summary
 from scm.state import records
 from scm.state.database import State
 from scm.state.facts import Container, ContainerState, Node, OpState, Replica
-from scm.state.replica_table import ReplicaTable
+from scm.state.replicas.replica_table import ReplicaTable
 from scm.state.tables import Table
 from tests.support.control.fake_datanode import FakeDatanode
 from tests.support.control.scm_process import ScmProcess
@@ -156,7 +156,18 @@ def replica_of(number: int, node: int) -> Replica:
     tree = Summary(Algorithm.XXH3_64, number, 1, 1_000, 0, 0)
     state = ReplicaState.CLOSED
     return Replica(
-        number, name, state, 10**9, 1_000, 5, name, 0, False, tree, "volume-1", 0, 0, "", 1
+        container_id=number,
+        datanode_id=name,
+        state=state,
+        bytes_used=10**9,
+        block_count=1_000,
+        bcsid=5,
+        origin_datanode_id=name,
+        is_empty=False,
+        tree=tree,
+        volume_id="volume-1",
+        load_error="",
+        reported_at_ms=1,
     )
 
 

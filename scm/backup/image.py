@@ -18,8 +18,9 @@ import lmdb
 from agent.errors import Code, Refused, Unavailable
 from scm.state import records, single_values
 from scm.state.database import DATABASES_MAX, State
-from scm.state.facts import ContainerState
+from scm.state.facts import ContainerState, Replica
 from scm.state.history.history_tables import HistoryTable
+from scm.state.replicas.replica_table import ReplicaTable
 from scm.state.single_values import Restored, counters_anew
 from scm.state.tables import ContainerTable, Table
 
@@ -86,8 +87,13 @@ def look_through(
             counts = {}
             for table in State.blank_tables():
                 database = _database(environment, transaction, table)
+                own = table.value
+                if isinstance(table, ReplicaTable):
+                    own = partial(_replica_of, version=found.format_version)
                 counts[table.name] = (
-                    0 if database is None else _look_at(transaction, database, table, looked_at)
+                    0
+                    if database is None
+                    else _look_at(transaction, database, table, own, looked_at)
                 )
     except (records.DamagedRow, lmdb.Error) as error:
         raise Refused(Code.INCONSISTENT_VOLUME, f"state in {directory}: {error}") from error
@@ -155,12 +161,13 @@ def _look_at(
     transaction: lmdb.Transaction,
     database: Any,
     table: Table[Any, Any],
+    value_of: Callable[[bytes], Any],
     looked_at: Callable[[int], object],
 ) -> int:
     count = 0
     for key, row in transaction.cursor(db=database):
         try:
-            value = table.value(bytes(row))
+            value = value_of(bytes(row))
             is_in_place = table.key_bytes(table.key_of(value)) == bytes(key)
         except (ValueError, TypeError) as error:
             if isinstance(table, HistoryTable):
@@ -173,6 +180,10 @@ def _look_at(
             looked_at(ROWS_PER_LOOK)
     looked_at(count % ROWS_PER_LOOK)
     return count
+
+
+def _replica_of(row: bytes, version: int) -> Replica:
+    return records.replica_from(records.widened(row, version))
 
 
 @contextmanager

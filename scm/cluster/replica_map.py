@@ -16,11 +16,11 @@ from functools import partial
 import numpy as np
 import structlog
 
-from scm.state.arena import Rows, picked
 from scm.state.database import Change, State
 from scm.state.facts import Replica
-from scm.state.holders import Ids
-from scm.state.reported_replicas import Reported
+from scm.state.replicas.arena import Rows, picked
+from scm.state.replicas.holders import Ids
+from scm.state.replicas.reported_replicas import Reported
 
 _log = structlog.get_logger("suture.scm")
 

@@ -19,7 +19,7 @@ from merkle.replica import TREE_STATES, ReplicaState
 from scm.edge.views import comparison
 from scm.state.database import State
 from scm.state.facts import Container, ContainerState, Replica, data_count_of
-from scm.state.replica_table import NO_WORD, ReplicaTable
+from scm.state.replicas.replica_table import NO_WORD, ReplicaTable
 
 COUNTED_MAX: Final = 4_000  # in one turn, some 10 ms: after a restart all containers are to count
 REPLICAS_WANTED: Final = 3  # of a container that nobody here made

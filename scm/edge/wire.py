@@ -29,7 +29,7 @@ from scm.cluster.replica_map import Report
 from scm.edge.call_values import Heartbeat
 from scm.replication.reconciling.plan_intake import ACTIONS, PlanReplica, PlanRow
 from scm.state.facts import Key, KeyBlock, Kind, OpState, Outcome, OutcomeState, Volume
-from scm.state.reported_replicas import Reported
+from scm.state.replicas.reported_replicas import Reported
 
 LAYOUT_BEFORE_SAID: Final = 1  # of agents so old that they do not say
 KEY_BYTES_MAX: Final = 1_024

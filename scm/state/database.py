@@ -10,13 +10,9 @@ hold the control plane's lock, and a lock file keeps a second process away. The 
 that imports lmdb.
 """
 
-import fcntl
 import gc
-import os
-import stat
-import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -29,16 +25,17 @@ import numpy as np
 from agent.errors import Code, Refused, Unavailable
 from merkle.replica import ID_MAX
 from scm.state import records, single_values
-from scm.state.arena import Rows
 from scm.state.audit_trail import Note
+from scm.state.directory import Ownership, check_directory, make_durable
 from scm.state.facts import Deleted, OpState, Outcome
 from scm.state.history.anchors import AnchorTable
 from scm.state.history.history_tables import SampleTable, TurnTable, VerificationTable
-from scm.state.holders import Ids
 from scm.state.key_table import KeyTable
 from scm.state.quiet_containers import Settled
-from scm.state.replica_table import ReplicaTable
-from scm.state.reported_replicas import Reported
+from scm.state.replicas.arena import Rows
+from scm.state.replicas.holders import Ids
+from scm.state.replicas.replica_table import ReplicaTable
+from scm.state.replicas.reported_replicas import Reported
 from scm.state.single_values import (
     COUNTERS,
     RECOVERED,
@@ -207,8 +204,8 @@ class State:
         """
         missing = [path for path in (directory, *directory.parents) if not path.exists()]
         directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
-        _check(directory.resolve())
-        _check(directory / "state")
+        check_directory(directory.resolve())
+        check_directory(directory / "state")
         owner = Ownership.take(directory / "LOCK")
         try:
             state = cls(_environment(directory / "state", map_bytes), owner)
@@ -221,7 +218,7 @@ class State:
         except (records.DamagedRow, lmdb.Error) as error:
             owner.release()
             raise Refused(Code.INCONSISTENT_VOLUME, f"state in {directory}: {error}") from error
-        _make_durable(directory, missing)
+        make_durable(directory, missing)
         return state
 
     @staticmethod
@@ -345,17 +342,23 @@ class State:
             raise Unavailable(Code.UNAVAILABLE, f"the state cannot be written: {error}") from error
 
     def _bring_up(self) -> None:
-        """Bring a state of an earlier version to this one: replicas lie by their datanodes now."""
+        """Bring a state of an earlier version to this one: replicas lie by their datanodes now, and
+        have all numbers that are kept of them."""
         replicas = self._databases[self.replicas.name]
         meta = self._databases["meta"]
         with self._environment.begin(write=True) as transaction:
-            version = transaction.get(b"format_version", db=meta)
-            if version is None or records.unpack(bytes(version), 1)[0] not in _BY_CONTAINER:
+            row = transaction.get(b"format_version", db=meta)
+            version = 0 if row is None else int(records.unpack(bytes(row), 1)[0])
+            if version not in _BY_CONTAINER and version not in records.FORMAT_VERSIONS_WIDENED:
                 return
-            old = self._environment.open_db(b"replicas", txn=transaction)
-            for key, row in transaction.cursor(db=old):
-                transaction.put(self.replicas.key_since_6(key), row, db=replicas)
-            transaction.drop(old)
+            if version in _BY_CONTAINER:
+                old = self._environment.open_db(b"replicas", txn=transaction)
+                for key, row in transaction.cursor(db=old):
+                    transaction.put(self.replicas.key_since_6(key), row, db=replicas)
+                transaction.drop(old)
+            if version in records.FORMAT_VERSIONS_WIDENED:
+                for key, row in list(transaction.cursor(db=replicas)):
+                    transaction.put(key, records.widened(bytes(row), version), db=replicas)
             transaction.put(b"format_version", records.pack([records.FORMAT_VERSION]), db=meta)
 
     def _forget(self) -> None:
@@ -410,60 +413,6 @@ class State:
                 transaction.put(counter.encode(), records.pack([self.counters[counter]]))
 
 
-class Ownership:
-    """A lock file: who holds the flock owns the directory; the text inside is for the loser."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    @classmethod
-    def take(cls, path: Path) -> Self:
-        """Take the lock. Raises Refused(VOLUME_IN_USE) naming the process that has it."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        try:
-            descriptor = os.open(path, flags, 0o640)
-        except OSError as error:
-            raise Refused(Code.INCONSISTENT_VOLUME, f"{path}: {error.strerror}") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.read(descriptor, 512).decode(errors="replace").strip() or "unknown"
-            os.close(descriptor)
-            raise Refused(
-                Code.VOLUME_IN_USE,
-                f"{path.parent} is in use by another control plane: {holder}",
-                hint="stop it first, or give this one its own --data directory",
-            ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"pid {os.getpid()}: {' '.join(sys.argv)}"[:500].encode(), 0)
-        return cls(descriptor)
-
-    def release(self) -> None:
-        """Give the directory back; the kernel does so too when the process dies."""
-        os.close(self._descriptor)
-
-
-def _check(path: Path) -> None:
-    """Refuse a directory that others may change: they could give this process another state."""
-    try:
-        facts = path.lstat()
-    except FileNotFoundError:
-        return
-    if not stat.S_ISDIR(facts.st_mode):
-        raise Refused(Code.INCONSISTENT_VOLUME, f"{path} is no directory")
-    if facts.st_mode & stat.S_IWOTH:
-        raise Refused(
-            Code.INCONSISTENT_VOLUME,
-            f"{path} has mode {stat.S_IMODE(facts.st_mode):04o}: every user may change it",
-            hint=f"chmod o-w {path}",
-        )
-    if facts.st_uid not in {0, os.geteuid()}:
-        raise Refused(
-            Code.INCONSISTENT_VOLUME,
-            f"{path} belongs to user {facts.st_uid}, neither to root nor to us",
-        )
-
-
 def _environment(path: Path, map_bytes: int) -> lmdb.Environment:
     environment = lmdb.open(
         str(path), map_size=map_bytes, max_dbs=DATABASES_MAX, metasync=True, sync=True
@@ -482,19 +431,3 @@ def without_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def _make_durable(directory: Path, made: Sequence[Path]) -> None:
-    """Make the names of the state durable, and those of the directories made for it: a power cut
-    must not take what was acknowledged with the directory that it is in.
-
-    Its own name always, if we may: who made it may have been killed before it came here.
-    """
-    above = [path.parent for path in made or [directory]]
-    readable = [path for path in above if os.access(path, os.R_OK)]
-    for named_in in (directory / "state", directory, *readable):
-        descriptor = os.open(named_in, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

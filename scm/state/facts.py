@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from agent.ec.scheme import parse_scheme
+from health.tables.replica_numbers import ReplicaNumbers
 from merkle.replica import LAYOUT_VERSION, ReplicaState
 from merkle.tree import Summary
 
@@ -146,22 +147,16 @@ class Liveness:
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
+class Replica(ReplicaNumbers):
     """One datanode's replica of a container as last reported."""
 
     container_id: int
     datanode_id: str
     state: ReplicaState
-    bytes_used: int
-    block_count: int
-    bcsid: int
     origin_datanode_id: str
-    replica_index: int
     is_empty: bool
     tree: Summary | None  # None: no tree yet; never 0, never equal
     volume_id: str
-    data_scan_at_ms: int  # 0: never read whole
-    finding_count: int
     load_error: str
     reported_at_ms: int
     is_contradictory: bool = False  # it and a peer, each by its own rows, contradict each other

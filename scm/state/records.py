@@ -21,6 +21,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from agent.rpc.wire.replica_columns import COLUMNS, CONTRADICTORY, EMPTY, HAS_TREE, Column
+from health.tables.replica_numbers import LATER, LATEST, later_count
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import Summary
@@ -44,9 +45,10 @@ from scm.state.facts import (
     Transaction,
 )
 
-FORMAT_VERSION: Final = 7
+_FIRST: Final = 7  # before a number was added to replicas
+FORMAT_VERSION: Final = _FIRST + LATEST
 # 4: commands without their cause; 6: without their shards
-FORMAT_VERSIONS_READ: Final = (4, 5, 6, FORMAT_VERSION)
+FORMAT_VERSIONS_READ: Final = (4, 5, 6, *range(_FIRST, FORMAT_VERSION + 1))
 
 _DECODER: Final = json.JSONDecoder()  # itself: no guess at the encoding, of millions of rows
 _CRC: Final = struct.Struct(">I")
@@ -76,8 +78,15 @@ _NODE_FIELDS: Final = (10, 11)  # of version 5, and of this one
 _PENDING_FIELDS: Final = (13, 14, 15)  # of version 4, of version 6, and of this one
 _NAMES_AT: Final = _HEAD.size + _NUMBERS.size
 _HEAD_BYTES: Final = _ID.size + _NUMBERS.size
+_LATER_BYTES: Final = {
+    version: 8 * (len(LATER) - later_count(max(0, version - _FIRST)))
+    for version in FORMAT_VERSIONS_READ
+}
+"""How many bytes of numbers the row of a replica lacks, by the version of the state."""
 _OWN_FIELDS: Final = tuple((c.field, _PLACES[c.name]) for c in _OWN)
 _TREE_FIELDS: Final = tuple((c.field.removeprefix("tree."), _PLACES[c.name]) for c in _TREE)
+FORMAT_VERSIONS_WIDENED: Final = frozenset(v for v, count in _LATER_BYTES.items() if count)
+"""Versions whose replicas lack a number that is kept now."""
 
 
 class DamagedRow(ValueError):
@@ -214,6 +223,18 @@ def replica_from(row: bytes) -> Replica:
     """Decode a replica."""
     head, (names,) = replica_heads([row])
     return replica_of(_ID.unpack_from(head)[0], names_of(names), head, _ID.size)
+
+
+def widened(row: bytes, version: int) -> bytes:
+    """Return the row of a replica in a state of some version as this version has it: a number that
+    was added since is 0. Raises DamagedRow."""
+    lacking = _LATER_BYTES[version]
+    if not lacking:
+        return row
+    _check(row)
+    names_at = _NAMES_AT - lacking
+    body = row[_CRC.size : names_at] + bytes(lacking) + row[names_at:]
+    return _CRC.pack(zlib.crc32(body)) + body
 
 
 def replica_names(replica: Replica) -> tuple[str, str, str, str]:

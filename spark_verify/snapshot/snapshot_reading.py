@@ -122,7 +122,11 @@ def _check_columns(name: str, file: Place, schema: pa.Schema) -> None:
     Every file is asked: one that an older release wrote must not hide among others.
     """
     types = {field.name: _type_name(field.type) for field in schema}
-    faults = [f"column {c.name} is missing" for c in TABLES[name] if c.name not in types]
+    faults = [
+        f"column {c.name} is missing"
+        for c in TABLES[name]
+        if c.name not in types and not c.may_lack
+    ]
     faults += [
         f"column {c.name} is {types[c.name]}, must be {_type_name(c.type)}"
         for c in TABLES[name]
@@ -172,7 +176,11 @@ def pages_of(part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
                 use_threads=False,
             )
             for page in pages:
-                yield pa.Table.from_batches([page]).select(schema.names)
+                table = pa.Table.from_batches([page])
+                for field in schema:
+                    if field.name not in table.column_names:  # it was written before that was
+                        table = table.append_column(field, pa.nulls(len(table), field.type))
+                yield table.select(schema.names)
 
 
 def read_part(part: Part, schema: pa.Schema) -> pa.Table:

@@ -10,7 +10,7 @@ from merkle.replica import ReplicaState
 from merkle.tree import Summary
 from scm.edge.health_totals import flags_of, flags_of_all
 from scm.state.facts import Container, ContainerState, Replica
-from scm.state.replica_table import ReplicaTable
+from scm.state.replicas.replica_table import ReplicaTable
 from tests.support.control.scm_world import container, replica
 
 NODES = ("dn-a", "dn-b", "dn-c", "dn-d")

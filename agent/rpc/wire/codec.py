@@ -11,6 +11,7 @@ from typing import Final, cast
 
 from agent.errors import Code, Refused
 from agent.rpc.v1 import container_pb2 as pb
+from health.tables.replica_numbers import NUMBERS
 from merkle import checksum
 from merkle.blockrow import METADATA_BYTES_MAX
 from merkle.checksum import Algorithm
@@ -36,10 +37,10 @@ METADATA_PAIRS_MAX: Final = 64  # per block; Ozone's clients set two
 METADATA_CHARS_MAX: Final = 4_096  # an object's key may be 1,024 and more
 METADATA_PAIR_BYTES: Final = 8  # what a pair costs a row beside its text
 _PLAIN_NAME: Final = re.compile(r"|[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+REPLICA_INDEX_MAX: Final = NUMBERS["replica_index"].high
 NAME_CHARS_MAX: Final = 255  # ids, addresses, states: what a file name may be
 UNSTATED: Final = cast(ChecksumType, None)
 """In a chunk to be written: the store computes CRC32C. Never in a chunk that is recorded."""
-REPLICA_INDEX_MAX: Final = 32  # erasure-coded groups of Ozone have at most 14 members
 
 _STATE_NUMBERS: Final = {
     ReplicaState.OPEN: pb.OPEN,

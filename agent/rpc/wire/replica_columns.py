@@ -21,12 +21,12 @@ from agent.rpc.v1 import container_pb2 as pb
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire.codec import (
     ALGORITHMS,
-    REPLICA_INDEX_MAX,
     STATES,
     malformed,
     state_number,
     summary_message,
 )
+from health.tables.replica_numbers import LATER, NUMBERS
 from merkle.checksum import Algorithm
 from merkle.replica import ID_MAX, ReplicaState
 from merkle.tree import Summary
@@ -52,22 +52,24 @@ class Column:
     low: int = 0
 
 
+def _told(name: str) -> Column:
+    number = NUMBERS[name]
+    return Column(name, number.reported, name, number.high)
+
+
 ID: Final = Column("container_id", "<u8", "container_id", ID_MAX, 1)
 COLUMNS: Final = (
     Column("state", "|u1", "state"),
-    Column("replica_index", "|u1", "replica_index", REPLICA_INDEX_MAX),
+    _told("replica_index"),
     Column("flags", "|u1", "", FLAGS),
     Column("algorithm", "|u1", "tree.algorithm"),
-    Column("finding_count", "<u8", "finding_count", 2**31 - 1),
-    Column("bytes_used", "<u8", "bytes_used", ID_MAX),
-    Column("block_count", "<u8", "block_count", ID_MAX),
-    Column("bcsid", "<u8", "bcsid", ID_MAX),
-    Column("data_scan_at_ms", "<u8", "data_scan_at_ms", ID_MAX),
+    *map(_told, ("finding_count", "bytes_used", "block_count", "bcsid", "data_scan_at_ms")),
     Column("root", "<u8", "tree.root"),
     Column("generation", "<u8", "tree.generation"),
     Column("tree_block_count", "<u8", "tree.block_count"),
     Column("tombstone_count", "<u8", "tree.tombstone_count"),
     Column("tombstones_checksum", "<u8", "tree.tombstones_checksum"),
+    *(_told(number.name) for number in LATER),
 )
 """Numbers beside the id. In `Columns` a state and an algorithm are places among their words."""
 

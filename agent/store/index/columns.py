@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from agent.store.index.rows import (
     ALGORITHMS,
+    ORIGIN_AT,
     REPLICA_BYTES,
     REPLICA_FIELDS,
-    ROW_VERSION,
     SEAL_BYTES,
     STATES,
     decode_replica,
@@ -91,8 +91,7 @@ def _batches(
         whole = [item for item, good in zip(batch, is_whole, strict=True) if good]
         rows = np.frombuffer(b"".join([row[:REPLICA_BYTES] for _, row in whole]), REPLICA_FIELDS)
         is_known = (
-            (rows["version"] == ROW_VERSION)
-            & (rows["state"] < len(STATES))
+            (rows["state"] < len(STATES))
             & (rows["former_state"] <= len(STATES))
             & (rows["algorithm"] < len(ALGORITHMS))
         )
@@ -116,11 +115,12 @@ def _batches(
 
 def _is_whole(row: bytes, origins: dict[bytes, bool]) -> bool:
     """Return whether a row is complete, has its checksum, and ends in a name."""
-    if len(row) < REPLICA_BYTES + SEAL_BYTES:
+    origin_at = ORIGIN_AT.get(row[0]) if row else None
+    if origin_at is None or len(row) < origin_at + SEAL_BYTES:
         return False
     if crc32c(row[:-SEAL_BYTES]) != int.from_bytes(row[-SEAL_BYTES:]):
         return False
-    origin = row[REPLICA_BYTES:-SEAL_BYTES]
+    origin = row[origin_at:-SEAL_BYTES]
     known = origins.get(origin)
     if known is None:
         known = origins[origin] = origin.decode("utf-8", "replace").encode() == origin

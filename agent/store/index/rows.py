@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias, assert_never
 import numpy as np
 
 from agent.errors import Code, Refused
+from health.tables.replica_numbers import LATER, LATEST, NUMBERS, ReplicaNumbers, later_count
 from merkle.blockrow import decode_block, encode_block
 from merkle.checksum import Algorithm, crc32c
 from merkle.damaged import Damaged
@@ -41,16 +42,14 @@ _SEAL: Final = struct.Struct(">I")
 _WORDS: Final = ("version", "state", "former_state", "algorithm")  # by their numbers, a byte each
 _NUMBERS: Final = (
     ("contradiction_count", ">u2"),
-    ("replica_index", ">u2"),
-    ("bcsid", ">u8"),
-    ("bytes_used", ">u8"),
-    ("block_count", ">u8"),
+    *((name, NUMBERS[name].kept) for name in ("replica_index", "bcsid", "bytes_used")),
+    ("block_count", NUMBERS["block_count"].kept),
     ("generation", ">u8"),
-    ("data_scan_at_ms", ">u8"),
-    ("finding_count", ">u4"),
+    *((name, NUMBERS[name].kept) for name in ("data_scan_at_ms", "finding_count")),
     ("created_at_ms", ">u8"),
 )
-"""The numbers of a `ReplicaRow` as they lie on disk: a new one is declared here and there."""
+"""The numbers of the first `ReplicaRow` as they lie on disk; what was added since lies behind its
+tree, and the version says how much of that there is."""
 _STANDING: Final = struct.Struct(">HHQ")  # the first three of them
 _TREE: Final = ("root", "generation", "block_count", "tombstone_count", "tombstones_checksum")
 REPLICA_FIELDS: Final = np.dtype(
@@ -62,9 +61,17 @@ _PLACES: Final = dict(REPLICA_FIELDS.fields or {})  # type and offset by name
 _REPLICA: Final = struct.Struct(">" + "".join(_FORMATS[p[0].itemsize] for p in _PLACES.values()))
 _NUMBER_NAMES: Final = tuple(name for name, _ in _NUMBERS)
 _NUMBERS_OF: Final = attrgetter(*_NUMBER_NAMES)
+_LATER_OF: Final = tuple(attrgetter(number.name) for number in LATER)
+_LATER: Final = {
+    ROW_VERSION + addition: struct.Struct(f">{later_count(addition)}Q")
+    for addition in range(LATEST + 1)
+}
 _TREE_OF: Final = attrgetter(*_TREE)
 _NO_TREE: Final = (0,) * len(_TREE)
 REPLICA_BYTES: Final = _REPLICA.size
+REPLICA_VERSION: Final = ROW_VERSION + LATEST
+ORIGIN_AT: Final = {version: _REPLICA.size + later.size for version, later in _LATER.items()}
+"""Where the name of its origin begins in a replica's row, by the version of the row."""
 _SHOWN: Final = tuple(
     slice(place[1], place[1] + place[0].itemsize)
     for name, place in _PLACES.items()
@@ -87,18 +94,13 @@ assert list(ALGORITHMS) == [None, "crc32c", "xxh3_64"], "the order of Algorithm 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaInfo:
+class ReplicaInfo(ReplicaNumbers):
     """What is known of one replica, and told."""
 
     state: ReplicaState
     former_state: ReplicaState | None = None
-    replica_index: int = 0
     bcsid: Bcsid = NO_BCSID
-    bytes_used: int = 0
-    block_count: int = 0
     tree: Summary | None = None
-    data_scan_at_ms: int = 0
-    finding_count: int = 0
     contradiction_count: int = 0  # what a peer's intact row, or tombstone, contradicts
     origin_datanode_id: str = ""
 
@@ -139,14 +141,15 @@ def encode_replica(row: ReplicaRow) -> bytes:
     if row.contradiction_count > CONTRADICTION_COUNT_MAX:
         row = replace(row, contradiction_count=CONTRADICTION_COUNT_MAX)
     body = _REPLICA.pack(
-        ROW_VERSION,
+        REPLICA_VERSION,
         STATES.index(row.state),
         0 if row.former_state is None else 1 + STATES.index(row.former_state),
         0 if tree is None else ALGORITHMS.index(tree.algorithm),
         *_NUMBERS_OF(row),
         *(_NO_TREE if tree is None else _TREE_OF(tree)),
     )
-    return seal(body + row.origin_datanode_id.encode())
+    later = _LATER[REPLICA_VERSION].pack(*(value_of(row) for value_of in _LATER_OF))
+    return seal(body + later + row.origin_datanode_id.encode())
 
 
 def shown_part(row: bytes) -> bytes:
@@ -159,16 +162,17 @@ def decode_replica(container_id: ContainerId, row: bytes) -> ReplicaRow:
     """Read the row of one replica. Raises `Damaged`."""
     what = f"replica row of container {container_id}"
     body = unseal(row, what)
-    if len(body) < _REPLICA.size or body[0] != ROW_VERSION:
-        raise Damaged(f"{what}: unknown version or cut short")
-    _, state, former, algorithm, *numbers = _REPLICA.unpack_from(body)
+    origin_at = _origin_at(body, what)
+    version, state, former, algorithm, *numbers = _REPLICA.unpack_from(body)
     named: dict[str, Any] = dict(zip(_NUMBER_NAMES, numbers, strict=False))  # the tree's follow
+    later = _LATER[version].unpack_from(body, _REPLICA.size)
+    named |= {number.name: value for number, value in zip(LATER, later, strict=False)}
     try:
         return ReplicaRow(
             state=STATES[state],
             former_state=STATES[former - 1] if former else None,
             tree=_summary(algorithm, numbers[len(_NUMBERS) :]),
-            origin_datanode_id=str(body[_REPLICA.size :], "utf-8"),
+            origin_datanode_id=str(body[origin_at:], "utf-8"),
             **named,
         )
     except (IndexError, UnicodeDecodeError) as error:
@@ -178,11 +182,19 @@ def decode_replica(container_id: ContainerId, row: bytes) -> ReplicaRow:
 def decode_standing(container_id: ContainerId, row: bytes) -> tuple[int, Bcsid]:
     """Return the replica index and the commit id in such a row: all that a read of a block needs,
     which would take a third of its time otherwise. Raises `Damaged`."""
-    body = unseal(row, f"replica row of container {container_id}")
-    if len(body) < _REPLICA.size or body[0] != ROW_VERSION:
-        raise Damaged(f"replica row of container {container_id}: unknown version or cut short")
+    what = f"replica row of container {container_id}"
+    body = unseal(row, what)
+    _origin_at(body, what)
     _, replica_index, bcsid = _STANDING.unpack_from(body, len(_WORDS))
     return replica_index, Bcsid(bcsid)
+
+
+def _origin_at(body: memoryview, what: str) -> int:
+    """Return where the name of the origin begins. Raises `Damaged` if the row ends before it."""
+    origin_at = ORIGIN_AT.get(body[0]) if body else None
+    if origin_at is None or len(body) < origin_at:
+        raise Damaged(f"{what}: unknown version or cut short")
+    return origin_at
 
 
 def _summary(algorithm_number: int, fields: list[int]) -> Summary | None:

@@ -35,10 +35,10 @@ from merkle.replica import ReplicaState
 from scm.cluster.cases import Cases
 from scm.cluster.nodes import Nodes as NodeBook
 from scm.state import facts
-from scm.state.arena import picked
 from scm.state.database import State as Books
 from scm.state.facts import Container, ContainerState, Health, OpState, Pending
 from scm.state.options import ScmOptions
+from scm.state.replicas.arena import picked
 
 OP_WORDS: Final = {
     facts.Kind.CLOSE: "CLOSE",

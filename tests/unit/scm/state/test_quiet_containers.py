@@ -7,7 +7,7 @@ from merkle.replica import ReplicaState
 from scm.state.facts import Allocation, Hold, Key, KeyBlock, Transaction
 from scm.state.key_table import KeyTable
 from scm.state.quiet_containers import Settled
-from scm.state.replica_table import ReplicaTable
+from scm.state.replicas.replica_table import ReplicaTable
 from scm.state.tables import (
     AllocationTable,
     ContainerTable,

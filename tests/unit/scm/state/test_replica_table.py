@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
-from scm.state import arena, records
+from scm.state import records
 from scm.state.facts import Replica
-from scm.state.replica_table import UNSETTLED_STATES, ReplicaTable
-from scm.state.reported_replicas import Reported
+from scm.state.replicas import arena
+from scm.state.replicas.replica_table import UNSETTLED_STATES, ReplicaTable
+from scm.state.replicas.reported_replicas import Reported
 from tests.support.control.scm_world import replica
 
 IDS = (1, 2, 3, 70_000, 2**40, 2**63 - 1)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from merkle.replica import ReplicaState
 from scm.state.facts import Key, Kind, Pending, Replica
 from scm.state.key_table import KeyTable
-from scm.state.replica_table import UNSETTLED_STATES, ReplicaTable
+from scm.state.replicas.replica_table import UNSETTLED_STATES, ReplicaTable
 from scm.state.tables import PendingTable
 from tests.support.control.scm_world import replica
 

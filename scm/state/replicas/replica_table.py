@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from agent.rpc.wire.replica_columns import EMPTY
 from merkle.replica import ReplicaState
 from scm.state import records
-from scm.state.arena import (
+from scm.state.facts import Replica
+from scm.state.replicas.arena import (
     DATANODE_AT,
     NOBODY,
     NUMBERS_AT,
@@ -24,9 +25,8 @@ from scm.state.arena import (
     gathered,
     picked,
 )
-from scm.state.facts import Replica
-from scm.state.holders import Chains, Held, Ids
-from scm.state.reported_replicas import Reported
+from scm.state.replicas.holders import Chains, Held, Ids
+from scm.state.replicas.reported_replicas import Reported
 from scm.state.tables import Table, id_key
 
 _WORD: Final = struct.Struct("<I")
@@ -51,11 +51,11 @@ _UNSETTLED: Final = np.array([state in UNSETTLED_STATES for state in ReplicaStat
 class ReplicaTable(Table[tuple[int, str], Replica]):
     """Replicas by container and datanode, and container ids by datanode.
 
-    There are millions of them: each is a row of numbers (`scm.state.arena`), some of which stand
-    for its words, and becomes a `Replica` when it is asked for. What a datanode reports is compared
-    and taken as one array (`take`). On disk those of one datanode lie together, because they are
-    reported together: a report of 10,000 changes hundreds of pages, and not as many as there are
-    replicas in it.
+    There are millions of them: each is a row of numbers (`scm.state.replicas.arena`), some of which
+    stand for its words, and becomes a `Replica` when it is asked for. What a datanode reports is
+    compared and taken as one array (`take`). On disk those of one datanode lie together, because
+    they are reported together: a report of 10,000 changes hundreds of pages, and not as many as
+    there are replicas in it.
     """
 
     def __init__(self) -> None:

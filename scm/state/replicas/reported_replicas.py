@@ -9,8 +9,8 @@ import numpy as np
 from agent.rpc.wire.replica_columns import COLUMNS, ID, WORDS, Columns
 from merkle.replica import ReplicaState
 from scm.state import records
-from scm.state.arena import NUMBERS_AT, ROW, Rows, picked
 from scm.state.facts import Replica
+from scm.state.replicas.arena import NUMBERS_AT, ROW, Rows, picked
 
 _DELETED = records.state_code(ReplicaState.DELETED)
 

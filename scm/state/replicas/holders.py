@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scm.state.arena import NOBODY, Slots
+from scm.state.replicas.arena import NOBODY, Slots
 
 DENSE_MIN: Final = 1 << 20
 DENSE_FACTOR: Final = 8

@@ -1,0 +1,81 @@
+"""The directory of a state: whose it is, who may change it, and that its name is durable."""
+
+import fcntl
+import os
+import stat
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from agent.errors import Code, Refused
+
+
+class Ownership:
+    """A lock file: who holds the flock owns the directory; the text inside is for the loser."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @classmethod
+    def take(cls, path: Path) -> Self:
+        """Take the lock. Raises Refused(VOLUME_IN_USE) naming the process that has it."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            descriptor = os.open(path, flags, 0o640)
+        except OSError as error:
+            raise Refused(Code.INCONSISTENT_VOLUME, f"{path}: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.read(descriptor, 512).decode(errors="replace").strip() or "unknown"
+            os.close(descriptor)
+            raise Refused(
+                Code.VOLUME_IN_USE,
+                f"{path.parent} is in use by another control plane: {holder}",
+                hint="stop it first, or give this one its own --data directory",
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"pid {os.getpid()}: {' '.join(sys.argv)}"[:500].encode(), 0)
+        return cls(descriptor)
+
+    def release(self) -> None:
+        """Give the directory back; the kernel does so too when the process dies."""
+        os.close(self._descriptor)
+
+
+def check_directory(path: Path) -> None:
+    """Refuse a directory that others may change: they could give this process another state."""
+    try:
+        facts = path.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(facts.st_mode):
+        raise Refused(Code.INCONSISTENT_VOLUME, f"{path} is no directory")
+    if facts.st_mode & stat.S_IWOTH:
+        raise Refused(
+            Code.INCONSISTENT_VOLUME,
+            f"{path} has mode {stat.S_IMODE(facts.st_mode):04o}: every user may change it",
+            hint=f"chmod o-w {path}",
+        )
+    if facts.st_uid not in {0, os.geteuid()}:
+        raise Refused(
+            Code.INCONSISTENT_VOLUME,
+            f"{path} belongs to user {facts.st_uid}, neither to root nor to us",
+        )
+
+
+def make_durable(directory: Path, made: Sequence[Path]) -> None:
+    """Make the names of the state durable, and those of the directories made for it: a power cut
+    must not take what was acknowledged with the directory that it is in.
+
+    Its own name always, if we may: who made it may have been killed before it came here.
+    """
+    above = [path.parent for path in made or [directory]]
+    readable = [path for path in above if os.access(path, os.R_OK)]
+    for named_in in (directory / "state", directory, *readable):
+        descriptor = os.open(named_in, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,1 @@
+"""The replicas in memory and on disk: rows of numbers, because there are millions."""
