@@ -203,7 +203,21 @@ def test_every_word_of_the_vocabulary_is_looked_for(repository: tidy.Tree) -> No
 
     assert words.items() >= {"segment": "block", "trash": "quarantine", "hash": "checksum"}.items()
     assert "fence" == words["kick"]
+    assert "tree, root, leaf" == words["hash tree"], "two words are looked for side by side"
     assert not {"copy", "disk", "check", "lock"} & words.keys()
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [("agent/hash.py", ""), ("agent/x.py", "def build_hash_tree() -> None: ...\n")],
+)
+def test_a_synonym_is_seen_in_a_module_and_among_words(path: str, text: str) -> None:
+    """
+    By the name of a file, and where it is one of several words.
+    """
+    tree = tidy.Tree({tidy.VOCABULARY: WORDS, path: text})
+
+    assert list(tidy.things_have_one_name(tree))
 
 
 def test_the_whole_repository_is_read(repository: tidy.Tree) -> None:

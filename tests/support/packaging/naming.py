@@ -24,14 +24,19 @@ def quantities(node: ast.AST) -> Iterator[tuple[str, str, int]]:
 def synonyms(vocabulary: str) -> dict[str, str]:
     """Return the words that no name may have, each with the one to use instead.
 
-    They stand in the last column of the tables of words; one in italics has another sense, too.
+    They are in the last column of the tables of words, some of two words; one in italics has
+    another sense, too.
     """
     found: dict[str, str] = {}
     for table in re.split(r"\n{2,}", vocabulary):
         header, *rows = table.strip().splitlines() or [""]
         for cells in ([cell.strip() for cell in row.split("|")[1:-1]] for row in rows[1:]):
             if header == "| Word | Meaning | Not |":
-                found |= {word: cells[0] for word in re.split(r", *", cells[2]) if word.isalpha()}
+                found |= {
+                    word: cells[0]
+                    for word in re.split(r", *", cells[2])
+                    if word.replace(" ", "").isalpha()
+                }
     return found
 
 
@@ -40,6 +45,12 @@ def named(node: ast.AST) -> Iterator[tuple[str, int]]:
     yield from ((name, line) for name, _, line in quantities(node))
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         yield node.name, node.lineno
+
+
+def wrong_words(name: str, words: dict[str, str]) -> list[str]:
+    """Return which synonyms are in a name, sorted; those of several words side by side."""
+    spelled = f" {' '.join(words_of(name))} "
+    return sorted(word for word in words if f" {word} " in spelled)
 
 
 def words_of(name: str) -> list[str]:

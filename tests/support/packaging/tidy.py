@@ -23,7 +23,7 @@ from tests.support.packaging.naming import (
     named,
     quantities,
     synonyms,
-    words_of,
+    wrong_words,
 )
 
 PYTHON_OLDEST = (3, 11)  # pyproject requires-python
@@ -295,8 +295,11 @@ def things_have_one_name(tree: Tree) -> Iterator[str]:
     words = synonyms(tree.texts.get(VOCABULARY, ""))
     for path, node in tree.nodes(*NAMING):
         for name, line in named(node):
-            for word in sorted(set(words_of(name)) & words.keys()):
+            for word in wrong_words(name, words):
                 yield f"{path}:{line}: {name}: say {words[word]}, not {word}"
+    for path in tree.modules:
+        for word in wrong_words(PurePosixPath(path).stem, words):
+            yield f"{path}:1: say {words[word]}, not {word}"
 
 
 def arguments_cannot_be_swapped(tree: Tree) -> Iterator[str]:
