@@ -273,7 +273,7 @@ def _has_row(replica: BundledReplica, block_id: int) -> bool:
 
 
 def fold(tree: KnownTree) -> Summary:
-    """Return the summary of a tree that is built anew from its leaves and tombstones."""
+    """Return the summary of a tree that is rebuilt from its leaves and tombstones."""
     builder = TreeBuilder(tree.algorithm)
     for block_id in sorted(tree.blocks):
         builder.add_block(block_id)

@@ -3,7 +3,7 @@
     rows ─► how many chunks ─► so many of them, by lot ─► read, judged
 
 Each committed chunk with a checksum is as likely as any other. What changes while it is drawn is
-none of the sample's: a chunk that is gone, or was written anew, since it was counted is told apart.
+none of the sample's: a chunk that is gone, or was rewritten, since it was counted is told apart.
 What is bad is scanned: a sample marks nothing, and repairs nothing.
 """
 

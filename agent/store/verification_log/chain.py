@@ -5,7 +5,7 @@
 
 An entry has its number and the hash of the one before, so a line tells by itself whether it was
 edited, and its neighbours whether one was removed, repeated or moved. Who may write the file may
-also write all of it anew, or cut its end: only an anchor, a head that somebody else has kept, shows
+also rewrite all of it, or cut its end: only an anchor, a head that somebody else has kept, shows
 that. That old files go is an entry itself: what is missing at the beginning has to be told.
 """
 
