@@ -13,8 +13,8 @@ import json
 import struct
 import sys
 import zlib
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from operator import attrgetter
@@ -93,9 +93,9 @@ class DamagedRow(ValueError):
     """A row that is not what was written."""
 
 
-def pack(fields: list[Any]) -> bytes:
-    """Return the row of `fields`."""
-    body = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+def pack(values: list[Any]) -> bytes:
+    """Return the row of these values."""
+    body = json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode()
     return _CRC.pack(zlib.crc32(body)) + body
 
 
@@ -104,66 +104,38 @@ def unpack(row: bytes, *field_counts: int) -> list[Any]:
     body = row[_CRC.size :]
     if len(row) < _CRC.size or _CRC.unpack_from(row)[0] != zlib.crc32(body):
         raise DamagedRow(f"row of {len(row)} bytes does not match its checksum")
-    fields = _DECODER.decode(body.decode())
-    if not isinstance(fields, list) or len(fields) not in field_counts:
+    values = _DECODER.decode(body.decode())
+    if not isinstance(values, list) or len(values) not in field_counts:
         raise DamagedRow(f"row does not have {' or '.join(map(str, field_counts))} fields")
-    return fields
+    return values
 
 
-def node_row(node: Node) -> bytes:
-    """Encode a node."""
-    return pack(
-        [
-            node.datanode_id,
-            node.address,
-            node.rack,
-            node.version,
-            node.boot_id,
-            node.op_state,
-            node.op_expiry_ms,
-            node.registered_at_ms,
-            node.last_heartbeat_at_ms,
-            node.was_online,
-            node.layout_version,
-        ]
-    )
+def _rows_of(noun: type) -> Callable[[Any], bytes]:
+    """Return what encodes values of a noun whose row is all its fields, in their order."""
+    values_of = attrgetter(*(field.name for field in fields(noun)))
+    return lambda value: pack(list(values_of(value)))
+
+
+node_row: Final[Callable[[Node], bytes]] = _rows_of(Node)
+container_row: Final[Callable[[Container], bytes]] = _rows_of(Container)
+allocation_row: Final[Callable[[Allocation], bytes]] = _rows_of(Allocation)
+transaction_row: Final[Callable[[Transaction], bytes]] = _rows_of(Transaction)
+hold_row: Final[Callable[[Hold], bytes]] = _rows_of(Hold)
 
 
 def node_from(row: bytes) -> Node:
     """Decode a node."""
-    fields = unpack(row, *_NODE_FIELDS)
-    fields[5] = OpState(fields[5])
-    return Node(*fields)
-
-
-def container_row(container: Container) -> bytes:
-    """Encode a container."""
-    return pack(
-        [
-            container.container_id,
-            container.state,
-            container.replication_factor,
-            container.sequence_id,
-            container.state_since_ms,
-            container.pipeline,
-            container.client_id,
-            container.is_sealed,
-            container.allocated_bytes,
-            container.allocated_bcsid,
-            container.committed_bytes,
-            container.committed_count,
-            container.close_reason,
-            container.scheme,
-        ]
-    )
+    values = unpack(row, *_NODE_FIELDS)
+    values[5] = OpState(values[5])
+    return Node(*values)
 
 
 def container_from(row: bytes) -> Container:
     """Decode a container."""
-    fields = unpack(row, 14)
-    fields[1] = ContainerState(fields[1])
-    fields[5] = tuple(fields[5])
-    return Container(*fields)
+    values = unpack(row, 14)
+    values[1] = ContainerState(values[1])
+    values[5] = tuple(values[5])
+    return Container(*values)
 
 
 def replica_row(replica: Replica) -> bytes:
@@ -296,19 +268,6 @@ def state_code(state: ReplicaState) -> int:
     return _STATES.index(state)
 
 
-def allocation_row(allocation: Allocation) -> bytes:
-    """Encode an allocation."""
-    return pack(
-        [
-            allocation.container_id,
-            allocation.local_id,
-            allocation.bcsid,
-            allocation.size_bytes,
-            allocation.client_id,
-        ]
-    )
-
-
 def allocation_from(row: bytes) -> Allocation:
     """Decode an allocation."""
     return Allocation(*unpack(row, 5))
@@ -351,34 +310,21 @@ def pending_row(pending: Pending) -> bytes:
 
 def pending_from(row: bytes) -> Pending:
     """Decode a command as a queued one."""
-    fields = unpack(row, *_PENDING_FIELDS)
-    fields[1] = Kind(fields[1])
-    fields[4] = Priority(fields[4])
+    values = unpack(row, *_PENDING_FIELDS)
+    values[1] = Kind(values[1])
+    values[4] = Priority(values[4])
     always_count = _PENDING_FIELDS[0]
-    why, shards = fields[always_count:] + ["", []][len(fields) - always_count :]
+    why, shards = values[always_count:] + ["", []][len(values) - always_count :]
     made_of = tuple((index, datanode_id) for index, datanode_id in shards)
-    return replace(Pending(*fields[:always_count]), why=why, shards=made_of)
-
-
-def transaction_row(transaction: Transaction) -> bytes:
-    """Encode a transaction of block deletes."""
-    return pack(
-        [
-            transaction.transaction_id,
-            transaction.container_id,
-            transaction.local_ids,
-            transaction.created_at_ms,
-            transaction.acknowledged_by,
-        ]
-    )
+    return replace(Pending(*values[:always_count]), why=why, shards=made_of)
 
 
 def transaction_from(row: bytes) -> Transaction:
     """Decode a transaction of block deletes."""
-    fields = unpack(row, 5)
-    fields[2] = tuple(fields[2])
-    fields[4] = tuple(fields[4])
-    return Transaction(*fields)
+    values = unpack(row, 5)
+    values[2] = tuple(values[2])
+    values[4] = tuple(values[4])
+    return Transaction(*values)
 
 
 def deleted_row(deleted: Deleted) -> bytes:
@@ -391,11 +337,6 @@ def deleted_from(row: bytes) -> Deleted:
     """Decode deleted blocks."""
     container_id, transaction_id, steps = unpack(row, 3)
     return Deleted(container_id, transaction_id, tuple(accumulate(steps)))
-
-
-def hold_row(hold: Hold) -> bytes:
-    """Encode a hold."""
-    return pack([hold.container_id, hold.datanode_id, hold.since_ms, hold.reason])
 
 
 def hold_from(row: bytes) -> Hold:
@@ -434,7 +375,7 @@ def outcome_row(outcome: Outcome) -> bytes:
 
 def outcome_from(row: bytes) -> Outcome:
     """Decode an outcome."""
-    fields = unpack(row, 9)
-    fields[3] = OutcomeState(fields[3])
-    fields[8] = base64.b64decode(fields[8])
-    return Outcome(*fields)
+    values = unpack(row, 9)
+    values[3] = OutcomeState(values[3])
+    values[8] = base64.b64decode(values[8])
+    return Outcome(*values)

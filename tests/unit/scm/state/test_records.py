@@ -6,7 +6,18 @@ from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
 from scm.state import records
-from scm.state.facts import Key, KeyBlock, Replica
+from scm.state.facts import (
+    Allocation,
+    Container,
+    ContainerState,
+    Hold,
+    Key,
+    KeyBlock,
+    Node,
+    OpState,
+    Replica,
+    Transaction,
+)
 from tests.support.control.scm_world import summary
 
 U64 = st.integers(0, 2**64 - 1)
@@ -56,6 +67,41 @@ class TestRows:
 
         with pytest.raises(records.DamagedRow):
             records.replica_from(bytes(row))
+
+    def test_fields_lie_in_their_order(self) -> None:
+        """Of nouns whose row is derived: another order would be another format."""
+        node = Node("dn1", "dn1:1", "/r", "0.1", 9, OpState.IN_SERVICE, 3, 1, 2, False, 1)
+        container = Container(
+            container_id=1,
+            state=ContainerState.OPEN,
+            replication_factor=3,
+            sequence_id=4,
+            state_since_ms=5,
+            pipeline=("dn1", "dn2"),
+            client_id="c",
+            is_sealed=True,
+            allocated_bytes=6,
+            allocated_bcsid=7,
+            committed_bytes=8,
+            committed_count=9,
+            close_reason="why",
+            scheme="rs-3-2-1024k",
+        )
+        unpacked = [
+            (records.node_row(node), 11),
+            (records.container_row(container), 14),
+            (records.allocation_row(Allocation(1, 2, 3, 4, "c")), 5),
+            (records.transaction_row(Transaction(1, 2, (3, 4), 5, ("dn1",))), 5),
+            (records.hold_row(Hold(1, "dn1", 2, "why")), 4),
+        ]
+
+        assert [
+            ["dn1", "dn1:1", "/r", "0.1", 9, "IN_SERVICE", 3, 1, 2, False, 1],
+            [1, "OPEN", 3, 4, 5, ["dn1", "dn2"], "c", True, 6, 7, 8, 9, "why", "rs-3-2-1024k"],
+            [1, 2, 3, 4, "c"],
+            [1, 2, [3, 4], 5, ["dn1"]],
+            [1, "dn1", 2, "why"],
+        ] == [records.unpack(row, count) for row, count in unpacked]
 
     @pytest.mark.parametrize("row", [b"", b"abc", records.pack([1, 2])])
     def test_a_row_of_another_shape_is_refused(self, row: bytes) -> None:
