@@ -113,22 +113,30 @@ def _reasons(view: View, compared: Comparison) -> Ints:
 
 def _is_mendable(view: View, compared: Comparison, eligibility: Ints, good: Bools) -> Bools:
     """Ozone refuses to reconcile erasure-coded containers; our datanodes compute a damaged chunk
-    from its stripe. It takes as many good shards as the code has data shards. Of shards of one
-    index whose roots differ nothing says which is right: they are not touched.
+    from its stripe. It takes as many other shards as the code has data shards, and a damaged one
+    is as good as another for what verifies of it: its damage is seldom in the same stripe.
+
+    Of shards of one index whose roots differ nothing says which is right. Where one of them is
+    whole, they are not touched. Else they are: what is computed has to be what the row of the
+    damaged shard says, so it gets back what it had, and is told from the others as before.
     """
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
-    damaged = (replicas.state == UNHEALTHY) | (replicas.findings > 0)
-    usable = np.flatnonzero(good & view.is_shard)
-    indexes = Groups.of(replicas.container[usable], replicas.index[usable])
-    owner = replicas.container[usable][indexes.first]
-    readable = np.bincount(owner, minlength=rows.count) >= containers.data
+    damaged = view.is_countable & ((replicas.state == UNHEALTHY) | (replicas.findings > 0))
+    shards = np.flatnonzero(view.is_countable & view.is_shard)
+    indexes = Groups.of(replicas.container[shards], replicas.index[shards])
+    owner = replicas.container[shards][indexes.first]
+    others = np.bincount(owner, minlength=rows.count)[replicas.container]
+    others[shards] -= indexes.tally()[indexes.of_row] == 1  # no shard is computed from itself
+    has_others = others >= view.of_container(containers.data)
+    is_only = np.zeros(len(others), dtype=np.bool_)
+    is_only[shards] = (indexes.tally(good[shards]) == 0)[indexes.of_row]
+    agree = compared.checksum_class > ChecksumClass.MISMATCH_MINORITY
     return (
         view.is_ec
         & (eligibility == ELIGIBILITY.index("INELIGIBLE_REPLICATION_TYPE"))
-        & rows.some(view.is_countable & damaged)
+        & rows.some(damaged & has_others & (view.of_container(agree) | is_only))
         & ~_is_pending(view)
-        & (compared.checksum_class > ChecksumClass.MISMATCH_MINORITY)
-        & readable
+        & (compared.checksum_class != ChecksumClass.CONTRADICTORY)
     )
 
 

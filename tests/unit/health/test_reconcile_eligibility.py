@@ -42,11 +42,18 @@ WHY: tuple[tuple[str, str, str, set[str], bool], ...] = (
     ("EC CLOSED", "C#1 C#2 C#3 C#4*1 C#5", "+#4", {FINDINGS}, True),
     ("EC CLOSED", "C#1 C#2 C#3 C#4*1 C#5", "!", {FINDINGS}, False),
     ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5*1?s", "", set(), False),
-    ("EC CLOSED", "C#1 C#1 C#2 U#3 U#4", "", {SICK}, False),  # two indexes, not three
+    ("EC CLOSED", "C#1 C#1 C#2 U#3", "", {SICK}, False),  # two other indexes, not three
+    ("EC CLOSED", "C#1 C#2 U#3 U#3", "", {SICK}, True),  # two of one index are each other's
+    ("EC CLOSED", "C#1 C#2 U#3 U#4", "", {SICK}, True),  # by what each has that verifies
+    ("EC CLOSED", "U#1 U#2 U#3 U#4 U#5", "", {SICK}, True),
+    ("EC CLOSED", "C#1 C#2 U#3 U#4?s", "", {SICK}, False),
     ("EC CLOSED", "C#1 C#2 C#3?s U#4", "", {SICK}, False),
-    ("EC CLOSED", "C#1 C#2 C#3*1 C#4*1", "", {FINDINGS}, False),
+    ("EC CLOSED", "C#1 C#2 C#3*1", "", {FINDINGS}, False),
+    ("EC CLOSED", "C#1 C#2 C#3*1 C#4*1", "", {FINDINGS}, True),
     ("EC CLOSED", "C#1 C#2 C#3 C#4=7$ C#4=7 U#5", "", {CONTRADICT, SICK}, False),
-    ("EC CLOSED", "C#1 C#2 C#3 C#4=7x2 C#4=9 U#5", "", {MINORITY, SICK}, False),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4=7x2 C#4=9 U#5", "", {MINORITY, SICK}, True),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4=7x2 U#4=9", "", {MINORITY, SICK}, False),  # it has whole ones
+    ("EC CLOSED", "C#1 C#2 C#3 U#4=7 U#4=9", "", {SPLIT, SICK}, True),
     ("EC CLOSED", "C#1 C#2 C#3 C#4 U#5 I#5", "", {SICK}, False),
 )
 

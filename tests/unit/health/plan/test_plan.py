@@ -223,7 +223,8 @@ MENDED = (
     ("EC CLOSED", "C#1 C#2 C#3 C#4 U#5", True),
     ("EC CLOSED", "C#1 C#2 C#3 C#4*2 U#5", True),  # three good ones are enough to compute from
     ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5*1", True),
-    ("EC CLOSED", "C#1 C#2 U#3 U#4 U#5", False),  # nothing to compute from
+    ("EC CLOSED", "C#1 C#2 U#3 U#4 U#5", True),  # from what of each of them verifies
+    ("EC CLOSED", "C#1 C#2 U#3", False),  # nothing to compute from
     ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5", False),
     ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5=7 U#5=9", False),  # nothing says which of the two is right
     ("EC OPEN", "O#1 O#2 O#3 O#4 U#5", False),
@@ -232,7 +233,7 @@ MENDED = (
 
 def test_damaged_shards_are_to_be_mended_in_place() -> None:
     """
-    A container of which a shard is damaged and enough are good is to be reconciled.
+    A container of which a shard is damaged and enough others are there is to be reconciled.
     """
     parts = [container(i, spec, words) for i, (spec, words, _) in enumerate(MENDED)]
 
