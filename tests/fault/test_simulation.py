@@ -26,6 +26,7 @@ HAPPENED: Final = (
         "flips in memory",
         "calls that failed",
     ),
+    *("keys of block groups", "block groups read"),
     *("blocks written by chunk", "blocks written at once", "blocks written in messages"),
 )
 """What must have happened at all: a simulation without faults proves nothing."""

@@ -6,12 +6,14 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 import structlog
 
 from tools.simulation.events import Event, draw, draw_drops
+from tools.simulation.led.coded import CodedRun
 from tools.simulation.led.events import draw as draw_led
 from tools.simulation.led.run import LedRun
 from tools.simulation.run import Run
@@ -19,12 +21,25 @@ from tools.simulation.stage import Result, Stage
 
 MEMORY: Final = Path("/dev/shm")  # noqa: S108 - only private directories are made in it
 LED_EVERY: Final = 10  # of so many seeds one has a control plane
+CODED_EVERY: Final = 40  # of so many seeds one writes erasure-coded keys under its control plane
+CODED_AT: Final = 30
 DROPS_AT: Final = 5  # and one has orders to delete whole replicas
+
+
+@cache  # once: what a schedule leaves would stay for ever
+def _freeze_imports() -> None:
+    """Have what is imported not looked through after each schedule."""
+    gc.freeze()
 
 
 def is_led(seed: int) -> bool:
     """Whether a control plane leads whole agents in the schedule of a seed."""
     return seed % LED_EVERY == 0
+
+
+def is_coded(seed: int) -> bool:
+    """Whether keys are erasure-coded in the schedule of a seed."""
+    return seed % CODED_EVERY == CODED_AT
 
 
 def has_drops(seed: int) -> bool:
@@ -47,13 +62,12 @@ def simulate(seed: int, events: Sequence[Event] | None = None, *, traced: bool =
     root = Path(
         tempfile.mkdtemp(prefix="suture-simulation-", dir=MEMORY if MEMORY.is_dir() else None)
     )
-    if not gc.get_freeze_count():  # once: what a schedule leaves would stay for ever
-        gc.freeze()  # what is imported need not be looked through after each schedule
+    _freeze_imports()
     gc.disable()  # or it would run what generators leave behind at moments of its own
     told, sys.unraisablehook = sys.unraisablehook, lambda _: None  # generators of dead processes
     stage: Stage | None = None
     try:
-        kind = LedRun if is_led(seed) else Run
+        kind = CodedRun if is_coded(seed) else LedRun if is_led(seed) else Run
         stage = kind(seed, root, traced=traced)
         return stage.live(chosen)
     finally:

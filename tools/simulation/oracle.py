@@ -14,7 +14,7 @@ fault of the product.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -228,30 +228,16 @@ class Oracle:
 
     def converged(self) -> None:
         """Check what must hold after quiet."""
+        for container in sorted({container for container, _ in self.blocks}):
+            for what in self.differences(ContainerId(container)):
+                self._violated("I10", f"after quiet {what}")
+
+    def differences(self, container_id: ContainerId) -> Iterator[str]:
+        """Yield what keeps the replicas of a container, all of which are up, from being whole,
+        without findings and equal."""
         for (container, block), truth in self.blocks.items():
-            if truth.is_whole_somewhere and not truth.is_deleted:
-                self._check_everywhere(container, block)
-        containers = {container for container, _ in self.blocks}
-        for container in sorted(containers):
-            self._check_equal(ContainerId(container))
-
-    def _check_everywhere(self, container: int, block: int) -> None:
-        for node in self.nodes:
-            if not self._has_replica(node, ContainerId(container)):
-                continue
-            if not self.is_whole(Held(node.name, container, block)):
-                self._violated(
-                    "I10", f"after quiet {node.name} has not block {block} of container {container}"
-                )
-
-    def _has_replica(self, node: Bricks, container_id: ContainerId) -> bool:
-        """Whether a replica is there, and is to stay: one whose delete has begun is gone."""
-        if container_id not in node.store.replica_ids():
-            return False
-        is_leaving = (node.name, container_id) in self.leaving
-        return not is_leaving or node.store.replica(container_id).state is not ReplicaState.DELETED
-
-    def _check_equal(self, container_id: ContainerId) -> None:
+            if container == container_id and truth.is_whole_somewhere and not truth.is_deleted:
+                yield from self._missing(container_id, block)
         roots = set()
         for node in self.nodes:
             store = node.store
@@ -262,13 +248,24 @@ class Oracle:
                 None if facts.tree is None else (facts.tree.root, facts.tree.tombstones_checksum)
             )
             if facts.state is not ReplicaState.CLOSED or facts.finding_count:
-                self._violated(
-                    "I10",
-                    f"after quiet container {container_id} of {node.name} is {facts.state}, "
-                    f"{[f.fault.value for f in store.findings(container_id)]}",
-                )
+                faults = [finding.fault.value for finding in store.findings(container_id)]
+                yield f"container {container_id} of {node.name} is {facts.state}, {faults}"
         if len(roots) > 1:
-            self._violated("I10", f"after quiet container {container_id} has {len(roots)} roots")
+            yield f"container {container_id} has {len(roots)} roots"
+
+    def _missing(self, container_id: ContainerId, block: int) -> Iterator[str]:
+        for node in self.nodes:
+            if self._has_replica(node, container_id) and not self.is_whole(
+                Held(node.name, container_id, block)
+            ):
+                yield f"{node.name} has not block {block} of container {container_id}"
+
+    def _has_replica(self, node: Bricks, container_id: ContainerId) -> bool:
+        """Whether a replica is there, and is to stay: one whose delete has begun is gone."""
+        if container_id not in node.store.replica_ids():
+            return False
+        is_leaving = (node.name, container_id) in self.leaving
+        return not is_leaving or node.store.replica(container_id).state is not ReplicaState.DELETED
 
     def crashed(self, where: str, error: BaseException) -> None:
         """Something was raised that no product code may raise."""

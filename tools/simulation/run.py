@@ -85,13 +85,26 @@ class Run(Stage):
                 assert node.agent is not None, "it is up"
                 with self.judged(f"close on {node.name}"), node.running():
                     node.agent.store.close_container(container_id, force=True)
-            for node in self._having(container_id):
-                with self.judged(f"scan on {node.name}"), node.running():
-                    node.scan(container_id)
+            self._scan_all(container_id)
             for node in self._having(container_id):
                 others = [other for other in self._having(container_id) if other is not node]
                 with self.judged(f"reconcile on {node.name}"), node.running():
                     node.reconcile(container_id, others)
+            if self._is_settled(container_id):
+                break
+        self._scan_all(container_id)  # of what the last repairs wrote nothing is called corrupt
+
+    def _scan_all(self, container_id: ContainerId) -> None:
+        for node in self._having(container_id):
+            with self.judged(f"scan on {node.name}"), node.running():
+                node.scan(container_id)
+
+    def _is_settled(self, container_id: ContainerId) -> bool:
+        """Whether the replicas of a container are whole and equal: more rounds would do nothing."""
+        if not all(node.is_up for node in self.nodes):
+            return False
+        with self.kernel.quiet():
+            return not any(self.oracle.differences(container_id))
 
     def _having(self, container_id: ContainerId) -> list[Datanode]:
         with self.kernel.quiet():

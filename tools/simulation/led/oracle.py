@@ -73,9 +73,9 @@ class LedOracle(Oracle):
             if node.is_up:
                 self._look_at(node, where)
 
-    def lost_key(self, number: int, place: tuple[int, int], error: SutureError) -> None:
-        """The control plane does not know a key that was committed."""
-        self._violated("I1", f"key-{number} in container {place[0]} is not found: {error}")
+    def lost_key(self, key: str, place: tuple[int, int], error: Exception) -> None:
+        """A key that was committed cannot be had."""
+        self._violated("I1", f"{key} in container {place[0]} is not found: {error}")
 
     def is_settled(self) -> bool:
         """Whether all is as it must be after quiet."""

@@ -39,15 +39,17 @@ LOOK_S: Final = 30.0
 class LedRun(Stage):
     """One schedule of a whole cluster."""
 
+    oracle_of = LedOracle
+
     def __init__(self, seed: int, root: Path, *, traced: bool) -> None:
-        self.led = LedOracle((), keeps_replicas=False)
+        self.led = self.oracle_of((), keeps_replicas=False)
         super().__init__(seed, root, self.led, traced=traced)
         ground = (self.scheduler, self.kernel, self.network)
         self.nodes = [LedNode(number, root, *ground) for number in range(NODES)]
         self.scm = ScmMachine(root, *ground)
         self.machines = [*self.nodes, self.scm]
         self.oracle.nodes = self.nodes
-        self._keys: dict[int, tuple[int, int]] = {}
+        self._keys: dict[str, tuple[int, int]] = {}
         self._leaver: LedNode | None = None
 
     def surroundings(self) -> AbstractContextManager[None]:
@@ -93,11 +95,11 @@ class LedRun(Stage):
         """Look whether each key that was committed is there."""
         super().finished()
         scm = ScmClient(SCM_ADDRESS, security=PLAIN)
-        for number, place in self._keys.items():
+        for key, place in self._keys.items():
             try:
-                scm.lookup_key(scm_pb2.LookupKeyRequest(key=f"key-{number}"))
+                scm.lookup_key(scm_pb2.LookupKeyRequest(key=key))
             except SutureError as error:
-                self.led.lost_key(number, place, error)
+                self.led.lost_key(key, place, error)
 
     # What clients do.
 
@@ -125,7 +127,7 @@ class LedRun(Stage):
             left = [scm_pb2.FailedReplica(container_id=place[0], datanode_id=one) for one in failed]
             scm.commit_key(scm_pb2.CommitKeyRequest(client_id=client, keys=[key], failed=left))
             self.oracle.blocks[place].is_whole_somewhere = True
-            self._keys[event.block] = place
+            self._keys[name] = place
             self.count("keys")
         is_last = event.block % PUTS_A_CLIENT == PUTS_A_CLIENT - 1  # others close when idle
         if is_last:
@@ -155,12 +157,13 @@ class LedRun(Stage):
         return True
 
     def _delete(self, event: Event) -> None:
-        place = self._keys.pop(event.block, None)
+        key = f"key-{event.block}"
+        place = self._keys.pop(key, None)
         if place is not None:
             self.oracle.ordered(*place)
             self.count("keys deleted")
             scm = ScmClient(SCM_ADDRESS, security=PLAIN)
-            scm.delete_keys(scm_pb2.DeleteKeysRequest(keys=[f"key-{event.block}"]))
+            scm.delete_keys(scm_pb2.DeleteKeysRequest(keys=[key]))
 
     # What media and hosts do.
 

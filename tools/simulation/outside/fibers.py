@@ -160,14 +160,17 @@ class Scheduler:
         """Let the others go on until `is_done`, or until so much time has passed."""
         return self.block(is_done, timeout_s)
 
-    def _is_ready(self, fiber: Fiber) -> bool:
-        if fiber.condition is None or fiber.must_die():
-            return True
-        return (fiber.until_s is not None and self.now_s >= fiber.until_s) or fiber.condition()
-
     def _next(self) -> Fiber:
-        while True:
-            ready = [fiber for fiber in self.fibers if self._is_ready(fiber)]
+        while True:  # a cluster has some fifty, and they are looked at thousands of times
+            now_s = self.now_s
+            ready = [
+                fiber
+                for fiber in self.fibers
+                if (condition := fiber.condition) is None
+                or ((until_s := fiber.until_s) is not None and now_s >= until_s)
+                or ((lives := fiber.lives) and lives[-1].is_dead)
+                or condition()
+            ]
             if ready:
                 return ready[0] if len(ready) == 1 else self.dice.choice(ready)
             moments = [fiber.until_s for fiber in self.fibers if fiber.until_s is not None]

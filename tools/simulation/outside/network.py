@@ -308,6 +308,11 @@ class _Method:
         self._carry(timeout, back=True)
         return self._decode(answer)
 
+    def future(self, request: Any, timeout: Seconds = None, **_: Any) -> "_Call":
+        """Begin to call."""
+        self._begin()
+        return _Call(self, lambda: self(request, timeout))
+
     def _answered(self, server: Server, handler: Any, data: bytes, timeout: Seconds) -> Any:
         with self._network.inside(server.life):
             request = handler.request_deserializer(data)
@@ -371,10 +376,10 @@ class _Answers:
 
 
 class _UploadMethod(_Method):
-    def future(self, requests: Iterator[Any], timeout: Seconds = None, **_: Any) -> "_Upload":
-        """Begin to send."""
+    def future(self, request: Any, timeout: Seconds = None, **_: Any) -> "_Upload":
+        """Begin to send all that an iterator yields."""
         self._begin()
-        return _Upload(self, requests, timeout)
+        return _Upload(self, request, timeout)
 
     def carried_out(self, upload: "_Upload", requests: Iterator[Any], timeout: Seconds) -> Any:
         """Send all; return the answer."""
@@ -412,29 +417,27 @@ class _UploadMethod(_Method):
         raise CallFailed(grpc.StatusCode.CANCELLED, "the sender has gone")
 
 
-class _Upload:
-    """What a call with many requests returns: a future."""
+class _Call:
+    """What a call that was begun returns: a future."""
 
-    def __init__(self, method: _UploadMethod, requests: Iterator[Any], timeout: Seconds) -> None:
+    def __init__(self, method: _Method, carry_out: Callable[[], Any]) -> None:
         self._scheduler = method._network.scheduler
-        self.context: Context | None = None
-        self.is_cancelled = self.is_done = False
+        self.is_done = False
         self._answer: Any = None
         self._error: CallFailed | None = None
         self._callbacks: list[Callable[[Any], None]] = []
 
         def run() -> None:
             try:
-                self._answer = method.carried_out(self, requests, timeout)
+                self._answer = carry_out()
             except CallFailed as error:
                 self._error = error
             finally:
-                method.let_go(requests)
                 self.is_done = True
                 for callback in self._callbacks:
                     callback(self)
 
-        self._scheduler.spawn(f"upload {method._name}", run, method._channel.life)
+        self._scheduler.spawn(f"call {method._name}", run, method._channel.life)
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         """Tell somebody when it has ended."""
@@ -454,6 +457,22 @@ class _Upload:
     def done(self) -> bool:
         """Whether it has ended."""
         return self.is_done
+
+
+class _Upload(_Call):
+    """What a call with many requests returns."""
+
+    def __init__(self, method: _UploadMethod, requests: Iterator[Any], timeout: Seconds) -> None:
+        self.context: Context | None = None
+        self.is_cancelled = False
+
+        def carry_out() -> Any:
+            try:
+                return method.carried_out(self, requests, timeout)
+            finally:
+                method.let_go(requests)
+
+        super().__init__(method, carry_out)
 
     def cancel(self) -> bool:
         """End it."""

@@ -1,0 +1,218 @@
+"""Schedules whose keys are erasure-coded: the real client writes groups of three shards over four
+datanodes, and the control plane has lost ones rebuilt.
+
+The shards of a group are computed here once more, in the plainest way, and never through product
+code: cells in turn, and their exclusive or.
+
+    I1    of each key that was committed, two of the three shards are whole on media, always
+    I10   after quiet all three are, closed and without findings, and the real reader gives the key
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from agent.client.ecreader import GroupReader
+from agent.client.ecwriter import EcWriterSession
+from agent.client.writer import Piece, Source, Stored
+from agent.ec.scheme import Scheme, parse_scheme
+from agent.errors import SutureError
+from agent.rpc.calls.peer import Peer
+from agent.rpc.calls.scm import ScmClient
+from agent.rpc.v1 import datanode_pb2_grpc, scm_pb2
+from merkle.replica import BlockId, ContainerId, ReplicaState
+from tools.simulation.cluster import PLAIN, QUICK
+from tools.simulation.events import Event
+from tools.simulation.led.machines import SCM_ADDRESS
+from tools.simulation.led.oracle import LedOracle
+from tools.simulation.led.run import LedRun
+from tools.simulation.oracle import Held, Truth
+from tools.simulation.outside.primitives import Executor
+
+SCHEME: Final = parse_scheme("xor-2-1-1k")
+CELL_BYTES: Final = 1024
+DATA_COUNT: Final = 2
+SHARDS: Final = (1, 2, 3)
+KEY_BYTES: Final = (CELL_BYTES + 1, 6 * CELL_BYTES)  # no shard of less is without bytes
+
+
+def shards_of(data: bytes) -> dict[int, bytes]:
+    """Return what each shard of a group has to hold."""
+    cells = [data[at : at + CELL_BYTES] for at in range(0, len(data), CELL_BYTES)]
+    first, second = cells[0::2], cells[1::2]
+    parity = []
+    for number, left in enumerate(first):
+        right = second[number] if number < len(second) else b""
+        padded = right.ljust(len(left), b"\0")
+        parity.append(bytes(a ^ b for a, b in zip(left, padded, strict=True)))
+    return {1: b"".join(first), 2: b"".join(second), 3: b"".join(parity)}
+
+
+@dataclass(slots=True)
+class Group(Truth):
+    """A block group. `data` is that of the key."""
+
+    shards: Mapping[int, bytes] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class CodedOracle(LedOracle):
+    """What must hold of shards."""
+
+    def index_of(self, place: Held) -> int | None:
+        """Return which shard of a group a medium has whole."""
+        group = self.blocks[place.container, place.block]
+        assert isinstance(group, Group), "all are"
+        try:
+            data = self._node(place.node).disk.bytes_of(self.path(place))
+        except OSError:
+            return None
+        for index, shard in group.shards.items():
+            if data[: len(shard)] == shard:
+                return index
+        return None
+
+    def is_whole(self, place: Held) -> bool:
+        """Whether a medium has any shard of a group whole."""
+        return self.index_of(place) is not None
+
+    def _indexes(self, container: int, block: int, *, without: str = "") -> set[int]:
+        """Return which shards are whole, to last, and known to their datanodes."""
+        places = [Held(node.name, container, block) for node in self.nodes if node.name != without]
+        lasting = [place for place in places if self._is_lasting(place)]
+        return {self.index_of(place) or 0 for place in lasting if place not in self.rowless}
+
+    def may_harm(self, place: Held) -> bool:
+        """Whether a group can be read when a medium has lost its shard."""
+        return len(self._indexes(*place[1:], without=place.node)) >= DATA_COUNT
+
+    def may_leave(self, name: str) -> bool:
+        """Whether each group that is owed can be read without a datanode."""
+        owed = [place for place, truth in self.blocks.items() if self._is_owed(truth)]
+        return all(len(self._indexes(*place, without=name)) >= DATA_COUNT for place in owed)
+
+    def look(self, where: str) -> None:
+        """Check what must hold at any time."""
+        self.rowless -= {place for place in self.rowless if self._has_row(place)}
+        for (container, block), truth in self.blocks.items():
+            places = [Held(node.name, container, block) for node in self.nodes]
+            indexes = {self.index_of(place) for place in places} - {None}
+            if self._is_owed(truth) and len(indexes) < DATA_COUNT:
+                what = f"of block group {block} of {container} are left: {sorted(indexes, key=str)}"
+                self._violated("I1", f"{where}: {what}")
+                truth.is_whole_somewhere = False  # told once
+        for node in self.nodes:
+            if node.is_up:
+                self._look_at(node, where)
+
+    def unsettled(self) -> list[str]:
+        """Return what is not yet as it must be after quiet."""
+        found = [f"{node.name} is down" for node in self.nodes if not node.is_up]
+        if found:
+            return found
+        for container in sorted({container for container, _ in self.blocks}):
+            found += self._unsettled(ContainerId(container))
+        return found
+
+    def _unsettled(self, container_id: ContainerId) -> list[str]:
+        found, roots = [], set()
+        whole: dict[int, set[int]] = {
+            block: set()
+            for (container, block), truth in self.blocks.items()
+            if container == container_id and self._is_owed(truth)
+        }
+        for node in self.nodes:
+            if container_id not in node.store.replica_ids():
+                continue
+            facts = node.store.replica(container_id)
+            if facts.state is not ReplicaState.CLOSED or facts.finding_count:
+                found.append(f"container {container_id} of {node.name} is {facts.state}")
+            root = None if facts.tree is None else facts.tree.root
+            roots.add((facts.replica_index, root))
+            for block, indexes in whole.items():
+                index = self.index_of(Held(node.name, container_id, block))
+                if index == facts.replica_index:
+                    indexes.add(index)
+                else:
+                    what = f"shard {facts.replica_index} of block group {block} of {container_id}"
+                    found.append(f"{what} of {node.name} is {index}")
+        if len({index for index, _ in roots}) < len(roots):
+            found.append(f"container {container_id} has two roots of one shard")
+        for block, indexes in whole.items():
+            if sorted(indexes) != list(SHARDS):
+                found.append(f"block group {block} of container {container_id} has {indexes}")
+        return found
+
+
+class _Session(EcWriterSession):
+    """A session of the real client; the oracle hears of each group before its first byte."""
+
+    def __init__(self, run: "CodedRun", scm: ScmClient, scheme: Scheme) -> None:
+        super().__init__(scm, run.dial, scheme=scheme)
+        self._run = run
+
+    def _write_replicas(self, piece: Piece, allocation: scm_pb2.BlockAllocation) -> int:
+        assert piece.source.data is not None
+        place = (allocation.block_id.container_id, allocation.block_id.local_id)
+        data = piece.source.data
+        self._run.oracle.blocks[place] = Group(data, shards=shards_of(data))
+        return super()._write_replicas(piece, allocation)
+
+
+class CodedRun(LedRun):
+    """One schedule of a whole cluster whose keys are erasure-coded."""
+
+    oracle_of = CodedOracle
+
+    def dial(self, address: str) -> datanode_pb2_grpc.DatanodeStub:
+        """Return how to call a datanode."""
+        return Peer(address, timeouts=QUICK, security=PLAIN).stub
+
+    def _put(self, event: Event) -> None:
+        dice = Random(event.seed)
+        session = _Session(self, ScmClient(SCM_ADDRESS, security=PLAIN), SCHEME)
+        sources = []
+        for number in range(event.amount):
+            data = dice.randbytes(dice.randint(*KEY_BYTES))
+            key = f"key-{event.block}" if not number else f"key-{event.block}-{number}"
+            sources.append(Source(key, self.root / key, len(data), data))
+        try:
+            for stored in session.put(sources, replace=False):
+                self._is_stored(stored)
+        finally:
+            with suppress(SutureError):  # an idle session ends by itself
+                session.finish(close=dice.random() < 0.5)
+
+    def _is_stored(self, stored: Stored) -> None:
+        [location] = stored.blocks
+        place = (location.block_id.container_id, location.block_id.local_id)
+        self.oracle.blocks[place].is_whole_somewhere = True
+        self._keys[stored.key] = place
+        self.count("keys")
+        self.count("keys of block groups")
+
+    def finished(self) -> None:
+        """Read each key that was committed, as a client does."""
+        super().finished()
+        scm = ScmClient(SCM_ADDRESS, security=PLAIN)
+        for key, place in self._keys.items():
+            try:
+                answer = scm.lookup_key(scm_pb2.LookupKeyRequest(key=key))
+                [found] = answer.containers
+                reader = GroupReader(
+                    ContainerId(found.container_id),
+                    parse_scheme(found.scheme),
+                    [(replica.datanode_id, replica.address) for replica in found.replicas],
+                    lambda address: Peer(address, timeouts=QUICK, security=PLAIN),
+                    Executor(self.scheduler),
+                )
+                data = self.oracle.blocks[place].data
+                parts = list(reader.read(BlockId(place[1]), len(data)))
+            except SutureError as error:
+                self.led.lost_key(key, place, error)
+            else:
+                if b"".join(parts) != data:
+                    self.led.lost_key(key, place, ValueError("other bytes"))
+                self.count("block groups read")
