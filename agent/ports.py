@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from merkle.replica import ContainerId
 
@@ -45,3 +45,12 @@ class Executor(Protocol):
     def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Future:
         """Begin `work(*arguments)`."""
         ...
+
+
+Pace: TypeAlias = Callable[[int, Callable[[], bool]], None]
+"""Told of so many bytes of work beside clients, returns when more may follow (`SharedPace` in
+`agent.scan.throttle`); at once when the second argument says that the work is to end."""
+
+
+def at_once(length_bytes: int, is_interrupted: Callable[[], bool]) -> None:
+    """Go on: nobody is waited for."""

@@ -24,6 +24,7 @@ from agent.ec.scheme import SHARDS_MAX, parse_scheme
 from agent.errors import Code, Refused, SutureError
 from agent.plan.actions import Deletes
 from agent.plan.reconcile_outcome import ChunkResult
+from agent.ports import Pace, at_once
 from agent.reconcile.lenders import Lender
 from agent.reconcile.reconciler import Prove, Reconciler
 from agent.reconcile.survey import Holder
@@ -89,6 +90,8 @@ class Tools:
     """Carries out a copy; none: in Suture's own protocol."""
     shards: Callable[[Order], DialShard] | None = None
     """Returns how the datanodes of a reconstruction are dialled; none: as all peers."""
+    shared_pace: Callable[[int], Pace] = lambda _floor_bytes_per_s: at_once
+    """Returns a pace beside clients for all work of a kind, never below so many bytes a second."""
 
 
 def threads_for(volume_count: int) -> int:
@@ -157,6 +160,7 @@ class Handlers:
             monotonic_s=tools.clock.monotonic_s,
             scan=lambda container_id: tools.scan_now(container_id).committed,
             on_damage=tools.ask_scan,
+            pace=tools.shared_pace(config.copy_floor_bytes_per_s),
         )
 
     def routes(self) -> dict[str, Route]:

@@ -198,6 +198,12 @@ class TaskConfig(Section):
     out_of_service_factor: Count = Field(
         2, ge=1, le=10, description="Times threads and queue while this datanode is being emptied."
     )
+    copy_floor_bytes_per_s: BytesPerS = Field(
+        32 * MIB,
+        ge=MIB,
+        le=16 * 1024 * MIB,
+        description="No disturbance of clients slows the copies from here, together, below it.",
+    )
     leaving_stops_copies: Switch = Field(
         False, description="End copies from here when this datanode is told to leave or rest."
     )

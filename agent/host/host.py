@@ -296,6 +296,7 @@ class Host:
             dial=self._leaders[0].dial if self._leaders else None,
             copy=self._leaders[0].copy if self._leaders else None,
             shards=self._leaders[0].shards if self._leaders else None,
+            shared_pace=self._scrub.shared_pace,
         )
         return Handlers(self._config.tasks, tools)
 
@@ -464,8 +465,7 @@ class Host:
         yield Loop(self._recoveries, clock=self._clock)
         yield Loop(self._housekeeper)
         yield Loop(self._slow_disks, clock=self._clock)
-        pulse, bell = self._moves_pulse, self._moves_bell
-        yield Loop(self._moves, clock=self._clock, pulse=pulse, bell=bell)
+        yield Loop(self._moves, clock=self._clock, pulse=self._moves_pulse, bell=self._moves_bell)
 
     # What the parts ask for.
 

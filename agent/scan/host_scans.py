@@ -23,7 +23,7 @@ from agent.scan.metadata_scan import MetadataScan
 from agent.scan.neighbours import Neighbours
 from agent.scan.ondemand import OnDemandScans
 from agent.scan.shadow.hashing import ShadowHashing
-from agent.scan.throttle import Pressure, ScanPace
+from agent.scan.throttle import Pressure, ScanPace, SharedPace
 from agent.scan.volume_check import VolumeChecks
 from agent.store.index.facts import VolumeFacts
 from agent.store.neighbours import StoredPlaces
@@ -265,6 +265,15 @@ class Scrub:
         pace = self._pace(PaceLimits(fixed_bytes_per_s=bytes_per_s), pulse)
         pace.begin(self._stop.is_set)
         return pace
+
+    def shared_pace(self, floor_bytes_per_s: int) -> SharedPace:
+        """Return the pace of work of another kind that gives way to clients as the scans do."""
+        return SharedPace(
+            floor_bytes_per_s,
+            self._stop.wait,
+            clock=self._tools.clock,
+            latencies=self._latencies,
+        )
 
     def pause(self, volume_id: str, duration_s: float) -> None:
         """Pause one volume's scan, or all with "". Raise Refused."""

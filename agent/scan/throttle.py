@@ -1,6 +1,7 @@
 """The pace of a scan as a reader feels it: called after each read, returns when it may go on.
 
-`scanner.pacing` decides; here are the clock, the waiting, and the kernel's count of stalls.
+`scanner.pacing` decides; here are the clock, the waiting, and the kernel's count of stalls. Copies
+of replicas to other datanodes have one that their threads share.
 """
 
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Final
 from agent.runtime.clock import Clock, SystemClock
 from agent.runtime.loop import Pulse
 from scanner.pacing import (
+    PAUSE_S,
     Latencies,
     PaceLimits,
     Pacer,
@@ -144,3 +146,55 @@ class ScanPace:
             if self._pulse is not None:
                 self._pulse.beat()
         self._reading_since_s = self._clock.monotonic_s()
+
+
+class SharedPace:
+    """One pace for all threads that do work of a kind: the copies from here.
+
+    Where no client reads it holds nobody up. Beside clients it begins at the floor, follows what
+    they feel of it, as a scan does, and pauses when the scans do: so all of them are measured
+    against the same quiet moments.
+    """
+
+    def __init__(
+        self,
+        floor_bytes_per_s: int,
+        wait: Callable[[float], bool],
+        *,
+        clock: Clock | None = None,
+        latencies: Latencies | None = None,
+    ) -> None:
+        """`floor_bytes_per_s` of all threads together. `wait(seconds)` returns early, and True,
+        when the process stops: an Event's."""
+        self._clock = clock or SystemClock()
+        self._wait = wait
+        self._latencies = latencies or Latencies()
+        self._lock = Lock()
+        self._accounted_at_s = now_s = self._clock.monotonic_s()
+        limits = PaceLimits(floor_bytes_per_s=floor_bytes_per_s)
+        self._pacer = Pacer(limits, self._latencies, now_s)
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The rate that is allowed beside clients now."""
+        return self._pacer.rate.bytes_per_s
+
+    def __call__(self, length_bytes: int, is_interrupted: Callable[[], bool]) -> None:
+        """Account for so many bytes, and wait until the next are due; not when `is_interrupted`."""
+        until_s = self._due_s(length_bytes)
+        while (left_s := until_s - self._clock.monotonic_s()) > 0 and not is_interrupted():
+            if self._wait(min(left_s, SLICE_S)):
+                return
+
+    def _due_s(self, length_bytes: int) -> float:
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            took_s, self._accounted_at_s = now_s - self._accounted_at_s, now_s
+            if not self._latencies.are_recent(now_s):
+                self._latencies.scanned(now_s)  # whoever reads now reads beside this
+                return now_s
+            if self._pacer.is_time_to_adjust(now_s):
+                self._pacer.adjust(now_s, others_pressure=0.0)
+            if took_s >= PAUSE_S:  # nothing was under way, or it paused: no speed of any disk
+                took_s = 0.0
+            return now_s + self._pacer.delay_s(now_s, length_bytes, took_s)

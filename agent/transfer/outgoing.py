@@ -21,7 +21,7 @@ from typing import Final, cast
 import numpy as np
 
 from agent.errors import Code, Refused, SutureError, Unavailable
-from agent.ports import Executor, Future
+from agent.ports import Executor, Future, Pace, at_once
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec, hashes, reports
 from agent.store.files.blockfile import ALIGNMENT_BYTES
@@ -60,6 +60,7 @@ class Export:
     executor: Executor
     compress: bool = False
     stop: Callable[[], bool] = lambda: False
+    pace: Pace = at_once
     failure: SutureError | None = None
     is_finished: bool = False
     parts_count: int = 0
@@ -78,6 +79,7 @@ class Export:
                     raise Unavailable(Code.CANCELLED, "the export was stopped")
                 self.parts_count += 1
                 yield part
+                self.pace(len(part), self.stop)
             self.is_finished = True
         except SutureError as error:
             self.failure = error

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeAlias
 
 from agent.errors import Code, SutureError, Unavailable
-from agent.ports import Executor, Leases
+from agent.ports import Executor, Leases, Pace, at_once
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.rpc.wire import codec
@@ -48,6 +48,7 @@ class Replicator:
     on_damage: Callable[[ContainerId, str], None]
     stall_s: float = STALL_S
     finish_s: float = FINISH_S
+    pace: Pace = at_once
 
     def replicate(
         self,
@@ -75,6 +76,7 @@ class Replicator:
                 executor=self.executor,
                 compress=compress,
                 stop=stop,
+                pace=self.pace,
             )
             again = replace(export)
             try:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from agent.commands.handlers import Handlers, Tools, threads_for
 from agent.commands.pool import TaskContext
 from agent.config.options import TaskConfig
 from agent.errors import Code, Refused
+from agent.ports import Pace, at_once
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.clock import Clock, SystemClock
 from agent.scan.container_scan import scan_container
@@ -34,7 +36,9 @@ def replica(tmp_path: Path) -> Iterator[StoredReplica]:
 
 
 @contextmanager
-def handling(replica: StoredReplica, config: TaskConfig, clock: Clock) -> Iterator[Handlers]:
+def handling(
+    replica: StoredReplica, config: TaskConfig, clock: Clock, **more: Any
+) -> Iterator[Handlers]:
     """Build the handlers of an agent, and end them."""
     tools = Tools(
         store=replica.store,
@@ -48,6 +52,7 @@ def handling(replica: StoredReplica, config: TaskConfig, clock: Clock) -> Iterat
         wait=lambda _: False,
         report_soon=lambda: None,
         reregister=lambda: None,
+        **more,
     )
     made = Handlers(config, tools)
     yield made
@@ -60,6 +65,25 @@ def handlers(replica: StoredReplica) -> Iterator[Handlers]:
     """The handlers of an agent with four threads."""
     with handling(replica, TaskConfig(threads=THREADS), SystemClock()) as made:
         yield made
+
+
+def test_copies_have_a_pace_beside_clients(replica: StoredReplica) -> None:
+    """
+    Its floor is the config's, and all copies share it.
+    """
+    floors: list[int] = []
+
+    def shared_pace(floor_bytes_per_s: int) -> Pace:
+        floors.append(floor_bytes_per_s)
+        return at_once
+
+    with handling(
+        replica,
+        TaskConfig(copy_floor_bytes_per_s=7 * 1024**2),
+        SystemClock(),
+        shared_pace=shared_pace,
+    ):
+        assert [7 * 1024**2] == floors
 
 
 def tasks_of(handlers: Handlers, kind: str, orders: list[scm_pb2.Command]) -> list[Task]:

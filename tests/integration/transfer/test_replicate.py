@@ -1,6 +1,6 @@
 """One datanode pushes its replica to another: whole, as it is, or not at all."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,6 +118,24 @@ class TestWholeReplicas:
         assert [CONTAINER] == pair.target.on_demand
         assert 0 == pair.target.replica.store.replica(CONTAINER).data_scan_at_ms
         pair.target.scan()
+
+    def test_a_copy_keeps_to_a_pace_beside_clients(self, pair: Pair) -> None:
+        """
+        All that goes out is accounted for, part by part, and a wait ends with the copy.
+        """
+        pair.source.replica.create()
+        paced: list[int] = []
+        stops: list[bool] = []
+
+        def pace(length_bytes: int, is_interrupted: Callable[[], bool]) -> None:
+            paced.append(length_bytes)
+            stops.append(is_interrupted())
+
+        copying = replace(pair.source.replicator(), pace=pace)
+        outcome = pair.source.replicate(pair.target, replicator=copying)
+
+        assert sum(paced) > outcome.bytes_sent > max(paced)
+        assert {False} == set(stops)
 
     def test_a_target_folds_trees_its_own_way(self, tmp_path: Path) -> None:
         """

@@ -1,9 +1,9 @@
-"""The pace of a scan as its reader feels it."""
+"""The pace of a scan as its reader feels it, and that of copies as their threads do."""
 
 import pytest
 
-from agent.scan.throttle import ScanPace
-from scanner.pacing import BURST_S, MIB, PaceLimits
+from agent.scan.throttle import ScanPace, SharedPace
+from scanner.pacing import BURST_S, CYCLE_S, MIB, PAUSE_S, Latencies, PaceLimits, is_pause
 from tests.support.clock import FakeClock
 
 
@@ -48,3 +48,79 @@ def test_pieces_of_a_read_that_failed_are_forgotten() -> None:
     waits.pace(4 * MIB)
 
     assert 4.0 == pytest.approx(waits.total_s - before_s, abs=2 * BURST_S)
+
+
+FLOOR = 16 * MIB
+
+
+class Copies:
+    """Copies beside clients whose reads take so long, in the pauses and beside the copies."""
+
+    def __init__(self, *, beside_s: float = 0.01, without_s: float = 0.01) -> None:
+        self.clock = FakeClock()
+        self.latencies = Latencies()
+        self.pace = SharedPace(FLOOR, self.wait, clock=self.clock, latencies=self.latencies)
+        self._beside_s, self._without_s = beside_s, without_s
+        self.has_clients = True
+        self.waited_in: list[float] = []
+
+    def wait(self, seconds: float) -> bool:
+        """Let the time pass, in which clients read a hundred times a second."""
+        self.waited_in.append(self.clock.monotonic_s())
+        until_s = self.clock.monotonic_s() + seconds
+        while self.clock.monotonic_s() < until_s:
+            self.read()
+            self.clock.advance_s(min(0.01, until_s - self.clock.monotonic_s()) + 1e-9)
+        return False
+
+    def read(self) -> None:
+        """A client has read."""
+        now_s = self.clock.monotonic_s()
+        if self.has_clients:
+            self.latencies.add(now_s, self._without_s if is_pause(now_s) else self._beside_s)
+
+    def sent_s(self, length_bytes: int) -> float:
+        """Send so many bytes, a megabyte at a time; return how long that took."""
+        begun_s = self.clock.monotonic_s()
+        for _ in range(length_bytes // MIB):
+            self.read()
+            self.pace(MIB, lambda: False)
+        return self.clock.monotonic_s() - begun_s
+
+
+class TestCopies:
+    def test_where_nobody_reads_nothing_is_waited_for(self) -> None:
+        """The last copy of a container is made as fast as the disks are."""
+        copies = Copies()
+        copies.has_clients = False
+
+        assert 0.0 == copies.sent_s(1000 * MIB)
+
+    def test_clients_that_are_disturbed_slow_copies_down_to_the_floor_and_no_further(self) -> None:
+        """All threads share it, and in the pauses nothing is sent."""
+        copies = Copies(beside_s=0.05, without_s=0.01)
+        copies.sent_s(30 * FLOOR)
+
+        took_s = copies.sent_s(100 * FLOOR)
+
+        share = 1 - PAUSE_S / CYCLE_S
+        assert 100 / share == pytest.approx(took_s, rel=0.1)
+        assert FLOOR == copies.pace.bytes_per_s
+
+    def test_clients_that_feel_nothing_let_copies_go_faster(self) -> None:
+        """On a host with room beside its clients nobody waits for the floor."""
+        copies = Copies()
+
+        copies.sent_s(100 * FLOOR)
+
+        assert copies.pace.bytes_per_s > 4 * FLOOR
+
+    def test_a_copy_that_is_to_end_waits_no_longer(self) -> None:
+        """A stop of the agent is not held up by a pause."""
+        copies = Copies()
+        copies.read()
+
+        for _ in range(10):
+            copies.pace(100 * MIB, lambda: True)
+
+        assert [] == copies.waited_in
