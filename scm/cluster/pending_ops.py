@@ -20,6 +20,7 @@ from merkle.replica import ReplicaState
 from scm.cluster import command_limits
 from scm.cluster.loads import NodeLimits, load, node_limits, replication_limit
 from scm.cluster.nodes import Nodes
+from scm.cluster.retry_pauses import RetryPauses
 from scm.state import audit_trail
 from scm.state.clock import Clock
 from scm.state.database import OUTCOMES_MAX, OUTCOMES_SLACK, Change, State
@@ -58,7 +59,7 @@ class PendingOps:
         self._limits_of: dict[tuple[int, int], NodeLimits] = {}  # working volumes, percent
         self.boost_percent = 100
         """Of their limits and threads, what datanodes get now: more while containers wait."""
-        self._failures: dict[tuple[Kind, int, str], tuple[int, float]] = {}
+        self._pauses = RetryPauses(clock, first_s=options.close_retry_ms / 1000)
         self._failed_in_a_row: dict[tuple[int, str], int] = {}
         self._copy_bytes_per_s = COPY_BYTES_PER_S
         self._loads: dict[str, int] | None = None  # in a turn: of replications, by datanode
@@ -118,11 +119,7 @@ class PendingOps:
 
     def is_cooling(self, kind: Kind, container_id: int, datanode_id: str = "") -> bool:
         """Whether commands of this kind about a container failed so lately that it is too soon."""
-        count, at_s = self._failures.get((kind, container_id, datanode_id), (0, 0.0))
-        if not count:
-            return False
-        pause_s = command_limits.backoff_s(count, first_s=self._options.close_retry_ms / 1000)
-        return self._clock.monotonic_s() - at_s < pause_s
+        return self._pauses.is_cooling(kind, container_id, datanode_id)
 
     def replication_load(self, datanode_id: str) -> int:
         """Return the weighted replications at a datanode or waiting for it."""
@@ -280,7 +277,8 @@ class PendingOps:
             self._not_ended(change, pending, outcome.code)
             return None
         outcome = replace(outcome, kind=pending.kind, container_id=pending.container_id)
-        self._note_failure(pending, outcome)
+        self._pauses.note(pending, outcome)
+        self._note_rate(outcome)
         self._note_replica(change, pending, outcome)
         if outcome.state is OutcomeState.EXECUTED and not self._is_shown(pending):
             change.put(self._state.outcomes, outcome)
@@ -302,21 +300,11 @@ class PendingOps:
             if command.kind is Kind.REPLICATE and not command.is_answered
         )
 
-    def _note_failure(self, command: Pending, outcome: Outcome) -> None:
-        # A datanode's trouble with itself is its own; that with a container is the container's.
-        key = (
-            command.kind,
-            command.container_id,
-            "" if command.container_id else command.datanode_id,
-        )
+    def _note_rate(self, outcome: Outcome) -> None:
+        """Learn how fast copies are."""
         if outcome.moved_bytes and outcome.duration_ms:
             rate = outcome.moved_bytes * 1000 / outcome.duration_ms
             self._copy_bytes_per_s += RATE_WEIGHT * (rate - self._copy_bytes_per_s)
-        if outcome.state is OutcomeState.EXECUTED:
-            self._failures.pop(key, None)
-        elif outcome.state is OutcomeState.FAILED:
-            count, _at_s = self._failures.get(key, (0, 0.0))
-            self._failures[key] = (count + 1, self._clock.monotonic_s())
 
     def _note_replica(self, change: Change, command: Pending, outcome: Outcome) -> None:
         """Exclude a replica on which orders fail again and again."""
@@ -376,16 +364,8 @@ class PendingOps:
                 change.remove(self._state.commands, command.command_id)
             else:
                 self.drop(change, command, OutcomeState.FAILED, Code.DEADLINE_PASSED, "no answer")
-        self._forget_failures()
+        self._pauses.forget_old()
         return [command.container_id for command in late]
-
-    def _forget_failures(self) -> None:
-        first_s, now_s = self._options.close_retry_ms / 1000, self._clock.monotonic_s()
-        self._failures = {
-            key: (count, at_s)
-            for key, (count, at_s) in self._failures.items()
-            if now_s - at_s < 2 * command_limits.backoff_s(count, first_s=first_s)
-        }
 
     def node_restarted(self, change: Change, datanode_id: str) -> None:
         """Queue again what was sent to a datanode: its memory of it is gone."""

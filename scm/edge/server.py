@@ -16,7 +16,7 @@ from agent.rpc.wire.codec import parse_container_id, parse_int
 from agent.rpc.wire.errors import ErrorEdge
 from agent.runtime.tracing import Traced
 from merkle.replica import ID_MAX
-from scm.edge import answers, foreseen, wire
+from scm.edge import answers, datanode_wire, foreseen, wire
 from scm.edge.messages import needing, recovering
 from scm.edge.messages.anchoring import anchors_message
 from scm.edge.plane.control import ControlPlane
@@ -29,7 +29,7 @@ ANSWER_BYTES_MAX: Final = 8 * 1024**2  # outcomes beyond it are left for the nex
 RPC_COUNT_MAX: Final = 512  # running and waiting; more are refused with RESOURCE_EXHAUSTED
 PAGE_MAX: Final = 1_000
 ITERATIONS_DEFAULT: Final = 10  # of the balancer (Ozone's default)
-assert ANSWER_BYTES_MAX + wire.RECONCILE_BYTES_MAX < MESSAGE_BYTES_MAX
+assert ANSWER_BYTES_MAX + datanode_wire.RECONCILE_BYTES_MAX < MESSAGE_BYTES_MAX
 
 
 class ScmService(scm_pb2_grpc.ScmServicer):
@@ -48,7 +48,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         self, request: scm_pb2.RegisterRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.RegisterResponse:
         """Let a datanode in."""
-        self._datanodes.register(wire.registration_from(request))
+        self._datanodes.register(datanode_wire.registration_from(request))
         return scm_pb2.RegisterResponse(
             cluster_id=self._control.cluster_id,
             term=self._control.term,
@@ -60,7 +60,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         self, request: scm_pb2.HeartbeatRequest, context: grpc.ServicerContext
     ) -> scm_pb2.HeartbeatResponse:
         """Take reports in, hand commands out."""
-        call = wire.heartbeat_from(request, now_ms=self._clock.wall_ms())
+        call = datanode_wire.heartbeat_from(request, now_ms=self._clock.wall_ms())
         answer = self._datanodes.heartbeat(call, context.is_active)
         return answers.heartbeat_response(answer, self._control.term)
 
@@ -68,7 +68,8 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         self, request: scm_pb2.ConfirmDeletesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ConfirmDeletesResponse:
         """Say which deletes that a peer claims were ordered, and which blocks a key names."""
-        ordered, kept = self._datanodes.confirm_deletes(*wire.claimed_deletes_from(request))
+        claimed = datanode_wire.claimed_deletes_from(request)
+        ordered, kept = self._datanodes.confirm_deletes(*claimed)
         return scm_pb2.ConfirmDeletesResponse(
             ordered_local_ids=sorted(ordered), kept_local_ids=sorted(kept)
         )

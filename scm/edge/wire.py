@@ -4,15 +4,12 @@ Each function raises Refused(MALFORMED_REQUEST) naming the field; nothing has ch
 """
 
 import re
-import sys
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Refused
-from agent.rpc.v1 import datanode_pb2, scm_pb2
+from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire.codec import (
     malformed,
     parse_bcsid,
@@ -21,89 +18,21 @@ from agent.rpc.wire.codec import (
     parse_int,
     parse_state,
 )
-from agent.rpc.wire.replica_columns import Columns, columns_from, columns_of
 from merkle.replica import BLOCK_BYTES_MAX, ID_MAX
 from scm.administration.decommission import REQUESTED_STATES, Request
-from scm.cluster.nodes import Registration
-from scm.cluster.replica_map import Report
-from scm.edge.call_values import Heartbeat
 from scm.replication.reconciling.plan_intake import ACTIONS, PlanReplica, PlanRow
-from scm.state.facts import Key, KeyBlock, Kind, OpState, Outcome, OutcomeState, Volume
-from scm.state.replicas.reported_replicas import Reported
+from scm.state.facts import Key, KeyBlock, Kind, OpState
 
-LAYOUT_BEFORE_SAID: Final = 1  # of agents so old that they do not say
 KEY_BYTES_MAX: Final = 1_024
 NAME_CHARS_MAX: Final = 128  # ids of datanodes, volumes, sessions
 TEXT_CHARS_MAX: Final = 1_024  # messages; longer ones are cut
-RECONCILE_BYTES_MAX: Final = 256 * 1024  # one outcome's detail; beyond it the chunk rows are cut
-VOLUMES_MAX: Final = 256
-SHA256_BYTES: Final = 32
-QUEUES_MAX: Final = 64
 SIZES_MAX: Final = 10_000  # blocks per AllocateBlocks
 KEYS_MAX: Final = 10_000  # keys per CommitKey
 IDS_MAX: Final = 10_000  # containers or commands per call
-LOCAL_IDS_MAX: Final = 65_536  # blocks per ConfirmDeletes
 PLAN_ROWS_MAX: Final = 10_000
 PLAN_REPLICAS_MAX: Final = 64
-TRANSACTIONS_MAX: Final = 1_000  # results of deleted blocks that are kept of one command
-ORPHANS_MAX: Final = 1_000  # of one reconstruction, by name; it says how many there were
 DETAILED_KINDS: Final = ("reconcile", "replicate", "delete_blocks", "reconstruct")
 CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-RACK_DEFAULT: Final = "/default-rack"
-
-_OUTCOME_STATES: Final[dict[int, OutcomeState]] = {
-    scm_pb2.CommandStatus.EXECUTED: OutcomeState.EXECUTED,
-    scm_pb2.CommandStatus.FAILED: OutcomeState.FAILED,
-    scm_pb2.CommandStatus.SKIPPED: OutcomeState.SKIPPED,
-}
-
-
-def registration_from(message: scm_pb2.RegisterRequest) -> Registration:
-    """Check a datanode's registration."""
-    return Registration(
-        datanode_id=parse_name(message.datanode_id, "datanode_id"),
-        address=parse_address(message.address, "address"),
-        rack=parse_name(message.rack or RACK_DEFAULT, "rack"),
-        version=cut(message.version, NAME_CHARS_MAX),
-        cluster_id=message.cluster_id and parse_name(message.cluster_id, "cluster_id"),
-        boot_id=parse_int(message.boot_id, "boot_id", low=1, high=2**64 - 1),
-        volumes=_volumes(message.volumes),
-        op_state=op_state_from(message.op_state, "op_state") if message.op_state else None,
-        op_expiry_ms=parse_int(message.op_expiry_ms, "op_expiry_ms", low=0, high=ID_MAX),
-        layout_version=message.layout_version or LAYOUT_BEFORE_SAID,
-    )
-
-
-def heartbeat_from(message: scm_pb2.HeartbeatRequest, *, now_ms: int) -> Heartbeat:
-    """Check a heartbeat with all its reports."""
-    datanode_id = sys.intern(parse_name(message.datanode_id, "datanode_id"))
-    _parse_count(message.queues, "queues", QUEUES_MAX)
-    _parse_count(message.command_statuses, "command_statuses", IDS_MAX)
-    for i, status in enumerate(message.command_statuses):
-        where = f"command_statuses[{i}].delete_blocks.transactions"
-        _parse_count(status.delete_blocks.transactions, where, IDS_MAX)
-    return Heartbeat(
-        datanode_id=datanode_id,
-        boot_id=message.boot_id,
-        volumes=_volumes(message.volumes),
-        reports=(
-            *(
-                _report(report, datanode_id, f"reports[{i}]", now_ms)
-                for i, report in enumerate(message.reports)
-            ),
-            *(
-                _column_report(report, datanode_id, f"column_reports[{i}]", now_ms)
-                for i, report in enumerate(message.column_reports)
-            ),
-        ),
-        outcomes=tuple(
-            _outcome(status, datanode_id, f"command_statuses[{i}]", now_ms)
-            for i, status in enumerate(message.command_statuses)
-        ),
-        queues=tuple((parse_name(q.type, "queues.type"), q.count) for q in message.queues),
-        op_state=op_state_from(message.op_state, "op_state") if message.op_state else None,
-        op_expiry_ms=parse_int(message.op_expiry_ms, "op_expiry_ms", low=0, high=ID_MAX),
-    )
 
 
 def op_state_from(value: str, where: str) -> OpState:
@@ -115,7 +44,7 @@ def op_state_from(value: str, where: str) -> OpState:
 
 def node_states_from(message: scm_pb2.SetOperationalStatesRequest) -> Request:
     """Check what operators want of datanodes."""
-    _parse_count(message.datanode_ids, "datanode_ids", IDS_MAX)
+    parse_count(message.datanode_ids, "datanode_ids", IDS_MAX)
     if not message.datanode_ids:
         raise malformed("datanode_ids", "is empty")
     op_state = op_state_from(message.op_state, "op_state")
@@ -133,16 +62,9 @@ def node_states_from(message: scm_pb2.SetOperationalStatesRequest) -> Request:
     )
 
 
-def claimed_deletes_from(message: scm_pb2.ConfirmDeletesRequest) -> tuple[int, list[int]]:
-    """Check the container and the blocks that a peer claims were deleted."""
-    _parse_count(message.local_ids, "local_ids", LOCAL_IDS_MAX)
-    ids = [parse_block_id(v, f"local_ids[{i}]") for i, v in enumerate(message.local_ids)]
-    return parse_container_id(message.container_id, "container_id"), list(ids)
-
-
 def node_ids_from(names: Sequence[str]) -> list[str]:
     """Check datanode ids; each is returned once."""
-    _parse_count(names, "datanode_ids", IDS_MAX)
+    parse_count(names, "datanode_ids", IDS_MAX)
     if not names:
         raise malformed("datanode_ids", "is empty")
     checked = (parse_name(name, f"datanode_ids[{i}]") for i, name in enumerate(names))
@@ -151,7 +73,7 @@ def node_ids_from(names: Sequence[str]) -> list[str]:
 
 def sizes_from(message: scm_pb2.AllocateBlocksRequest) -> list[int]:
     """Check the sizes of blocks to promise."""
-    _parse_count(message.sizes, "sizes", SIZES_MAX)
+    parse_count(message.sizes, "sizes", SIZES_MAX)
     if not message.sizes:
         raise malformed("sizes", "no block is asked for")
     return [
@@ -161,7 +83,7 @@ def sizes_from(message: scm_pb2.AllocateBlocksRequest) -> list[int]:
 
 def new_keys_from(message: scm_pb2.AllocateBlocksRequest) -> list[str]:
     """Check the names of new keys that blocks are asked for; none need be given."""
-    _parse_count(message.keys, "keys", KEYS_MAX)
+    parse_count(message.keys, "keys", KEYS_MAX)
     return [parse_key(name, f"keys[{i}]") for i, name in enumerate(message.keys)]
 
 
@@ -177,7 +99,7 @@ def client_id_from(value: str) -> str:
 
 def keys_from(messages: Sequence[scm_pb2.KeyInfo]) -> list[Key]:
     """Check keys to commit: names, sizes, and that no block is used twice."""
-    _parse_count(messages, "keys", KEYS_MAX)
+    parse_count(messages, "keys", KEYS_MAX)
     keys = [key_from(message, f"keys[{i}]") for i, message in enumerate(messages)]
     names: set[str] = set()
     blocks: set[tuple[int, int]] = set()
@@ -194,7 +116,7 @@ def keys_from(messages: Sequence[scm_pb2.KeyInfo]) -> list[Key]:
 
 def failed_from(messages: Sequence[scm_pb2.FailedReplica]) -> list[tuple[int, str]]:
     """Check the replicas a writer left behind."""
-    _parse_count(messages, "failed", IDS_MAX)
+    parse_count(messages, "failed", IDS_MAX)
     return [
         (
             parse_container_id(message.container_id, f"failed[{i}].container_id"),
@@ -217,7 +139,7 @@ def parse_key(name: str, where: str) -> str:
 
 def container_ids_from(ids: Sequence[int], where: str = "container_ids") -> list[int]:
     """Check a list of container ids; repetitions are dropped."""
-    _parse_count(ids, where, IDS_MAX)
+    parse_count(ids, where, IDS_MAX)
     if not ids:
         raise malformed(where, "is empty")
     checked = (parse_container_id(number, f"{where}[{i}]") for i, number in enumerate(ids))
@@ -226,7 +148,7 @@ def container_ids_from(ids: Sequence[int], where: str = "container_ids") -> list
 
 def command_ids_from(ids: Sequence[int]) -> list[int]:
     """Check a list of command ids; it may be empty."""
-    _parse_count(ids, "command_ids", IDS_MAX)
+    parse_count(ids, "command_ids", IDS_MAX)
     return [
         parse_int(number, f"command_ids[{i}]", low=1, high=ID_MAX) for i, number in enumerate(ids)
     ]
@@ -241,13 +163,13 @@ def plan_rows_from(message: scm_pb2.ApplyPlanRequest) -> list[PlanRow]:
     """Check a plan: what it was made from, and every row."""
     parse_name(message.snapshot_id, "snapshot_id")
     parse_name(message.run_id, "run_id")
-    _parse_count(message.rows, "rows", PLAN_ROWS_MAX)
+    parse_count(message.rows, "rows", PLAN_ROWS_MAX)
     return [_plan_row(row, f"rows[{i}]") for i, row in enumerate(message.rows)]
 
 
 def doomed_keys_from(message: scm_pb2.DeleteKeysRequest) -> list[str]:
     """Check the names of keys to delete; repetitions are dropped."""
-    _parse_count(message.keys, "keys", KEYS_MAX)
+    parse_count(message.keys, "keys", KEYS_MAX)
     if not message.keys:
         raise malformed("keys", "is empty")
     return list(dict.fromkeys(parse_key(k, f"keys[{i}]") for i, k in enumerate(message.keys)))
@@ -262,7 +184,7 @@ def worlds_from(worlds: Sequence[int], shown: Sequence[object]) -> list[int]:
 
 def node_order_from(message: scm_pb2.OrderNodesRequest) -> tuple[list[str], Kind]:
     """Check an order to datanodes as such."""
-    _parse_count(message.datanode_ids, "datanode_ids", IDS_MAX)
+    parse_count(message.datanode_ids, "datanode_ids", IDS_MAX)
     known = (Kind.REFRESH_VOLUME_USAGE, Kind.REREGISTER)
     if message.type not in known:
         raise malformed("type", f"{cut(message.type, 40)!r} is none of {', '.join(known)}")
@@ -293,7 +215,8 @@ def cut(text: str, chars_max: int = TEXT_CHARS_MAX) -> str:
     return text if len(text) <= chars_max else text[: chars_max - 1] + "…"
 
 
-def _parse_count(items: Sequence[object], where: str, count_max: int) -> None:
+def parse_count(items: Sequence[object], where: str, count_max: int) -> None:
+    """Refuse more items than a call may have."""
     if len(items) > count_max:
         raise malformed(where, f"{len(items)} are more than {count_max} in one call")
 
@@ -302,139 +225,6 @@ def _refuse_control_characters(value: str, where: str) -> None:
     found = CONTROL.search(value)
     if found is not None:
         raise malformed(where, f"contains the control character {ord(found[0]):#04x}")
-
-
-def _volumes(messages: Sequence[datanode_pb2.VolumeStatus]) -> tuple[Volume, ...]:
-    _parse_count(messages, "volumes", VOLUMES_MAX)
-    return tuple(
-        Volume(
-            volume_id=_volume_id(message, f"volumes[{i}].volume_id"),
-            path=cut(message.path),
-            capacity_bytes=parse_int(
-                message.capacity_bytes, f"volumes[{i}].capacity_bytes", low=0, high=ID_MAX
-            ),
-            available_bytes=parse_int(
-                message.available_bytes, f"volumes[{i}].available_bytes", low=0, high=ID_MAX
-            ),
-            used_bytes=parse_int(
-                message.used_bytes, f"volumes[{i}].used_bytes", low=0, high=ID_MAX
-            ),
-            container_count=message.container_count,
-            failed=message.failed,
-            scanned_bytes=message.scanned_bytes,
-            oldest_scan_at_ms=message.oldest_scan_at_ms,
-            error=cut(message.error),
-            data_bytes=message.data_bytes,
-            in_time_bytes=message.in_time_bytes,
-            service=cut(message.service),
-            log_count=parse_int(message.log_count, f"volumes[{i}].log_count", low=0, high=ID_MAX),
-            log_checksum=_log_checksum(message, f"volumes[{i}].log_checksum"),
-        )
-        for i, message in enumerate(messages)
-    )
-
-
-def _log_checksum(message: datanode_pb2.VolumeStatus, where: str) -> str:
-    """Return the hash of a log's last entry, in hexadecimal; one without entries has none."""
-    if message.log_count and len(message.log_checksum) != SHA256_BYTES:
-        raise malformed(where, f"{len(message.log_checksum)} bytes are not {SHA256_BYTES}")
-    return message.log_checksum.hex()
-
-
-def _volume_id(message: datanode_pb2.VolumeStatus, where: str) -> str:
-    """Return the id of a volume; one that failed may have none: its VERSION cannot be read."""
-    if message.failed and not message.volume_id:
-        return ""
-    return parse_name(message.volume_id, where)
-
-
-def _report(message: scm_pb2.ContainerReport, datanode_id: str, where: str, now_ms: int) -> Report:
-    replicas = columns_of(message.replicas, f"{where}.replicas")
-    return Report(
-        is_full=message.full,
-        report_id=message.report_id,
-        page=message.page,
-        is_last=message.last,
-        replicas=_reported(replicas, datanode_id, f"{where}.replicas", now_ms),
-    )
-
-
-def _column_report(
-    message: scm_pb2.ColumnReport, datanode_id: str, where: str, now_ms: int
-) -> Report:
-    replicas = columns_from(message.replicas, f"{where}.replicas")
-    return Report(
-        is_full=True,
-        report_id=message.report_id,
-        page=message.page,
-        is_last=message.last,
-        replicas=_reported(replicas, datanode_id, f"{where}.replicas", now_ms),
-    )
-
-
-def _reported(columns: Columns, datanode_id: str, where: str, now_ms: int) -> Reported:
-    """Check the words of replicas; no origin is the datanode itself."""
-    origins = set(columns.numbers["origin"].tolist()) - {0}
-    volumes = set(columns.numbers["volume"].tolist())
-    words = [""]
-    for place, word in enumerate(columns.words[1:], 1):
-        if place in origins:
-            parse_name(word, f"{where}.origin_datanode_id")
-        words.append(cut(word, NAME_CHARS_MAX if place in volumes else TEXT_CHARS_MAX))
-    origin = columns.numbers["origin"]
-    own = {"origin": np.where(origin == 0, len(words), origin)}
-    whole = Columns({**columns.numbers, **own}, words)
-    return Reported.from_columns(datanode_id, whole, [*words, datanode_id], now_ms)
-
-
-def _outcome(message: scm_pb2.CommandStatus, datanode_id: str, where: str, now_ms: int) -> Outcome:
-    state = _OUTCOME_STATES.get(message.state)
-    if state is None:
-        raise malformed(f"{where}.state", f"command state {message.state} is unknown")
-    return Outcome(
-        command_id=parse_int(message.command_id, f"{where}.command_id", low=1, high=ID_MAX),
-        datanode_id=datanode_id,
-        reported_at_ms=now_ms,
-        state=state,
-        kind=cut(message.type, NAME_CHARS_MAX),
-        container_id=message.container_id,
-        code=cut(message.code, NAME_CHARS_MAX),
-        message=cut(message.message),
-        detail=_detail(message),
-        acknowledged=tuple(
-            (result.container_id, result.transaction_id)
-            for result in message.delete_blocks.transactions
-            if result.done
-        ),
-        moved_bytes=message.replicate.bytes_sent,
-        duration_ms=message.replicate.duration_ms,
-    )
-
-
-def _detail(message: scm_pb2.CommandStatus) -> bytes:
-    """Serialise the detail of an outcome, bounded."""
-    if message.HasField("reconcile"):
-        return _reconcile_bytes(message)
-    if message.HasField("replicate"):
-        return message.replicate.SerializeToString()
-    if message.HasField("delete_blocks"):
-        del message.delete_blocks.transactions[TRANSACTIONS_MAX:]
-        return message.delete_blocks.SerializeToString()
-    if message.HasField("reconstruct"):
-        del message.reconstruct.orphan_local_ids[ORPHANS_MAX:]
-        return message.reconstruct.SerializeToString()
-    return b""
-
-
-def _reconcile_bytes(message: scm_pb2.CommandStatus) -> bytes:
-    """Serialise what a reconcile did; a huge one loses its chunk rows, never its counts."""
-    if message.reconcile.ByteSize() <= RECONCILE_BYTES_MAX:
-        return message.reconcile.SerializeToString()
-    short = scm_pb2.ReconcileOutcome()
-    short.CopyFrom(message.reconcile)
-    del short.chunks[:]
-    del short.peers[PLAN_REPLICAS_MAX:]
-    return short.SerializeToString()
 
 
 def key_from(message: scm_pb2.KeyInfo, where: str) -> Key:
@@ -474,7 +264,7 @@ def _plan_row(message: scm_pb2.PlanRow, where: str) -> PlanRow:
             f"{where}.action: {cut(message.action, 40)!r} is unknown, known are "
             + ", ".join(ACTIONS),
         )
-    _parse_count(message.replicas, f"{where}.replicas", PLAN_REPLICAS_MAX)
+    parse_count(message.replicas, f"{where}.replicas", PLAN_REPLICAS_MAX)
     return PlanRow(
         container_id=parse_container_id(message.container_id, f"{where}.container_id"),
         replicas=tuple(
@@ -496,5 +286,5 @@ def _plan_row(message: scm_pb2.PlanRow, where: str) -> PlanRow:
 
 
 def _names(values: Sequence[str], where: str) -> tuple[str, ...]:
-    _parse_count(values, where, PLAN_REPLICAS_MAX)
+    parse_count(values, where, PLAN_REPLICAS_MAX)
     return tuple(parse_name(value, f"{where}[{i}]") for i, value in enumerate(values))

@@ -29,7 +29,7 @@ from agent.rpc.wire import codec
 from agent.store.files.layout import Layout
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockData, BlockId, ContainerId
-from scm.edge import wire
+from scm.edge import datanode_wire
 from scm.state.facts import Volume
 from tests.support.control.scripted_scm import CLUSTER_ID, ScriptedScm
 from tests.support.faults.eio_disk import EioDisk, forget_mapped, forget_pages, run
@@ -78,14 +78,14 @@ class HearingScm(ScriptedScm):
         self, request: scm_pb2.RegisterRequest, context: grpc.ServicerContext
     ) -> scm_pb2.RegisterResponse:
         """Answer from the script."""
-        self._hear(lambda: wire.registration_from(request).volumes)
+        self._hear(lambda: datanode_wire.registration_from(request).volumes)
         return super().Register(request, context)
 
     def Heartbeat(  # noqa: N802
         self, request: scm_pb2.HeartbeatRequest, context: grpc.ServicerContext
     ) -> scm_pb2.HeartbeatResponse:
         """Answer from the script."""
-        self._hear(lambda: wire.heartbeat_from(request, now_ms=1).volumes)
+        self._hear(lambda: datanode_wire.heartbeat_from(request, now_ms=1).volumes)
         return super().Heartbeat(request, context)
 
     def _hear(self, parse: Callable[[], Sequence[Volume]]) -> None:

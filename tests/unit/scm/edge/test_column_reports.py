@@ -10,7 +10,7 @@ from agent.rpc.wire.replica_columns import column_report
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import Summary
-from scm.edge import wire
+from scm.edge import datanode_wire
 from scm.state.facts import Replica
 
 STATES = {
@@ -93,7 +93,7 @@ def taken(page: scm_pb2.ColumnReport) -> list[Replica]:
     """Return the replicas of a page as the control plane reads it from the wire."""
     sent = scm_pb2.HeartbeatRequest(datanode_id="dn1", boot_id=1, column_reports=[page])
     heard = scm_pb2.HeartbeatRequest.FromString(sent.SerializeToString())
-    (report,) = wire.heartbeat_from(heard, now_ms=NOW_MS).reports
+    (report,) = datanode_wire.heartbeat_from(heard, now_ms=NOW_MS).reports
     assert report.is_full
     return list(report.replicas)
 
@@ -109,7 +109,7 @@ class TestForms:
         old = scm_pb2.HeartbeatRequest(datanode_id="dn1", boot_id=1, reports=[page])
         expected = [said(message) for message in messages]
 
-        (report,) = wire.heartbeat_from(old, now_ms=NOW_MS).reports
+        (report,) = datanode_wire.heartbeat_from(old, now_ms=NOW_MS).reports
         assert expected == list(report.replicas)
         assert expected == taken(column_report(page))
 
@@ -117,7 +117,7 @@ class TestForms:
         """Which page of which report, and whether it is the last."""
         page = scm_pb2.ContainerReport(full=True, report_id=7, page=3, last=True)
         request = scm_pb2.HeartbeatRequest(datanode_id="dn1", column_reports=[column_report(page)])
-        (report,) = wire.heartbeat_from(request, now_ms=1).reports
+        (report,) = datanode_wire.heartbeat_from(request, now_ms=1).reports
 
         assert (True, 7, 3, True) == (
             report.is_full,

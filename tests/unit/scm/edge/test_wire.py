@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agent.errors import Refused, SutureError
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from merkle.replica import ReplicaState
-from scm.edge import wire
+from scm.edge import datanode_wire, wire
 
 GOOD_REPLICA = container_pb2.ReplicaReport(container_id=1, state=container_pb2.CLOSED)
 
@@ -21,7 +21,7 @@ def register(**fields: object) -> Callable[[], object]:
     message = scm_pb2.RegisterRequest(datanode_id="dn1", address="host:1", boot_id=1)
     for name, value in fields.items():
         setattr(message, name, value)
-    return lambda: wire.registration_from(message)
+    return lambda: datanode_wire.registration_from(message)
 
 
 def heartbeat(*replicas: container_pb2.ReplicaReport) -> Callable[[], object]:
@@ -29,7 +29,7 @@ def heartbeat(*replicas: container_pb2.ReplicaReport) -> Callable[[], object]:
     message = scm_pb2.HeartbeatRequest(
         datanode_id="dn1", boot_id=1, reports=[scm_pb2.ContainerReport(replicas=replicas)]
     )
-    return lambda: wire.heartbeat_from(message, now_ms=1)
+    return lambda: datanode_wire.heartbeat_from(message, now_ms=1)
 
 
 def status(**fields: object) -> Callable[[], object]:
@@ -39,7 +39,7 @@ def status(**fields: object) -> Callable[[], object]:
         boot_id=1,
         command_statuses=[scm_pb2.CommandStatus(**fields)],  # type: ignore[arg-type]
     )
-    return lambda: wire.heartbeat_from(message, now_ms=1)
+    return lambda: datanode_wire.heartbeat_from(message, now_ms=1)
 
 
 def key(name: str, size_bytes: int = 0, *blocks: scm_pb2.BlockLocation) -> scm_pb2.KeyInfo:
@@ -150,10 +150,10 @@ class TestRefusals:
 
 
 PARSERS: dict[str, tuple[object, Callable[..., object]]] = {
-    "register": (scm_pb2.RegisterRequest(), wire.registration_from),
+    "register": (scm_pb2.RegisterRequest(), datanode_wire.registration_from),
     "heartbeat": (
         scm_pb2.HeartbeatRequest(),
-        lambda message: wire.heartbeat_from(message, now_ms=1),
+        lambda message: datanode_wire.heartbeat_from(message, now_ms=1),
     ),
     "commit": (scm_pb2.CommitKeyRequest(), lambda message: wire.keys_from(message.keys)),
     "plan": (scm_pb2.ApplyPlanRequest(), wire.plan_rows_from),
@@ -172,7 +172,7 @@ class TestValues:
         )
         message = scm_pb2.HeartbeatRequest(datanode_id="dn1", reports=[report])
 
-        (replica,) = wire.heartbeat_from(message, now_ms=1).reports[0].replicas
+        (replica,) = datanode_wire.heartbeat_from(message, now_ms=1).reports[0].replicas
 
         assert (ReplicaState.UNHEALTHY, "bad") == (replica.state, replica.load_error)
 
@@ -184,7 +184,7 @@ class TestValues:
             datanode_id="dn1", reports=[scm_pb2.ContainerReport(replicas=reports)]
         )
 
-        without, with_root = wire.heartbeat_from(message, now_ms=1).reports[0].replicas
+        without, with_root = datanode_wire.heartbeat_from(message, now_ms=1).reports[0].replicas
 
         assert without.tree is None
         assert with_root.tree is not None
@@ -207,7 +207,7 @@ class TestValues:
             ],
         )
 
-        (outcome,) = wire.heartbeat_from(message, now_ms=1).outcomes
+        (outcome,) = datanode_wire.heartbeat_from(message, now_ms=1).outcomes
         kept = scm_pb2.ReconcileOutcome.FromString(outcome.detail)
 
         assert ("converged", 5_000, 0) == (kept.result, kept.chunk_count, len(kept.chunks))
@@ -219,7 +219,7 @@ class TestValues:
             datanode_id="dn1", address="h:1", boot_id=1, volumes=[volume]
         )
 
-        (found,) = wire.registration_from(message).volumes
+        (found,) = datanode_wire.registration_from(message).volumes
 
         assert (True, "EIO") == (found.failed, found.error)
 
@@ -229,9 +229,9 @@ class TestValues:
         nameless = datanode_pb2.VolumeStatus(path="/d", failed=True, error="EIO")
         message = scm_pb2.HeartbeatRequest(datanode_id="dn1", volumes=[nameless])
 
-        (found,) = wire.heartbeat_from(message, now_ms=1).volumes
+        (found,) = datanode_wire.heartbeat_from(message, now_ms=1).volumes
 
         assert ("", "/d", "EIO") == (found.volume_id, found.path, found.error)
         message.volumes[0].failed = False
         with pytest.raises(Refused, match=r"volumes\[0\]\.volume_id: is empty"):
-            wire.heartbeat_from(message, now_ms=1)
+            datanode_wire.heartbeat_from(message, now_ms=1)

@@ -1,0 +1,41 @@
+"""How long commands rest that failed: of one kind, about one container, a growing while."""
+
+from scm.cluster.command_limits import backoff_s
+from scm.state.clock import Clock
+from scm.state.facts import Kind, Outcome, OutcomeState, Pending
+
+
+class RetryPauses:
+    """What failed, how often in a row, and when last. Callers hold the control plane's lock."""
+
+    def __init__(self, clock: Clock, *, first_s: float) -> None:
+        self._clock = clock
+        self._first_s = first_s  # the pause after one failure
+        self._failures: dict[tuple[Kind, int, str], tuple[int, float]] = {}
+
+    def is_cooling(self, kind: Kind, container_id: int, datanode_id: str) -> bool:
+        """Whether commands of this kind failed so lately that it is too soon for another."""
+        count, at_s = self._failures.get((kind, container_id, datanode_id), (0, 0.0))
+        if not count:
+            return False
+        return self._clock.monotonic_s() - at_s < backoff_s(count, first_s=self._first_s)
+
+    def note(self, command: Pending, outcome: Outcome) -> None:
+        """Count a failure; a success ends the row. A datanode's trouble with itself is its own, and
+        that with a container is the container's."""
+        datanode_id = "" if command.container_id else command.datanode_id
+        key = (command.kind, command.container_id, datanode_id)
+        if outcome.state is OutcomeState.EXECUTED:
+            self._failures.pop(key, None)
+        elif outcome.state is OutcomeState.FAILED:
+            count, _at_s = self._failures.get(key, (0, 0.0))
+            self._failures[key] = (count + 1, self._clock.monotonic_s())
+
+    def forget_old(self) -> None:
+        """Forget failures whose pause has been over for as long again."""
+        now_s = self._clock.monotonic_s()
+        self._failures = {
+            key: (count, at_s)
+            for key, (count, at_s) in self._failures.items()
+            if now_s - at_s < 2 * backoff_s(count, first_s=self._first_s)
+        }
