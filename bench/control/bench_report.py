@@ -7,7 +7,9 @@ over gRPC on a state that was written before: every datanode registers and repor
 safe mode is over; then one of them falls silent, and the first copy of what it held is waited for.
 
 `REPORT_NODES=1000 REPORT_REPLICAS=10000 BENCH_TIMEOUT_S=7200 python -m bench report` is the cluster
-of the promise; the smaller one that runs by default is said a replica.
+of the promise; the smaller one that runs by default is said a replica. On a machine that has other
+work the start may take longer than the minute after which a silent datanode is dead: then
+REPORT_DEAD_AFTER_S has to be more, or all are dead in the end, and nothing can be copied.
 """
 
 import os
@@ -51,7 +53,8 @@ REPORT_US_MAX: Final = 8.0
 START_S_MAX: Final = 60.0
 START_REPLICAS: Final = 10_000_000  # for which a minute is promised
 HEARTBEATS: Final = 200
-DEAD_AFTER_MS: Final = 60_000  # longer than a start takes, so that nobody dies in it
+DEAD_AFTER_MS: Final = 1_000 * int(os.environ.get("REPORT_DEAD_AFTER_S", "60"))
+"""Longer than a start takes, so that nobody dies in it."""
 
 VOLUME: Final = datanode_pb2.VolumeStatus(
     volume_id="volume-1", path="/data", capacity_bytes=2**46, available_bytes=2**45
@@ -149,7 +152,7 @@ def started(process: ScmProcess) -> list[Measure]:
         time.sleep(0.05)
     wall_s, own_s = time.monotonic() - began_s, time.process_time() - own_s
     start_s, own_bytes = cpu_s(pid), memory_of(pid)
-    decided_s, decided_cpu_s = first_decision(stub, pid)
+    decided = first_decision(stub, pid)
     name = f"{NODE_COUNT:,} datanodes x {REPLICAS_PER_NODE:,}, "
     bound_s = START_S_MAX * count / START_REPLICAS
     return [
@@ -169,14 +172,24 @@ def started(process: ScmProcess) -> list[Measure]:
         ),
         Measure(name + "memory when it ends", own_bytes / 2**20, "MiB"),
         Measure(name + "memory, a replica", own_bytes / count, "bytes"),
-        Measure(name + "first copy ordered after a death", decided_s, "s"),
-        Measure(name + "processor time until then", decided_cpu_s, "CPU s"),
+        *decision_measures(name, decided),
     ]
 
 
-def first_decision(stub: scm_pb2_grpc.ScmStub, pid: int) -> tuple[float, float]:
+def decision_measures(name: str, decided: tuple[float, float] | None) -> list[Measure]:
+    """Return what is to be said of the first decision, or that there was none."""
+    what = name + "first copy ordered after a death"
+    if decided is None:
+        return [Measure(what, float("inf"), "s", bound="that one is", holds=False)]
+    return [
+        Measure(what, decided[0], "s"),
+        Measure(name + "processor time until then", decided[1], "CPU s"),
+    ]
+
+
+def first_decision(stub: scm_pb2_grpc.ScmStub, pid: int) -> tuple[float, float] | None:
     """Let a datanode fall silent; return the seconds from its death on until a copy is
-    ordered, and the processor time from its last call on."""
+    ordered, and the processor time from its last call on. None: none is in good time."""
     silent_since_s, before_s = time.monotonic(), cpu_s(pid)
     stub.Heartbeat(scm_pb2.HeartbeatRequest.FromString(idle_heartbeat(DYING)))
     deadline_s = silent_since_s + 4 * DEAD_AFTER_MS / 1_000
@@ -188,7 +201,7 @@ def first_decision(stub: scm_pb2_grpc.ScmStub, pid: int) -> tuple[float, float]:
                 silent_s = time.monotonic() - silent_since_s
                 return silent_s - DEAD_AFTER_MS / 1_000, cpu_s(pid) - before_s
         time.sleep(max(0.0, began_s + 1 - time.monotonic()))
-    raise AssertionError("a copy is ordered after a death")
+    return None
 
 
 class Handler:
