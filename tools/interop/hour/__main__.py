@@ -142,8 +142,11 @@ class Trial(Sited):
             for replicas in looks.replicas.values()
             for uuid in replicas
         )
-        self.tell("closed containers", f"{listed(kinds)}; replicas: {listed(held)}",
+        self.tell("containers", f"{listed(kinds)}; replicas: {listed(held)}",
                   bool(kinds) and bool(held["agents"]))  # fmt: skip
+        self._facts |= {"stuck": looks.stuck, "empty": looks.empty}
+        self.tell("left as they are by Ozone", f"{len(looks.stuck)} quasi-closed of one origin, "
+                  f"{len(looks.empty)} without keys and replicas", True)  # fmt: skip
         _, counts = self.site.client.report()
         self.tell("the replication manager's report", listed(counts), True)
         unequal = looks.unequal()

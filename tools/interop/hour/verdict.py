@@ -27,6 +27,8 @@ READ_TRIES: Final = 3
 READERS: Final = 4
 UNACKNOWLEDGED: Final = " deletes are not acknowledged"
 FINE: Final = frozenset({"HEALTHY", "CLOSED", "DELETED", "TOTAL"})
+QUASI_CLOSED: Final = "QUASI_CLOSED"
+KEPT: Final = frozenset({"CLOSED", QUASI_CLOSED})
 INDEXES: Final = tuple(range(1, 6))
 COPIES: Final = 3
 
@@ -41,6 +43,13 @@ class Looks:
     places: Mapping[str, Place]  # by id of the datanode
     replicas: dict[int, dict[str, Replica]] = field(default_factory=dict)
     kinds: dict[int, str] = field(default_factory=dict)
+    stuck: list[int] = field(default_factory=list)
+    """QUASI_CLOSED with three replicas, which Ozone's replication manager calls stuck: where all of
+    them come from one of the three that clients wrote to, it cannot know what the others had, and
+    leaves them so. Their roots, keys and blocks are judged as those of all."""
+    empty: list[int] = field(default_factory=list)
+    """Without a key and without a replica: nobody is left who could be told to delete one, and the
+    replication manager counts them as EMPTY for ever."""
     woken: int = 0  # how often the SCM had to be restarted to go on with deletes
 
     # settling
@@ -85,19 +94,24 @@ class Looks:
             client.tell(f"close {container}")
         if opened:
             return f"open: {opened[:10]}"
-        states = Counter(state for state, _, _ in containers.values())
-        if set(states) - FINE:
-            return f"containers: {dict(states)}"
-        self.kinds = {one: kind for one, (state, kind, _) in containers.items()
-                      if state == "CLOSED"}  # fmt: skip
-        self.replicas = {one: self.scm.told_of(one) for one in self.kinds}
+        states = {state for state, _, _ in containers.values()}
+        if states - FINE - {QUASI_CLOSED}:
+            return f"containers: {sorted(states)}"
+        kept = {one: (kind, keys) for one, (state, kind, keys) in containers.items()
+                if state in KEPT}  # fmt: skip
+        self.replicas = {one: self.scm.told_of(one) for one in kept}
+        self.empty = [one for one, (_, keys) in kept.items() if not keys and not self.replicas[one]]
+        self.stuck = [one for one in kept if containers[one][0] == QUASI_CLOSED]
+        self.kinds = {one: kind for one, (kind, _) in kept.items() if one not in self.empty}
         odd = [one for one in self.kinds if not self._is_whole(one)]
         if odd:
             return f"{len(odd)} containers, as {odd[0]}: {self._told(odd[0])}"
         at_ms, counts = client.report()
-        left = {name: count for name, count in counts.items() if name not in FINE}
-        if left or at_ms < since_ms:
-            return f"report of the replication manager: {left or 'an old one'}"
+        left = Counter({name: count for name, count in counts.items() if name not in FINE})
+        left.subtract({"EMPTY": len(self.empty)})
+        left.subtract(dict.fromkeys((QUASI_CLOSED, f"{QUASI_CLOSED}_STUCK"), len(self.stuck)))
+        if any(left.values()) or at_ms < since_ms:
+            return f"report of the replication manager: {dict(left) or 'an old one'}"
         undeleted = client.tell("undeleted")
         return "" if undeleted == "0" else f"{undeleted}{UNACKNOWLEDGED}"
 
@@ -105,7 +119,8 @@ class Looks:
         replicas = self.replicas[container].values()
         indexes = sorted(one.index for one in replicas)
         wanted = list(INDEXES) if self.kinds[container] == "EC" else [0] * COPIES
-        return indexes == wanted and all(one.state == "CLOSED" for one in replicas)
+        state = QUASI_CLOSED if container in self.stuck else "CLOSED"
+        return indexes == wanted and all(one.state == state for one in replicas)
 
     def _told(self, container: int) -> str:
         return ", ".join(
