@@ -27,11 +27,11 @@ LOOP = """
 import sys
 from spark_verify import pipeline
 from spark_verify.pipeline import Request, verify
-from spark_verify.snapshot import reading
-from spark_verify.tasks import exchange
+from spark_verify.snapshot import snapshot_reading
+from spark_verify.tasks import row_exchange
 
 if __name__ == "__main__":
-    reading.ROWS_PER_PART, exchange.ROWS_PER_PARTITION = 1, 1
+    snapshot_reading.ROWS_PER_PART, row_exchange.ROWS_PER_PARTITION = 1, 1
     verify(Request(sys.argv[1], sys.argv[2], run_id="r", here_rows=0, reporting_min_percent=0))
 """
 
