@@ -31,6 +31,7 @@ from tests.integration.ozone.test_ozone_archives import (
 from tests.integration.ozone.test_ozone_archives import (
     SHARD as CODED,
 )
+from tests.support.http2_tap import http2_tap
 from tests.support.ozone.archive_peer import archive_peer
 from tests.support.ozone.led_agent import led_agent, store_of
 from tests.support.ozone.ozone_agent import OzoneAgent, served
@@ -150,7 +151,7 @@ def test_what_is_sent_is_an_archive_of_ozones(
             assert (1, position, compression) == (part.containerID, part.offset, part.compression)
             position += len(part.data)
         assert store_of(host).replica(ONE).bytes_used == peer.parts[0].size
-        assert [True] == peer.ended
+        assert 1 == peer.ended
         data = peer.sent()
     if compression == ZSTD:
         data = zstandard.ZstdDecompressor().stream_reader(data).read()
@@ -167,13 +168,13 @@ def test_damage_in_the_middle_cancels_the_stream(scm: StandInScm, agent: Host) -
     with path.open("r+b") as file:
         file.seek((LARGE_CHUNKS - 1) * LARGE_BYTES)
         file.write(b"damage")
-    with archive_peer() as peer:
-        status = answered(scm, 71, target=at(peer.port))
+    with archive_peer() as peer, http2_tap(peer.port) as tap:
+        status = answered(scm, 71, target=at(tap.port))
 
         assert FAILED == status.status
         assert f"block {LARGE} is damaged here" in status.msg
-        wait_until(lambda: bool(peer.ended))
-        assert [False] == peer.ended
+        wait_until(lambda: bool(tap.endings))
+        assert ["reset"] == tap.endings
         assert peer.parts
     wait_until(lambda: scm.replicas()[1].state == 5)
 
@@ -239,7 +240,7 @@ def test_a_copy_under_way_holds_up_no_stop(scm: StandInScm, tmp_path: Path, is_p
             named = {"sources": [at(peer.port)]} if is_pull else {"target": at(peer.port)}
             said = {"containerID": 5 if is_pull else 1, "sources": [], "cmdId": 71, **named}
             scm.commands.append(command("replicateContainer", said, term=5))
-            wait_until(lambda: bool(peer.wishes if is_pull else peer.ended))
+            wait_until(lambda: bool(peer.wishes) if is_pull else peer.ended == 1)
         assert WHOLE not in store_of(host).replica_ids()
 
 
