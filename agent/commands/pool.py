@@ -250,6 +250,7 @@ class TaskPool:
         )
         if self._turnstile is not None:
             self._stopping.wait(self._turnstile.delay_s())
+        began_ms = monotonic_ms(self._clock)
         try:
             outcome = entry.body(context)
         except SutureError as error:
@@ -258,7 +259,8 @@ class TaskPool:
         except Exception:  # a worker loop: counted, logged, and the thread lives on
             log.exception("task_died")
             return TaskOutcome.FAILED
-        log.info("task_finished", outcome=outcome.value)
+        duration_ms = monotonic_ms(self._clock) - began_ms
+        log.info("task_finished", outcome=outcome.value, duration_ms=duration_ms)
         return outcome
 
     def _must_stop(self, task: Task, called_off_count: int) -> bool:

@@ -9,8 +9,9 @@ what agents got.
     judged     every container has three equal replicas at Ozone's datanodes, every key reads back,
                and a copy to or from an agent is as fast as one between datanodes of Ozone
 
-Rates are of the same minutes: how many copies a target took, or a source sent, from the first copy
-of the phase to the last of its kind. Exits 1 where something does not hold, or agents are slower
+Rates are of the same minutes: how many copies a target took, or a source sent, in the time in which
+it had one under way; the SCM draws who is a target, so what each did in the whole of a phase, which
+is shown too, is luck for the most part. Exits 1 where something does not hold, or agents are slower
 than 0.8 of Ozone's; 0 also where there is no cluster to be had. `--json` prints one document.
 """
 
@@ -19,10 +20,10 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -52,7 +53,9 @@ SETTINGS: Final[Mapping[str, str]] = {
 STARTED: Final = re.compile(r"^(\S+ \S+) INFO .*Starting replication of container (\d+) to (\S+)")
 ENDED: Final = re.compile(r"^(\S+ \S+) INFO .*Successful .*?[Cc]ontainer(?:Id|ID)?[ =:]+(\d+)")
 FAILED: Final = re.compile(r"Container (\d+) replication was unsuccessful")
-HEADS: Final = ("phase", "copies", "count", "bytes", "seconds", "a minute", "MB/s", "of Ozone's")
+HEADS: Final = (
+    "phase", "copies", "count", "bytes", "busy s", "a minute", "MB/s", "of Ozone's", "of the phase"
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,26 +74,35 @@ class Copy:
 class Rate:
     """What the copies of one kind came to, for each of the datanodes that are counted.
 
-    `share`: of the rate of Ozone's own, in containers; `bytes_share`: in bytes."""
+    `busy_s`: of all sides together, while they had one under way; `share`: of the rate of Ozone's
+    own, in containers; `bytes_share`: in bytes; `phase_share`: in containers, each side over the
+    whole phase."""
 
     phase: str
     kind: str
     count: int
     used_bytes: int
     duration_s: float
+    busy_s: float
     sides: int
     share: float
     bytes_share: float
+    phase_share: float
 
     @property
     def per_minute(self) -> float:
-        """Containers a minute and side."""
-        return 60 * self.count / self.sides / self.duration_s
+        """Containers a busy minute of a side."""
+        return 60 * self.count / self.busy_s
 
     @property
     def bytes_per_s(self) -> float:
-        """Bytes a second and side."""
-        return self.used_bytes / self.sides / self.duration_s
+        """Bytes a busy second of a side."""
+        return self.used_bytes / self.busy_s
+
+    @property
+    def per_phase_minute(self) -> float:
+        """Containers a minute of the phase and side."""
+        return 60 * self.count / self.sides / self.duration_s
 
 
 class Trial(Sited):
@@ -233,7 +245,7 @@ class Trial(Sited):
             self._rates.append(rate)
             is_fine = bool(own) and min(rate.share, rate.bytes_share) >= LEAST
             self.tell(f"{phase}: {kind}", f"{rate.count} containers, {rate.used_bytes:,} bytes: "
-                      f"{rate.per_minute:.0f} a minute and side, {rate.share:.2f} of Ozone's, "
+                      f"{rate.per_minute:.0f} a busy minute and side, {rate.share:.2f} of Ozone's, "
                       f"bytes {rate.bytes_share:.2f}", is_fine)  # fmt: skip
         wanted = "Ozone to agent" if phase == "dead" else "agent to Ozone"
         self.tell(
@@ -272,7 +284,8 @@ class Trial(Sited):
             for one in agent.events("task_finished"):
                 at_s = datetime.fromisoformat(one["timestamp"]).timestamp()
                 if one["task"] == "replicate" and at_s >= since_s:
-                    found[int(one["container_id"])] = (f"agent {number}", since_s, at_s)
+                    began_s = at_s - one["duration_ms"] / 1000
+                    found[int(one["container_id"])] = (f"agent {number}", began_s, at_s)
         return found
 
     # what came of it
@@ -300,8 +313,9 @@ class Trial(Sited):
     def table(self) -> str:
         """Return the rates as lines."""
         rows = [
-            (one.phase, one.kind, str(one.count), f"{one.used_bytes:,}", f"{one.duration_s:.1f}",
-             f"{one.per_minute:.1f}", f"{one.bytes_per_s / 1e6:.2f}", f"{one.share:.2f}")
+            (one.phase, one.kind, str(one.count), f"{one.used_bytes:,}", f"{one.busy_s:.1f}",
+             f"{one.per_minute:.1f}", f"{one.bytes_per_s / 1e6:.2f}", f"{one.share:.2f}",
+             f"{one.phase_share:.2f}")
             for one in self._rates
         ]  # fmt: skip
         return spaced(HEADS, rows, frozenset(range(2, len(HEADS))))
@@ -323,12 +337,31 @@ def _rate(
     count = len(copies)
     used_bytes = sum(copy.used_bytes for copy in copies)
     duration_s = max(copy.ended_s for copy in copies) - begun_s
-    sides = len({side(copy) for copy in copies})
-    rate = Rate(phase, kind, count, used_bytes, duration_s, sides, 1.0, 1.0)
+    by_side: dict[str, list[Copy]] = {}
+    for copy in copies:
+        by_side.setdefault(side(copy), []).append(copy)
+    busy_s = sum(map(_busy_s, by_side.values()))
+    rate = Rate(
+        phase, kind, count, used_bytes, duration_s, busy_s, len(by_side),
+        share=1.0, bytes_share=1.0, phase_share=1.0,
+    )  # fmt: skip
     if base is None:
         return rate
-    shares = rate.per_minute / base.per_minute, rate.bytes_per_s / base.bytes_per_s
-    return Rate(phase, kind, count, used_bytes, duration_s, sides, *shares)
+    return replace(
+        rate,
+        share=rate.per_minute / base.per_minute,
+        bytes_share=rate.bytes_per_s / base.bytes_per_s,
+        phase_share=rate.per_phase_minute / base.per_phase_minute,
+    )
+
+
+def _busy_s(copies: Iterable[Copy]) -> float:
+    """Return for how long at least one of them was under way."""
+    busy_s, until_s = 0.0, 0.0
+    for copy in sorted(copies, key=lambda one: one.began_s):
+        busy_s += max(copy.ended_s - max(copy.began_s, until_s), 0.0)
+        until_s = max(until_s, copy.ended_s)
+    return busy_s
 
 
 def _ozone_s(text: str) -> float:

@@ -10,6 +10,7 @@ from agent.errors import Code, Unavailable
 from agent.runtime.clock import monotonic_ms
 from tests.support.clock import FakeClock
 from tests.support.gate import Gate
+from tests.support.heard import logged
 
 WAIT_S = 10.0
 
@@ -39,6 +40,24 @@ class TestRunning:
         assert pool.wait_idle(WAIT_S)
         assert 20 == pool.counts()["delete"].done
         assert pool.stop(WAIT_S)
+
+    def test_the_log_says_how_long_a_task_took(self) -> None:
+        """Without the time for which it waited."""
+        clock = FakeClock()
+        pool = TaskPool(TaskLimits(1), clock=clock)
+
+        def body(_context: TaskContext) -> TaskOutcome:
+            clock.advance_s(1.5)
+            return TaskOutcome.DONE
+
+        with logged() as said:
+            pool.submit(Task("replicate", 1), body)
+            pool.submit(Task("replicate", 2), body)
+            assert pool.wait_idle(WAIT_S)
+            assert pool.stop(WAIT_S)
+
+        took_ms = [line["duration_ms"] for line in said if line["event"] == "task_finished"]
+        assert [1_500, 1_500] == took_ms
 
     def test_a_task_that_raises_is_counted_and_the_thread_lives(self) -> None:
         """Neither our own errors nor bugs of a task cost a thread."""
