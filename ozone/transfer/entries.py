@@ -19,7 +19,7 @@ from agent.errors import Code, Refused
 from ozone.transfer.messages import Compression
 
 HEADER_BYTES_MAX: Final = 1024**2  # between two files: headers, and what is read ahead
-STEP_BYTES: Final = 512 * 1024
+STEP_BYTES: Final = 1024**2
 BUFFER_BYTES: Final = 64 * 1024  # read ahead by tarfile
 WINDOW_BYTES_MAX: Final = 32 * 1024**2  # of zstd; Ozone's own levels have 8 MiB at most
 END: Final = bytes(2 * tarfile.BLOCKSIZE)  # tarfile takes any end for one
@@ -109,7 +109,7 @@ class _Source:
 
     def __init__(self, data: Iterator[bytes]) -> None:
         self._data = data
-        self._kept = bytearray()
+        self._kept = memoryview(b"")  # of the last piece that came
         self._left_bytes = 0
         self._last = b""  # of all that was read
 
@@ -127,13 +127,17 @@ class _Source:
         self._left_bytes -= size_bytes
         if self._left_bytes < 0:
             raise malformed(f"more than {HEADER_BYTES_MAX} bytes of headers")
-        while len(self._kept) < size_bytes:
-            piece = next(self._data, None)
-            if piece is None:
-                break
-            self._kept += piece
-        taken = bytes(self._kept[:size_bytes])
-        del self._kept[:size_bytes]
+        pieces: list[memoryview] = []
+        while size_bytes:
+            if not self._kept:
+                piece = next(self._data, None)
+                if piece is None:
+                    break
+                self._kept = memoryview(piece)
+            pieces.append(self._kept[:size_bytes])
+            self._kept = self._kept[size_bytes:]
+            size_bytes -= len(pieces[-1])
+        taken = b"".join(pieces)
         self._note(taken)
         return taken
 
@@ -145,7 +149,7 @@ class _Source:
             self._note(piece)
             if piece.strip(b"\0") or zeros > HEADER_BYTES_MAX:
                 yield piece
-        self._kept.clear()
+        self._kept = memoryview(b"")
 
     def _note(self, piece: bytes) -> None:
         self._last = (self._last + piece[-len(END) :])[-len(END) :]

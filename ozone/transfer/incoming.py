@@ -10,11 +10,9 @@ Ozone's own datanode shows what arrived before it has read it. Here a chunk that
 row, or that is missing, ends the import, and nothing of it can be seen.
 """
 
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Final
 
 from agent.errors import Code, Refused
@@ -54,6 +52,7 @@ from ozone.transfer.entries import (
     malformed,
 )
 from ozone.transfer.messages import Compression
+from ozone.transfer.scratch import Scratch
 from ozone.transfer.tables import SEQUENCE, keep_table, rows_of
 
 ROWS_PER_BATCH: Final = 1_024
@@ -83,15 +82,15 @@ class ArchiveImporter:
         Raise SutureError, with nothing of it left.
         """
         head = _Head(container_id, replica_index)
-        with tempfile.TemporaryDirectory(prefix="suture-archive-") as scratch:
-            facts = self._receive(head, entries(data, compression), Path(scratch))
+        with Scratch() as scratch:
+            facts = self._receive(head, entries(data, compression), scratch)
         self.on_arrived(container_id)
         return facts
 
-    def _receive(self, head: "_Head", files: Iterator[Entry], scratch: Path) -> ReplicaFacts:
+    def _receive(self, head: "_Head", files: Iterator[Entry], scratch: Scratch) -> ReplicaFacts:
         container_id = head.container_id
         first_block = head.take(files, scratch)
-        with rows_of(scratch, container_id) as rows:
+        with rows_of(scratch.path, container_id) as rows:
             announced = head.announced(rows, self.now_ms())
             arrival = self.store.begin_arrival(announced, self.submit)
             try:
@@ -117,7 +116,7 @@ class _Head:
         self._descriptor: Descriptor | None = None
         self.tree: OzoneTree | None = None
 
-    def take(self, files: Iterator[Entry], scratch: Path) -> Entry | None:
+    def take(self, files: Iterator[Entry], scratch: Scratch) -> Entry | None:
         """Take descriptor, tree and tables; return the first file of a block, if there is one."""
         for entry in files:
             if self._descriptor is None:

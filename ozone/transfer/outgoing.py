@@ -9,7 +9,6 @@ share of the container's lease, so that nobody writes a chunk meanwhile.
 
 import struct
 import tarfile
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,10 +36,12 @@ from ozone.transfer.entries import (
     TREE_SUFFIX,
 )
 from ozone.transfer.messages import Compression
+from ozone.transfer.scratch import Scratch
 from ozone.transfer.tables import SCHEMA, SEQUENCE, write_table
 
 BLOCK_COUNT: Final = "#BLOCKCOUNT"
 DAMAGED: Final = "damage was met while it was sent"  # why a replica is scanned
+ROW_BYTES: Final = 1024  # of a block, about
 PLACE: Final = "/suture"  # whoever imports a container names its own
 
 
@@ -98,11 +99,12 @@ class ArchiveExport:
         yield from _file(DESCRIPTOR, encode_descriptor(_descriptor(facts), PLACE))
         tree = encode_tree_file(self.container_id, view.tree, view.root)
         yield from _file(f"{self.container_id}{TREE_SUFFIX}", tree)
-        with tempfile.TemporaryDirectory(prefix="suture-archive-") as scratch:
-            ids = self._write_tables(facts, view, Path(scratch))
+        with Scratch() as scratch:
+            path = scratch.reserve(facts.block_count * ROW_BYTES)
+            ids = self._write_tables(facts, view, path)
             yield _header(TABLES, 0, tarfile.DIRTYPE)
             for name in (BLOCKS, DELETES, LAST_CHUNKS, NUMBERS):
-                yield from _copied(Path(scratch) / f"{name}{TABLE_SUFFIX}")
+                yield from _copied(path / f"{name}{TABLE_SUFFIX}")
         yield _header(CHUNKS, 0, tarfile.DIRTYPE)
         for block_id in ids:
             yield from self._block(block_id)

@@ -15,6 +15,10 @@ def gathered(data: Iterable[bytes]) -> Iterator[tuple[int, bytes, bool]]:
     kept = bytearray()
     position = 0
     for piece in data:
+        if not kept and len(piece) >= PART_BYTES:
+            yield position, piece, False
+            position += len(piece)
+            continue
         kept += piece
         if len(kept) >= PART_BYTES:
             yield position, bytes(kept), False
@@ -32,5 +36,6 @@ def joined(container_id: ContainerId, parts: Iterable[Any]) -> Iterator[bytes]:
                 f"a part of container {part.container_id} at {part.offset}, expected was "
                 f"container {container_id} at {position}"
             )
-        position += len(part.data)
-        yield part.data
+        data: bytes = part.data  # each access is a copy
+        position += len(data)
+        yield data

@@ -15,21 +15,23 @@ from merkle.replica import ContainerId
 from ozone.disk.database import READ, View, library
 from ozone.disk.rows import ContainerRows
 from ozone.transfer.entries import TABLE_SUFFIX, TABLES, Entry, malformed
+from ozone.transfer.scratch import Scratch
 
 SCHEMA: Final = 3  # the only one whose rows are dumped to be sent
 SEQUENCE: Final = "#BCSID"
 FORMAT: Final = 5  # of sorted tables, which RocksDB 7.7 of Ozone 2.2 can read
+BUFFER_BYTES: Final = 64 * 1024  # of writes; there are none
 TABLE_BYTES_MAX: Final = 512 * 1024**2  # several times the rows of the smallest blocks
 
 
-def keep_table(entry: Entry, scratch: Path) -> None:
+def keep_table(entry: Entry, scratch: Scratch) -> None:
     """Keep the file of one table. Raise Refused if none of ours reads it."""
     name = entry.name.removeprefix(f"{TABLES}/").removesuffix(TABLE_SUFFIX)
     if entry.name != f"{TABLES}/{name}{TABLE_SUFFIX}" or name not in READ:
         raise malformed(f"{entry.name[:100]!r} is no table of schema V{SCHEMA}")
     if entry.size_bytes > TABLE_BYTES_MAX:
         raise malformed(f"{entry.name} has {entry.size_bytes} bytes")
-    with (scratch / f"{name}{TABLE_SUFFIX}").open("xb") as file:
+    with (scratch.reserve(entry.size_bytes) / f"{name}{TABLE_SUFFIX}").open("xb") as file:
         for piece in entry.pieces:
             file.write(piece)
 
@@ -81,8 +83,12 @@ def write_table(scratch: Path, name: str, rows: Iterator[tuple[bytes, bytes]]) -
 
 
 def _options(rocks: Any) -> Any:
+    """Return options for a few rows that are read once: little of what serves a large database."""
     options = rocks.Options(raw_mode=True)
     options.create_if_missing(True)
+    options.set_write_buffer_size(BUFFER_BYTES)
+    options.set_table_cache_num_shard_bits(0)
+    options.set_skip_stats_update_on_db_open(True)
     return options
 
 

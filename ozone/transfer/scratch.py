@@ -1,0 +1,61 @@
+"""A directory for the tables of one archive.
+
+In memory while they are small, as those of nearly all containers are: RocksDB syncs a dozen times
+while it opens a database and ingests a table, and what is read once and thrown away need not
+survive anything. A container's tables that outgrow it are moved to the disk.
+"""
+
+import os
+import shutil
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, Self
+
+MEMORY: Final = Path("/dev/shm")  # noqa: S108 - only private directories are made in it
+MEMORY_BYTES_MAX: Final = 8 * 1024**2  # of one archive; a database over them takes as much again
+MEMORY_FREE_BYTES_MIN: Final = 16 * MEMORY_BYTES_MAX  # several archives stream at a time
+PREFIX: Final = "suture-archive-"
+
+
+class Scratch:
+    """Belongs to one thread. `path` may change with each `reserve`; all is gone at the end."""
+
+    def __init__(self, memory: Path = MEMORY) -> None:
+        self._memory = memory
+        self._ends = ExitStack()
+        self._reserved_bytes = 0
+        self._is_in_memory = False
+        self.path = Path()
+
+    def __enter__(self) -> Self:
+        self._is_in_memory = _has_room(self._memory)
+        self.path = self._made(self._memory if self._is_in_memory else None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.close()
+
+    def reserve(self, size_bytes: int) -> Path:
+        """Return where a file of so many bytes is to be written; what is there already is there
+        too. Raise OSError if it cannot be moved."""
+        self._reserved_bytes += size_bytes
+        if self._is_in_memory and self._reserved_bytes > MEMORY_BYTES_MAX:
+            self._is_in_memory = False
+            small, self.path = self.path, self._made(None)
+            for file in small.iterdir():
+                shutil.move(file, self.path / file.name)
+        return self.path
+
+    def _made(self, parent: Path | None) -> Path:
+        made = tempfile.TemporaryDirectory(prefix=PREFIX, dir=parent)
+        return Path(self._ends.enter_context(made))
+
+
+def _has_room(memory: Path) -> bool:
+    try:
+        room = os.statvfs(memory)
+    except OSError:
+        return False
+    free_bytes = room.f_bavail * room.f_frsize
+    return free_bytes >= MEMORY_FREE_BYTES_MIN and os.access(memory, os.W_OK | os.X_OK)
