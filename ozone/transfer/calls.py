@@ -14,6 +14,7 @@ from ozone.transfer.messages import (
     DOWNLOAD,
     UPLOAD,
     UPLOADING,
+    UPLOADING_DATA,
     WISH,
     Compression,
     parse_part,
@@ -74,14 +75,12 @@ def sent_parts(
 ) -> Iterator[bytes]:
     """Yield the messages of an archive. `size_bytes`: of the container, so that its target may look
     for a volume with room for it."""
-    for position, piece, _ in gathered(data):
-        if piece or not position:
-            message = UPLOADING(
+    for part in gathered(data):
+        if part.size_bytes or not part.position:
+            about = UPLOADING(
                 container_id=container_id,
-                offset=position,
-                data=piece,
+                offset=part.position,
                 compression=compression,
                 size=size_bytes,
             )
-            encoded: bytes = message.SerializeToString()
-            yield encoded
+            yield part.encoded(about.SerializeToString(), UPLOADING_DATA)

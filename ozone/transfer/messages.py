@@ -54,6 +54,7 @@ _CLASSES: Final = message_classes("suture.ozone.archive", MESSAGES)
 UPLOADING: Final = _CLASSES["Upload"]
 WISH: Final = _CLASSES["Wish"]
 PART: Final = _CLASSES["Part"]
+UPLOADING_DATA, PART_DATA = (MESSAGES[name]["data"][0] for name in ("Upload", "Part"))
 UPLOADED: Final[bytes] = _CLASSES["Uploaded"]().SerializeToString()
 
 

@@ -21,6 +21,7 @@ from ozone.transfer.incoming import ArchiveImporter
 from ozone.transfer.messages import (
     DOWNLOAD,
     PART,
+    PART_DATA,
     SERVICE,
     UPLOAD,
     UPLOADED,
@@ -107,11 +108,14 @@ class ArchiveService(grpc.GenericRpcHandler):
 
 def _parts(container_id: ContainerId, data: Iterator[bytes]) -> Iterator[bytes]:
     """Yield an archive in parts of about a mebibyte; the last one says so."""
-    for position, piece, is_last in gathered(data):
-        message = PART(container_id=container_id, offset=position, is_last=is_last)
-        message.length, message.data = len(piece), piece
-        encoded: bytes = message.SerializeToString()
-        yield encoded
+    for part in gathered(data):
+        about = PART(
+            container_id=container_id,
+            offset=part.position,
+            length=part.size_bytes,
+            is_last=part.is_last,
+        )
+        yield part.encoded(about.SerializeToString(), PART_DATA)
 
 
 class _Parts:
