@@ -9,10 +9,11 @@ what agents got.
     judged     every container has three equal replicas at Ozone's datanodes, every key reads back,
                and a copy to or from an agent is as fast as one between datanodes of Ozone
 
-Rates are of the same minutes: how many copies a target took, or a source sent, in the time in which
-it had one under way; the SCM draws who is a target, so what each did in the whole of a phase, which
-is shown too, is luck for the most part. Exits 1 where something does not hold, or agents are slower
-than 0.8 of Ozone's; 0 also where there is no cluster to be had. `--json` prints one document.
+Rates are of the same minutes, and of a copy under way: containers a minute for as long as each
+took, from its begin at the source to its end. How many a side had in a phase is shown too, and says
+less: the SCM draws who is a target, and all are busy until the last copy ends. Exits 1 where
+something does not hold, or agents are slower than 0.8 of Ozone's; 0 also where there is no cluster
+to be had. `--json` prints one document.
 """
 
 import argparse
@@ -20,7 +21,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -54,7 +55,8 @@ STARTED: Final = re.compile(r"^(\S+ \S+) INFO .*Starting replication of containe
 ENDED: Final = re.compile(r"^(\S+ \S+) INFO .*Successful .*?[Cc]ontainer(?:Id|ID)?[ =:]+(\d+)")
 FAILED: Final = re.compile(r"Container (\d+) replication was unsuccessful")
 HEADS: Final = (
-    "phase", "copies", "count", "bytes", "busy s", "a minute", "MB/s", "of Ozone's", "of the phase"
+    "phase", "copies", "count", "bytes", "copying s", "a minute", "MB/s", "of Ozone's",
+    "in the phase",
 )  # fmt: skip
 
 
@@ -72,9 +74,9 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What the copies of one kind came to, for each of the datanodes that are counted.
+    """What the copies of one kind came to.
 
-    `busy_s`: of all sides together, while they had one under way; `share`: of the rate of Ozone's
+    `duration_s`: of the phase, `copying_s`: of all copies together; `share`: of the rate of Ozone's
     own, in containers; `bytes_share`: in bytes; `phase_share`: in containers, each side over the
     whole phase."""
 
@@ -83,7 +85,7 @@ class Rate:
     count: int
     used_bytes: int
     duration_s: float
-    busy_s: float
+    copying_s: float
     sides: int
     share: float
     bytes_share: float
@@ -91,13 +93,13 @@ class Rate:
 
     @property
     def per_minute(self) -> float:
-        """Containers a busy minute of a side."""
-        return 60 * self.count / self.busy_s
+        """Containers a minute of one copy under way."""
+        return 60 * self.count / self.copying_s
 
     @property
     def bytes_per_s(self) -> float:
-        """Bytes a busy second of a side."""
-        return self.used_bytes / self.busy_s
+        """Bytes a second of one copy under way."""
+        return self.used_bytes / self.copying_s
 
     @property
     def per_phase_minute(self) -> float:
@@ -245,7 +247,7 @@ class Trial(Sited):
             self._rates.append(rate)
             is_fine = bool(own) and min(rate.share, rate.bytes_share) >= LEAST
             self.tell(f"{phase}: {kind}", f"{rate.count} containers, {rate.used_bytes:,} bytes: "
-                      f"{rate.per_minute:.0f} a busy minute and side, {rate.share:.2f} of Ozone's, "
+                      f"{rate.per_minute:.0f} a minute each, {rate.share:.2f} of Ozone's, "
                       f"bytes {rate.bytes_share:.2f}", is_fine)  # fmt: skip
         wanted = "Ozone to agent" if phase == "dead" else "agent to Ozone"
         self.tell(
@@ -313,7 +315,7 @@ class Trial(Sited):
     def table(self) -> str:
         """Return the rates as lines."""
         rows = [
-            (one.phase, one.kind, str(one.count), f"{one.used_bytes:,}", f"{one.busy_s:.1f}",
+            (one.phase, one.kind, str(one.count), f"{one.used_bytes:,}", f"{one.copying_s:.1f}",
              f"{one.per_minute:.1f}", f"{one.bytes_per_s / 1e6:.2f}", f"{one.share:.2f}",
              f"{one.phase_share:.2f}")
             for one in self._rates
@@ -337,12 +339,10 @@ def _rate(
     count = len(copies)
     used_bytes = sum(copy.used_bytes for copy in copies)
     duration_s = max(copy.ended_s for copy in copies) - begun_s
-    by_side: dict[str, list[Copy]] = {}
-    for copy in copies:
-        by_side.setdefault(side(copy), []).append(copy)
-    busy_s = sum(map(_busy_s, by_side.values()))
+    copying_s = sum(copy.ended_s - copy.began_s for copy in copies)
+    sides = len({side(copy) for copy in copies})
     rate = Rate(
-        phase, kind, count, used_bytes, duration_s, busy_s, len(by_side),
+        phase, kind, count, used_bytes, duration_s, copying_s, sides,
         share=1.0, bytes_share=1.0, phase_share=1.0,
     )  # fmt: skip
     if base is None:
@@ -353,15 +353,6 @@ def _rate(
         bytes_share=rate.bytes_per_s / base.bytes_per_s,
         phase_share=rate.per_phase_minute / base.per_phase_minute,
     )
-
-
-def _busy_s(copies: Iterable[Copy]) -> float:
-    """Return for how long at least one of them was under way."""
-    busy_s, until_s = 0.0, 0.0
-    for copy in sorted(copies, key=lambda one: one.began_s):
-        busy_s += max(copy.ended_s - max(copy.began_s, until_s), 0.0)
-        until_s = max(until_s, copy.ended_s)
-    return busy_s
 
 
 def _ozone_s(text: str) -> float:

@@ -7,7 +7,8 @@ from tools.simulation.events import NODES, Event, Kind
 
 BURSTS: Final = 11
 PUTS_UNTIL: Final = 6  # bursts
-BEREAVED_EVERY: Final = 20  # of so many seeds, one in which a node never comes back
+SEEDS_ROUND: Final = 80
+BEREAVED: Final = frozenset({0, 20, 40, 60, 70})  # of a round of seeds: a node never comes back
 CONTAINERS_MAX: Final = 6  # ids that an event may name; what is not there is let be
 NEMESES: Final = {
     Kind.ROT: 6,
@@ -38,7 +39,7 @@ def draw(seed: int) -> list[Event]:
                 Event(burst, Kind.DELETE, 0, 0, dice.randint(1, puts), 0, dice.randrange(2**32))
             )
         events += [_nemesis(dice, burst) for _ in range(dice.choice((0, 1, 1, 2)))]
-    return [*events, *_bereavement(seed)] if seed % BEREAVED_EVERY == 0 else events
+    return [*events, *_bereavement(seed)] if seed % SEEDS_ROUND in BEREAVED else events
 
 
 def _bereavement(seed: int) -> list[Event]:
