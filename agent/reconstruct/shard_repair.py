@@ -3,6 +3,7 @@
     findings ─► for each damaged chunk: its stripe from the other shards ─► computed, proven
              ─► what its own row says? ─► installed, by the journal ─► at last a full scan judges
                 └─ no, whichever shards it is computed from: a contradiction, kept as a finding
+    bytes behind the last chunk ─► the group ends there, and they make that chunk ─► quarantine
 
 The row that the writer left here is the witness: what the others make of the chunk must have its
 checksums, or it is not written. No byte that verifies is overwritten:
@@ -37,7 +38,7 @@ from agent.reconstruct.rebuilt import Rebuilt, rebuilt_chunk
 from agent.reconstruct.sources import Sources
 from agent.rpc.calls.peer import Peer
 from agent.store.ports import RepairableReplicas
-from merkle.replica import BlockId, ChunkInfo, ContainerId
+from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 from scanner.finding import Fault, Finding, Verdict
 
 CHUNK_FAULTS: Final = frozenset(
@@ -49,6 +50,7 @@ CHUNK_FAULTS: Final = frozenset(
         Fault.BLOCK_FILE_MISSING,
     }
 )
+DONE: Final = frozenset({ChunkResult.REPAIRED, ChunkResult.TRIMMED})
 OUTCOMES_MAX: Final = 1_000  # told one by one
 LEASE_TIMEOUT_S: Final = 30.0
 
@@ -131,7 +133,7 @@ class ShardMender:
                     contradictions.is_complete = False
                     break
         has_news = self._note(container_id, contradictions)
-        has_repaired = any(outcome.result is ChunkResult.REPAIRED for outcome in outcomes)
+        has_repaired = any(outcome.result in DONE for outcome in outcomes)
         if has_repaired:
             self._scan(container_id)
         if has_repaired or has_news:
@@ -172,6 +174,9 @@ class ShardMender:
             blank = ChunkOutcome(
                 finding.block_id, finding.offset, -1, finding.fault.value, ChunkResult.SKIPPED
             )
+            if finding.fault is Fault.TRAILING_BYTES:
+                yield self._cut(sources, index, blank, stop)
+                continue
             if finding.fault not in CHUNK_FAULTS:
                 contradictions.is_complete = False
                 message = "only a whole shard can be rebuilt without its rows and files"
@@ -229,6 +234,27 @@ class ShardMender:
                 raise
             return error
         return None
+
+    def _cut(
+        self, sources: Sources, index: int, blank: ChunkOutcome, stop: Callable[[], bool]
+    ) -> ChunkOutcome:
+        """Move what lies behind the last chunk of a block to quarantine, if the block ends there by
+        its row, by the length of its group, and by what the other shards make of that chunk.
+
+        Raises Refused when the shard is gone.
+        """
+        container_id, block_id = sources.container_id, blank.block_id
+        try:
+            block = self._store.block(container_id, block_id)
+            agreed = agree(sources.scheme, block_id, sources.block(block_id))
+            proof = _proven_end(sources, agreed, index, block)
+            with held_between_copies(self._leases, container_id, self._lease_timeout_s, stop):
+                self._store.repair(container_id).trim(block_id, proof=proof)
+        except SutureError as error:
+            if error.code in GONE_CODES:
+                raise
+            return replace(blank, result=ChunkResult.FAILED, message=f"not cut: {error}")
+        return replace(blank, result=ChunkResult.TRIMMED, source="its stripe")
 
     def _contradict(
         self,
@@ -294,10 +320,33 @@ def _rebuilt(sources: Sources, agreed: Agreed | Orphan, index: int, chunk: Chunk
     return rebuilt_chunk(sources, agreed, index, chunk)
 
 
+def _proven_end(sources: Sources, agreed: Agreed | Orphan, index: int, block: BlockData) -> str:
+    """Return how it is known that a shard's block ends where its row says. Raise Refused."""
+    if isinstance(agreed, Orphan):
+        raise Refused(Code.INELIGIBLE, f"block {block.block_id}: {agreed.reason}")
+    ends_at = agreed.group.shard_bytes(index)
+    if block.length_bytes != ends_at:
+        raise Refused(
+            Code.INELIGIBLE,
+            f"block {block.block_id} has {block.length_bytes} bytes by its row, {ends_at} by the "
+            "length of its group",
+        )
+    if not block.chunks:
+        return f"none: of a group of {agreed.group.length_bytes} bytes nothing is in this shard"
+    rebuilt = rebuilt_chunk(sources, agreed, index, block.chunks[-1])
+    if not rebuilt.fits:
+        raise Refused(
+            Code.CHECKSUM_MISMATCH,
+            f"block {block.block_id}: {', '.join(rebuilt.makers)} make something else of its last "
+            "chunk than its row says",
+        )
+    return f"its last chunk, computed from {', '.join(rebuilt.makers)}"
+
+
 def _verdict(outcomes: list[ChunkOutcome], *, is_stopped: bool, left_count: int) -> Result:
     if not outcomes:
         return Result.NOTHING_TO_DO
     if is_stopped:
         return Result.INTERRUPTED
-    is_done = all(outcome.result is ChunkResult.REPAIRED for outcome in outcomes)
+    is_done = all(outcome.result in DONE for outcome in outcomes)
     return Result.CONVERGED if is_done and not left_count else Result.PARTIAL

@@ -48,7 +48,9 @@ def next_step(
             return step if step.event is not None or len(staying) == len(replicas) else Step()
         case ContainerState.QUASI_CLOSED:
             return _empty(container, replicas)
-        case ContainerState.DELETING | ContainerState.DELETED if is_written(container):
+        case ContainerState.DELETING:
+            return _gone(container, replicas, is_unused=is_unused)
+        case ContainerState.DELETED if is_written(container):  # else any replica brings it back
             return _gone(container, replicas, is_unused=is_unused)
         case _:
             return Step()

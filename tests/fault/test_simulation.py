@@ -27,6 +27,8 @@ HAPPENED: Final = (
         "calls that failed",
     ),
     *("keys of block groups", "block groups read"),
+    *("orders to be DECOMMISSIONING: OK", "orders to be ENTERING_MAINTENANCE: OK"),
+    "orders to be IN_SERVICE: OK",
     *("blocks written by chunk", "blocks written at once", "blocks written in messages"),
 )
 """What must have happened at all: a simulation without faults proves nothing."""

@@ -14,6 +14,7 @@ COPIES: Final = 3
 CONTAINERS: Final = 2
 BURSTS: Final = 10
 CALM_ODDS: Final = 0.5
+DEPARTURES: Final = ("leaves", "returns", "rests")
 YOUTH: Final = 3  # bursts in which a container is written to
 
 
@@ -37,6 +38,7 @@ class Kind(StrEnum):
     CUT = "cut"  # the power, so many disk operations later
     KILL = "kill"  # the process, likewise
     DOWN = "down"  # a node is off for a burst
+    DEPART = "depart"  # an operator has a node leave service, or return to it
     LEAVE = "leave"  # when all is quiet a node is off, and never comes back
     WEATHER = "weather"  # how messages fare from now on
     CLOCK = "clock"  # a wall clock jumps, or drifts from now on
@@ -83,6 +85,7 @@ class Event:
             Kind.CUT: f"power of {name}, {self.amount} operations later",
             Kind.KILL: f"process of {name}, {self.amount} operations later",
             Kind.DOWN: f"{name}",
+            Kind.DEPART: f"{name} {DEPARTURES[self.amount % 3]}",
             Kind.LEAVE: f"{name}",
         }
         return f"burst {self.burst:2}: {self.kind} {words.get(self.kind, '')}".rstrip()

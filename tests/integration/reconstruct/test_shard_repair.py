@@ -13,11 +13,13 @@ from merkle.replica import BlockId, ReplicaState
 from tests.support.storage.ec_cluster import (
     CONTAINER,
     RecoveringDatanode,
+    altered,
     ec_cluster,
     flip,
     groups_of,
     wrong_shard,
 )
+from tests.support.storage.ec_groups import EncodedGroup
 
 RS_3_2 = Scheme(CodecName.RS, 3, 2, 4096)
 PAUSES = 5  # of a mend, before the copy ends
@@ -101,6 +103,55 @@ class TestChunkRepair:
             assert (1, 1) == (facts.contradiction_count, facts.finding_count)
             [kept] = quarantined(cluster.nodes[1])
             assert (4096, True) == (len(kept), kept != cell_written(1, 1))
+
+    @pytest.mark.parametrize("index", [2, 5])
+    def test_what_lies_behind_the_last_chunk_goes_to_quarantine(
+        self, tmp_path: Path, index: int
+    ) -> None:
+        """
+        Also where a chunk is damaged, too; the shard is what it was, and the log says why.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [50_000]) as cluster:
+            cluster.serve()
+            node = cluster.nodes[index]
+            append(node, b"never written")
+            flip(node, 1, 5)
+
+            result = cluster.mend(index, others(index))
+
+            assert (Result.CONVERGED, 2) == (result.result, result.chunk_count)
+            assert {ChunkResult.REPAIRED, ChunkResult.TRIMMED} == {c.result for c in result.chunks}
+            assert b"never written" in quarantined(node)
+            assert ReplicaState.CLOSED is node.store.replica(CONTAINER).state
+            cluster.assert_shard(index, index)
+
+    @pytest.mark.parametrize(
+        ("instead", "words"),
+        [
+            ({1: groups_of(RS_3_2, [62_000])}, "by the length of its group"),
+            (
+                {4: {1: altered(groups_of(RS_3_2, [50_000])[1], 4, 4)}},
+                "make something else of its last chunk",
+            ),
+        ],
+    )
+    def test_nothing_is_cut_where_the_others_say_otherwise(
+        self, tmp_path: Path, instead: dict[int, dict[int, EncodedGroup]], words: str
+    ) -> None:
+        """
+        They know of a shorter group, or make another last chunk: all stays as it is.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [50_000], instead=instead) as cluster:
+            cluster.serve()
+            append(cluster.nodes[1], b"never written")
+            before = cluster.nodes[1].files(CONTAINER)
+
+            result = cluster.mend(1, [2, 3, 4])
+
+            [outcome] = result.chunks
+            assert (Result.PARTIAL, ChunkResult.FAILED) == (result.result, outcome.result)
+            assert words in outcome.message
+            assert before == cluster.nodes[1].files(CONTAINER)
 
     def test_a_contradiction_ends_with_the_damage(self, tmp_path: Path) -> None:
         """
@@ -193,6 +244,12 @@ def cell_written(stripe: int, index: int) -> bytes:
 def words(result: ReconcileResult) -> set[str]:
     """Why chunks were left alone."""
     return {one.difference for one in result.chunks if one.result is ChunkResult.SKIPPED}
+
+
+def append(node: RecoveringDatanode, data: bytes) -> None:
+    """Have bytes behind the last chunk of block 1."""
+    with node.store.paths(CONTAINER).block_file(BlockId(1)).open("ab") as file:
+        file.write(data)
 
 
 def quarantined(node: RecoveringDatanode) -> list[bytes]:

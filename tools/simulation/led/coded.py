@@ -112,6 +112,7 @@ class CodedOracle(LedOracle):
         found = [f"{node.name} is down" for node in self.nodes if not node.is_up]
         if found:
             return found
+        found = self.departing()
         for container in sorted({container for container, _ in self.blocks}):
             found += self._unsettled(ContainerId(container))
         return found
@@ -124,7 +125,7 @@ class CodedOracle(LedOracle):
             if container == container_id and self._is_owed(truth)
         }
         for node in self.nodes:
-            if container_id not in node.store.replica_ids():
+            if self.is_out(node.name) or container_id not in node.store.replica_ids():
                 continue
             facts = node.store.replica(container_id)
             if facts.state is not ReplicaState.CLOSED or facts.finding_count:

@@ -9,6 +9,7 @@ BURSTS: Final = 11
 PUTS_UNTIL: Final = 6  # bursts
 SEEDS_ROUND: Final = 80
 BEREAVED: Final = frozenset({0, 20, 40, 60, 70})  # of a round of seeds: a node never comes back
+DEPARTING: Final = frozenset({10, 30, 50})  # likewise: an operator has nodes leave service
 CONTAINERS_MAX: Final = 6  # ids that an event may name; what is not there is let be
 NEMESES: Final = {
     Kind.ROT: 6,
@@ -39,7 +40,27 @@ def draw(seed: int) -> list[Event]:
                 Event(burst, Kind.DELETE, 0, 0, dice.randint(1, puts), 0, dice.randrange(2**32))
             )
         events += [_nemesis(dice, burst) for _ in range(dice.choice((0, 1, 1, 2)))]
-    return [*events, *_bereavement(seed)] if seed % SEEDS_ROUND in BEREAVED else events
+    place = seed % SEEDS_ROUND
+    if place in DEPARTING:
+        events += _departures(seed)
+    return [*events, *_bereavement(seed)] if place in BEREAVED else events
+
+
+def _departures(seed: int) -> list[Event]:
+    """Return when an operator has which datanodes leave service, one at a time, and return."""
+    dice = Random(f"{seed} departures")
+    events = []
+    burst = dice.randint(1, 4)
+    while burst < BURSTS:
+        node = dice.randrange(NODES)
+        events.append(Event(burst, Kind.DEPART, node, amount=dice.choice((0, 0, 2))))
+        burst += dice.randint(1, 4)
+        if burst < BURSTS and dice.random() < 0.6:
+            events.append(Event(burst, Kind.DEPART, node, amount=1))
+            burst += dice.randint(0, 2)
+        else:
+            break
+    return events
 
 
 def _bereavement(seed: int) -> list[Event]:

@@ -2,7 +2,8 @@
 
     I1       of each key that was committed, each block is whole on one medium at least, always
     I3, I7   as without a control plane
-    I10      after quiet each container of them has all its replicas, closed, whole and equal
+    I10      after quiet each container of them has all its replicas, closed, whole and equal, at
+             datanodes in service, and who was told to leave it may go
 
 A medium is harmed only where two others have the block whole, and its row: one may be
 over-replicated, and the control plane may be about to delete it. A datanode leaves for good only
@@ -19,12 +20,15 @@ from tools.simulation.led.machines import OPTIONS
 from tools.simulation.oracle import Held, Oracle, Truth
 
 SPARE: Final = 2
+OUT: Final = "DECOMMISSIONED"
+RESTING: Final = "IN_MAINTENANCE"
 
 
 @dataclass(slots=True)
 class LedOracle(Oracle):
     """All that is known of one schedule."""
 
+    out: dict[str, str] = field(default_factory=dict)  # operational states of nodes not in service
     rowless: set[Held] = field(default_factory=set)  # blocks of which the index lost the row
 
     def _has_row(self, place: Held) -> bool:
@@ -81,12 +85,23 @@ class LedOracle(Oracle):
         """Whether all is as it must be after quiet."""
         return not self.unsettled()
 
+    def is_out(self, name: str) -> bool:
+        """Whether a datanode has left service: nobody counts on what it has."""
+        return self.out.get(name) == OUT
+
+    def departing(self) -> list[str]:
+        """Return which datanodes were told to leave service, or to rest, and may not yet."""
+        return [
+            f"{name} is {state}" for name, state in self.out.items() if state not in {OUT, RESTING}
+        ]
+
     def unsettled(self) -> list[str]:
         """Return what is not yet as it must be after quiet."""
-        found = []
+        found = self.departing()
+        out = {node.name for node in self.nodes if self.is_out(node.name)}
         for (container, block), truth in self.blocks.items():
             if self._is_owed(truth):
-                count = len(self._whole_on(container, block))
+                count = len(set(self._whole_on(container, block)) - out)
                 if count < OPTIONS.replication_factor:
                     found.append(f"block {block} of container {container} is whole on {count}")
         for container in sorted({container for container, _ in self.blocks}):
@@ -98,6 +113,8 @@ class LedOracle(Oracle):
         for node in self.nodes:
             if not node.is_up:
                 return [f"{node.name} is down"]
+            if self.is_out(node.name):
+                continue  # what is there has been copied, and nobody counts on it
             for facts in node.store.replicas(container, 1):
                 if facts.container_id != container:
                     continue

@@ -1,7 +1,7 @@
 """Schedules under a control plane: it and four whole agents, with all their loops."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -34,6 +34,7 @@ BURST_S: Final = (2.0, 45.0)
 PUTS_A_CLIENT: Final = 3  # which share a container
 LOOKS_MAX: Final = 80  # after quiet
 LOOK_S: Final = 30.0
+WANTED: Final = ("DECOMMISSIONING", "IN_SERVICE", "ENTERING_MAINTENANCE")  # by a departure's amount
 
 
 class LedRun(Stage):
@@ -73,6 +74,7 @@ class LedRun(Stage):
             Kind.ROT: self._rot,
             Kind.ROT_TREE: self._rot_tree,
             Kind.ROT_ROW: self._rot_row,
+            Kind.DEPART: self._depart,
             Kind.LEAVE: self._doom,
         }
 
@@ -87,6 +89,8 @@ class LedRun(Stage):
             self._let_go(self._leaver)
         for _ in range(LOOKS_MAX):
             self.scheduler.sleep(LOOK_S)
+            with suppress(SutureError):  # it starts; it is heard next time
+                self.led.out = self._out_of_service()
             with self.kernel.quiet():
                 if self.led.is_settled():
                     return
@@ -100,6 +104,22 @@ class LedRun(Stage):
                 scm.lookup_key(scm_pb2.LookupKeyRequest(key=key))
             except SutureError as error:
                 self.led.lost_key(key, place, error)
+
+    # What operators do.
+
+    def _depart(self, event: Event) -> None:
+        scm = ScmClient(SCM_ADDRESS, security=PLAIN)
+        name = self.nodes[event.node].name
+        wanted = WANTED[event.amount]
+        request = scm_pb2.SetOperationalStatesRequest(datanode_ids=[name], op_state=wanted)
+        [decision] = scm.set_operational_states(request).decisions
+        self.note(f"   {name} {wanted}: {decision.code} {decision.message}")
+        self.count(f"orders to be {wanted}: {decision.code}")
+
+    def _out_of_service(self) -> dict[str, str]:
+        """Return the datanodes that are not in service, and what they are."""
+        nodes = ScmClient(SCM_ADDRESS, security=PLAIN).list_nodes(scm_pb2.ListNodesRequest()).nodes
+        return {node.datanode_id: node.op_state for node in nodes if node.op_state != WANTED[1]}
 
     # What clients do.
 

@@ -97,6 +97,22 @@ def test_what_is_damaged_and_empty_on_a_node_that_leaves_hinders_nobody(
 
 
 @pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("C@0! C@0!", Step(None, ("dn1", "dn2"))),
+        ("", Step(Event.CLEANED_UP)),
+        ("C@0! C@1", Step(Event.RETURNED_CLOSED)),
+        ("O@0! O@1", Step(Event.RETURNED)),
+    ],
+)
+def test_what_was_never_written_goes_too_and_returns_with_data(words: str, expected: Step) -> None:
+    """A client may write late, to a container that was closed under it before its first commit."""
+    unwritten = container(DELETING, sequence_id=0, committed_count=0)
+
+    assert expected == next_step(unwritten, replicas(words), is_unused=True)
+
+
+@pytest.mark.parametrize(
     ("state", "words", "expected"),
     [
         (CLOSED, "C! C! C!", Step()),
