@@ -86,10 +86,11 @@ def _gone(container: Container, replicas: Sequence[Replica], *, is_unused: bool)
         return Step(Event.CLEANED_UP if is_deleting else None)
     with_data = [r for r in replicas if not r.is_empty]
     deletes = tuple(r.datanode_id for r in replicas if r.is_empty and not r.load_error)
-    known = tuple(
+    known = tuple(  # nobody deleted anything of what was never written
         r.datanode_id
         for r in with_data
-        if r.state in _CLOSED and r.bcsid <= container.sequence_id and not r.load_error
+        if is_written(container) and r.bcsid <= container.sequence_id
+        if r.state in _CLOSED and not r.load_error
     )
     if len(known) == len(with_data) and is_unused:
         return Step(None, deletes, known)

@@ -102,6 +102,7 @@ def test_what_is_damaged_and_empty_on_a_node_that_leaves_hinders_nobody(
         ("C@0! C@0!", Step(None, ("dn1", "dn2"))),
         ("", Step(Event.CLEANED_UP)),
         ("C@0! C@1", Step(Event.RETURNED_CLOSED)),
+        ("C@0! C@0", Step(Event.RETURNED_CLOSED)),
         ("O@0! O@1", Step(Event.RETURNED)),
     ],
 )
