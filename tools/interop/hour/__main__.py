@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -198,17 +198,19 @@ class Trial(Sited):
 
     def _spoil(self, looks: Looks, what: str) -> None:
         """Break something, to see that it is noticed."""
-        keys = [key for key in self._load.keys if key.fate is Fate.STORED and key.how == "write"]
+        stored = [key for key in self._load.keys if key.fate is Fate.STORED]
+        keys = [key for key in stored if key.how == "write"]
         if what == "key":
             keys[-1].fate = Fate.GONE
             return
         mine = {agent.datanode_id: agent for agent in self.agents}
-        for key in keys:
+        for key in stored if what == "replica" else keys:
             container, block = key.blocks[0]
             there = [uuid for uuid in looks.replicas[container] if uuid in mine]
             if what == "replica" and there:
-                flip(mine[there[0]].file(container, block), 1)  # another bit than of `block`
-                return
+                with suppress(ValueError):  # a shard of a short key may have no file
+                    flip(mine[there[0]].file(container, block), 1)  # another bit than of `block`
+                    return
             if what == "block":
                 for path in self.place.glob(
                     f"*/*/hdds/*/current/*/{container}/chunks/{block}.block"
