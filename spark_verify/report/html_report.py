@@ -1,6 +1,5 @@
 """The report: one HTML file that can be mailed. No network, no script, plots as inline SVG."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import resources
@@ -10,6 +9,7 @@ import jinja2
 
 from spark_verify.exits import Exit
 from spark_verify.report.blame import chance_text
+from spark_verify.report.keys_command import keys_command
 from spark_verify.report.summary import scope
 from spark_verify.result_tables import RESULTS
 
@@ -43,9 +43,6 @@ GREY: Final = {
     "TREES_OF_OTHER_KINDS": "trees of several algorithms: the next scan makes them alike",
 }
 """Why containers cannot be compared, for people."""
-
-KEYS_ASKED_MAX: Final = 20
-"""Containers in the command that asks for their keys."""
 
 QUIET: Final = "#7b8ea3"
 VERDICTS: Final = {
@@ -111,13 +108,6 @@ def render(summary: dict[str, Any]) -> str:
         tables=tuple(RESULTS),
         leaving=summary["leaving"][:LEAVING_ROWS_MAX],
     )
-
-
-def keys_command(container_ids: Sequence[int]) -> str:
-    """Return the command that names the keys in some containers: a snapshot has but the first of
-    them, and those of an Ozone cluster have none."""
-    shown = container_ids[:KEYS_ASKED_MAX]
-    return " ".join(["suture ls", *(f"--container {number}" for number in shown)]) if shown else ""
 
 
 def verdict(summary: dict[str, Any]) -> tuple[str, str, str]:
