@@ -33,6 +33,7 @@ from scm.edge.health_totals import Totals
 from scm.edge.metrics import Meters
 from scm.edge.overview.chronicle import Chronicle
 from scm.edge.overview.progress import Progress
+from scm.edge.read_preference import ReadPreference
 from scm.edge.views import Views
 from scm.replication.balancing.balancer import Balancer
 from scm.replication.judging.judge_input import Batches
@@ -121,6 +122,7 @@ class Parts:
         """Put together what only looks, counts and remembers."""
         self.started_at_ms = self.clock.wall_ms()
         self.views = Views(self.state, self.nodes, self.reports)
+        self.read_preference = ReadPreference(self.state, self.nodes)
         self.totals = Totals(self.state)
         self.progress = Progress(self.clock.monotonic_s())
         self.chronicle = Chronicle(self.state, started_at_ms=self.started_at_ms)

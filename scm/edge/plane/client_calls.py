@@ -89,7 +89,7 @@ class ClientCalls:
 
     def _located(self, container_id: int) -> Located:
         container = self._parts.state.containers.get(container_id)
-        datanode_ids, equal_count = self._parts.views.locations(container_id)
+        datanode_ids, equal_count = self._parts.read_preference.locations(container_id)
         return Located(
             container_id,
             self._parts.endpoints(datanode_ids),

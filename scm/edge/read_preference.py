@@ -1,0 +1,79 @@
+"""From which datanodes clients read a container: the most promising first.
+
+Those that do not answer come last; before them those with a bad replica, with one that is behind,
+and those that are to leave or rest: they have enough to do with their copies.
+"""
+
+from typing import Final
+
+from merkle.replica import ReplicaState
+from scm.cluster.lifecycle import is_complete
+from scm.cluster.nodes import Nodes
+from scm.state.database import State
+from scm.state.facts import Container, ContainerState, Health, OpState, Replica
+
+STANDINGS_KEPT: Final = 10_000  # of containers that were asked for: some megabytes
+
+_SILENCE: Final = {Health.HEALTHY: 0, Health.STALE: 1, Health.DEAD: 2}
+
+
+class ReadPreference:
+    """Ranks the holders of containers. Callers hold the control plane's lock."""
+
+    def __init__(self, state: State, nodes: Nodes) -> None:
+        self._state = state
+        self._nodes = nodes
+        self._standings: dict[int, list[tuple[str, bool, bool]]] = {}
+        self._unchanged = state.settled()  # containers of which those are as they were
+
+    def locations(self, container_id: int) -> tuple[list[str], int]:
+        """Return the datanodes to read a container from, most promising first, and how many of the
+        first promise the same."""
+        container = self._state.containers.get(container_id)
+        if container is None:
+            return [], 0
+        ranked = [
+            ((self._silence(node), is_bad, is_behind, self._is_leaving(node)), node)
+            for node, is_bad, is_behind in self._standings_of(container)
+        ]
+        ranked.sort()
+        equal_count = sum(doubts == ranked[0][0] for doubts, _node in ranked)
+        return [node for _doubts, node in ranked], equal_count
+
+    def _standings_of(self, container: Container) -> list[tuple[str, bool, bool]]:
+        """Return who should have something to read: the datanode, whether its replica is bad, and
+        whether it is behind. Kept until something about the container changes: clients ask again
+        and again for keys of the same containers, and each answer takes its replicas apart."""
+        container_id = container.container_id
+        if container_id in self._unchanged and container_id in self._standings:
+            return self._standings[container_id]
+        replicas = self._state.replicas.of(container_id)
+        reported = {replica.datanode_id for replica in replicas}
+        found = [
+            (
+                replica.datanode_id,
+                replica.state is ReplicaState.UNHEALTHY,
+                _is_behind(container, replica),
+            )
+            for replica in replicas
+            if not replica.load_error
+        ]
+        found += [(node, False, False) for node in container.pipeline if node not in reported]
+        if len(self._standings) >= STANDINGS_KEPT:
+            self._standings.clear()
+        self._standings[container_id] = found
+        self._unchanged.add(container_id)
+        return found
+
+    def _silence(self, datanode_id: str) -> int:
+        return _SILENCE[self._nodes.health(datanode_id)]
+
+    def _is_leaving(self, datanode_id: str) -> bool:
+        node = self._state.nodes.get(datanode_id)
+        return node is not None and node.op_state is not OpState.IN_SERVICE
+
+
+def _is_behind(container: Container, replica: Replica) -> bool:
+    if container.state in {ContainerState.CLOSED, ContainerState.QUASI_CLOSED}:
+        return not is_complete(container, replica)
+    return replica.bcsid < container.sequence_id
