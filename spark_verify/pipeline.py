@@ -26,6 +26,7 @@ from spark_verify.errors import SnapshotRefused
 from spark_verify.exits import exit_code
 from spark_verify.file_systems import Place
 from spark_verify.input_columns import RESULT_VERSION, ROWS_PER_CONTAINER_MAX, SAMPLE_MAX
+from spark_verify.previous_run import Previous, previous_run
 from spark_verify.report.html_report import render
 from spark_verify.report.summary import (
     agreement,
@@ -74,7 +75,6 @@ from spark_verify.tasks.distribution import (
 )
 from spark_verify.tasks.judge_batches import nodes_of
 from spark_verify.tasks.judging import PARTS, Case, Job
-from spark_verify.tasks.previous_run import Previous, previous_run
 from spark_verify.tasks.processes import processes_here, run_in_processes
 from spark_verify.tasks.result_files import sweep
 from spark_verify.tasks.row_exchange import Layout

@@ -38,7 +38,7 @@ from spark_verify.snapshot.snapshot_reading import Part, pages_of
 from spark_verify.snapshot.violations import EXAMPLES_MAX, examples, wrong_rows
 from spark_verify.tasks.further_deletes import further_deletes
 from spark_verify.tasks.judge_batches import by_container, coded, cut_of, ids_of, slices_of
-from spark_verify.tasks.previous_run import BEFORE, with_attempts
+from spark_verify.tasks.reconcile_backoff import BEFORE, with_attempts
 from spark_verify.tasks.result_files import ordered, write
 from spark_verify.tasks.row_exchange import Layout, joined
 from spark_verify.tasks.scan_rows import scan_plan

@@ -1,19 +1,10 @@
-"""What the run before this one said: the trend, and divergences that no repair moves.
-
-When all replicas of a container are healthy by their own reading and yet differ, a reconcile
-cannot help: it would be ordered again at every run. So a container whose roots are the same as when
-it was last planned is planned ever more rarely: at its 1st, 2nd, 3rd, 5th, 9th ... run.
-"""
+"""What the run before this one said: what a trend is drawn from, and what differed then."""
 
 from dataclasses import dataclass
-from typing import Any, Final
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import Any
 
 from spark_verify.file_systems import Place
 from spark_verify.input_columns import RESULT_VERSION
-from spark_verify.result_tables import DIVERGENT
 from spark_verify.runs import finished_runs, read_summary, table_of
 from spark_verify.snapshot.manifest import Manifest
 from spark_verify.snapshot.snapshot_reading import (
@@ -23,11 +14,6 @@ from spark_verify.snapshot.snapshot_reading import (
     parquet_files,
     parts_of,
 )
-
-BEFORE: Final = pa.schema(
-    [DIVERGENT.field(name) for name in ("container_id", "replicas", "attempts")]
-)
-"""What of `divergent/` counts in the next run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +53,3 @@ def previous_run(out: Place, manifest: Manifest, run_id: str) -> Previous | None
 def _version(summary: dict[str, Any]) -> object:
     inputs = summary.get("inputs")
     return inputs.get("result_version") if isinstance(inputs, dict) else None
-
-
-def with_attempts(divergent: pa.Table, before: pa.Table) -> pa.Table:
-    """Fill in `attempts`, runs that found the same roots before, and `is_backed_off`.
-
-    `before` are rows of the previous run's `divergent/`, as `BEFORE` has them.
-    """
-    is_again = pc.is_in(before["container_id"], value_set=divergent["container_id"])
-    was = {row["container_id"]: row for row in before.filter(is_again).to_pylist()}
-    attempts = [
-        row["attempts"] + 1 if row is not None and row["replicas"] == replicas else 0
-        for row, replicas in zip(
-            map(was.get, divergent["container_id"].to_pylist()),
-            divergent["replicas"].to_pylist() if was else [None] * divergent.num_rows,
-            strict=True,
-        )
-    ]
-    filled = {"attempts": attempts, "is_backed_off": [n.bit_count() > 1 for n in attempts]}
-    for name, values in filled.items():
-        place = DIVERGENT.get_field_index(name)
-        kind = DIVERGENT.field(place)
-        divergent = divergent.set_column(place, kind, pa.array(values, kind.type))
-    return divergent
