@@ -11,7 +11,6 @@ from agent.config.quantity import spoken_duration
 from agent.errors import size_text
 from agent.observe.census import AGE_BOUNDS_S, DAY_S, Summary
 from agent.observe.datanode_status import Observer
-from agent.observe.headline import answer_of, headline, percent, volume_word
 from agent.observe.healthz import problems
 from agent.observe.markup import (
     Markup,
@@ -26,6 +25,7 @@ from agent.observe.markup import (
     table,
     tiles,
 )
+from agent.observe.status_headline import answer_of, headline, percent, volume_word
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.store.index.replica_history import Changes
 from scanner.finding import Finding

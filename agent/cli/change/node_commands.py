@@ -15,8 +15,8 @@ from agent.cli.terminal.output import Exit, counted, emit, grid, remark, say, sa
 from agent.cli.terminal.selection import OnOption, datanode_ids, selected
 from agent.cli.terminal.time_option import duration
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
-from agent.observe.headline import containers_of, doubts_about, silent_of, unheard
 from agent.observe.printable import printable
+from agent.observe.status_headline import containers_of, doubts_about, silent_of, unheard
 from agent.rpc.v1 import scm_pb2
 
 HEARD: Final = "HEALTHY"  # of a node whose heartbeats come

@@ -14,7 +14,7 @@ from agent.cli.terminal.time_option import duration
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.config.quantity import spoken_duration
 from agent.errors import size_text
-from agent.observe.headline import Told, percent, volume_word
+from agent.observe.status_headline import Told, percent, volume_word
 from agent.rpc.v1 import datanode_pb2 as pb
 from merkle.replica import ContainerId
 

@@ -13,7 +13,7 @@ from agent.cli.terminal.output import Exit, counted, emit, grid, say, short, sho
 from agent.cli.terminal.time_option import duration
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.config.quantity import spoken_duration
-from agent.observe.headline import percent
+from agent.observe.status_headline import percent
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
 

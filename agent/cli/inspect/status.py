@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 from agent.cli.terminal.credentials import security
 from agent.cli.terminal.declarations import JSON, SCM, SCM_DEFAULT, Option
 from agent.errors import SutureError
-from agent.observe.headline import (
+from agent.observe.status_headline import (
     Headline,
     Told,
     answer_of,

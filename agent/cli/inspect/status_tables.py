@@ -7,7 +7,7 @@ from rich.table import Table
 
 from agent.cli.terminal.output import grid, say, short, show, size
 from agent.config.quantity import spoken_duration
-from agent.observe.headline import Told, percent
+from agent.observe.status_headline import Told, percent
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 
 

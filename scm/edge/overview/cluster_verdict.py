@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from agent.observe.headline import Containers, doubts_about, unheard
+from agent.observe.status_headline import Containers, doubts_about, unheard
 from scm.cluster.safemode import Gate
 from scm.edge.health_totals import Counts
 from scm.edge.overview.datanode_totals import Sums

@@ -9,7 +9,6 @@ from typing import Final
 
 from agent.config.quantity import spoken_duration
 from agent.errors import size_text
-from agent.observe.headline import percent
 from agent.observe.markup import (
     Markup,
     age,
@@ -22,6 +21,7 @@ from agent.observe.markup import (
     table,
     tiles,
 )
+from agent.observe.status_headline import percent
 from scm.administration.decommission import Departure
 from scm.edge.health_totals import Flag
 from scm.edge.overview.cluster_verdict import Judgement, Look, Reason

@@ -5,9 +5,9 @@ from typing import Final
 from urllib.parse import quote
 
 from agent.errors import size_text
-from agent.observe.headline import volume_word
 from agent.observe.markup import Markup, age, bar, document, element, joined, link, section, table
 from agent.observe.printable import short_id
+from agent.observe.status_headline import volume_word
 from scm.edge.overview.datanode_totals import Sums, summed, verified_at_ms, volumes_of
 from scm.edge.pages.ranking import FULL_PERCENT, Place, remarks, used_percent
 from scm.edge.views import NodeView

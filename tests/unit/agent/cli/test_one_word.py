@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from agent.cli.inspect.status_tables import containers_line
-from agent.observe.headline import Containers, doubts_about
+from agent.observe.status_headline import Containers, doubts_about
 from agent.rpc.v1 import scm_pb2
 from health.words import CLASSES, FLAGS, Health
 

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from agent.observe.headline import Answer, Containers, headline, silent_of
+from agent.observe.status_headline import Answer, Containers, headline, silent_of
 from agent.rpc.v1 import scm_pb2
 
 NOW_MS = 1_800_000_000_000
