@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from agent.config.options import ScanConfig
 from agent.errors import Code, SutureError, Unavailable
-from agent.reconcile.challenges import Challenges
+from agent.reconcile.peer_challenges import Challenges
 from agent.rpc.calls.peer import Peer
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from agent.reconcile.challenges import Challenges
+from agent.reconcile.peer_challenges import Challenges
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.scan.host_scans import Scrub
 from agent.scan.parity_scrub import ParityScrub

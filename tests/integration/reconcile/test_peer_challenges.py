@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Unavailable
-from agent.reconcile.challenges import Challenges
+from agent.reconcile.peer_challenges import Challenges
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.loop import Throttled
