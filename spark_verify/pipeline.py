@@ -53,18 +53,17 @@ from spark_verify.runs import (
     table_of,
 )
 from spark_verify.snapshot.manifest import SCAN_AGAIN, Manifest, read_manifest
-from spark_verify.snapshot.snapshot_reading import (
-    Part,
+from spark_verify.snapshot.refusals import (
+    HOLDING,
     check_age,
     check_changed,
     check_nodes,
     check_reporting,
     check_there,
-    open_snapshot,
     refuse_rows,
     refuse_twice,
-    whole_table,
 )
+from spark_verify.snapshot.snapshot_reading import Part, open_snapshot, read_part, whole_table
 from spark_verify.snapshot.violations import EXAMPLES_MAX
 from spark_verify.tasks.distribution import (
     Counted,
@@ -199,7 +198,7 @@ def _run(run: Run) -> dict[str, Any]:
     run.say(f"reading snapshot {manifest.snapshot_id}: {manifest.rows['replicas']:,} replicas")
     started_s = time.monotonic()
     parts = open_snapshot(request.snapshot, manifest)
-    check_there(manifest, parts["containers"])
+    check_there(manifest, (read_part(part, HOLDING) for part in parts["containers"]))
     table = whole_table("nodes", parts["nodes"], manifest)
     nodes = table.to_pylist()
     check_nodes(nodes)

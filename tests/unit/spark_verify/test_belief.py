@@ -8,7 +8,7 @@ import pytest
 from spark_verify.errors import SnapshotRefused
 from spark_verify.pipeline import REPORTING_MIN_PERCENT, Request, verify
 from spark_verify.snapshot.manifest import Manifest
-from spark_verify.snapshot.snapshot_reading import check_age, check_reporting
+from spark_verify.snapshot.refusals import check_age, check_reporting
 
 MANIFEST = {
     "schema_version": 5,
