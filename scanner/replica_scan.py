@@ -35,12 +35,12 @@ from scanner.finding import NOTE_FAULTS, Fault, Verdict
 from scanner.growth import UNREADABLE_LEAF, Growth
 from scanner.notebook import Notebook
 from scanner.ports import BlockReader, ReplicaReader, Structure
-from scanner.rereading import Insistent
 from scanner.resume import KeepMark, Marker, ScanMark, no_mark
 from scanner.rows.alike import AlikeChunks
 from scanner.rows.small_blocks import SUMS_START, SimpleRun, runs_and_alike
 from scanner.rows.spans import Wholes, expected_wholes, spans_of
 from scanner.scan_outcome import ScanOutcome
+from scanner.unreadable_verdict import Insistent
 
 READ_BYTES_MAX: Final = 4 * 1024**2  # larger reads gain nothing, measured on NVMe and SATA
 Attempt: TypeAlias = memoryview | OSError | None  # what a first, quick read of a block gave

@@ -245,7 +245,7 @@ class DiskReader:
         insists: bool = False,
     ) -> None:
         """Begin to read the replica whose scan began at `base`; `insists`: what cannot be looked at
-        is a fault (scanner.rereading). Raise VolumeFailed, BlockFailed, Refused."""
+        is a fault (scanner.unreadable_verdict). Raise VolumeFailed, BlockFailed, Refused."""
         self._insists = insists
         self._directory_error: OSError | None = None
         self._store = store

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.errors import Code, Refused
-from agent.store.index.read_failures import Doubt, decode_doubt, encode_doubt
+from agent.store.index.doubt_rows import decode_doubt, encode_doubt
 from agent.store.index.rows import (
     ScanCursor,
     decode_cursor,
@@ -26,6 +26,7 @@ from merkle.damaged import Damaged
 from merkle.replica import BlockId, ContainerId
 from ozone.scrub.comparison import Agreement, Comparison, Reason
 from ozone.scrub.result import ContainerResult
+from scanner.unreadable_verdict import Doubt
 
 FORMAT: Final = 1
 BUSY_S: Final = 10.0  # somebody looks into it with a tool of his own

@@ -18,7 +18,6 @@ from agent.errors import Code, Refused, SutureError
 from agent.runtime.clock import Clock
 from agent.store.index.columns import ReplicaColumns
 from agent.store.index.facts import ReplicaFacts, ScanBase, ScanCommit
-from agent.store.index.read_failures import grown, is_over
 from agent.store.index.rows import STATES, ScanCursor
 from agent.store.scan_reader import ReadBuffers
 from merkle.damaged import Damaged
@@ -37,6 +36,7 @@ from scanner.finding import Fault, Finding, Forensic, Verdict
 from scanner.notebook import NO_BLOCK
 from scanner.ports import Pieces
 from scanner.scan_outcome import ScanOutcome
+from scanner.unreadable_verdict import grown, is_over
 
 VIEW_AGE_S: Final = 60.0  # rows as old as this are good to begin with: what differs is looked up
 SURPLUS_MAX: Final = 100  # blocks with bytes behind their end that are named
@@ -68,7 +68,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class _Doubts:
-    """What could not be read of one container (`agent.store.index.read_failures.KeptDoubts`)."""
+    """What could not be read of one container (`scanner.unreadable_verdict.KeptDoubts`)."""
 
     history: History
     container_id: ContainerId

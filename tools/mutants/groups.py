@@ -66,7 +66,7 @@ SCANNER_RULES = (
     *("rows/alike", "growth"),
     *("chunk_verdict", "forensics", "breaker", "schedule", "pacing", "finding", "resume"),
     *("rows/spans", "failure_window", "notebook", "rows/small_blocks", "replica_scan"),
-    *("scan_outcome", "rereading"),
+    *("scan_outcome", "unreadable_verdict"),
 )
 
 GROUPS = (

@@ -5,9 +5,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
-from agent.store.index.read_failures import KeptDoubts
 from agent.store.index.rows import ReplicaInfo, ReplicaRow
 from merkle.replica import TREE_STATES, ContainerId, ReplicaState
+from scanner.unreadable_verdict import KeptDoubts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

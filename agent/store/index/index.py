@@ -244,7 +244,7 @@ class Snapshot:
         return None
 
     def doubt_row(self, container_id: ContainerId) -> bytes | None:
-        """Return the raw row of what scans could not read (agent.store.index.read_failures)."""
+        """Return the raw row of what scans could not read (agent.store.index.doubt_rows)."""
         if self._dbs.doubts is None:
             return None
         return self._txn.get(_U64.pack(container_id), db=self._dbs.doubts)

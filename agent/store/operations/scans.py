@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Final
 
 from agent.errors import BlockFailed
+from agent.store.index.doubt_rows import Doubts
 from agent.store.index.facts import ScanBase, ScanCommit, facts_of
 from agent.store.index.index import Change
-from agent.store.index.read_failures import Doubts
 from agent.store.index.rows import DescriptorEntry, ReplicaRow, ScanCursor
 from agent.store.operations.closing import follow_state, unhealthy
 from agent.store.operations.write_rules import recounted

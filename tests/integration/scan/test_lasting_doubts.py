@@ -13,9 +13,9 @@ from typing import Any, cast
 import pytest
 
 from agent.errors import VolumeFailed
-from agent.store.index.read_failures import SPAN_MS_MIN, TRIES_MIN
 from merkle.replica import ReplicaState
 from scanner.finding import Fault, Finding, Verdict
+from scanner.unreadable_verdict import SPAN_MS_MIN, TRIES_MIN
 from tests.support.clock import FakeClock
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica
 

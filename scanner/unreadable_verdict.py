@@ -1,16 +1,65 @@
-"""Reading that insists: what could not be read again and again is unreadable, whatever the errno.
+"""When is what cannot be read UNREADABLE: what failed three times, over an hour, does not pass.
 
-A failure that nobody listed as the device's is no verdict, because it may pass. Where it has not
-passed for long (who reads keeps count), the next scan reads through this: the same failure is then
-the verdict on what fails, block by block. A host that is short of something never is.
+One failure says nothing about the data, whatever its errno, if nobody listed that as the device's:
+rights that somebody is just changing, a network that comes back, a medium of which no two reads of
+a chunk agree. Scans count them (`Doubt`); from the third on, an hour after the first, the next scan
+reads through `Insistent`: the same failure is then the verdict on what fails, block by block. A
+host that is short of something never is.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from merkle.replica import BlockId, ContainerId
 from scanner.chunk_verdict import insisted
 from scanner.ports import BlockReader, ReplicaReader, Structure
+
+TRIES_MIN: Final = 3  # one may be an accident, and the second its echo
+SPAN_MS_MIN: Final = 3_600_000  # longer than an operator's slip, or a restart of what serves a disk
+FORGOTTEN_MS: Final = 30 * 24 * 3_600_000  # failures that lie further apart are not one trouble
+WHY_CHARS_MAX: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """How often, since when and until when a replica could not be read, and why last."""
+
+    count: int
+    first_at_ms: int
+    last_at_ms: int
+    why: str
+
+
+class KeptDoubts(Protocol):
+    """What is kept of one replica, wherever that is."""
+
+    def note(self, why: str) -> None:
+        """Count a scan that ended because something could not be read; durable when it returns."""
+        ...
+
+    def are_over(self) -> bool:
+        """Return whether what fails now is to be called UNREADABLE."""
+        ...
+
+    def are_noted(self) -> bool:
+        """Return whether any scan since the last whole one could not read something."""
+        ...
+
+
+def grown(had: Doubt | None, now_ms: int, why: str) -> Doubt:
+    """Return the doubt after one failure more."""
+    if had is None or not 0 <= now_ms - had.last_at_ms <= FORGOTTEN_MS:
+        had = Doubt(0, now_ms, now_ms, "")
+    return Doubt(had.count + 1, had.first_at_ms, now_ms, why[:WHY_CHARS_MAX])
+
+
+def is_over(doubt: Doubt | None, now_ms: int) -> bool:
+    """Return whether failures have become so many, over so long a time, that they do not pass."""
+    if doubt is None or doubt.count < TRIES_MIN:
+        return False
+    return now_ms - doubt.first_at_ms >= SPAN_MS_MIN
 
 
 @contextmanager

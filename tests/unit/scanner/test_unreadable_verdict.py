@@ -8,7 +8,7 @@ import pytest
 from merkle.replica import BlockId
 from scanner.chunk_verdict import RepeatedError
 from scanner.ports import BlockReader, Structure
-from scanner.rereading import Insistent
+from scanner.unreadable_verdict import WHY_CHARS_MAX, Doubt, Insistent, grown, is_over
 from tests.support.storage.replica_reader import MemoryBlock, MemoryReader, MemoryReplica, noise
 
 DATA = noise(100)
@@ -128,3 +128,45 @@ def test_nor_does_one_of_an_open_file(
 
     with pytest.raises(RepeatedError):
         ask(file)
+
+
+BEGAN_MS = 1_000_000
+HOUR_MS = 3_600_000
+MONTH_MS = 2_592_000_000  # of 30 days
+
+
+@pytest.mark.parametrize(
+    ("doubt", "expected"),
+    [
+        (None, False),
+        (Doubt(3, BEGAN_MS, BEGAN_MS, "no"), True),
+        (Doubt(2, BEGAN_MS, BEGAN_MS, "no"), False),
+        (Doubt(3, BEGAN_MS + 1, BEGAN_MS + 1, "no"), False),
+    ],
+)
+def test_three_failures_over_an_hour_are_no_accident(doubt: Doubt | None, expected: bool) -> None:
+    """
+    Neither many at once nor two that lie far apart.
+    """
+    assert expected is is_over(doubt, BEGAN_MS + HOUR_MS)
+
+
+def test_a_failure_more_is_counted_from_the_first() -> None:
+    """
+    Unless the last lies so far back that it was another trouble, or the clock was set back.
+    """
+    had = Doubt(2, BEGAN_MS - 5, BEGAN_MS, "no")
+    late_ms = BEGAN_MS + MONTH_MS
+
+    assert Doubt(3, BEGAN_MS - 5, BEGAN_MS, "again") == grown(had, BEGAN_MS, "again")
+    assert Doubt(3, BEGAN_MS - 5, late_ms, "again") == grown(had, late_ms, "again")
+    assert Doubt(1, late_ms + 1, late_ms + 1, "again") == grown(had, late_ms + 1, "again")
+    assert Doubt(1, BEGAN_MS - 1, BEGAN_MS - 1, "again") == grown(had, BEGAN_MS - 1, "again")
+    assert Doubt(1, 7, 7, "first") == grown(None, 7, "first")
+
+
+def test_why_it_failed_is_kept_in_brief() -> None:
+    """
+    A library may say a lot.
+    """
+    assert Doubt(1, 7, 7, "x" * WHY_CHARS_MAX) == grown(None, 7, "x" * (WHY_CHARS_MAX + 1))

@@ -1,0 +1,60 @@
+"""What an index keeps of a replica that scans could not read, again and again: one row.
+
+It is there, so that the count does not begin again when the agent is restarted. What follows from
+it is decided in `scanner.unreadable_verdict`.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+
+from agent.store.index.index import Change, Index
+from agent.store.index.rows import ROW_VERSION, seal, unseal
+from merkle.damaged import Damaged
+from merkle.replica import ContainerId
+from scanner.unreadable_verdict import Doubt, grown, is_over
+
+
+@dataclass(frozen=True, slots=True)
+class Doubts:
+    """What an index keeps of one replica (`KeptDoubts`)."""
+
+    index: Index
+    container_id: ContainerId
+
+    def note(self, why: str) -> None:
+        """Count a scan that ended because something could not be read; durable when it returns."""
+        now_ms = self.index.now_ms()
+
+        def change(rows: Change) -> None:
+            had = decode_doubt(rows.doubt_row(self.container_id))
+            rows.put_doubt_row(self.container_id, encode_doubt(grown(had, now_ms, why)))
+
+        self.index.write(change)
+
+    def are_over(self) -> bool:
+        """Return whether what fails now is to be called UNREADABLE."""
+        with self.index.read() as rows:
+            doubt = decode_doubt(rows.doubt_row(self.container_id))
+        return is_over(doubt, self.index.now_ms())
+
+    def are_noted(self) -> bool:
+        """Return whether any scan since the last whole one could not read something."""
+        with self.index.read() as rows:
+            return rows.doubt_row(self.container_id) is not None
+
+
+def encode_doubt(doubt: Doubt) -> bytes:
+    """Return the row of a doubt."""
+    fields = {"version": ROW_VERSION, **asdict(doubt)}
+    return seal(json.dumps(fields, separators=(",", ":")).encode())
+
+
+def decode_doubt(row: bytes | None) -> Doubt | None:
+    """Read the row of a doubt; a damaged one is none: the count begins again."""
+    try:
+        fields = None if row is None else json.loads(bytes(unseal(row, "doubt row")))
+    except Damaged:
+        return None
+    if fields is None or fields.pop("version") != ROW_VERSION:
+        return None
+    return Doubt(**fields)
