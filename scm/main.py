@@ -38,7 +38,8 @@ from agent.runtime.stop_request import StopRequest
 from agent.runtime.thread_switching import take_short_turns
 from scm.edge.http_pages import HttpStatus
 from scm.edge.plane.control import ControlPlane
-from scm.edge.server import BuiltServer, Limits, ScmService, build_server
+from scm.edge.server import BuiltServer, Limits, build_server
+from scm.edge.service import ScmService
 from scm.edge.spark_loop import SparkLoop
 from scm.state import options as scm_options
 from scm.state.clock import Clock

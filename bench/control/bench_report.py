@@ -32,7 +32,7 @@ from bench.control.bench_scm import append, container_of, cpu_s, memory_of, repl
 from bench.measure import Measure, at_most
 from merkle.replica import LAYOUT_VERSION
 from scm.edge.plane.control import ControlPlane
-from scm.edge.server import ScmService
+from scm.edge.service import ScmService
 from scm.state import records
 from scm.state.clock import Clock
 from scm.state.database import State

@@ -17,7 +17,8 @@ import pytest
 from agent.cli.change import apply as module
 from agent.cli.main import run
 from agent.cli.terminal.output import Exit
-from scm.edge.server import ScmService, build_server
+from scm.edge.server import build_server
+from scm.edge.service import ScmService
 from scm.state.clock import Clock
 from scm.state.facts import Kind, Replica
 from scm.state.options import ScmOptions

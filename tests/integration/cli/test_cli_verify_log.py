@@ -14,7 +14,8 @@ from agent.runtime.exits import Exit
 from agent.store.verification_log.log_files import files_of
 from agent.store.verification_log.log_reader import log_directory
 from scm.edge.plane.control import ControlPlane
-from scm.edge.server import ScmService, build_server
+from scm.edge.server import build_server
+from scm.edge.service import ScmService
 from scm.state.clock import Clock
 from scm.state.database import State
 from scm.state.options import ScmOptions

@@ -20,7 +20,8 @@ from agent.rpc.serving.binding import Patience
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc, scm_pb2, scm_pb2_grpc
 from scm.edge.server import MESSAGE_BYTES_MAX as SCM_MESSAGE_BYTES_MAX
 from scm.edge.server import Limits as ScmLimits
-from scm.edge.server import ScmService, build_server
+from scm.edge.server import build_server
+from scm.edge.service import ScmService
 from scm.state.clock import Clock
 from tests.support.authority import Authority
 from tests.support.control.scm_world import ScmWorld

@@ -18,7 +18,8 @@ from agent.rpc.serving.waits import Waits
 from agent.rpc.v1 import container_pb2, datanode_pb2
 from agent.runtime.callthreads import LATE_S, CallThreads
 from scm.edge.server import Limits as ScmLimits
-from scm.edge.server import ScmService, build_server
+from scm.edge.server import build_server
+from scm.edge.service import ScmService
 from scm.state.clock import Clock
 from tests.support.clock import FakeClock
 from tests.support.control.scm_world import ScmWorld

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from agent.observe import logs
 from scm.edge.plane.control import ControlPlane
-from scm.edge.server import ScmService, build_server
+from scm.edge.server import build_server
+from scm.edge.service import ScmService
 from scm.state import options as scm_options
 from scm.state.clock import Clock
 from scm.state.database import State

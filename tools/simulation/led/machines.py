@@ -20,7 +20,7 @@ from agent.store.files.layout import Layout
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
 from scm.edge.plane.control import ControlPlane
-from scm.edge.server import ScmService
+from scm.edge.service import ScmService
 from scm.state.clock import Clock
 from scm.state.database import State
 from scm.state.options import ScmOptions

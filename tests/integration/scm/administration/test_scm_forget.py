@@ -12,7 +12,8 @@ from agent.errors import Code, Refused
 from agent.observe.audit import AuditLog
 from merkle.replica import ReplicaState
 from scm.edge.plane.control import ControlPlane
-from scm.edge.server import ScmService, build_server
+from scm.edge.server import build_server
+from scm.edge.service import ScmService
 from scm.state.clock import Clock
 from scm.state.facts import ContainerState, Kind, Pending
 from scm.state.options import ScmOptions

@@ -9,7 +9,8 @@ import pytest
 
 from agent.cli.terminal.output import Exit
 from merkle.replica import ReplicaState
-from scm.edge.server import ScmService, build_server
+from scm.edge.server import build_server
+from scm.edge.service import ScmService
 from scm.replication.reconciling.plan_intake import PlanRow
 from scm.state.clock import Clock
 from scm.state.facts import Container, ContainerState, Kind

@@ -13,7 +13,8 @@ from agent.errors import Code, Refused, SutureError
 from agent.rpc.v1 import container_pb2, scm_pb2, scm_pb2_grpc
 from agent.rpc.wire.errors import error_from
 from scm.edge.plane.control import ControlPlane
-from scm.edge.server import ScmService, build_server
+from scm.edge.server import build_server
+from scm.edge.service import ScmService
 from scm.state.clock import Clock
 from scm.state.database import State
 from scm.state.options import ScmOptions

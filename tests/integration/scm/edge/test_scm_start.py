@@ -11,7 +11,8 @@ from agent.cli.terminal.output import Exit
 from agent.errors import Code, Unavailable
 from merkle.replica import LAYOUT_VERSION
 from scm.administration.decommission import Request
-from scm.edge.server import ScmService, build_server
+from scm.edge.server import build_server
+from scm.edge.service import ScmService
 from scm.state import records
 from scm.state.clock import Clock
 from scm.state.database import State

@@ -1,0 +1,422 @@
+"""suture.v1.Scm over gRPC: parse, ask the control plane, answer. Nothing is decided here."""
+
+from typing import Final
+
+import grpc
+
+from agent.rpc.v1 import scm_pb2, scm_pb2_grpc
+from agent.rpc.wire.codec import parse_container_id, parse_int
+from merkle.replica import ID_MAX
+from scm.edge import answers, datanode_wire, foreseen, wire
+from scm.edge.messages import needing, recovering
+from scm.edge.messages.anchoring import anchors_message
+from scm.edge.plane.control import ControlPlane
+from scm.state.clock import Clock
+from scm.state.options import ScmOptions
+
+ANSWER_BYTES_MAX: Final = 8 * 1024**2  # outcomes beyond it are left for the next question
+PAGE_MAX: Final = 1_000
+ITERATIONS_DEFAULT: Final = 10  # of the balancer (Ozone's default)
+
+
+class ScmService(scm_pb2_grpc.ScmServicer):
+    """The calls. Errors leave as SutureError; `agent.rpc.wire.errors.ErrorEdge` makes statuses of
+    them."""
+
+    def __init__(self, control: ControlPlane, *, clock: Clock, options: ScmOptions) -> None:
+        self._control = control
+        self._datanodes, self._clients = control.datanodes, control.clients
+        self._operators, self._queries = control.operators, control.queries
+        self._clock = clock
+        self._options = options
+
+    # Datanodes.
+
+    def Register(  # noqa: N802
+        self, request: scm_pb2.RegisterRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.RegisterResponse:
+        """Let a datanode in."""
+        self._datanodes.register(datanode_wire.registration_from(request))
+        return scm_pb2.RegisterResponse(
+            cluster_id=self._control.cluster_id,
+            term=self._control.term,
+            heartbeat_interval_ms=self._options.heartbeat_interval_ms,
+            takes_columns=True,
+        )
+
+    def Heartbeat(  # noqa: N802
+        self, request: scm_pb2.HeartbeatRequest, context: grpc.ServicerContext
+    ) -> scm_pb2.HeartbeatResponse:
+        """Take reports in, hand commands out."""
+        call = datanode_wire.heartbeat_from(request, now_ms=self._clock.wall_ms())
+        answer = self._datanodes.heartbeat(call, context.is_active)
+        return answers.heartbeat_response(answer, self._control.term)
+
+    def ConfirmDeletes(  # noqa: N802
+        self, request: scm_pb2.ConfirmDeletesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ConfirmDeletesResponse:
+        """Say which deletes that a peer claims were ordered, and which blocks a key names."""
+        claimed = datanode_wire.claimed_deletes_from(request)
+        ordered, kept = self._datanodes.confirm_deletes(*claimed)
+        return scm_pb2.ConfirmDeletesResponse(
+            ordered_local_ids=sorted(ordered), kept_local_ids=sorted(kept)
+        )
+
+    # Clients.
+
+    def AllocateBlocks(  # noqa: N802
+        self, request: scm_pb2.AllocateBlocksRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.AllocateBlocksResponse:
+        """Promise blocks to a writer."""
+        client_id = wire.client_id_from(request.client_id)
+        return answers.allocation_response(
+            self._clients.allocate(
+                client_id,
+                wire.sizes_from(request),
+                wire.new_keys_from(request),
+                scheme=wire.scheme_from(request),
+            )
+        )
+
+    def CommitKey(  # noqa: N802
+        self, request: scm_pb2.CommitKeyRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.CommitKeyResponse:
+        """Record keys, all or none."""
+        self._clients.commit(
+            wire.client_id_from(request.client_id),
+            wire.keys_from(request.keys),
+            may_replace=request.replace,
+            failed=wire.failed_from(request.failed),
+        )
+        return scm_pb2.CommitKeyResponse()
+
+    def LookupKey(  # noqa: N802
+        self, request: scm_pb2.LookupKeyRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.LookupKeyResponse:
+        """Say what a key is made of and where that is."""
+        key, containers = self._clients.lookup(wire.parse_key(request.key, "key"))
+        return answers.lookup_response(key, containers)
+
+    def ListKeys(  # noqa: N802
+        self, request: scm_pb2.ListKeysRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListKeysResponse:
+        """Return a page of keys by name."""
+        keys, next_start_after = self._clients.list_keys(
+            prefix=wire.cut(request.prefix),
+            start_after=wire.cut(request.start_after),
+            count=_page_size(request.count),
+            container_ids=request.container_ids,
+        )
+        return scm_pb2.ListKeysResponse(
+            keys=[answers.key_message(key, self._clients.lost_of(key)) for key in keys],
+            next_start_after=next_start_after,
+        )
+
+    def FinishWrites(  # noqa: N802
+        self, request: scm_pb2.FinishWritesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.FinishWritesResponse:
+        """End a writer's session."""
+        client_id = wire.client_id_from(request.client_id)
+        return scm_pb2.FinishWritesResponse(
+            container_ids=self._clients.finish(client_id, close=request.close)
+        )
+
+    # Operators.
+
+    def ListNodes(  # noqa: N802
+        self, _request: scm_pb2.ListNodesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListNodesResponse:
+        """Return every node and its health."""
+        return scm_pb2.ListNodesResponse(
+            nodes=[answers.node_message(view) for view in self._queries.nodes()],
+            term=self._control.term,
+            cluster_id=self._control.cluster_id,
+        )
+
+    def ListContainerInfos(  # noqa: N802
+        self, request: scm_pb2.ListContainerInfosRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListContainerInfosResponse:
+        """Return a page of containers by id."""
+        start = parse_int(request.start_container_id, "start_container_id", low=0, high=ID_MAX)
+        views, next_id = self._queries.containers(start, _page_size(request.count))
+        return scm_pb2.ListContainerInfosResponse(
+            containers=[answers.container_message(view) for view in views],
+            next_container_id=next_id,
+        )
+
+    def GetContainerInfo(  # noqa: N802
+        self, request: scm_pb2.GetContainerInfoRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.GetContainerInfoResponse:
+        """Return one container."""
+        view = self._queries.container(parse_container_id(request.container_id))
+        return scm_pb2.GetContainerInfoResponse(container=answers.container_message(view))
+
+    def CountContainers(  # noqa: N802
+        self, _request: scm_pb2.CountContainersRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.CountContainersResponse:
+        """Return how many containers are how."""
+        return answers.counts_message(self._queries.count_containers())
+
+    def CloseContainers(  # noqa: N802
+        self, request: scm_pb2.CloseContainersRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ContainerDecisions:
+        """Close containers now."""
+        ids = wire.container_ids_from(request.container_ids)
+        worlds = wire.worlds_from(request.worlds, ids)
+        return answers.decisions_message(
+            self._operators.close_containers(
+                ids, worlds=worlds, force=request.force, dry_run=request.dry_run
+            )
+        )
+
+    def ReconcileContainers(  # noqa: N802
+        self, request: scm_pb2.ReconcileContainersRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ContainerDecisions:
+        """Order containers reconciled."""
+        ids = wire.container_ids_from(request.container_ids)
+        worlds = wire.worlds_from(request.worlds, ids)
+        return answers.decisions_message(
+            self._operators.reconcile_containers(ids, worlds=worlds, dry_run=request.dry_run)
+        )
+
+    def ApplyPlan(  # noqa: N802
+        self, request: scm_pb2.ApplyPlanRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ContainerDecisions:
+        """Order what a plan asks for, as far as it is still true."""
+        rows = wire.plan_rows_from(request)
+        worlds = wire.worlds_from(request.worlds, rows)
+        return answers.decisions_message(
+            self._operators.apply_plan(rows, worlds=worlds, dry_run=request.dry_run)
+        )
+
+    def ExportSnapshot(  # noqa: N802
+        self, _request: scm_pb2.ExportSnapshotRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ExportSnapshotResponse:
+        """Write a snapshot for the Spark job."""
+        exported = self._queries.export_snapshot()
+        return scm_pb2.ExportSnapshotResponse(
+            snapshot_id=exported.snapshot_id,
+            path=exported.place,
+            container_count=exported.rows["containers"],
+            replica_count=exported.rows["replicas"],
+        )
+
+    def ListOutcomes(  # noqa: N802
+        self, request: scm_pb2.ListOutcomesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListOutcomesResponse:
+        """Return outcomes of commands and what is pending.
+
+        An answer has a size limit: outcomes beyond it are missing and not pending; ask for them
+        again, the newest by the last id that was told.
+        """
+        command_ids = wire.command_ids_from(request.command_ids)
+        before_id = wire.before_id_from(request)
+        outcomes, pending = self._queries.outcomes(
+            command_ids, _page_size(request.count), before_id=before_id
+        )
+        response = scm_pb2.ListOutcomesResponse(pending_command_ids=pending)
+        size_bytes = 0
+        for outcome in outcomes:
+            size_bytes += len(outcome.detail) + len(outcome.message)
+            if size_bytes > ANSWER_BYTES_MAX:
+                break
+            response.outcomes.append(answers.outcome_message(outcome))
+        return response
+
+    def DeleteKeys(  # noqa: N802
+        self, request: scm_pb2.DeleteKeysRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.DeleteKeysResponse:
+        """Delete keys and, in time, their blocks."""
+        names = wire.doomed_keys_from(request)
+        return answers.deletions_message(
+            self._operators.delete_keys(names, dry_run=request.dry_run)
+        )
+
+    def ReplicateContainers(  # noqa: N802
+        self, request: scm_pb2.ReplicateContainersRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ContainerDecisions:
+        """Order one more copy of each container."""
+        ids = wire.container_ids_from(request.container_ids)
+        target = request.target_datanode_id
+        decisions = self._operators.replicate_containers(
+            ids,
+            target_id=wire.parse_name(target, "target_datanode_id") if target else "",
+            worlds=wire.worlds_from(request.worlds, ids),
+            dry_run=request.dry_run,
+        )
+        return answers.decisions_message(decisions)
+
+    def DeleteReplicas(  # noqa: N802
+        self, request: scm_pb2.DeleteReplicasRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ContainerDecisions:
+        """Order one datanode's replicas of containers removed."""
+        ids = wire.container_ids_from(request.container_ids)
+        decisions = self._operators.delete_replicas(
+            ids,
+            datanode_id=wire.parse_name(request.datanode_id, "datanode_id"),
+            worlds=wire.worlds_from(request.worlds, ids),
+            dry_run=request.dry_run,
+        )
+        return answers.decisions_message(decisions)
+
+    def OrderNodes(  # noqa: N802
+        self, request: scm_pb2.OrderNodesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.NodeDecisions:
+        """Order datanodes to measure their volumes, or to register again."""
+        return answers.node_decisions_message(
+            self._operators.order_nodes(*wire.node_order_from(request))
+        )
+
+    def GetQueues(  # noqa: N802
+        self, _request: scm_pb2.GetQueuesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.GetQueuesResponse:
+        """Return what waits where, and the limits."""
+        return answers.queues_message(self._queries.queues())
+
+    def SafeMode(  # noqa: N802
+        self, request: scm_pb2.SafeModeRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.SafeModeResponse:
+        """Say whether decisions are made yet, or begin with them."""
+        gate = self._operators.leave_safe_mode() if request.leave else self._queries.safe_mode()
+        return scm_pb2.SafeModeResponse(
+            on=not gate.is_open,
+            reason=gate.reason,
+            missing_datanode_ids=gate.missing,
+            cold_start=gate.is_cold,
+            expected_count=gate.expected_count,
+            left_ms=int(gate.left_s * 1000),
+        )
+
+    def SetOperationalStates(  # noqa: N802
+        self, request: scm_pb2.SetOperationalStatesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.NodeDecisions:
+        """Let datanodes leave, rest or return."""
+        wanted = wire.node_states_from(request)
+        return answers.node_decisions_message(self._operators.set_operational_states(wanted))
+
+    def RemoveNodes(  # noqa: N802
+        self, request: scm_pb2.RemoveNodesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.NodeDecisions:
+        """Strike dead datanodes off the books."""
+        return answers.node_decisions_message(
+            self._operators.remove_nodes(
+                wire.node_ids_from(request.datanode_ids),
+                is_forced=request.force,
+                is_dry_run=request.dry_run,
+            )
+        )
+
+    def ForgetContainers(  # noqa: N802
+        self, request: scm_pb2.ForgetContainersRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ForgetContainersResponse:
+        """Give up missing containers, or take them back."""
+        ids = wire.container_ids_from(request.container_ids)
+        worlds = wire.worlds_from(request.worlds, ids)
+        if request.undo:
+            return answers.forgotten_message(
+                self._operators.recall_containers(ids, is_dry_run=request.dry_run)
+            )
+        return answers.forgotten_message(
+            self._operators.forget_containers(ids, worlds=worlds, is_dry_run=request.dry_run)
+        )
+
+    def Foresee(  # noqa: N802
+        self, request: scm_pb2.ForeseeRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ForeseeResponse:
+        """Say what would be if datanodes or volumes were off."""
+        return foreseen.message(self._queries.foresee(foreseen.question_from(request)))
+
+    def GetReport(  # noqa: N802
+        self, _request: scm_pb2.GetReportRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.GetReportResponse:
+        """Return the replication manager's report."""
+        return answers.report_message(self._queries.report())
+
+    def HoldContainers(  # noqa: N802
+        self, request: scm_pb2.HoldContainersRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ContainerDecisions:
+        """Take containers or replicas out of the manager's hands, or back into them."""
+        decisions = self._operators.hold(
+            wire.container_ids_from(request.container_ids),
+            wire.parse_name(request.datanode_id, "datanode_id") if request.datanode_id else "",
+            release=request.release,
+        )
+        return answers.decisions_message(decisions)
+
+    def ListHolds(  # noqa: N802
+        self, _request: scm_pb2.ListHoldsRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListHoldsResponse:
+        """Return what is suppressed or excluded."""
+        return scm_pb2.ListHoldsResponse(
+            holds=[
+                scm_pb2.Hold(
+                    container_id=hold.container_id,
+                    datanode_id=hold.datanode_id,
+                    since_ms=hold.since_ms,
+                    reason=hold.reason,
+                )
+                for hold in self._queries.holds()
+            ]
+        )
+
+    def ListAnchors(  # noqa: N802
+        self, request: scm_pb2.ListAnchorsRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListAnchorsResponse:
+        """Return the heads of verification logs that are kept."""
+        logs = self._queries.anchors(request.datanode_id, request.volume_id)
+        return scm_pb2.ListAnchorsResponse(logs=map(anchors_message, logs))
+
+    def Balance(  # noqa: N802
+        self, request: scm_pb2.BalanceRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.BalanceResponse:
+        """Begin, stop or show the moving of replicas from full nodes to empty ones."""
+        threshold = parse_int(request.threshold_permille, "threshold_permille", low=0, high=1_000)
+        count = parse_int(request.iteration_count, "iteration_count", low=0, high=1_000)
+        if request.stop or not threshold:
+            return answers.balance_message(self._queries.balance_status(stop=request.stop))
+        return answers.balance_message(
+            self._operators.balance(
+                threshold / 10, count or ITERATIONS_DEFAULT, dry_run=request.dry_run
+            )
+        )
+
+    def ListContainerKeys(  # noqa: N802
+        self, request: scm_pb2.ListContainerKeysRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListContainerKeysResponse:
+        """Return a page of keys that have blocks in some containers."""
+        asked = request.container_ids
+        ids = wire.container_ids_from(asked) if asked or not request.at_risk else []
+        page = self._queries.keys_in(
+            ids,
+            is_at_risk=request.at_risk,
+            start_after=wire.cut(request.start_after),
+            count=_page_size(request.count),
+        )
+        return needing.page_message(page)
+
+    def GetRecovery(  # noqa: N802
+        self, _request: scm_pb2.GetRecoveryRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.GetRecoveryResponse:
+        """Say what must be looked into after a restore."""
+        return recovering.to_recover_message(self._queries.to_recover())
+
+    def Recover(  # noqa: N802
+        self, request: scm_pb2.RecoverRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.RecoverResponse:
+        """Bring back what was found."""
+        found = recovering.found_from(request)
+        return recovering.recovered_message(
+            self._operators.recover(found, is_dry_run=request.dry_run)
+        )
+
+    def ListDepartures(  # noqa: N802
+        self, _request: scm_pb2.ListDeparturesRequest, _context: grpc.ServicerContext
+    ) -> scm_pb2.ListDeparturesResponse:
+        """Return the datanodes that are not in service, and what they wait for."""
+        return answers.departures_message(
+            self._queries.departures(), *self._queries.locked_together()
+        )
+
+
+def _page_size(count: int) -> int:
+    return min(count, PAGE_MAX) or PAGE_MAX
