@@ -24,7 +24,7 @@ from agent.scan.canary import Canary
 from agent.scan.container_scan import GONE, ScanKit, scan_container
 from agent.scan.throttle import ScanPace
 from agent.store.index.columns import ReplicaColumns
-from agent.store.scan_reader import ReadBuffers
+from agent.store.reads_past_cache import ReadBuffers
 from merkle.replica import TREE_STATES, ContainerId
 from scanner.finding import Verdict
 from scanner.pacing import PaceLimits

@@ -19,8 +19,8 @@ from agent.runtime.clock import Clock
 from agent.runtime.lease import Leases
 from agent.scan.container_scan import MarkingGuard, ScanReport, ScanTools, scan_container
 from agent.store.options import StoreOptions
+from agent.store.reads_past_cache import ReadBuffers
 from agent.store.replica_store import ReplicaStore
-from agent.store.scan_reader import ReadBuffers
 from merkle.checksum import Algorithm, window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 from scanner.finding import Verdict

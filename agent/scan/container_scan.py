@@ -22,8 +22,9 @@ from agent.scan.shadow.hashing import OpenReader, ShadowHashing
 from agent.store.index.columns import ReplicaColumns
 from agent.store.index.facts import ReplicaFacts, ScanBase, ScanCommit
 from agent.store.index.rows import ScanCursor
+from agent.store.reads_past_cache import ReadBuffers
 from agent.store.replica_store import ReplicaStore
-from agent.store.scan_reader import DiskReader, ReadBuffers
+from agent.store.scan_reader import DiskReader
 from merkle.checksum import Algorithm
 from merkle.replica import ContainerId
 from merkle.tree import Tree

@@ -12,7 +12,7 @@ import structlog
 from agent.errors import Refused, Unavailable
 from agent.runtime.loop import Busy, Idle, Pulse, Step, Throttled
 from agent.scan.container_scan import GONE, ScanTools, scan_container
-from agent.store.scan_reader import ReadBuffers
+from agent.store.reads_past_cache import ReadBuffers
 from merkle.replica import ContainerId
 from scanner.ports import Pieces
 

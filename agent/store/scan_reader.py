@@ -1,18 +1,12 @@
-"""How a scan reads a replica: past the page cache, into buffers that are made once.
+"""How a scan reads a replica off a volume: its rows, its files, and what describes it.
 
-O_DIRECT reads what the medium holds, costs a fifth of the CPU of a buffered read and leaves the
-page cache to the clients. Where a file system refuses it, pages are dropped before and after a
-buffered read, which is the second best.
-
-One reader per scan, one scan per thread: the buffers are its own.
+The bytes come past the page cache (`reads_past_cache`). One reader per scan, one scan per thread:
+the buffers are its own.
 """
 
 import contextlib
 import errno
-import fcntl
-import mmap
 import os
-import stat
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,19 +14,26 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from agent.store.files.blockfile import ALIGNMENT_BYTES, read_past_cache
+from agent.store.files.blockfile import read_past_cache
 from agent.store.files.durable import block_errors, disk_errors
 from agent.store.files.layout import PACK_NAME, QUARANTINE, block_id_of
 from agent.store.index.facts import ScanBase
 from agent.store.index.packformat import Packed, PackedBlocks
+from agent.store.reads_past_cache import (
+    BlockFile,
+    ReadBuffers,
+    is_cut,
+    open_regular,
+    read_aligned,
+    read_at_once,
+)
 from agent.store.replica.descriptor import read_descriptor
-from agent.store.replica.packs import size_in
 from agent.store.replica.quarantine import kept_of
 from agent.store.replica.trees import read_tree_file
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import U64s
 from merkle.damaged import Damaged
-from merkle.replica import CHUNK_BYTES_MAX, BlockId, ContainerId
+from merkle.replica import BlockId, ContainerId
 from merkle.tree import Tree
 from scanner.chunk_verdict import insisted, name_of, read_failure
 from scanner.finding import Fault, Verdict
@@ -40,190 +41,11 @@ from scanner.ports import Pieces, Structure, StructureFault
 
 WINDOW_BYTES: Final = 512 * 1024  # of a pack: nobody waits for longer than for a piece
 FOREIGN_NAMES_MAX: Final = 100  # names kept of files that are none of ours
-BUFFER_BYTES: Final = CHUNK_BYTES_MAX + 2 * ALIGNMENT_BYTES  # address space; touched when used
-HUGE_PAGE_BYTES: Final = 2 * 1024**2
-SMALL_BYTES: Final = 64 * 1024  # no read so small is cut
-OPEN_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-DIRECT_FLAGS: Final = OPEN_FLAGS | os.O_DIRECT
-DIRECT_REFUSED: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP})
-NO_BLOCK_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.EISDIR})  # links, pipes, ...
 ABSENT_FD: Final = -1
 CLUSTER_ABOVE_ROOT: Final = 2
 HDDS_ABOVE_ROOT: Final = 3  # <volume>/hdds/<cluster>/current/containerDir<N>/<id>
 
 Decoded = TypeVar("Decoded")
-
-assert BUFFER_BYTES % ALIGNMENT_BYTES == 0
-
-
-class ReadBuffers:
-    """Two aligned buffers: one for reading, one for asking the medium again.
-
-    In huge pages where the system has them: a direct read then pins two pages instead of a
-    thousand, and the device gets a few large requests instead of many small ones.
-    """
-
-    def __init__(self) -> None:
-        self.first = _huge_buffer()
-        self.again = _huge_buffer()
-
-
-def _huge_buffer() -> memoryview:
-    """Return BUFFER_BYTES that begin at a huge page; the view keeps its memory alive."""
-    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory gets no huge pages on request
-    memory = mmap.mmap(-1, BUFFER_BYTES + HUGE_PAGE_BYTES, flags=private)
-    with contextlib.suppress(OSError):  # a kernel without them: only slower
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    skipped_bytes = -np.frombuffer(memory, dtype=np.uint8).ctypes.data % HUGE_PAGE_BYTES
-    return memoryview(memory)[skipped_bytes : skipped_bytes + BUFFER_BYTES]
-
-
-class BlockFile:
-    """One open block file (`scanner.ports.BlockReader`)."""
-
-    def __init__(
-        self,
-        name: str,
-        buffers: ReadBuffers,
-        *,
-        directory_fd: int,
-        direct: bool = True,
-        pieces: Pieces | None = None,
-        packed: Packed | None = None,
-    ) -> None:
-        """Open it, or the file that the block is a part of (`packed`).
-
-        Raise FileNotFoundError when there is no regular file of that name.
-        """
-        self._packed = packed
-        self._buffers = buffers
-        self._pieces = pieces
-        self._fd, self._direct = _open_regular(name, directory_fd, direct=direct)
-
-    @property
-    def size_bytes(self) -> int:
-        """Length of the file, or of the part of it, now."""
-        size = os.fstat(self._fd).st_size
-        return size if self._packed is None else size_in(size, self._packed)
-
-    def read(self, offset: int, length_bytes: int) -> memoryview:
-        """Read into the first buffer; the view is valid until the next read of any block."""
-        offset, length_bytes = self._range(offset, length_bytes)
-        return self._read(self._buffers.first, offset, length_bytes, self._pieces)
-
-    def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
-        """Ask the medium again, into the second buffer."""
-        offset, length_bytes = self._range(offset, length_bytes)
-        return bytes(self._read(self._buffers.again, offset, length_bytes))
-
-    def _range(self, offset: int, length_bytes: int) -> tuple[int, int]:
-        """Return what a range of the block is in the file."""
-        if self._packed is None:
-            return offset, length_bytes
-        left = max(self._packed.length_bytes - offset, 0)
-        return self._packed.offset + offset, min(length_bytes, left)
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._fd)
-
-    def _read(
-        self, buffer: memoryview, offset: int, length_bytes: int, pieces: Pieces | None = None
-    ) -> memoryview:
-        if self._direct:
-            try:
-                return _fill(self._fd, buffer, offset, length_bytes, pieces)
-            except OSError as error:
-                if error.errno not in DIRECT_REFUSED:
-                    raise
-                self._stop_direct()  # some file systems refuse only when read
-        self._drop_pages(offset, length_bytes)
-        try:
-            return _fill(self._fd, buffer, offset, length_bytes, pieces)
-        finally:
-            self._drop_pages(offset, length_bytes)
-
-    def _stop_direct(self) -> None:
-        self._direct = False
-        flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
-        fcntl.fcntl(self._fd, fcntl.F_SETFL, flags & ~os.O_DIRECT)
-
-    def _drop_pages(self, offset: int, length_bytes: int) -> None:
-        """Drop the range from the page cache; dirty pages must reach the medium first.
-
-        In whole pages: the kernel keeps a page of which only a part is named.
-        """
-        os.fdatasync(self._fd)
-        start = offset - offset % ALIGNMENT_BYTES
-        end = -(-(offset + length_bytes) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        os.posix_fadvise(self._fd, start, end - start, os.POSIX_FADV_DONTNEED)
-
-
-def read_at_once(
-    name: str, directory_fd: int, buffer: memoryview, length_bytes: int
-) -> memoryview | None:
-    """Read a small file past the page cache in three calls of the system; None where it is short,
-    or cannot be read so. One byte more than asked shows that it is longer. Raise OSError."""
-    room = buffer[: length_bytes - length_bytes % ALIGNMENT_BYTES + ALIGNMENT_BYTES]
-    try:
-        fd = os.open(name, DIRECT_FLAGS, dir_fd=directory_fd)
-        try:
-            count = os.preadv(fd, [room], 0)
-        finally:
-            os.close(fd)
-    except OSError as error:
-        if error.errno in DIRECT_REFUSED:
-            return None
-        raise
-    return room[:count] if count >= length_bytes else None
-
-
-def is_cut(pieces: Pieces | None, length_bytes: int) -> bool:
-    """Whether a read is so large that others who want the disk are let in between."""
-    if pieces is None or length_bytes <= SMALL_BYTES:
-        return False
-    return 0 < pieces.piece_bytes() < length_bytes
-
-
-def _open_regular(name: str, directory_fd: int, *, direct: bool) -> tuple[int, bool]:
-    """Open a regular file; return its descriptor and whether it reads past the page cache."""
-    try:
-        fd = os.open(name, OPEN_FLAGS | (os.O_DIRECT if direct else 0), dir_fd=directory_fd)
-    except OSError as error:
-        if direct and error.errno in DIRECT_REFUSED:
-            return _open_regular(name, directory_fd, direct=False)
-        if error.errno in NO_BLOCK_FILE:
-            raise FileNotFoundError(errno.ENOENT, "no regular file", name) from error
-        raise
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise FileNotFoundError(errno.ENOENT, "no regular file", name)
-    return fd, direct
-
-
-def _fill(
-    fd: int, buffer: memoryview, offset: int, length_bytes: int, pieces: Pieces | None
-) -> memoryview:
-    """Read the aligned range around what is asked; return the view of what is asked.
-
-    Shorter where the file ends. Raise OSError.
-    """
-    if length_bytes > CHUNK_BYTES_MAX:
-        raise ValueError(f"a read of {length_bytes} bytes is larger than any chunk")
-    start = offset - offset % ALIGNMENT_BYTES
-    wanted = -(-(offset + length_bytes) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES - start
-    filled = 0
-    while filled < wanted:
-        piece_bytes = (pieces.piece_bytes() if pieces else 0) or wanted
-        end = min(wanted, filled + piece_bytes)
-        count = os.preadv(fd, [buffer[filled:end]], start + filled)
-        filled += count
-        if not count or count % ALIGNMENT_BYTES:  # the file ends here
-            break
-        if pieces and filled < wanted:
-            pieces.rest(count)
-    head = offset - start
-    return buffer[head : max(head, min(filled, head + length_bytes))]
 
 
 class DiskReader:
@@ -287,7 +109,7 @@ class DiskReader:
         if self._directory_fd == ABSENT_FD or not self._direct or not len(self._packed):
             return ABSENT_FD
         try:
-            fd, is_direct = _open_regular(PACK_NAME, self._directory_fd, direct=True)
+            fd, is_direct = open_regular(PACK_NAME, self._directory_fd, direct=True)
         except OSError:  # what it means is said of each block
             return ABSENT_FD
         if is_direct:
@@ -364,7 +186,7 @@ class DiskReader:
                 return self._read_whole_slowly(block_id, length_bytes)
             self._window = memoryview(b"")
             try:
-                window = _fill(
+                window = read_aligned(
                     self._pack_fd, self._buffers.first, packed.offset, WINDOW_BYTES, None
                 )
             except OSError:  # of one block in it, perhaps: a bad sector takes its time to say so

@@ -19,7 +19,7 @@ from agent.observe import logs
 from agent.runtime.clock import SystemClock
 from agent.runtime.lease import Leases
 from agent.scan.container_scan import ScanKit, ScanReport, ScanTools, scan_container
-from agent.store.scan_reader import ReadBuffers
+from agent.store.reads_past_cache import ReadBuffers
 from bench.ozone.ozone_world import World
 from bench.scans.scan_world import OPTIONS, open_store
 from merkle.replica import ContainerId

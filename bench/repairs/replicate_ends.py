@@ -32,8 +32,8 @@ from agent.runtime.lease import Leases
 from agent.runtime.memory import share_heaps
 from agent.store.operations.arrival import ARRIVALS_MAX
 from agent.store.options import StoreOptions
+from agent.store.reads_past_cache import ReadBuffers
 from agent.store.replica_store import ReplicaStore
-from agent.store.scan_reader import ReadBuffers
 from agent.transfer.incoming import Importer
 from agent.transfer.parts import PART_BYTES, blocks_part
 from agent.transfer.replicate import Replicator

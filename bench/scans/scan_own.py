@@ -11,8 +11,9 @@ import threading
 import time
 from pathlib import Path
 
+from agent.store.reads_past_cache import ReadBuffers
 from agent.store.replica_store import ReplicaStore
-from agent.store.scan_reader import DiskReader, ReadBuffers
+from agent.store.scan_reader import DiskReader
 from bench.scans.scan_world import OPTIONS, WARM_UP, open_store
 from merkle.replica import ContainerId
 from scanner.replica_scan import scan_replica

@@ -17,14 +17,8 @@ from typing import Final
 import numpy as np
 
 from agent.errors import Code, Refused
-from agent.store.scan_reader import (
-    ABSENT_FD,
-    FOREIGN_NAMES_MAX,
-    BlockFile,
-    ReadBuffers,
-    is_cut,
-    read_at_once,
-)
+from agent.store.reads_past_cache import BlockFile, ReadBuffers, is_cut, read_at_once
+from agent.store.scan_reader import ABSENT_FD, FOREIGN_NAMES_MAX
 from merkle.blockrow import ROWS_PER_BATCH, encode_block
 from merkle.checksum import U64s
 from merkle.damaged import Damaged

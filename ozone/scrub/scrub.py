@@ -22,7 +22,7 @@ from agent.scan.container_scan import MarkingGuard, no_neighbours, scan_containe
 from agent.scan.shadow.hashing import ShadowHashing
 from agent.scan.throttle import Pressure, ScanPace
 from agent.store.index.facts import ScanBase
-from agent.store.scan_reader import ReadBuffers
+from agent.store.reads_past_cache import ReadBuffers
 from merkle.checksum import Algorithm
 from merkle.replica import TREE_STATES, ContainerId
 from ozone.disk.database import clear_scratch, library

@@ -19,7 +19,7 @@ from agent.runtime.clock import Clock
 from agent.store.index.columns import ReplicaColumns
 from agent.store.index.facts import ReplicaFacts, ScanBase, ScanCommit
 from agent.store.index.rows import STATES, ScanCursor
-from agent.store.scan_reader import ReadBuffers
+from agent.store.reads_past_cache import ReadBuffers
 from merkle.damaged import Damaged
 from merkle.replica import TREE_STATES, Bcsid, ContainerId
 from merkle.tree import Tree

@@ -7,8 +7,8 @@ import pytest
 
 from agent.scan import canary as canary_module
 from agent.scan.canary import Canary
+from agent.store.reads_past_cache import ReadBuffers
 from agent.store.recovery.fsck import fsck
-from agent.store.scan_reader import ReadBuffers
 from merkle.checksum import Algorithm
 from tests.support.clock import FakeClock
 from tests.support.storage.stored_replica import StoredReplica, opened

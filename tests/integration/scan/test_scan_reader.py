@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent.store.scan_reader import BUFFER_BYTES, HUGE_PAGE_BYTES, DiskReader, ReadBuffers
+from agent.store.reads_past_cache import BUFFER_BYTES, HUGE_PAGE_BYTES, ReadBuffers
+from agent.store.scan_reader import DiskReader
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId
 from scanner.finding import Forensic
