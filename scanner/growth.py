@@ -6,7 +6,8 @@ import numpy as np
 
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ChunkInfo
-from merkle.tree import Tree, TreeBuilder
+from merkle.tree import Tree
+from merkle.tree_building import TreeBuilder
 from scanner.rows.alike import AlikeChunks
 from scanner.rows.small_blocks import SimpleRun
 

@@ -20,7 +20,8 @@ from agent.runtime.pledges import Pledges
 from agent.store.replica_store import ReplicaStore
 from merkle.damaged import Damaged
 from merkle.replica import BlockId, ContainerId, ReplicaState
-from merkle.tree import Tree, build_from_rows
+from merkle.tree import Tree
+from merkle.tree_building import build_from_rows
 
 KEEP_S: Final = 30.0
 """So long a witness keeps its replica from its last word on: ours is gone in a third, or stays."""

@@ -38,7 +38,8 @@ from merkle.diff import (
     range_starts,
 )
 from merkle.replica import ID_MAX, ContainerId
-from merkle.tree import Summary, Tree, TreeBuilder
+from merkle.tree import Summary, Tree
+from merkle.tree_building import TreeBuilder
 
 RANGES_FROM_BLOCKS: Final = 2_048  # below it, all rows cost no more than the extra round trip
 ASKED_MAX: Final = 3  # a tree that changes while it is read is read again

@@ -11,7 +11,8 @@ from agent.rpc.wire import codec
 from merkle.checksum import Algorithm, U64s
 from merkle.damaged import Damaged
 from merkle.replica import BlockData, BlockId
-from merkle.tree import Tree, TreeBuilder, build_from_rows
+from merkle.tree import Tree
+from merkle.tree_building import TreeBuilder, build_from_rows
 from scanner.rows.small_blocks import SimpleRun
 
 

@@ -14,7 +14,8 @@ from agent.store.index.facts import ReplicaFacts
 from agent.store.ports import SentReplicas
 from agent.store.replica.trees import whole_rows
 from merkle.replica import BlockId, ContainerId
-from merkle.tree import Tree, build_from_rows
+from merkle.tree import Tree
+from merkle.tree_building import build_from_rows
 from scanner.finding import Finding
 
 

@@ -27,7 +27,8 @@ from merkle.replica import (
     ChunkInfo,
     ContainerId,
 )
-from merkle.tree import Tree, build_from_rows
+from merkle.tree import Tree
+from merkle.tree_building import build_from_rows
 from merkle.tree_codec import decode_tree, encode_tree
 
 BLOCK_COUNT: Final = 500_000

@@ -16,7 +16,8 @@ from merkle.checksum import Algorithm, U64s
 from merkle.damaged import Damaged
 from merkle.diff import BlockRange, range_checksums
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
-from merkle.tree import Leaf, Summary, Tree, TreeBuilder
+from merkle.tree import Leaf, Summary, Tree
+from merkle.tree_building import TreeBuilder
 from ozone.disk.messages import CHECKSUM_INFO, parse
 from ozone.disk.treefile import decode_tree
 from ozone.leading.chunks import Chunks

@@ -19,7 +19,8 @@ from merkle.checksum import Algorithm, U64s, leaf_checksum
 from merkle.damaged import Damaged
 from merkle.diff import BlockRange, range_checksums
 from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
-from merkle.tree import Leaf, Summary, Tree, TreeBuilder
+from merkle.tree import Leaf, Summary, Tree
+from merkle.tree_building import TreeBuilder
 from ozone.disk.blockrow import StoredBlock
 from ozone.disk.treefile import Leaves, OzoneTree, decode_leaves, decode_tree
 from ozone.repair.windows import fits

@@ -17,7 +17,8 @@ from agent.errors import Code, Refused, SutureError, Unavailable
 from merkle.blockrow import decode_block, is_intact
 from merkle.checksum import Algorithm, leaf_checksum, window_checksums
 from merkle.replica import BlockId, ChunkInfo, ContainerId
-from merkle.tree import Leaf, Tree, TreeBuilder, build_from_rows
+from merkle.tree import Leaf, Tree
+from merkle.tree_building import TreeBuilder, build_from_rows
 from ozone.disk.treefile import CHECKSUM_MAX
 
 ATTEMPTS_MAX: Final = 4  # a scan may commit between our reads; not four times in a row

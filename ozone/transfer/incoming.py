@@ -34,7 +34,7 @@ from merkle.replica import (
     ContainerId,
     ReplicaState,
 )
-from merkle.tree import build_from_rows
+from merkle.tree_building import build_from_rows
 from ozone.disk.descriptor import DESCRIPTOR_BYTES_MAX, Descriptor, decode_descriptor
 from ozone.disk.encoding import decode_noted
 from ozone.disk.layout import number_of

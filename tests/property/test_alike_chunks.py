@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from merkle.checksum import Algorithm, leaf_checksum, window_checksums
 from merkle.replica import ChecksumType
-from merkle.tree import Leaf, Tree, TreeBuilder
+from merkle.tree import Leaf, Tree
+from merkle.tree_building import TreeBuilder
 from scanner import replica_scan
 from scanner.finding import Verdict
 from scanner.rows.small_blocks import runs_and_alike

@@ -23,7 +23,8 @@ from agent.plan.reconcile_plan import plan
 from merkle.checksum import Algorithm, leaf_checksum
 from merkle.diff import diff
 from merkle.replica import BlockId, ChecksumType, ChunkInfo
-from merkle.tree import Leaf, Tree, TreeBuilder
+from merkle.tree import Leaf, Tree
+from merkle.tree_building import TreeBuilder
 
 ALGORITHM = Algorithm.XXH3_64
 CHUNK_BYTES = 1_000

@@ -22,7 +22,8 @@ from merkle.diff import (
     range_starts,
 )
 from merkle.replica import BlockData
-from merkle.tree import Tree, build_from_rows
+from merkle.tree import Tree
+from merkle.tree_building import build_from_rows
 from tests.support.storage.tree_model import apply_divergence, bury, merge
 from tests.support.storage.tree_strategies import (
     ALGORITHMS,

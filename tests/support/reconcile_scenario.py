@@ -32,7 +32,8 @@ from agent.plan.reconcile_plan import plan
 from merkle.checksum import Algorithm, leaf_checksum
 from merkle.diff import diff
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
-from merkle.tree import Leaf, Tree, TreeBuilder
+from merkle.tree import Leaf, Tree
+from merkle.tree_building import TreeBuilder
 from scanner.finding import Fault, Finding, Verdict
 
 ALGORITHM = Algorithm.XXH3_64

@@ -15,7 +15,8 @@ from agent.cli.evidence.recorded import contradiction, evidence_of, judged_again
 from merkle.checksum import Algorithm, block_checksum
 from merkle.diff import Comparison, compare
 from merkle.replica import TREE_STATES, BlockId, ChunkInfo
-from merkle.tree import Leaf, Summary, TreeBuilder
+from merkle.tree import Leaf, Summary
+from merkle.tree_building import TreeBuilder
 from scanner.finding import Fault, Verdict
 
 DAMAGE: Final = frozenset({Verdict.CORRUPT, Verdict.UNREADABLE})

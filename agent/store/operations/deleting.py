@@ -35,7 +35,8 @@ from agent.store.volumes.volume import Volume
 from merkle.blockrow import decode_block
 from merkle.damaged import Damaged
 from merkle.replica import TREE_STATES, BlockId, ContainerId, ReplicaState
-from merkle.tree import Tree, build_from_rows
+from merkle.tree import Tree
+from merkle.tree_building import build_from_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ from merkle.blockrow import decode_block, encode_block, is_intact
 from merkle.checksum import Algorithm
 from merkle.damaged import Damaged
 from merkle.replica import TREE_STATES, BlockId, ContainerId
-from merkle.tree import Summary, Tree, build_from_rows, with_tombstones
+from merkle.tree import Summary, Tree, with_tombstones
+from merkle.tree_building import build_from_rows
 from merkle.tree_codec import decode_tree, encode_tree, stored_bytes
 from scanner.finding import Fault, Finding
 

@@ -14,7 +14,7 @@ from agent.cli.terminal.output import Exit
 from agent.errors import Refused
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ContainerId
-from merkle.tree import TreeBuilder
+from merkle.tree_building import TreeBuilder
 from ozone.cluster.export import ExportWish, export
 from ozone.cluster.scrubs import read_scrubs
 from ozone.disk.blockrow import decode_stored

@@ -17,7 +17,8 @@ from agent.rpc.datanode.server import build_server
 from merkle.checksum import Algorithm
 from merkle.diff import Difference, diff
 from merkle.replica import ID_MAX, ContainerId
-from merkle.tree import Leaf, Tree, TreeBuilder
+from merkle.tree import Leaf, Tree
+from merkle.tree_building import TreeBuilder
 
 CONTAINER = ContainerId(1)
 BLOCKS = 100_000

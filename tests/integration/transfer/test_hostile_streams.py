@@ -17,7 +17,7 @@ from agent.transfer.parts import PART_BYTES
 from merkle.blockrow import decode_block, encode_block
 from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
-from merkle.tree import build_from_rows
+from merkle.tree_building import build_from_rows
 from scanner.finding import Fault, Verdict
 from tests.support.storage.pushed import (
     MIB,

@@ -9,7 +9,7 @@ import pytest
 
 from agent.errors import Code, SutureError, Unavailable
 from merkle.replica import BlockId, ReplicaState
-from merkle.tree import build_from_rows
+from merkle.tree_building import build_from_rows
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.pushed import Pair, decoded, encoded, serving_pair
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, noise

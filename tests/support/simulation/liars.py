@@ -38,7 +38,8 @@ from agent.store.index.index import Change
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import leaf_checksum, window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
-from merkle.tree import Leaf, Tree, TreeBuilder
+from merkle.tree import Leaf, Tree
+from merkle.tree_building import TreeBuilder
 from scanner.finding import Verdict
 from tests.support.storage.stores import open_store, options_of_test
 

@@ -14,7 +14,8 @@ import numpy as np
 from merkle.blockrow import encode_block
 from merkle.checksum import Algorithm, window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
-from merkle.tree import Tree, build_from_rows
+from merkle.tree import Tree
+from merkle.tree_building import build_from_rows
 from scanner.chunk_verdict import WITNESSES, Witnesses
 from scanner.ports import BlockReader, ReplicaReader, Structure, StructureFault
 from scanner.replica_scan import scan_replica

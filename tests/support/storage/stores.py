@@ -22,7 +22,8 @@ from merkle.replica import (
     ContainerId,
     ReplicaState,
 )
-from merkle.tree import Tree, build_from_rows
+from merkle.tree import Tree
+from merkle.tree_building import build_from_rows
 from scanner.finding import Fault, Finding, Verdict
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - only private directories are made in it

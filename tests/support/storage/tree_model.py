@@ -6,7 +6,8 @@ import numpy as np
 
 from merkle.checksum import U64s
 from merkle.diff import REPAIRED_KINDS, DifferenceKind, Divergence
-from merkle.tree import Leaf, Tree, TreeBuilder, with_tombstones
+from merkle.tree import Leaf, Tree, with_tombstones
+from merkle.tree_building import TreeBuilder
 from merkle.tree_columns import u64s
 
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from merkle.checksum import Algorithm, window_checksums
 from merkle.replica import ID_MAX, Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
-from merkle.tree import Leaf, Tree, TreeBuilder
+from merkle.tree import Leaf, Tree
+from merkle.tree_building import TreeBuilder
 
 ALGORITHMS = st.sampled_from(list(Algorithm))
 CHECKSUMS = st.integers(0, 3) | st.integers(0, 2**64 - 1)  # the small ones collide, on purpose

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from merkle.blockrow import encode_block
 from merkle.checksum import Algorithm, window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
-from merkle.tree import Leaf, Tree, TreeBuilder
+from merkle.tree import Leaf, Tree
+from merkle.tree_building import TreeBuilder
 
 CONTAINER = ContainerId(7)
 WINDOW_BYTES = 16 * 1024

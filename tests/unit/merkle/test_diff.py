@@ -15,7 +15,8 @@ from merkle.diff import (
     diff,
 )
 from merkle.replica import BlockId
-from merkle.tree import Leaf, Tree, TreeBuilder
+from merkle.tree import Leaf, Tree
+from merkle.tree_building import TreeBuilder
 from tests.support.storage.tree_model import apply_divergence, bury
 from tests.support.storage.trees import bad, chunk, good, leaf_tree
 

@@ -8,7 +8,8 @@ import pytest
 
 from merkle.checksum import Algorithm
 from merkle.replica import BlockData, BlockId, ChecksumType
-from merkle.tree import Tree, TreeBuilder, build_from_rows
+from merkle.tree import Tree
+from merkle.tree_building import TreeBuilder, build_from_rows
 from tests.support.storage.tree_model import bury
 from tests.support.storage.trees import (
     CHUNK_A,

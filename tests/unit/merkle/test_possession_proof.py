@@ -6,7 +6,8 @@ from typing import Final
 from merkle.checksum import Algorithm
 from merkle.possession_proof import ANSWER_BYTES, NONCE_BYTES, answer_of, tree_answer_of
 from merkle.replica import ContainerId
-from merkle.tree import Tree, TreeBuilder
+from merkle.tree import Tree
+from merkle.tree_building import TreeBuilder
 
 MASK: Final = 2**64 - 1
 START: Final = (

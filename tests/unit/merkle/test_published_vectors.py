@@ -8,7 +8,8 @@ import pytest
 from merkle.blockrow import decode_block, encode_block
 from merkle.checksum import Algorithm, leaf_checksum, window_checksums
 from merkle.replica import BlockId, ChecksumType, ContainerId
-from merkle.tree import Tree, TreeBuilder, build_from_rows
+from merkle.tree import Tree
+from merkle.tree_building import TreeBuilder, build_from_rows
 from merkle.tree_codec import decode_tree, encode_tree
 from tests.support.storage.tree_model import bury
 from tests.support.storage.trees import (

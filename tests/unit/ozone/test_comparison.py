@@ -9,7 +9,8 @@ import pytest
 
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ContainerId
-from merkle.tree import Tree, TreeBuilder
+from merkle.tree import Tree
+from merkle.tree_building import TreeBuilder
 from ozone.disk.blockrow import StoredBlock, decode_stored
 from ozone.disk.messages import BLOCK_DATA
 from ozone.disk.treefile import OzoneTree, decode_tree

@@ -16,7 +16,7 @@ from merkle.replica import (
     ContainerId,
     ReplicaState,
 )
-from merkle.tree import build_from_rows
+from merkle.tree_building import build_from_rows
 from ozone.disk.descriptor import Descriptor, decode_descriptor, encode_descriptor
 from ozone.disk.encoding import STRIPE, STRIPES, decode_noted, encode_row, encode_tree_file
 from ozone.disk.messages import BLOCK_DATA, CHECKSUM_INFO

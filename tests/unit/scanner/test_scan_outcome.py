@@ -4,7 +4,7 @@ import pytest
 
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ContainerId
-from merkle.tree import TreeBuilder
+from merkle.tree_building import TreeBuilder
 from scanner.finding import Fault, Finding, Verdict
 from scanner.scan_outcome import ScanOutcome
 

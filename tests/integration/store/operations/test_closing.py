@@ -13,7 +13,7 @@ from agent.store.replica.descriptor import read_descriptor, write_descriptor
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import Algorithm
 from merkle.replica import Bcsid, BlockData, BlockId, ContainerId, ReplicaState
-from merkle.tree import TreeBuilder
+from merkle.tree_building import TreeBuilder
 from tests.support.storage.stores import (
     CHUNK_BYTES,
     CLUSTER,

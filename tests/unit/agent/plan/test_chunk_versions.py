@@ -5,7 +5,7 @@ import pytest
 from agent.plan.chunk_versions import contested_offsets, leaf_of, told_versions
 from merkle.checksum import Algorithm
 from merkle.replica import ChecksumType, ChunkInfo
-from merkle.tree import TreeBuilder
+from merkle.tree_building import TreeBuilder
 from tests.support.storage.trees import good
 
 

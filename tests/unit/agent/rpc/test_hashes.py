@@ -11,7 +11,8 @@ from agent.rpc.wire import hashes
 from agent.rpc.wire.hashes import PAGE_BYTES_MAX, pages, parse_selection
 from merkle.checksum import Algorithm
 from merkle.diff import range_checksums, range_starts
-from merkle.tree import Leaf, Tree, TreeBuilder
+from merkle.tree import Leaf, Tree
+from merkle.tree_building import TreeBuilder
 
 MANY = 60_000
 

@@ -10,7 +10,8 @@ from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import hashes
 from merkle.checksum import Algorithm
 from merkle.replica import ContainerId
-from merkle.tree import Leaf, TreeBuilder
+from merkle.tree import Leaf
+from merkle.tree_building import TreeBuilder
 
 ONE = ContainerId(1)
 

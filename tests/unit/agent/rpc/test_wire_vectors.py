@@ -12,7 +12,7 @@ from agent.rpc.wire.errors import to_status
 from agent.rpc.wire.hashes import pages, parse_selection
 from merkle.checksum import Algorithm, window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
-from merkle.tree import TreeBuilder
+from merkle.tree_building import TreeBuilder
 
 WIRE = Path(__file__).parents[4] / "docs" / "WIRE.md"
 CONTAINER = ContainerId(7)
