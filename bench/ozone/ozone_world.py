@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from rocksdict import BlockBasedOptions, DBCompressionType, Options, Rdict, SliceTransform
 
-from agent.store.index.index import Change
+from agent.store.index.transactions import Change
 from agent.store.volumes.volume import open_volume
 from bench.scans.scan_world import CLUSTER, DATANODE, OPTIONS, open_store
 from merkle.blockrow import encode_block

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from agent.store.index.index import Change
+from agent.store.index.transactions import Change
 from agent.store.options import StoreOptions
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.volume import open_volume

@@ -5,6 +5,9 @@ from typing import Final
 
 import lmdb
 
+from agent.store.index.rows import KEY_BYTES
+
+DATABASES: Final = tuple(KEY_BYTES)
 LATER: Final = frozenset({"history", "packed", "doubts"})
 """Absent until an agent that has them opens the volume."""
 

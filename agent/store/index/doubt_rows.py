@@ -7,8 +7,9 @@ it is decided in `scanner.unreadable_verdict`.
 import json
 from dataclasses import asdict, dataclass
 
-from agent.store.index.index import Change, Index
+from agent.store.index.index import Index
 from agent.store.index.rows import ROW_VERSION, seal, unseal
+from agent.store.index.transactions import Change
 from merkle.damaged import Damaged
 from merkle.replica import ContainerId
 from scanner.unreadable_verdict import Doubt, grown, is_over

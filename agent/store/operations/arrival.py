@@ -31,9 +31,9 @@ from agent.store.files.durable import (
 )
 from agent.store.files.layout import ReplicaPaths, replica_paths
 from agent.store.files.writebehind import FileWriter, Submit
-from agent.store.index.index import Change
 from agent.store.index.packformat import PACKED_BYTES_MAX, PackedBlocks
 from agent.store.index.rows import MovingEntry, ReplicaRow
+from agent.store.index.transactions import Change
 from agent.store.operations.closing import unhealthy
 from agent.store.options import StoreOptions
 from agent.store.replica.descriptor import descriptor_of, encode_descriptor

@@ -27,8 +27,8 @@ from typing import Final
 from agent.errors import SutureError
 from agent.store.files import blockfile
 from agent.store.files.durable import block_errors, sync_all, sync_directory
-from agent.store.index.index import Change, Snapshot
 from agent.store.index.rows import InstallEntry, moved_on
+from agent.store.index.transactions import Change, Snapshot
 from agent.store.operations.overwrite import check_arrived, is_open, roll_back
 from agent.store.operations.repair import (
     check_damaged,

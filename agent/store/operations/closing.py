@@ -22,9 +22,9 @@ from agent.store.files.durable import (
     sync_directory,
 )
 from agent.store.files.layout import ReplicaPaths, block_id_of, replica_paths
-from agent.store.index.index import Change, Snapshot
 from agent.store.index.packformat import PackedBlocks
 from agent.store.index.rows import DescriptorEntry, ReplicaRow
+from agent.store.index.transactions import Change, Snapshot
 from agent.store.options import StoreOptions
 from agent.store.replica import quarantine
 from agent.store.replica.contradictions import replace_scanned

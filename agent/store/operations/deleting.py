@@ -21,8 +21,8 @@ from agent.store.files.durable import (
     remove_tree,
     sync_directory,
 )
-from agent.store.index.index import Change, Snapshot
 from agent.store.index.rows import ReplicaRow, UnlinkEntry, moved_on
+from agent.store.index.transactions import Change, Snapshot
 from agent.store.options import StoreOptions
 from agent.store.replica import quarantine
 from agent.store.replica.contradictions import without_blocks

@@ -21,7 +21,7 @@ from agent.store.files import blockfile
 from agent.store.files.directfile import Buffers, DirectFile
 from agent.store.files.durable import begin_writing, disk_errors, write_all
 from agent.store.files.writebehind import SMALL_BYTES_MAX, Submit
-from agent.store.index.index import Change, Snapshot
+from agent.store.index.transactions import Change, Snapshot
 from agent.store.operations.write_rules import (
     KnownBlock,
     check_commit,

@@ -18,8 +18,8 @@ from typing import TypeAlias
 from agent.errors import BlockFailed, Code, SutureError
 from agent.store.files import blockfile
 from agent.store.files.durable import block_errors, read_file, remove_file, sync_directory
-from agent.store.index.index import Change
 from agent.store.index.rows import InstallEntry, moved_on
+from agent.store.index.transactions import Change
 from agent.store.options import StoreOptions
 from agent.store.replica import quarantine
 from agent.store.replica.obstacles import clear_place

@@ -13,8 +13,8 @@ from agent.runtime.memory import give_back
 from agent.store.files.durable import error_of
 from agent.store.index.columns import ReplicaColumns
 from agent.store.index.facts import VolumeFacts
-from agent.store.index.index import Snapshot
 from agent.store.index.replica_history import Changes, newest, together
+from agent.store.index.transactions import Snapshot
 from agent.store.operations.write_rules import known_block
 from agent.store.replica.packs import Place, place_of
 from agent.store.volumes.volume import Counted, Volume

@@ -13,8 +13,8 @@ from dataclasses import replace
 from agent.errors import Code, Refused, SutureError
 from agent.store.files import blockfile
 from agent.store.files.durable import block_errors
-from agent.store.index.index import Change, Snapshot
 from agent.store.index.rows import moved_on
+from agent.store.index.transactions import Change, Snapshot
 from agent.store.operations.closing import follow_state, take_tail
 from agent.store.operations.deleting import bury, record_tombstones, unlink_blocks
 from agent.store.operations.overwrite import overwrite_chunk

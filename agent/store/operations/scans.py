@@ -8,8 +8,8 @@ from typing import Final
 from agent.errors import BlockFailed
 from agent.store.index.doubt_rows import Doubts
 from agent.store.index.facts import ScanBase, ScanCommit, facts_of
-from agent.store.index.index import Change
 from agent.store.index.rows import DescriptorEntry, ReplicaRow, ScanCursor
+from agent.store.index.transactions import Change
 from agent.store.operations.closing import follow_state, unhealthy
 from agent.store.operations.write_rules import recounted
 from agent.store.options import StoreOptions

@@ -11,8 +11,8 @@ from typing import Final
 
 from agent.errors import Code, Refused
 from agent.store.index.facts import ReplicaFacts
-from agent.store.index.index import Change, Snapshot
 from agent.store.index.rows import ReplicaRow
+from agent.store.index.transactions import Change, Snapshot
 from agent.store.options import StoreOptions
 from merkle.blockrow import check_chunk, decode_block, encode_block
 from merkle.checksum import Buffer, checksum_width_bytes, window_checksums, window_count

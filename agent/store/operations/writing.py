@@ -11,7 +11,7 @@ from dataclasses import replace
 from agent.errors import Code, Refused, SutureError
 from agent.store.files import blockfile
 from agent.store.files.durable import disk_errors
-from agent.store.index.index import Change, Snapshot
+from agent.store.index.transactions import Change, Snapshot
 from agent.store.operations.overwrite import overwrite_chunk
 from agent.store.operations.write_rules import (
     KnownBlock,

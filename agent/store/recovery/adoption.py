@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from agent.store.files.durable import disk_errors, make_directories
-from agent.store.index.index import Change
 from agent.store.index.rows import DescriptorEntry, ReplicaRow
+from agent.store.index.transactions import Change
 from agent.store.operations.closing import follow_state, unhealthy
 from agent.store.operations.write_rules import recounted
 from agent.store.options import StoreOptions

@@ -23,9 +23,10 @@ from agent.store.files.layout import (
     decode_version,
     holds_data,
 )
-from agent.store.index.index import Index, Snapshot
+from agent.store.index.index import Index
 from agent.store.index.packformat import PackedBlocks
 from agent.store.index.rows import ReplicaRow
+from agent.store.index.transactions import Snapshot
 from agent.store.operations.closing import data_sizes
 from agent.store.replica.descriptor import descriptor_of, read_descriptor
 from agent.store.replica.packs import Place, place_of, read_table

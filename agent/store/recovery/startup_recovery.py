@@ -17,7 +17,6 @@ from agent.errors import Code, SutureError, VolumeFailed
 from agent.store.files.durable import disk_errors, error_of, remove_file, remove_tree
 from agent.store.files.layout import container_id_of, group_name
 from agent.store.index.facts import RecoveryStep, Unloadable
-from agent.store.index.index import Change
 from agent.store.index.rows import (
     DescriptorEntry,
     InstallEntry,
@@ -27,6 +26,7 @@ from agent.store.index.rows import (
     TreeEntry,
     UnlinkEntry,
 )
+from agent.store.index.transactions import Change
 from agent.store.operations.arrival import finish_move
 from agent.store.operations.closing import follow_state
 from agent.store.operations.deleting import finish_delete, record_tombstones, unlink_blocks

@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
-from agent.store.index.index import Change
 from agent.store.index.rows import ReplicaRow
+from agent.store.index.transactions import Change
 from merkle.replica import BlockId, ContainerId
 from scanner.finding import Finding
 

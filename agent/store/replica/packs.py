@@ -35,7 +35,7 @@ from agent.store.files.durable import (
 )
 from agent.store.files.layout import PACK_NAME, ReplicaPaths, block_name
 from agent.store.files.writebehind import FileWriter, Submit
-from agent.store.index.index import Index, Snapshot
+from agent.store.index.index import Index
 from agent.store.index.packformat import (
     FOOTER_BYTES,
     PAGE_BYTES,
@@ -45,6 +45,7 @@ from agent.store.index.packformat import (
     decode_table,
     encode_table,
 )
+from agent.store.index.transactions import Snapshot
 from agent.store.volumes.volume import Volume
 from merkle.checksum import U64s
 from merkle.damaged import Damaged

@@ -17,8 +17,8 @@ import numpy as np
 
 from agent.errors import Code, Refused, SutureError
 from agent.store.files.durable import TooLarge, block_errors, read_file, stage
-from agent.store.index.index import Change, Snapshot
 from agent.store.index.rows import ReplicaRow, TreeEntry
+from agent.store.index.transactions import Change, Snapshot
 from agent.store.options import StoreOptions
 from agent.store.replica.obstacles import make_home
 from agent.store.volumes.volume import Volume

@@ -34,7 +34,7 @@ from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import hashes, reports
 from agent.runtime.lease import Leases
 from agent.scan.container_scan import MarkingGuard, ScanTools, scan_container
-from agent.store.index.index import Change
+from agent.store.index.transactions import Change
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import leaf_checksum, window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId

@@ -9,8 +9,9 @@ import lmdb
 import pytest
 
 from agent.plan.reconcile_outcome import Result
-from agent.store.index.index import Change, Index
+from agent.store.index.index import Index
 from agent.store.index.packformat import PAGE_BYTES, Packed
+from agent.store.index.transactions import Change
 from agent.store.recovery.fsck import fsck
 from merkle.replica import BlockId, ReplicaState
 from scanner.finding import Fault

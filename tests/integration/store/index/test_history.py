@@ -6,9 +6,9 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from agent.store.index.index import Change
 from agent.store.index.replica_history import KEPT_COUNT, decode_entry, encode_entry
 from agent.store.index.rows import ReplicaRow, seal
+from agent.store.index.transactions import Change
 from agent.store.recovery.fsck import fsck
 from merkle.damaged import Damaged
 from merkle.replica import BlockId, ContainerId, ReplicaState

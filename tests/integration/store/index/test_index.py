@@ -9,7 +9,7 @@ import pytest
 
 from agent.errors import Code, Refused, Unavailable, VolumeFailed
 from agent.store.index import mapgate
-from agent.store.index.index import Index, Snapshot
+from agent.store.index.index import Index
 from agent.store.index.mapgate import MapGate
 from agent.store.index.rows import (
     ReplicaRow,
@@ -23,6 +23,7 @@ from agent.store.index.rows import (
     encode_replica,
     seal,
 )
+from agent.store.index.transactions import Snapshot
 from merkle.checksum import Algorithm
 from merkle.damaged import Damaged
 from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState

@@ -14,9 +14,11 @@ import pytest
 from agent.errors import Code, SutureError, VolumeFailed
 from agent.store.files.layout import Layout
 from agent.store.index import indexcheck
-from agent.store.index.index import DATABASES, Change, Index
+from agent.store.index.databases import DATABASES
+from agent.store.index.index import Index
 from agent.store.index.indexcheck import check_index
 from agent.store.index.rows import KEY_BYTES
+from agent.store.index.transactions import Change
 from agent.store.recovery.fsck import fsck
 from merkle.replica import BlockId, ContainerId
 from tests.support.storage.stores import CLUSTER, closed_replica, content, open_store

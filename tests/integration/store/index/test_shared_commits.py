@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Refused
-from agent.store.index.index import Change, Index
+from agent.store.index.index import Index
 from agent.store.index.sharedcommits import GROUP_MAX, SharedCommits
+from agent.store.index.transactions import Change
 from merkle.replica import BlockId, ContainerId
 
 ONE = ContainerId(1)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.store.files.layout import VolumeVersion
-from agent.store.index.index import DATABASES
+from agent.store.index.databases import DATABASES
 from agent.store.index.packformat import PAGE_BYTES, PackedBlocks, encode_packed, encode_table
 from agent.store.index.rows import (
     DescriptorEntry,

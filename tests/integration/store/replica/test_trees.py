@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from agent.store.index.index import Change, Index
+from agent.store.index.index import Index
 from agent.store.index.rows import moved_on
+from agent.store.index.transactions import Change
 from agent.store.replica.trees import commit_tree
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId, ReplicaState

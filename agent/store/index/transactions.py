@@ -1,0 +1,387 @@
+"""What one transaction of a volume's index sees and changes: rows, by database and key.
+
+    replicas    be64 container                        rows.ReplicaRow
+    blocks      be64 container, be64 block            merkle.blockrow: committed blocks
+    pending     be64 container, be64 block, be64 offset    chunks written and not yet committed
+    tombstones  be64 container, be64 block            be64 checksum of the deleted block
+    findings    be64 container, be32 number           one finding
+    journal     be64 container, kind, ...             work begun and not yet finished
+    cursors     be64 container                        how far an unfinished scan has come
+    history     be64 container, be32 number           what the replica was, and why; the newest
+    packed      be64 container, be64 block            where a small block lies in its pack
+    doubts      be64 container                        what scans could not read, and how often
+
+Keys are big-endian, so a cursor walks containers, blocks and chunks in order.
+"""
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import takewhile
+from pathlib import Path
+from typing import Final
+
+import lmdb
+
+from agent.runtime.memory import let_go_of_pages
+from agent.store.index import replica_history
+from agent.store.index.columns import DamagedRows, ReplicaColumns, decode_columns
+from agent.store.index.databases import DATABASES, Databases
+from agent.store.index.packformat import (
+    Packed,
+    PackedBlocks,
+    decode_packed,
+    decode_place,
+    encode_packed,
+)
+from agent.store.index.rows import (
+    JournalEntry,
+    ReplicaRow,
+    ScanCursor,
+    decode_chunk,
+    decode_cursor,
+    decode_finding,
+    decode_journal,
+    decode_replica,
+    decode_standing,
+    encode_chunk,
+    encode_cursor,
+    encode_finding,
+    encode_journal,
+    encode_replica,
+    journal_key,
+    not_found,
+    shown_part,
+)
+from merkle.damaged import Damaged
+from merkle.replica import Bcsid, BlockId, ChunkInfo, ContainerId, ReplicaState
+from scanner.finding import Finding
+
+_U64: Final = struct.Struct(">Q")
+_PAIR: Final = struct.Struct(">QQ")
+_TRIPLE: Final = struct.Struct(">QQQ")
+_NUMBERED: Final = struct.Struct(">QI")
+
+
+class Snapshot:
+    """Reading: one consistent view of the index, for the length of a `with Index.read()`."""
+
+    def __init__(
+        self, transaction: "lmdb.Transaction[bytes]", databases: Databases, file: Path
+    ) -> None:
+        self._txn = transaction
+        self._dbs = databases
+        self._file = file
+
+    def replica(self, container_id: ContainerId) -> ReplicaRow:
+        """Return the row of a replica. Raises `Refused(CONTAINER_NOT_FOUND)`, `Damaged`."""
+        return decode_replica(container_id, self._replica_row(container_id))
+
+    def standing(self, container_id: ContainerId) -> tuple[int, Bcsid]:
+        """Return the replica index and the commit id of a replica. Raises as `replica`."""
+        return decode_standing(container_id, self._replica_row(container_id))
+
+    def _replica_row(self, container_id: ContainerId) -> bytes:
+        row = self._txn.get(_U64.pack(container_id), db=self._dbs.replicas)
+        if row is None:
+            raise not_found(container_id)
+        return row
+
+    def replicas(self, start: int = 0) -> Iterator[tuple[ContainerId, ReplicaRow | Damaged]]:
+        """Yield all replicas from container `start` on; a damaged row as what is wrong with it."""
+        for key, row in self._walk(self._dbs.replicas, b"", _U64.pack(start)):
+            container_id = ContainerId(_U64.unpack(key)[0])
+            try:
+                yield container_id, decode_replica(container_id, row)
+            except Damaged as damage:
+                yield container_id, damage
+
+    def columns(self) -> tuple[ReplicaColumns, DamagedRows]:
+        """Return all replicas as columns, and what is wrong with damaged rows.
+
+        A walk over so many rows ends with none of their pages in this process's memory.
+        """
+        with self._txn.cursor(self._dbs.replicas) as cursor:
+            return decode_columns(cursor, self.let_go_of_pages)
+
+    def let_go_of_pages(self) -> None:
+        """Take the pages that were read out of this process's memory: they are not needed soon.
+
+        The open transaction is what keeps the map where it is meanwhile.
+        """
+        let_go_of_pages(self._file)
+
+    def version(self) -> int:
+        """Return a number that grows with every change of this index."""
+        return int(self._txn.id())
+
+    def replica_count(self) -> int:
+        """Return how many replicas there are, without reading them."""
+        return self._txn.stat(self._dbs.replicas)["entries"]
+
+    def block(self, container_id: ContainerId, block_id: BlockId) -> bytes | None:
+        """Return the raw row of a committed block."""
+        return self._txn.get(_PAIR.pack(container_id, block_id), db=self._dbs.blocks)
+
+    def blocks(self, container_id: ContainerId, start: int = 0) -> Iterator[tuple[BlockId, bytes]]:
+        """Yield raw block rows by ascending block id."""
+        prefix = _U64.pack(container_id)
+        for key, row in self._walk(self._dbs.blocks, prefix, _PAIR.pack(container_id, start)):
+            yield BlockId(int.from_bytes(key[8:])), row
+
+    def pending(
+        self, container_id: ContainerId, block_id: BlockId | None = None
+    ) -> Iterator[tuple[BlockId, ChunkInfo]]:
+        """Yield the chunks that are written and not committed, of one block or of all."""
+        prefix = _U64.pack(container_id)
+        if block_id is not None:
+            prefix += _U64.pack(block_id)
+        for key, row in self._walk(self._dbs.pending, prefix, prefix):
+            owner = BlockId(int.from_bytes(key[8:16]))
+            yield owner, decode_chunk(owner, row)
+
+    def pending_at(
+        self, container_id: ContainerId, block_id: BlockId, offset: int
+    ) -> ChunkInfo | None:
+        """Return the uncommitted chunk that starts at `offset`."""
+        row = self._txn.get(_TRIPLE.pack(container_id, block_id, offset), db=self._dbs.pending)
+        return None if row is None else decode_chunk(block_id, row)
+
+    def last_pending(self, container_id: ContainerId, block_id: BlockId) -> ChunkInfo | None:
+        """Return the uncommitted chunk with the highest offset."""
+        with self._txn.cursor(self._dbs.pending) as cursor:
+            behind = _PAIR.pack(container_id, block_id + 1)
+            found = cursor.prev() if cursor.set_range(behind) else cursor.last()
+            if not found or not cursor.key().startswith(_PAIR.pack(container_id, block_id)):
+                return None
+            return decode_chunk(block_id, cursor.value())
+
+    def tombstone(self, container_id: ContainerId, block_id: BlockId) -> int | None:
+        """Return the checksum that a deleted block's tombstone keeps."""
+        row = self._txn.get(_PAIR.pack(container_id, block_id), db=self._dbs.tombstones)
+        return None if row is None else int.from_bytes(row)
+
+    def tombstones(self, container_id: ContainerId) -> dict[BlockId, int]:
+        """Return all tombstones of a container."""
+        prefix = _U64.pack(container_id)
+        return {
+            BlockId(int.from_bytes(key[8:])): int.from_bytes(row)
+            for key, row in self._walk(self._dbs.tombstones, prefix, prefix)
+        }
+
+    def findings(self, container_id: ContainerId) -> Iterator[Finding]:
+        """Yield the unresolved findings of a container; a damaged row is passed over, because a
+        finding only repeats what the next scan finds again."""
+        prefix = _U64.pack(container_id)
+        for _, row in self._walk(self._dbs.findings, prefix, prefix):
+            try:
+                yield decode_finding(container_id, row)
+            except Damaged:
+                continue
+
+    def containers_with_findings(self, start: int) -> Iterator[ContainerId]:
+        """Yield the ids of containers that have findings, from `start` on."""
+        with self._txn.cursor(self._dbs.findings) as cursor:
+            found = cursor.set_range(_U64.pack(start))
+            while found:
+                container_id = _U64.unpack_from(cursor.key())[0]
+                yield ContainerId(container_id)
+                found = cursor.set_range(_U64.pack(container_id + 1))
+
+    def journal(
+        self, container_id: ContainerId | None = None
+    ) -> Iterator[tuple[ContainerId, JournalEntry | Damaged]]:
+        """Yield unfinished work, of one container or of all; a damaged entry as its damage."""
+        prefix = b"" if container_id is None else _U64.pack(container_id)
+        for key, row in self._walk(self._dbs.journal, prefix, prefix):
+            owner = ContainerId(_U64.unpack_from(key)[0])
+            try:
+                yield owner, decode_journal(owner, row)
+            except Damaged as damage:
+                yield owner, damage
+
+    def packed(self, container_id: ContainerId, block_id: BlockId) -> Packed | None:
+        """Return where a block lies in its pack; a damaged row is no row."""
+        if self._dbs.packed is None:
+            return None
+        row = self._txn.get(_PAIR.pack(container_id, block_id), db=self._dbs.packed)
+        return None if row is None else decode_place(row)
+
+    def packed_rows(self, container_id: ContainerId) -> Iterator[tuple[BlockId, bytes]]:
+        """Yield the raw rows of blocks that lie in the pack of a container."""
+        if self._dbs.packed is not None:
+            prefix = _U64.pack(container_id)
+            for key, row in self._walk(self._dbs.packed, prefix, prefix):
+                yield BlockId(int.from_bytes(key[8:])), row
+
+    def packed_blocks(self, container_id: ContainerId) -> PackedBlocks:
+        """Return all blocks that lie in the pack of a container, but for damaged rows."""
+        return decode_packed(self.packed_rows(container_id))
+
+    def cursor(self, container_id: ContainerId) -> ScanCursor | None:
+        """Return how far an unfinished scan has come; a damaged row is no row: it only saves
+        reading again."""
+        row = self._txn.get(_U64.pack(container_id), db=self._dbs.cursors)
+        with suppress(Damaged):
+            return None if row is None else decode_cursor(container_id, row)
+        return None
+
+    def doubt_row(self, container_id: ContainerId) -> bytes | None:
+        """Return the raw row of what scans could not read (agent.store.index.doubt_rows)."""
+        if self._dbs.doubts is None:
+            return None
+        return self._txn.get(_U64.pack(container_id), db=self._dbs.doubts)
+
+    def history(self, container_id: ContainerId) -> Iterator[replica_history.HistoryEntry]:
+        """Yield what the replica was, the oldest first; a damaged row is passed over."""
+        return (
+            entry
+            for _, entry in replica_history.entries_of(self.history_rows(_U64.pack(container_id)))
+        )
+
+    def history_rows(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Yield the raw rows of what replicas were: of one by its key, or of all."""
+        if self._dbs.history is not None:
+            yield from self._walk(self._dbs.history, prefix, prefix)
+
+    def _walk(
+        self, database: lmdb._Database, prefix: bytes, start: bytes
+    ) -> Iterator[tuple[bytes, bytes]]:
+        with self._txn.cursor(database) as cursor:
+            if cursor.set_range(start):
+                yield from takewhile(lambda item: item[0].startswith(prefix), cursor)
+
+
+class Change(Snapshot):
+    """Writing: what one durable transaction changes. All of it becomes true, or nothing."""
+
+    def __init__(
+        self,
+        transaction: "lmdb.Transaction[bytes]",
+        databases: Databases,
+        file: Path,
+        now_ms: Callable[[], int],
+    ) -> None:
+        super().__init__(transaction, databases, file)
+        self._now_ms = now_ms
+
+    def put_replica(self, container_id: ContainerId, row: ReplicaRow) -> None:
+        """Set the row of a replica; what a report shows otherwise is remembered."""
+        key, raw = _U64.pack(container_id), encode_replica(row)
+        had = self._txn.get(key, db=self._dbs.replicas)
+        self._txn.put(key, raw, db=self._dbs.replicas)
+        is_told = row.tree is not None or row.state is ReplicaState.UNHEALTHY
+        if is_told and (had is None or shown_part(had) != shown_part(raw)):
+            self._remember(container_id, had, row)
+
+    def _remember(self, container_id: ContainerId, had: bytes | None, row: ReplicaRow) -> None:
+        """Add an entry to the history, and drop the oldest beyond what is kept."""
+        try:
+            before = None if had is None else decode_replica(container_id, had)
+        except Damaged:
+            before = None
+        entry = replica_history.entry_of(
+            before, row, list(self.findings(container_id)), self._now_ms()
+        )
+        assert self._dbs.history is not None, "an index that is written has every database"
+        with self._txn.cursor(self._dbs.history) as cursor:
+            replica_history.append(cursor, container_id, entry)
+
+    def put_block(self, container_id: ContainerId, block_id: BlockId, row: bytes) -> None:
+        """Set the raw row of a committed block."""
+        self._txn.put(_PAIR.pack(container_id, block_id), row, db=self._dbs.blocks)
+
+    def put_blocks(
+        self, container_id: ContainerId, block_rows: Iterable[tuple[BlockId, bytes]]
+    ) -> None:
+        """Set the raw rows of many committed blocks: fastest by ascending id."""
+        self._put_pairs(self._dbs.blocks, container_id, block_rows)
+
+    def put_packed(self, container_id: ContainerId, blocks: PackedBlocks) -> None:
+        """Record where blocks lie in the container's pack."""
+        assert self._dbs.packed is not None, "an index that is written has every database"
+        self._put_pairs(self._dbs.packed, container_id, encode_packed(blocks))
+
+    def delete_packed(self, container_id: ContainerId, block_ids: Iterable[BlockId]) -> None:
+        """Record that blocks lie in no pack any more."""
+        assert self._dbs.packed is not None, "an index that is written has every database"
+        for block_id in block_ids:
+            self._txn.delete(_PAIR.pack(container_id, block_id), db=self._dbs.packed)
+
+    def _put_pairs(
+        self,
+        database: lmdb._Database,
+        container_id: ContainerId,
+        rows: Iterable[tuple[BlockId, bytes]],
+    ) -> None:
+        key_of = _PAIR.pack
+        with self._txn.cursor(database) as cursor:
+            cursor.putmulti((key_of(container_id, block_id), row) for block_id, row in rows)
+
+    def delete_block(self, container_id: ContainerId, block_id: BlockId) -> bool:
+        """Remove the row of a block; returns whether there was one."""
+        return self._txn.delete(_PAIR.pack(container_id, block_id), db=self._dbs.blocks)
+
+    def put_pending(self, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo) -> None:
+        """Record a chunk that is durable and not committed."""
+        key = _TRIPLE.pack(container_id, block_id, chunk.offset)
+        self._txn.put(key, encode_chunk(block_id, chunk), db=self._dbs.pending)
+
+    def delete_pending(
+        self, container_id: ContainerId, block_id: BlockId | None = None, *, end: int | None = None
+    ) -> None:
+        """Remove uncommitted chunks: of the container, of a block, or of a block before `end`."""
+        prefix = _U64.pack(container_id)
+        if block_id is not None:
+            prefix += _U64.pack(block_id)
+        for key in [key for key, _ in self._walk(self._dbs.pending, prefix, prefix)]:
+            if end is None or int.from_bytes(key[16:]) < end:
+                self._txn.delete(key, db=self._dbs.pending)
+
+    def put_tombstone(self, container_id: ContainerId, block_id: BlockId, checksum: int) -> None:
+        """Record that a block was deleted, and the checksum it had."""
+        key = _PAIR.pack(container_id, block_id)
+        self._txn.put(key, _U64.pack(checksum), db=self._dbs.tombstones)
+
+    def replace_findings(self, container_id: ContainerId, findings: list[Finding]) -> None:
+        """Put these findings in the place of all that the container has."""
+        self._delete_all(self._dbs.findings, _U64.pack(container_id))
+        for number, finding in enumerate(findings):
+            key = _NUMBERED.pack(container_id, number)
+            self._txn.put(key, encode_finding(finding), db=self._dbs.findings)
+
+    def put_cursor(self, container_id: ContainerId, cursor: ScanCursor) -> None:
+        """Remember how far a scan has come."""
+        self._txn.put(_U64.pack(container_id), encode_cursor(cursor), db=self._dbs.cursors)
+
+    def delete_cursor(self, container_id: ContainerId) -> None:
+        """Forget how far a scan had come."""
+        self._txn.delete(_U64.pack(container_id), db=self._dbs.cursors)
+
+    def put_doubt_row(self, container_id: ContainerId, row: bytes | None) -> None:
+        """Set or remove that row."""
+        assert self._dbs.doubts is not None, "an index that is written has every database"
+        self._txn.delete(_U64.pack(container_id), db=self._dbs.doubts)
+        if row is not None:
+            self._txn.put(_U64.pack(container_id), row, db=self._dbs.doubts)
+
+    def begin_work(self, container_id: ContainerId, entry: JournalEntry) -> None:
+        """Write a journal entry."""
+        key = journal_key(container_id, entry)
+        self._txn.put(key, encode_journal(entry), db=self._dbs.journal)
+
+    def end_work(self, container_id: ContainerId, entry: JournalEntry) -> None:
+        """Remove a journal entry: its work is finished or taken back."""
+        self._txn.delete(journal_key(container_id, entry), db=self._dbs.journal)
+
+    def delete_container(self, container_id: ContainerId) -> None:
+        """Remove every row of a container."""
+        prefix = _U64.pack(container_id)
+        for name in DATABASES:
+            self._delete_all(getattr(self._dbs, name), prefix)
+
+    def _delete_all(self, database: lmdb._Database, prefix: bytes) -> None:
+        with self._txn.cursor(database) as cursor:
+            found = cursor.set_range(prefix)
+            while found and cursor.key().startswith(prefix):
+                found = cursor.delete()
