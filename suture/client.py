@@ -13,8 +13,8 @@ from typing import IO, Final, Self, TypeAlias
 
 from agent.client.client import Client as ClusterClient
 from agent.client.download import write_whole
+from agent.client.file_pieces import Source
 from agent.client.keylist import is_key, key_pages
-from agent.client.writer import Source
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Refused
 from agent.rpc.security.tls import files_of, secured

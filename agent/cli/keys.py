@@ -15,8 +15,8 @@ from agent.cli.terminal.selection import datanode_id
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import LANES_DEFAULT
 from agent.client.download import write_whole
+from agent.client.file_pieces import Source
 from agent.client.keylist import all_keys, is_key
-from agent.client.writer import Source
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.v1 import scm_pb2

@@ -15,10 +15,11 @@ from agent.client.blockreader import BlockReader, Holder, Place
 from agent.client.ecreader import GroupReader
 from agent.client.ecwriter import EcWriterSession
 from agent.client.fan_out import Open
+from agent.client.file_pieces import Source
 from agent.client.file_spans import Span, spans_of
 from agent.client.read_order import Conduct
 from agent.client.shares import balanced, put_share
-from agent.client.writer import Source, Stored, Waits, WriterSession
+from agent.client.writer import Stored, Waits, WriterSession
 from agent.ec.scheme import SHARDS_MAX, Scheme, parse_scheme
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.calls.peer import Peer

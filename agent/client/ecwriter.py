@@ -13,17 +13,8 @@ from typing import Final, Self
 import grpc
 
 from agent.client.fan_out import Lane, Open
-from agent.client.writer import (
-    WRITE_TIMEOUT_S,
-    LeftBehind,
-    Outdated,
-    Piece,
-    Stream,
-    Waits,
-    WriterSession,
-    chunks_of,
-    describe,
-)
+from agent.client.file_pieces import Piece, chunks_of, describe
+from agent.client.writer import WRITE_TIMEOUT_S, LeftBehind, Outdated, Stream, Waits, WriterSession
 from agent.ec.blockgroup import group_metadata, stripe_checksum, stripe_metadata
 from agent.ec.cell_codec import encode
 from agent.ec.geometry import Group

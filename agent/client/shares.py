@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from agent.client.writer import Source, Stored, WriterSession
+from agent.client.file_pieces import Source
+from agent.client.writer import Stored, WriterSession
 from merkle.replica import CHUNK_BYTES_DEFAULT
 
 ALLOCATION_BATCH: Final = 128  # files whose blocks are asked of the SCM at once

@@ -13,64 +13,42 @@ majority lives, the SCM is told, and reconcile catches the replica up later.
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from dataclasses import replace as with_other
-from io import BytesIO
-from pathlib import Path
-from typing import BinaryIO, Final, TypeVar
+from typing import Final, TypeVar
 
 import grpc
 
+from agent.client.block_messages import Placed, commit_message, messages_of, runs_of
 from agent.client.fan_out import Lane, Open, spread
-from agent.client.putnote import PutNote, metadata_of
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.client.file_pieces import (
+    BLOCK_BYTES_DEFAULT,
+    Piece,
+    Source,
+    chunks_of,
+    describe,
+    pieces_of,
+)
+from agent.client.putnote import PutNote
+from agent.errors import Code, SutureError, Unavailable
 from agent.rpc.calls.channel import patient
 from agent.rpc.calls.scm import ScmClient
-from agent.rpc.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2
-from agent.rpc.wire import codec, newblocks
+from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc, scm_pb2
+from agent.rpc.wire import codec
 from agent.rpc.wire.errors import error_from
 from agent.runtime.clock import SystemClock
-from merkle.checksum import window_checksums
 from merkle.replica import (
     CHUNK_BYTES_DEFAULT,
-    WINDOW_BYTES_DEFAULT,
-    Bcsid,
-    BlockData,
-    BlockId,
-    ChecksumType,
     ChunkInfo,
-    ContainerId,
 )
 
-RUN_BYTES_MAX: Final = 32 * 1024**2  # of blocks that are acknowledged together
-MESSAGE_BYTES_MAX: Final = 1024**2  # of small blocks in one message
-MESSAGE_BLOCKS_MAX: Final = 256
-BLOCK_BYTES_DEFAULT: Final = 16 * 1024**2  # a longer file becomes several blocks
 WRITE_TIMEOUT_S: Final = 60.0
 ATTEMPTS_MAX: Final = 3  # containers tried for one block before the write fails
 
-assert CHUNK_BYTES_DEFAULT <= BLOCK_BYTES_DEFAULT
-
-Metadata = tuple[tuple[str, str], ...]
 Waits = Callable[[SutureError], None]  # hears why a writer waits for the control plane
 Stream = Callable[[str], Open]  # by the address of a datanode
-Placed = tuple["Piece", scm_pb2.BlockAllocation]
 Location = tuple[scm_pb2.BlockLocation, int]  # where a block is, and how many hold it durably
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """One file to store, under its key; with `data` that is stored, and `path` is only a name."""
-
-    key: str
-    path: Path
-    size_bytes: int
-    data: bytes | None = field(default=None, repr=False)
-
-    def open(self) -> BinaryIO:
-        """Open what is stored, for reading from anywhere; a block may have to be sent again."""
-        return self.path.open("rb") if self.data is None else BytesIO(self.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,23 +59,6 @@ class Stored:
     size_bytes: int
     blocks: tuple[scm_pb2.BlockLocation, ...]
     replicas_min: int
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of a file that becomes one block, or one block group: from `offset` on."""
-
-    source: Source
-    part: int
-    size_bytes: int
-    offset: int = 0
-    note: PutNote | None = None
-    scheme: str = ""
-
-    @property
-    def metadata(self) -> Metadata:
-        """What the block says of itself."""
-        return metadata_of(self.source.key, self.part, self.note, self.scheme)
 
 
 class Outdated(Exception):
@@ -369,120 +330,3 @@ class WriterSession:
             except grpc.RpcError as error:
                 self.failed[container_id, datanode_id] = str(error_from(error))
                 del stubs[datanode_id]
-
-
-def runs_of(placed: Sequence[Placed]) -> list[list[Placed]]:
-    """Return blocks in runs: of one container each, and of at most `RUN_BYTES_MAX`."""
-    runs: list[list[Placed]] = []
-    run_bytes = 0
-    for piece, allocation in placed:
-        container_id = allocation.block_id.container_id
-        run_bytes += piece.size_bytes
-        is_next = runs and runs[-1][0][1].block_id.container_id == container_id
-        if is_next and run_bytes <= RUN_BYTES_MAX:
-            runs[-1].append((piece, allocation))
-        else:
-            runs.append([(piece, allocation)])
-            run_bytes = piece.size_bytes
-    return runs
-
-
-def messages_of(run: Sequence[Placed]) -> Iterator[tuple[bytes, int]]:
-    """Yield the messages of a run, and how many bytes of its files are in each: small blocks many
-    in one, others chunk by chunk."""
-    blocks: list[datanode_pb2.NewBlock] = []
-    data: list[bytes] = []
-    data_bytes = 0
-    for piece, allocation in run:
-        is_full = data_bytes + piece.size_bytes > MESSAGE_BYTES_MAX
-        if blocks and (is_full or len(blocks) == MESSAGE_BLOCKS_MAX):
-            yield newblocks.encode(blocks, data), data_bytes
-            blocks, data, data_bytes = [], [], 0
-        if piece.size_bytes > MESSAGE_BYTES_MAX:
-            yield from _messages_of_large(piece, allocation)
-            continue
-        content = b"".join(chunks_of(piece))
-        chunks = [describe(0, content)] if content else []
-        blocks.append(_new_block(piece, allocation, chunks, is_whole=True))
-        data.append(content)
-        data_bytes += len(content)
-    if blocks:
-        yield newblocks.encode(blocks, data), data_bytes
-
-
-def _messages_of_large(
-    piece: Piece, allocation: scm_pb2.BlockAllocation
-) -> Iterator[tuple[bytes, int]]:
-    offset = 0
-    for content in chunks_of(piece):
-        chunk = describe(offset, content)
-        offset = chunk.end
-        block = _new_block(piece, allocation, [chunk], is_whole=offset == piece.size_bytes)
-        yield newblocks.encode([block], [content]), len(content)
-
-
-def _new_block(
-    piece: Piece,
-    allocation: scm_pb2.BlockAllocation,
-    chunks: Sequence[ChunkInfo],
-    *,
-    is_whole: bool,
-) -> datanode_pb2.NewBlock:
-    metadata = piece.metadata if is_whole else ()
-    return newblocks.new_block_message(
-        allocation.block_id, chunks, is_whole=is_whole, metadata=metadata
-    )
-
-
-def pieces_of(
-    source: Source, block_bytes: int = BLOCK_BYTES_DEFAULT, *, scheme: str = ""
-) -> list[Piece]:
-    """Return the pieces that a file becomes; an empty file is one empty piece."""
-    whole, rest = divmod(source.size_bytes, block_bytes)
-    sizes_bytes = [block_bytes] * whole + ([rest] if rest or not whole else [])
-    return [
-        Piece(source, part, size_bytes, part * block_bytes, scheme=scheme)
-        for part, size_bytes in enumerate(sizes_bytes)
-    ]
-
-
-def chunks_of(piece: Piece, chunk_bytes: int = CHUNK_BYTES_DEFAULT) -> Iterator[bytes]:
-    """Yield a piece's bytes, chunk by chunk; refuse a file that shrank meanwhile."""
-    with piece.source.open() as file:
-        file.seek(piece.offset)
-        left_bytes = piece.size_bytes
-        while left_bytes:
-            data = file.read(min(left_bytes, chunk_bytes))
-            if not data:
-                raise Refused(
-                    Code.INVALID_WRITE_SIZE,
-                    f"{piece.source.path} is {left_bytes} bytes shorter than when it was listed",
-                )
-            left_bytes -= len(data)
-            yield data
-
-
-def describe(offset: int, data: bytes) -> ChunkInfo:
-    """Return the chunk's description with its window checksums."""
-    return ChunkInfo(
-        offset=offset,
-        length_bytes=len(data),
-        checksum_type=ChecksumType.CRC32C,
-        bytes_per_checksum=WINDOW_BYTES_DEFAULT,
-        window_checksums=window_checksums(ChecksumType.CRC32C, WINDOW_BYTES_DEFAULT, data),
-    )
-
-
-def commit_message(
-    allocation: scm_pb2.BlockAllocation,
-    chunks: list[ChunkInfo],
-    metadata: Metadata,
-) -> container_pb2.BlockData:
-    """Return the block as the commit carries it."""
-    block = BlockData(
-        BlockId(allocation.block_id.local_id),
-        Bcsid(allocation.block_id.bcsid),
-        tuple(chunks),
-        metadata,
-    )
-    return codec.block_message(ContainerId(allocation.block_id.container_id), block)

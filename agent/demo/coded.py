@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from agent.client.client import Client
-from agent.client.writer import Source, chunks_of, pieces_of
+from agent.client.file_pieces import Source, chunks_of, pieces_of
 from agent.demo.cluster import Cluster
 from agent.demo.damage import flip_bit_under_warm_cache
 from agent.demo.damage_choice import Harm, target_of

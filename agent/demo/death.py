@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from agent.client.writer import Source
+from agent.client.file_pieces import Source
 from agent.demo.liar import smallest_of
 from agent.demo.readback import Checksums, fetch_through_keys, source_checksums
 from agent.demo.stage import HEALTHY, REPLICAS, Stage, are_equal, is_whole, wait_until

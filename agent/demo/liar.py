@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from agent.client.client import Client
-from agent.client.writer import Source
+from agent.client.file_pieces import Source
 from agent.demo.damage import Target, flip_bit_under_warm_cache, rewrite_with_row
 from agent.demo.damage_choice import BLOCK_BYTES_MIN, Harm, target_of
 from agent.demo.readback import Checksums, source_checksums

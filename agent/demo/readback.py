@@ -7,7 +7,7 @@ from typing import Final
 import xxhash
 
 from agent.client.client import Client
-from agent.client.writer import Source, chunks_of, pieces_of
+from agent.client.file_pieces import Source, chunks_of, pieces_of
 from agent.errors import SutureError
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire.blockpieces import Data

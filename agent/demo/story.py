@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.client.client import LANES_DEFAULT
-from agent.client.writer import Source
+from agent.client.file_pieces import Source
 from agent.demo import coded, death, liar, selfheal
 from agent.demo.coded import Coded
 from agent.demo.damage_choice import BLOCK_BYTES_MIN, BLOCKS_MIN, Harm, harm_cluster

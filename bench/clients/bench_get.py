@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.client.client import Client
-from agent.client.writer import Source
+from agent.client.file_pieces import Source
 from agent.demo.cluster import Cluster
 from bench.clients.ends import Cost, End, Pairs, cluster_cpu_s, node_cpu_s, paired
 from bench.measure import Measure, at_least, at_most

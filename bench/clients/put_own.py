@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from agent.client.client import Client
-from agent.client.writer import Source
+from agent.client.file_pieces import Source
 from agent.runtime.memory import share_heaps
 from bench.clients.told import work_when_told
 

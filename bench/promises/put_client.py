@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.client.client import Client
-from agent.client.writer import Source
+from agent.client.file_pieces import Source
 from agent.errors import Code, SutureError
 
 PUT_BYTES: Final = 64 * 1024

@@ -21,7 +21,8 @@ from typing import Final, TypeVar
 
 from agent.cli.main import run
 from agent.client.client import Client
-from agent.client.writer import Source, WriterSession
+from agent.client.file_pieces import Source
+from agent.client.writer import WriterSession
 from agent.demo.cluster import Cluster, Launch, launched
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, SutureError, Unavailable

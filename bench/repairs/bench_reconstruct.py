@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from agent.client.writer import describe
+from agent.client.file_pieces import describe
 from agent.ec.blockgroup import group_metadata, stripe_checksum, stripe_metadata
 from agent.ec.geometry import Group
 from agent.ec.scheme import RS_3_2, Scheme

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from agent.client.client import Client
-from agent.client.writer import Source, Stored
+from agent.client.file_pieces import Source
+from agent.client.writer import Stored
 from agent.demo.cluster import Cluster
 from agent.errors import Code, SutureError, Unavailable
 from agent.rpc.v1 import scm_pb2

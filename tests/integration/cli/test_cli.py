@@ -11,7 +11,7 @@ import pytest
 from agent.cli.main import run
 from agent.cli.terminal.output import Exit, people
 from agent.client.client import Client
-from agent.client.writer import Source
+from agent.client.file_pieces import Source
 from agent.demo.cluster import Cluster
 from agent.demo.damage import Target, append_garbage, flip_bit_under_warm_cache, zero_page
 from agent.errors import Code, Refused

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from agent.client.client import Client
-from agent.client.writer import Source, Stored
+from agent.client.file_pieces import Source
+from agent.client.writer import Stored
 from agent.demo.cluster import Cluster
 from agent.rpc.v1 import container_pb2, scm_pb2
 from tests.support.command_line import CommandLine

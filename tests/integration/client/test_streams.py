@@ -10,12 +10,13 @@ from typing import Any
 import grpc
 import pytest
 
-from agent.client import writer
+from agent.client import block_messages, writer
 from agent.client.client import Client
 from agent.client.ecwriter import EcWriterSession
 from agent.client.fan_out import WAITING_MAX, Lane, Open, spread
+from agent.client.file_pieces import Source
 from agent.client.putnote import PUT
-from agent.client.writer import Source, Stored, WriterSession
+from agent.client.writer import Stored, WriterSession
 from agent.ec.scheme import Scheme, parse_scheme
 from agent.errors import Code, Unavailable
 from agent.rpc.calls.peer import Peer
@@ -168,7 +169,7 @@ def test_runs_are_bounded(
     """
     What is acknowledged together has an end; order and commit ids go on over it.
     """
-    monkeypatch.setattr(writer, "RUN_BYTES_MAX", 3 * MIB)
+    monkeypatch.setattr(block_messages, "RUN_BYTES_MAX", 3 * MIB)
     world = World(tmp_path, stack)
 
     stored = world.session.put(sources(tmp_path, *SIZES), replace=False)
@@ -238,7 +239,7 @@ def test_a_session_that_is_stopped_ends_its_streams(
     """
     world = World(tmp_path, stack)
     files = sources(tmp_path, 9 * MIB)
-    messages = writer.messages_of
+    messages = block_messages.messages_of
 
     def stopping(run: Any) -> Iterator[tuple[bytes, int]]:
         for message in messages(run):

@@ -16,7 +16,8 @@ from typing import Final
 
 from agent.client.ecreader import GroupReader
 from agent.client.ecwriter import EcWriterSession
-from agent.client.writer import Piece, Source, Stored
+from agent.client.file_pieces import Piece, Source
+from agent.client.writer import Stored
 from agent.ec.scheme import Scheme, parse_scheme
 from agent.errors import SutureError
 from agent.rpc.calls.peer import Peer

@@ -8,7 +8,8 @@ from typing import Any
 import grpc
 import pytest
 
-from agent.client.writer import ATTEMPTS_MAX, Source, WriterSession
+from agent.client.file_pieces import Source
+from agent.client.writer import ATTEMPTS_MAX, WriterSession
 from agent.errors import Code, Unavailable
 from agent.rpc.v1 import container_pb2, scm_pb2
 

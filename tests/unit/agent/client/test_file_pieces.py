@@ -1,4 +1,4 @@
-"""The writer's arithmetic: files into blocks and chunks, work into shares."""
+"""The writer's arithmetic: files into blocks and chunks."""
 
 from pathlib import Path
 
@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.client.shares import balanced
-from agent.client.writer import (
-    BLOCK_BYTES_DEFAULT,
-    Source,
-    chunks_of,
-    describe,
-    pieces_of,
-)
+from agent.client.file_pieces import BLOCK_BYTES_DEFAULT, Source, chunks_of, describe, pieces_of
 from agent.errors import Code, Refused
 from merkle.replica import CHUNK_BYTES_DEFAULT
 
@@ -56,18 +49,3 @@ class TestPieces:
             chunk.length_bytes,
             len(chunk.window_checksums),
         )
-
-
-class TestBalanced:
-    @given(st.lists(st.integers(0, 10**8), min_size=1, max_size=50), st.integers(1, 8))
-    def test_every_file_is_in_one_share(self, sizes: list[int], count: int) -> None:
-        """
-        Shares hold every file once, are never empty, and never more than asked for.
-        """
-        sources = [Source(str(i), Path("x"), size) for i, size in enumerate(sizes)]
-
-        shares = balanced(sources, count)
-
-        assert sorted(s.key for s in sources) == sorted(s.key for share in shares for s in share)
-        assert all(shares)
-        assert len(shares) <= count

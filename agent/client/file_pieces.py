@@ -1,0 +1,93 @@
+"""A file to store, in pieces: one for each block, or block group, and the chunks of each."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from agent.client.putnote import PutNote, metadata_of
+from agent.errors import Code, Refused
+from merkle.checksum import window_checksums
+from merkle.replica import (
+    CHUNK_BYTES_DEFAULT,
+    WINDOW_BYTES_DEFAULT,
+    ChecksumType,
+    ChunkInfo,
+)
+
+BLOCK_BYTES_DEFAULT: Final = 16 * 1024**2  # a longer file becomes several blocks
+
+assert CHUNK_BYTES_DEFAULT <= BLOCK_BYTES_DEFAULT
+
+Metadata = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file to store, under its key; with `data` that is stored, and `path` is only a name."""
+
+    key: str
+    path: Path
+    size_bytes: int
+    data: bytes | None = field(default=None, repr=False)
+
+    def open(self) -> BinaryIO:
+        """Open what is stored, for reading from anywhere; a block may have to be sent again."""
+        return self.path.open("rb") if self.data is None else BytesIO(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a file that becomes one block, or one block group: from `offset` on."""
+
+    source: Source
+    part: int
+    size_bytes: int
+    offset: int = 0
+    note: PutNote | None = None
+    scheme: str = ""
+
+    @property
+    def metadata(self) -> Metadata:
+        """What the block says of itself."""
+        return metadata_of(self.source.key, self.part, self.note, self.scheme)
+
+
+def pieces_of(
+    source: Source, block_bytes: int = BLOCK_BYTES_DEFAULT, *, scheme: str = ""
+) -> list[Piece]:
+    """Return the pieces that a file becomes; an empty file is one empty piece."""
+    whole, rest = divmod(source.size_bytes, block_bytes)
+    sizes_bytes = [block_bytes] * whole + ([rest] if rest or not whole else [])
+    return [
+        Piece(source, part, size_bytes, part * block_bytes, scheme=scheme)
+        for part, size_bytes in enumerate(sizes_bytes)
+    ]
+
+
+def chunks_of(piece: Piece, chunk_bytes: int = CHUNK_BYTES_DEFAULT) -> Iterator[bytes]:
+    """Yield a piece's bytes, chunk by chunk; refuse a file that shrank meanwhile."""
+    with piece.source.open() as file:
+        file.seek(piece.offset)
+        left_bytes = piece.size_bytes
+        while left_bytes:
+            data = file.read(min(left_bytes, chunk_bytes))
+            if not data:
+                raise Refused(
+                    Code.INVALID_WRITE_SIZE,
+                    f"{piece.source.path} is {left_bytes} bytes shorter than when it was listed",
+                )
+            left_bytes -= len(data)
+            yield data
+
+
+def describe(offset: int, data: bytes) -> ChunkInfo:
+    """Return the chunk's description with its window checksums."""
+    return ChunkInfo(
+        offset=offset,
+        length_bytes=len(data),
+        checksum_type=ChecksumType.CRC32C,
+        bytes_per_checksum=WINDOW_BYTES_DEFAULT,
+        window_checksums=window_checksums(ChecksumType.CRC32C, WINDOW_BYTES_DEFAULT, data),
+    )
