@@ -1,0 +1,382 @@
+"""Decide about one block: which chunks it gets and from whom, and why the rest is left alone.
+
+Pure. A chunk that is healthy here is never a target, a chunk that its owner calls damaged is never
+a source, and a hole is never made.
+
+Which version of a chunk that is bad here is the right one? Nobody votes.
+
+    our own row is intact    the one that fits it, from whoever has it; if nobody has, the damage
+                             stays, and the replicas contradict each other
+    it is lost               the one that everybody has who has any, if every holder was heard
+                             that is not given up; two versions contradict each other
+    an operator trusts one   that one
+"""
+
+from bisect import bisect, insort
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from agent.plan.actions import (
+    Action,
+    Heard,
+    PeerId,
+    PeerView,
+    Plan,
+    RepairBlock,
+    Skip,
+    SkipReason,
+    Trim,
+    WantedChunk,
+)
+from agent.plan.chunk_versions import contested_offsets, leaf_of, told_versions
+from merkle.diff import Difference, DifferenceKind
+from merkle.replica import BlockId, ChunkInfo
+from merkle.tree import Leaf, Tree
+from scanner.finding import Fault, Finding
+
+_OFFERS: Final = frozenset({DifferenceKind.MISSING_CHUNK, DifferenceKind.CORRUPT_CHUNK})
+_LEFT_ALONE: Final = {
+    DifferenceKind.PEER_UNHEALTHY: SkipReason.PEER_UNHEALTHY,
+    DifferenceKind.BOTH_UNHEALTHY: SkipReason.BOTH_UNHEALTHY,
+}
+# When peers are left alone for different reasons, the gravest speaks for the chunk.
+_SKIP_RANK: Final = tuple(SkipReason)
+
+
+class Planning:
+    """One planning: what is known, sorted by block, and what was decided so far."""
+
+    def __init__(
+        self,
+        mine: Tree,
+        peers: Sequence[PeerView],
+        findings: Sequence[Finding],
+        *,
+        rows: Mapping[BlockId, Sequence[ChunkInfo]],
+        heard: Heard,
+        trusted: PeerId,
+    ) -> None:
+        self.mine = mine
+        self.heard = heard
+        self.trusted = trusted
+        self.peers = {view.peer_id: view for view in sorted(peers, key=lambda view: view.peer_id)}
+        self.rows = rows
+        self.findings: dict[BlockId, list[Finding]] = defaultdict(list)
+        for finding in findings:
+            self.findings[finding.block_id].append(finding)
+        self.differing: dict[BlockId, list[tuple[PeerId, Difference]]] = defaultdict(list)
+        for view in self.peers.values():
+            for difference in view.divergence.differences:
+                self.differing[difference.block_id].append((view.peer_id, difference))
+        self.actions: list[Action] = []
+        self.skips: list[Skip] = []
+        self.uncovered: set[PeerId] = set()
+        self.assigned_bytes: Counter[PeerId] = Counter()
+
+    def plan(self) -> Plan:
+        """Return what was decided."""
+        return Plan(
+            actions=tuple(self.actions),
+            skips=tuple(self.skips),
+            covered_peers=frozenset(self.peers) - self.uncovered,
+        )
+
+
+def silence(silent: frozenset[PeerId]) -> str:
+    """Return who was not heard, for a person."""
+    return f"not heard: {', '.join(sorted(silent))}" if silent else ""
+
+
+def plan_block(planning: Planning, block_id: BlockId) -> None:
+    """Decide about one block, of which the tombstones are settled."""
+    block = _Block(planning, block_id)
+    chunks = block.wanted_chunks()
+    if chunks or block.is_missing_without_chunks:
+        sources = block.metadata_sources(chunks)
+        planning.actions.append(RepairBlock(block_id, tuple(chunks), sources))
+    block.explain_the_rest(chunks)
+    block.settle_findings(chunks)
+
+
+class _Block:
+    """The decisions about one block; appends to the planning's actions and skips."""
+
+    def __init__(self, planning: Planning, block_id: BlockId) -> None:
+        self.planning = planning
+        self.block_id = block_id
+        self.findings = planning.findings[block_id]
+        self.versions: dict[int, list[tuple[PeerId, Leaf]]] = defaultdict(list)
+        self.causes: dict[int, str] = {}
+        self.left_alone: dict[int, list[tuple[SkipReason, PeerId]]] = defaultdict(list)
+        self.contradicted: dict[int, list[tuple[PeerId, Leaf]]] = defaultdict(list)
+        self.denied_by: dict[int, Leaf] = {}  # what is healthy here where a peer has another chunk
+        self.mine = {leaf.offset: leaf for leaf in planning.mine.leaves(block_id)}
+        self.recorded = {
+            chunk.offset: leaf_of(planning.mine, chunk) for chunk in planning.rows.get(block_id, ())
+        }
+        self.recorded_offsets = sorted(self.recorded)
+        self.lenders: list[PeerId] = []  # peers that have the block and can say what it is
+        self.is_missing_without_chunks = False
+        for peer_id, difference in planning.differing[block_id]:
+            self._take(peer_id, difference)
+        self.contested = contested_offsets(
+            {leaf for peer in self.lenders for leaf in self._leaves_of(peer) if leaf.healthy}
+        )
+        if self.is_missing_without_chunks:
+            self._settle_emptiness()
+
+    def _take(self, peer_id: PeerId, difference: Difference) -> None:
+        """Sort one difference into chunks that are offered and chunks that are left alone."""
+        kind, mine, theirs = difference.kind, difference.mine, difference.theirs
+        if kind is DifferenceKind.MISSING_BLOCK:  # its chunks follow, each as its own
+            self.is_missing_without_chunks |= not self._leaves_of(peer_id)
+            self._lend(peer_id)
+        elif kind in _OFFERS or self._is_ordered(peer_id, difference):
+            assert theirs is not None
+            assert theirs.healthy, "a diff offers healthy chunks only"
+            self._lend(peer_id)
+            self.versions[theirs.offset].append((peer_id, theirs))
+            self.causes.setdefault(theirs.offset, kind.value)
+        elif kind is DifferenceKind.IRRECONCILABLE:
+            assert mine is not None
+            assert theirs is not None, "two healthy chunks contradict"
+            self.contradicted[theirs.offset].append((peer_id, theirs))
+            self.denied_by[theirs.offset] = mine
+        elif kind in _LEFT_ALONE:
+            assert theirs is not None, "a diff says which chunk of the peer is unhealthy"
+            self.left_alone[theirs.offset].append((_LEFT_ALONE[kind], peer_id))
+
+    def _is_ordered(self, peer_id: PeerId, difference: Difference) -> bool:
+        """Whether an operator wants this peer's chunk in the place of ours, which verifies."""
+        mine, theirs = difference.mine, difference.theirs
+        if peer_id != self.planning.trusted or difference.kind is not DifferenceKind.IRRECONCILABLE:
+            return False
+        assert mine is not None
+        assert theirs is not None, "two healthy chunks contradict"
+        return (mine.offset, mine.length_bytes) == (theirs.offset, theirs.length_bytes)
+
+    def _lend(self, peer_id: PeerId) -> None:
+        if peer_id not in self.lenders:
+            self.lenders.append(peer_id)
+
+    def _settle_emptiness(self) -> None:
+        """A block without chunks is made to exist here only if nobody could say otherwise."""
+        could_be_more = self._could_be_contradicted()
+        if self.planning.trusted in self.lenders or not (could_be_more or self.versions):
+            return
+        self.is_missing_without_chunks = False
+        if could_be_more:
+            empty = [peer for peer in self.lenders if not self._leaves_of(peer)]
+            self.left_alone[-1] += [(SkipReason.UNCONFIRMED, peer) for peer in empty]
+
+    def wanted_chunks(self) -> list[WantedChunk]:
+        """Return what to get right, by offset, without a hole in front of any of it."""
+        chosen = (self._choose(offset) for offset in sorted(self.versions))
+        return self._contiguous([wanted for wanted in chosen if wanted is not None])
+
+    def _choose(self, offset: int) -> WantedChunk | None:
+        """Return the one version that may be installed, the least loaded source first; None where
+        there is none.
+
+        A peer that has another version is not covered: what it has is not what we will have.
+        """
+        right = self._right_version(offset)
+        if right is None:
+            return None
+        offers = self.versions[offset]
+        sources = [peer_id for peer_id, leaf in offers if leaf == right]
+        self.contradicted[offset] += [(peer, leaf) for peer, leaf in offers if leaf != right]
+        if not sources:
+            return None
+        is_ordered = self.planning.trusted in sources
+        return WantedChunk(right, self.causes[offset], self._by_load(sources), is_ordered)
+
+    def _right_version(self, offset: int) -> Leaf | None:
+        """Return what the chunk must be: what is trusted, what our row says, what all agree on."""
+        offers = self.versions[offset]
+        for peer_id, leaf in offers:
+            if peer_id == self.planning.trusted:
+                return leaf
+        if offset in self.recorded:
+            return self.recorded[offset]
+        if (overlapped := self._overlapped(offers)) is not None:  # our row cuts them otherwise
+            self.denied_by[offset] = overlapped
+            self.contradicted[offset] += offers
+            return None
+        if self.contested:  # who contradicts another in a block is no witness for the rest of it
+            self.contradicted[offset] += offers
+            return None
+        if self._could_be_contradicted():
+            self.left_alone[offset] += [(SkipReason.UNCONFIRMED, peer) for peer, _ in offers]
+            return None
+        return offers[0][1]
+
+    def _overlapped(self, offers: Sequence[tuple[PeerId, Leaf]]) -> Leaf | None:
+        """Return a chunk of our row that an offer would lie across."""
+        for _, leaf in offers:
+            index = bisect(self.recorded_offsets, leaf.end - 1)
+            own = self.recorded[self.recorded_offsets[index - 1]] if index else None
+            if own is not None and own.end > leaf.offset:
+                return own
+        return None
+
+    def _could_be_contradicted(self) -> bool:
+        """Whether a holder that was not heard may have another version of a chunk of this block.
+
+        One that reported the root of a peer has what that peer has; where that peer's own chunk is
+        damaged, the silent one may take the same bytes for right.
+        """
+        return bool(self.planning.heard.silent) or any(
+            not leaf.healthy
+            for peer_id in self.planning.heard.echoed & self.planning.peers.keys()
+            for leaf in self._leaves_of(peer_id)
+        )
+
+    def _by_load(self, sources: Iterable[PeerId]) -> tuple[PeerId, ...]:
+        load = self.planning.assigned_bytes
+        return tuple(sorted(sources, key=lambda peer_id: (load[peer_id], peer_id)))
+
+    def _equal_peers(self) -> list[PeerId]:
+        """Peers whose block is ours: nothing about it is in their divergence."""
+        if self.planning.mine.index_of(self.block_id) < 0:
+            return []
+        differing = {peer_id for peer_id, _ in self.planning.differing[self.block_id]}
+        return [peer_id for peer_id in self.planning.peers if peer_id not in differing]
+
+    def _contiguous(self, chunks: Sequence[WantedChunk]) -> list[WantedChunk]:
+        layout = _Layout(self._known_spans())
+        allowed: list[WantedChunk] = []
+        for chunk in chunks:
+            reason = layout.obstacle(chunk.leaf)
+            if reason is not None:
+                self.left_alone[chunk.leaf.offset] += [(reason, peer) for peer in chunk.sources]
+                continue
+            layout.add(chunk.leaf)
+            self.planning.assigned_bytes[chunk.sources[0]] += chunk.leaf.length_bytes
+            allowed.append(chunk)
+        return allowed
+
+    def _known_spans(self) -> dict[int, int]:
+        """Where our chunks begin and end, healthy or not: by our row, else by our tree."""
+        if self.block_id in self.planning.rows:
+            return {chunk.offset: chunk.end for chunk in self.planning.rows[self.block_id]}
+        return {leaf.offset: leaf.end for leaf in self.mine.values() if leaf.healthy}
+
+    def metadata_sources(self, chunks: Sequence[WantedChunk]) -> tuple[PeerId, ...]:
+        """Who is asked what the block is: first whoever has just what we will have."""
+        final = self._final(chunks)
+        load = self.planning.assigned_bytes
+
+        def rank(peer_id: PeerId) -> tuple[bool, int, PeerId]:
+            return (self._spans_at(peer_id) != final, load[peer_id], peer_id)
+
+        return tuple(sorted(self.lenders, key=rank))
+
+    def _final(self, chunks: Sequence[WantedChunk]) -> dict[int, tuple[int, int]]:
+        """The healthy chunks that this block has when the plan succeeds."""
+        leaves = [leaf for leaf in self.mine.values() if leaf.healthy]
+        leaves += [chunk.leaf for chunk in chunks]
+        return {leaf.offset: (leaf.length_bytes, leaf.checksum) for leaf in leaves}
+
+    def _leaves_of(self, peer_id: PeerId) -> list[Leaf]:
+        return self.planning.peers[peer_id].tree.leaves(self.block_id)
+
+    def _spans_at(self, peer_id: PeerId) -> dict[int, tuple[int, int]]:
+        """What `_final` is compared with: the healthy chunks that a peer has."""
+        leaves = self._leaves_of(peer_id)
+        return {leaf.offset: (leaf.length_bytes, leaf.checksum) for leaf in leaves if leaf.healthy}
+
+    def explain_the_rest(self, chunks: Sequence[WantedChunk]) -> None:
+        """Say of every difference that no action heals why, and who lends no commit id for it."""
+        planned = {chunk.leaf.offset for chunk in chunks}
+        self._tell_contradictions()
+        for offset in sorted(self.left_alone.keys() - planned - self.contradicted.keys()):
+            entries = self.left_alone[offset]
+            reason = max((reason for reason, _ in entries), key=_SKIP_RANK.index)
+            peers = tuple(sorted({peer_id for _, peer_id in entries}))
+            # Where ours is damaged, too, the reason would be a graver one.
+            is_harmless = reason is SkipReason.PEER_UNHEALTHY and offset in self.mine
+            detail = silence(self.planning.heard.silent) if reason is SkipReason.UNCONFIRMED else ""
+            self.planning.skips.append(
+                Skip(self.block_id, offset, reason, peers, detail, is_harmless=is_harmless)
+            )
+            if not is_harmless:
+                self.planning.uncovered.update(peers)
+
+    def _tell_contradictions(self) -> None:
+        """Say where rows that are each intact contradict each other, also if ours could be kept."""
+        self.contradicted = {offset: found for offset, found in self.contradicted.items() if found}
+        for offset, found in sorted(self.contradicted.items()):
+            own = self.recorded.get(offset) or self.denied_by.get(offset)
+            versions = tuple(sorted(found, key=lambda version: version[0]))
+            peers = tuple(peer_id for peer_id, _ in versions)
+            self.planning.skips.append(
+                Skip(
+                    self.block_id,
+                    offset,
+                    SkipReason.CONTRADICTORY,
+                    peers,
+                    told_versions(own, versions),
+                    mine=own,
+                    versions=versions,
+                )
+            )
+            self.planning.uncovered.update(peers)
+
+    def settle_findings(self, chunks: Sequence[WantedChunk]) -> None:
+        """Answer what a scan found about this block's file and row, and is not planned yet."""
+        planned = {chunk.leaf.offset for chunk in chunks}
+        explained = self.left_alone.keys() | planned | self.contradicted.keys()
+        is_repaired = bool(chunks) or self.is_missing_without_chunks
+        for finding in self.findings:
+            if finding.fault is Fault.TRAILING_BYTES:
+                self._trim_or_skip(chunks, finding)
+            elif finding.fault is Fault.BLOCK_ROW_MISSING and not is_repaired:
+                self._skip_finding(finding, SkipReason.UNKNOWN_BLOCK)
+            elif finding.is_damage and not (
+                finding.offset in explained or (finding.offset < 0 and is_repaired)
+            ):
+                self._skip_finding(finding, SkipReason.NO_HEALTHY_SOURCE)
+
+    def _trim_or_skip(self, chunks: Sequence[WantedChunk], finding: Finding) -> None:
+        equal_to = [] if chunks else self._equal_peers()
+        final = self._final(chunks)
+        differing = {peer_id for peer_id, _ in self.planning.differing[self.block_id]}
+        equal_to += [peer for peer in differing if final and self._spans_at(peer) == final]
+        whole = {offset for offset, leaf in self.mine.items() if leaf.healthy}
+        is_open = self.contradicted or self.left_alone.keys() - whole
+        if equal_to and not is_open:
+            self.planning.actions.append(Trim(self.block_id, min(equal_to)))
+        else:
+            self._skip_finding(finding, SkipReason.NOT_EQUAL_TO_ANY_PEER)
+
+    def _skip_finding(self, finding: Finding, reason: SkipReason) -> None:
+        self.planning.skips.append(
+            Skip(self.block_id, finding.offset, reason, detail=finding.fault.value)
+        )
+
+
+class _Layout:
+    """Which bytes of a block belong to chunks that are known here."""
+
+    def __init__(self, spans: Mapping[int, int]) -> None:
+        self.spans = dict(spans)  # offset to end
+        self.offsets = sorted(self.spans)
+        self.ends = {0, *self.spans.values()}
+
+    def obstacle(self, leaf: Leaf) -> SkipReason | None:
+        """Return why the chunk cannot be put here without breaking a rule."""
+        if leaf.offset in self.spans:
+            return None if self.spans[leaf.offset] == leaf.end else SkipReason.LAYOUT_DIFFERS
+        index = bisect(self.offsets, leaf.offset)
+        if index > 0 and self.spans[self.offsets[index - 1]] > leaf.offset:
+            return SkipReason.LAYOUT_DIFFERS
+        if index < len(self.offsets) and self.offsets[index] < leaf.end:
+            return SkipReason.LAYOUT_DIFFERS
+        return None if leaf.offset in self.ends else SkipReason.HOLE
+
+    def add(self, leaf: Leaf) -> None:
+        insort(self.offsets, leaf.offset)
+        self.spans[leaf.offset] = leaf.end
+        self.ends.add(leaf.end)
