@@ -9,9 +9,9 @@ from typing import Final
 import structlog
 
 from agent.errors import Code, Refused
-from agent.host.disk_reports import disk_reports
 from agent.host.volume_moves import VolumeMoves
 from agent.observe.datanode_status import Observer
+from agent.observe.disk_reports import disk_reports
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.scan.slow_disks import SlowDisks
 from agent.store.index.facts import RecoveryStep, VolumeFacts

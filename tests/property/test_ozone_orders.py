@@ -234,15 +234,15 @@ def spoilt(answer: bytes, rng: random.Random) -> bytes:
 def led(host: Host, accepted: list[scm_pb2.Command]) -> Led:
     """Return what a leader hears of a host, with its orders into a list."""
     return Led(
-        config=host._config,
+        config=host._parts.config,
         who=WHO,
         store=store_of(host),
-        reporter=host._observer,
+        reporter=host._parts.observer,
         clock=SystemClock(),
         door_addresses=host.door_addresses,
-        leases=host._leases,
-        submit=host._disk_writers.submit,
-        ask_scan=host._ask_scan,
+        leases=host._parts.leases,
+        submit=host._parts.disk_writers.submit,
+        ask_scan=host._parts.ask_scan,
         accept=lambda commands, _term: accepted.extend(commands),
         answer=lambda _: None,
     )

@@ -80,8 +80,8 @@ def test_what_changes_here_is_seen_and_to_be_told(tmp_path: Path) -> None:
     """
     host = built(tmp_path)
 
-    host._store.create_container(ContainerId(7))
+    host._parts.store.create_container(ContainerId(7))
 
-    assert {"OPEN": 1} == dict(host._observer.status().containers_by_state)
-    assert [7] == host._outboxes.boxes[0].take_changed(10)
+    assert {"OPEN": 1} == dict(host._parts.observer.status().containers_by_state)
+    assert [7] == host._parts.outboxes.boxes[0].take_changed(10)
     assert [] == host.stop()

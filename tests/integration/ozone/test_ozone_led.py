@@ -232,7 +232,7 @@ def test_a_manager_of_another_cluster_is_never_joined(scm: StandInScm, tmp_path:
     host = built(load(written(tmp_path, scm.address)), replace(WHO, cluster_id="CID-other"))
     host.start()
     try:
-        wait_until(lambda: Code.WRONG_CLUSTER.value in host._outboxes.state)
+        wait_until(lambda: Code.WRONG_CLUSTER.value in host._parts.outboxes.state)
     finally:
         assert [] == host.stop()
 
@@ -256,7 +256,7 @@ def test_a_secure_cluster_is_refused_with_a_sentence(tmp_path: Path) -> None:
 def test_another_layout_is_refused_with_the_option(scm: StandInScm, tmp_path: Path) -> None:
     """The manager lets in its own only, and does not say which that is."""
     with led_agent(tmp_path, scm.address, more="layout_version = 9") as host:
-        wait_until(lambda: "does not let this datanode join" in host._outboxes.state)
+        wait_until(lambda: "does not let this datanode join" in host._parts.outboxes.state)
 
     assert [] == scm.beats
 

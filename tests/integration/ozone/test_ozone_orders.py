@@ -248,7 +248,7 @@ def test_what_it_cannot_do_is_answered_in_words(
 
     assert FAILED == status.status
     assert words in status.msg
-    counted = generate_latest(agent._meters.registry).decode()
+    counted = generate_latest(agent._parts.meters.registry).decode()
     assert 'state="failed"' in counted
     assert not any(beat.pipelineReports.pipelineReport for beat in scm.beats)
 

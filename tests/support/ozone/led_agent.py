@@ -72,7 +72,7 @@ def led_agent(
 
 def store_of(host: Host) -> ReplicaStore:
     """Return the store of a host: what a test writes without a client goes there."""
-    return host._store
+    return host._parts.store
 
 
 def state_of(host: Host, container_id: int) -> ReplicaState:

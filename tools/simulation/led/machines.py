@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import agent.host.host
+import agent.host.wiring
 import agent.scan.throttle
 from agent.config.options import AgentConfig
 from agent.errors import SutureError
@@ -105,7 +105,7 @@ class LedNode(Bricks):
     def store(self) -> ReplicaStore:
         """The store of the agent, which is up."""
         assert self.host is not None, f"{self.name} is down"
-        return self.host._store
+        return self.host._parts.store
 
     def block_file(self, container_id: ContainerId, block_id: BlockId) -> Path:
         """Return where the bytes of a block are, or would be."""
@@ -191,10 +191,10 @@ def around(scheduler: Scheduler, network: Network, machines: Sequence[Machine]) 
         return Executor(scheduler, max_workers, thread_name_prefix)
 
     replaced: list[tuple[Any, str, Any]] = [
-        (agent.host.host, "build_server", built),
-        (agent.host.host, "ThreadPoolExecutor", executor),
-        (agent.host.host, "Event", lambda: Event(scheduler)),
-        (agent.host.host, "SystemClock", lambda: clocks[scheduler.current.lives[-1].name]),
+        (agent.host.wiring, "build_server", built),
+        (agent.host.wiring, "ThreadPoolExecutor", executor),
+        (agent.host.wiring, "Event", lambda: Event(scheduler)),
+        (agent.host.wiring, "SystemClock", lambda: clocks[scheduler.current.lives[-1].name]),
         (agent.scan.throttle, "STALL_FILE", Path("/nowhere/pressure")),
     ]
     with ExitStack() as undo:

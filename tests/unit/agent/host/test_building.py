@@ -3,16 +3,19 @@
 import ast
 from pathlib import Path
 
-HOST = Path(__file__).resolve().parents[4] / "agent" / "host" / "host.py"
+import pytest
+
+HOST = Path(__file__).resolve().parents[4] / "agent" / "host"
 
 
-def test_nothing_is_put_into_a_part_that_is_built() -> None:
+@pytest.mark.parametrize("module", ["wiring.py", "host.py"])
+def test_nothing_is_put_into_a_part_that_is_built(module: str) -> None:
     """
     What a part needs is handed to its constructor; the host sets no attribute of another object.
     """
     targets = [
         target
-        for node in ast.walk(ast.parse(HOST.read_text()))
+        for node in ast.walk(ast.parse((HOST / module).read_text()))
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign)
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
     ]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.host.disk_reports import LINES_MAX, ON_NO_DISK, Run, disk_reports
+from agent.observe.disk_reports import LINES_MAX, ON_NO_DISK, Run, disk_reports
 from agent.store.files.devices import block_device, counts_of, disks_of
 from agent.store.index.facts import VolumeFacts
 

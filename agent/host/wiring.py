@@ -1,0 +1,444 @@
+"""The parts of an agent, put together: store, server, loops, pools.
+
+store ◄── server (gRPC threads)      ◄── peers, clients
+  ▲  ▲─── scans (one loop per volume, one on demand) ◄── change watch
+  │  ▲─── pools (reconcile; close and delete)        ◄── heartbeat ◄── SCM
+  └────── observer ──► reports, status
+
+Each part is built after those that it needs, and is whole then. What a part tells of to others that
+are built later goes through a relay, or lies in the outbox of the heartbeat.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from threading import Event
+from typing import Final
+
+import structlog
+
+from agent.commands.handlers import TRANSFER_THREADS, Handlers, Tools
+from agent.commands.intake import Intake
+from agent.commands.routing import Commands
+from agent.config.options import AgentConfig
+from agent.host.control_planes import Asking, ControlPlanes
+from agent.host.foreign_servers import Doors, Inside, MakeDoor
+from agent.host.housekeeper import Housekeeper
+from agent.host.http_pages import Face
+from agent.host.leader import Leader, Led, heartbeats, reporters
+from agent.host.outbox import Outboxes
+from agent.host.recoveries import REASON, Recoveries
+from agent.host.settings import call_threads, server_limits, store_options, web_names
+from agent.host.volume_moves import VolumeMoves
+from agent.host.volume_steering import Description, HostVolumes, tell_of_start
+from agent.host.who import Who
+from agent.observe.audit import AuditLog
+from agent.observe.datanode_status import About, Observer
+from agent.observe.metrics import Meters
+from agent.plan.reconcile_outcome import Proof
+from agent.rpc.calls.scm import ScmClient
+from agent.rpc.datanode.arriving import ImportHandlers
+from agent.rpc.datanode.findings import JudgeHandlers
+from agent.rpc.datanode.limits import Limits
+from agent.rpc.datanode.proving import ProofHandlers
+from agent.rpc.datanode.reading import ReadHandlers
+from agent.rpc.datanode.server import BuiltServer, build_server, waits_of
+from agent.rpc.datanode.steering import HostHandlers
+from agent.rpc.datanode.trusting import TrustHandlers
+from agent.rpc.datanode.writing import WriteHandlers
+from agent.rpc.security.tls import LOOPBACK_ONLY, Security
+from agent.rpc.serving.access import DONE
+from agent.rpc.serving.waits import Waits
+from agent.rpc.v1 import scm_pb2
+from agent.runtime.clock import SystemClock
+from agent.runtime.lease import Leases
+from agent.runtime.loop import QUIET_MAX_S, Bell, Loop, LoopSet, Pulse
+from agent.runtime.relay import Relay
+from agent.runtime.service_manager import Supervisor, WatchdogWorker
+from agent.scan.awaited_scan import RequestedScans
+from agent.scan.change_watch import ChangeWatch
+from agent.scan.container_scan import ScanReport, ScanTools, scan_container
+from agent.scan.host_scans import Scrub
+from agent.scan.parity_scrub import ParityScrub
+from agent.scan.repair_proof import prove
+from agent.scan.scan_control import BackgroundScans
+from agent.scan.slow_disks import SlowDisks, counted
+from agent.store.index.facts import VolumeFacts
+from agent.store.operations.arrival import ARRIVALS_MAX
+from agent.store.replica_store import ReplicaStore
+from agent.store.trouble import Trouble
+from agent.transfer.incoming import Importer
+from agent.transfer.relocation import Mover
+from merkle.replica import ContainerId
+from scanner.resume import Doubt
+
+DISK_WRITERS: Final = 4  # of what clients send: a write or two on each of some disks
+
+log = structlog.get_logger()
+
+
+class Parts:
+    """Everything that runs in an agent's process, each part built after those that it needs."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        who: Who,
+        scms: Sequence[ScmClient],
+        supervisor: Supervisor,
+        *,
+        security: Security = LOOPBACK_ONLY,
+        doors: Sequence[MakeDoor] = (),
+        leaders: Sequence[Leader] = (),
+    ) -> None:
+        """Open the store, which recovers it, and bind the server, and the other `doors`. `leaders`
+        are control planes of another kind, which lead instead of `scms`.
+
+        Raises SutureError.
+        """
+        assert not (scms and leaders), "an agent is led by one kind of control plane"
+        self.config = config
+        self.door_makers = doors
+        self.security = security
+        self.who = who
+        self.scms = tuple(scms)
+        self.leaders = tuple(leaders)
+        self.clock = SystemClock()
+        self.stopping = Event()
+        self.loops = LoopSet()
+        self.leases = Leases(clock=self.clock)
+        self.meters = Meters()
+        self.audit = AuditLog(config.observe.audit_file)
+        self.outboxes = Outboxes(len(self.scms) + len(self.leaders))
+        self.changes = Relay[[ContainerId]]()
+        self.troubles = Relay[[Trouble]]()
+        self.failures = Relay[[str, tuple[ContainerId, ...]]]()
+        self.store = ReplicaStore.open(
+            config.storage.volumes,
+            cluster_id=who.cluster_id,
+            datanode_id=who.datanode_id,
+            options=replace(
+                store_options(config, self.clock, who.version),
+                on_change=self.changes.tell,
+                on_trouble=self.troubles.tell,
+            ),
+        )
+        tell_of_start(self.store)
+        with ExitStack() as undo:
+            undo.callback(self.store.close)
+            self._build(supervisor, undo)
+            undo.pop_all()
+
+    def _build(self, supervisor: Supervisor, undo: ExitStack) -> None:
+        """Build what works on the store, each part after those that it needs; `undo` lets go of
+        them when one cannot be built."""
+        config = self.config
+        self.scrub = self._built_scrub()
+        self.requested = RequestedScans(
+            self.scrub.tools, pace=self.scrub.requested_pace, queue=self.scrub.queue
+        )
+        control_planes = ControlPlanes(self.scms)
+        self.handlers = self._built_handlers(control_planes)
+        commands = Commands(self.handlers.routes(), self._answer, self.clock)
+        self.intake = Intake(commands, self.clock, bell=Bell())
+        self.writers = ThreadPoolExecutor(
+            TRANSFER_THREADS + ARRIVALS_MAX, thread_name_prefix="import"
+        )  # each arrival may have one that waits for its sender
+        self.moves_pulse, self.moves_bell = Pulse(self.clock), Bell()
+        self.moves = self._built_moves()
+        self.slow_disks = SlowDisks(lambda: counted(self.store.volumes()))
+        self.observer = self._built_observer()
+        self.parity_pulse = Pulse(self.clock)
+        self.parity = self._built_parity(control_planes)
+        self.scans = BackgroundScans(self.scrub, self.challenges, self.parity)
+        self.disk_writers = ThreadPoolExecutor(DISK_WRITERS, thread_name_prefix="write")
+        self.volumes = HostVolumes(self.store, self.moves, self.observer, self._volume_added)
+        limits = server_limits(config)
+        self.executor = call_threads(config)
+        waits = waits_of(limits)
+        self.face = self._built_face(waits)
+        undo.callback(self.face.stop)
+        self.recoveries = self._built_recoveries()
+        self.server = self._built_server(limits, waits)
+        self.doors = Doors(
+            self.door_makers,
+            lambda executor: self._inside(executor, limits, waits),
+            lambda: call_threads(config),
+        )
+        undo.callback(self.doors.close)
+        self.watch = (
+            ChangeWatch(self.store, self.leases, self.scrub.on_demand)
+            if config.scan.watch
+            else None
+        )
+        self.housekeeper = Housekeeper(self.store, config.storage.quarantine_keep_s)
+        for loop in self._built_loops(self._built_heartbeats(), supervisor):
+            self.loops.add(loop)
+        self.troubles.listen(self.scrub.trouble)
+        self.changes.listen(self.observer.note)
+        self.changes.listen(self.outboxes.notify)
+        self.failures.listen(self._volume_failed)
+
+    def _volume_failed(self, _volume_id: str, container_ids: tuple[ContainerId, ...]) -> None:
+        for container_id in container_ids:
+            self.observer.note(container_id)
+        self.outboxes.report_all()
+
+    def _volume_added(self, volume: VolumeFacts) -> None:
+        if (loop := self.scrub.add(volume)) is not None:
+            self.loops.add(loop)
+            loop.start()
+        self.outboxes.report_all()
+
+    @property
+    def address(self) -> str:
+        """Where others reach this agent."""
+        listens = f"{self.config.node.listen.rpartition(':')[0]}:{self.server.port}"
+        return self.config.node.advertise or listens
+
+    def reconfigure(self, config: AgentConfig) -> None:
+        """Take live options. Raise Refused, with nothing changed, when the promise could not be
+        kept."""
+        self.scrub.reconfigure(config.scan)
+        self.housekeeper.keep_for(config.storage.quarantine_keep_s)
+        self.config = config
+
+    # The parts, in the order in which they are built.
+
+    def _built_scrub(self) -> Scrub:
+        tools = ScanTools(
+            store=self.store,
+            leases=self.leases,
+            algorithm=self.config.storage.tree_algorithm,
+            clock=self.clock,
+        )
+        return Scrub(
+            tools,
+            self.config.scan,
+            self.who.datanode_id,
+            self.stopping,
+            on_volume_failed=self.failures.tell,
+            on_shadow_difference=self.meters.shadow_differed,
+        )
+
+    def _built_handlers(self, control_planes: ControlPlanes) -> Handlers:
+        tools = Tools(
+            store=self.store,
+            leases=self.leases,
+            clock=self.clock,
+            cluster_id=self.who.cluster_id,
+            datanode_id=self.who.datanode_id,
+            scan_now=self._scan_after_repair,
+            prove=self._prove_repair,
+            confirm_deletes=control_planes.confirm_deletes,
+            ask_scan=self.ask_scan,
+            wait=self.stopping.wait,
+            report_soon=self.outboxes.report_soon,
+            reregister=self.outboxes.reregister,
+            security=self.security,
+            dial=self.leaders[0].dial if self.leaders else None,
+            copy=self.leaders[0].copy if self.leaders else None,
+            shards=self.leaders[0].shards if self.leaders else None,
+            shared_pace=self.scrub.shared_pace,
+        )
+        return Handlers(self.config.tasks, tools)
+
+    def _built_observer(self) -> Observer:
+        about = About(
+            datanode_id=self.who.datanode_id,
+            cluster_id=self.who.cluster_id,
+            version=self.who.version,
+            started_at_ms=self.clock.now_ms(),
+        )
+        return Observer(
+            about,
+            self.store,
+            pools=self.intake,
+            workers=self.loops.status,
+            scm_state=lambda: self.outboxes.state,
+            interval_s=self.config.scan.data_interval_s,
+            now_ms=self.clock.now_ms,
+            describe=Description(self.store, self.moves, self.slow_disks),
+        )
+
+    def _built_parity(self, control_planes: ControlPlanes) -> ParityScrub | None:
+        dial, pulse = self.handlers.peer, self.parity_pulse
+        asking = Asking(self.store, self.who.datanode_id, control_planes, dial, self.clock)
+        config = self.config.scan
+        if self.leaders:  # Suture's control planes alone say who has a container, too
+            config = config.model_copy(update={"parity_interval_s": 0, "challenge_interval_s": 0})
+        self.challenges = asking.challenges(config, self.ask_scan, self.meters.challenged)
+        return asking.parity(config, self.scrub, pulse, self.stopping)
+
+    def _built_moves(self) -> VolumeMoves:
+        mover = Mover(
+            store=self.store,
+            executor=self.writers,
+            cluster_id=self.who.cluster_id,
+            datanode_id=self.who.datanode_id,
+            algorithm=self.config.storage.tree_algorithm,
+            now_ms=self.clock.now_ms,
+        )
+        stop, pulse, bell = self.stopping.is_set, self.moves_pulse, self.moves_bell
+        return VolumeMoves(self.scrub.tools, mover, stop=stop, pulse=pulse, bell=bell)
+
+    def _built_face(self, waits: Waits) -> Face:
+        def trouble() -> str:
+            """Say why calls may find no answer; and end those that have waited long enough."""
+            waits.sweep()
+            return self.executor.trouble
+
+        return Face(
+            self.config.observe.listen,
+            self.observer,
+            self.scans,
+            self.clock,
+            meters=self.meters,
+            security=self.security,
+            calls_trouble=trouble,
+            names=web_names(self.config),
+        )
+
+    def _built_recoveries(self) -> Recoveries:
+        return Recoveries(
+            self.store,
+            self.leases,
+            self.clock,
+            timeout_s=self.config.tasks.recovering_timeout_s,
+            scan=lambda container_id: self.ask_scan(container_id, REASON),
+        )
+
+    def _built_server(self, limits: Limits, waits: Waits) -> BuiltServer:
+        importer = Importer(
+            store=self.store,
+            leases=self.leases,
+            executor=self.writers,
+            cluster_id=self.who.cluster_id,
+            algorithm=self.config.storage.tree_algorithm,
+            now_ms=self.clock.now_ms,
+            on_arrived=lambda container_id: self.ask_scan(container_id, "it has just arrived"),
+        )
+        groups = (
+            ReadHandlers(self.store, limits=limits, on_read=self.scrub.client_read),
+            WriteHandlers(
+                self.store,
+                self.leases,
+                limits=limits,
+                recoveries=self.recoveries,
+                submit=self.disk_writers.submit,
+            ),
+            ImportHandlers(importer),
+            JudgeHandlers(self.store, self.requested.run, self.requested.sample, limits=limits),
+            TrustHandlers(self.handlers.trust),
+            ProofHandlers(
+                self.store,
+                self.requested.run,
+                self.handlers.pledges,
+                self.clock,
+                self.ask_scan,
+            ),
+            HostHandlers(self.observer.status, self.scans, self.volumes),
+        )
+        return build_server(
+            groups,
+            self.config.node.listen,
+            self.executor,
+            limits=limits,
+            security=self.security,
+            audit=self.audit,
+            slots=self.executor,
+            waits=waits,
+            is_well=self.face.is_well,
+        )
+
+    def _inside(self, executor: ThreadPoolExecutor, limits: Limits, waits: Waits) -> Inside:
+        return Inside(
+            config=self.config,
+            datanode_id=self.who.datanode_id,
+            cluster_id=self.who.cluster_id,
+            store=self.store,
+            leases=self.leases,
+            recoveries=self.recoveries,
+            limits=limits,
+            waits=waits,
+            slots=self.executor,
+            audit=self.audit,
+            executor=executor,
+            submit=self.disk_writers.submit,
+            on_read=self.scrub.client_read,
+            ask_scan=self.ask_scan,
+        )
+
+    def _built_heartbeats(self) -> Iterator[Loop]:
+        led = Led(
+            config=self.config,
+            who=self.who,
+            store=self.store,
+            reporter=self.observer,
+            clock=self.clock,
+            door_addresses=self.doors.addresses,
+            leases=self.leases,
+            submit=self.disk_writers.submit,
+            ask_scan=self.ask_scan,
+            accept=self.intake.accept,
+            answer=self._answer,
+        )
+        if self.leaders:
+            return reporters(self.leaders, self.outboxes.boxes, led)
+        return heartbeats(
+            self.scms,
+            self.outboxes.boxes,
+            led,
+            address=self.address,
+            on_last_copies=self.scrub.last_copies,
+            on_task_percent=self.handlers.boost,
+        )
+
+    def _built_loops(self, heartbeats: Iterator[Loop], supervisor: Supervisor) -> Iterator[Loop]:
+        yield from heartbeats
+        yield Loop(self.intake, clock=self.clock, bell=self.intake.bell)
+        yield from self.scrub.loops()
+        yield Loop(self.challenges, clock=self.clock)
+        if self.parity is not None:
+            yield Loop(self.parity, clock=self.clock, pulse=self.parity_pulse)
+        if self.watch is not None:
+            yield Loop(self.watch, clock=self.clock)
+        watchdog = WatchdogWorker(supervisor, lambda: self.loops.stalled(QUIET_MAX_S))
+        yield Loop(watchdog, clock=self.clock)
+        yield Loop(self.recoveries, clock=self.clock)
+        yield Loop(self.housekeeper)
+        yield Loop(self.slow_disks, clock=self.clock)
+        yield Loop(self.moves, clock=self.clock, pulse=self.moves_pulse, bell=self.moves_bell)
+
+    # What the parts ask for.
+
+    def _answer(self, status: scm_pb2.CommandStatus) -> None:
+        self.meters.answered(status)
+        self.audit.record(
+            f"command {status.type}",
+            status.code or DONE,
+            who="scm",
+            command_id=status.command_id,
+            container_id=status.container_id,
+        )
+        self.outboxes.answer(status)
+
+    def _scan_after_repair(self, container_id: ContainerId) -> ScanReport:
+        """Read the replica whole, so that what it is called rests on the medium."""
+        return scan_container(self.scrub.tools, container_id, stop=self.stopping.is_set)
+
+    def _prove_repair(self, container_id: ContainerId, changed: Collection[Doubt]) -> Proof:
+        """Read what a reconcile changed; all of the replica, if it was not read lately."""
+        return prove(
+            self.scrub.tools,
+            container_id,
+            changed,
+            age_max_s=self.config.tasks.reconcile_proof_age_s,
+            stop=self.stopping.is_set,
+        )
+
+    def ask_scan(self, container_id: ContainerId, reason: str) -> None:
+        """Ask for a scan; a full queue is no loss: what was never read is read before others."""
+        if not self.scrub.on_demand.request(container_id, reason=reason):
+            log.warning("scan_not_queued", container_id=container_id, reason=reason)
