@@ -183,7 +183,7 @@ class Foresight:
             len(opened),
             len({container.client_id for container in opened} - {""}),
             self._wait_ms(begun.targets) if outlook.lacking_count else 0,
-            self._basis.commands.estimate_ms(outlook.rebuild_bytes) // lanes,
+            self._basis.commands.copy_rate.estimate_ms(outlook.rebuild_bytes) // lanes,
             len(stays),
             free_bytes,
             not room,

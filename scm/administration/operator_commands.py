@@ -222,8 +222,8 @@ class Admin:
         if not is_safe:
             message = f"fewer than {keep_count} whole{what} would stay"
             return self._decision(case, NOT_ENOUGH_REPLICAS, message)
-        if self._commands.delete_load(datanode_id) >= self._commands.delete_limit:
-            message = f"{datanode_id} has {self._commands.delete_limit} deletes to do"
+        if self._commands.loads.delete_load(datanode_id) >= self._commands.loads.delete_limit:
+            message = f"{datanode_id} has {self._commands.loads.delete_limit} deletes to do"
             return self._decision(case, Code.BUSY, message)
         command = PlannedCommand(Kind.DELETE, datanode_id, size_bytes=held.replica.bytes_used)
         command_ids: tuple[int, ...] = ()
@@ -323,8 +323,8 @@ class Admin:
             copy.source_id,
             copy.target_id,
             size_bytes,
-            self._commands.estimate_ms(size_bytes),
-            self._commands.estimate_ms(self._commands.waiting_bytes(copy.source_id)),
+            self._commands.copy_rate.estimate_ms(size_bytes),
+            self._commands.copy_rate.estimate_ms(self._commands.waiting_bytes(copy.source_id)),
         )
 
     def _queue(self, node: Node) -> Queue:
@@ -337,10 +337,10 @@ class Admin:
                 counts[command.kind] = counts.get(command.kind, 0) + 1
         return Queue(
             node,
-            self._commands.replication_load(node_id),
-            self._commands.replication_limit(node_id),
-            self._commands.delete_load(node_id),
-            self._commands.delete_limit,
+            self._commands.loads.replication_load(node_id),
+            self._commands.loads.replication_limit(node_id),
+            self._commands.loads.delete_load(node_id),
+            self._commands.loads.delete_limit,
             tuple(sorted(self._nodes.reported_queues(node_id).items())),
             tuple(sorted(sent.items())),
             tuple(sorted(waiting.items())),

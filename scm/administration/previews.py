@@ -8,7 +8,7 @@ from agent.errors import Code
 from scm.administration.operator_commands import world_of
 from scm.cluster.case import Case
 from scm.cluster.cases import Cases
-from scm.cluster.pending_ops import PendingOps
+from scm.cluster.commands.pending_ops import PendingOps
 from scm.replication.guards.delete_safety import good_replicas
 from scm.replication.guards.shard_guard import whole_count
 from scm.replication.reconciling.attempts import Reconciles
@@ -59,7 +59,7 @@ class Previews:
                 Kind.RECONCILE,
                 node,
                 size_bytes=replicas[node].bytes_used,
-                duration_ms=self._commands.estimate_ms(replicas[node].bytes_used),
+                duration_ms=self._commands.copy_rate.estimate_ms(replicas[node].bytes_used),
             )
             for node in participants.targets
         )
@@ -125,7 +125,9 @@ class Previews:
         )
 
     def _timed(self, command: PlannedCommand) -> PlannedCommand:
-        return replace(command, duration_ms=self._commands.estimate_ms(command.size_bytes))
+        return replace(
+            command, duration_ms=self._commands.copy_rate.estimate_ms(command.size_bytes)
+        )
 
     def _world_now(self, container_id: int) -> int:
         container = self._state.containers.get(container_id)

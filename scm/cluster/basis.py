@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from scm.cluster.cases import Cases
+from scm.cluster.commands.pending_ops import PendingOps
 from scm.cluster.nodes import Nodes
-from scm.cluster.pending_ops import PendingOps
 from scm.state.clock import Clock
 from scm.state.database import State
 from scm.state.options import ScmOptions

@@ -17,7 +17,7 @@ import structlog
 
 from agent.errors import Code, Refused
 from merkle.replica import LAYOUT_VERSION
-from scm.cluster.command_limits import backoff_s
+from scm.cluster.commands.command_limits import backoff_s
 from scm.state.clock import Clock
 from scm.state.database import Change, State
 from scm.state.facts import Health, Liveness, Node, OpState, Replica, Volume

@@ -25,8 +25,8 @@ from merkle.replica import TREE_STATES
 from scm.cluster import lifecycle
 from scm.cluster.case import LEAVING, is_bad
 from scm.cluster.cases import Cases
+from scm.cluster.commands.pending_ops import PendingOps
 from scm.cluster.nodes import Nodes
-from scm.cluster.pending_ops import PendingOps
 from scm.containers.emptying import next_step
 from scm.state.clock import Clock
 from scm.state.database import Change, State

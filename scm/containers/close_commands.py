@@ -8,8 +8,9 @@ Callers hold the control plane's lock.
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from scm.cluster import command_limits, lifecycle
+from scm.cluster import lifecycle
 from scm.cluster.basis import Basis
+from scm.cluster.commands import command_limits
 from scm.state.database import Change
 from scm.state.facts import Container, Kind, Pending
 from scm.state.quiet_containers import Settled

@@ -16,7 +16,7 @@ from health.rules import Rules
 from health.tables.replica_numbers import LATER
 from health.tables.snapshot_columns import KEYS_TOLD_MAX, TABLES
 from scm.administration.affected_keys import keys_in
-from scm.cluster.loads import RECONSTRUCT_TYPE
+from scm.cluster.commands.loads import RECONSTRUCT_TYPE
 from scm.edge.views import NodeView, block_count, used_bytes
 from scm.replication.judging.health_states import NOT_KNOWN, States
 from scm.state.facts import Container, ContainerState, Health, Key, Kind, Node, Pending, Replica

@@ -24,8 +24,8 @@ from health.plan.plan_rows import MISPLACED_PRIORITY
 from health.words import Action, Health
 from scm.cluster.basis import Basis
 from scm.cluster.case import Case, needed_bytes, neighbours
+from scm.cluster.commands.loads import in_flight_limit, least_loaded
 from scm.cluster.copy_targets import choose_targets
-from scm.cluster.loads import in_flight_limit, least_loaded
 from scm.replication.guards.shard_guard import is_better_rack
 from scm.replication.judging.health_states import AT_RISK, States, Unwell
 from scm.replication.judging.live_judge import MADE, Judge, Row
@@ -138,8 +138,10 @@ class ReplicationManager:
 
     def choose(self) -> None:
         """Choose for what is ordered in this turn: see `serve`."""
-        self._commands.boost_percent = self._options.repair_boost_percent if self.under else 100
-        with self._commands.one_turn():
+        self._commands.loads.boost_percent = (
+            self._options.repair_boost_percent if self.under else 100
+        )
+        with self._commands.loads.one_turn():
             self._waiting = self._queue.choose(ATTEMPTS_PER_TURN)
             self._removals.begin_turn()
         self._is_repeated = len(self._waiting) < ATTEMPTS_PER_TURN
@@ -155,7 +157,7 @@ class ReplicationManager:
             self._waiting, self._unfinished = self._unfinished, []
         portion = self._waiting[:ASKED_AT_ONCE]
         del self._waiting[:ASKED_AT_ONCE]
-        with self._cases.one_turn(), self._commands.one_turn():
+        with self._cases.one_turn(), self._commands.loads.one_turn():
             if not portion:
                 return self._removals.serve(change)
             self._serve_under(change, portion)
@@ -183,11 +185,11 @@ class ReplicationManager:
         extra: dict[str, int] = {}
 
         def load_of(node: str) -> int:
-            return self._commands.replication_load(node) + extra.get(node, 0)
+            return self._commands.loads.replication_load(node) + extra.get(node, 0)
 
         chosen = []
         for target_id in target_ids:
-            source_id = least_loaded(from_ids, load_of, self._commands.replication_limit)
+            source_id = least_loaded(from_ids, load_of, self._commands.loads.replication_limit)
             if source_id is None:
                 break
             extra[source_id] = extra.get(source_id, 0) + 1
@@ -244,7 +246,7 @@ class ReplicationManager:
     def in_flight_limit(self) -> int:
         """Return how many replicas may be on their way; 0: no limit."""
         total = sum(
-            self._commands.limits_of(node.datanode_id).replications
+            self._commands.loads.limits_of(node.datanode_id).replications
             for node in self._state.nodes.values()
             if self._nodes.health(node.datanode_id) is facts.Health.HEALTHY
         )
@@ -385,5 +387,5 @@ class ReplicationManager:
         return True
 
     def _has_room(self, datanode_id: str) -> bool:
-        limit = self._commands.replication_limit(datanode_id)
-        return self._commands.replication_load(datanode_id) < limit
+        limit = self._commands.loads.replication_limit(datanode_id)
+        return self._commands.loads.replication_load(datanode_id) < limit

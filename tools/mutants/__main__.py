@@ -1,7 +1,7 @@
 """Change the pure modules, one small change at a time, and see whether a test notices.
 
     python -m tools.mutants                      all of them
-    python -m tools.mutants merkle scm.cluster.command_limits  a group, or a module
+    python -m tools.mutants merkle scm.cluster.commands.command_limits  a group, or a module
     python -m tools.mutants invariants           each guard of docs/INVARIANTS.md against its test
 
 Prints killed, timed out and survived for each module, then what survived. `--write` puts all that

@@ -18,9 +18,9 @@ from scm.administration.previews import Previews
 from scm.cluster.anchoring import Anchoring
 from scm.cluster.basis import Basis
 from scm.cluster.cases import Cases
+from scm.cluster.commands.pending_ops import PendingOps
 from scm.cluster.last_copies import LastCopies
 from scm.cluster.nodes import Nodes
-from scm.cluster.pending_ops import PendingOps
 from scm.cluster.replica_map import Reports
 from scm.cluster.safemode import SafeMode
 from scm.containers.block_deletion import BlockDeletion

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from agent.errors import Code, Unavailable
-from scm.cluster.command_limits import HARMLESS, OF_THE_NODE
+from scm.cluster.commands.command_limits import HARMLESS, OF_THE_NODE
 from scm.cluster.nodes import Registration
 from scm.cluster.replica_map import Report
 from scm.edge.call_values import Endpoint, Heartbeat, HeartbeatAnswer
@@ -81,7 +81,7 @@ class DatanodeCalls:
                     for c in [self._addressed(change, one) for one in sending]
                 ),
                 last_copies=self._parts.last_copies.on(call.datanode_id),
-                task_percent=self._parts.commands.boost_percent,
+                task_percent=self._parts.commands.loads.boost_percent,
             )
 
     def _is_heard(self, call: Heartbeat, is_awaited: Callable[[], bool]) -> bool:

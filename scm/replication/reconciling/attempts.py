@@ -1,8 +1,8 @@
 """Orders to reconcile: who, when again, and when not any more.
 
-Reconcile has a budget of its own (`scm.cluster.command_limits`), one order per container and
-cooldown, and a guard against loops: replicas that cannot become equal are not compared for ever.
-The minority goes first: while it is repaired, the replicas it is repaired from are not busy
+Reconcile has a budget of its own (`scm.cluster.commands.command_limits`), one order per container
+and cooldown, and a guard against loops: replicas that cannot become equal are not compared for
+ever. The minority goes first: while it is repaired, the replicas it is repaired from are not busy
 themselves.
 """
 
@@ -14,9 +14,9 @@ from typing import Final
 
 from agent.errors import Code
 from merkle.replica import ReplicaState
-from scm.cluster import command_limits
+from scm.cluster.commands import command_limits
+from scm.cluster.commands.pending_ops import PendingOps
 from scm.cluster.nodes import Nodes
-from scm.cluster.pending_ops import PendingOps
 from scm.replication.reconciling.eligibility import Eligibility, Participants, judge
 from scm.replication.reconciling.plan_intake import ASKED_FOR, Decision, PlanRow
 from scm.state.clock import Clock

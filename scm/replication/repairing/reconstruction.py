@@ -143,7 +143,7 @@ class Reconstructor:
             change,
             Kind.RECONSTRUCT,
             container.container_id,
-            min(targets, key=self._commands.replication_load),
+            min(targets, key=self._commands.loads.replication_load),
             why=lost.reason + lost.told(*lost.sources),
             shards=shards,
             size_bytes=size_bytes,
@@ -166,8 +166,8 @@ class Reconstructor:
         candidates = [
             candidate
             for candidate in self._cases.candidates()
-            if self._commands.replication_load(candidate.datanode_id)
-            < self._commands.replication_limit(candidate.datanode_id)
+            if self._commands.loads.replication_load(candidate.datanode_id)
+            < self._commands.loads.replication_limit(candidate.datanode_id)
         ]
         return choose_targets(
             candidates,

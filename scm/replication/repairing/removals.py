@@ -134,7 +134,7 @@ class Removals:
         return bool(limit) and self._state.commands.delete_count >= limit
 
     def _has_room(self, datanode_id: str) -> bool:
-        return self._commands.delete_load(datanode_id) < self._commands.delete_limit
+        return self._commands.loads.delete_load(datanode_id) < self._commands.loads.delete_limit
 
     def delete(
         self,

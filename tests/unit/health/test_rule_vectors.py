@@ -14,9 +14,9 @@ from health.words import Health
 from merkle.replica import ReplicaState
 from scm.cluster.allocate import Candidate
 from scm.cluster.case import Case
-from scm.cluster.command_limits import drain
+from scm.cluster.commands.command_limits import drain
+from scm.cluster.commands.loads import DELETE_LIMIT, load
 from scm.cluster.lifecycle import CloseCommand, closes_due, observe
-from scm.cluster.loads import DELETE_LIMIT, load
 from scm.edge.views import checksums_hint
 from scm.replication.reconciling.eligibility import Eligibility, judge
 from scm.state.facts import Container, ContainerState, Kind, OpState, Replica

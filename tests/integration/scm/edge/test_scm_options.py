@@ -90,7 +90,7 @@ def test_a_reconstruction_counts_for_what_it_is_set_to(
         left = world.control._parts.commands.drain(change, "dn1", lambda _commands: {})
 
         assert sent == len(left)
-        assert 14 * weight == world.control._parts.commands.replication_load("dn1")
+        assert 14 * weight == world.control._parts.commands.loads.replication_load("dn1")
 
 
 @pytest.mark.parametrize(("bytes_per_s", "patience_s"), [(0, 10), (200, 20)])

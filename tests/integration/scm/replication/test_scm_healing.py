@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import LAYOUT_VERSION, ReplicaState
-from scm.cluster import command_limits
+from scm.cluster.commands import command_limits
 from scm.replication.reconciling import healing
 from scm.state.facts import Container, Kind, Replica
 from scm.state.options import ScmOptions

@@ -187,7 +187,7 @@ class TestCopies:
 
             assert 90 == world.state.commands.add_count == len(queued(world, Kind.REPLICATE))
             for node in nodes:
-                assert world.control._parts.commands.replication_load(node) <= 20
+                assert world.control._parts.commands.loads.replication_load(node) <= 20
                 assert len(world.call(node).commands) <= 20
 
     def test_w41_a_source_is_given_no_more_than_its_limit(self, world: ScmWorld) -> None:

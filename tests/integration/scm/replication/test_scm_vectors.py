@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from health.judge import diagnose
-from scm.cluster.loads import RECONSTRUCT_TYPE
+from scm.cluster.commands.loads import RECONSTRUCT_TYPE
 from scm.replication.judging.judge_input import Batches
 from scm.state.facts import Kind
 from scm.state.options import ScmOptions

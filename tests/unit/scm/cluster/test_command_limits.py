@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scm.cluster.command_limits import (
+from scm.cluster.commands.command_limits import (
     CLOSE_LIMIT,
     COMMANDS_PER_HEARTBEAT_MAX,
     HARMLESS,
@@ -20,7 +20,7 @@ from scm.cluster.command_limits import (
     limit,
     lost,
 )
-from scm.cluster.loads import NodeLimits, replication_limit
+from scm.cluster.commands.loads import NodeLimits, replication_limit
 from scm.state.facts import Kind, OpState, Pending, Priority
 from tests.support.control.scm_world import pending
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from scm.cluster.loads import (
+from scm.cluster.commands.loads import (
     DELETE_LIMIT,
     OUT_OF_SERVICE_LIMIT,
     RECONSTRUCT_WEIGHT,

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.cluster import command_limits
-from scm.cluster.command_limits import RECONCILE_LIMIT
+from scm.cluster.commands import command_limits
+from scm.cluster.commands.command_limits import RECONCILE_LIMIT
 from scm.edge.call_values import HeartbeatAnswer
 from scm.replication.reconciling.plan_intake import PlanReplica, PlanRow
 from scm.state.facts import Container, ContainerState, Kind, OutcomeState

@@ -1,6 +1,6 @@
 """Which commands may leave now, and which have waited too long. Pure.
 
-Loads are counted by `scm.cluster.loads`. Reconcile has a budget of its own and yields to
+Loads are counted by `scm.cluster.commands.loads`. Reconcile has a budget of its own and yields to
 replication, so that repairing what differs never delays replacing what is missing: where both take
 from one budget, a long queue of reconciles starves the copies that data is waiting for.
 """
@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import ceil, inf
 from typing import Final
 
-from scm.cluster.loads import (
+from scm.cluster.commands.loads import (
     DEFAULT_LIMITS,
     NodeLimits,
     busy_count,

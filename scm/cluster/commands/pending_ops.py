@@ -8,8 +8,7 @@ Every command is durable before anyone is told its id; a command is gone when it
 durable. Callers hold the control plane's lock.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -17,20 +16,20 @@ import structlog
 
 from agent.errors import Code
 from merkle.replica import ReplicaState
-from scm.cluster import command_limits
-from scm.cluster.loads import NodeLimits, load, node_limits, replication_limit
+from scm.cluster.commands import command_limits
+from scm.cluster.commands.copy_rate import CopyRate
+from scm.cluster.commands.failing_replicas import FailingReplicas
+from scm.cluster.commands.node_loads import NodeLoads
+from scm.cluster.commands.retry_pauses import RetryPauses
 from scm.cluster.nodes import Nodes
-from scm.cluster.retry_pauses import RetryPauses
 from scm.state import audit_trail
 from scm.state.clock import Clock
 from scm.state.database import OUTCOMES_MAX, OUTCOMES_SLACK, Change, State
-from scm.state.facts import Hold, Kind, OpState, Outcome, OutcomeState, Pending
+from scm.state.facts import Kind, Outcome, OutcomeState, Pending
 from scm.state.options import ScmOptions
 
 LOST_AFTER_S: Final = 10.0
 LOST_AFTER_HEARTBEATS: Final = 5
-COPY_BYTES_PER_S: Final = 50e6  # what a copy is taken to need before the first was seen
-RATE_WEIGHT: Final = 0.2  # of the newest copy in that estimate
 WHY_CHARACTERS_MAX: Final = 200  # a plan's reasons come from outside
 
 # Words of a datanode that skips a command (`CommandStatus.code`).
@@ -38,8 +37,6 @@ DUPLICATE: Final = "DUPLICATE"
 STALE_TERM: Final = "STALE_TERM"
 
 _REPAIRS: Final = frozenset({Kind.REPLICATE, Kind.RECONSTRUCT, Kind.RECONCILE})
-
-_OF_A_REPLICA: Final = frozenset({Kind.REPLICATE, Kind.DELETE, Kind.RECONCILE})
 
 # Kinds that are over only when reports show what they asked for.
 _SHOWN: Final = frozenset({Kind.REPLICATE, Kind.RECONSTRUCT, Kind.DELETE})
@@ -55,15 +52,10 @@ class PendingOps:
         self._nodes = nodes
         self._clock = clock
         self._options = options
-        self._limits = node_limits(options)
-        self._limits_of: dict[tuple[int, int], NodeLimits] = {}  # working volumes, percent
-        self.boost_percent = 100
-        """Of their limits and threads, what datanodes get now: more while containers wait."""
+        self.loads = NodeLoads(state, nodes, options)
+        self.copy_rate = CopyRate()
         self._pauses = RetryPauses(clock, first_s=options.close_retry_ms / 1000)
-        self._failed_in_a_row: dict[tuple[int, str], int] = {}
-        self._copy_bytes_per_s = COPY_BYTES_PER_S
-        self._loads: dict[str, int] | None = None  # in a turn: of replications, by datanode
-        self._delete_loads: dict[str, int] = {}  # the same, of deletes
+        self._failing = FailingReplicas(state, clock, options)
         for command in state.commands.values():  # of an earlier term: their wait begins again
             queued = replace(command, queued_at_s=clock.monotonic_s())
             state.commands.apply(command.command_id, queued)
@@ -97,9 +89,7 @@ class PendingOps:
             **details,
         )
         (change.put if is_kept else change.touch)(self._state.commands, command)
-        if self._loads is not None:
-            self._loads.pop(datanode_id, None)
-            self._delete_loads.pop(datanode_id, None)
+        self.loads.changed(datanode_id)
         return command.command_id
 
     def ask_for_all(self, change: Change, datanode_id: str) -> None:
@@ -120,70 +110,6 @@ class PendingOps:
     def is_cooling(self, kind: Kind, container_id: int, datanode_id: str = "") -> bool:
         """Whether commands of this kind about a container failed so lately that it is too soon."""
         return self._pauses.is_cooling(kind, container_id, datanode_id)
-
-    def replication_load(self, datanode_id: str) -> int:
-        """Return the weighted replications at a datanode or waiting for it."""
-        if self._loads is None:
-            return self._replication_load(datanode_id)
-        if datanode_id not in self._loads:
-            self._loads[datanode_id] = self._replication_load(datanode_id)
-        return self._loads[datanode_id]
-
-    def delete_load(self, datanode_id: str) -> int:
-        """Return the deletes at a datanode or waiting for it."""
-        if self._loads is None:
-            return self._delete_load(datanode_id)
-        if datanode_id not in self._delete_loads:
-            self._delete_loads[datanode_id] = self._delete_load(datanode_id)
-        return self._delete_loads[datanode_id]
-
-    def _delete_load(self, datanode_id: str) -> int:
-        reported = self._nodes.reported_queues(datanode_id)
-        return self._load(Kind.DELETE, datanode_id, reported.get(Kind.DELETE, 0))
-
-    def replication_limit(self, datanode_id: str) -> int:
-        """Return how many weighted replications a datanode may have."""
-        node = self._state.nodes.get(datanode_id)
-        op_state = OpState.IN_SERVICE if node is None else node.op_state
-        return replication_limit(op_state, self.limits_of(datanode_id))
-
-    def limits_of(self, datanode_id: str) -> NodeLimits:
-        """Return how much a datanode is given, by the volumes that it last said work."""
-        live = self._nodes.liveness(datanode_id)
-        volumes = () if live is None else live.volumes
-        of_what = (sum(not v.failed for v in volumes), self.boost_percent)
-        found = self._limits_of.get(of_what)
-        if found is None:
-            found = self._limits_of[of_what] = self._limits.of(*of_what)
-        return found
-
-    @property
-    def delete_limit(self) -> int:
-        """How many deletes a datanode may have."""
-        return self._limits.deletes
-
-    @contextmanager
-    def one_turn(self) -> Iterator[None]:
-        """Count each datanode's load once for many decisions of one moment."""
-        self._loads, self._delete_loads = {}, {}
-        try:
-            yield
-        finally:
-            self._loads = None
-
-    def _replication_load(self, datanode_id: str) -> int:
-        reported = self._nodes.reported_queues(datanode_id)
-        copies = self._load(Kind.REPLICATE, datanode_id, reported.get(Kind.REPLICATE, 0))
-        rebuilds = self._load(Kind.RECONSTRUCT, datanode_id, reported.get(Kind.RECONSTRUCT, 0))
-        return copies + self._limits.reconstruct_weight * rebuilds
-
-    def _load(self, kind: Kind, datanode_id: str, reported_count: int) -> int:
-        return load(
-            kind,
-            self._state.commands.of_node(datanode_id),
-            reported_count=reported_count,
-            heard_at_s=self._nodes.heard_at_s(datanode_id),
-        )
 
     def drain(
         self,
@@ -210,7 +136,7 @@ class PendingOps:
             reported=self._nodes.reported_queues(datanode_id),
             op_state=node.op_state,
             heard_at_s=self._nodes.heard_at_s(datanode_id),
-            limits=self.limits_of(datanode_id),
+            limits=self.loads.limits_of(datanode_id),
         )
         now_s, now_ms = self._clock.monotonic_s(), self._clock.wall_ms()
         sending = []
@@ -278,8 +204,8 @@ class PendingOps:
             return None
         outcome = replace(outcome, kind=pending.kind, container_id=pending.container_id)
         self._pauses.note(pending, outcome)
-        self._note_rate(outcome)
-        self._note_replica(change, pending, outcome)
+        self.copy_rate.note(outcome)
+        self._failing.note(change, pending, outcome)
         if outcome.state is OutcomeState.EXECUTED and not self._is_shown(pending):
             change.put(self._state.outcomes, outcome)
             change.note(audit_trail.ended(pending, outcome))
@@ -288,10 +214,6 @@ class PendingOps:
             self._finish(change, pending, outcome)
         return pending
 
-    def estimate_ms(self, size_bytes: int) -> int:
-        """Return how long a copy of so many bytes takes, by what copies took lately."""
-        return int(size_bytes * 1000 / self._copy_bytes_per_s)
-
     def waiting_bytes(self, datanode_id: str) -> int:
         """Return the bytes a datanode has to copy before another command's turn."""
         return sum(
@@ -299,27 +221,6 @@ class PendingOps:
             for command in self._state.commands.of_node(datanode_id)
             if command.kind is Kind.REPLICATE and not command.is_answered
         )
-
-    def _note_rate(self, outcome: Outcome) -> None:
-        """Learn how fast copies are."""
-        if outcome.moved_bytes and outcome.duration_ms:
-            rate = outcome.moved_bytes * 1000 / outcome.duration_ms
-            self._copy_bytes_per_s += RATE_WEIGHT * (rate - self._copy_bytes_per_s)
-
-    def _note_replica(self, change: Change, command: Pending, outcome: Outcome) -> None:
-        """Exclude a replica on which orders fail again and again."""
-        key = (command.container_id, command.datanode_id)
-        if outcome.state is OutcomeState.EXECUTED:
-            self._failed_in_a_row.pop(key, None)
-        if outcome.state is not OutcomeState.FAILED or command.kind not in _OF_A_REPLICA:
-            return
-        count = self._failed_in_a_row[key] = self._failed_in_a_row.get(key, 0) + 1
-        if not 0 < self._options.exclude_failure_count <= count:
-            return
-        reason = f"{count} failures in a row, the last: {outcome.code} {outcome.message}".strip()
-        change.put(self._state.holds, Hold(*key, self._clock.wall_ms(), reason))
-        del self._failed_in_a_row[key]
-        _log.warning("replica_excluded", container_id=key[0], datanode_id=key[1], reason=reason)
 
     def review(self, change: Change, container_id: int) -> None:
         """Let go of the answered commands of a container that reports show done."""

@@ -1,6 +1,6 @@
 """How long commands rest that failed: of one kind, about one container, a growing while."""
 
-from scm.cluster.command_limits import backoff_s
+from scm.cluster.commands.command_limits import backoff_s
 from scm.state.clock import Clock
 from scm.state.facts import Kind, Outcome, OutcomeState, Pending
 

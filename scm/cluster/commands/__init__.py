@@ -1,0 +1,1 @@
+"""Commands on their way to datanodes: queued, bounded by what each has to do, sent, answered."""

@@ -1,0 +1,39 @@
+"""Which replicas are excluded because orders about them fail again and again."""
+
+from typing import Final
+
+import structlog
+
+from scm.state.clock import Clock
+from scm.state.database import Change, State
+from scm.state.facts import Hold, Kind, Outcome, OutcomeState, Pending
+from scm.state.options import ScmOptions
+
+_OF_A_REPLICA: Final = frozenset({Kind.REPLICATE, Kind.DELETE, Kind.RECONCILE})
+
+_log = structlog.get_logger("suture.scm")
+
+
+class FailingReplicas:
+    """Counts failures in a row, by replica. Callers hold the control plane's lock."""
+
+    def __init__(self, state: State, clock: Clock, options: ScmOptions) -> None:
+        self._state = state
+        self._clock = clock
+        self._options = options
+        self._failed_in_a_row: dict[tuple[int, str], int] = {}
+
+    def note(self, change: Change, command: Pending, outcome: Outcome) -> None:
+        """Exclude a replica on which orders fail again and again."""
+        key = (command.container_id, command.datanode_id)
+        if outcome.state is OutcomeState.EXECUTED:
+            self._failed_in_a_row.pop(key, None)
+        if outcome.state is not OutcomeState.FAILED or command.kind not in _OF_A_REPLICA:
+            return
+        count = self._failed_in_a_row[key] = self._failed_in_a_row.get(key, 0) + 1
+        if not 0 < self._options.exclude_failure_count <= count:
+            return
+        reason = f"{count} failures in a row, the last: {outcome.code} {outcome.message}".strip()
+        change.put(self._state.holds, Hold(*key, self._clock.wall_ms(), reason))
+        del self._failed_in_a_row[key]
+        _log.warning("replica_excluded", container_id=key[0], datanode_id=key[1], reason=reason)

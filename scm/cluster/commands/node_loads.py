@@ -1,0 +1,94 @@
+"""How much each datanode has to do now, and how much it may be given: what `loads` counts of it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from scm.cluster.commands.loads import NodeLimits, load, node_limits, replication_limit
+from scm.cluster.nodes import Nodes
+from scm.state.database import State
+from scm.state.facts import Kind, OpState
+from scm.state.options import ScmOptions
+
+
+class NodeLoads:
+    """Loads and limits of datanodes. Callers hold the control plane's lock."""
+
+    def __init__(self, state: State, nodes: Nodes, options: ScmOptions) -> None:
+        self._state = state
+        self._nodes = nodes
+        self._limits = node_limits(options)
+        self._limits_of: dict[tuple[int, int], NodeLimits] = {}  # working volumes, percent
+        self.boost_percent = 100
+        """Of their limits and threads, what datanodes get now: more while containers wait."""
+        self._loads: dict[str, int] | None = None  # in a turn: of replications, by datanode
+        self._delete_loads: dict[str, int] = {}  # the same, of deletes
+
+    def changed(self, datanode_id: str) -> None:
+        """Count anew what a datanode has to do: a command more waits for it."""
+        if self._loads is not None:
+            self._loads.pop(datanode_id, None)
+            self._delete_loads.pop(datanode_id, None)
+
+    def replication_load(self, datanode_id: str) -> int:
+        """Return the weighted replications at a datanode or waiting for it."""
+        if self._loads is None:
+            return self._replication_load(datanode_id)
+        if datanode_id not in self._loads:
+            self._loads[datanode_id] = self._replication_load(datanode_id)
+        return self._loads[datanode_id]
+
+    def delete_load(self, datanode_id: str) -> int:
+        """Return the deletes at a datanode or waiting for it."""
+        if self._loads is None:
+            return self._delete_load(datanode_id)
+        if datanode_id not in self._delete_loads:
+            self._delete_loads[datanode_id] = self._delete_load(datanode_id)
+        return self._delete_loads[datanode_id]
+
+    def _delete_load(self, datanode_id: str) -> int:
+        reported = self._nodes.reported_queues(datanode_id)
+        return self._load(Kind.DELETE, datanode_id, reported.get(Kind.DELETE, 0))
+
+    def replication_limit(self, datanode_id: str) -> int:
+        """Return how many weighted replications a datanode may have."""
+        node = self._state.nodes.get(datanode_id)
+        op_state = OpState.IN_SERVICE if node is None else node.op_state
+        return replication_limit(op_state, self.limits_of(datanode_id))
+
+    def limits_of(self, datanode_id: str) -> NodeLimits:
+        """Return how much a datanode is given, by the volumes that it last said work."""
+        live = self._nodes.liveness(datanode_id)
+        volumes = () if live is None else live.volumes
+        of_what = (sum(not v.failed for v in volumes), self.boost_percent)
+        found = self._limits_of.get(of_what)
+        if found is None:
+            found = self._limits_of[of_what] = self._limits.of(*of_what)
+        return found
+
+    @property
+    def delete_limit(self) -> int:
+        """How many deletes a datanode may have."""
+        return self._limits.deletes
+
+    @contextmanager
+    def one_turn(self) -> Iterator[None]:
+        """Count each datanode's load once for many decisions of one moment."""
+        self._loads, self._delete_loads = {}, {}
+        try:
+            yield
+        finally:
+            self._loads = None
+
+    def _replication_load(self, datanode_id: str) -> int:
+        reported = self._nodes.reported_queues(datanode_id)
+        copies = self._load(Kind.REPLICATE, datanode_id, reported.get(Kind.REPLICATE, 0))
+        rebuilds = self._load(Kind.RECONSTRUCT, datanode_id, reported.get(Kind.RECONSTRUCT, 0))
+        return copies + self._limits.reconstruct_weight * rebuilds
+
+    def _load(self, kind: Kind, datanode_id: str, reported_count: int) -> int:
+        return load(
+            kind,
+            self._state.commands.of_node(datanode_id),
+            reported_count=reported_count,
+            heard_at_s=self._nodes.heard_at_s(datanode_id),
+        )
