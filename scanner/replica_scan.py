@@ -21,25 +21,22 @@ import numpy as np
 from merkle.blockrow import decode_block
 from merkle.checksum import NO_WHOLE, Algorithm, U64s, long_crcs
 from merkle.damaged import Damaged
-from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo
+from merkle.replica import BlockData, BlockId, ChunkInfo
 from scanner.chunk_verdict import (
     WITNESSES,
     FirstRead,
-    Judgement,
     Witnesses,
     judge_chunk,
     name_of,
     read_failure,
 )
-from scanner.finding import NOTE_FAULTS, Fault, Verdict
-from scanner.growth import UNREADABLE_LEAF, Growth
-from scanner.notebook import Notebook
-from scanner.ports import BlockReader, ReplicaReader, Structure
+from scanner.finding import Fault, Verdict
+from scanner.ports import BlockReader, ReplicaReader
 from scanner.resume import KeepMark, Marker, ScanMark, no_mark
 from scanner.rows.alike import AlikeChunks
 from scanner.rows.small_blocks import SUMS_START, SimpleRun, runs_and_alike
 from scanner.rows.spans import Wholes, expected_wholes, spans_of
-from scanner.scan_outcome import ScanOutcome
+from scanner.scan_outcome import ScanOutcome, ScanRecord
 from scanner.unreadable_verdict import Insistent
 
 READ_BYTES_MAX: Final = 4 * 1024**2  # larger reads gain nothing, measured on NVMe and SATA
@@ -109,30 +106,15 @@ class _Scan:
         self._verify = witnesses.quick or witnesses.verify
         self._long_crcs = long_crcs()
         self._algorithm = algorithm
-        self._tree = Growth(algorithm)
         self._bytes_read = resume.bytes_read if resume else 0
         self._resume = resume
         self._marker = Marker(mark, resume)
-        self._notebook = Notebook(reader.container_id, now_ms, self._marker.doubt)
-        self._disagreement_count = 0
-        self._undecided_count = 0
-        self._wavering_count = 0
+        doubt = self._marker.doubt
+        self._record = ScanRecord(reader.container_id, algorithm, now_ms=now_ms, doubt=doubt)
+        self._tree, self._notebook = self._record.tree, self._record.notebook
 
     def outcome(self, stopped_because: str = "") -> ScanOutcome:
-        return ScanOutcome(
-            tree=self._tree.build(),
-            findings=self._notebook.findings(),
-            finding_count=self._notebook.count,
-            bytes_read=self._bytes_read,
-            block_count=self._tree.block_count,
-            chunk_count=self._tree.chunk_count,
-            stopped_because=stopped_because,
-            undecided_count=self._undecided_count,
-            wavering_count=self._wavering_count,
-            disagreement_count=self._disagreement_count,
-        )
-
-    # the walk
+        return self._record.outcome(bytes_read=self._bytes_read, stopped_because=stopped_because)
 
     def walk(self) -> None:
         tombstones = self._reader.tombstones()
@@ -155,7 +137,7 @@ class _Scan:
         except OSError as error:
             raise _transient(error) from error
         known = np.concatenate([*seen, np.array(others, dtype=np.uint64)])
-        self._judge_structure(structure, known, tombstones)
+        self._record.structure(structure, known, tombstones, self._reader)
         self._notebook.trace(self._reader.blocks)
 
     def _scan_run(self, run: SimpleRun, tombstones: Mapping[BlockId, int]) -> None:
@@ -284,12 +266,16 @@ class _Scan:
         try:
             file = self._reader.open_block(block.block_id)
         except FileNotFoundError:
-            self._block_without_file(block, row)
+            if not block.chunks:  # nothing was ever written to it
+                self._tree.begin(block.block_id)
+            elif self._stands(block.block_id, row):
+                self._record.without_file(block)
             return
         except OSError as error:
             if read_failure(error) is Verdict.TRANSIENT:
                 raise
-            self._block_unreadable(block, row, error)
+            if self._stands(block.block_id, row):
+                self._record.unreadable(block, error)
             return
         try:
             self._scan_file(block, row, file, attempt)
@@ -405,60 +391,8 @@ class _Scan:
             insists=isinstance(self._reader, Insistent),
         )
         self._account(judgement.length_bytes)
-        if not self._stands(block.block_id, row):
-            return
-        if judgement.verdict is Verdict.SUSPECT_HOST:
-            self._suspect(block, chunk, judgement)
-        else:
-            self._damaged(block, chunk, judgement)
-
-    # what goes into the tree and the findings
-
-    def _suspect(self, block: BlockData, chunk: ChunkInfo, judgement: Judgement) -> None:
-        self._tree.healthy(chunk)
-        self._disagreement_count += judgement.is_disagreement
-        self._undecided_count += not judgement.is_decided
-        self._wavering_count += judgement.is_wavering
-        self._notebook.chunk(block.block_id, chunk, judgement)
-
-    def _damaged(self, block: BlockData, chunk: ChunkInfo, judgement: Judgement) -> None:
-        self._notebook.chunk(block.block_id, chunk, judgement)
-        if judgement.fault is Fault.CHUNK_MISSING:
-            return
-        if judgement.verdict is Verdict.UNREADABLE or chunk.checksum_type is ChecksumType.NONE:
-            leaf, length_bytes = UNREADABLE_LEAF, chunk.length_bytes
-        else:
-            leaf, length_bytes = judgement.window_checksums, judgement.length_bytes
-        self._tree.damaged(chunk, length_bytes, leaf)
-
-    def _block_without_file(self, block: BlockData, row: bytes) -> None:
-        if not block.chunks:  # nothing was ever written to it
-            self._tree.begin(block.block_id)
-        elif self._stands(block.block_id, row):
-            evidence = f"no file for {len(block.chunks)} chunks, {block.length_bytes} bytes"
-            self._notebook.note(
-                Verdict.CORRUPT,
-                Fault.BLOCK_FILE_MISSING,
-                evidence,
-                block.block_id,
-                0,
-                block.length_bytes,
-            )
-
-    def _block_unreadable(self, block: BlockData, row: bytes, error: OSError) -> None:
-        if not self._stands(block.block_id, row):
-            return
-        self._tree.begin(block.block_id)
-        for chunk in block.chunks:
-            self._tree.damaged(chunk, chunk.length_bytes, UNREADABLE_LEAF)
-        self._notebook.note(
-            Verdict.UNREADABLE,
-            Fault.CHUNK_UNREADABLE,
-            f"opening the file failed with {name_of(error)}",
-            block.block_id,
-            0,
-            block.length_bytes,
-        )
+        if self._stands(block.block_id, row):
+            self._record.judged(block, chunk, judgement)
 
     def _stands(self, block_id: BlockId, row: bytes) -> bool:
         """Whether what was seen in a block may be reported.
@@ -472,27 +406,6 @@ class _Scan:
         if now != row or not self._reader.is_current():
             raise _StopError(CHANGED)
         return True
-
-    def _judge_structure(
-        self, structure: Structure, rows: U64s, tombstones: Mapping[BlockId, int]
-    ) -> None:
-        for item in structure.faults:
-            found = Verdict.UNREADABLE if item.is_unreadable else Verdict.CORRUPT
-            verdict = Verdict.OK if item.fault in NOTE_FAULTS else found
-            self._notebook.note(verdict, item.fault, item.evidence)
-        buried = np.fromiter(tombstones, dtype=np.uint64, count=len(tombstones))
-        lost = np.setdiff1d(np.setdiff1d(structure.expected_blocks, rows), buried)
-        for block_id in map(BlockId, lost.tolist()):
-            if self._reader.row(block_id) is None and self._reader.is_current():
-                has_file = bool(np.isin(np.uint64(block_id), structure.block_files))
-                evidence = f"no row; {'its file is there' if has_file else 'no file either'}"
-                self._notebook.note(Verdict.CORRUPT, Fault.BLOCK_ROW_MISSING, evidence, block_id)
-        strays = np.setdiff1d(np.setdiff1d(structure.block_files, rows), lost)
-        for block_id in map(BlockId, strays.tolist()):
-            if self._reader.row(block_id) is None:
-                why = "deleted" if block_id in tombstones else "never committed"
-                evidence = f"a file of a block that was {why}"
-                self._notebook.note(Verdict.OK, Fault.BLOCK_ROW_MISSING, evidence, block_id)
 
     def _account(self, length_bytes: int) -> None:
         self._bytes_read += length_bytes

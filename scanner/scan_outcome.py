@@ -1,9 +1,18 @@
-"""What one scan of a replica learned, as a value."""
+"""What one scan of a replica learns: a record while it reads, a value at the end."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from merkle.checksum import Algorithm, U64s
+from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 from merkle.tree import Tree
-from scanner.finding import Finding
+from scanner.chunk_verdict import Judgement, name_of
+from scanner.finding import NOTE_FAULTS, Fault, Finding, Verdict
+from scanner.growth import UNREADABLE_LEAF, Growth
+from scanner.notebook import Notebook
+from scanner.ports import ReplicaReader, Structure
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +46,114 @@ class ScanOutcome:
     def is_damaged(self) -> bool:
         """Whether a finding calls for repair."""
         return any(finding.is_damage for finding in self.findings)
+
+
+class ScanRecord:
+    """What a scan has learned so far: the tree that it grows, its findings, what it counts."""
+
+    def __init__(
+        self,
+        container_id: ContainerId,
+        algorithm: Algorithm,
+        *,
+        now_ms: Callable[[], int],
+        doubt: Callable[[BlockId, int, int], None],
+    ) -> None:
+        """`doubt` is told the place of every finding."""
+        self.tree = Growth(algorithm)
+        self.notebook = Notebook(container_id, now_ms, doubt)
+        self._disagreement_count = 0
+        self._undecided_count = 0
+        self._wavering_count = 0
+
+    def outcome(self, *, bytes_read: int, stopped_because: str = "") -> ScanOutcome:
+        """Return what was learned, for good."""
+        return ScanOutcome(
+            tree=self.tree.build(),
+            findings=self.notebook.findings(),
+            finding_count=self.notebook.count,
+            bytes_read=bytes_read,
+            block_count=self.tree.block_count,
+            chunk_count=self.tree.chunk_count,
+            stopped_because=stopped_because,
+            undecided_count=self._undecided_count,
+            wavering_count=self._wavering_count,
+            disagreement_count=self._disagreement_count,
+        )
+
+    def judged(self, block: BlockData, chunk: ChunkInfo, judgement: Judgement) -> None:
+        """Take in what was judged of the next chunk: this host's trouble, or damage."""
+        if judgement.verdict is Verdict.SUSPECT_HOST:
+            self._suspect(block, chunk, judgement)
+        else:
+            self._damaged(block, chunk, judgement)
+
+    def _suspect(self, block: BlockData, chunk: ChunkInfo, judgement: Judgement) -> None:
+        self.tree.healthy(chunk)
+        self._disagreement_count += judgement.is_disagreement
+        self._undecided_count += not judgement.is_decided
+        self._wavering_count += judgement.is_wavering
+        self.notebook.chunk(block.block_id, chunk, judgement)
+
+    def _damaged(self, block: BlockData, chunk: ChunkInfo, judgement: Judgement) -> None:
+        self.notebook.chunk(block.block_id, chunk, judgement)
+        if judgement.fault is Fault.CHUNK_MISSING:
+            return
+        if judgement.verdict is Verdict.UNREADABLE or chunk.checksum_type is ChecksumType.NONE:
+            leaf, length_bytes = UNREADABLE_LEAF, chunk.length_bytes
+        else:
+            leaf, length_bytes = judgement.window_checksums, judgement.length_bytes
+        self.tree.damaged(chunk, length_bytes, leaf)
+
+    def without_file(self, block: BlockData) -> None:
+        """Take in that the file is missing of a block that has chunks."""
+        evidence = f"no file for {len(block.chunks)} chunks, {block.length_bytes} bytes"
+        self.notebook.note(
+            Verdict.CORRUPT,
+            Fault.BLOCK_FILE_MISSING,
+            evidence,
+            block.block_id,
+            0,
+            block.length_bytes,
+        )
+
+    def unreadable(self, block: BlockData, error: OSError) -> None:
+        """Take in that a block's file cannot be opened."""
+        self.tree.begin(block.block_id)
+        for chunk in block.chunks:
+            self.tree.damaged(chunk, chunk.length_bytes, UNREADABLE_LEAF)
+        self.notebook.note(
+            Verdict.UNREADABLE,
+            Fault.CHUNK_UNREADABLE,
+            f"opening the file failed with {name_of(error)}",
+            block.block_id,
+            0,
+            block.length_bytes,
+        )
+
+    def structure(
+        self,
+        found: Structure,
+        rows: U64s,
+        tombstones: Mapping[BlockId, int],
+        reader: ReplicaReader,
+    ) -> None:
+        """Take in what is wrong with the replica as a whole: files and rows that lack each other,
+        of which `reader` says whether that is so still."""
+        for item in found.faults:
+            damage = Verdict.UNREADABLE if item.is_unreadable else Verdict.CORRUPT
+            verdict = Verdict.OK if item.fault in NOTE_FAULTS else damage
+            self.notebook.note(verdict, item.fault, item.evidence)
+        buried = np.fromiter(tombstones, dtype=np.uint64, count=len(tombstones))
+        lost = np.setdiff1d(np.setdiff1d(found.expected_blocks, rows), buried)
+        for block_id in map(BlockId, lost.tolist()):
+            if reader.row(block_id) is None and reader.is_current():
+                has_file = bool(np.isin(np.uint64(block_id), found.block_files))
+                evidence = f"no row; {'its file is there' if has_file else 'no file either'}"
+                self.notebook.note(Verdict.CORRUPT, Fault.BLOCK_ROW_MISSING, evidence, block_id)
+        strays = np.setdiff1d(np.setdiff1d(found.block_files, rows), lost)
+        for block_id in map(BlockId, strays.tolist()):
+            if reader.row(block_id) is None:
+                why = "deleted" if block_id in tombstones else "never committed"
+                evidence = f"a file of a block that was {why}"
+                self.notebook.note(Verdict.OK, Fault.BLOCK_ROW_MISSING, evidence, block_id)
