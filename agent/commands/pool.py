@@ -152,7 +152,8 @@ class TaskPool:
             return self._queue.running_count
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until nothing is queued or running; return whether that happened in time."""
+        """Wait until nothing is queued, running or being told; return whether that happened in
+        time. Only who owns the condition can wait for it: tests would have to sleep otherwise."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: (

@@ -88,10 +88,6 @@ class Leases:
         """Return whether somebody copies the container now, so that a change has to wait."""
         return container_id in self._shares
 
-    def held_count(self) -> int:
-        """Return how many leases are held now."""
-        return len(self._holders)
-
     def written_within(self, container_id: ContainerId, window_s: float) -> bool:
         """Whether we write the container's chunks, or did in the last `window_s` seconds."""
         with self._changed:

@@ -21,6 +21,7 @@ from agent.rpc.calls.peer import Peer, Timeouts
 from agent.runtime.clock import SystemClock
 from merkle.replica import ReplicaState
 from tests.support.faults.bad_line import BadLine
+from tests.support.leases import is_held
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.ec_cluster import CONTAINER as EC_CONTAINER
 from tests.support.storage.ec_cluster import EcCluster, ec_cluster
@@ -123,7 +124,7 @@ def test_copies_over_a_bad_line(datanodes: tuple[Datanode, Datanode]) -> None:
             if target.replica.store.replica_ids():
                 assert source.files() == target.files()
                 target.replica.store.delete_container(CONTAINER, force=True)
-            assert 0 == source.replica.leases.held_count()
+            assert not is_held(source.replica.leases, CONTAINER)
             assert not source.replica.leases.is_shared(CONTAINER)
 
     assert faults > REPEATS / 4
@@ -156,7 +157,7 @@ def test_reconciles_over_a_bad_line(datanodes: tuple[Datanode, Datanode]) -> Non
                 )
             assert result.result.value in {"converged", "nothing_to_do"}
             assert whole == target.files()
-            assert 0 == target.replica.leases.held_count()
+            assert not is_held(target.replica.leases, CONTAINER)
 
     assert settle(lambda: is_no_more(before))
 
@@ -187,7 +188,7 @@ def test_reconstructions_over_a_bad_line(tmp_path: Path) -> None:
                 line.breaks_after(-1, stalls=False)
             assert settle(lambda: reconstructed(cluster, order, lines) or is_closed(target))
             cluster.assert_shard(SPARE, LOST)
-            assert 0 == target.replica.leases.held_count()
+            assert not is_held(target.replica.leases, EC_CONTAINER)
         for line in lines.values():
             line.__exit__(None, None, None)
 
