@@ -27,23 +27,20 @@ from agent.plan.actions import (
 )
 from agent.plan.reconcile_outcome import ChunkResult
 from agent.ports import Executor, Leases
+from agent.reconcile.commit_ids import TRUSTED_STATES, highest_claim, highest_lent
 from agent.reconcile.failures import Failures
 from agent.reconcile.fetch import Answer, Failure, Sources, in_order, is_leaf
 from agent.reconcile.ledger import NOBODYS, Ledger
 from agent.reconcile.pauses import held_between_copies
-from agent.rpc.wire import codec
 from agent.store.operations.batch_repair import BATCH_BYTES_MAX, BATCH_COUNT_MAX, Offer
 from agent.store.ports import RepairableReplicas
-from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
+from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 from scanner.finding import Finding
 
 GONE_CODES: Final = frozenset(
     {Code.CONTAINER_NOT_FOUND, Code.UNCLOSED_CONTAINER_IO, Code.INVALID_CONTAINER_STATE}
 )
 """There is no replica to repair any more: the reconcile ends, whatever is left."""
-
-TRUSTED_STATES: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED})
-"""States in which a lender's own commit id means that it has all blocks up to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -437,50 +434,24 @@ class Mender:
         facts = self.store.replica(self.container_id)
         if facts.state not in TRUSTED_STATES or facts.finding_count:
             return
-        claimed = {peer_id: self._claimed(peer_id) for peer_id in equal_peers}
-        lender = max(claimed, key=claimed.__getitem__, default="")
-        if claimed.get(lender, 0) <= facts.bcsid:
+        lender, bcsid = highest_claim(self.sources.peers, self.container_id, equal_peers)
+        if bcsid <= facts.bcsid:
             return
-        bcsid = claimed[lender]
 
         def advance() -> None:
             self.store.repair(self.container_id).advance_bcsid(bcsid)
 
         self._step(NOBODYS, "BCSID", ChunkResult.REWRITTEN, advance, lender)
 
-    def _claimed(self, peer_id: PeerId) -> int:
-        """Return the commit id of a peer, 0 for one that is not healthy or says nothing."""
-        try:
-            report = self.sources.peers[peer_id].replica(self.container_id)
-            state = codec.parse_state(report.state, "answer.replica.state")
-            bcsid = codec.parse_bcsid(report.bcsid, "answer.replica.bcsid")
-        except SutureError:
-            return 0
-        return 0 if state not in TRUSTED_STATES or report.finding_count else bcsid
-
     def advance_container(self) -> None:
-        """Take the highest commit id lent by a peer that has nothing that is not here.
-
-        The lender must be healthy and claim that id itself. Ozone 2.2 takes it over holes, and
-        then claims blocks that nobody has (HDDS-15542).
-        """
+        """Take the highest commit id lent by a peer that has nothing that is not here."""
         own = self.store.replica(self.container_id).bcsid
-        trusted = [
-            bcsid
-            for peer_id, bcsid in self.lent_bcsids.items()
-            if bcsid > own and peer_id not in self.uncovered and self._may_lend(peer_id, bcsid)
-        ]
-        if trusted:
-            bcsid = max(trusted)
+        lent = {
+            peer: bcsid for peer, bcsid in self.lent_bcsids.items() if peer not in self.uncovered
+        }
+        bcsid = highest_lent(self.sources.peers, self.container_id, lent, own=own)
+        if bcsid > own:
             self._change(lambda: self.store.repair(self.container_id).advance_bcsid(bcsid))
-
-    def _may_lend(self, peer_id: PeerId, bcsid: int) -> bool:
-        try:
-            report = self.sources.peers[peer_id].replica(self.container_id)
-            state = codec.parse_state(report.state, "answer.replica.state")
-        except SutureError:
-            return False  # what is unknown proves nothing
-        return state in TRUSTED_STATES and bcsid <= report.bcsid
 
 
 def told(failures: Sequence[Failure]) -> str:

@@ -1,0 +1,65 @@
+"""Which commit id (BCSID) a replica may take over from its peers.
+
+One says that whoever has it has all blocks up to it: it may come only from a peer that is healthy,
+claims it itself, and has nothing that is not here. Ozone 2.2 takes it over holes, and then claims
+blocks that nobody has (HDDS-15542).
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from agent.errors import SutureError
+from agent.plan.actions import PeerId
+from agent.reconcile.lenders import Lender
+from agent.rpc.wire import codec
+from merkle.replica import ContainerId, ReplicaState
+
+TRUSTED_STATES: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED})
+"""States in which a lender's own commit id means that it has all blocks up to it."""
+
+
+def highest_claim(
+    peers: Mapping[PeerId, Lender], container_id: ContainerId, equal_peers: Iterable[PeerId]
+) -> tuple[PeerId, int]:
+    """Return which of these peers that have just what is here claims the highest commit id, and
+    that; 0 where none is healthy."""
+    claimed = {peer_id: _claimed(peers[peer_id], container_id) for peer_id in equal_peers}
+    lender = max(claimed, key=claimed.__getitem__, default="")
+    return lender, claimed.get(lender, 0)
+
+
+def highest_lent(
+    peers: Mapping[PeerId, Lender],
+    container_id: ContainerId,
+    lent: Mapping[PeerId, int],
+    *,
+    own: int,
+) -> int:
+    """Return the highest commit id above `own` that was lent with blocks, and that its lender
+    claims for its whole replica; `own` where there is none."""
+    trusted = [
+        bcsid
+        for peer_id, bcsid in lent.items()
+        if bcsid > own and _may_lend(peers[peer_id], container_id, bcsid)
+    ]
+    return max(trusted, default=own)
+
+
+def _claimed(peer: Lender, container_id: ContainerId) -> int:
+    """Return the commit id of a peer, 0 for one that is not healthy or says nothing."""
+    try:
+        report = peer.replica(container_id)
+        state = codec.parse_state(report.state, "answer.replica.state")
+        bcsid = codec.parse_bcsid(report.bcsid, "answer.replica.bcsid")
+    except SutureError:
+        return 0
+    return 0 if state not in TRUSTED_STATES or report.finding_count else bcsid
+
+
+def _may_lend(peer: Lender, container_id: ContainerId, bcsid: int) -> bool:
+    try:
+        report = peer.replica(container_id)
+        state = codec.parse_state(report.state, "answer.replica.state")
+    except SutureError:
+        return False  # what is unknown proves nothing
+    return state in TRUSTED_STATES and bcsid <= report.bcsid
