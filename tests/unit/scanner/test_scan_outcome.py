@@ -1,12 +1,16 @@
 """What a scan learned may be committed only when it learned all."""
 
+import numpy as np
 import pytest
 
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ContainerId
 from merkle.tree_building import TreeBuilder
+from scanner.chunk_verdict import Judgement
 from scanner.finding import Fault, Finding, Verdict
-from scanner.scan_outcome import ScanOutcome
+from scanner.ports import Structure, StructureFault
+from scanner.scan_outcome import ScanOutcome, ScanRecord
+from tests.support.storage.replica_reader import NOW_MS, MemoryReader, MemoryReplica, noise
 
 TREE = TreeBuilder(Algorithm.XXH3_64).build()
 
@@ -46,3 +50,93 @@ def test_one_finding_of_damage_is_damage(verdict: Verdict) -> None:
 
     is_damaged = verdict in (Verdict.CORRUPT, Verdict.UNREADABLE)
     assert is_damaged is ScanOutcome(TREE, findings, 3, 0, 0, 0).is_damaged
+
+
+@pytest.fixture
+def record() -> ScanRecord:
+    """What a scan has learned that has just begun."""
+    return ScanRecord(
+        ContainerId(1), Algorithm.XXH3_64, now_ms=lambda: NOW_MS, doubt=lambda *_: None
+    )
+
+
+def test_a_scan_that_learned_nothing_is_whole(record: ScanRecord) -> None:
+    """
+    It counts nothing, and says how much it read.
+    """
+    outcome = record.outcome(bytes_read=7)
+
+    counts = (outcome.disagreement_count, outcome.undecided_count, outcome.wavering_count)
+    assert (7, 0, 0, (0, 0, 0)) == (
+        outcome.bytes_read,
+        outcome.finding_count,
+        outcome.chunk_count,
+        counts,
+    )
+    assert outcome.complete
+
+
+def test_trouble_of_this_host_is_counted_by_its_kind(record: ScanRecord) -> None:
+    """
+    The chunk stays healthy in the tree: its medium is fine, for all that is known.
+    """
+    block = MemoryReplica().put(1, noise(10), noise(10), noise(10))
+    record.tree.begin(block.block_id)
+    seen = Judgement(Verdict.SUSPECT_HOST, Fault.CHUNK_CHECKSUM, "memory", 10, b"")
+    disagreed = Judgement(
+        Verdict.SUSPECT_HOST, Fault.CHUNK_CHECKSUM, "libraries", 10, b"", is_disagreement=True
+    )
+    wavered = Judgement(
+        Verdict.SUSPECT_HOST,
+        Fault.CHUNK_CHECKSUM,
+        "no reads agree",
+        10,
+        b"",
+        is_decided=False,
+        is_wavering=True,
+    )
+
+    for chunk, judgement in zip(block.chunks, (seen, disagreed, wavered), strict=True):
+        record.judged(block, chunk, judgement)
+
+    outcome = record.outcome(bytes_read=30)
+    counts = (outcome.disagreement_count, outcome.undecided_count, outcome.wavering_count)
+    assert (1, 1, 1) == counts
+    assert (3, 0) == (outcome.chunk_count, outcome.tree.unhealthy_count)
+
+
+@pytest.mark.parametrize(
+    ("is_unreadable", "verdict"), [(False, Verdict.CORRUPT), (True, Verdict.UNREADABLE)]
+)
+def test_what_may_be_there_and_cannot_be_read_is_unreadable(
+    record: ScanRecord, is_unreadable: bool, verdict: Verdict
+) -> None:
+    """
+    What describes a replica is judged as its chunks are.
+    """
+    none = np.empty(0, np.uint64)
+    fault = StructureFault(Fault.DESCRIPTOR_DAMAGED, "why", is_unreadable=is_unreadable)
+
+    record.structure(Structure((fault,), none, none), none, {}, MemoryReader(MemoryReplica()))
+
+    [finding] = record.outcome(bytes_read=0).findings
+    assert (verdict, Fault.DESCRIPTOR_DAMAGED) == (finding.verdict, finding.fault)
+
+
+def test_a_row_that_came_meanwhile_is_not_missing(record: ScanRecord) -> None:
+    """
+    Neither of a block that was expected nor of a file that nobody knew.
+    """
+    replica = MemoryReplica()
+    replica.put(1, noise(10))
+    replica.put(2, noise(10))
+    ids = np.array([1, 2, 3, 4], np.uint64)
+    none = np.empty(0, np.uint64)
+
+    record.structure(Structure((), ids[1:], ids[::2]), none, {BlockId(4): 5}, MemoryReader(replica))
+
+    findings = record.outcome(bytes_read=0).findings
+    assert [
+        (3, Verdict.CORRUPT, "no row; its file is there"),
+        (4, Verdict.OK, "a file of a block that was deleted"),
+    ] == [(finding.block_id, finding.verdict, finding.evidence) for finding in findings]
