@@ -1,5 +1,7 @@
 """Which blocks have chunks that are alike, what is read of them in one go, and what it gives."""
 
+import errno
+
 import pytest
 
 from merkle.blockrow import encode_block
@@ -14,6 +16,7 @@ from tests.support.storage.replica_reader import (
     AlteredReader,
     MemoryReader,
     MemoryReplica,
+    failing,
     flipping,
     noise,
     scan,
@@ -179,3 +182,37 @@ def test_a_flip_in_memory_is_told_though_the_second_look_is_clean(replica: Memor
     assert {(Verdict.SUSPECT_HOST, Fault.CHUNK_CHECKSUM)} == {
         (found.verdict, found.fault) for found in outcome.findings
     }
+
+
+def test_damage_in_a_later_read_leaves_the_chunks_before_it_whole(replica: MemoryReplica) -> None:
+    """
+    They were read and compared: the tree has them, though the rest is scanned one by one.
+    """
+    replica.flip(1, 10 * WINDOW_BYTES)
+
+    outcome = scan(MemoryReader(replica))
+
+    [found] = outcome.findings
+    assert (1, 10 * WINDOW_BYTES) == (found.block_id, found.offset)
+    assert (23, 1) == (outcome.chunk_count, outcome.tree.unhealthy_count)
+    assert replica.metadata_tree().chunk_offsets.tolist() == outcome.tree.chunk_offsets.tolist()
+
+
+def test_a_read_that_fails_once_is_made_again_chunk_by_chunk(replica: MemoryReplica) -> None:
+    """
+    One bad sector must not condemn its neighbours, and here there is none.
+    """
+    outcome = scan(AlteredReader(replica, failing(errno.EIO, times=1)))
+
+    assert replica.metadata_tree() == outcome.tree
+    assert () == outcome.findings
+
+
+def test_a_host_that_is_short_of_something_ends_the_scan(replica: MemoryReplica) -> None:
+    """
+    That says nothing about the chunks.
+    """
+    outcome = scan(AlteredReader(replica, failing(errno.EMFILE)))
+
+    assert "TRANSIENT: EMFILE" == outcome.stopped_because
+    assert () == outcome.findings
