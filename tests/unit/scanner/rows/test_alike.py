@@ -1,6 +1,7 @@
 """Which blocks have chunks that are alike, what is read of them in one go, and what it gives."""
 
 import errno
+from collections.abc import Callable
 
 import pytest
 
@@ -10,6 +11,7 @@ from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
 from scanner import replica_scan
 from scanner.finding import Fault, Verdict
 from scanner.growth import Growth
+from scanner.ports import BlockReader
 from scanner.rows.alike import AlikeChunks
 from scanner.rows.small_blocks import SimpleRun, runs, runs_and_alike
 from tests.support.storage.replica_reader import (
@@ -216,3 +218,24 @@ def test_a_host_that_is_short_of_something_ends_the_scan(replica: MemoryReplica)
 
     assert "TRANSIENT: EMFILE" == outcome.stopped_because
     assert () == outcome.findings
+
+
+@pytest.mark.parametrize("times", [0, 1])
+def test_every_file_is_opened_once_and_closed(replica: MemoryReplica, times: int) -> None:
+    """
+    Also where a read of it fails.
+    """
+    opened: list[BlockId] = []
+    closed: list[BlockId] = []
+
+    class Counting(AlteredReader):
+        def open_block(self, block_id: BlockId) -> BlockReader:
+            opened.append(block_id)
+            block = super().open_block(block_id)
+            close: Callable[[], None] = lambda: closed.append(block_id)  # noqa: E731
+            block.close = close  # type: ignore[method-assign]
+            return block
+
+    scan(Counting(replica, failing(errno.EIO, times=times)))
+
+    assert [1, 2] == opened == closed
