@@ -111,10 +111,16 @@ class Trial(Sited):
         looks = Looks(self.site, self.scm, self.agents, self.places)
         began_s = time.monotonic()
         why = looks.settle()
-        self._facts |= {"settled_s": time.monotonic() - began_s, "scm_woken": looks.woken}
+        self._facts |= {
+            "settled_s": time.monotonic() - began_s,
+            "scm_woken": looks.woken,
+            "scm_miscounted": looks.miscounted,
+        }
         after = f"after {time.monotonic() - began_s:.0f} s"
         if looks.woken:
             after += f"; {looks.woken} restarts of an SCM that had forgotten deletes"
+        if looks.miscounted:
+            after += f"; the SCM counts {looks.miscounted} deletes as not acknowledged"
         self.tell("settled", why or after, not why)
         for what in self._chosen.spoil:
             self._spoil(looks, what)
