@@ -32,7 +32,7 @@ from typing import Any, Final
 
 from tools.interop.agents import Replica
 from tools.interop.hour.verdict import COPIES, errors_naming
-from tools.interop.mixed import parser_of, spaced
+from tools.interop.mixed import parser_of
 from tools.interop.site import Site
 from tools.interop.sited import Sited, judged
 
@@ -54,10 +54,6 @@ SETTINGS: Final[Mapping[str, str]] = {
 STARTED: Final = re.compile(r"^(\S+ \S+) INFO .*Starting replication of container (\d+) to (\S+)")
 ENDED: Final = re.compile(r"^(\S+ \S+) INFO .*Successful .*?[Cc]ontainer(?:Id|ID)?[ =:]+(\d+)")
 FAILED: Final = re.compile(r"Container (\d+) replication was unsuccessful")
-HEADS: Final = (
-    "phase", "copies", "count", "bytes", "copying s", "a minute", "MB/s", "of Ozone's",
-    "in the phase",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +244,8 @@ class Trial(Sited):
             is_fine = bool(own) and min(rate.share, rate.bytes_share) >= LEAST
             self.tell(f"{phase}: {kind}", f"{rate.count} containers, {rate.used_bytes:,} bytes: "
                       f"{rate.per_minute:.0f} a minute each, {rate.share:.2f} of Ozone's, "
-                      f"bytes {rate.bytes_share:.2f}", is_fine)  # fmt: skip
+                      f"bytes {rate.bytes_share:.2f}; in the phase {rate.phase_share:.2f}",
+                      is_fine)  # fmt: skip
         wanted = "Ozone to agent" if phase == "dead" else "agent to Ozone"
         self.tell(
             f"{phase}: both kinds", f"{sorted(kinds)}", {wanted, "Ozone to Ozone"} <= set(kinds)
@@ -311,16 +308,6 @@ class Trial(Sited):
 
     def _read(self, key: str) -> str:
         return self.site.client.tell(f"read {key} {KEY_BYTES} {self._keys[key]}")
-
-    def table(self) -> str:
-        """Return the rates as lines."""
-        rows = [
-            (one.phase, one.kind, str(one.count), f"{one.used_bytes:,}", f"{one.copying_s:.1f}",
-             f"{one.per_minute:.1f}", f"{one.bytes_per_s / 1e6:.2f}", f"{one.share:.2f}",
-             f"{one.phase_share:.2f}")
-            for one in self._rates
-        ]  # fmt: skip
-        return spaced(HEADS, rows, frozenset(range(2, len(HEADS))))
 
 
 def _kind(copy: Copy) -> str:
