@@ -26,7 +26,7 @@ from agent.reconcile.fetch import Sources
 from agent.reconcile.ledger import NOBODYS, Ledger
 from agent.reconcile.lenders import Lender
 from agent.reconcile.mend import Mender, MendLimits
-from agent.reconcile.moments import are_of_one_moment
+from agent.reconcile.same_scan import are_of_one_moment
 from agent.reconcile.survey import (
     ASKED_MAX,
     Holder,

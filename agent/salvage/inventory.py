@@ -7,7 +7,7 @@ from agent.client.putnote import SCHEME, Found, PartBlock, files_of, part_of
 from agent.ec.blockgroup import group_length_bytes
 from agent.ec.scheme import Scheme, parse_scheme
 from agent.errors import Refused
-from agent.salvage.names import older, paths_of
+from agent.salvage.safe_paths import older, paths_of
 from agent.salvage.source_volumes import Copy, OfflineVolume
 from merkle.replica import BlockData, BlockId, ContainerId
 

@@ -32,7 +32,7 @@ from ozone.disk.simplerows import SimpleRows, read_simple
 from ozone.disk.treefile import TREE_BYTES_MAX, OzoneTree, decode_tree
 from ozone.disk.unknown import Unknown
 from ozone.scrub.comparison import Comparison, Ledger
-from ozone.scrub.exchange import Misplaced, exchanges
+from ozone.scrub.swapped_files import Misplaced, exchanges
 from scanner.chunk_verdict import name_of, read_failure
 from scanner.finding import Fault, Verdict
 from scanner.ports import Pieces, Structure, StructureFault

@@ -16,7 +16,7 @@ from agent.client.writer import WriterSession
 from agent.demo.cluster import Cluster
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Refused
-from agent.salvage.names import paths_of
+from agent.salvage.safe_paths import paths_of
 from agent.salvage.salvage import Summary, salvage
 from tests.support.faults.nursery import forked
 

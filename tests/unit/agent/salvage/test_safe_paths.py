@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.salvage.names import LONG, PART_BYTES_MAX, older, path_of, paths_of
+from agent.salvage.safe_paths import LONG, PART_BYTES_MAX, older, path_of, paths_of
 
 KEYS = st.text(st.characters(exclude_categories=())) | st.text("aAbB./\\%~ \0é", max_size=12)
 FILE_NAME_BYTES_MAX = 255
