@@ -150,9 +150,10 @@ class Trial(Sited):
         )
         self.tell("containers", f"{listed(kinds)}; replicas: {listed(held)}",
                   bool(kinds) and bool(held["agents"]))  # fmt: skip
-        self._facts |= {"stuck": looks.stuck, "empty": looks.empty}
+        self._facts |= {"stuck": looks.stuck, "empty": looks.empty, "hollow": looks.hollow}
         self.tell("left as they are by Ozone", f"{len(looks.stuck)} quasi-closed of one origin, "
-                  f"{len(looks.empty)} without keys and replicas", True)  # fmt: skip
+                  f"{len(looks.empty)} without keys and replicas, {len(looks.hollow)} coded ones "
+                  "without keys and most shards", True)  # fmt: skip
         _, counts = self.site.client.report()
         self.tell("the replication manager's report", listed(counts), True)
         unequal = looks.unequal()

@@ -30,6 +30,7 @@ FINE: Final = frozenset({"HEALTHY", "CLOSED", "DELETED", "TOTAL"})
 QUASI_CLOSED: Final = "QUASI_CLOSED"
 KEPT: Final = frozenset({"CLOSED", QUASI_CLOSED})
 INDEXES: Final = tuple(range(1, 6))
+DATA_SHARDS: Final = 3
 COPIES: Final = 3
 
 
@@ -50,6 +51,10 @@ class Looks:
     empty: list[int] = field(default_factory=list)
     """Without a key and without a replica: nobody is left who could be told to delete one, and the
     replication manager counts them as EMPTY for ever."""
+    hollow: list[int] = field(default_factory=list)
+    """Coded, without a key, and with too few shards to make the others: a client had written chunks
+    to some of its datanodes when it found another dead, and committed nothing. The SCM calls it
+    MISSING, and nobody acknowledges its deletes."""
     miscounted: int = 0
     """How far below none the SCM counts deletes that are not acknowledged: it keeps a sum of them
     apart from themselves, and one that was killed counts some as done twice. What is really left of
@@ -72,6 +77,8 @@ class Looks:
             if why != last:
                 last, since_s = why, time.monotonic()
             elif why.endswith(UNACKNOWLEDGED) and time.monotonic() - since_s > FORGOTTEN_S:
+                if self.hollow and self.woken:
+                    return ""  # what could be ordered again was
                 self._wake_scm()
                 since_s = time.monotonic()
             time.sleep(POLL_S)
@@ -105,20 +112,26 @@ class Looks:
                 if state in KEPT}  # fmt: skip
         self.replicas = {one: self.scm.told_of(one) for one in kept}
         self.empty = [one for one, (_, keys) in kept.items() if not keys and not self.replicas[one]]
+        self.hollow = [one for one, (kind, keys) in kept.items() if kind == "EC" and not keys
+                       and 0 < len(self._indexes(one)) < DATA_SHARDS]  # fmt: skip
         self.stuck = [one for one in kept if containers[one][0] == QUASI_CLOSED]
-        self.kinds = {one: kind for one, (kind, _) in kept.items() if one not in self.empty}
+        gone = {*self.empty, *self.hollow}
+        self.kinds = {one: kind for one, (kind, _) in kept.items() if one not in gone}
         odd = [one for one in self.kinds if not self._is_whole(one)]
         if odd:
             return f"{len(odd)} containers, as {odd[0]}: {self._told(odd[0])}"
         at_ms, counts = client.report()
         left = Counter({name: count for name, count in counts.items() if name not in FINE})
-        left.subtract({"EMPTY": len(self.empty)})
+        left.subtract({"EMPTY": len(self.empty), "MISSING": len(self.hollow)})
         left.subtract(dict.fromkeys((QUASI_CLOSED, f"{QUASI_CLOSED}_STUCK"), len(self.stuck)))
         if any(left.values()) or at_ms < since_ms:
             return f"report of the replication manager: {dict(left) or 'an old one'}"
         undeleted = int(client.tell("undeleted"))
         self.miscounted = min(undeleted, 0)
         return "" if undeleted <= 0 else f"{undeleted}{UNACKNOWLEDGED}"
+
+    def _indexes(self, container: int) -> set[int]:
+        return {one.index for one in self.replicas[container].values()}
 
     def _is_whole(self, container: int) -> bool:
         replicas = self.replicas[container].values()
