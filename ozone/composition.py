@@ -19,6 +19,7 @@ from ozone.serving.door import OzoneDoor
 from ozone.transfer.copies import Copies
 from ozone.transfer.incoming import ArchiveImporter
 from ozone.transfer.messages import Compression
+from ozone.transfer.scratch import clear_abandoned
 from ozone.transfer.service import ArchiveService
 from ozone.transfer.turns import Turns
 
@@ -49,6 +50,7 @@ def archives(inside: Inside) -> ArchiveService:
 
 def importer(host: Inside | Led) -> ArchiveImporter:
     """Return what takes containers of Ozone's datanodes into a host's store."""
+    clear_abandoned()
     return ArchiveImporter(
         store=host.store,
         leases=host.leases,

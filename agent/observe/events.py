@@ -104,7 +104,7 @@ AGENT: Final[Mapping[str, Event]] = {
     "task_died": Event("A defect: the traceback says where."),
     "task_dropped": Event("A task that waited will not run: late, stale, or we stop."),
     "task_failed": Event("A command was not carried out, with its code."),
-    "task_finished": Event("A command was carried out."),
+    "task_finished": Event("A command was carried out, in `duration_ms`."),
     "task_refused": Event("A command was not taken: twice, late, or no room."),
     "tasks_still_running": Event("The stop does not wait longer."),
     "verification_not_logged": Event(

@@ -174,10 +174,8 @@ class ShardMender:
             blank = ChunkOutcome(
                 finding.block_id, finding.offset, -1, finding.fault.value, ChunkResult.SKIPPED
             )
-            if finding.fault is Fault.TRAILING_BYTES:
-                yield self._cut(sources, index, blank, stop)
-                continue
-            if finding.fault not in CHUNK_FAULTS:
+            is_tail = finding.fault is Fault.TRAILING_BYTES
+            if not is_tail and finding.fault not in CHUNK_FAULTS:
                 contradictions.is_complete = False
                 message = "only a whole shard can be rebuilt without its rows and files"
                 yield replace(blank, message=message)
@@ -185,6 +183,11 @@ class ShardMender:
             block_id = finding.block_id
             if block_id not in groups:
                 groups[block_id] = agree(sources.scheme, block_id, sources.block(block_id))
+            if is_tail:
+                cut = self._cut(sources, groups[block_id], index, blank, stop)
+                contradictions.is_complete &= cut.result is ChunkResult.TRIMMED
+                yield cut
+                continue
             for chunk in self._chunks_of(sources.container_id, finding):
                 told = replace(blank, offset=chunk.offset, length_bytes=chunk.length_bytes)
                 try:
@@ -236,7 +239,12 @@ class ShardMender:
         return None
 
     def _cut(
-        self, sources: Sources, index: int, blank: ChunkOutcome, stop: Callable[[], bool]
+        self,
+        sources: Sources,
+        agreed: Agreed | Orphan,
+        index: int,
+        blank: ChunkOutcome,
+        stop: Callable[[], bool],
     ) -> ChunkOutcome:
         """Move what lies behind the last chunk of a block to quarantine, if the block ends there by
         its row, by the length of its group, and by what the other shards make of that chunk.
@@ -246,7 +254,6 @@ class ShardMender:
         container_id, block_id = sources.container_id, blank.block_id
         try:
             block = self._store.block(container_id, block_id)
-            agreed = agree(sources.scheme, block_id, sources.block(block_id))
             proof = _proven_end(sources, agreed, index, block)
             with held_between_copies(self._leases, container_id, self._lease_timeout_s, stop):
                 self._store.repair(container_id).trim(block_id, proof=proof)

@@ -41,7 +41,8 @@ from ozone.transfer.tables import SCHEMA, SEQUENCE, write_table
 
 BLOCK_COUNT: Final = "#BLOCKCOUNT"
 DAMAGED: Final = "damage was met while it was sent"  # why a replica is scanned
-ROW_BYTES: Final = 1024  # of a block, about
+ROW_BYTES: Final = 1024  # of a block, about, without the checksums of its windows
+BYTES_PER_SUM_BYTE: Final = 4096  # Ozone's windows are of 16 KiB, with 4 bytes of checksum each
 PLACE: Final = "/suture"  # whoever imports a container names its own
 
 
@@ -100,7 +101,8 @@ class ArchiveExport:
         tree = encode_tree_file(self.container_id, view.tree, view.root)
         yield from _file(f"{self.container_id}{TREE_SUFFIX}", tree)
         with Scratch() as scratch:
-            path = scratch.reserve(facts.block_count * ROW_BYTES)
+            rows_bytes = facts.block_count * ROW_BYTES + facts.bytes_used // BYTES_PER_SUM_BYTE
+            path = scratch.reserve(rows_bytes)
             ids = self._write_tables(facts, view, path)
             yield _header(TABLES, 0, tarfile.DIRTYPE)
             for name in (BLOCKS, DELETES, LAST_CHUNKS, NUMBERS):

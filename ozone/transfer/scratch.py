@@ -2,13 +2,16 @@
 
 In memory while they are small, as those of nearly all containers are: RocksDB syncs a dozen times
 while it opens a database and ingests a table, and what is read once and thrown away need not
-survive anything. A container's tables that outgrow it are moved to the disk.
+survive anything. A container's tables that outgrow it are moved to the disk. Nothing clears this
+memory but its users: what a killed process left there the next one removes.
 """
 
+import fcntl
 import os
 import shutil
 import tempfile
-from contextlib import ExitStack
+import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -16,6 +19,7 @@ MEMORY: Final = Path("/dev/shm")  # noqa: S108 - only private directories are ma
 MEMORY_BYTES_MAX: Final = 8 * 1024**2  # of one archive; a database over them takes as much again
 MEMORY_FREE_BYTES_MIN: Final = 16 * MEMORY_BYTES_MAX  # several archives stream at a time
 PREFIX: Final = "suture-archive-"
+YOUNG_S: Final = 60.0  # who just made a directory may not have locked it yet
 
 
 class Scratch:
@@ -31,6 +35,10 @@ class Scratch:
     def __enter__(self) -> Self:
         self._is_in_memory = _has_room(self._memory)
         self.path = self._made(self._memory if self._is_in_memory else None)
+        if self._is_in_memory:
+            fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            self._ends.callback(os.close, fd)
+            fcntl.flock(fd, fcntl.LOCK_EX)  # until we end, however that is
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -50,6 +58,20 @@ class Scratch:
     def _made(self, parent: Path | None) -> Path:
         made = tempfile.TemporaryDirectory(prefix=PREFIX, dir=parent)
         return Path(self._ends.enter_context(made))
+
+
+def clear_abandoned(memory: Path = MEMORY) -> None:
+    """Remove what processes left in memory that were killed; what is in use is locked."""
+    for path in memory.glob(f"{PREFIX}*"):
+        with suppress(OSError):  # in use, another user's, or gone
+            if time.time() - path.stat().st_mtime < YOUNG_S:
+                continue
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(fd)
 
 
 def _has_room(memory: Path) -> bool:

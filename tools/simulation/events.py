@@ -14,7 +14,8 @@ COPIES: Final = 3
 CONTAINERS: Final = 2
 BURSTS: Final = 10
 CALM_ODDS: Final = 0.5
-DEPARTURES: Final = ("leaves", "returns", "rests")
+IN_SERVICE: Final = "IN_SERVICE"
+WANTED: Final = ("DECOMMISSIONING", IN_SERVICE, "ENTERING_MAINTENANCE")  # by a departure's amount
 YOUTH: Final = 3  # bursts in which a container is written to
 
 
@@ -85,7 +86,7 @@ class Event:
             Kind.CUT: f"power of {name}, {self.amount} operations later",
             Kind.KILL: f"process of {name}, {self.amount} operations later",
             Kind.DOWN: f"{name}",
-            Kind.DEPART: f"{name} {DEPARTURES[self.amount % 3]}",
+            Kind.DEPART: f"{name} is to be {WANTED[self.amount % len(WANTED)]}",
             Kind.LEAVE: f"{name}",
         }
         return f"burst {self.burst:2}: {self.kind} {words.get(self.kind, '')}".rstrip()

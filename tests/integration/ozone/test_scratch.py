@@ -1,11 +1,14 @@
 """Where the tables of an archive lie while they are read."""
 
+import os
+import time
 from pathlib import Path
 
 import pytest
 
 from ozone.transfer import scratch
-from ozone.transfer.scratch import MEMORY_BYTES_MAX, Scratch
+from ozone.transfer.scratch import MEMORY_BYTES_MAX, PREFIX, YOUNG_S, Scratch, clear_abandoned
+from tests.support.ozone.ozone_agent import served
 
 
 @pytest.fixture
@@ -60,3 +63,29 @@ def test_without_room_in_memory_the_disk_is_used(
         (tables.reserve(1) / "one").write_bytes(b"first")
 
         assert ["one"] == kept(memory.parent / "disk")
+
+
+def test_what_a_killed_process_left_in_memory_is_removed(memory: Path) -> None:
+    """And nothing that is in use, or was made a moment ago."""
+    old_s = time.time() - 2 * YOUNG_S
+    for name in (f"{PREFIX}left", f"{PREFIX}young", "another"):
+        (memory / name).mkdir()
+        (memory / name / "table").write_bytes(b"rows")
+    with Scratch(memory) as used:
+        for path in (memory / f"{PREFIX}left", memory / "another", used.path):
+            os.utime(path, (old_s, old_s))
+
+        clear_abandoned(memory)
+
+        assert {f"{PREFIX}young", "another", used.path.name} == {p.name for p in memory.iterdir()}
+
+
+@pytest.mark.skipif(not os.access(scratch.MEMORY, os.W_OK), reason="there is no memory to write to")
+def test_an_agent_that_starts_does_so(tmp_path: Path) -> None:
+    """Whoever takes containers in."""
+    left = scratch.MEMORY / f"{PREFIX}{tmp_path.name}-{os.getpid()}"
+    left.mkdir()
+    os.utime(left, (0, 0))
+
+    with served(tmp_path):
+        assert not left.exists()

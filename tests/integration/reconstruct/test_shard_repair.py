@@ -153,6 +153,28 @@ class TestChunkRepair:
             assert words in outcome.message
             assert before == cluster.nodes[1].files(CONTAINER)
 
+    def test_a_contradiction_is_kept_while_something_damaged_was_not_proven(
+        self, tmp_path: Path
+    ) -> None:
+        """
+        Its chunk is whole again, but what lies behind the end could not be cut: not all is known.
+        """
+        wrong = {3: {1: altered(wrong_shard(RS_3_2)[3][1], 4, 4)}}
+        wrong[4] = wrong[3]
+        with ec_cluster(tmp_path, RS_3_2, [50_000], instead=wrong) as cluster:
+            cluster.serve()
+            node = cluster.nodes[1]
+            flip(node, 1, 4096 + 5)
+            cluster.mend(1, [2, 3, 5])
+            assert 1 == node.store.replica(CONTAINER).contradiction_count
+
+            flip(node, 1, 4096 + 5)
+            append(node, b"never written")
+            [outcome] = cluster.mend(1, [2, 3, 4]).chunks
+
+            assert ChunkResult.FAILED is outcome.result
+            assert 1 == node.store.replica(CONTAINER).contradiction_count
+
     def test_a_contradiction_ends_with_the_damage(self, tmp_path: Path) -> None:
         """
         With one more shard the row tells which of them is wrong: what fits it is installed.

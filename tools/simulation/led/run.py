@@ -23,7 +23,7 @@ from tools.simulation.actions import (
     write_block,
 )
 from tools.simulation.cluster import PLAIN, QUICK
-from tools.simulation.events import NODES, Event, Kind
+from tools.simulation.events import IN_SERVICE, NODES, WANTED, Event, Kind
 from tools.simulation.led.machines import OPTIONS, SCM_ADDRESS, LedNode, ScmMachine, around
 from tools.simulation.led.oracle import LedOracle
 from tools.simulation.outside.fibers import Fiber
@@ -34,7 +34,6 @@ BURST_S: Final = (2.0, 45.0)
 PUTS_A_CLIENT: Final = 3  # which share a container
 LOOKS_MAX: Final = 80  # after quiet
 LOOK_S: Final = 30.0
-WANTED: Final = ("DECOMMISSIONING", "IN_SERVICE", "ENTERING_MAINTENANCE")  # by a departure's amount
 
 
 class LedRun(Stage):
@@ -119,7 +118,7 @@ class LedRun(Stage):
     def _out_of_service(self) -> dict[str, str]:
         """Return the datanodes that are not in service, and what they are."""
         nodes = ScmClient(SCM_ADDRESS, security=PLAIN).list_nodes(scm_pb2.ListNodesRequest()).nodes
-        return {node.datanode_id: node.op_state for node in nodes if node.op_state != WANTED[1]}
+        return {node.datanode_id: node.op_state for node in nodes if node.op_state != IN_SERVICE}
 
     # What clients do.
 
