@@ -197,7 +197,7 @@ def patient(
     must_end: Callable[[], bool],
     waits: Callable[[SutureError], None] = lambda _: None,
     timeout_s: float = PATIENCE_S,
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], None] | None = None,
 ) -> T:
     """Return what `work` returns; repeat it as long as it fails with one of `codes`.
 
@@ -222,7 +222,7 @@ def patient(
             lambda error: isinstance(error, Unavailable) and error.code in codes
         ),
         before_sleep=tell,
-        sleep=sleep,
+        sleep=sleep or time.sleep,  # as it is now: a default would be bound when this is imported
         reraise=True,
     )
     return attempts(work)

@@ -81,3 +81,15 @@ def test_patience_ends_with_who_asks() -> None:
         scripted.asked(Code.SAFE_MODE, Code.UNAVAILABLE, ends_after=2)
 
     assert 2 == len(scripted.slept_s)
+
+
+def test_it_sleeps_as_the_process_does_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Where time is simulated, real sleep would never end: simulated time stands still meanwhile.
+    """
+    scripted = Scripted(STARTING)
+    monkeypatch.setattr("time.sleep", scripted.slept_s.append)
+
+    answer = patient(scripted, codes={Code.SAFE_MODE}, must_end=lambda: False)
+
+    assert ("answer", 1) == (answer, len(scripted.slept_s))
