@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 TOLD_MAX: Final = 20
 LIVES_MAX: Final = 200  # schedules of one process
-LIVES_AT_ONCE: Final = 4
+HUNG_S: Final = 600.0  # of real time; a schedule takes less than ten
 
 
 def main() -> int:
@@ -88,7 +88,7 @@ def _run(asked: argparse.Namespace) -> int:
     signals: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):  # the schedule that is lived goes on to its end
         signal.signal(number, lambda number, _: signals.append(number))
-    with closing(_lived(seeds, asked.jobs)) as results:
+    with closing(lived(seeds, asked.jobs)) as results:
         for result in results:
             counts.update(result.counts)
             steps.append(result.step_count)
@@ -113,8 +113,8 @@ def _run(asked: argparse.Namespace) -> int:
     if asked.json is not None:
         asked.json.write_text(json.dumps(report, indent=1) + "\n")
     if asked.append is not None:
-        lived = tally.Lived(commit, seeds, len(steps), sum(steps), len(broken))
-        tally.append(asked.append, lived)
+        row = tally.Lived(commit, seeds, len(steps), sum(steps), len(broken))
+        tally.append(asked.append, row)
     print(
         f"{len(steps)} schedules of {min(steps)} steps and more, {sum(steps)} in all, "
         f"{report['seconds']} s: {len(broken)} with a violation"
@@ -129,17 +129,26 @@ def _children_cpu_s() -> float:
     return times.children_user + times.children_system
 
 
-def _lived(seeds: Sequence[int], jobs: int) -> "Generator[Result, None, None]":
-    """Live these schedules; a process is renewed now and then, since some memory of each stays."""
+def lived(seeds: Sequence[int], jobs: int) -> "Generator[Result, None, None]":
+    """Live these schedules; a process is renewed now and then, since some memory of each stays.
+
+    One that does not end is the last, and has that as its violation.
+    """
     from tools.simulation.life import simulate
+    from tools.simulation.stage import Result
 
     if jobs <= 1 and len(seeds) <= LIVES_MAX:
         yield from map(simulate, seeds)
         return
     fork = multiprocessing.get_context("fork")
-    tasks = LIVES_MAX // LIVES_AT_ONCE
-    with fork.Pool(max(jobs, 1), initializer=_be_a_worker, maxtasksperchild=tasks) as pool:
-        yield from pool.imap(simulate, seeds, chunksize=LIVES_AT_ONCE)
+    with fork.Pool(max(jobs, 1), initializer=_be_a_worker, maxtasksperchild=LIVES_MAX) as pool:
+        results = pool.imap(simulate, seeds)
+        for seed in seeds:
+            try:
+                yield results.next(timeout=HUNG_S)
+            except multiprocessing.TimeoutError:
+                yield Result(seed, violations=[f"it has not ended after {HUNG_S:g} s"])
+                return  # and the processes are ended
 
 
 def _be_a_worker() -> None:

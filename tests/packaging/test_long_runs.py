@@ -1,0 +1,33 @@
+"""Long runs of the simulation: what becomes of a schedule that does not end."""
+
+from threading import Event
+from typing import Final
+
+import pytest
+
+from tools.simulation import __main__ as command
+from tools.simulation.stage import Result
+
+STUCK: Final = 3
+
+
+def simulate(seed: int) -> Result:
+    """Stand in for a schedule; one waits for what never comes."""
+    if seed == STUCK:
+        Event().wait()
+    return Result(seed, step_count=seed)
+
+
+def test_a_schedule_that_does_not_end_is_told_and_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Those before it count, its seed is told as a violation, and no process is left behind.
+    """
+    monkeypatch.setattr("tools.simulation.life.simulate", simulate)
+    monkeypatch.setattr(command, "HUNG_S", 0.5)
+
+    results = list(command.lived(range(1, 9), jobs=2))
+
+    assert [1, 2, STUCK] == [result.seed for result in results]
+    assert [[], [], ["it has not ended after 0.5 s"]] == [one.violations for one in results]
