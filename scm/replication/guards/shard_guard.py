@@ -18,16 +18,17 @@ def gives_way(case: Case) -> Placed | None:
     """Return the replica to remove because no other node has room for what lacks, if any.
 
     A bad one, only while more whole shards stay than reading needs, nothing else is pending, and
-    nobody expects it to be healed; or one of two of the same index.
+    nobody expects it to be healed; or one of two of the same index, as no index lacks it then.
     """
     whole = _whole(case)
     indexes = {index for index, found in whole.items() if found}
-    if case.adds or case.deletes or len(indexes) <= case.container.data_count:
+    if case.adds or case.deletes or len(indexes) < case.container.data_count:
         return None
     bad = [
         p
         for p in _removable(case)
-        if is_bad(case.container, p.replica)
+        if len(indexes) > case.container.data_count
+        and is_bad(case.container, p.replica)
         and p.datanode_id not in case.hopeful
         and p.replica.bcsid <= case.container.sequence_id  # else it alone has what it has
     ]

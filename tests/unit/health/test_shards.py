@@ -276,7 +276,10 @@ def yielding(given: Case) -> str:
         ("of two equal ones from the fuller rack", "C#1 C#1 C#2 C#3 C#4", "abbcd", "dn2"),
         ("the same the other way round", "C#1 C#1 C#2 C#3 C#4", "babcd", "dn1"),
         ("from racks alike the first in the stable order", "C#1 C#2 C#3 C#4 C#4", "", "dn5"),
-        ("a double, but only three indexes", "C#1 C#1 C#2 C#3", "", ""),
+        ("a double, though only three indexes", "C#1 C#1 C#2 C#3", "", "dn1"),
+        ("a double, the fourth is on a node that leaves", "C#1 C#2 C#3 C#3 C#4/d", "", "dn4"),
+        ("a bad one, but only three indexes", "C#1 C#1 C#2 C#3 U#4", "", "dn1"),
+        ("a double, but only two indexes", "C#1 C#1 C#2", "", ""),
         ("three of one index", "C#1 C#2 C#3 C#3 C#3 C#4", "abccde", "dn4"),
         ("an index that the code does not have", "C#1 C#2 C#3 C#6 U#5", "", ""),
         ("an index below the first", "C#1 C#2 C#3 C#0 U#5", "", ""),
@@ -284,7 +287,8 @@ def yielding(given: Case) -> str:
     ],
 )
 def test_what_gives_way(row: str, words: str, racks: str, expected: str) -> None:
-    """Four whole indexes stay, one more than reading needs."""
+    """Of a bad one's four whole indexes stay, one more than reading needs; a double leaves as many
+    as there were."""
     assert expected == yielding(shards(words, racks)), row
 
 

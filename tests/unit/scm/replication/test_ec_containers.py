@@ -11,6 +11,7 @@ from agent.errors import Refused, Unavailable
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import Summary
+from scm.administration.decommission import Request
 from scm.cluster.case import Case, Placed
 from scm.edge.answers import heartbeat_response
 from scm.edge.call_values import Endpoint, HeartbeatAnswer
@@ -223,6 +224,29 @@ class TestSurplus:
 
         assert 1 == len(removed)
         assert removed[0][0].datanode_id in {spare, _nodes[1]}
+
+    def test_one_too_many_makes_room_for_the_shard_of_a_datanode_that_leaves(
+        self, world: ScmWorld
+    ) -> None:
+        """
+        Every datanode has a shard, two have the same: nowhere can the one that leaves be copied
+        before one of the two has gone.
+        """
+        nodes, container_id = closed(world, lost=[])
+        [spare] = set(NODES) - set(nodes)
+        twin = replica(spare, container_id=container_id, bcsid=1, replica_index=2)
+        world.control.operators.set_operational_states(
+            Request((nodes[4],), OpState.DECOMMISSIONING, is_forced=True)
+        )
+        world.kept[nodes[4]] = (OpState.DECOMMISSIONING, 0)
+        world.beat(spare, twin, full=True)
+
+        [(delete, _)] = orders(world, Kind.DELETE)
+        world.execute(delete.datanode_id, world.beat(delete.datanode_id, full=True))
+        [(copy, _)] = orders(world, Kind.REPLICATE)
+
+        assert delete.datanode_id in {spare, nodes[1]}
+        assert (nodes[4], delete.datanode_id) == (copy.datanode_id, copy.target_id)
 
     def test_the_last_of_an_index_is_not_removed_when_its_twin_has_gone(
         self, world: ScmWorld
