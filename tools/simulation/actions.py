@@ -22,6 +22,7 @@ from tools.simulation.faults import flipped
 from tools.simulation.oracle import Held
 
 if TYPE_CHECKING:
+    from tools.simulation.cluster import Datanode
     from tools.simulation.led.run import LedRun
     from tools.simulation.oracle import Bricks
     from tools.simulation.run import Run
@@ -180,18 +181,23 @@ def delete(run: "Run", event: Event) -> None:
     if (event.container, event.block) not in run.oracle.blocks:
         return
     run.oracle.ordered(event.container, event.block)
-    order = scm_pb2.DeleteTransaction(
-        transaction_id=event.seed, container_id=event.container, local_ids=[event.block]
-    )
     for node in run.nodes:
         if node.is_up and node.name in run.holders(event):
-            assert node.agent is not None, "it is up"
-            store, leases = node.agent.store, node.agent.leases
-            with node.running():
-                [result] = removal.delete_blocks(store, leases, [order], stop=lambda: False)
-            if result.done and result.block_count:
-                run.oracle.gone.add(Held(node.name, event.container, event.block))
-                run.count("deletes")
+            delete_on(run, node, event.container, event.block)
+
+
+def delete_on(run: "Run", node: "Datanode", container: int, block: int) -> None:
+    """Have the order to delete a block carried out on a datanode that is up."""
+    order = scm_pb2.DeleteTransaction(
+        transaction_id=block, container_id=container, local_ids=[block]
+    )
+    assert node.agent is not None, "it is up"
+    store, leases = node.agent.store, node.agent.leases
+    with node.running():
+        [result] = removal.delete_blocks(store, leases, [order], stop=lambda: False)
+    if result.done and result.block_count:
+        run.oracle.gone.add(Held(node.name, container, block))
+        run.count("deletes")
 
 
 def replicate(run: "Run", event: Event) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from agent.plan.actions import Deletes
 from merkle.replica import BlockId, ContainerId, ReplicaState
-from tools.simulation.actions import ACTIONS
+from tools.simulation.actions import ACTIONS, delete_on
 from tools.simulation.cluster import Datanode
 from tools.simulation.events import NODES, Event, Kind, placed_on
 from tools.simulation.oracle import Oracle
@@ -79,12 +79,30 @@ class Run(Stage):
                     with self.judged(f"delete on {node.name}"), node.running():
                         node.drop(owner, [])
 
+    def _finish_deletes(self, container_id: ContainerId) -> None:
+        """Order again what nobody heard of who is left, as a control plane does until all have
+        confirmed; what one has heard of, the others are to learn from it."""
+        having = self._having(container_id)
+        with self.kernel.quiet():
+            buried = {
+                block
+                for node in having
+                if node.agent is not None
+                for block in node.agent.store.tombstones(container_id)
+            }
+        for (container, block), truth in self.oracle.blocks.items():
+            if container == container_id and truth.is_deleted and block not in buried:
+                for node in having:
+                    with self.judged(f"delete of block {block} on {node.name}"):
+                        delete_on(self, node, container, block)
+
     def _settle(self, container_id: ContainerId) -> None:
         for _ in range(QUIET_ROUNDS):
             for node in self._having(container_id):
                 assert node.agent is not None, "it is up"
                 with self.judged(f"close on {node.name}"), node.running():
                     node.agent.store.close_container(container_id, force=True)
+            self._finish_deletes(container_id)
             self._scan_all(container_id)
             for node in self._having(container_id):
                 others = [other for other in self._having(container_id) if other is not node]
