@@ -9,7 +9,7 @@ from health.batch import View
 from health.health_state import Counts
 from health.root_comparison import Comparison
 from health.segments import Bools, Groups, Ints, first_that_holds
-from health.words import ELIGIBILITY, UNHEALTHY, ChecksumClass, Kind, Op, State
+from health.words import ELIGIBILITY, UNHEALTHY, ChecksumClass, Kind, Op, Service, State
 
 CHUNK_BYTES: Final = 4 * 1024**2
 """What one finding costs to repair: a chunk of the default size."""
@@ -117,8 +117,9 @@ def _is_mendable(view: View, compared: Comparison, eligibility: Ints, good: Bool
     is as good as another for what verifies of it: its damage is seldom in the same stripe.
 
     Of shards of one index whose roots differ nothing says which is right. Where one of them is
-    whole, they are not touched. Else they are: what is computed has to be what the row of the
-    damaged shard says, so it gets back what it had, and is told from the others as before.
+    whole and stays, they are not touched: the damaged one is removed. Else they are: what is
+    computed has to be what the row of the damaged shard says, so it gets back what it had, and is
+    told from the others as before.
     """
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     damaged = view.is_countable & ((replicas.state == UNHEALTHY) | (replicas.findings > 0))
@@ -129,7 +130,8 @@ def _is_mendable(view: View, compared: Comparison, eligibility: Ints, good: Bool
     others[shards] -= indexes.tally()[indexes.of_row] == 1  # no shard is computed from itself
     has_others = others >= view.of_container(containers.data)
     is_only = np.zeros(len(others), dtype=np.bool_)
-    is_only[shards] = (indexes.tally(good[shards]) == 0)[indexes.of_row]
+    stays = good[shards] & (view.service[shards] == Service.IN_SERVICE)
+    is_only[shards] = (indexes.tally(stays) == 0)[indexes.of_row]
     agree = compared.checksum_class > ChecksumClass.MISMATCH_MINORITY
     return (
         view.is_ec

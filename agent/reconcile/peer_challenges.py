@@ -107,7 +107,11 @@ class Challenges:
         if not holders:
             return ""
         readable = self._store.readable(container_id, block_id)
-        data = self._store.read_medium(container_id, readable, chunk.offset, chunk.length_bytes)
+        try:
+            data = self._store.read_medium(container_id, readable, chunk.offset, chunk.length_bytes)
+        except SutureError:
+            self._ask_scan(container_id, "a chunk cannot be read")
+            return OWN
         if not verifies(chunk, data):
             self._ask_scan(container_id, "a chunk is not what its row says")
             return OWN

@@ -5,7 +5,7 @@ from typing import Final, Protocol
 
 import grpc
 
-from agent.errors import Code, Refused
+from agent.errors import Code, Refused, SutureError
 from agent.rpc.datanode.backends import Scan, ScanMode
 from agent.rpc.datanode.reading import chunk_at
 from agent.rpc.v1 import datanode_pb2 as pb
@@ -15,7 +15,7 @@ from agent.store.index.facts import ReplicaFacts
 from agent.store.operations.repair import verifies
 from agent.store.ports import ReadableReplicas
 from merkle.possession_proof import NONCE_BYTES, answer_of, tree_answer_of
-from merkle.replica import ID_MAX, ContainerId, ReplicaState
+from merkle.replica import ID_MAX, BlockId, ContainerId, ReplicaState
 from merkle.tree import Tree
 
 KEEP_MS_MAX: Final = 3_600_000
@@ -59,9 +59,18 @@ class ProofHandlers:
         container_id = codec.parse_container_id(request.container_id)
         block_id = codec.parse_block_id(request.local_id, "local_id")
         nonce = _nonce(request.nonce)
-        found = self._store.readable(container_id, block_id)
+        try:
+            found = self._store.readable(container_id, block_id)
+        except Refused as error:
+            if error.code is Code.NO_SUCH_BLOCK and self._is_in_tree(container_id, block_id):
+                self._on_damage(container_id, "a peer asked, and a block has no row any more")
+            raise
         chunk = chunk_at(found.block, request.offset)
-        data = self._store.read_medium(container_id, found, chunk.offset, chunk.length_bytes)
+        try:
+            data = self._store.read_medium(container_id, found, chunk.offset, chunk.length_bytes)
+        except SutureError:
+            self._on_damage(container_id, "a peer asked, and a chunk cannot be read")
+            raise
         if not verifies(chunk, data):
             self._on_damage(container_id, "a peer asked, and a chunk is not what its row says")
         return pb.ProveChunkResponse(answer=answer_of(nonce, data))
@@ -90,6 +99,11 @@ class ProofHandlers:
                 answer=tree_answer_of(nonce, container_id, tree),
             )
         )
+
+    def _is_in_tree(self, container_id: ContainerId, block_id: BlockId) -> bool:
+        """Whether the tree, which was made of the rows, names a block that is not deleted."""
+        tree = self._store.tree(container_id)
+        return bool((tree.block_ids[~tree.deleted] == block_id).any())
 
     def _whole(self, container_id: ContainerId) -> ReplicaFacts:
         """Return the facts of a replica that others may rest on. Raise Refused(INELIGIBLE)."""

@@ -4,12 +4,16 @@ from typing import Final
 
 import structlog
 
+from agent.errors import Code
 from scm.state.clock import Clock
 from scm.state.database import Change, State
 from scm.state.facts import Hold, Kind, Outcome, OutcomeState, Pending
 from scm.state.options import ScmOptions
 
 _OF_A_REPLICA: Final = frozenset({Kind.REPLICATE, Kind.DELETE, Kind.RECONCILE})
+_OF_OTHERS: Final = frozenset({Code.NOT_PROVEN})
+"""Failures that say nothing against the replica: those who were to prove that they have it did
+not. One that is excluded for that would be kept from where it is the last whole one."""
 
 _log = structlog.get_logger("suture.scm")
 
@@ -29,6 +33,8 @@ class FailingReplicas:
         if outcome.state is OutcomeState.EXECUTED:
             self._failed_in_a_row.pop(key, None)
         if outcome.state is not OutcomeState.FAILED or command.kind not in _OF_A_REPLICA:
+            return
+        if outcome.code in _OF_OTHERS:
             return
         count = self._failed_in_a_row[key] = self._failed_in_a_row.get(key, 0) + 1
         if not 0 < self._options.exclude_failure_count <= count:

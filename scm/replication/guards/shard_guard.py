@@ -17,8 +17,9 @@ from scm.state.facts import Container, Health, OpState
 def gives_way(case: Case) -> Placed | None:
     """Return the replica to remove because no other node has room for what lacks, if any.
 
-    A bad one, only while more whole shards stay than reading needs, nothing else is pending, and
-    nobody expects it to be healed; or one of two of the same index, as no index lacks it then.
+    A bad one that nobody expects to be healed, or one of two of the same index: as many whole
+    shards stay as reading needs, and one more where no other one has its index. Nothing else may
+    be pending.
     """
     whole = _whole(case)
     indexes = {index for index, found in whole.items() if found}
@@ -27,7 +28,7 @@ def gives_way(case: Case) -> Placed | None:
     bad = [
         p
         for p in _removable(case)
-        if len(indexes) > case.container.data_count
+        if (p.replica.replica_index in indexes or len(indexes) > case.container.data_count)
         and is_bad(case.container, p.replica)
         and p.datanode_id not in case.hopeful
         and p.replica.bcsid <= case.container.sequence_id  # else it alone has what it has
@@ -49,10 +50,11 @@ def may_remove_shard(case: Case, datanode_id: str) -> bool:
         for index, found in _whole(case).items()
     }
     left_count = sum(bool(found) for found in whole.values())
+    twins = whole.get(held.replica.replica_index, [])
     if is_bad(case.container, held.replica):
         is_beyond = held.replica.bcsid > case.container.sequence_id
-        return left_count > case.container.data_count and not is_beyond
-    twins = whole.get(held.replica.replica_index, [])
+        needed_count = case.container.data_count + (0 if twins else 1)
+        return left_count >= needed_count and not is_beyond
     return left_count >= case.container.data_count and any(_covers(case, p, held) for p in twins)
 
 

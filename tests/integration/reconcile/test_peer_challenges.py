@@ -1,5 +1,6 @@
 """Peers that are asked at random to prove a chunk: honest ones, stale ones, forgers."""
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -151,6 +152,19 @@ def test_what_is_wrong_here_is_scanned_here(two: Two) -> None:
     for block in (1, 2, 3):
         two.mine.replica.flip(block, 3)
         two.mine.replica.flip(block, CHUNK_BYTES + 3)
+
+    two.ask(3)
+
+    assert {"own": 3} == two.results
+    assert 3 == len(two.scans)
+
+
+def test_what_cannot_be_read_here_is_scanned_here(two: Two) -> None:
+    """
+    Where a file ends early, too, nobody else is to blame.
+    """
+    for block in (1, 2, 3):
+        os.truncate(two.mine.replica.file(block), 0)
 
     two.ask(3)
 

@@ -66,6 +66,25 @@ def test_a_medium_that_has_other_bytes_is_told(datanode: Datanode, peer: Peer) -
     assert ("", True) == (word.proof, word.is_false)
 
 
+def test_who_cannot_prove_what_its_tree_has_reads_itself(datanode: Datanode) -> None:
+    """
+    A row that is gone, or a file that ends early: a scan finds it sooner than its turn would.
+    """
+    data = good(datanode)
+    datanode.stop_serving()
+    datanode.replica.delete_row(BLOCK)
+    os.truncate(datanode.replica.file(1), 0)
+    datanode.serve()
+    told = []
+    with dialled([datanode]) as peers:
+        for block_id in (9, 1, BLOCK):
+            word = ask_for_chunk("dn1", peers["dn1"], CONTAINER, BlockId(block_id), 0, data)
+            told.append((word.proof, list(set(datanode.doubts))))
+            datanode.doubts.clear()
+
+    assert [("", []), ("", [CONTAINER]), ("", [CONTAINER])] == told
+
+
 def test_the_medium_is_read_and_not_the_cache(
     datanode: Datanode, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

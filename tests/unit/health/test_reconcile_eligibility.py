@@ -54,6 +54,9 @@ WHY: tuple[tuple[str, str, str, set[str], bool], ...] = (
     ("EC CLOSED", "C#1 C#2 C#3 C#4=7x2 C#4=9 U#5", "", {MINORITY, SICK}, True),
     ("EC CLOSED", "C#1 C#2 C#3 C#4=7x2 U#4=9", "", {MINORITY, SICK}, False),  # it has whole ones
     ("EC CLOSED", "C#1 C#2 C#3 U#4=7 U#4=9", "", {SPLIT, SICK}, True),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4=7/d U#4=9", "", {SPLIT, SICK}, True),  # the whole one goes
+    ("EC CLOSED", "C#1 C#2 C#3 C#4=7/m U#4=9", "", {SPLIT, SICK}, True),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4=7/d C#4=7 U#4=9", "", {MINORITY, SICK}, False),
     ("EC CLOSED", "C#1 C#2 C#3 C#4 U#5 I#5", "", {SICK}, False),
 )
 

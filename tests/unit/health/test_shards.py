@@ -179,6 +179,8 @@ def test_a_delete_is_looked_at_again_when_its_turn_comes() -> None:
     assert not may_remove_shard(shards("C#1 C#2 C#3 C#4 C#5! C#5"), "dn6")
     assert may_remove_shard(shards("C#1 C#2 C#3 C#4 U#5"), "dn5")
     assert not may_remove_shard(shards("C#1 C#2 C#3 C#4! U#5"), "dn5")
+    assert may_remove_shard(shards("C#1 C#2 C#3 U#3"), "dn4")
+    assert not may_remove_shard(shards("C#1 C#2 U#2"), "dn3")
 
 
 @pytest.mark.parametrize(
@@ -279,6 +281,8 @@ def yielding(given: Case) -> str:
         ("a double, though only three indexes", "C#1 C#1 C#2 C#3", "", "dn1"),
         ("a double, the fourth is on a node that leaves", "C#1 C#2 C#3 C#3 C#4/d", "", "dn4"),
         ("a bad one, but only three indexes", "C#1 C#1 C#2 C#3 U#4", "", "dn1"),
+        ("a bad one of a whole index, though only three", "C#1 C#2 C#3 U#3", "", "dn4"),
+        ("the same, but only two indexes", "C#1 C#2 U#2", "", ""),
         ("a double, but only two indexes", "C#1 C#1 C#2", "", ""),
         ("three of one index", "C#1 C#2 C#3 C#3 C#3 C#4", "abccde", "dn4"),
         ("an index that the code does not have", "C#1 C#2 C#3 C#6 U#5", "", ""),

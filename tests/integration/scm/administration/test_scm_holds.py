@@ -1,6 +1,7 @@
 """What is suppressed or excluded is left alone, on disk, until a person releases it."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from scm.replication.reconciling.plan_intake import PlanReplica, PlanRow
 from scm.state.facts import Container, Kind, OutcomeState
 from scm.state.options import ScmOptions
-from tests.support.control.scm_world import ScmWorld, outcome
+from tests.support.control.scm_world import ScmWorld, confirm, outcome
 
 NODES = ("dn1", "dn2", "dn3", "dn4")
 OPTIONS = ScmOptions(
@@ -94,6 +95,30 @@ def test_a_replica_that_fails_again_and_again_is_excluded(
     assert [] == copies(world)
     world.control.operators.hold([short.container_id], second, release=True)
     assert [second] == copies(world)
+
+
+def test_a_replica_is_not_excluded_because_others_cannot_prove_what_it_has(
+    world: ScmWorld,
+) -> None:
+    """It is they that are damaged; excluded, the one that has all could not be copied."""
+    made = world.made_closed()
+    spare = ({*NODES} - {r.datanode_id for r in world.state.replicas.of(made.container_id)}).pop()
+    [extra, *_] = world.state.replicas.of(made.container_id)
+    world.beat(spare, replace(extra, datanode_id=spare))
+    confirm(world, *NODES)
+    count = 0
+    for _ in range(40):
+        world.clock.advance_s(5)
+        world.control.tick()
+        for node in NODES:
+            for command, _named in world.call(node).commands:
+                if command.kind is Kind.DELETE:
+                    failed = outcome(command, OutcomeState.FAILED, code="NOT_PROVEN")
+                    world.beat(node, outcomes=(failed,))
+                    count += 1
+
+    assert count > OPTIONS.exclude_failure_count
+    assert not world.control.queries.holds()
 
 
 def test_an_excluded_replica_is_not_reconciled_by_plans(world: ScmWorld) -> None:
