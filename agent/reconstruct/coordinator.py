@@ -4,40 +4,20 @@
                             └► for each stripe: read ─► rebuild and prove ─► write
                        ─► close all ─► each target scans what it has
 
-A stripe is proven three times before a byte of it is written: every cell read has the checksums
-of its row; a cell that was read comes out again when it is computed from what was rebuilt; and all
-cells together fold to the stripe checksum that the writer recorded, where there is one. When only
-the last fails, some source holds wrong bytes that its own checksums vouch for: the other cells are
-read, and the shard that is wrong is named and left aside, or nothing is rebuilt.
-
+How a stripe is proven before a byte of it is written says `agent.reconstruct.made_cells`.
 What fails ends the run: what it made is removed, and no replica that was there is touched.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
-from agent.ec.blockgroup import (
-    Agreed,
-    Orphan,
-    agree,
-    group_metadata,
-    is_stripe_checksum,
-    stripe_metadata,
-)
-from agent.ec.cell_codec import Cell, rebuild_checked
-from agent.ec.cells import described, style_of
+from agent.ec.blockgroup import Agreed, Orphan, agree
 from agent.ec.rebuild_task import Account, Order, Reconstruction
 from agent.errors import Code, Unavailable
 from agent.ports import Executor
+from agent.reconstruct.made_cells import BlockDraft, CellMaker, stripes_of
 from agent.reconstruct.shard_peer import DialShard
 from agent.reconstruct.sources import SLOW_S, Sources
 from agent.reconstruct.targets import Targets
-from merkle.replica import (
-    Bcsid,
-    BlockData,
-    ChunkInfo,
-)
-
-Rebuilt = dict[int, tuple[ChunkInfo, memoryview]]
 
 
 class Coordinator:
@@ -113,6 +93,7 @@ class _Run:
         self._pace = pace
         self._stop = stop
         self._scheme = sources.scheme
+        self._maker = CellMaker(sources, targets.shards)
 
     def rebuild_blocks(self) -> None:
         """Rebuild every block that enough sources know; note the others."""
@@ -126,12 +107,12 @@ class _Run:
 
     def _rebuild_block(self, agreed: Agreed) -> None:
         group = agreed.group
-        drafts = {index: _Draft(agreed, index) for index in self._targets.shards}
+        drafts = {index: BlockDraft(agreed, index) for index in self._targets.shards}
         for index, draft in drafts.items():
             if not group.shard_bytes(index):
                 self._targets.commit(index, draft.block())
         for stripe, cells in self._stripes(agreed):
-            rebuilt = self._rebuild_stripe(agreed, stripe, cells)
+            rebuilt = self._maker.made(agreed, stripe, cells)
             for index, (chunk, _) in rebuilt.items():
                 drafts[index].chunks.append(chunk)
             whole = {i: drafts[i].block() for i in rebuilt if drafts[i].is_whole}
@@ -140,12 +121,7 @@ class _Run:
 
     def _stripes(self, agreed: Agreed) -> Iterator[tuple[int, dict[int, bytes]]]:
         """Yield the stripes in which a target has a cell, with the cells to compute from."""
-        group = agreed.group
-        wanted = [
-            stripe
-            for stripe in range(group.stripe_count)
-            if any(group.cell_bytes(stripe, index) for index in self._targets.shards)
-        ]
+        wanted = stripes_of(agreed, self._targets.shards)
         paced_bytes = self._account.read_bytes
         for stripe, cells in self._sources.stripes(agreed, wanted):
             if self._stop():
@@ -153,64 +129,3 @@ class _Run:
             self._pace(self._account.read_bytes - paced_bytes)
             paced_bytes = self._account.read_bytes
             yield stripe, cells
-
-    def _rebuild_stripe(self, agreed: Agreed, stripe: int, cells: dict[int, bytes]) -> Rebuilt:
-        rebuilt = self._computed(agreed, stripe, cells)
-        if not self._is_recorded(agreed, stripe, rebuilt):
-            cells = self._sources.without_the_wrong(agreed, stripe)
-            rebuilt = self._computed(agreed, stripe, cells)
-        return {
-            index: cell
-            for index, cell in rebuilt.items()
-            if index in self._targets.shards and len(cell[1])
-        }
-
-    def _computed(self, agreed: Agreed, stripe: int, cells: Mapping[int, Cell]) -> Rebuilt:
-        """Compute the targets' cells; and those that no source has, when a record can be checked.
-
-        Cells whose chunk is known from its row need not be computed for that.
-        """
-        group = agreed.group
-        wanted = set(self._targets.shards)
-        if agreed.stripe_checksums:
-            wanted |= set(self._scheme.indexes) - set(agreed.shards) - set(cells)
-        made = rebuild_checked(
-            self._scheme, cells, sorted(wanted - set(cells)), group.cell_bytes_max(stripe)
-        )
-        style, offset = style_of(agreed, stripe), stripe * self._scheme.cell_bytes
-        cut = {i: octets[: group.cell_bytes(stripe, i)] for i, octets in made.items()}
-        return {i: (described(offset, octets, style), octets.data) for i, octets in cut.items()}
-
-    def _is_recorded(self, agreed: Agreed, stripe: int, rebuilt: Rebuilt) -> bool:
-        """Return whether all cells are what the writer recorded, as far as that can be known."""
-        chunks = {
-            index: rebuilt[index][0] if index in rebuilt else agreed.chunk(index, stripe)
-            for index in agreed.group.indexes(stripe)
-            if index in rebuilt or index in agreed.shards
-        }
-        return is_stripe_checksum(agreed, stripe, chunks)
-
-
-class _Draft:
-    """A target's block as it grows."""
-
-    def __init__(self, agreed: Agreed, index: int) -> None:
-        self.chunks: list[ChunkInfo] = []
-        self._block_id = agreed.block_id
-        self._shard_bytes = agreed.group.shard_bytes(index)
-        self._bcsid = Bcsid(max(block.bcsid for block in agreed.shards.values()))
-        model = agreed.shards[min(agreed.shards)]
-        metadata = group_metadata(model.metadata, agreed.group)
-        if index == 1 or agreed.group.scheme.is_parity(index):
-            metadata += stripe_metadata(agreed.stripe_checksums) + agreed.notes
-        self._metadata = metadata
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all of its chunks are here."""
-        end = self.chunks[-1].end if self.chunks else 0
-        return end == self._shard_bytes
-
-    def block(self) -> BlockData:
-        """Return the block as it is committed with its last chunk."""
-        return BlockData(self._block_id, self._bcsid, tuple(self.chunks), self._metadata)

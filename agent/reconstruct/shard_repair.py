@@ -4,9 +4,11 @@
              ─► what its own row says? ─► installed, by the journal ─► at last a full scan judges
                 └─ no, whichever shards it is computed from: a contradiction, kept as a finding
     bytes behind the last chunk ─► the group ends there, and they make that chunk ─► quarantine
+    a block without its row ─► all of its chunks as the others make them, each recorded again
 
 The row that the writer left here is the witness: what the others make of the chunk must have its
-checksums, or it is not written. No byte that verifies is overwritten:
+checksums, or it is not written. Where it is lost, stripes are proven as for a shard that is lost
+(`agent.reconstruct.row_repair`). No byte that verifies is overwritten:
 `agent.store.operations.repair` asks the medium right before. The lease is held for one chunk at a
 time, and not while the shard is copied.
 """
@@ -35,6 +37,7 @@ from agent.reconcile.failures import Failures
 from agent.reconcile.mend import GONE_CODES
 from agent.reconcile.pauses import held_between_copies
 from agent.reconstruct.rebuilt import Rebuilt, rebuilt_chunk
+from agent.reconstruct.row_repair import ROW_FAULTS, RowMender
 from agent.reconstruct.sources import Sources
 from agent.rpc.calls.peer import Peer
 from agent.store.ports import RepairableReplicas
@@ -96,6 +99,7 @@ class ShardMender:
         self._scan = scan
         self._now_ms = now_ms
         self._lease_timeout_s = lease_timeout_s
+        self._rows = RowMender(store, leases, lease_timeout_s)
 
     def mend(
         self,
@@ -175,14 +179,19 @@ class ShardMender:
                 finding.block_id, finding.offset, -1, finding.fault.value, ChunkResult.SKIPPED
             )
             is_tail = finding.fault is Fault.TRAILING_BYTES
-            if not is_tail and finding.fault not in CHUNK_FAULTS:
+            if not is_tail and finding.fault not in CHUNK_FAULTS | ROW_FAULTS:
                 contradictions.is_complete = False
-                message = "only a whole shard can be rebuilt without its rows and files"
+                message = "only a whole shard can be rebuilt without its files"
                 yield replace(blank, message=message)
                 continue
             block_id = finding.block_id
             if block_id not in groups:
                 groups[block_id] = agree(sources.scheme, block_id, sources.block(block_id))
+            if self._rows.lacks_row(sources.container_id, finding):
+                remade = self._rows.remake(sources, groups[block_id], index, blank, stop)
+                contradictions.is_complete &= remade.result is ChunkResult.REPAIRED
+                yield remade
+                continue
             if is_tail:
                 cut = self._cut(sources, groups[block_id], index, blank, stop)
                 contradictions.is_complete &= cut.result is ChunkResult.TRIMMED

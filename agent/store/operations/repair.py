@@ -197,12 +197,12 @@ class Repair:
         self._volume.index.write(change)
 
     def install_empty_block(self, block_id: BlockId) -> None:
-        """Record a block that has no chunks at a peer and no row here."""
+        """Record a block that has no chunks at a peer, and no row here that can be read."""
         check_id(block_id, "block id")
 
         def change(rows: Change) -> None:
             refuse_tombstone(rows, self._container_id, block_id)
-            if rows.block(self._container_id, block_id) is None:
+            if readable_block(rows, self._container_id, block_id) is None:
                 put_block(rows, self._container_id, BlockData(block_id, Bcsid(0)), added_bytes=0)
 
         self._tell("install_empty_block", block_id)

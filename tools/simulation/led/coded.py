@@ -6,6 +6,9 @@ code: cells in turn, and their exclusive or.
 
     I1    of each key that was committed, two of the three shards are whole on media, always
     I10   after quiet all three are, closed and without findings, and the real reader gives the key
+
+Nothing is asked of a container into which nothing was ever committed: what a client wrote to some
+of its datanodes before it gave up cannot be computed, and nobody needs it.
 """
 
 from collections.abc import Mapping
@@ -114,7 +117,8 @@ class CodedOracle(LedOracle):
         if found:
             return found
         found = self.departing()
-        for container in sorted({container for container, _ in self.blocks}):
+        used = {place[0] for place, truth in self.blocks.items() if truth.is_whole_somewhere}
+        for container in sorted(used):
             found += self._unsettled(ContainerId(container))
         return found
 

@@ -180,6 +180,23 @@ class TestInstall:
         assert blocks[2] == store.block(ONE, BLOCK)
         assert 4 == store.replica(ONE).block_count
 
+    def test_a_damaged_row_of_a_block_without_chunks_is_replaced(
+        self, store: ReplicaStore, blocks: dict[int, BlockData]
+    ) -> None:
+        """
+        There is no chunk whose repair would.
+        """
+        nine = BlockId(9)
+        store.repair(ONE).install_empty_block(nine)
+        row = bytearray(store.block_row(ONE, nine) or b"")
+        row[20] ^= 1
+        store.volume_set.places[ONE].index.write(lambda rows: rows.put_block(ONE, nine, bytes(row)))
+
+        store.repair(ONE).install_empty_block(nine)
+
+        assert BlockData(nine, Bcsid(0)) == store.block(ONE, nine)
+        assert len(blocks) + 1 == store.replica(ONE).block_count
+
     def test_a_damaged_row_is_replaced_chunk_by_chunk(
         self, tmp_path: Path, store: ReplicaStore, blocks: dict[int, BlockData]
     ) -> None:

@@ -1,0 +1,102 @@
+"""Cells of shards that are lost, and their blocks, as the shards that are left make them.
+
+A stripe is proven three times: every cell read has the checksums of its row; a cell that was read
+comes out again when it is computed from what was made; and all cells together fold to the stripe
+checksum that the writer recorded, where there is one. When only the last fails, some source holds
+wrong bytes that its own checksums vouch for: the other cells are read, and the shard that is wrong
+is named and left aside, or nothing is made.
+"""
+
+from collections.abc import Collection, Mapping
+
+from agent.ec.blockgroup import Agreed, group_metadata, is_stripe_checksum, stripe_metadata
+from agent.ec.cell_codec import Cell, padded, rebuild_checked
+from agent.ec.cells import described, style_of
+from agent.reconstruct.sources import Sources
+from merkle.replica import Bcsid, BlockData, ChunkInfo
+
+Made = dict[int, tuple[ChunkInfo, memoryview]]
+
+
+class CellMaker:
+    """Makes the cells of the shards `wanted`, by index, from those of others."""
+
+    def __init__(self, sources: Sources, wanted: Collection[int]) -> None:
+        self._sources = sources
+        self._wanted = frozenset(wanted)
+
+    def made(self, agreed: Agreed, stripe: int, cells: Mapping[int, bytes]) -> Made:
+        """Return the wanted cells of a stripe, but those that the group has not.
+
+        Raises Refused when it cannot be told which of the others are wrong.
+        """
+        made = self._computed(agreed, stripe, cells)
+        if not _is_recorded(agreed, stripe, made):
+            cells = self._sources.without_the_wrong(agreed, stripe)
+            made = self._computed(agreed, stripe, cells)
+        return {i: cell for i, cell in made.items() if i in self._wanted and len(cell[1])}
+
+    def _computed(self, agreed: Agreed, stripe: int, cells: Mapping[int, Cell]) -> Made:
+        """Compute what is wanted; and what no source has, when a record can be checked.
+
+        Cells whose chunk is known from its row need not be computed for that. One that is wanted
+        and was read is taken as it is: another datanode has the same shard.
+        """
+        group, scheme = agreed.group, self._sources.scheme
+        computed = set(self._wanted)
+        if agreed.stripe_checksums:
+            computed |= set(scheme.indexes) - set(agreed.shards)
+        lost = sorted(computed - set(cells))
+        octets = rebuild_checked(scheme, cells, lost, group.cell_bytes_max(stripe))
+        cut: dict[int, Cell] = {i: octets[i][: group.cell_bytes(stripe, i)] for i in lost}
+        cut |= {i: cells[i] for i in self._wanted & set(cells)}
+        style, offset = style_of(agreed, stripe), stripe * scheme.cell_bytes
+        return {
+            i: (described(offset, cell, style), padded(cell, len(cell)).data)
+            for i, cell in cut.items()
+        }
+
+
+class BlockDraft:
+    """A lost shard's block as it grows by the chunks that are made for it."""
+
+    def __init__(self, agreed: Agreed, index: int) -> None:
+        self.chunks: list[ChunkInfo] = []
+        self._block_id = agreed.block_id
+        self._shard_bytes = agreed.group.shard_bytes(index)
+        self._bcsid = Bcsid(max(block.bcsid for block in agreed.shards.values()))
+        model = agreed.shards[min(agreed.shards)]
+        metadata = group_metadata(model.metadata, agreed.group)
+        if index == 1 or agreed.group.scheme.is_parity(index):
+            metadata += stripe_metadata(agreed.stripe_checksums) + agreed.notes
+        self._metadata = metadata
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of its chunks are here."""
+        end = self.chunks[-1].end if self.chunks else 0
+        return end == self._shard_bytes
+
+    def block(self) -> BlockData:
+        """Return the block as it is committed with its last chunk."""
+        return BlockData(self._block_id, self._bcsid, tuple(self.chunks), self._metadata)
+
+
+def stripes_of(agreed: Agreed, indexes: Collection[int]) -> list[int]:
+    """Return the stripes of a group in which one of these shards has a cell."""
+    group = agreed.group
+    return [
+        stripe
+        for stripe in range(group.stripe_count)
+        if any(group.cell_bytes(stripe, index) for index in indexes)
+    ]
+
+
+def _is_recorded(agreed: Agreed, stripe: int, made: Made) -> bool:
+    """Return whether all cells are what the writer recorded, as far as that can be known."""
+    chunks = {
+        index: made[index][0] if index in made else agreed.chunk(index, stripe)
+        for index in agreed.group.indexes(stripe)
+        if index in made or index in agreed.shards
+    }
+    return is_stripe_checksum(agreed, stripe, chunks)

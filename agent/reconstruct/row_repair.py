@@ -1,0 +1,98 @@
+"""Records a block of a shard again whose row is lost, in place.
+
+    its stripes from the other shards ─► its chunks, proven ─► is the chunk here? ─► recorded
+                                                               └─ no ─► installed, by the journal
+                                     ─► at last the length of its group
+
+No row says what was written here, so stripes are proven as for a shard that is lost as a whole
+(`agent.reconstruct.made_cells`). Bytes that are here and right stay; others go to quarantine.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from agent.ec.blockgroup import Agreed, Orphan, group_length_bytes
+from agent.errors import Code, SutureError, Unavailable
+from agent.plan.reconcile_outcome import ChunkOutcome, ChunkResult
+from agent.ports import Leases
+from agent.reconcile.mend import GONE_CODES
+from agent.reconcile.pauses import held_between_copies
+from agent.reconstruct.made_cells import BlockDraft, CellMaker, stripes_of
+from agent.reconstruct.sources import Sources
+from agent.store.ports import RepairableReplicas
+from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
+from scanner.finding import Fault, Finding
+
+ROW_FAULTS: Final = frozenset({Fault.BLOCK_ROW_MISSING, Fault.BLOCK_ROW_DAMAGED})
+
+
+class RowMender:
+    """Records blocks again in one store."""
+
+    def __init__(self, store: RepairableReplicas, leases: Leases, lease_timeout_s: float) -> None:
+        self._store = store
+        self._leases = leases
+        self._lease_timeout_s = lease_timeout_s
+
+    def lacks_row(self, container_id: ContainerId, finding: Finding) -> bool:
+        """Whether a block has no row, or one that a repair left unfinished: it has no length of
+        its group, and bytes lie behind its last chunk."""
+        if finding.fault is not Fault.TRAILING_BYTES:
+            return finding.fault in ROW_FAULTS
+        return group_length_bytes(self._store.block(container_id, finding.block_id)) is None
+
+    def remake(
+        self,
+        sources: Sources,
+        agreed: Agreed | Orphan,
+        index: int,
+        blank: ChunkOutcome,
+        stop: Callable[[], bool],
+    ) -> ChunkOutcome:
+        """Record the block of an outcome again, as shard `index` of its group.
+
+        One whose file ends early is left: what is recorded halfway would look whole to a scan.
+        Raises Refused when the shard is gone.
+        """
+        if isinstance(agreed, Orphan):
+            return replace(blank, result=ChunkResult.FAILED, message=agreed.reason)
+        ends_at = agreed.group.shard_bytes(index)
+        try:
+            if not self._reaches(sources.container_id, agreed.block_id, ends_at):
+                return replace(blank, message=f"its file ends before byte {ends_at}")
+            self._record(sources, agreed, index, stop)
+        except SutureError as error:
+            if error.code in GONE_CODES:
+                raise
+            return replace(blank, result=ChunkResult.FAILED, message=f"not recorded: {error}")
+        return replace(blank, result=ChunkResult.REPAIRED, source="its stripes")
+
+    def _reaches(self, container_id: ContainerId, block_id: BlockId, ends_at: int) -> bool:
+        """Whether the file of a block has its last byte."""
+        if not ends_at:
+            return True
+        last = ChunkInfo(ends_at - 1, 1, ChecksumType.NONE, 0, b"")
+        return len(self._store.repair(container_id).held(block_id, last)) == 1
+
+    def _record(
+        self, sources: Sources, agreed: Agreed, index: int, stop: Callable[[], bool]
+    ) -> None:
+        container_id, block_id = sources.container_id, agreed.block_id
+        maker, draft = CellMaker(sources, {index}), BlockDraft(agreed, index)
+        for stripe, cells in sources.stripes(agreed, stripes_of(agreed, {index})):
+            chunk, data = maker.made(agreed, stripe, cells)[index]
+            with held_between_copies(self._leases, container_id, self._lease_timeout_s, stop):
+                repair = self._store.repair(container_id)
+                if not repair.salvage_chunk(block_id, chunk):
+                    proof = f"computed from shards {', '.join(map(str, sorted(cells)))}"
+                    repair.install_chunk(block_id, chunk, bytes(data), proof=proof)
+            draft.chunks.append(chunk)
+            if stop():
+                raise Unavailable(Code.CANCELLED, "it was stopped; the next repair goes on")
+        block = draft.block()
+        with held_between_copies(self._leases, container_id, self._lease_timeout_s, stop):
+            repair = self._store.repair(container_id)
+            repair.install_empty_block(block_id)
+            repair.adopt_bcsid(block_id, block.bcsid)
+            repair.adopt_metadata(block_id, block.metadata)

@@ -1,0 +1,193 @@
+"""Recording blocks of a shard again whose rows are lost, between real datanodes."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agent.ec.scheme import CodecName, Scheme
+from agent.plan.reconcile_outcome import ChunkOutcome, ChunkResult, Result
+from merkle.replica import BlockId, ReplicaState
+from tests.support.storage.ec_cluster import (
+    CONTAINER,
+    EcCluster,
+    RecoveringDatanode,
+    ec_cluster,
+    flip,
+    groups_of,
+    wrong_shard,
+)
+
+RS_3_2 = Scheme(CodecName.RS, 3, 2, 4096)
+BLOCK = BlockId(1)
+DAMAGE: dict[str, Callable[[RecoveringDatanode], None]] = {
+    "BLOCK_ROW_MISSING": lambda node: node.replica.delete_row(BLOCK, CONTAINER),
+    "BLOCK_ROW_DAMAGED": lambda node: node.replica.damage_row(BLOCK, CONTAINER),
+}
+
+
+def others(index: int) -> list[int]:
+    """The shards beside one."""
+    return [other for other in RS_3_2.indexes if other != index]
+
+
+def outcome(cluster: EcCluster, index: int, peers: list[int]) -> tuple[Result, ChunkOutcome]:
+    """Mend a shard from others; return what came of the one thing that was wrong."""
+    result = cluster.mend(index, peers)
+    [found] = result.chunks
+    return result.result, found
+
+
+@pytest.mark.parametrize("fault", list(DAMAGE))
+@pytest.mark.parametrize("index", [1, 2, 4])
+def test_a_block_without_its_row_is_recorded_again(tmp_path: Path, fault: str, index: int) -> None:
+    """
+    As its writer described it, of a data shard and of parity; its bytes are not written.
+    """
+    with ec_cluster(tmp_path, RS_3_2, [100_000, 9_000]) as cluster:
+        node = cluster.nodes[index]
+        DAMAGE[fault](node)
+        before = node.files(CONTAINER)
+        cluster.serve()
+
+        found, told = outcome(cluster, index, others(index))
+
+        assert (Result.CONVERGED, fault) == (found, told.difference)
+        blocks = {name for name in before if name.endswith(".block")}
+        assert blocks
+        assert all(before[name] == node.files(CONTAINER)[name] for name in blocks)
+        cluster.assert_shard(index, index)
+
+
+def test_a_shard_in_which_the_group_has_nothing_gets_an_empty_block(tmp_path: Path) -> None:
+    """
+    The third shard of a group of one cell: nothing is read for it.
+    """
+    with ec_cluster(tmp_path, RS_3_2, [1_000, 100_000]) as cluster:
+        node = cluster.nodes[3]
+        node.store.paths(CONTAINER).block_file(BLOCK).touch()
+        DAMAGE["BLOCK_ROW_DAMAGED"](node)
+        cluster.serve()
+
+        found, _ = outcome(cluster, 3, others(3))
+
+        assert Result.CONVERGED is found
+        cluster.assert_shard(3, 3)
+
+
+def test_bytes_that_are_wrong_go_to_quarantine(tmp_path: Path) -> None:
+    """
+    No row says that they are; what the other shards make of the chunk is proof enough.
+    """
+    with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
+        node = cluster.nodes[2]
+        flip(node, BLOCK, 4096 + 5)
+        wrong = node.store.paths(CONTAINER).block_file(BLOCK).read_bytes()[4096:8192]
+        DAMAGE["BLOCK_ROW_MISSING"](node)
+        cluster.serve()
+
+        found, _ = outcome(cluster, 2, others(2))
+
+        assert Result.CONVERGED is found
+        kept = [path.read_bytes() for path in node.replica.path.glob("hdds/*/quarantine/*.bytes")]
+        assert [wrong] == kept
+        cluster.assert_shard(2, 2)
+
+
+def test_it_is_taken_from_a_datanode_that_has_the_same_shard(tmp_path: Path) -> None:
+    """
+    Two others are gone: its cells count as those of any source.
+    """
+    with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
+        DAMAGE["BLOCK_ROW_MISSING"](cluster.nodes[2])
+        cluster.serve()
+        cluster.reconstruct(cluster.order([2], sources=[1, 3, 4]))
+
+        found, _ = outcome(cluster, 2, [1, 3, 6])
+
+        assert Result.CONVERGED is found
+        cluster.assert_shard(2, 2)
+
+
+def test_a_file_that_ends_early_is_left(tmp_path: Path) -> None:
+    """
+    A process that died halfway would leave a row that looks whole; the shard is rebuilt elsewhere.
+    """
+    with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
+        node = cluster.nodes[2]
+        file = node.store.paths(CONTAINER).block_file(BLOCK)
+        os.truncate(file, file.stat().st_size - 1)
+        DAMAGE["BLOCK_ROW_MISSING"](node)
+        cluster.serve()
+        before = node.files(CONTAINER)
+
+        found, told = outcome(cluster, 2, others(2))
+
+        assert (Result.PARTIAL, ChunkResult.SKIPPED) == (found, told.result)
+        assert "its file ends before byte" in told.message
+        assert before == node.files(CONTAINER)
+
+
+def test_what_nobody_else_knows_is_left(tmp_path: Path) -> None:
+    """
+    A block that a client wrote to one shard and gave up: nobody can say where it ends.
+    """
+    instead = {2: groups_of(RS_3_2, [100_000, 9_000])}
+    with ec_cluster(tmp_path, RS_3_2, [100_000], instead=instead) as cluster:
+        node = cluster.nodes[2]
+        node.replica.delete_row(BlockId(2), CONTAINER)
+        cluster.serve()
+
+        found, told = outcome(cluster, 2, others(2))
+
+        assert (Result.PARTIAL, ChunkResult.FAILED) == (found, told.result)
+        assert "0 of 3 sources know its length" in told.message
+        assert ReplicaState.UNHEALTHY is node.store.replica(CONTAINER).state
+
+
+def test_a_source_that_is_wrong_is_named_and_left_aside(tmp_path: Path) -> None:
+    """
+    Its checksums fit its bytes; what the writer recorded of the stripe tells it from the others.
+    """
+    with ec_cluster(tmp_path, RS_3_2, [50_000], instead=wrong_shard(RS_3_2)) as cluster:
+        DAMAGE["BLOCK_ROW_MISSING"](cluster.nodes[2])
+        cluster.serve()
+
+        found, _ = outcome(cluster, 2, others(2))
+
+        assert Result.CONVERGED is found
+        cluster.assert_shard(2, 2)
+
+
+def test_where_it_cannot_be_told_who_is_wrong_nothing_is_recorded(tmp_path: Path) -> None:
+    """
+    What three sources make is not what was recorded, and there is no fourth.
+    """
+    with ec_cluster(tmp_path, RS_3_2, [50_000], instead=wrong_shard(RS_3_2)) as cluster:
+        DAMAGE["BLOCK_ROW_MISSING"](cluster.nodes[2])
+        cluster.serve()
+
+        found, told = outcome(cluster, 2, [1, 3, 5])
+
+        assert (Result.PARTIAL, ChunkResult.FAILED) == (found, told.result)
+        assert "not what their writer recorded" in told.message
+
+
+def test_one_that_was_stopped_goes_on_later(tmp_path: Path) -> None:
+    """
+    What is recorded so far has no length of its group, and bytes lie behind it: a scan says so.
+    """
+    with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
+        node = cluster.nodes[2]
+        DAMAGE["BLOCK_ROW_MISSING"](node)
+        cluster.serve()
+        asked = iter([False, False])
+
+        stopped = cluster.mend(2, others(2), stop=lambda: next(asked, True))
+        chunk_count = len(node.store.block(CONTAINER, BLOCK).chunks)
+        found, told = outcome(cluster, 2, others(2))
+
+        assert (Result.INTERRUPTED, 3) == (stopped.result, chunk_count)
+        assert (Result.CONVERGED, "TRAILING_BYTES") == (found, told.difference)
+        cluster.assert_shard(2, 2)
