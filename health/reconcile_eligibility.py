@@ -117,9 +117,9 @@ def _is_mendable(view: View, compared: Comparison, eligibility: Ints, good: Bool
     is as good as another for what verifies of it: its damage is seldom in the same stripe.
 
     Of shards of one index whose roots differ nothing says which is right. Where one of them is
-    whole and stays, they are not touched: the damaged one is removed. Else they are: what is
-    computed has to be what the row of the damaged shard says, so it gets back what it had, and is
-    told from the others as before.
+    whole and stays, they are not touched: the damaged one is removed, unless its node rests. Else
+    they are: what is computed has to be what the row of the damaged shard says, so it gets back
+    what it had, and is told from the others as before.
     """
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     damaged = view.is_countable & ((replicas.state == UNHEALTHY) | (replicas.findings > 0))
@@ -132,6 +132,7 @@ def _is_mendable(view: View, compared: Comparison, eligibility: Ints, good: Bool
     is_only = np.zeros(len(others), dtype=np.bool_)
     stays = good[shards] & (view.service[shards] == Service.IN_SERVICE)
     is_only[shards] = (indexes.tally(stays) == 0)[indexes.of_row]
+    is_only |= view.service == Service.MAINTENANCE
     agree = compared.checksum_class > ChecksumClass.MISMATCH_MINORITY
     return (
         view.is_ec

@@ -29,7 +29,7 @@ from agent.reconcile.lenders import Lender
 from agent.reconcile.reconciler import Prove, Reconciler
 from agent.reconcile.survey import Holder
 from agent.reconcile.trusting import fingerprint
-from agent.reconstruct.coordinator import Coordinator
+from agent.reconstruct.coordinator import Coordinator, nobody
 from agent.reconstruct.shard_peer import DialShard
 from agent.reconstruct.shard_repair import ShardMender
 from agent.rpc.calls.peer import Peer
@@ -369,6 +369,16 @@ class Handlers:
             log.warning("deletes_not_confirmed", container_id=container_id, error=str(error))
         return Deletes(frozenset(map(BlockId, ordered)), frozenset(map(BlockId, kept)))
 
+    def _named_by_keys(
+        self, container_id: ContainerId, block_ids: Sequence[BlockId]
+    ) -> frozenset[BlockId]:
+        """Ask which blocks a key names. Raises SutureError when the control plane is silent."""
+        named: list[int] = []
+        for first in range(0, len(block_ids), CONFIRMED_MAX):
+            asked = block_ids[first : first + CONFIRMED_MAX]
+            named += self._tools.confirm_deletes(container_id, asked).kept_local_ids
+        return frozenset(map(BlockId, named))
+
     def _replicate(
         self, order: scm_pb2.Command, context: TaskContext, status: scm_pb2.CommandStatus
     ) -> None:
@@ -407,6 +417,7 @@ class Handlers:
             self.peer if shards is None else shards(ordered),
             now_ms=self._clock.now_ms,
             pace=pace if limits.fixed_bytes_per_s else lambda _: None,
+            needed=self._named_by_keys if shards is None else nobody,
         )
         result = coordinator.reconstruct(ordered, stop=context.stop)
         for block_id, reason in result.orphans.items():

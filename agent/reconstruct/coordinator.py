@@ -5,26 +5,39 @@
                        ─► close all ─► each target scans what it has
 
 How a stripe is proven before a byte of it is written says `agent.reconstruct.made_cells`.
+A block that too few sources know is left out only if no key names it: a client gave it up. Else
+sources have lost what they had, and what is made without it would pass for a whole shard.
+
 What fails ends the run: what it made is removed, and no replica that was there is touched.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from agent.ec.blockgroup import Agreed, Orphan, agree
 from agent.ec.rebuild_task import Account, Order, Reconstruction
-from agent.errors import Code, Unavailable
+from agent.errors import Code, Refused, Unavailable
 from agent.ports import Executor
 from agent.reconstruct.made_cells import BlockDraft, CellMaker, stripes_of
 from agent.reconstruct.shard_peer import DialShard
 from agent.reconstruct.sources import SLOW_S, Sources
 from agent.reconstruct.targets import Targets
+from merkle.replica import BlockId, ContainerId
+
+Needed = Callable[[ContainerId, Sequence[BlockId]], frozenset[BlockId]]
+
+
+def nobody(container_id: ContainerId, block_ids: Sequence[BlockId]) -> frozenset[BlockId]:
+    """Say that no key names these blocks: who orders this cannot be asked."""
+    del container_id, block_ids
+    return frozenset()
 
 
 class Coordinator:
     """Carries reconstructions out, one per call; several threads may call.
 
     `executor` needs threads enough for all cells of a stripe and every target to be under way.
-    `pace` is called with the bytes read, and returns when more may be read.
+    `pace` is called with the bytes read, and returns when more may be read. `needed` says which
+    blocks a key names; it raises SutureError where that cannot be known now.
     """
 
     def __init__(
@@ -34,12 +47,14 @@ class Coordinator:
         *,
         now_ms: Callable[[], int],
         pace: Callable[[int], None] = lambda _: None,
+        needed: Needed = nobody,
         slow_s: float = SLOW_S,
     ) -> None:
         self._executor = executor
         self._dial = dial
         self._now_ms = now_ms
         self._pace = pace
+        self._needed = needed
         self._slow_s = slow_s
 
     def reconstruct(
@@ -61,6 +76,7 @@ class Coordinator:
             targets.create()
             run = _Run(sources, targets, account, self._pace, stop)
             run.rebuild_blocks()
+            self._check_orphans(sources, account)
             targets.close(sources.bcsid)
         except BaseException:
             targets.remove()
@@ -74,6 +90,24 @@ class Coordinator:
             replaced=account.replaced,
             duration_ms=self._now_ms() - started_ms,
         )
+
+    def _check_orphans(self, sources: Sources, account: Account) -> None:
+        """Refuse to leave out a block that a key names; have who lacks it look for what it lost."""
+        if not account.orphans:
+            return
+        container_id = sources.container_id
+        asked = [BlockId(block_id) for block_id in sorted(account.orphans)]
+        needed = sorted(self._needed(container_id, asked))
+        for block_id in needed:
+            sources.doubt_who_lacks(block_id)
+        if needed:
+            raise Refused(
+                Code.INELIGIBLE,
+                f"container {container_id}: block {needed[0]} belongs to a key, and "
+                f"{account.orphans[needed[0]]}",
+                hint="sources have lost it; a scan of them tells, and a reconcile may mend them",
+                container_id=container_id,
+            )
 
 
 class _Run:

@@ -3,12 +3,15 @@
     its stripes from the other shards ─► its chunks, proven ─► is the chunk here? ─► recorded
                                                                └─ no ─► installed, by the journal
                                      ─► at last the length of its group
+    where the file ends early too      ─► all chunks and the row at once, in one batch
 
 No row says what was written here, so stripes are proven as for a shard that is lost as a whole
 (`agent.reconstruct.made_cells`). Bytes that are here and right stay; others go to quarantine.
+Recorded halfway, a block lacks the length of its group and has bytes behind its last chunk; one
+whose file ends early would look whole, and so is recorded all at once or not at all.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -20,6 +23,7 @@ from agent.reconcile.mend import GONE_CODES
 from agent.reconcile.pauses import held_between_copies
 from agent.reconstruct.made_cells import BlockDraft, CellMaker, stripes_of
 from agent.reconstruct.sources import Sources
+from agent.store.operations.batch_repair import BATCH_BYTES_MAX, Offer
 from agent.store.ports import RepairableReplicas
 from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
 from scanner.finding import Fault, Finding
@@ -52,16 +56,19 @@ class RowMender:
     ) -> ChunkOutcome:
         """Record the block of an outcome again, as shard `index` of its group.
 
-        One whose file ends early is left: what is recorded halfway would look whole to a scan.
-        Raises Refused when the shard is gone.
+        One whose file ends early and that is larger than a batch is left. Raises Refused when the
+        shard is gone.
         """
         if isinstance(agreed, Orphan):
             return replace(blank, result=ChunkResult.FAILED, message=agreed.reason)
         ends_at = agreed.group.shard_bytes(index)
         try:
-            if not self._reaches(sources.container_id, agreed.block_id, ends_at):
+            if self._reaches(sources.container_id, agreed.block_id, ends_at):
+                self._record(sources, agreed, index, stop)
+            elif ends_at <= BATCH_BYTES_MAX:
+                self._install(sources, agreed, index, stop)
+            else:
                 return replace(blank, message=f"its file ends before byte {ends_at}")
-            self._record(sources, agreed, index, stop)
         except SutureError as error:
             if error.code in GONE_CODES:
                 raise
@@ -78,21 +85,47 @@ class RowMender:
     def _record(
         self, sources: Sources, agreed: Agreed, index: int, stop: Callable[[], bool]
     ) -> None:
+        """Record chunk by chunk, and write those that are not here."""
         container_id, block_id = sources.container_id, agreed.block_id
-        maker, draft = CellMaker(sources, {index}), BlockDraft(agreed, index)
-        for stripe, cells in sources.stripes(agreed, stripes_of(agreed, {index})):
-            chunk, data = maker.made(agreed, stripe, cells)[index]
+        draft = BlockDraft(agreed, index)
+        for offer in _made(sources, agreed, index, stop):
             with held_between_copies(self._leases, container_id, self._lease_timeout_s, stop):
                 repair = self._store.repair(container_id)
-                if not repair.salvage_chunk(block_id, chunk):
-                    proof = f"computed from shards {', '.join(map(str, sorted(cells)))}"
-                    repair.install_chunk(block_id, chunk, bytes(data), proof=proof)
-            draft.chunks.append(chunk)
-            if stop():
-                raise Unavailable(Code.CANCELLED, "it was stopped; the next repair goes on")
+                if not repair.salvage_chunk(block_id, offer.chunk):
+                    repair.install_chunk(block_id, offer.chunk, offer.data, proof=offer.proof)
+            draft.chunks.append(offer.chunk)
         block = draft.block()
         with held_between_copies(self._leases, container_id, self._lease_timeout_s, stop):
             repair = self._store.repair(container_id)
             repair.install_empty_block(block_id)
             repair.adopt_bcsid(block_id, block.bcsid)
             repair.adopt_metadata(block_id, block.metadata)
+
+    def _install(
+        self, sources: Sources, agreed: Agreed, index: int, stop: Callable[[], bool]
+    ) -> None:
+        """Write all chunks and their row together."""
+        container_id, draft = sources.container_id, BlockDraft(agreed, index)
+        offers = list(_made(sources, agreed, index, stop))
+        draft.chunks += [offer.chunk for offer in offers]
+        whole = [replace(offer, lent=draft.block()) for offer in offers]
+        with held_between_copies(self._leases, container_id, self._lease_timeout_s, stop):
+            done = self._store.install_chunks(container_id, whole)
+        if len(done) < len(whole):
+            raise Unavailable(
+                Code.UNAVAILABLE, f"{len(done)} of {len(whole)} chunks could be installed"
+            )
+
+
+def _made(
+    sources: Sources, agreed: Agreed, index: int, stop: Callable[[], bool]
+) -> Iterator[Offer]:
+    """Yield the chunks of a shard as the others make them. Raises Unavailable(CANCELLED) when
+    `stop` says so after one."""
+    maker = CellMaker(sources, {index})
+    for stripe, cells in sources.stripes(agreed, stripes_of(agreed, {index})):
+        chunk, data = maker.made(agreed, stripe, cells)[index]
+        proof = f"computed from shards {', '.join(map(str, sorted(cells)))}"
+        yield Offer(agreed.block_id, chunk, bytes(data), proof=proof)
+        if stop():
+            raise Unavailable(Code.CANCELLED, "it was stopped; the next repair goes on")

@@ -8,9 +8,11 @@ cells that the other has lost.
 """
 
 import heapq
+import secrets
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Final
@@ -22,9 +24,11 @@ from agent.ec.scheme import Scheme
 from agent.ec.wrong_shard import judge_stripe
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.ports import Executor
+from agent.reconcile.witnesses import Proving
 from agent.reconstruct.shard_peer import ShardSource
 from agent.rpc.calls.peer import Meter
 from agent.rpc.wire import codec
+from merkle.possession_proof import NONCE_BYTES
 from merkle.replica import TREE_STATES, BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 
 SILENT_COUNT_MAX: Final = 3  # calls in a row without an answer, until a source is given up
@@ -195,6 +199,16 @@ class Sources:
             except SutureError as error:
                 self._judge(source, error)
         return known
+
+    def doubt_who_lacks(self, block_id: BlockId) -> None:
+        """Ask the sources that do not know a block to prove it: one whose tree has it then scans
+        itself (`agent.rpc.datanode.proving`)."""
+        for index, block in self.block(block_id).items():
+            for source in self._sources[index] if block is None else ():
+                if isinstance(source.peer, Proving):
+                    with suppress(SutureError):  # it is why we ask
+                        nonce = secrets.token_bytes(NONCE_BYTES)
+                        source.peer.prove_chunk(self.container_id, block_id, 0, nonce)
 
     # What is in them.
 

@@ -327,8 +327,10 @@ def rot_row_at(run: "LedRun", node: "Bricks", container: int, block: int) -> Non
     owner, block_id = ContainerId(container), BlockId(block)
     with run.kernel.quiet(), node.running(), suppress(SutureError):  # it may not be there
         index = node.store._volume(owner).index
-        if index.write(lambda change: change.delete_block(owner, block_id)):
-            run.led.loses_row(place)
+        run.led.loses_row(place)  # first: others ask meanwhile what may be harmed
+        if not index.write(lambda change: change.delete_block(owner, block_id)):
+            run.led.rowless.discard(place)
+        else:
             run.count("rot: row")
             run.note(f"-- rot of the row of block {block} of container {container} on {node.name}")
 

@@ -36,7 +36,7 @@ from agent.store.replica.states import FORMER_STATE, Event, next_state
 from agent.store.replica.trees import commit_tree, rebuilt_tree
 from agent.store.volumes.volume import Volume, check_space_of_block
 from merkle.blockrow import is_intact
-from merkle.replica import BlockId, ContainerId, ReplicaState
+from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
 from merkle.tree import Tree
 from scanner.finding import Fault, Finding, Verdict
 
@@ -70,7 +70,8 @@ def close_replica(
     """Close a replica, from whatever step an earlier attempt has reached.
 
     Below the BCSID that the control plane names it becomes QUASI_CLOSED, unless forced. Closed,
-    and UNHEALTHY, replicas stay as they are.
+    and UNHEALTHY, replicas stay as they are. One that was rebuilt has the BCSID of those that it
+    was rebuilt from: the last blocks may have been deleted, and its own say less then.
     """
     with volume.index.read() as rows:
         row = rows.replica(container_id)
@@ -79,6 +80,13 @@ def close_replica(
         follow_state(volume, container_id)
     if row.state in {ReplicaState.CLOSED, ReplicaState.UNHEALTHY}:
         return
+    if force and row.state is ReplicaState.RECOVERING and bcsid > row.bcsid:
+        claim = Bcsid(bcsid)
+        volume.index.write(
+            lambda rows: rows.put_replica(
+                container_id, replace(rows.replica(container_id), bcsid=claim)
+            )
+        )
     whole = force or row.bcsid >= bcsid
     event = Event.CLOSED_WHOLE if whole else Event.CLOSED_SHORT
     if row.state is ReplicaState.QUASI_CLOSED:

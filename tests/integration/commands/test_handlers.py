@@ -1,7 +1,7 @@
 """What a command's pool does for it: shares, weights, streams of a disk, and more while leaving."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +11,21 @@ from agent.commands.command_queue import Task
 from agent.commands.handlers import Handlers, Tools, threads_for
 from agent.commands.pool import TaskContext
 from agent.config.options import TaskConfig
+from agent.ec.rebuild_task import Shard
+from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Refused
 from agent.ports import Pace, at_once
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.clock import Clock, SystemClock
 from agent.scan.container_scan import scan_container
-from merkle.replica import BlockId
+from merkle.replica import BlockId, ContainerId
 from tests.support.clock import FakeClock
 from tests.support.gate import Gate
 from tests.support.storage.datanodes import Datanode
+from tests.support.storage.ec_cluster import ec_cluster, groups_of
 from tests.support.storage.stored_replica import CLUSTER, CONTAINER, DATANODE, StoredReplica
 
+RS_3_2 = Scheme(CodecName.RS, 3, 2, 4096)
 WAIT_S = 10.0
 THREADS = 4
 
@@ -47,12 +51,11 @@ def handling(
         cluster_id=CLUSTER,
         datanode_id=DATANODE,
         scan_now=lambda container_id: scan_container(replica.tools, container_id),
-        confirm_deletes=lambda *_: scm_pb2.ConfirmDeletesResponse(),
         ask_scan=lambda *_: None,
         wait=lambda _: False,
         report_soon=lambda: None,
         reregister=lambda: None,
-        **more,
+        **{"confirm_deletes": lambda *_: scm_pb2.ConfirmDeletesResponse(), **more},
     )
     made = Handlers(config, tools)
     yield made
@@ -253,6 +256,56 @@ def test_a_disk_is_read_by_two_copies_at_once(handlers: Handlers) -> None:
     ]
 
     assert 2 == running_before_another(handlers, tasks_of(handlers, "replicate", orders))
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_reconstruction_asks_which_blocks_keys_name(
+    replica: StoredReplica, tmp_path: Path, is_named: bool
+) -> None:
+    """
+    One that too few sources know, and that a client gave up, is left out; that of a key is not.
+    """
+    rest = groups_of(RS_3_2, [9_000, 9_000])
+    del rest[2]
+    asked: list[tuple[int, list[int]]] = []
+
+    def confirm(
+        container_id: ContainerId, block_ids: Sequence[BlockId]
+    ) -> scm_pb2.ConfirmDeletesResponse:
+        asked.append((container_id, list(block_ids)))
+        return scm_pb2.ConfirmDeletesResponse(kept_local_ids=block_ids if is_named else ())
+
+    with (
+        ec_cluster(
+            tmp_path / "ec", RS_3_2, [9_000, 9_000], instead=dict.fromkeys((3, 4, 5), rest)
+        ) as cluster,
+        handling(replica, TaskConfig(), SystemClock(), confirm_deletes=confirm) as handlers,
+    ):
+        cluster.serve()
+        order = cluster.order([1])
+        message = scm_pb2.Command(
+            reconstruct=scm_pb2.ReconstructCommand(
+                container_id=order.container_id,
+                scheme=scm_pb2.EcScheme(codec="rs", data=3, parity=2, cell_bytes=4096),
+                sources=map(shard_message, order.sources),
+                targets=map(shard_message, order.targets),
+            )
+        )
+        status = scm_pb2.CommandStatus()
+        carry_out = handlers.routes()["reconstruct"].carry_out
+        expected = pytest.raises(Refused, match="belongs to a key") if is_named else nullcontext()
+        with expected:
+            carry_out(message, TaskContext(lambda: False, 0), status)
+
+        assert [(order.container_id, [2])] == asked
+        left_out = [] if is_named else [2]
+        assert left_out == list(status.reconstruct.orphan_local_ids)
+
+
+def shard_message(shard: Shard) -> scm_pb2.EcShard:
+    """Return a shard as a command names it."""
+    endpoint = container_pb2.DatanodeEndpoint(datanode_id=shard.datanode_id, address=shard.address)
+    return scm_pb2.EcShard(datanode=endpoint, replica_index=shard.index)
 
 
 class Hasty(FakeClock):

@@ -1,5 +1,6 @@
 """Recording blocks of a shard again whose rows are lost, between real datanodes."""
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,8 @@ import pytest
 
 from agent.ec.scheme import CodecName, Scheme
 from agent.plan.reconcile_outcome import ChunkOutcome, ChunkResult, Result
+from agent.reconstruct import row_repair
+from agent.store.files import blockfile
 from merkle.replica import BlockId, ReplicaState
 from tests.support.storage.ec_cluster import (
     CONTAINER,
@@ -30,6 +33,20 @@ DAMAGE: dict[str, Callable[[RecoveringDatanode], None]] = {
 def others(index: int) -> list[int]:
     """The shards beside one."""
     return [other for other in RS_3_2.indexes if other != index]
+
+
+def cut(node: RecoveringDatanode, left_bytes: int | None) -> None:
+    """Leave so many bytes of the file of a block; None: no file."""
+    file = node.store.paths(CONTAINER).block_file(BLOCK)
+    if left_bytes is None:
+        file.unlink()
+    else:
+        os.truncate(file, left_bytes)
+
+
+def fails(*_: object, **__: object) -> None:
+    """Stand in for a write on a disk that is broken."""
+    raise OSError(errno.EIO, "broken")
 
 
 def outcome(cluster: EcCluster, index: int, peers: list[int]) -> tuple[Result, ChunkOutcome]:
@@ -110,14 +127,56 @@ def test_it_is_taken_from_a_datanode_that_has_the_same_shard(tmp_path: Path) -> 
         cluster.assert_shard(2, 2)
 
 
-def test_a_file_that_ends_early_is_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left_bytes", [None, 0, 4_000, 29_000])
+def test_a_file_that_ends_early_is_written_with_its_row(
+    tmp_path: Path, left_bytes: int | None
+) -> None:
     """
-    A process that died halfway would leave a row that looks whole; the shard is rebuilt elsewhere.
+    At once: a process that died halfway would leave a row that looks whole to a scan.
     """
     with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
         node = cluster.nodes[2]
-        file = node.store.paths(CONTAINER).block_file(BLOCK)
-        os.truncate(file, file.stat().st_size - 1)
+        cut(node, left_bytes)
+        DAMAGE["BLOCK_ROW_MISSING"](node)
+        cluster.serve()
+
+        found, _ = outcome(cluster, 2, others(2))
+
+        assert Result.CONVERGED is found
+        cluster.assert_shard(2, 2)
+
+
+def test_of_a_batch_that_fails_nothing_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The row is missing as before, and the next repair finds it so.
+    """
+    with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
+        node = cluster.nodes[2]
+        cut(node, 0)
+        DAMAGE["BLOCK_ROW_MISSING"](node)
+        cluster.serve()
+        with monkeypatch.context() as broken:
+            broken.setattr(blockfile, "overwrite_pieces", fails)
+            found, told = outcome(cluster, 2, others(2))
+
+        assert (Result.PARTIAL, ChunkResult.FAILED) == (found, told.result)
+        assert node.store.block_row(CONTAINER, BLOCK) is None
+        assert Result.CONVERGED is outcome(cluster, 2, others(2))[0]
+        cluster.assert_shard(2, 2)
+
+
+def test_a_file_that_ends_early_and_is_too_large_for_that_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The shard is rebuilt elsewhere.
+    """
+    monkeypatch.setattr(row_repair, "BATCH_BYTES_MAX", 30_000)
+    with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
+        node = cluster.nodes[2]
+        cut(node, 29_000)
         DAMAGE["BLOCK_ROW_MISSING"](node)
         cluster.serve()
         before = node.files(CONTAINER)

@@ -12,7 +12,7 @@ from agent.ec.rebuild_task import Order, Reconstruction, Shard
 from agent.ec.scheme import Scheme
 from agent.host.recoveries import Recoveries
 from agent.plan.reconcile_outcome import ReconcileResult
-from agent.reconstruct.coordinator import Coordinator
+from agent.reconstruct.coordinator import Coordinator, Needed, nobody
 from agent.reconstruct.parity_check import ParityReport, verify_parity
 from agent.reconstruct.shard_repair import LEASE_TIMEOUT_S, ShardMender
 from agent.rpc.calls.peer import Peer
@@ -163,11 +163,17 @@ class EcCluster:
         *,
         pace: Callable[[int], None] = lambda _: None,
         stop: Callable[[], bool] = lambda: False,
+        needed: Needed = nobody,
         slow_s: float = PATIENCE_S,
     ) -> Reconstruction:
         """Carry an order out."""
         coordinator = Coordinator(
-            self.executor, self.peer, now_ms=SystemClock().now_ms, pace=pace, slow_s=slow_s
+            self.executor,
+            self.peer,
+            now_ms=SystemClock().now_ms,
+            pace=pace,
+            needed=needed,
+            slow_s=slow_s,
         )
         return coordinator.reconstruct(order, stop=stop)
 

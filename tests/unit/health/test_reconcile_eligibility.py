@@ -56,6 +56,7 @@ WHY: tuple[tuple[str, str, str, set[str], bool], ...] = (
     ("EC CLOSED", "C#1 C#2 C#3 U#4=7 U#4=9", "", {SPLIT, SICK}, True),
     ("EC CLOSED", "C#1 C#2 C#3 C#4=7/d U#4=9", "", {SPLIT, SICK}, True),  # the whole one goes
     ("EC CLOSED", "C#1 C#2 C#3 C#4=7/m U#4=9", "", {SPLIT, SICK}, True),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4=7 U#4=9/m", "", {SPLIT, SICK}, True),  # nobody removes it
     ("EC CLOSED", "C#1 C#2 C#3 C#4=7/d C#4=7 U#4=9", "", {MINORITY, SICK}, False),
     ("EC CLOSED", "C#1 C#2 C#3 C#4 U#5 I#5", "", {SICK}, False),
 )
