@@ -322,7 +322,9 @@ def rot_tree_at(run: "Stage", node: "Bricks", container: int, seed: int) -> None
 def rot_row_at(run: "LedRun", node: "Bricks", container: int, block: int) -> None:
     """Have the index of a datanode lose the row of a block, if enough others have the block."""
     place = Held(node.name, container, block)
-    if not node.is_up or not run.led.may_harm(place):
+    with run.kernel.quiet():
+        may_lose = node.is_up and run.led.may_lose_row(place)
+    if not may_lose:
         return
     owner, block_id = ContainerId(container), BlockId(block)
     with run.kernel.quiet(), node.running(), suppress(SutureError):  # it may not be there

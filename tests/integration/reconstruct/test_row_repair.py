@@ -74,6 +74,7 @@ def test_a_block_without_its_row_is_recorded_again(tmp_path: Path, fault: str, i
         blocks = {name for name in before if name.endswith(".block")}
         assert blocks
         assert all(before[name] == node.files(CONTAINER)[name] for name in blocks)
+        assert BLOCK == node.store.block(CONTAINER, BLOCK).bcsid
         cluster.assert_shard(index, index)
 
 

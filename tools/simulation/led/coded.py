@@ -92,6 +92,16 @@ class CodedOracle(LedOracle):
         """Whether a group can be read when a medium has lost its shard."""
         return len(self._indexes(*place[1:], without=place.node)) >= DATA_COUNT
 
+    def may_lose_row(self, place: Held) -> bool:
+        """Whether a group can be read without a shard's row, and a tree tells that it is lost.
+
+        Before a container is closed nothing does: there is no other replica of the same root.
+        """
+        with suppress(SutureError):
+            facts = self._node(place.node).store.replica(ContainerId(place.container))
+            return facts.tree is not None and self.may_harm(place)
+        return False
+
     def may_leave(self, name: str) -> bool:
         """Whether each group that is owed can be read without a datanode."""
         owed = [place for place, truth in self.blocks.items() if self._is_owed(truth)]

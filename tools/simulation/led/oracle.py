@@ -53,6 +53,10 @@ class LedOracle(Oracle):
         """Whether enough other datanodes have the block whole."""
         return self._lenders(place) >= SPARE
 
+    def may_lose_row(self, place: Held) -> bool:
+        """Whether enough other datanodes have the block whole, and its row."""
+        return self.may_harm(place)
+
     def loses_row(self, place: Held) -> None:
         """The index of a datanode has lost the row of a block."""
         self.rowless.add(place)
