@@ -5,12 +5,15 @@ from pathlib import Path
 import pytest
 
 from agent.config.loading import load
+from agent.config.options import TaskConfig
 from agent.errors import Code, Refused
 from agent.host.host import Host
 from agent.host.who import Who
 from agent.rpc.calls.peer import Peer
 from agent.rpc.calls.scm import ScmClient
 from agent.runtime.service_manager import Supervisor
+from agent.scan.host_scans import Scrub
+from agent.scan.throttle import SharedPace
 from merkle.replica import ContainerId
 
 NOWHERE = "127.0.0.1:1"  # nobody listens there
@@ -72,6 +75,28 @@ def test_an_agent_that_cannot_be_built_lets_go_of_its_volumes(tmp_path: Path) ->
     assert Code.INVALID_CONFIG is raised.value.code
     assert [] == built(tmp_path / "second").stop()
     assert [] == first.stop()
+
+
+def test_copies_give_way_to_clients_as_the_scans_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Their pace comes from the same scans, which hear how long clients wait, with the floor that the
+    configuration sets.
+    """
+    floors: list[int] = []
+    real = Scrub.shared_pace
+
+    def heard(self: Scrub, floor_bytes_per_s: int) -> SharedPace:
+        floors.append(floor_bytes_per_s)
+        return real(self, floor_bytes_per_s)
+
+    monkeypatch.setattr(Scrub, "shared_pace", heard)
+
+    host = built(tmp_path)
+
+    assert [TaskConfig().copy_floor_bytes_per_s] == floors
+    assert [] == host.stop()
 
 
 def test_what_changes_here_is_seen_and_to_be_told(tmp_path: Path) -> None:
