@@ -40,7 +40,7 @@ from scm.edge.http_pages import HttpStatus
 from scm.edge.plane.control import ControlPlane
 from scm.edge.server import BuiltServer, Limits, build_server
 from scm.edge.service import ScmService
-from scm.edge.spark_loop import SparkLoop
+from scm.edge.spark.spark_loop import SparkLoop
 from scm.state import options as scm_options
 from scm.state.clock import Clock
 from scm.state.database import State

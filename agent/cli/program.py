@@ -50,7 +50,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "sample": ("agent.cli.setup.sample", "sample"),
     "new-volume": ("agent.cli.setup.offline", "new_volume"),
     "salvage": ("agent.cli.setup.salvage", "salvage"),
-    "demo": ("agent.cli.setup.demo", "demo"),
+    "demo": ("agent.cli.setup.demo_command", "demo"),
 }
 GROUPS: Final[dict[str, tuple[str, str]]] = {
     "volume": (

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final
 
-from agent.commands.lanes import Lanes
+from agent.commands.queue_order import Lanes
 
 QUEUE_DEPTH_MAX_DEFAULT: Final = 1_000
 TASK_TYPES_MAX: Final = 32  # names of types label metrics: they are ours, never a peer's

@@ -27,10 +27,10 @@ from agent.store.index.packformat import PACKED_BYTES_MAX
 from agent.store.operations.arrival import Announced, Arrival, Received
 from agent.store.ports import ArrivingReplicas
 from agent.transfer.ahead import read_ahead
+from agent.transfer.chunk_checks import StreamedChunks
 from agent.transfer.folding import Folding, folded_anew, plain
 from agent.transfer.incoming_condition import FINDINGS_MAX, Declared
 from agent.transfer.parts import PART_BLOCKS_MAX, PART_BYTES, Part, cut_off, read_part, unpacked
-from agent.transfer.streamed import StreamedChunks
 from merkle.blockrow import decode_block
 from merkle.checksum import Algorithm, fold_each, windows_verify
 from merkle.damaged import Damaged

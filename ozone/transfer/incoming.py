@@ -21,7 +21,7 @@ from agent.store.files.writebehind import Submit
 from agent.store.index.facts import ReplicaFacts
 from agent.store.operations.arrival import Announced, Arrival, Received
 from agent.store.ports import ArrivingReplicas
-from agent.transfer.streamed import StreamedChunks
+from agent.transfer.chunk_checks import StreamedChunks
 from merkle.blockrow import encode_block
 from merkle.checksum import Algorithm, block_checksum, leaf_checksum
 from merkle.damaged import Damaged

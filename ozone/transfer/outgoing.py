@@ -19,7 +19,7 @@ import zstandard
 from agent.errors import Code, Refused
 from agent.store.index.facts import ReplicaFacts
 from agent.store.operations.reading import Readable
-from agent.transfer.streamed import StreamedChunks
+from agent.transfer.chunk_checks import StreamedChunks
 from merkle.replica import CONTAINER_BYTES_MAX, TREE_STATES, BlockId, ContainerId
 from ozone.disk.database import BLOCKS, DELETES, LAST_CHUNKS, NUMBERS
 from ozone.disk.descriptor import Descriptor, encode_descriptor

@@ -22,7 +22,7 @@ from scm.containers.close_commands import Closes
 from scm.containers.close_rules import STUCK, Closure, closure, standing
 from scm.containers.observer import Observer
 from scm.containers.open_containers import Writers
-from scm.replication.reconciling.plan_intake import Decision, GivenUp, PlannedCommand
+from scm.replication.reconciling.plan_check import Decision, GivenUp, PlannedCommand
 from scm.state import audit_trail
 from scm.state.database import Change
 from scm.state.facts import Container, ContainerState, Kind

@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from agent.errors import Code
-from scm.replication.reconciling.plan_intake import Decision
+from scm.replication.reconciling.plan_check import Decision
 from scm.replication.replication_manager import ReplicationManager
 from scm.state.clock import Clock
 from scm.state.database import Change, State

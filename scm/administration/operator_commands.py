@@ -18,7 +18,7 @@ from scm.replication.guards.delete_safety import good_replicas
 from scm.replication.guards.origins import may_be_removed
 from scm.replication.guards.shard_guard import may_lose_shard, operator_keep_count, whole_count
 from scm.replication.judging.live_judge import Judge, Row
-from scm.replication.reconciling.plan_intake import ASKED_FOR, Decision, PlannedCommand
+from scm.replication.reconciling.plan_check import ASKED_FOR, Decision, PlannedCommand
 from scm.replication.replication_manager import Copy, ReplicationManager
 from scm.state.database import Change
 from scm.state.facts import Container, ContainerState, Kind, Node

@@ -20,7 +20,7 @@ from scm.cluster.safemode import SafeMode
 from scm.containers.emptying import next_step
 from scm.replication.judging.live_judge import Judge, Row
 from scm.replication.reconciling.attempts import Reconciles
-from scm.replication.reconciling.plan_intake import Decision, PlanRow, check
+from scm.replication.reconciling.plan_check import Decision, PlanRow, check
 from scm.state.database import Change
 from scm.state.facts import Container, ContainerState, Kind
 

@@ -13,7 +13,7 @@ from scm.replication.guards.delete_safety import good_replicas
 from scm.replication.guards.shard_guard import whole_count
 from scm.replication.reconciling.attempts import Reconciles
 from scm.replication.reconciling.eligibility import Eligibility
-from scm.replication.reconciling.plan_intake import Decision, PlannedCommand, PlanRow
+from scm.replication.reconciling.plan_check import Decision, PlannedCommand, PlanRow
 from scm.state.database import State
 from scm.state.facts import Container, Kind
 

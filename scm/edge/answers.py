@@ -19,7 +19,7 @@ from scm.edge.health_totals import Counts
 from scm.edge.replication_report import RmReport
 from scm.edge.views import ContainerView, NodeView, ReplicaView, comparison
 from scm.replication.balancing.balancer import Balance
-from scm.replication.reconciling.plan_intake import Decision, PlannedCommand
+from scm.replication.reconciling.plan_check import Decision, PlannedCommand
 from scm.state.facts import (
     Holder,
     Key,

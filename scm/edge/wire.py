@@ -20,7 +20,7 @@ from agent.rpc.wire.codec import (
 )
 from merkle.replica import BLOCK_BYTES_MAX, ID_MAX
 from scm.administration.decommission import REQUESTED_STATES, Request
-from scm.replication.reconciling.plan_intake import ACTIONS, PlanReplica, PlanRow
+from scm.replication.reconciling.plan_check import ACTIONS, PlanReplica, PlanRow
 from scm.state.facts import Key, KeyBlock, Kind, OpState
 
 KEY_BYTES_MAX: Final = 1_024

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.setup.demo import Steps
+from agent.cli.setup.demo_command import Steps
 from agent.demo.damage_choice import BLOCK_BYTES_MIN, BLOCKS_MIN
 from agent.demo.story import collect, lanes_for
 from agent.errors import Refused

@@ -33,7 +33,7 @@ def test_schedules_that_cannot_be_lived_are_no_answer(monkeypatch: pytest.Monkey
     """
     Something that the simulation needs is not installed: it does not say that nothing was found.
     """
-    monkeypatch.setitem(sys.modules, "tools.simulation.life", None)
+    monkeypatch.setitem(sys.modules, "tools.simulation.schedule", None)
 
-    with pytest.raises(NotLived, match=r"tools\.simulation\.life"):
+    with pytest.raises(NotLived, match=r"tools\.simulation\.schedule"):
         guards(["agent/reconcile/survey.py:_descend"], "", Trial(range(1, 2), 60.0), None)

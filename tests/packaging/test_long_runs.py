@@ -24,7 +24,7 @@ def test_a_schedule_that_does_not_end_is_told_and_ends_the_run(
     """
     Those before it count, its seed is told as a violation, and no process is left behind.
     """
-    monkeypatch.setattr("tools.simulation.life.simulate", simulate)
+    monkeypatch.setattr("tools.simulation.schedule.simulate", simulate)
     monkeypatch.setattr(command, "HUNG_S", 0.5)
 
     results = list(command.lived(range(1, 9), jobs=2))

@@ -60,7 +60,7 @@ ASKED_BY_SCM = (
 SCM_RULES = (
     *("case", "delete_safety", "origins", "shard_guard", "close_rules", "copy_targets"),
     *("decommission_rules", "lifecycle", "emptying", "eligibility", "command_limits", "loads"),
-    *("balance_moves", "allocate", "plan_intake", "nodes", "safemode"),
+    *("balance_moves", "allocate", "plan_check", "nodes", "safemode"),
 )
 SCANNER_RULES = (
     *("rows/alike", "growth"),
@@ -89,13 +89,13 @@ GROUPS = (
     ),
     Group(
         "tasks",
-        ("agent/commands/command_queue.py", "agent/commands/lanes.py"),
+        ("agent/commands/command_queue.py", "agent/commands/queue_order.py"),
         (
             *(
                 "tests/unit/agent/commands/test_command_queue.py",
                 "tests/unit/agent/commands/test_pool.py",
             ),
-            "tests/unit/agent/commands/test_lanes.py",
+            "tests/unit/agent/commands/test_queue_order.py",
         ),
         "runtime",
     ),

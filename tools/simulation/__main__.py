@@ -134,7 +134,7 @@ def lived(seeds: Sequence[int], jobs: int) -> "Generator[Result, None, None]":
 
     One that does not end is the last, and has that as its violation.
     """
-    from tools.simulation.life import simulate
+    from tools.simulation.schedule import simulate
     from tools.simulation.stage import Result
 
     if jobs <= 1 and len(seeds) <= LIVES_MAX:
@@ -158,7 +158,7 @@ def _be_a_worker() -> None:
 
 
 def _replay(seed: int, *, is_quiet: bool) -> int:
-    from tools.simulation.life import simulate
+    from tools.simulation.schedule import simulate
 
     result = simulate(seed, traced=True)
     for line in result.trace:
@@ -168,7 +168,7 @@ def _replay(seed: int, *, is_quiet: bool) -> int:
 
 
 def _shrink(asked: argparse.Namespace) -> int:
-    from tools.simulation.life import drawn, simulate
+    from tools.simulation.schedule import drawn, simulate
     from tools.simulation.shrink import shrunk
 
     small = shrunk(asked.seed, drawn(asked.seed), tell=print)

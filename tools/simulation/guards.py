@@ -111,7 +111,7 @@ def _lived_without(mutant: Mutant, trial: Trial) -> tuple[int, str]:
         child.limit_time(trial.cpu_s + SCHEDULE_CPU_S)
         signal.setitimer(signal.ITIMER_REAL, BUSY * (trial.cpu_s + SCHEDULE_CPU_S))
         sys.meta_path.insert(0, suite.ImportMutant(mutant, source))
-        from tools.simulation.life import simulate
+        from tools.simulation.schedule import simulate
 
         begun_s = time.process_time()
         for number, seed in enumerate(trial.seeds, 1):

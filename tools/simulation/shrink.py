@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from tools.simulation.events import Event
-from tools.simulation.life import simulate
+from tools.simulation.schedule import simulate
 
 TRIES_MAX: Final = 400
 

@@ -11,7 +11,7 @@ from scm.containers.block_deletion import KeyDeletion
 from scm.edge.call_values import Recovered, RecoveryCall
 from scm.edge.plane.assembly import Parts
 from scm.replication.balancing.balancer import Balance
-from scm.replication.reconciling.plan_intake import Decision, PlanRow
+from scm.replication.reconciling.plan_check import Decision, PlanRow
 from scm.state.facts import Kind, OpState
 
 

@@ -11,7 +11,6 @@ from scm.administration.after_restore import ToRecover
 from scm.administration.decommission import LEAVING, RESTING, Departure
 from scm.administration.may_stop import Foreseen, Foresight, Question
 from scm.cluster.safemode import Gate
-from scm.edge import snapshot_export
 from scm.edge.call_values import Queues
 from scm.edge.health_totals import NAMED, Counts
 from scm.edge.metrics import Figures
@@ -20,6 +19,7 @@ from scm.edge.overview.datanode_totals import Sums, summed
 from scm.edge.overview.page_facts import Named, Survey, Work
 from scm.edge.plane.assembly import Parts
 from scm.edge.replication_report import RmReport, rm_report
+from scm.edge.spark import snapshot_export
 from scm.edge.views import ContainerView, NodeView
 from scm.replication.balancing.balancer import Balance
 from scm.replication.judging.health_states import NOT_KNOWN

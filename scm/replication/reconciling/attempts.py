@@ -18,7 +18,7 @@ from scm.cluster.commands import command_limits
 from scm.cluster.commands.pending_ops import PendingOps
 from scm.cluster.nodes import Nodes
 from scm.replication.reconciling.eligibility import Eligibility, Participants, judge
-from scm.replication.reconciling.plan_intake import ASKED_FOR, Decision, PlanRow
+from scm.replication.reconciling.plan_check import ASKED_FOR, Decision, PlanRow
 from scm.state.clock import Clock
 from scm.state.database import Change, State
 from scm.state.facts import Container, Health, Holder, Kind, Pending, Replica

@@ -20,7 +20,7 @@ from health.judge import Diagnosis
 from health.reconcile_eligibility import REASONS
 from scm.cluster.basis import Basis
 from scm.replication.reconciling.attempts import COOLDOWN, Reconciles
-from scm.replication.reconciling.plan_intake import PlanRow
+from scm.replication.reconciling.plan_check import PlanRow
 from scm.state.database import Change
 
 ORDERS_PER_TURN: Final = 500

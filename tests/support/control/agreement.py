@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from health.judge import diagnose
 from health.rules import Rules
 from health.words import Health
-from scm.edge.snapshot_export import Exported
+from scm.edge.spark.snapshot_export import Exported
 from spark_verify.tasks.judge_batches import cut_of, nodes_of
 
 _NAMES: Final = {int(health): health.name for health in Health}

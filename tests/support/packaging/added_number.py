@@ -24,7 +24,7 @@ from agent.store.index.rows import ReplicaRow, decode_replica, encode_replica
 from merkle.replica import Bcsid, ContainerId, ReplicaState
 from scm.backup.image import look_through
 from scm.edge.answers import _replica_report
-from scm.edge.snapshot_export import World, export
+from scm.edge.spark.snapshot_export import World, export
 from scm.state.database import State
 from scm.state.facts import Container, ContainerState, Replica
 from scm.state.replicas.reported_replicas import Reported

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
-from scm.replication.reconciling.plan_intake import PlannedCommand, PlanRow
+from scm.replication.reconciling.plan_check import PlannedCommand, PlanRow
 from scm.state.facts import Container, Kind, OpState, Pending
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, confirm, outcome, replica

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scm.replication.reconciling.plan_intake import PlanReplica, PlanRow
+from scm.replication.reconciling.plan_check import PlanReplica, PlanRow
 from scm.state.facts import Container, Kind, OutcomeState
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, confirm, outcome

@@ -11,7 +11,7 @@ from agent.cli.terminal.output import Exit
 from merkle.replica import ReplicaState
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
-from scm.replication.reconciling.plan_intake import PlanRow
+from scm.replication.reconciling.plan_check import PlanRow
 from scm.state.clock import Clock
 from scm.state.facts import Container, ContainerState, Kind
 from scm.state.options import ScmOptions

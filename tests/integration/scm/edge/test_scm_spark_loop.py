@@ -16,7 +16,7 @@ from agent.cli.change.node_commands import report_text
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.loop import Loop, Pulse
 from merkle.replica import ReplicaState
-from scm.edge.spark_loop import PAUSE_S_MIN, RUNS_KEPT, SparkLoop
+from scm.edge.spark.spark_loop import PAUSE_S_MIN, RUNS_KEPT, SparkLoop
 from scm.state.facts import Kind
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, replica

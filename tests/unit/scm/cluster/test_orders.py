@@ -9,7 +9,7 @@ from merkle.replica import ReplicaState
 from scm.cluster.commands import command_limits
 from scm.cluster.commands.command_limits import RECONCILE_LIMIT
 from scm.edge.call_values import HeartbeatAnswer
-from scm.replication.reconciling.plan_intake import PlanReplica, PlanRow
+from scm.replication.reconciling.plan_check import PlanReplica, PlanRow
 from scm.state.facts import Container, ContainerState, Kind, OutcomeState
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, outcome, replica

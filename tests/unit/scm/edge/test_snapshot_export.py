@@ -13,8 +13,8 @@ from agent.errors import Code, Unavailable
 from agent.rpc.wire import snapshot_file
 from agent.rpc.wire.snapshot_file import SCHEMAS, signed
 from merkle.replica import ReplicaState
-from scm.edge import snapshot_export
-from scm.edge.snapshot_export import Exported, World, export
+from scm.edge.spark import snapshot_export
+from scm.edge.spark.snapshot_export import Exported, World, export
 from scm.replication.judging.health_states import States
 from scm.replication.replication_manager import ReplicationManager
 from scm.state.facts import Container, ContainerState

@@ -15,7 +15,7 @@ from scm.administration.decommission import Request
 from scm.cluster.case import Case, Placed
 from scm.edge.answers import heartbeat_response
 from scm.edge.call_values import Endpoint, HeartbeatAnswer
-from scm.replication.reconciling.plan_intake import Decision, PlanRow
+from scm.replication.reconciling.plan_check import Decision, PlanRow
 from scm.state.facts import (
     ContainerState,
     Health,

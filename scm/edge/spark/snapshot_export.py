@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.rpc.wire.snapshot_file import Row, signed, writing
-from agent.rpc.wire.snapshot_store import publish
 from health.rules import Rules
 from health.tables.replica_numbers import LATER
 from health.tables.snapshot_columns import KEYS_TOLD_MAX, TABLES
 from scm.administration.affected_keys import keys_in
 from scm.cluster.commands.loads import RECONSTRUCT_TYPE
+from scm.edge.spark.snapshot_upload import publish
 from scm.edge.views import NodeView, block_count, used_bytes
 from scm.replication.judging.health_states import NOT_KNOWN, States
 from scm.state.facts import Container, ContainerState, Health, Key, Kind, Node, Pending, Replica
@@ -94,7 +94,7 @@ def export(world: World, directory: Path, *, keep_count: int, address: str = "")
     oldest beyond `keep_count` in both.
 
     Raises Unavailable(DISK_OUT_OF_SPACE) if it cannot be written; nothing is left of it then.
-    Raises what `snapshot_store.publish` does when others cannot have it.
+    Raises what `snapshot_upload.publish` does when others cannot have it.
     """
     snapshot_id = _free_id(world, directory)
     target = directory / snapshot_id

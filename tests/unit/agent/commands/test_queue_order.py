@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from agent.commands.command_queue import Priority, Task
-from agent.commands.lanes import Lanes
+from agent.commands.queue_order import Lanes
 
 PRIORITIES = (Priority.NORMAL, Priority.LOW)
 

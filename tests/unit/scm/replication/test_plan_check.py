@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
 from scm.replication.reconciling.eligibility import Eligibility, Participants
-from scm.replication.reconciling.plan_intake import (
+from scm.replication.reconciling.plan_check import (
     Decision,
     GivenUp,
     PlannedCommand,
