@@ -35,7 +35,9 @@ class ParityReport:
     """What a parity scrub of one container found.
 
     `absent` shards had no replica to read; `unreadable` says what datanodes gave instead of cells;
-    of the `unread` stripes, by block and number, too few cells could be read to tell anything.
+    of the `unread` stripes, by block and number, too few cells could be read to tell anything;
+    `lacking` are blocks that a shard, by its index, has not as the others have them: its index
+    lost them before its container was closed, or a delete is on its way.
     """
 
     container_id: ContainerId
@@ -46,11 +48,19 @@ class ParityReport:
     absent: tuple[int, ...]
     unreadable: dict[str, str]
     unread: tuple[tuple[int, int], ...] = ()
+    lacking: tuple[tuple[int, int], ...] = ()
 
     @property
     def is_clean(self) -> bool:
         """Whether every stripe was there in full, and fits."""
-        return not (self.faults or self.orphans or self.absent or self.unreadable or self.unread)
+        return not (
+            self.faults
+            or self.orphans
+            or self.absent
+            or self.unreadable
+            or self.unread
+            or self.lacking
+        )
 
     @property
     def wrong(self) -> tuple[int, ...]:
@@ -77,12 +87,14 @@ def verify_parity(
     absent = tuple(sorted(set(scheme.indexes) - set(sources.living)))
     faults: list[StripeFault] = []
     unread: list[tuple[int, int]] = []
+    lacking: list[tuple[int, int]] = []
     stripe_count = paced_bytes = 0
     for block_id, known in sources.blocks():
         agreed = agree(scheme, block_id, known)
         if isinstance(agreed, Orphan):
             account.orphans[block_id] = agreed.reason
             continue
+        lacking += [(block_id, index) for index in known if index not in agreed.shards]
         for stripe in range(agreed.group.stripe_count):
             verdict = _verdict(sources, agreed, stripe)
             stripe_count += 1
@@ -101,6 +113,7 @@ def verify_parity(
         absent,
         account.replaced,
         tuple(unread),
+        tuple(lacking),
     )
 
 

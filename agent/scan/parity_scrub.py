@@ -232,6 +232,7 @@ class ParityScrub:
             wrong_shards=list(report.wrong),
             unread_stripes=len(report.unread),
             absent_shards=list(report.absent),
+            lacking_blocks=len(report.lacking),
             orphans=len(report.orphans),
         )
 

@@ -133,6 +133,8 @@ def tell(report: ParityReport) -> None:
     if report.unread:
         where = ", ".join(f"block {b} stripe {n}" for b, n in report.unread[:ROWS_SHOWN_MAX])
         remark(f"too few cells can be read of {counted(len(report.unread), 'stripe')}: {where}")
+    for block_id, index in report.lacking[:ROWS_SHOWN_MAX]:
+        remark(f"shard {index} has not block {block_id} as the others have it")
     for index in report.absent:
         remark(f"shard {index} is not there")
     for datanode_id, why in sorted(report.unreadable.items()):
@@ -160,6 +162,7 @@ def facts(report: ParityReport) -> dict[str, object]:
         ],
         "absent_shards": report.absent,
         "unread": [{"block_id": block_id, "stripe": n} for block_id, n in report.unread],
+        "lacking": [{"block_id": block_id, "shard": index} for block_id, index in report.lacking],
         "unreadable": report.unreadable,
         "orphans": {str(block_id): why for block_id, why in report.orphans.items()},
     }

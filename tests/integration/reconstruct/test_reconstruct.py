@@ -248,6 +248,20 @@ class TestParityScrub:
             assert [(1, 0, ())] == [(f.block_id, f.stripe, f.wrong) for f in report.faults]
             assert () == report.wrong
 
+    def test_a_shard_that_lacks_a_block_is_named(self, tmp_path: Path) -> None:
+        """
+        Its index lost the row before the container was closed: no tree of its own tells.
+        """
+        rest = groups_of(RS_3_2, LENGTHS)
+        del rest[2]
+        with ec_cluster(tmp_path, RS_3_2, LENGTHS, instead={3: rest}) as cluster:
+            cluster.serve()
+
+            report = cluster.verify_parity()
+
+            assert (((2, 3),), False) == (report.lacking, report.is_clean)
+            assert ((), ()) == (report.faults, report.absent)
+
     def test_a_corrupt_cell_is_told_apart_from_a_wrong_one(self, tmp_path: Path) -> None:
         """
         A cell that its own checksums condemn is the scan's to report: no stripe is called wrong.
