@@ -6,10 +6,11 @@
 
 After a hot restart the replica map is what was true when the control plane stopped. Acting on it
 would copy what is there and delete what is the last; so the nodes that were online then must have
-connected, and named all their replicas, once (they need not stay). A node that was
-dead or in maintenance is not waited for. After a cold start, which an operator asks for,
-every node that may be up is waited for, and longer. If not all come, a quorum is enough after a
-while; with less than that, only a person opens the gate.
+connected, and named all their replicas, once (they need not stay). A node that was dead or in
+maintenance is not waited for; one that was dead and comes back counts like the others, or three
+nodes of four would be too few where the fourth was away for a moment. After a cold start, which an
+operator asks for, every node that may be up is waited for, and longer. If not all come, a quorum is
+enough after a while; with less than that, only a person opens the gate.
 """
 
 from collections.abc import Collection
@@ -52,10 +53,12 @@ def gate(
     """Judge the start by the nodes that are expected and those that have reported.
 
     Expected are those that were online before it; at a cold start those that are known. Is nobody
-    known then, the whole time is waited for whoever comes.
+    known then, the whole time is waited for whoever comes. Of those that were not expected each
+    that has reported is one more of the quorum.
     """
     missing = tuple(sorted(set(expected) - set(seen)))
     count, there = len(expected), len(expected) - len(missing)
+    extra_count = len(set(seen) - set(expected))
     left_s = max(0.0, wait_s - waited_s)
     which = "known nodes" if is_cold else "nodes that were online"
 
@@ -67,7 +70,9 @@ def gate(
     if not missing:
         return answer(True, f"all {count} {which} have reported")
     share = f"{there} of {count} {which} have reported"
-    if there * 100 < count * quorum_percent:
+    if extra_count and count:
+        share += f", and {extra_count} more"
+    if (there + extra_count) * 100 < (count + extra_count) * quorum_percent:
         return answer(False, f"{share}, {quorum_percent} % must")
     if left_s:
         return answer(False, f"{share}; {left_s:.0f} s more for the others")
@@ -89,6 +94,9 @@ class SafeMode:
             for node in state.nodes.values()
             if node.op_state not in _OFF and (node.was_online or state.is_cold)
         )
+        self._counted = frozenset(
+            node.datanode_id for node in state.nodes.values() if node.op_state not in _OFF
+        )
         self._seen: set[str] = set()
         self._state = state
         self._gate = Gate(False, "just started")
@@ -101,7 +109,7 @@ class SafeMode:
     def look(self, confirmed: Collection[str]) -> Gate:
         """Judge again, unless it is open; `confirmed` have named all their replicas."""
         if not self._gate.is_open:
-            self._seen |= self._expected.intersection(confirmed)
+            self._seen |= self._counted.intersection(confirmed)
             self._gate = gate(
                 self._expected,
                 self._seen,

@@ -52,6 +52,25 @@ def test_four_fifths_are_a_quorum(known_count: int, seen_count: int, is_open: bo
     assert 0.0 == answer.left_s
 
 
+@pytest.mark.parametrize(
+    ("seen", "is_open", "reason"),
+    [
+        ("dn0 dn1", False, "2 of 3 nodes that were online have reported, 75 % must"),
+        ("dn0 dn1 dn3", True, "2 of 3 nodes that were online have reported, and 1 more, and the"),
+        ("dn0 dn3", False, "1 of 3 nodes that were online have reported, and 1 more, 75 % must"),
+    ],
+)
+def test_one_that_was_dead_and_is_back_is_one_more(seen: str, is_open: bool, reason: str) -> None:
+    """Three of four are there, whichever of them was away when the control plane stopped."""
+    expected = ["dn0", "dn1", "dn2"]
+
+    answer = gate(expected, seen.split(), waited_s=300.0, wait_s=300.0, quorum_percent=75)
+
+    assert is_open is answer.is_open
+    assert answer.reason.startswith(reason)
+    assert "dn2" in answer.missing
+
+
 def test_it_says_how_long_the_others_are_waited_for() -> None:
     """As long as a quorum alone does not do; an open gate waits for nobody."""
     waiting = gate(EIGHT, EIGHT[:7], waited_s=120.0, wait_s=300.0, quorum_percent=80)
@@ -218,12 +237,20 @@ class TestWarmStart:
         assert not warm.mode.is_on
 
     @pytest.mark.parametrize(
-        ("seen", "is_open"), [(("a", "b"), True), (("a",), False), ((), False)]
+        ("seen", "is_open"),
+        [
+            (("a", "b"), True),
+            (("a",), False),
+            ((), False),
+            (("a", "f"), True),  # f was dead
+            (("a", "d", "e", "h", "z"), False),  # that may be switched off, or are new
+        ],
     )
     def test_after_its_time_a_quorum_will_do(
         self, warm: Start, seen: tuple[str, ...], is_open: bool
     ) -> None:
-        """Two of three are more than 50 %; to the last moment they wait for the third."""
+        """Two of three are more than 50 %, and two of four as many; to the last moment they wait
+        for the others."""
         warm.mode.look(seen)
         warm.clock.advance_s(300 - 2**-8)
         early = warm.mode.look(())
