@@ -324,7 +324,7 @@ def rot_row_at(run: "LedRun", node: "Bricks", container: int, block: int) -> Non
     place = Held(node.name, container, block)
     with run.kernel.quiet():
         may_lose = node.is_up and run.led.may_lose_row(place)
-    if not may_lose:
+    if not may_lose or place in run.led.rowless:
         return
     owner, block_id = ContainerId(container), BlockId(block)
     with run.kernel.quiet(), node.running(), suppress(SutureError):  # it may not be there
