@@ -71,3 +71,21 @@ def test_a_seed_repeats_step_for_step() -> None:
     assert first.returncode == 0
     assert len(first.stdout.splitlines()) > STEPS_MIN
     assert first.stdout == second.stdout
+
+
+def test_a_schedule_in_which_little_happens_is_as_long_as_any() -> None:
+    """
+    What little was written is whole after each of the starts that make up for it.
+    """
+    short = "import json; from tools.simulation import schedule as s; whole = s.drawn(1); s.drawn ="
+    short += " lambda seed: whole[:3]; r = s.simulate(1); print(json.dumps([r.step_count, r.counts,"
+    short += " r.violations]))"
+
+    ended = subprocess.run(
+        [sys.executable, "-c", short], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+
+    step_count, counts, violations = json.loads(ended.stdout)
+    assert step_count >= STEPS_MIN
+    assert counts["starts of who was whole"] >= 1
+    assert [] == violations

@@ -24,6 +24,7 @@ LED_EVERY: Final = 10  # of so many seeds one has a control plane
 CODED_EVERY: Final = 40  # of so many seeds one writes erasure-coded keys under its control plane
 CODED_AT: Final = 30
 DROPS_AT: Final = 5  # and one has orders to delete whole replicas
+STEPS_MIN: Final = 1_000  # of a whole schedule
 
 
 @cache  # once: what a schedule leaves would stay for ever
@@ -69,7 +70,7 @@ def simulate(seed: int, events: Sequence[Event] | None = None, *, traced: bool =
     try:
         kind = CodedRun if is_coded(seed) else LedRun if is_led(seed) else Run
         stage = kind(seed, root, traced=traced)
-        return stage.live(chosen)
+        return stage.live(chosen, STEPS_MIN if events is None else 0)
     finally:
         del stage
         gc.collect()  # here, where what ends now is heard by nobody

@@ -103,8 +103,11 @@ class Stage(ABC):
 
     # Its life.
 
-    def live(self, events: Sequence[Event]) -> Result:
-        """Let all happen; return what came of it."""
+    def live(self, events: Sequence[Event], steps_min: int = 0) -> Result:
+        """Let all happen; return what came of it.
+
+        Where that took fewer steps, all are started again as often as it takes.
+        """
         with (
             self.kernel.installed(),
             around(self.scheduler, self.network, self._seed),
@@ -119,7 +122,7 @@ class Stage(ABC):
                     if len(self.oracle.violations) > VIOLATIONS_MAX:
                         break
                 if not self.oracle.violations:
-                    self._quiet()
+                    self._quiet(steps_min)
             except Stuck as stuck:
                 self.oracle.crashed(self.where, stuck)
             finally:
@@ -227,7 +230,7 @@ class Stage(ABC):
 
     # The quiet after it.
 
-    def _quiet(self) -> None:
+    def _quiet(self, steps_min: int) -> None:
         """No faults any more: all are up, and do what the control plane would order."""
         self.where = "quiet"
         self.note("== quiet")
@@ -238,6 +241,8 @@ class Stage(ABC):
             if not node.is_up:
                 self.start(node)
         self.settle()
+        while self.scheduler.step_count < steps_min and self._start_again():
+            self.count("starts of who was whole")
         self.finished()
         with self.kernel.quiet():
             self.oracle.look(self.where)
@@ -246,6 +251,13 @@ class Stage(ABC):
             else:
                 names = [f"{n.name}: {n.last_refusal}" for n in self.machines if not n.is_up]
                 self.oracle.crashed(self.where, RuntimeError(f"does not start: {names}"))
+
+    def _start_again(self) -> bool:
+        """Stop all and start them; return whether they serve. What was whole is to stay so."""
+        for node in self.machines:
+            node.stop()
+            self.start(node)
+        return all(node.is_up for node in self.machines)
 
     def _abandon(self) -> None:
         """End all fibers, whatever they are at."""
