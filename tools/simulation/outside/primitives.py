@@ -3,6 +3,7 @@
 Each is what the library's own is, as far as the product uses it, and nothing more.
 """
 
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Self
@@ -210,6 +211,7 @@ class Executor:
         self._room = max_workers
         self._name = name
         self._count = 0
+        self._waiting: deque[Future[Any]] = deque()
 
     def __enter__(self) -> Self:
         return self
@@ -221,9 +223,13 @@ class Executor:
         """Begin when there is room."""
         future: Future[Any] = Future()
         self._count += 1
+        self._waiting.append(future)
 
-        def run() -> None:
-            self._scheduler.block(lambda: self._room > 0)
+        def run() -> None:  # product code may wait in one for another that was asked for before
+            try:
+                self._scheduler.block(lambda: self._room > 0 and self._waiting[0] is future)
+            finally:
+                self._waiting.remove(future)
             self._room -= 1
             try:
                 if future.set_running_or_notify_cancel():
