@@ -1,6 +1,7 @@
 """Replicas that are to be copied or computed, and from where."""
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from health.plan.scene import Scene
 from health.segments import Bools, Groups, Ints, first_of_run, popcount
 from health.source_doubts import Doubt
 from health.words import RECOVERING, UNHEALTHY, Action, Health, Queue, Service, State
+
+GIVEN_UP: Final = (Health.UNHEALTHY, Health.UNHEALTHY_UNDER_REPLICATED)
+"""Of erasure-coded containers: fewer whole shards than it takes to compute the others."""
 
 
 def _best_of(is_sound: Bools, group: Ints, count: int, kinds: Sequence[Bools]) -> Bools:
@@ -162,36 +166,56 @@ def replicate_vulnerable(scene: Scene) -> Iterable[Actions]:
 
 def reconstruct(scene: Scene) -> Iterable[Actions]:
     """Compute missing indexes from one CLOSED replica per index, those in service preferred; those
-    in doubt only if they are needed, and last."""
+    in doubt only if they are needed, and last.
+
+    Where more is not CLOSED than the parity makes up for, UNHEALTHY ones are read as well: Ozone
+    gives such a container up, but what is damaged in two shards is seldom in the same stripe.
+    """
     view, ec, replicas = scene.view, scene.counts.erasure, scene.view.batch.replicas
-    containers = view.batch.containers
     # What a repair may heal in place, and what is just arriving, is not made a second time.
     is_coming = (view.is_present & replicas.is_hopeful) | (
         ~view.is_gone & (replicas.state == RECOVERING)
     )
     lost = ec.unavailable & ~view.rows.bits(replicas.index, is_coming & view.is_shard)
     wanted = view.is_ec & (scene.verdicts.queue == Queue.UNDER) & (lost != 0)
-    usable = scene.usable & (replicas.state == State.CLOSED) & view.of_container(wanted)
+    closed = scene.usable & view.is_shard & (replicas.state == State.CLOSED)
+    yield _reconstructed(scene, lost, closed & view.of_container(wanted), "missing indexes ")
+    damaged = scene.usable & view.is_shard & view.is_sick
+    damaged &= replicas.bcsid >= view.of_container(view.batch.containers.sequence_id)
+    lost &= ~view.rows.bits(replicas.index, damaged)
+    is_given_up = view.is_ec & np.isin(scene.verdicts.state, GIVEN_UP)
+    read = (closed | damaged) & view.of_container(is_given_up)
+    yield _reconstructed(scene, lost, read, "also from damaged shards, missing indexes ")
+
+
+def _reconstructed(scene: Scene, lost: Ints, usable: Bools, text: str) -> Actions:
+    """Return how the `lost` indexes are computed where `usable` replicas are enough: of each index
+    the first that is CLOSED, in service, and beyond doubt."""
+    view, replicas = scene.view, scene.view.batch.replicas
+    containers = view.batch.containers
     rows = np.flatnonzero(usable)
     in_doubt = scene.doubts != Doubt.NONE
     best = Groups.of(replicas.container[rows], replicas.index[rows])
     is_second = view.service[rows] != Service.IN_SERVICE
-    order = np.lexsort((is_second, in_doubt[rows], best.of_row))
+    is_damaged = replicas.state[rows] != State.CLOSED
+    order = np.lexsort((is_second, in_doubt[rows], is_damaged, best.of_row))
     first = first_of_run(best.of_row[order])
     source = np.zeros(len(view.rows.owner), dtype=np.bool_)
     source[rows[order[first]]] = True
-    box = scene.chosen(wanted & (view.rows.tally(source) >= containers.data))
+    box = scene.chosen((lost != 0) & (view.rows.tally(source) >= containers.data))
     has_enough = view.rows.tally(source & ~in_doubt) >= containers.data
     source &= ~(in_doubt & view.of_container(has_enough))
     missing = lost[box]
     copies = popcount(missing)
-    counted = view.is_present & view.of_container(wanted)
+    is_counted = np.zeros(view.rows.count, dtype=np.bool_)
+    is_counted[box] = True
+    counted = view.is_present & view.of_container(is_counted)
     longest = view.rows.highest(replicas.used_bytes, 0, counted)[box]
-    yield rows_of(
+    return rows_of(
         Action.RECONSTRUCT,
         box,
-        priority=ec.redundancy[box],
-        reason=_index_reasons("missing indexes ", missing),
+        priority=scene.counts.erasure.redundancy[box],
+        reason=_index_reasons(text, missing),
         sources=scene.lists(box, source, in_doubt.astype(np.int64)),
         indexes=_index_lists(missing),
         copies=copies,

@@ -110,7 +110,7 @@ class TestLostShards:
         assert all(nodes[index - 1] == node for index, node in command.sources)
         assert [node for _, node in command.shards + command.sources] == named
         kinds = {other.kind for other in world.state.commands.values()}
-        assert {Kind.RECONSTRUCT} == kinds - {Kind.CLOSE}
+        assert {Kind.RECONSTRUCT} == kinds - {Kind.CLOSE, Kind.DELETE_BLOCKS}  # never committed
         assert container_id == command.container_id
 
     def test_are_not_ordered_twice_because_of_a_restart(self, world: ScmWorld) -> None:
@@ -399,14 +399,16 @@ def test_an_excluded_shard_is_no_source_of_a_reconstruction() -> None:
 
 
 class TestShortage:
-    """Ozone's table of index sets, S1.33 to S1.38: H healthy, U unhealthy, - absent."""
+    """Ozone's table of index sets: H healthy, U unhealthy, B unhealthy and behind in commits."""
 
     @pytest.mark.parametrize(
         ("replicas", "rebuilt", "sources"),
         [
             ("1H 2H 3H 4U 5U", (4, 5), [1, 2, 3]),
             ("1H 2H 3H", (4, 5), [1, 2, 3]),
-            ("1H 2H 3U", (), []),
+            ("1H 2H 3U", (4, 5), [1, 2, 3]),
+            ("1H 2U 3U", (4, 5), [1, 2, 3]),
+            ("1H 2H 3B", (), []),
             ("1H 2H", (), []),
             ("1H 2H 2U", (), []),
             ("1H 2H 2U 3H", (4, 5), [1, 2, 3]),
@@ -415,14 +417,17 @@ class TestShortage:
     )
     def test_by_index(self, replicas: str, rebuilt: tuple[int, ...], sources: list[int]) -> None:
         """
-        What is lost is rebuilt by index if enough is left; unhealthy shards are no source.
+        What is lost is rebuilt by index if enough is left; of unhealthy shards only if too few are
+        whole, and none of them has missed a commit.
         """
+        coded = facts_replace(container(), scheme=SCHEME, replication_factor=5)
         placed = [
             Placed(
                 replica(
                     f"dn{number}",
                     ReplicaState.CLOSED if word[1] == "H" else ReplicaState.UNHEALTHY,
                     replica_index=int(word[0]),
+                    bcsid=coded.sequence_id - (word[1] == "B"),
                 ),
                 Health.HEALTHY,
                 OpState.IN_SERVICE,
@@ -430,7 +435,6 @@ class TestShortage:
             )
             for number, word in enumerate(replicas.split())
         ]
-        coded = facts_replace(container(), scheme=SCHEME, replication_factor=5)
 
         given = Case(coded, tuple(placed))
 
