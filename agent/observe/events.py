@@ -132,6 +132,11 @@ SCM: Final[Mapping[str, Event]] = {
     "balance_ended": Event("The run is over, and why."),
     "balance_iteration": Event("So many moves were ordered."),
     "balance_started": Event("An operator began a run."),
+    "blocks_given_up": Event(
+        "Promised, and not committed until the container was closed: what writers left of them is "
+        "deleted.",
+        (CONTAINER,),
+    ),
     "command_answered_by_another": Event("An answer that is not believed.", (COMMAND, DATANODE)),
     "command_sent_again": Event("It seems to be lost.", (COMMAND, DATANODE)),
     "container_allocated": Event("A new container, and where.", (CONTAINER,)),
@@ -149,6 +154,9 @@ SCM: Final[Mapping[str, Event]] = {
         (CONTAINER, DATANODE),
     ),
     "delete_ordered": Event("A replica is to be removed.", (CONTAINER, COMMAND, DATANODE)),
+    "deletes_told_again": Event(
+        "A shard has more blocks than others: its datanode may have missed a delete.", (CONTAINER,)
+    ),
     "history_row_damaged": Event("A row of the weeks before cannot be read; it is left out."),
     "maintenance_over": Event("Its time is over; it is in service.", (DATANODE,)),
     "node_health_changed": Event("By the age of its last heartbeat.", (DATANODE,)),

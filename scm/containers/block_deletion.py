@@ -12,9 +12,10 @@ replicas are gone from the books.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
+from math import inf
 from typing import Final
 
 import numpy as np
@@ -46,6 +47,7 @@ from scm.state.options import ScmOptions
 TRANSACTIONS_PER_COMMAND: Final = 100
 BLOCKS_PER_COMMAND: Final = 20_000
 BLOCKS_PER_TRANSACTION: Final = 1_000
+UNEVEN_S: Final = 60.0  # for so long replicas may differ in their blocks after a delete
 LOOKS_PER_TURN: Final = 2_000  # containers that are being deleted, while the lock is held
 
 _DONE: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
@@ -85,6 +87,7 @@ class BlockDeletion:
         self._replica_min = options.delete_blocks_replica_min
         self._failures: defaultdict[str, Counter[int]] = defaultdict(Counter)  # by transaction
         self._resting = state.settled()  # containers whose transactions only the dead owe
+        self._uneven: dict[int, tuple[frozenset[tuple[str, int]], float]] = {}  # since when
         self._unfinished: dict[int, None] = {
             container.container_id: None
             for container in state.containers.values()
@@ -106,6 +109,61 @@ class BlockDeletion:
             for container_id, blocks in groupby(by_container, key=lambda pair: pair[0])
             for transaction_id in self._record(change, container_id, [b for _id, b in blocks])
         )
+
+    def give_up(self, change: Change, container: Container) -> None:
+        """Forget which blocks of a container were promised: it takes no commits any more. What
+        writers left of those that were never committed is deleted.
+
+        Of what was promised before the backup that a state was restored from, nobody knows whether
+        it was committed since: that stays.
+        """
+        container_id = container.container_id
+        promised = sorted(one.local_id for one in self._state.allocations.of(container_id))
+        for local_id in promised:
+            change.remove(self._state.allocations, (container_id, local_id))
+        if promised and container.state is not ContainerState.DELETED and self._is_ours(container):
+            self._record(change, container_id, promised)
+            _log.info("blocks_given_up", container_id=container_id, block_count=len(promised))
+
+    def _is_ours(self, container: Container) -> bool:
+        """Whether all that was ever said of a container's blocks is in this state."""
+        if self._state.restored is not None:
+            return False
+        recovered = self._state.recovered
+        return recovered is None or container.container_id >= recovered.end_container_id
+
+    def tell_again(self, change: Change, container_ids: Collection[int]) -> None:
+        """Begin the deletes of these containers again, once for what their replicas stay.
+
+        One whose datanode was away while others acknowledged, and that was in no books then, has
+        the blocks still. Where all are whole copies a reconcile tells it; shards are not compared.
+        """
+        for container_id in self._uneven.keys() - container_ids:
+            if not self._state.transactions.has_any(container_id):  # else it is being told
+                del self._uneven[container_id]
+        now_s = self._clock.monotonic_s()
+        for container_id in container_ids:
+            held = frozenset(
+                (replica.datanode_id, replica.block_count)
+                for replica in self._state.replicas.of(container_id)
+            )
+            seen, due_s = self._uneven.get(container_id, (frozenset(), inf))
+            if seen != held:  # the reports of a delete come one after the other
+                self._uneven[container_id] = (held, now_s + UNEVEN_S)
+            elif due_s <= now_s:
+                self._uneven[container_id] = (held, inf)
+                self._begin_again(change, container_id)
+
+    def _begin_again(self, change: Change, container_id: int) -> None:
+        found = self._state.deleted_in(container_id)
+        for deleted in found:
+            change.remove(self._state.deleted, (container_id, deleted.transaction_id))
+            begun = Transaction(
+                deleted.transaction_id, container_id, deleted.local_ids, self._clock.wall_ms()
+            )
+            change.put(self._state.transactions, begun)
+        if found:
+            _log.info("deletes_told_again", container_id=container_id, count=len(found))
 
     def offer(self, change: Change, datanode_id: str) -> None:
         """Queue what a datanode has to delete, if it has nothing of that kind to do."""

@@ -86,7 +86,6 @@ class Observer:
         if after.state is not before.state:
             _log.info("container_state_changed", container_id=container_id, state=after.state)
             if after.state in _COMMIT_OVER:
-                for allocation in self._state.allocations.of(container_id):
-                    change.remove(self._state.allocations, (container_id, allocation.local_id))
+                self._deletions.give_up(change, after)
         self._closes.close(change, after)
         self._manager.look_at([container_id])

@@ -100,6 +100,7 @@ class ControlPlane:
             while self._portion(pause, serve):
                 pass
         with self._parts.change() as change:
+            self._parts.deletions.tell_again(change, self._parts.manager.uneven)
             empty = dict.fromkeys([*looked_at, *self._parts.deletions.unfinished()])
             self._parts.observer.observe(change, self._parts.deletions.tidy(change, empty))
             self._parts.struck(change, self._parts.parting.turn(change))

@@ -6,7 +6,7 @@ A call costs some milliseconds whatever it is about: who has many questions asks
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final
 
@@ -20,7 +20,7 @@ from health.plan.plan_rows import Actions, Lists
 from health.plan.planner import plan
 from health.rules import Rules
 from health.source_doubts import DOUBTS, Doubt
-from health.words import Action, Health
+from health.words import Action, Health, State
 from scm.replication.judging.judge_input import Batches
 from scm.state.facts import OpState
 
@@ -50,10 +50,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Lacks:
-    """Which of some containers lack replicas or shards, and which have too many."""
+    """Which of some containers lack replicas or shards, and which have too many of them, or of
+    their blocks."""
 
     under: Mapping[int, int]  # id -> how urgent the most urgent is: the smallest first
     over: frozenset[int]
+    uneven: frozenset[int] = frozenset()  # a shard has more blocks than another, and is whole, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,8 @@ class Judge:
     def look(self, container_ids: Collection[int]) -> tuple[Diagnosis, Lacks]:
         """Say of each container, ascending, how it is, and which lack or have too much."""
         found = self.diagnose(container_ids)
-        return found, _lacks(found) if found.flags.any() else Lacks({}, frozenset())
+        lacks = _lacks(found) if found.flags.any() else Lacks({}, frozenset())
+        return found, replace(lacks, uneven=_uneven(found.view))
 
     def health_without(self, container_id: int, datanode_id: str) -> Health:
         """Return the health of a container as if a datanode did not hold it."""
@@ -215,6 +218,19 @@ def _lacks(found: Diagnosis) -> Lacks:
         dict(zip(ids[under].tolist(), urgency[under].tolist(), strict=True)),
         frozenset(ids[over].tolist()),
     )
+
+
+def _uneven(view: View) -> frozenset[int]:
+    """Return the erasure-coded containers of which a closed shard has more live blocks than
+    another, though no delete is owed: it may have missed one, as its root tells nobody."""
+    containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
+    shards = view.is_shard & view.is_present & (replicas.state == State.CLOSED) & replicas.has_root
+    if not shards.any():
+        return frozenset()
+    most = rows.highest(replicas.block_count, 0, shards)
+    missing_max = rows.highest(most[rows.owner] - replicas.block_count, 0, shards)
+    is_asked = view.is_ec & (containers.state == State.CLOSED) & ~containers.owes_deletes
+    return frozenset(containers.container_id[is_asked & (missing_max > 0)].tolist())
 
 
 def _planned(found: Diagnosis) -> dict[int, list[Row]]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from scm.containers.block_deletion import UNEVEN_S
 from scm.edge.call_values import HeartbeatAnswer
 from scm.state.facts import (
     Container,
@@ -18,6 +19,8 @@ from scm.state.facts import (
     Transaction,
 )
 from scm.state.options import ScmOptions
+from tests.support.control.coded_world import NODES as CODED_NODES
+from tests.support.control.coded_world import OPTIONS, closed, orders
 from tests.support.control.scm_world import ScmWorld, key, outcome, replica
 
 NODES = ("dn1", "dn2", "dn3")
@@ -238,3 +241,55 @@ class TestConfirming:
 
         assert ({1}, frozenset()) == world.control.datanodes.confirm_deletes(1, [1, 2])
         assert (frozenset(), frozenset()) == world.control.datanodes.confirm_deletes(2, [1])
+
+
+class TestAShardThatMissedADelete:
+    """Its datanode was away, and in no books, when the others acknowledged."""
+
+    @pytest.fixture
+    def coded(self, tmp_path: Path) -> Iterator[ScmWorld]:
+        """Six nodes for five shards, of which the second was reported by nobody."""
+        with ScmWorld(tmp_path, OPTIONS).running() as made:
+            made.join(*CODED_NODES)
+            yield made
+
+    def report(self, world: ScmWorld, node: str, index: int, *, block_count: int) -> None:
+        """Let a node report its shard."""
+        shard = replica(node, container_id=1, bcsid=1, replica_index=index)
+        world.beat(node, replace(shard, block_count=block_count))
+
+    def deleted(self, world: ScmWorld, *, after_s: float = UNEVEN_S) -> list[str]:
+        """Let all delete what they are told to; return who was."""
+        world.control.tick()
+        world.clock.advance_s(after_s)
+        commands = [c for node in CODED_NODES for c, _named in world.call(node).commands]
+        commands += [command for command, _named in orders(world, Kind.DELETE_BLOCKS)]
+        mine = [command for command in commands if command.kind is Kind.DELETE_BLOCKS]
+        for command in mine:
+            world.beat(command.datanode_id, outcomes=(done(command),))
+        return sorted(command.datanode_id for command in mine)
+
+    def test_is_told_when_it_comes_back_with_more_blocks(self, coded: ScmWorld) -> None:
+        """Once: that it has more for another reason is not asked for ever."""
+        nodes, _id = closed(coded, lost=[2])
+        kept = [(index, node) for index, node in enumerate(nodes, start=1) if index != 2]
+        first = self.deleted(coded)
+        for index, node in kept:
+            self.report(coded, node, index, block_count=0)
+        before = self.deleted(coded)
+
+        self.report(coded, nodes[1], 2, block_count=1)
+        soon = self.deleted(coded, after_s=0)
+        again = self.deleted(coded)
+        once_more = self.deleted(coded)
+        self.report(coded, nodes[1], 2, block_count=2)
+        changed = self.deleted(coded)
+
+        assert sorted(node for _index, node in kept) == first
+        assert [] == before
+        assert [] == soon
+        assert sorted(nodes) == again
+        assert [] == once_more
+        assert sorted(nodes) == changed
+        assert [] == list(transactions(coded))
+        assert [1] == [len(coded.state.deleted_in(1))]

@@ -8,6 +8,7 @@ import pytest
 from agent.errors import Code, Refused, Unavailable
 from scm.state.facts import ContainerState, Key
 from scm.state.options import ScmOptions
+from scm.state.single_values import Restored
 from tests.support.control.scm_world import ScmWorld, confirm, key, replica
 
 MIB = 1024**2
@@ -257,6 +258,47 @@ class TestSessions:
 
         assert ContainerState.OPEN is before
         assert ContainerState.CLOSING is state_of(world, blocks[0].container_id)
+
+
+class TestBlocksThatWereNeverCommitted:
+    def test_are_deleted_once_no_commit_is_taken(self, world: ScmWorld) -> None:
+        """A writer that gave up leaves rows and bytes; those of keys are not touched."""
+        [mine] = world.write("a", "k", 5)
+        left = world.control.clients.allocate("a", [5, 6])
+        world.control.clients.finish("a", close=True)
+        before = list(world.state.transactions.values())
+        for endpoint in mine.replicas:
+            world.beat(endpoint.datanode_id, replica(endpoint.datanode_id, bcsid=1))
+
+        [transaction] = world.state.transactions.values()
+        assert [] == before
+        assert (1, tuple(block.local_id for block in left)) == (
+            transaction.container_id,
+            transaction.local_ids,
+        )
+        assert not world.state.allocations.has_any(1)
+        assert mine.local_id not in transaction.local_ids
+
+    def test_stay_where_they_were_promised_before_a_backup(self, world: ScmWorld) -> None:
+        """Whether they were committed since nobody knows before the recovery, nor after it."""
+        [old] = world.control.clients.allocate("a", [5])
+        world.state.note_restore(Restored(0, 0, 2, ()), None)
+        world.control.operators.close_containers([1])
+        for endpoint in old.replicas:
+            world.beat(endpoint.datanode_id, replica(endpoint.datanode_id, bcsid=1))
+        is_over = not world.state.allocations.has_any(1)
+        [later] = world.control.clients.allocate("b", [5])
+        world.state.note_restore(
+            None, Restored(0, 0, 2, (), end_container_id=later.container_id + 1)
+        )
+        world.control.operators.close_containers([later.container_id])
+        for endpoint in later.replicas:
+            mine = replica(endpoint.datanode_id, bcsid=1, container_id=later.container_id)
+            world.beat(endpoint.datanode_id, mine)
+
+        assert is_over
+        assert ContainerState.CLOSED is state_of(world, later.container_id)
+        assert [] == list(world.state.transactions.values())
 
 
 class TestListKeys:
