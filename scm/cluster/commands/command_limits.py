@@ -26,6 +26,7 @@ CLOSE_LIMIT: Final = 100  # cheap, and writers wait for them
 QUEUE_MAX: Final = 5_000  # commands waiting for one datanode; more are refused
 COMMANDS_PER_HEARTBEAT_MAX: Final = 100
 LOW_DEADLINE_FACTOR: Final = 4  # 48 minutes for a balancer's copy, by the default
+PAUSE_GROWS_MAX: Final = 7  # failures in a row after which a pause is at its longest
 QUEUED_AGE_S_MAX: Final = 1_800  # a plan this old is not this world's any more
 
 assert COMMANDS_PER_HEARTBEAT_MAX <= QUEUE_MAX
@@ -188,4 +189,4 @@ def is_late(command: Pending, *, now_s: float, first_s: float, bytes_per_s: int 
 def backoff_s(attempts: int, *, first_s: float) -> float:
     """Return the pause before attempt `attempts` + 1: doubles up to 64 times the first."""
     assert attempts >= 1
-    return first_s * float(2 ** min(attempts - 1, 6))
+    return first_s * float(2 ** (min(attempts, PAUSE_GROWS_MAX) - 1))

@@ -1,8 +1,12 @@
 """How long commands rest that failed: of one kind, about one container, a growing while."""
 
-from scm.cluster.commands.command_limits import backoff_s
+from typing import Final
+
+from scm.cluster.commands.command_limits import PAUSE_GROWS_MAX, backoff_s
 from scm.state.clock import Clock
 from scm.state.facts import Kind, Outcome, OutcomeState, Pending
+
+RECONSTRUCT_FIRST_S: Final = 10.0  # it may read all of several shards, in vain
 
 
 class RetryPauses:
@@ -18,7 +22,12 @@ class RetryPauses:
         count, at_s = self._failures.get((kind, container_id, datanode_id), (0, 0.0))
         if not count:
             return False
-        return self._clock.monotonic_s() - at_s < backoff_s(count, first_s=self._first_s)
+        return self._clock.monotonic_s() - at_s < backoff_s(count, first_s=self._first_s_of(kind))
+
+    def _first_s_of(self, kind: Kind) -> float:
+        if kind is Kind.RECONSTRUCT:
+            return max(self._first_s, RECONSTRUCT_FIRST_S)
+        return self._first_s
 
     def note(self, command: Pending, outcome: Outcome) -> None:
         """Count a failure; a success ends the row. A datanode's trouble with itself is its own, and
@@ -32,10 +41,14 @@ class RetryPauses:
             self._failures[key] = (count + 1, self._clock.monotonic_s())
 
     def forget_old(self) -> None:
-        """Forget failures whose pause has been over for as long again."""
+        """Forget failures that are older than twice the longest pause.
+
+        Not sooner: many a command is ordered again only seconds after its pause, or it would be the
+        first failure each time.
+        """
         now_s = self._clock.monotonic_s()
         self._failures = {
             key: (count, at_s)
             for key, (count, at_s) in self._failures.items()
-            if now_s - at_s < 2 * backoff_s(count, first_s=self._first_s)
+            if now_s - at_s < 2 * backoff_s(PAUSE_GROWS_MAX, first_s=self._first_s_of(key[0]))
         }
