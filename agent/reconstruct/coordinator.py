@@ -1,5 +1,6 @@
 """Reconstruction: lost shards from those that are left, proven before they count.
 
+    blocks that too few know ─► does a key name one? refused, before a byte is read
     targets RECOVERING ─► for each block: agree on its length
                             └► for each stripe: read ─► rebuild and prove ─► write
                        ─► close all ─► each target scans what it has
@@ -11,7 +12,7 @@ sources have lost what they had, and what is made without it would pass for a wh
 What fails ends the run: what it made is removed, and no replica that was there is touched.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from agent.ec.blockgroup import Agreed, Orphan, agree
 from agent.ec.rebuild_task import Account, Order, Reconstruction
@@ -71,12 +72,13 @@ class Coordinator:
             order.container_id, order.scheme, self._executor, account, slow_s=self._slow_s
         )
         sources.open(order.sources, self._dial)
+        self._check_orphans(sources, _orphans(sources))
         targets = Targets(order.container_id, order.targets, self._dial, self._executor, account)
         try:
             targets.create()
             run = _Run(sources, targets, account, self._pace, stop)
             run.rebuild_blocks()
-            self._check_orphans(sources, account)
+            self._check_orphans(sources, account.orphans)  # a source may have dropped out since
             targets.close(sources.bcsid)
         except BaseException:
             targets.remove()
@@ -91,12 +93,12 @@ class Coordinator:
             duration_ms=self._now_ms() - started_ms,
         )
 
-    def _check_orphans(self, sources: Sources, account: Account) -> None:
+    def _check_orphans(self, sources: Sources, orphans: Mapping[int, str]) -> None:
         """Refuse to leave out a block that a key names; have who lacks it look for what it lost."""
-        if not account.orphans:
+        if not orphans:
             return
         container_id = sources.container_id
-        asked = [BlockId(block_id) for block_id in sorted(account.orphans)]
+        asked = [BlockId(block_id) for block_id in sorted(orphans)]
         needed = sorted(self._needed(container_id, asked))
         for block_id in needed:
             sources.doubt_who_lacks(block_id)
@@ -104,10 +106,19 @@ class Coordinator:
             raise Refused(
                 Code.INELIGIBLE,
                 f"container {container_id}: block {needed[0]} belongs to a key, and "
-                f"{account.orphans[needed[0]]}",
+                f"{orphans[needed[0]]}",
                 hint="sources have lost it; a scan of them tells, and a reconcile may mend them",
                 container_id=container_id,
             )
+
+
+def _orphans(sources: Sources) -> dict[int, str]:
+    """Return the blocks that too few sources know, and why: metadata only is read."""
+    return {
+        block_id: agreed.reason
+        for block_id, known in sources.blocks()
+        if isinstance(agreed := agree(sources.scheme, block_id, known), Orphan)
+    }
 
 
 class _Run:

@@ -306,6 +306,7 @@ class TestOrphans:
                 cluster.nodes[index].replica.delete_row(2, CONTAINER)
             cluster.serve()
             asked: list[tuple[int, list[int]]] = []
+            read: list[int] = []
 
             def needed(
                 container_id: ContainerId, block_ids: Sequence[BlockId]
@@ -314,9 +315,10 @@ class TestOrphans:
                 return frozenset(block_ids)
 
             with pytest.raises(Refused, match="block 2 belongs to a key, and 1 of 3") as caught:
-                cluster.reconstruct(cluster.order([1]), needed=needed)
+                cluster.reconstruct(cluster.order([1]), needed=needed, pace=read.append)
 
             assert Code.INELIGIBLE is caught.value.code
+            assert [] == read  # it is ordered again and again
             assert [(CONTAINER, [2])] == asked
             assert [] == cluster.nodes[6].store.replica_ids()
             doubts = {index: cluster.nodes[index].doubts for index in cluster.nodes}
