@@ -212,12 +212,16 @@ class Oracle:
     ) -> None:
         for block_id in tombstones:
             truth = self.blocks.get((container_id, block_id))
-            if truth is not None and not truth.is_deleted:
+            if truth is not None and not self.is_to_go(truth):
                 self._violated(
                     "I7",
                     f"{where}: {node} deleted block {block_id} of container {container_id} "
                     "and nobody ordered it",
                 )
+
+    def is_to_go(self, truth: Truth) -> bool:
+        """Whether somebody ordered a block deleted."""
+        return truth.is_deleted
 
     def judged(self, node: str, findings: Sequence[Finding], where: str) -> None:
         """Check what a scan found."""

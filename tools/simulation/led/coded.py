@@ -85,8 +85,13 @@ class CodedOracle(LedOracle):
     def _indexes(self, container: int, block: int, *, without: str = "") -> set[int]:
         """Return which shards are whole, to last, and known to their datanodes."""
         places = [Held(node.name, container, block) for node in self.nodes if node.name != without]
-        lasting = [place for place in places if self._is_lasting(place)]
-        return {self.index_of(place) or 0 for place in lasting if place not in self.rowless}
+        lasting = [p for p in places if self._is_lasting(p) and p not in self.rowless]
+        return {self.index_of(place) or 0 for place in lasting if self._is_committed(place)}
+
+    def _is_committed(self, place: Held) -> bool:
+        """Whether a block is more than what an unfinished reconstruction left, as far as one can
+        see: of who is down nobody knows."""
+        return not self._node(place.node).is_up or self._has_row(place)
 
     def may_harm(self, place: Held) -> bool:
         """Whether a group can be read when a medium has lost its shard."""
@@ -103,9 +108,14 @@ class CodedOracle(LedOracle):
         return False
 
     def may_leave(self, name: str) -> bool:
-        """Whether each group that is owed can be read without a datanode."""
-        owed = [place for place, truth in self.blocks.items() if self._is_owed(truth)]
-        return all(len(self._indexes(*place, without=name)) >= DATA_COUNT for place in owed)
+        """Whether each group that is owed can be read without a datanode, and each other one that
+        can be read with it: its key may be there, as a commit's answer or a delete was lost."""
+        for place, truth in self.blocks.items():
+            if len(self._indexes(*place, without=name)) >= DATA_COUNT:
+                continue
+            if self._is_owed(truth) or len(self._indexes(*place)) >= DATA_COUNT:
+                return False
+        return True
 
     def look(self, where: str) -> None:
         """Check what must hold at any time."""
@@ -132,6 +142,12 @@ class CodedOracle(LedOracle):
             found += self._unsettled(ContainerId(container))
         return found
 
+    def _is_full(self) -> bool:
+        """Whether no datanode in service is left for another shard: one that missed a block which
+        was never committed stays, as nothing says that it has all that was."""
+        in_service = [node for node in self.nodes if node.name not in self.out]
+        return len(in_service) <= len(SHARDS)
+
     def _unsettled(self, container_id: ContainerId) -> list[str]:
         found, roots = [], set()
         whole: dict[int, set[int]] = {
@@ -143,7 +159,8 @@ class CodedOracle(LedOracle):
             if self.is_out(node.name) or container_id not in node.store.replica_ids():
                 continue
             facts = node.store.replica(container_id)
-            if facts.state is not ReplicaState.CLOSED or facts.finding_count:
+            is_stale = facts.state is ReplicaState.QUASI_CLOSED and self._is_full()
+            if (facts.state is not ReplicaState.CLOSED and not is_stale) or facts.finding_count:
                 found.append(f"container {container_id} of {node.name} is {facts.state}")
             root = None if facts.tree is None else facts.tree.root
             roots.add((facts.replica_index, root))

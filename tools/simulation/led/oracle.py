@@ -63,13 +63,23 @@ class LedOracle(Oracle):
         self.ever_harmed.add(place)
 
     def may_leave(self, name: str) -> bool:
-        """Whether each block that is owed is whole without a datanode."""
-        owed = [place for place, truth in self.blocks.items() if self._is_owed(truth)]
-        return all(self._lenders(Held(name, *place)) for place in owed)
+        """Whether each block that is owed is whole without a datanode, and each other one that it
+        has whole: its key may be there, as a commit's answer or a delete was lost."""
+        for place, truth in self.blocks.items():
+            here = Held(name, *place)
+            if self._lenders(here):
+                continue
+            if self._is_owed(truth) or self.is_whole(here):
+                return False
+        return True
 
     @staticmethod
     def _is_owed(truth: Truth) -> bool:
         return truth.is_whole_somewhere and not truth.is_deleted
+
+    def is_to_go(self, truth: Truth) -> bool:
+        """Whether a block was ordered deleted, or never committed: then the control plane does."""
+        return not self._is_owed(truth)
 
     def look(self, where: str) -> None:
         """Check what must hold at any time."""
