@@ -18,8 +18,8 @@ def gives_way(case: Case) -> Placed | None:
     """Return the replica to remove because no other node has room for what lacks, if any.
 
     A bad one that nobody expects to be healed, or one of two of the same index: as many whole
-    shards stay as reading needs, and one more where no other one has its index. Nothing else may
-    be pending.
+    shards stay as reading needs, and one more where no other one has its index, or the same of it.
+    Nothing else may be pending.
     """
     whole = _whole(case)
     indexes = {index for index, found in whole.items() if found}
@@ -28,7 +28,11 @@ def gives_way(case: Case) -> Placed | None:
     bad = [
         p
         for p in _removable(case)
-        if (p.replica.replica_index in indexes or len(indexes) > case.container.data_count)
+        if (
+            p.replica.replica_index in indexes
+            or len(indexes) > case.container.data_count
+            or _has_like(case, p)
+        )
         and is_bad(case.container, p.replica)
         and p.datanode_id not in case.hopeful
         and p.replica.bcsid <= case.container.sequence_id  # else it alone has what it has
@@ -53,7 +57,8 @@ def may_remove_shard(case: Case, datanode_id: str) -> bool:
     twins = whole.get(held.replica.replica_index, [])
     if is_bad(case.container, held.replica):
         is_beyond = held.replica.bcsid > case.container.sequence_id
-        needed_count = case.container.data_count + (0 if twins else 1)
+        is_doubled = bool(twins) or _has_like(case, held)
+        needed_count = case.container.data_count + (0 if is_doubled else 1)
         return left_count >= needed_count and not is_beyond
     return left_count >= case.container.data_count and any(_covers(case, p, held) for p in twins)
 
@@ -163,6 +168,21 @@ def _covers(case: Case, one: Placed, other: Placed) -> bool:
         and mine.algorithm == theirs.algorithm
         and mine.block_count == theirs.block_count
         and mine.tombstone_count > theirs.tombstone_count == 0
+    )
+
+
+def _has_like(case: Case, bad: Placed) -> bool:
+    """Whether another node keeps a replica of the same index that has the same, and is bad only in
+    that it missed a commit, too: as where one was copied before it was told from a whole one."""
+    return any(
+        p is not bad
+        and p.replica.replica_index == bad.replica.replica_index
+        and p.replica.state is bad.replica.state is ReplicaState.QUASI_CLOSED
+        and not p.replica.finding_count
+        and p.replica.bcsid == bad.replica.bcsid
+        and is_equal(p, bad)
+        and p.datanode_id not in case.deletes
+        for p in _removable(case)
     )
 
 

@@ -260,6 +260,32 @@ def test_a_double_shard_gives_way_to_one_that_lacks() -> None:
     assert gives_way(shards("C#1 C#2 C#3 C#4")) is None
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"finding_count": 1},
+        {"bcsid": 3},
+        {"tree": summary(99)},
+        {"tree": None},
+        {"state": ReplicaState.UNHEALTHY},
+        {"replica_index": 5},
+    ],
+)
+def test_one_that_missed_a_commit_goes_only_where_another_has_the_same(
+    other: dict[str, Any],
+) -> None:
+    """Three indexes are whole, as many as reading needs: nothing else of the fourth may go."""
+    given = shards("C#1 C#2 C#3 Q@4#4 Q@4#4")
+    *rest, kept, victim = given.placed
+    unlike = replace(kept, replica=replace(kept.replica, **other))
+    changed = replace(given, placed=(*rest, unlike, victim))
+
+    assert may_remove_shard(given, victim.datanode_id)
+    assert not may_remove_shard(changed, victim.datanode_id)
+    assert not may_remove_shard(replace(given, deletes=(kept.datanode_id,)), victim.datanode_id)
+    assert gives_way(changed) is not victim
+
+
 def yielding(given: Case) -> str:
     """Return which replica gives way; empty: none."""
     found = gives_way(given)
@@ -275,6 +301,16 @@ def yielding(given: Case) -> str:
         ("it has more than was committed", "C#1 C#2 C#3 C#4 U@6#5", "", ""),
         ("its node leaves", "C#1 C#2 C#3 C#4 U#5/d", "", ""),
         ("quasi-closed behind", "C#1 C#2 C#3 C#4 Q@4#5", "", "dn5"),
+        (
+            "one of two that missed the same, though only three",
+            "C#1 C#2 C#3 Q@4#4 Q@4#4",
+            "",
+            "dn5",
+        ),
+        ("one that missed a commit, but only three", "C#1 C#2 C#3 Q@4#4", "", ""),
+        ("of two that missed a commit one more", "C#1 C#2 C#3 Q@4#4 Q@3#4", "", ""),
+        ("two damaged ones, but only three", "C#1 C#2 C#3 U@4#4 U@4#4", "", ""),
+        ("two that missed the same, but only two", "C#1 C#2 Q@4#4 Q@4#4", "", ""),
         ("of two equal ones from the fuller rack", "C#1 C#1 C#2 C#3 C#4", "abbcd", "dn2"),
         ("the same the other way round", "C#1 C#1 C#2 C#3 C#4", "babcd", "dn1"),
         ("from racks alike the first in the stable order", "C#1 C#2 C#3 C#4 C#4", "", "dn5"),
