@@ -5,7 +5,7 @@ replica is read from another.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from itertools import zip_longest
 from threading import Lock
@@ -123,8 +123,7 @@ class Client:
                 for session, share in zip(sessions, shares, strict=True)
             ]
             try:
-                done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-                for future in done:
+                for future in _ended(futures, sessions):
                     future.result()
             finally:
                 for session in sessions:
@@ -288,3 +287,17 @@ def turned(replicas: Sequence[T], equal_count: int, block_id: int) -> list[T]:
     equal = replicas[:equal_count]
     first = block_id % len(equal)
     return [*equal[first:], *equal[:first], *replicas[equal_count:]]
+
+
+def _ended(
+    futures: "Sequence[Future[None]]", sessions: Sequence[WriterSession]
+) -> "set[Future[None]]":
+    """Wait for all, or until one has failed; return those that have ended. Sessions go on meanwhile
+    for the control plane, too."""
+    while True:
+        patience_s = min((session.renew_s for session in sessions), default=None)
+        done, pending = wait(futures, patience_s, FIRST_EXCEPTION)
+        if not pending or any(future.exception() is not None for future in done):
+            return done
+        for session in sessions:
+            session.renew()

@@ -12,7 +12,7 @@ majority lives, the SCM is told, and reconcile catches the replica up later.
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from dataclasses import replace as with_other
 from typing import Final, TypeVar
@@ -43,6 +43,8 @@ from merkle.replica import (
 )
 
 WRITE_TIMEOUT_S: Final = 60.0
+RENEW_S: Final = 5.0  # of a control plane that does not say: its least is half a minute, as a rule
+LOOK_S: Final = 0.1  # until it has said
 ATTEMPTS_MAX: Final = 3  # containers tried for one block before the write fails
 
 Waits = Callable[[SutureError], None]  # hears why a writer waits for the control plane
@@ -98,6 +100,8 @@ class WriterSession:
         self._stream = stream
         self._told_bytes = 0
         self._put_count = 0
+        self.renew_s = LOOK_S
+        self._has_blocks = False
         self._was_heard = False  # the control plane: if it is silent now, it is being restarted
 
     def put(self, sources: Sequence[Source], *, replace: bool) -> list[Stored]:
@@ -142,7 +146,18 @@ class WriterSession:
         request = scm_pb2.AllocateBlocksRequest(
             client_id=self.client_id, sizes=sizes, keys=new_keys, scheme=self.scheme
         )
-        return list(self._ask(lambda: self._scm.allocate_blocks(request)).blocks)
+        answer = self._ask(lambda: self._scm.allocate_blocks(request))
+        self.renew_s = answer.renew_ms / 1000 or RENEW_S
+        self._has_blocks = True
+        return list(answer.blocks)
+
+    def renew(self) -> None:
+        """Say that the session goes on, or the control plane closes its containers as abandoned
+        (`renew_s`). One that does not answer now has not closed them either."""
+        if not self._has_blocks:
+            return
+        with suppress(SutureError):
+            self._scm.commit_key(scm_pb2.CommitKeyRequest(client_id=self.client_id))
 
     def _commit(self, stored: list[Stored], *, replace: bool) -> None:
         keys = [

@@ -27,6 +27,7 @@ from scm.state.facts import Allocation, Container, ContainerState, Key, data_cou
 from scm.state.options import ScmOptions
 
 BLOCKS_PER_CONTAINER_MAX: Final = 1_000_000
+RENEWALS: Final = 4  # of a session before it is taken for abandoned: three may be lost
 
 _log = structlog.get_logger("suture.scm")
 
@@ -62,6 +63,11 @@ class Writers:
         self._options = options
         self._active_at_s: dict[int, float] = {}
 
+    @property
+    def renew_ms(self) -> int:
+        """How often a session has to call, so that none of its containers is closed as idle."""
+        return min(self._options.sealed_idle_ms, self._options.session_idle_ms) // RENEWALS
+
     def allocate(
         self,
         change: Change,
@@ -78,6 +84,7 @@ class Writers:
         anything was written for it, Refused(INVALID_WRITE_SIZE) for a block no container can
         hold, and Unavailable(NOT_ENOUGH_NODES).
         """
+        self._renew(client_id)
         for name in names:
             if self._state.keys.get(name) is not None:
                 raise _key_exists(name)
@@ -103,9 +110,11 @@ class Writers:
     ) -> list[int]:
         """Record keys whose blocks are on their datanodes; return the containers to close.
 
-        All or none. The same commit twice is one commit: an answer may be lost. Raises
+        All or none. The same commit twice is one commit: an answer may be lost. One without keys
+        says that the session goes on. Raises
         Refused(KEY_EXISTS), Refused(CONTAINER_NOT_OPEN) or Refused(BLOCK_NOT_COMMITTED).
         """
+        self._renew(client_id)
         touched: set[int] = set()
         for container_id, datanode_id in failed:
             self._leave_behind(change, client_id, container_id, datanode_id)
@@ -114,6 +123,13 @@ class Writers:
             touched |= self._commit_key(change, client_id, key, may_replace=may_replace)
         self._note_success(touched, {datanode_id for _container_id, datanode_id in failed})
         return self._close_settled(change, touched)
+
+    def _renew(self, client_id: str) -> None:
+        """Take all containers of a session for active: what was promised in the first of a large
+        key is written for long, and committed with the last."""
+        now_s = self._clock.monotonic_s()
+        for container in self._state.containers.open_of(client_id) if client_id else ():
+            self._active_at_s[container.container_id] = now_s
 
     def finish(self, change: Change, client_id: str, *, close: bool) -> list[int]:
         """End a session; return the ids of its open containers.

@@ -52,8 +52,10 @@ def heartbeat_response(answer: HeartbeatAnswer, term: int) -> scm_pb2.HeartbeatR
     )
 
 
-def allocation_response(blocks: Iterable[PromisedBlock]) -> scm_pb2.AllocateBlocksResponse:
-    """Return the blocks promised to a writer."""
+def allocation_response(
+    blocks: Iterable[PromisedBlock], *, renew_ms: int
+) -> scm_pb2.AllocateBlocksResponse:
+    """Return the blocks promised to a writer, and how often it has to call."""
     return scm_pb2.AllocateBlocksResponse(
         blocks=[
             scm_pb2.BlockAllocation(
@@ -63,7 +65,8 @@ def allocation_response(blocks: Iterable[PromisedBlock]) -> scm_pb2.AllocateBloc
                 replicas=_endpoints(block.replicas),
             )
             for block in blocks
-        ]
+        ],
+        renew_ms=renew_ms,
     )
 
 

@@ -75,7 +75,8 @@ class ScmService(scm_pb2_grpc.ScmServicer):
                 wire.sizes_from(request),
                 wire.new_keys_from(request),
                 scheme=wire.scheme_from(request),
-            )
+            ),
+            renew_ms=self._clients.renew_ms,
         )
 
     def CommitKey(  # noqa: N802

@@ -522,10 +522,12 @@ class BlockAllocation(_message.Message):
     def __init__(self, block_id: _Optional[_Union[_container_pb2.BlockId, _Mapping]] = ..., replicas: _Optional[_Iterable[_Union[_container_pb2.DatanodeEndpoint, _Mapping]]] = ...) -> None: ...
 
 class AllocateBlocksResponse(_message.Message):
-    __slots__ = ("blocks",)
+    __slots__ = ("blocks", "renew_ms")
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    RENEW_MS_FIELD_NUMBER: _ClassVar[int]
     blocks: _containers.RepeatedCompositeFieldContainer[BlockAllocation]
-    def __init__(self, blocks: _Optional[_Iterable[_Union[BlockAllocation, _Mapping]]] = ...) -> None: ...
+    renew_ms: int
+    def __init__(self, blocks: _Optional[_Iterable[_Union[BlockAllocation, _Mapping]]] = ..., renew_ms: _Optional[int] = ...) -> None: ...
 
 class BlockLocation(_message.Message):
     __slots__ = ("block_id", "length")

@@ -14,6 +14,7 @@ class ClientCalls:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self.renew_ms = parts.writers.renew_ms
 
     def allocate(
         self, client_id: str, sizes: Sequence[int], names: Sequence[str] = (), *, scheme: str = ""

@@ -1,6 +1,7 @@
 """Writers' sessions: blocks promised, committed, sealed, closed."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -249,6 +250,31 @@ class TestSessions:
 
         assert ContainerState.OPEN is before
         assert ContainerState.CLOSING is state_of(world, 1)
+
+    @pytest.mark.parametrize("says_so", [True, False])
+    def test_what_waits_for_the_end_of_a_large_key_stays_open(
+        self, tmp_path: Path, *, says_so: bool
+    ) -> None:
+        """Its container is full, and written for longer than one may be idle; so is the next."""
+        options = replace(OPTIONS, session_idle_ms=60_000)
+        nodes = ("dn1", "dn2", "dn3", "dn4")
+        with ScmWorld(tmp_path, options).running() as world:
+            world.join(*nodes)
+            clients = world.control.clients
+            blocks = clients.allocate("a", [10 * MIB, 5 * MIB])
+            for _ in range(2 * options.session_idle_ms // clients.renew_ms):
+                world.clock.advance_s(clients.renew_ms / 1000)
+                if says_so:
+                    clients.commit("a", [], may_replace=False, failed=())
+                clients.commit("b", [], may_replace=False, failed=())
+                world.keep_alive(*nodes)
+                world.control.tick()
+
+            found = [state_of(world, block.container_id) for block in blocks]
+
+        assert 2 == len({block.container_id for block in blocks})
+        assert found == [ContainerState.OPEN if says_so else ContainerState.CLOSING] * 2
+        assert clients.renew_ms * 2 <= options.sealed_idle_ms
 
     def test_a_full_container_closes_when_nothing_is_owed(self, world: ScmWorld) -> None:
         """Rolling over is enough; nobody needs to finish anything."""
