@@ -72,13 +72,15 @@ class Coordinator:
             order.container_id, order.scheme, self._executor, account, slow_s=self._slow_s
         )
         sources.open(order.sources, self._dial)
-        self._check_orphans(sources, _orphans(sources))
+        orphans = _orphans(sources)
+        self._check_orphans(sources, orphans)
         targets = Targets(order.container_id, order.targets, self._dial, self._executor, account)
         try:
             targets.create()
             run = _Run(sources, targets, account, self._pace, stop)
             run.rebuild_blocks()
-            self._check_orphans(sources, account.orphans)  # a source may have dropped out since
+            lost = {n: why for n, why in account.orphans.items() if n not in orphans}
+            self._check_orphans(sources, lost)  # with a source that dropped out meanwhile
             targets.close(sources.bcsid)
         except BaseException:
             targets.remove()
