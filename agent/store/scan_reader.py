@@ -297,13 +297,12 @@ class DiskReader:
         return f"{path.name}: read failed with {name_of(known)}"
 
     def _expected_blocks(self, tree: Tree | None) -> U64s:
-        """Return the blocks that the replica is known to have had."""
+        """Return the blocks that the replica is known to have had: no tree has one of which all is
+        missing, and only what was found then tells of it once its row is gone, too."""
         lost = [
             finding.block_id
             for finding in self._store.findings(self._container_id)
-            if finding.fault is Fault.BLOCK_ROW_MISSING
-            and finding.is_damage
-            and finding.block_id > 0  # else it is of the replica as a whole
+            if finding.is_damage and finding.block_id > 0  # else it is of the replica as a whole
         ]
         live = np.empty(0, np.uint64) if tree is None else tree.block_ids[~tree.deleted]
         return np.union1d(live, np.array(lost, dtype=np.uint64))

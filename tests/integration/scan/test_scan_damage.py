@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -218,6 +218,29 @@ class TestStructureDamage:
         replica.file(2).unlink()
 
         assert [(CORRUPT, Fault.BLOCK_ROW_MISSING, 2, -1)] == found(replica)
+
+    @pytest.mark.parametrize(
+        ("first", "fault"),
+        [
+            (lambda made: made.file(2).unlink(), Fault.BLOCK_FILE_MISSING),
+            (lambda made: made.damage_row(2), Fault.BLOCK_ROW_DAMAGED),
+        ],
+        ids=["file", "row"],
+    )
+    def test_a_row_that_is_lost_after_what_it_tells_of(
+        self, replica: StoredReplica, first: Callable[[StoredReplica], object], fault: Fault
+    ) -> None:
+        """The tree has not had the block since, so that only the finding remembers it."""
+        first(replica)
+        before = {(of, block_id) for _, of, block_id, _ in found(replica)}
+        replica.delete_row(2)
+        replica.file(2).unlink(missing_ok=True)
+
+        again = [found(replica), found(replica)]
+
+        assert {(fault, 2)} == before
+        assert [[(CORRUPT, Fault.BLOCK_ROW_MISSING, 2, -1)]] * 2 == again
+        assert ReplicaState.UNHEALTHY is replica.store.replica(CONTAINER).state
 
     def test_a_damaged_metadata_row(self, replica: StoredReplica) -> None:
         """A row that fails its own checksum is no witness."""
