@@ -4,6 +4,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+import grpc
 import pytest
 
 from agent.ec.scheme import CodecName, Scheme
@@ -325,6 +326,32 @@ class TestOrphans:
             assert {3: [CONTAINER], 4: [CONTAINER], 5: [CONTAINER]} == {
                 index: told for index, told in doubts.items() if told
             }
+
+    def test_nor_when_a_source_drops_out_that_knew_it(self, tmp_path: Path) -> None:
+        """
+        When the blocks are listed enough sources know it, and when they are read one less.
+        """
+
+        class Waning(CountingReads):
+            lists_left = 1
+
+            def ListBlocks(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+                if not Waning.lists_left:
+                    context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
+                Waning.lists_left -= 1
+                return super().ListBlocks(request, context)
+
+        rest = groups_of(RS_3_2, LENGTHS)
+        del rest[2]
+        with ec_cluster(tmp_path, RS_3_2, LENGTHS, instead={5: rest}) as cluster:
+            cluster.serve(dn2=Waning)
+
+            with pytest.raises(Refused, match="block 2 belongs to a key, and 2 of 3"):
+                cluster.reconstruct(
+                    cluster.order([1]), needed=lambda _, block_ids: frozenset(block_ids)
+                )
+
+            assert [] == cluster.nodes[6].store.replica_ids()
 
     def test_nothing_is_left_out_while_nobody_says_what_keys_name(self, tmp_path: Path) -> None:
         """
