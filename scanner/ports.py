@@ -58,11 +58,13 @@ class Structure:
     `block_files` are the ids that have a file. `expected_blocks` are those that the replica had
     when somebody last looked (its tree, earlier findings): one of them without a row and without
     a tombstone was lost, while a file that nobody expects was only never committed. Both ascend.
+    Where no tree can be read `block_count_min` is how many blocks the last one had; 0: not known.
     """
 
     faults: tuple[StructureFault, ...]
     block_files: U64s
     expected_blocks: U64s
+    block_count_min: int = 0
 
 
 class Pieces(Protocol):

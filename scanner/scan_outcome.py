@@ -146,6 +146,9 @@ class ScanRecord:
             self.notebook.note(verdict, item.fault, item.evidence)
         buried = np.fromiter(tombstones, dtype=np.uint64, count=len(tombstones))
         lost = np.setdiff1d(np.setdiff1d(found.expected_blocks, rows), buried)
+        if len(rows) < found.block_count_min:  # of those that are lost, files are left of some
+            files = np.setdiff1d(np.setdiff1d(found.block_files, rows), buried)
+            lost = np.union1d(lost, files)
         for block_id in map(BlockId, lost.tolist()):
             if reader.row(block_id) is None and reader.is_current():
                 has_file = bool(np.isin(np.uint64(block_id), found.block_files))

@@ -229,7 +229,9 @@ class DiskReader:
         faults.extend(StructureFault(Fault.FOREIGN_FILE, name) for name in foreign)
         faults.extend(self._descriptor_faults())
         tree = self._stored_tree(faults)
-        return Structure(tuple(faults), block_files, self._expected_blocks(tree))
+        known = self._base.facts.tree
+        count_min = known.block_count if tree is None and known is not None else 0
+        return Structure(tuple(faults), block_files, self._expected_blocks(tree), count_min)
 
     def _list(self) -> tuple[U64s, list[str]]:
         """Return the ids of blocks that have a file, ascending, and the names of other files."""

@@ -86,17 +86,19 @@ def fresh_tombstones(
     tree: Tree,
     block_ids: Iterable[BlockId],
 ) -> dict[BlockId, int]:
-    """Return the checksum that each live block's tombstone keeps.
+    """Return the checksum that each block's tombstone keeps: of those that live, and those of which
+    a scan found that their row is lost.
 
     It comes from the metadata, not from what a scan read: so replicas agree on it even where one
     of them was damaged. Without a readable row it comes from the tree.
     """
     tombstones = {}
+    damaged = {one.block_id for one in rows.findings(container_id) if one.is_damage}
     for block_id in block_ids:
         raw = rows.block(container_id, block_id)
         index = tree.index_of(block_id)
         in_tree = index >= 0 and not tree.deleted[index]
-        if raw is None and not in_tree:
+        if raw is None and not in_tree and block_id not in damaged:
             continue
         checksum = int(tree.block_checksums[index]) if in_tree else 0
         if raw is not None:

@@ -242,6 +242,36 @@ class TestStructureDamage:
         assert [[(CORRUPT, Fault.BLOCK_ROW_MISSING, 2, -1)]] * 2 == again
         assert ReplicaState.UNHEALTHY is replica.store.replica(CONTAINER).state
 
+    @pytest.mark.parametrize("junk", [None, b"junk"], ids=["no tree", "damaged tree"])
+    def test_a_row_that_is_lost_with_the_tree(
+        self, replica: StoredReplica, junk: bytes | None
+    ) -> None:
+        """The index counts more blocks than it has rows: a file that nobody knows is of one."""
+        tree = replica.store.paths(CONTAINER).tree
+        tree.unlink() if junk is None else tree.write_bytes(junk)
+        replica.delete_row(2)
+
+        first, again = found(replica), found(replica)
+
+        lost = (CORRUPT, Fault.BLOCK_ROW_MISSING, 2, -1)
+        assert lost in first
+        assert [lost] == again
+        assert ReplicaState.UNHEALTHY is replica.store.replica(CONTAINER).state
+
+    def test_a_block_whose_row_is_lost_can_be_deleted(self, replica: StoredReplica) -> None:
+        """Nothing but the finding knows it; then its tombstone does, and its file goes."""
+        replica.delete_row(2)
+        before = found(replica)
+        replica.store.delete_blocks(CONTAINER, [BlockId(2), BlockId(99)])
+
+        after = found(replica)
+
+        assert [(CORRUPT, Fault.BLOCK_ROW_MISSING, 2, -1)] == before
+        assert [] == after
+        assert {2} == set(replica.store.tombstones(CONTAINER))
+        assert not replica.file(2).exists()
+        assert ReplicaState.CLOSED is replica.store.replica(CONTAINER).state
+
     def test_a_damaged_metadata_row(self, replica: StoredReplica) -> None:
         """A row that fails its own checksum is no witness."""
         replica.damage_row(2)

@@ -140,3 +140,21 @@ def test_a_row_that_came_meanwhile_is_not_missing(record: ScanRecord) -> None:
         (3, Verdict.CORRUPT, "no row; its file is there"),
         (4, Verdict.OK, "a file of a block that was deleted"),
     ] == [(finding.block_id, finding.verdict, finding.evidence) for finding in findings]
+
+
+@pytest.mark.parametrize(("count", "verdict"), [(1, Verdict.OK), (2, Verdict.CORRUPT)])
+def test_a_file_is_of_a_lost_block_where_rows_are_fewer_than_blocks_were(
+    record: ScanRecord, count: int, verdict: Verdict
+) -> None:
+    """
+    No tree says which; what was deleted is not among them.
+    """
+    replica = MemoryReplica()
+    replica.put(1, noise(10))
+    rows, files = np.array([1], np.uint64), np.array([1, 2, 4], np.uint64)
+    found = Structure((), files, np.empty(0, np.uint64), count)
+
+    record.structure(found, rows, {BlockId(4): 5}, MemoryReader(replica))
+
+    findings = record.outcome(bytes_read=0).findings
+    assert {2: verdict, 4: Verdict.OK} == {one.block_id: one.verdict for one in findings}
