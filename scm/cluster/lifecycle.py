@@ -132,8 +132,13 @@ def is_complete(container: Container, replica: Replica) -> bool:
     return replica.state is ReplicaState.CLOSED and replica.bcsid >= container.sequence_id
 
 
-def closes_due(container: Container, replicas: Sequence[Replica]) -> list[CloseCommand]:
-    """Return the close commands that would bring the replicas further, by datanode id."""
+def closes_due(
+    container: Container, replicas: Sequence[Replica], *, acknowledged_bcsid: int | None = None
+) -> list[CloseCommand]:
+    """Return the close commands that would bring the replicas further, by datanode id.
+
+    `acknowledged_bcsid` is the last commit that a key ever needed; None: not known for sure.
+    """
     if container.state not in {
         ContainerState.CLOSING,
         ContainerState.QUASI_CLOSED,
@@ -152,6 +157,10 @@ def closes_due(container: Container, replicas: Sequence[Replica]) -> list[CloseC
             order = _final_close(container, replica, replicas)
             if order is not None:
                 orders[replica.datanode_id] = order
+        elif acknowledged_bcsid is not None and _has_all_that_counts(
+            container, replica, replicas, acknowledged_bcsid
+        ):
+            orders[replica.datanode_id] = CloseCommand(replica.datanode_id, bcsid, force=True)
     return [orders[node] for node in sorted(orders)]
 
 
@@ -178,6 +187,27 @@ def _final_close(
     if not proven:
         return None
     return CloseCommand(replica.datanode_id, container.sequence_id, force=True)
+
+
+def _has_all_that_counts(
+    container: Container, replica: Replica, replicas: Sequence[Replica], acknowledged_bcsid: int
+) -> bool:
+    """Whether a quasi-closed shard lacks only commits that nobody was told of, and is the best of
+    its index.
+
+    A client that gives up leaves them on some datanodes, and no more are taken of a closed
+    container. Whole copies are made equal instead.
+    """
+    return (
+        container.state is ContainerState.CLOSED
+        and bool(container.scheme)
+        and replica.state is ReplicaState.QUASI_CLOSED
+        and replica.bcsid >= acknowledged_bcsid
+        and not any(
+            is_complete(container, other) and other.replica_index == replica.replica_index
+            for other in replicas
+        )
+    )
 
 
 def _sequence_id(container: Container, replicas: Sequence[Replica]) -> int:

@@ -121,16 +121,10 @@ class BlockDeletion:
         promised = sorted(one.local_id for one in self._state.allocations.of(container_id))
         for local_id in promised:
             change.remove(self._state.allocations, (container_id, local_id))
-        if promised and container.state is not ContainerState.DELETED and self._is_ours(container):
+        is_kept = container.state is not ContainerState.DELETED
+        if promised and is_kept and self._state.has_all_commits_of(container_id):
             self._record(change, container_id, promised)
             _log.info("blocks_given_up", container_id=container_id, block_count=len(promised))
-
-    def _is_ours(self, container: Container) -> bool:
-        """Whether all that was ever said of a container's blocks is in this state."""
-        if self._state.restored is not None:
-            return False
-        recovered = self._state.recovered
-        return recovered is None or container.container_id >= recovered.end_container_id
 
     def tell_again(self, change: Change, container_ids: Collection[int]) -> None:
         """Begin the deletes of these containers again, once for what their replicas stay.

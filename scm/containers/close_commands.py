@@ -61,7 +61,10 @@ class Closes:
         now_s = self._clock.monotonic_s()
         due: list[lifecycle.CloseCommand] = []
         if container.pipeline or container_id in self._state.replicas.unsettled:
-            due = lifecycle.closes_due(container, self._cases.living(container_id))
+            is_sure = self._state.has_all_commits_of(container_id)
+            last_bcsid = self._state.keys.last_bcsid_in(container_id) if is_sure else None
+            living = self._cases.living(container_id)
+            due = lifecycle.closes_due(container, living, acknowledged_bcsid=last_bcsid)
         if not due:
             self._attempts.pop(container_id, None)
             self._closed.add(container_id)

@@ -289,6 +289,15 @@ class State:
             row = transaction.get(self.outcomes.key_bytes(command_id))
         return None if row is None else self.outcomes.value(bytes(row))
 
+    def has_all_commits_of(self, container_id: int) -> bool:
+        """Whether every commit of a container that a client was told of is in this state.
+
+        Not of one that was made before the recovery from a backup, which may lack some.
+        """
+        if self.restored is not None:
+            return False
+        return self.recovered is None or container_id >= self.recovered.end_container_id
+
     def deleted_in(self, container_id: int) -> list[Deleted]:
         """Read from disk what was deleted in a container; needs no lock."""
         prefix = id_key(container_id)

@@ -8,6 +8,7 @@ import os
 import shutil
 from contextlib import suppress
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -40,6 +41,9 @@ from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
 from merkle.tree import Tree
 from scanner.finding import Fault, Finding, Verdict
 
+BEHIND_STATES: Final = frozenset({ReplicaState.RECOVERING, ReplicaState.QUASI_CLOSED})
+"""In which a replica may claim less than its container, and be whole all the same."""
+
 
 def create_replica(volume: Volume, container_id: ContainerId, row: ReplicaRow) -> None:
     """Make a new replica durable: built beside, renamed into place, then recorded."""
@@ -71,7 +75,8 @@ def close_replica(
 
     Below the BCSID that the control plane names it becomes QUASI_CLOSED, unless forced. Closed,
     and UNHEALTHY, replicas stay as they are. One that was rebuilt has the BCSID of those that it
-    was rebuilt from: the last blocks may have been deleted, and its own say less then.
+    was rebuilt from: the last blocks may have been deleted, and its own say less then. So has one
+    that is closed by force though it lacks commits: these were given up, or never acknowledged.
     """
     with volume.index.read() as rows:
         row = rows.replica(container_id)
@@ -80,7 +85,7 @@ def close_replica(
         follow_state(volume, container_id)
     if row.state in {ReplicaState.CLOSED, ReplicaState.UNHEALTHY}:
         return
-    if force and row.state is ReplicaState.RECOVERING and bcsid > row.bcsid:
+    if force and row.state in BEHIND_STATES and bcsid > row.bcsid:
         claim = Bcsid(bcsid)
         volume.index.write(
             lambda rows: rows.put_replica(

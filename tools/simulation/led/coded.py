@@ -142,12 +142,6 @@ class CodedOracle(LedOracle):
             found += self._unsettled(ContainerId(container))
         return found
 
-    def _is_full(self) -> bool:
-        """Whether no datanode in service is left for another shard: one that missed a block which
-        was never committed stays, as nothing says that it has all that was."""
-        in_service = [node for node in self.nodes if node.name not in self.out]
-        return len(in_service) <= len(SHARDS)
-
     def _unsettled(self, container_id: ContainerId) -> list[str]:
         found, roots = [], set()
         whole: dict[int, set[int]] = {
@@ -159,8 +153,7 @@ class CodedOracle(LedOracle):
             if self.is_out(node.name) or container_id not in node.store.replica_ids():
                 continue
             facts = node.store.replica(container_id)
-            is_stale = facts.state is ReplicaState.QUASI_CLOSED and self._is_full()
-            if (facts.state is not ReplicaState.CLOSED and not is_stale) or facts.finding_count:
+            if facts.state is not ReplicaState.CLOSED or facts.finding_count:
                 found.append(f"container {container_id} of {node.name} is {facts.state}")
             root = None if facts.tree is None else facts.tree.root
             roots.add((facts.replica_index, root))

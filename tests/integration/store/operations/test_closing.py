@@ -69,6 +69,35 @@ def test_quasi_closed_becomes_closed_when_it_has_caught_up(store: ReplicaStore) 
     assert ReplicaState.CLOSED is closed.state
 
 
+def test_one_that_is_closed_by_force_claims_what_its_container_has(store: ReplicaStore) -> None:
+    """
+    What it lacks was given up, or never acknowledged: the control plane says so.
+    """
+    store.create_container(ONE)
+    write_block(store, 1, 1, bcsid=5)
+    short = store.close_container(ONE, bcsid=7)
+
+    whole = store.close_container(ONE, bcsid=7, force=True)
+    again = store.close_container(ONE, bcsid=9, force=True)
+
+    assert (ReplicaState.QUASI_CLOSED, 5) == (short.state, short.bcsid)
+    assert (ReplicaState.CLOSED, 7) == (whole.state, whole.bcsid)
+    assert whole == again
+
+
+def test_one_that_has_more_keeps_its_claim(store: ReplicaStore) -> None:
+    """
+    Its container was closed at an earlier commit.
+    """
+    store.create_container(ONE)
+    write_block(store, 1, 1, bcsid=5)
+    store.close_container(ONE, bcsid=7)
+
+    facts = store.close_container(ONE, bcsid=4, force=True)
+
+    assert (ReplicaState.CLOSED, 5) == (facts.state, facts.bcsid)
+
+
 def test_closing_again_changes_nothing(store: ReplicaStore) -> None:
     """
     A close command that is sent twice is harmless.

@@ -329,3 +329,37 @@ class TestClosesDue:
         orders = closes_due(coded, [*shards, twin])
 
         assert [CloseCommand("dn2", 5, force=False)] == orders
+
+    @pytest.mark.parametrize(
+        ("reports", "acknowledged_bcsid", "expected"),
+        [
+            ("C5#1 Q4#2", 4, ["dn2"]),
+            ("C5#1 Q4#2", 3, ["dn2"]),
+            ("C5#1 Q3#2 Q4#2", 3, ["dn2", "dn3"]),
+            ("C5#1 Q4#2", 5, []),
+            ("C5#1 Q4#2", None, []),
+            ("C5#1 Q4#2 C5#2", 4, []),
+            ("C5#1 Q4#2!", 4, []),
+            ("C5#1 U4#2", 4, []),
+        ],
+    )
+    def test_a_shard_that_lacks_only_what_nobody_was_told_of_is_closed(
+        self, reports: str, acknowledged_bcsid: int | None, expected: Sequence[str]
+    ) -> None:
+        """It then claims the container's last commit; whole copies are made equal instead."""
+        pairs = [word.partition("#") for word in reports.split()]
+        held = replicas(" ".join(head + "!" * rest.endswith("!") for head, _, rest in pairs))
+        shards = [
+            replace(one, replica_index=int(rest[0]))
+            for one, (_, _, rest) in zip(held, pairs, strict=True)
+        ]
+        coded = replace(container(CLOSED), scheme="rs-3-2-1024k", replication_factor=5)
+
+        orders = closes_due(coded, shards, acknowledged_bcsid=acknowledged_bcsid)
+        copies = [one for one in held if not is_complete(container(CLOSED), one)]
+        of_copies = closes_due(container(CLOSED), copies, acknowledged_bcsid=acknowledged_bcsid)
+        quasi = replace(coded, state=QUASI_CLOSED)
+        before = closes_due(quasi, shards, acknowledged_bcsid=acknowledged_bcsid)
+
+        assert [CloseCommand(node, 5, force=True) for node in expected] == orders
+        assert [] == of_copies == [one for one in before if one.force]

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Refused, Unavailable
-from scm.state.facts import ContainerState, Key
+from merkle.replica import ReplicaState
+from scm.state.facts import ContainerState, Key, Kind
 from scm.state.options import ScmOptions
 from scm.state.single_values import Restored
 from tests.support.control.scm_world import ScmWorld, confirm, key, replica
@@ -325,6 +326,34 @@ class TestBlocksThatWereNeverCommitted:
         assert is_over
         assert ContainerState.CLOSED is state_of(world, later.container_id)
         assert [] == list(world.state.transactions.values())
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_a_shard_that_missed_what_was_never_committed_is_closed_all_the_same(
+    tmp_path: Path, *, is_restored: bool
+) -> None:
+    """After a restore nobody knows what was committed: then it stays."""
+    nodes = [f"dn{number}" for number in range(1, 6)]
+    with ScmWorld(tmp_path, OPTIONS).running() as world:
+        world.join(*nodes)
+        first, _never = world.control.clients.allocate("a", [5, 6], scheme="rs-3-2-1024k")
+        world.control.clients.commit("a", [key("k", [first], [5])], may_replace=False, failed=())
+        if is_restored:
+            world.state.note_restore(Restored(0, 0, 1, ()), None)
+        world.control.clients.finish("a", close=True)
+        for index, endpoint in enumerate(first.replicas, start=1):
+            is_short = index == 5
+            state = ReplicaState.QUASI_CLOSED if is_short else ReplicaState.CLOSED
+            node = endpoint.datanode_id
+            shard = replica(node, state, bcsid=2 - is_short, replica_index=index)
+            world.execute(node, world.beat(node, shard))
+        last = first.replicas[4].datanode_id
+        world.clock.advance_s(5)
+        world.control.tick()
+
+        sent = [command for command, _ in world.call(last).commands if command.kind is Kind.CLOSE]
+
+        assert ([] if is_restored else [(2, True)]) == [(c.bcsid, c.force) for c in sent if c.force]
 
 
 class TestListKeys:
