@@ -11,6 +11,7 @@ only dead datanodes owe is in nobody's way: it rests until they are back and tol
 replicas are gone from the books.
 """
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -48,6 +49,7 @@ TRANSACTIONS_PER_COMMAND: Final = 100
 BLOCKS_PER_COMMAND: Final = 20_000
 BLOCKS_PER_TRANSACTION: Final = 1_000
 UNEVEN_S: Final = 60.0  # for so long replicas may differ in their blocks after a delete
+UNEVEN_PER_TURN: Final = 200  # while the lock is held
 LOOKS_PER_TURN: Final = 2_000  # containers that are being deleted, while the lock is held
 
 _DONE: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
@@ -87,6 +89,7 @@ class BlockDeletion:
         self._replica_min = options.delete_blocks_replica_min
         self._failures: defaultdict[str, Counter[int]] = defaultdict(Counter)  # by transaction
         self._resting = state.settled()  # containers whose transactions only the dead owe
+        self._uneven_at = 0  # the container that is looked at next
         self._uneven: dict[int, tuple[frozenset[tuple[str, int]], float]] = {}  # since when
         self._unfinished: dict[int, None] = {
             container.container_id: None
@@ -136,7 +139,7 @@ class BlockDeletion:
             if not self._state.transactions.has_any(container_id):  # else it is being told
                 del self._uneven[container_id]
         now_s = self._clock.monotonic_s()
-        for container_id in container_ids:
+        for container_id in self._next_uneven(container_ids):
             held = frozenset(
                 (replica.datanode_id, replica.block_count)
                 for replica in self._state.replicas.of(container_id)
@@ -147,6 +150,14 @@ class BlockDeletion:
             elif due_s <= now_s:
                 self._uneven[container_id] = (held, inf)
                 self._begin_again(change, container_id)
+
+    def _next_uneven(self, container_ids: Collection[int]) -> Sequence[int]:
+        """Return some of these, others each time: a disk that lost rows makes very many uneven."""
+        ordered = sorted(container_ids)
+        first = bisect_left(ordered, self._uneven_at)
+        chosen = ordered[first : first + UNEVEN_PER_TURN]
+        self._uneven_at = chosen[-1] + 1 if len(chosen) == UNEVEN_PER_TURN else 0
+        return chosen
 
     def _begin_again(self, change: Change, container_id: int) -> None:
         found = self._state.deleted_in(container_id)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from scm.containers import block_deletion
 from scm.containers.block_deletion import UNEVEN_S
 from scm.edge.call_values import HeartbeatAnswer
 from scm.state.facts import (
@@ -293,3 +294,15 @@ class TestAShardThatMissedADelete:
         assert sorted(nodes) == changed
         assert [] == list(transactions(coded))
         assert [1] == [len(coded.state.deleted_in(1))]
+
+    def test_of_very_many_some_are_looked_at_in_a_turn(
+        self, coded: ScmWorld, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """All have their turn, also those that come meanwhile."""
+        monkeypatch.setattr(block_deletion, "UNEVEN_PER_TURN", 2)
+        choose = coded.control._parts.deletions._next_uneven
+
+        turns = [list(choose({5, 1, 3})), list(choose({5, 1, 3, 4})), list(choose({1, 3}))]
+        turns += [list(choose({1, 3})), list(choose(set()))]
+
+        assert [[1, 3], [4, 5], [], [1, 3], []] == turns
