@@ -88,6 +88,21 @@ class CodedOracle(LedOracle):
         lasting = [p for p in places if self._is_lasting(p) and p not in self.rowless]
         return {self.index_of(place) or 0 for place in lasting if self._is_committed(place)}
 
+    def _has_row(self, place: Held) -> bool:
+        """Whether a datanode knows all of a shard's block: one whose row is being made again has a
+        part of it."""
+        group = self.blocks[place.container, place.block]
+        assert isinstance(group, Group), "all are"
+        node = self._node(place.node)
+        if not node.is_up:
+            return False
+        store = node.store
+        with suppress(SutureError):
+            index = store.replica(ContainerId(place.container)).replica_index
+            block = store.block(ContainerId(place.container), BlockId(place.block))
+            return block.length_bytes >= len(group.shards[index])
+        return False
+
     def _is_committed(self, place: Held) -> bool:
         """Whether a block is more than what an unfinished reconstruction left, as far as one can
         see: of who is down nobody knows."""
