@@ -154,6 +154,7 @@ class Mender:
         block_id, block = action.block_id, self.local_block(action.block_id)
         word = self.sources.proven_end(self.store, action, block)
         if not word.proof:
+            self.ledger.is_transient = self.ledger.is_transient or word.is_silent
             why = f"not cut: {word.why}"
             self.ledger.note(block_id, "TRAILING_BYTES", ChunkResult.FAILED, message=why)
             return
@@ -371,6 +372,8 @@ class Mender:
 
             error = self._change(install)
             message = f"{error}; {answer.word.why}" if answer.word.why else str(error)
+            is_unproven = error is not None and answer.word.is_silent
+            self.ledger.is_transient = self.ledger.is_transient or is_unproven
         if chunk is None or error is not None:
             self._failed(job, message)
         else:

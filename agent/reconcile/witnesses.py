@@ -50,11 +50,13 @@ class Proving(Protocol):
 @dataclass(frozen=True, slots=True)
 class Word:
     """What a peer said when it was asked to prove: `proof` as the journal keeps it, "" without one;
-    then `why` not, and `is_false` where its medium has not what it should."""
+    then `why` not, and `is_false` where its medium has not what it should, or `is_silent` where it
+    did not answer now."""
 
     proof: str = ""
     why: str = ""
     is_false: bool = False
+    is_silent: bool = False
 
 
 NO_WORD: Final = Word()  # nobody was asked
@@ -75,7 +77,7 @@ def ask_for_chunk(
     except SutureError as error:
         if is_unknown(error):
             return Word(why=OLD)
-        return Word(why=f"{error.code}: {error}")
+        return Word(why=f"{error.code}: {error}", is_silent=not isinstance(error, Refused))
     if answer == answer_of(nonce, data):
         return Word(proof=f"{peer_id} {nonce.hex()} {answer.hex()}")
     log.warning(
@@ -112,7 +114,8 @@ def proof_of_chunk(
     why = "; ".join(f"{peer_id}: {word.why}" for peer_id, word in words)
     if words and all(word.why == OLD for _, word in words):
         return Word(proof=f"none: {why}")
-    return Word(why=why or "nobody could be asked")
+    is_silent = any(word.is_silent for _, word in words)
+    return Word(why=why or "nobody could be asked", is_silent=is_silent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -334,6 +334,33 @@ class TestLoopGuard:
         assert "in vain" in results[2].chunks[0].message
         assert {"my tree, NON_CONVERGENT", "tree of dn2, NON_CONVERGENT"} == trees_kept(cluster[0])
 
+    @pytest.mark.parametrize("what", ["tail", "row"])
+    def test_what_a_silent_peer_did_not_prove_was_no_vain_repair(
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, what: str
+    ) -> None:
+        """It is down for a while, or overloaded: nothing was learned, and nothing written."""
+        if what == "tail":
+            with cluster[0].replica.file(1).open("ab") as file:
+                file.write(b"tail")
+        else:
+            cluster[0].replica.flip(1, 5)
+            cluster[0].replica.delete_row(1)
+        cluster[0].scan()
+        cluster[1].serve()
+        reconciler = cluster[0].reconciler()
+
+        def silent(*_: object) -> bytes:
+            raise Unavailable(Code.UNAVAILABLE, "it does not answer")
+
+        with dialled(cluster[1:2]) as peers:
+            with monkeypatch.context() as patch:
+                patch.setattr(Peer, "prove_chunk", silent)
+                before = [reconciler.reconcile(CONTAINER, peers).result for _ in range(4)]
+            after = reconciler.reconcile(CONTAINER, peers).result
+
+        assert [Result.PARTIAL] * 4 == before
+        assert Result.CONVERGED is after
+
     def test_a_changed_peer_is_tried_again(self, cluster: Cluster) -> None:
         """Another peer is another divergence."""
         cluster[0].replica.flip(1, 5)
