@@ -243,6 +243,7 @@ class Stage(ABC):
         self.settle()
         while self.scheduler.step_count < steps_min and self._start_again():
             self.count("starts of who was whole")
+            self.settle()  # a start may find what an earlier process had begun
         self.finished()
         with self.kernel.quiet():
             self.oracle.look(self.where)
