@@ -1,6 +1,7 @@
 """Options of the whole test suite, and how several processes share it."""
 
 import gc
+import os
 import signal
 
 import pytest
@@ -10,6 +11,10 @@ from hypothesis import HealthCheck, settings
 # processes pass that on.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# A child of a process that speaks gRPC may die before it becomes another program: gRPC's threads
+# start again in it, and find their files closed (grpc/grpc#43055). Spark starts its JVM so.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 # How long an example takes says how busy the machine is, not whether a law holds.
 busy = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

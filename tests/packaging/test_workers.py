@@ -1,11 +1,26 @@
 """Several processes can share the suite: what must stay together does, whatever is added."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.support.workers import FIRST, TOGETHER, WORKERS, scope_of, turn_of, worker_count
 
 ROOT = Path(__file__).resolve().parents[2]
+FORKS = """
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+
+server = grpc.server(ThreadPoolExecutor(2))
+channel = grpc.insecure_channel(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
+server.start()
+grpc.channel_ready_future(channel).result(60)
+for _ in range(200):
+    subprocess.run(["true"], preexec_fn=lambda: None, check=True)
+"""
 
 
 def marks(function: ast.FunctionDef) -> str:
@@ -28,9 +43,14 @@ def uses(path: Path, fixture: str) -> bool:
     given = [one for one in functions if one.name.startswith("test") or "fixture" in marks(one)]
     own = {one.name for one in given if "fixture" in marks(one)}
     asked = {argument.arg for one in given for argument in one.args.args}
-    return fixture not in own and (
-        fixture in asked or f"usefixtures('{fixture}')" in ast.unparse(tree)
-    )
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    named = {
+        ast.literal_eval(name)
+        for call in calls
+        if ast.unparse(call.func) == "pytest.mark.usefixtures"
+        for name in call.args
+    }
+    return fixture not in own and fixture in asked | named
 
 
 def test_files_that_share_what_is_costly_share_a_process() -> None:
@@ -49,6 +69,17 @@ def test_files_that_share_what_is_costly_share_a_process() -> None:
     spark = {(fixture, "one Spark session") for fixture in ("spark", "here_rows")}
     assert {*spark, ("cluster", "one cluster")} == scopes
     assert {path for _, path in users} == {path for paths in TOGETHER.values() for path in paths}
+
+
+def test_a_process_that_speaks_grpc_starts_others() -> None:
+    """
+    However they are started: Spark's JVM is by a fork of the process whose tests ran before.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS], capture_output=True, text=True, check=False
+    )
+
+    assert 0 == done.returncode, done.stderr[-2000:]
 
 
 def test_other_files_stay_whole() -> None:

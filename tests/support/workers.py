@@ -22,6 +22,7 @@ TOGETHER: Final = {
         "tests/spark/test_job.py",
         "tests/spark/test_judging.py",
         "tests/spark/test_places.py",
+        "tests/spark/test_processes.py",
         "tests/spark/test_snapshot.py",
         "tests/spark/test_sql.py",
         "tests/spark/test_vectors.py",
