@@ -256,10 +256,13 @@ class ReplicaStore:
     def delete_container(
         self, container_id: ContainerId, *, force: bool = False, proof: str = ""
     ) -> None:
-        """Delete a replica; an open or non-empty one only by force. `proof` goes to the log."""
-        delete_replica(self._volume(container_id), container_id, force=force, proof=proof)
+        """Delete a replica; an open or non-empty one only by force. `proof` goes to the log. The
+        volume of files that are left is looked at."""
+        left = delete_replica(self._volume(container_id), container_id, force=force, proof=proof)
         self.volume_set.places.pop(container_id, None)
         self.on_change(container_id)
+        if left:
+            self.on_trouble(Trouble(container_id, is_disk=True, reason=left))
 
     def delete_blocks(self, container_id: ContainerId, block_ids: Iterable[BlockId]) -> int:
         """Delete blocks of a closed replica; returns how many were there."""

@@ -37,6 +37,7 @@ from agent.store.index.transactions import Change
 from agent.store.operations.closing import unhealthy
 from agent.store.options import StoreOptions
 from agent.store.replica.descriptor import descriptor_of, encode_descriptor
+from agent.store.replica.obstacles import make_way, take_away
 from agent.store.replica.packs import PackWriter
 from agent.store.volumes.volume import Volume
 from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
@@ -277,12 +278,7 @@ class Arrival:
         tree = received.tree.with_generation(self.announced.generation)
         row = arrived_row(self.announced, received, tree)
         with disk_errors(place.root):
-            if place.root.exists():
-                raise Refused(
-                    Code.CONTAINER_EXISTS,
-                    f"container {container_id} has files here that are not served",
-                    container_id=container_id,
-                )
+            make_way(self.volume, container_id)
             packed = PackedBlocks.none() if self._pack is None else self._pack.end()
             self._files.settle()
             self._paths.descriptor.write_bytes(encode_descriptor(descriptor_of(container_id, row)))
@@ -294,10 +290,10 @@ class Arrival:
         try:
             with disk_errors(place.root):
                 move(self._paths.root, place.root)
+            self.volume.index.write(lambda rows: rows.end_work(container_id, MovingEntry()))
         except SutureError:
             self._take_back()
             raise
-        self.volume.index.write(lambda rows: rows.end_work(container_id, MovingEntry()))
         return row
 
     def _sync(self) -> None:
@@ -350,9 +346,12 @@ class Arrival:
         rows.begin_work(container_id, MovingEntry())
 
     def _take_back(self) -> None:
-        """Remove the rows of what could not be moved; if that fails too, the next start does."""
-        with suppress(SutureError):
-            self.volume.index.write(lambda rows: rows.delete_container(self.announced.container_id))
+        """Remove what could not be put in place, and its rows; what of it stays is whole, and the
+        next start serves it, or takes its rows back."""
+        container_id = self.announced.container_id
+        if take_away(self.volume, container_id):
+            with suppress(SutureError):
+                self.volume.index.write(lambda rows: rows.delete_container(container_id))
 
 
 def arrived_row(announced: Announced, received: Received, tree: Tree) -> ReplicaRow:

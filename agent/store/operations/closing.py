@@ -20,7 +20,6 @@ from agent.store.files.durable import (
     make_directories,
     move,
     remove_tree,
-    sync_directory,
 )
 from agent.store.files.layout import ReplicaPaths, block_id_of, replica_paths
 from agent.store.index.packformat import PackedBlocks
@@ -30,7 +29,7 @@ from agent.store.options import StoreOptions
 from agent.store.replica import quarantine
 from agent.store.replica.contradictions import replace_scanned
 from agent.store.replica.descriptor import descriptor_of, write_descriptor
-from agent.store.replica.obstacles import clear_place, make_home
+from agent.store.replica.obstacles import clear_place, make_home, make_way, take_away
 from agent.store.replica.packs import size_in, unpack
 from agent.store.replica.quarantine import Note
 from agent.store.replica.states import FORMER_STATE, Event, next_state
@@ -46,9 +45,15 @@ BEHIND_STATES: Final = frozenset({ReplicaState.RECOVERING, ReplicaState.QUASI_CL
 
 
 def create_replica(volume: Volume, container_id: ContainerId, row: ReplicaRow) -> None:
-    """Make a new replica durable: built beside, renamed into place, then recorded."""
+    """Make a new replica durable: built beside, renamed into place, then recorded. Where that
+    fails nothing is left in its place."""
     paths = volume.paths(container_id)
     building = replica_paths(volume.layout.importing / str(container_id), container_id)
+
+    def record(rows: Change) -> None:
+        rows.delete_container(container_id)  # of an arrival whose taking back had failed
+        rows.put_replica(container_id, row)
+
     with disk_errors(paths.root):
         try:
             remove_tree(building.root)
@@ -56,16 +61,14 @@ def create_replica(volume: Volume, container_id: ContainerId, row: ReplicaRow) -
                 make_directories(directory, below=volume.layout.importing)
             write_descriptor(building.descriptor, descriptor_of(container_id, row))
             make_directories(paths.root.parent, below=volume.layout.current)
+            make_way(volume, container_id)
             move(building.root, paths.root)
+            volume.index.write(record)
+        except (OSError, SutureError):
+            take_away(volume, container_id)  # if it stays, the next start records it
+            raise
         finally:
             shutil.rmtree(building.root, ignore_errors=True)
-    try:
-        volume.index.write(lambda rows: rows.put_replica(container_id, row))
-    except SutureError:
-        with suppress(OSError):  # an unrecorded empty replica is recorded at the next start
-            remove_tree(paths.root)
-            sync_directory(paths.root.parent)
-        raise
 
 
 def close_replica(

@@ -268,9 +268,9 @@ def keep_block(
 
 def delete_replica(
     volume: Volume, container_id: ContainerId, *, force: bool, proof: str = ""
-) -> None:
+) -> str:
     """Delete a replica. Unless forced, an open or non-empty one is refused. `proof`: why its bytes
-    are not the last."""
+    are not the last. Returns what `finish_delete` does."""
     with volume.index.read() as rows:
         row = rows.replica(container_id)
         has_rows = next(rows.blocks(container_id), None) is not None
@@ -285,7 +285,7 @@ def delete_replica(
         rows.put_replica(container_id, moved_on(replace(current, state=state)))
 
     volume.index.write(mark)
-    finish_delete(volume, container_id)
+    return finish_delete(volume, container_id)
 
 
 def check_deletable(
@@ -314,8 +314,9 @@ def check_deletable(
         )
 
 
-def finish_delete(volume: Volume, container_id: ContainerId) -> None:
-    """Do what state DELETED stands for, from whatever step an earlier attempt has reached."""
+def finish_delete(volume: Volume, container_id: ContainerId) -> str:
+    """Do what state DELETED stands for, from whatever step an earlier attempt has reached. Returns
+    why files of it are left, which no row names and the next start removes; "" if none are."""
     root = volume.paths(container_id).root
     grave = volume.layout.deleting / str(container_id)
     with disk_errors(root):
@@ -323,8 +324,11 @@ def finish_delete(volume: Volume, container_id: ContainerId) -> None:
             remove_tree(grave)
             move(root, grave)
     volume.index.write(lambda rows: rows.delete_container(container_id))
-    with disk_errors(grave):
+    try:
         remove_tree(grave)
+    except OSError as error:
+        return f"{grave} cannot be removed: {error.strerror}"
+    return ""
 
 
 def changed_meanwhile(container_id: ContainerId) -> Refused:

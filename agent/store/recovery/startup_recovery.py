@@ -288,14 +288,14 @@ def load_unusual(
     """Load a replica that a crash or a loss left in an unusual state."""
     match row.state:
         case ReplicaState.DELETED:
-            finish_delete(volume, container_id)
-            shelf.note(volume, container_id, "delete finished")
+            left = finish_delete(volume, container_id)
+            shelf.note(volume, container_id, left or "delete finished")
             return
         case ReplicaState.RECOVERING if row.replica_index == 0:
             # A copy that never became one: its source is elsewhere, and nobody counts on it.
             set_state(volume, container_id, Event.DELETE_BEGAN)
-            finish_delete(volume, container_id)
-            shelf.note(volume, container_id, "unfinished copy deleted")
+            left = finish_delete(volume, container_id)
+            shelf.note(volume, container_id, left or "unfinished copy deleted")
             return
         case ReplicaState.RECOVERING:
             set_state(volume, container_id, Event.EXPIRED)

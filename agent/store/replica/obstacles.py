@@ -4,6 +4,7 @@
                                       that may be the good copy of something else
     a directory, a link, a pipe       goes to quarantine as it is: never followed, never opened
     no directory where one belongs    likewise, and the directory is made
+    a directory where none belongs    likewise, before a new replica takes its place
 
 Each is one rename, after which the replica holds what it held: a crash before it changes nothing.
 The caller holds the container's lease.
@@ -11,11 +12,19 @@ The caller holds the container's lease.
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from agent.store.files import blockfile, extents
-from agent.store.files.durable import block_errors, make_directories, move, open_new
+from agent.store.files.durable import (
+    block_errors,
+    make_directories,
+    move,
+    open_new,
+    remove_tree,
+    sync_directory,
+)
 from agent.store.files.layout import ReplicaPaths
 from agent.store.replica import quarantine
 from agent.store.replica.quarantine import Note
@@ -102,6 +111,27 @@ def make_home(volume: Volume, container_id: ContainerId) -> ReplicaPaths:
             put_aside(volume, container_id, NO_BLOCK, directory)
         make_directories(directory, below=volume.layout.current)
     return paths
+
+
+def make_way(volume: Volume, container_id: ContainerId) -> None:
+    """Put aside what stands where a new replica is to be: it has no row, so nobody is told of it.
+    One whose making failed may have been left there. Raises OSError, SutureError."""
+    root = volume.paths(container_id).root
+    if _facts(root) is not None:
+        put_aside(volume, container_id, NO_BLOCK, root)
+
+
+def take_away(volume: Volume, container_id: ContainerId) -> bool:
+    """Remove a replica whose making failed, and of which nobody was told, in an order that leaves
+    no part of one in its place. Returns whether the place is free; the rest goes at a start."""
+    root, grave = volume.paths(container_id).root, volume.layout.deleting / str(container_id)
+    with suppress(OSError):
+        remove_tree(grave)
+        if _facts(root) is not None:
+            root.rename(grave)
+            remove_tree(grave)
+            sync_directory(root.parent)
+    return _facts(root) is None
 
 
 def has_home(paths: ReplicaPaths) -> bool:
