@@ -38,7 +38,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "findings": ("agent.cli.inspect.datanodes", "findings"),
     "volumes": ("agent.cli.inspect.datanodes", "volumes"),
     "top": ("agent.cli.inspect.datanodes", "top"),
-    "diagnose": ("agent.cli.inspect.diagnose", "diagnose"),
+    "diagnose": ("agent.cli.evidence.diagnose", "diagnose"),
     "replay": ("agent.cli.evidence.replay", "replay"),
     "may-stop": ("agent.cli.inspect.may_stop", "may_stop"),
     "what-if": ("agent.cli.inspect.may_stop", "what_if"),

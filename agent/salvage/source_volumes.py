@@ -14,7 +14,7 @@ from typing import Final
 
 from agent.errors import Code, Refused, SutureError
 from agent.store.files.layout import Layout
-from agent.store.index.index import Index
+from agent.store.index.environment import Index
 from agent.store.index.transactions import Snapshot
 from agent.store.recovery.fsck import volume_layout
 from agent.store.replica.packs import Place, place_of

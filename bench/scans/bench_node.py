@@ -31,7 +31,7 @@ import pytest
 from agent.cli.terminal.ask import told
 from agent.rpc.calls.peer import Peer
 from agent.store.files.layout import Layout
-from agent.store.index.index import Index
+from agent.store.index.environment import Index
 from agent.store.index.rows import ReplicaRow
 from agent.store.index.transactions import Change
 from agent.store.options import StoreOptions

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.store.index.index import Index
+from agent.store.index.environment import Index
 from merkle.replica import BlockId, ContainerId
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]

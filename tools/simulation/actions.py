@@ -23,10 +23,10 @@ from tools.simulation.oracle import Held
 
 if TYPE_CHECKING:
     from tools.simulation.cluster import Datanode
-    from tools.simulation.led.run import LedRun
     from tools.simulation.oracle import Bricks
     from tools.simulation.run import Run
     from tools.simulation.stage import Stage
+    from tools.simulation.whole_cluster.run import LedRun
 
 WINDOW_BYTES: Final = 1024
 CALL_S: Final = 5.0

@@ -13,11 +13,11 @@ from typing import Final
 import structlog
 
 from tools.simulation.events import Event, draw, draw_drops
-from tools.simulation.led.coded import CodedRun
-from tools.simulation.led.events import draw as draw_led
-from tools.simulation.led.run import LedRun
 from tools.simulation.run import Run
 from tools.simulation.stage import Result, Stage
+from tools.simulation.whole_cluster.coded import CodedRun
+from tools.simulation.whole_cluster.events import draw as draw_led
+from tools.simulation.whole_cluster.run import LedRun
 
 MEMORY: Final = Path("/dev/shm")  # noqa: S108 - only private directories are made in it
 LED_EVERY: Final = 10  # of so many seeds one has a control plane

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
-from agent.cli.evidence.bundle import Found, Medium
+from agent.cli.evidence.bundle_reading import Found, Medium
 from merkle.checksum import Algorithm, checksum_width_bytes, leaf_checksum
 from merkle.replica import ChecksumType, ChunkInfo
 from merkle.tree import Leaf

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from agent.cli.evidence.bundle import Bundle, BundledReplica, Found, KnownTree, Rows
+from agent.cli.evidence.bundle_reading import Bundle, BundledReplica, Found, KnownTree, Rows
 from agent.cli.evidence.recorded import contradiction, evidence_of, judged_again
 from merkle.checksum import Algorithm, block_checksum
 from merkle.diff import Comparison, compare

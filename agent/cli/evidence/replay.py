@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.evidence.bundle import no_bundle, read_bundle
+from agent.cli.evidence.bundle_reading import no_bundle, read_bundle
 from agent.cli.evidence.rejudging import Outcome, Replayed, replayed
 from agent.cli.terminal.output import Exit, counted, emit, say
 from agent.cli.terminal.typer_options import JsonFlag

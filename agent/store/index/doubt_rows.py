@@ -7,7 +7,7 @@ it is decided in `scanner.unreadable_verdict`.
 import json
 from dataclasses import asdict, dataclass
 
-from agent.store.index.index import Index
+from agent.store.index.environment import Index
 from agent.store.index.rows import ROW_VERSION, seal, unseal
 from agent.store.index.transactions import Change
 from merkle.damaged import Damaged

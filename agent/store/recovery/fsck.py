@@ -23,7 +23,7 @@ from agent.store.files.layout import (
     decode_version,
     holds_data,
 )
-from agent.store.index.index import Index
+from agent.store.index.environment import Index
 from agent.store.index.packformat import PackedBlocks
 from agent.store.index.rows import ReplicaRow
 from agent.store.index.transactions import Snapshot

@@ -35,7 +35,7 @@ from agent.store.files.durable import (
 )
 from agent.store.files.layout import PACK_NAME, ReplicaPaths, block_name
 from agent.store.files.writebehind import FileWriter, Submit
-from agent.store.index.index import Index
+from agent.store.index.environment import Index
 from agent.store.index.packformat import (
     FOOTER_BYTES,
     PAGE_BYTES,

@@ -36,8 +36,8 @@ from agent.store.files.layout import (
     check_name,
     decode_version,
 )
+from agent.store.index.environment import Index
 from agent.store.index.facts import VolumeFacts
-from agent.store.index.index import Index
 from agent.store.options import StoreOptions
 from agent.store.verification_log.log_files import VerificationLog
 from agent.store.volumes.guard import check_volume

@@ -9,7 +9,7 @@ import lmdb
 import pytest
 
 from agent.plan.reconcile_outcome import Result
-from agent.store.index.index import Index
+from agent.store.index.environment import Index
 from agent.store.index.packformat import PAGE_BYTES, Packed
 from agent.store.index.transactions import Change
 from agent.store.recovery.fsck import fsck

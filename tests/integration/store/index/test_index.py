@@ -9,7 +9,7 @@ import pytest
 
 from agent.errors import Code, Refused, Unavailable, VolumeFailed
 from agent.store.index import mapgate
-from agent.store.index.index import Index
+from agent.store.index.environment import Index
 from agent.store.index.mapgate import MapGate
 from agent.store.index.rows import (
     ReplicaRow,

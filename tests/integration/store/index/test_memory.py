@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent.runtime.memory import give_back, let_go_of_pages
-from agent.store.index.index import Index
+from agent.store.index.environment import Index
 from agent.store.index.rows import ReplicaRow
 from agent.store.index.transactions import Change
 from merkle.replica import ContainerId, ReplicaState

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Refused
-from agent.store.index.index import Index
+from agent.store.index.environment import Index
 from agent.store.index.sharedcommits import GROUP_MAX, SharedCommits
 from agent.store.index.transactions import Change
 from merkle.replica import BlockId, ContainerId

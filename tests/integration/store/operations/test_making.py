@@ -9,7 +9,7 @@ import pytest
 
 from agent.errors import Code, SutureError, VolumeFailed
 from agent.store.files import durable
-from agent.store.index.index import Index
+from agent.store.index.environment import Index
 from agent.store.operations import deleting
 from agent.store.recovery.fsck import fsck
 from agent.store.replica import obstacles

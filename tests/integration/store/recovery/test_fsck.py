@@ -10,7 +10,7 @@ import pytest
 
 from agent.errors import Code, Refused
 from agent.store.files.layout import Layout, ReplicaPaths
-from agent.store.index.index import Index
+from agent.store.index.environment import Index
 from agent.store.index.rows import TreeEntry
 from agent.store.recovery import fsck as fsck_module
 from agent.store.recovery.fsck import fsck

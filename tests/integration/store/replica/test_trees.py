@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent.store.index.index import Index
+from agent.store.index.environment import Index
 from agent.store.index.rows import moved_on
 from agent.store.index.transactions import Change
 from agent.store.replica.trees import commit_tree

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from agent.cli.evidence.bundle import Found, Medium
+from agent.cli.evidence.bundle_reading import Found, Medium
 from agent.cli.evidence.recorded import UNKNOWN_SUMS, contradiction, evidence_of, judged_again
 from merkle.checksum import Algorithm, leaf_checksum, window_checksums
 from merkle.tree import Leaf

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.inspect.verdict_inputs import JudgedReplica, Question
+from agent.cli.evidence.verdict_inputs import JudgedReplica, Question
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.outcomes import outcomes_in

@@ -29,11 +29,11 @@ from agent.rpc.v1 import datanode_pb2_grpc, scm_pb2
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from tools.simulation.cluster import PLAIN, QUICK
 from tools.simulation.events import Event
-from tools.simulation.led.machines import SCM_ADDRESS
-from tools.simulation.led.oracle import LedOracle
-from tools.simulation.led.run import LedRun
 from tools.simulation.oracle import Held, Truth
 from tools.simulation.outside.primitives import Executor
+from tools.simulation.whole_cluster.machines import SCM_ADDRESS
+from tools.simulation.whole_cluster.oracle import LedOracle
+from tools.simulation.whole_cluster.run import LedRun
 
 SCHEME: Final = parse_scheme("xor-2-1-1k")
 CELL_BYTES: Final = 1024

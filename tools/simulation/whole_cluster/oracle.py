@@ -16,8 +16,8 @@ from typing import Final
 
 from agent.errors import SutureError
 from merkle.replica import ContainerId, ReplicaState
-from tools.simulation.led.machines import OPTIONS
 from tools.simulation.oracle import Held, Oracle, Truth
+from tools.simulation.whole_cluster.machines import OPTIONS
 
 SPARE: Final = 2
 OUT: Final = "DECOMMISSIONED"

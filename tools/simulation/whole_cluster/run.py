@@ -24,10 +24,16 @@ from tools.simulation.actions import (
 )
 from tools.simulation.cluster import PLAIN, QUICK
 from tools.simulation.events import IN_SERVICE, NODES, WANTED, Event, Kind
-from tools.simulation.led.machines import OPTIONS, SCM_ADDRESS, LedNode, ScmMachine, around
-from tools.simulation.led.oracle import LedOracle
 from tools.simulation.outside.fibers import Fiber
 from tools.simulation.stage import Stage
+from tools.simulation.whole_cluster.machines import (
+    OPTIONS,
+    SCM_ADDRESS,
+    LedNode,
+    ScmMachine,
+    around,
+)
+from tools.simulation.whole_cluster.oracle import LedOracle
 
 MAJORITY: Final = OPTIONS.replication_factor // 2 + 1
 BURST_S: Final = (2.0, 45.0)
