@@ -19,19 +19,28 @@ class KeyTable(Table[str, Key]):
             key_of=lambda key: key.name,
             row=records.key_row,
             value=records.key_from,
+            values=records.keys_from,
         )
         self._names: list[str] = []
         self._blocks_in: dict[int, int] = {}
         self._last_bcsids: dict[int, int] = {}
 
+    def _take_in(self, values: Sequence[Key]) -> None:
+        """Take in what comes from the disk, in no order of names: they are ordered at the end."""
+        for value in values:
+            self._rows[value.name] = value
+            self._count_blocks(value)
+
+    def _all_taken_in(self) -> None:
+        self._names = sorted(self._rows)
+
     def apply(self, key: str, value: Key | None) -> Key | None:
         """Set or remove, and keep the order."""
         before = super().apply(key, value)
-        for block in () if value is None else value.blocks:
-            self._blocks_in[block.container_id] = self._blocks_in.get(block.container_id, 0) + 1
-            last_bcsid = self._last_bcsids.get(block.container_id, 0)
-            self._last_bcsids[block.container_id] = max(last_bcsid, block.bcsid)
-            self._stir(block.container_id)
+        if value is not None:
+            self._count_blocks(value)
+            for block in value.blocks:
+                self._stir(block.container_id)
         for block in () if before is None else before.blocks:
             self._blocks_in[block.container_id] -= 1
             self._stir(block.container_id)
@@ -43,6 +52,12 @@ class KeyTable(Table[str, Key]):
         elif before is not None and value is None:
             del self._names[bisect_left(self._names, key)]
         return before
+
+    def _count_blocks(self, value: Key) -> None:
+        for block in value.blocks:
+            number = block.container_id
+            self._blocks_in[number] = self._blocks_in.get(number, 0) + 1
+            self._last_bcsids[number] = max(self._last_bcsids.get(number, 0), block.bcsid)
 
     def blocks_in(self, container_id: int) -> int:
         """Return how many blocks of keys are in a container."""

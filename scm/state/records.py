@@ -74,6 +74,9 @@ _OWN_OF: Final = attrgetter(*(c.field for c in _OWN))
 _TREE_OF: Final = attrgetter(*(c.field.removeprefix("tree.") for c in _TREE))
 _STATES: Final = tuple(ReplicaState)
 _ALGORITHMS: Final = tuple(Algorithm)
+_CONTAINER_STATES: Final = {str(state): state for state in ContainerState}
+_CONTAINER_FIELDS: Final = 14
+_KEY_FIELDS: Final = 4
 _NODE_FIELDS: Final = (10, 11)  # of version 5, and of this one
 _PENDING_FIELDS: Final = (13, 14, 15)  # of version 4, of version 6, and of this one
 _NAMES_AT: Final = _HEAD.size + _NUMBERS.size
@@ -110,6 +113,17 @@ def unpack(row: bytes, *field_counts: int) -> list[Any]:
     return values
 
 
+def unpack_all(rows: Sequence[bytes], field_count: int) -> list[list[Any]]:
+    """Return what `unpack` does of each row: together, for a third of the time. Raises
+    DamagedRow."""
+    bodies = [row[_CRC.size :] for row in rows]
+    _check_all(rows, bodies)
+    found: list[list[Any]] = _DECODER.decode(f"[{b','.join(bodies).decode()}]")
+    if len(found) != len(rows) or {(type(one), len(one)) for one in found} - {(list, field_count)}:
+        raise DamagedRow(f"a row does not have {field_count} fields")
+    return found
+
+
 def _rows_of(noun: type) -> Callable[[Any], bytes]:
     """Return what encodes values of a noun whose row is all its fields, in their order."""
     values_of = attrgetter(*(field.name for field in fields(noun)))
@@ -132,8 +146,16 @@ def node_from(row: bytes) -> Node:
 
 def container_from(row: bytes) -> Container:
     """Decode a container."""
-    values = unpack(row, 14)
-    values[1] = ContainerState(values[1])
+    return _container_of(unpack(row, _CONTAINER_FIELDS))
+
+
+def containers_from(rows: Sequence[bytes]) -> list[Container]:
+    """Decode containers, of which there are millions. Raises ValueError, TypeError."""
+    return list(map(_container_of, unpack_all(rows, _CONTAINER_FIELDS)))
+
+
+def _container_of(values: list[Any]) -> Container:
+    values[1] = _CONTAINER_STATES.get(values[1]) or ContainerState(values[1])
     values[5] = tuple(values[5])
     return Container(*values)
 
@@ -162,14 +184,18 @@ def names_bytes(names: tuple[str, str, str, str]) -> bytes:
 def replica_heads(rows: Sequence[bytes]) -> tuple[bytes, list[bytes]]:
     """Return container ids and numbers of rows, one behind the other, and their names as they
     lie. Raises DamagedRow."""
-    crc = zlib.crc32
-    found = b"".join([row[: _CRC.size] for row in rows])
-    if found != struct.pack(f">{len(rows)}I", *[crc(row[_CRC.size :]) for row in rows]):
-        for row in rows:
-            _check(row)
-    if any(len(row) < _NAMES_AT for row in rows):
+    _check_all(rows, [row[_CRC.size :] for row in rows])
+    if min(map(len, rows)) < _NAMES_AT:
         raise DamagedRow("a row is too short for a replica")
     return b"".join([row[_CRC.size : _NAMES_AT] for row in rows]), [row[_NAMES_AT:] for row in rows]
+
+
+def _check_all(rows: Sequence[bytes], bodies: Sequence[bytes]) -> None:
+    """Compare each row's checksum with that of its body. Raises DamagedRow."""
+    found = b"".join([row[: _CRC.size] for row in rows])
+    if found != struct.pack(f">{len(rows)}I", *map(zlib.crc32, bodies)):
+        for row in rows:
+            _check(row)
 
 
 def _check(row: bytes) -> None:
@@ -281,7 +307,16 @@ def key_row(key: Key) -> bytes:
 
 def key_from(row: bytes) -> Key:
     """Decode a key."""
-    name, size_bytes, created_at_ms, blocks = unpack(row, 4)
+    return _key_of(unpack(row, _KEY_FIELDS))
+
+
+def keys_from(rows: Sequence[bytes]) -> list[Key]:
+    """Decode keys, of which there are millions. Raises ValueError, TypeError."""
+    return list(map(_key_of, unpack_all(rows, _KEY_FIELDS)))
+
+
+def _key_of(values: list[Any]) -> Key:
+    name, size_bytes, created_at_ms, blocks = values
     return Key(name, size_bytes, created_at_ms, tuple(KeyBlock(*block) for block in blocks))
 
 

@@ -7,7 +7,8 @@ who keep count of what is settled (`State.settled`) which container is concerned
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import islice
 from typing import Final, Generic, TypeVar
 
 from scm.state import records
@@ -31,6 +32,7 @@ from scm.state.quiet_containers import Settled
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
+LOADED_AT_ONCE: Final = 16_384  # rows
 _ID: Final = struct.Struct(">Q")
 _ID_PAIR: Final = struct.Struct(">QQ")
 
@@ -51,12 +53,15 @@ class Table(Generic[K, V]):
         key_of: Callable[[V], K],
         row: Callable[[V], bytes],
         value: Callable[[bytes], V],
+        values: Callable[[Sequence[bytes]], list[V]] | None = None,
     ) -> None:
+        """`values` does as `value` of many rows at once: for a table of millions."""
         self.name: Final = name
         self.key_bytes: Final = key_bytes
         self.key_of: Final = key_of
         self.row: Final = row
         self.value: Final = value
+        self._values_of: Final = values or (lambda rows: [value(row) for row in rows])
         self._rows: dict[K, V] = {}
         self.settled: list[Settled] = []
 
@@ -72,13 +77,32 @@ class Table(Generic[K, V]):
         return len(self._rows)
 
     def load(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Take rows in as they were on disk. Raises DamagedRow."""
+        """Take rows in as they were on disk, into an empty table. Raises DamagedRow."""
+        waiting = iter(rows)
+        while portion := list(islice(waiting, LOADED_AT_ONCE)):
+            try:
+                values = self._values_of([row for _key, row in portion])
+            except (ValueError, TypeError):
+                self._find_damage(portion)
+                raise
+            self._take_in(values)
+        self._all_taken_in()
+
+    def _take_in(self, values: Sequence[V]) -> None:
+        """Take in what comes from the disk; nobody has to be told."""
+        for value in values:
+            self.apply(self.key_of(value), value)
+
+    def _all_taken_in(self) -> None:
+        """Do what is left to do when all has come from the disk."""
+
+    def _find_damage(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Raise DamagedRow, with its key, for the first row that cannot be understood."""
         for key, row in rows:
             try:
-                value = self.value(row)
+                self.value(row)
             except (ValueError, TypeError) as error:
                 raise self.damaged(key, error) from error
-            self.apply(self.key_of(value), value)
 
     def damaged(self, key: bytes, error: Exception) -> records.DamagedRow:
         """Return what to raise for a row that cannot be understood."""
@@ -127,6 +151,7 @@ class ContainerTable(Table[int, Container]):
             key_of=lambda container: container.container_id,
             row=records.container_row,
             value=records.container_from,
+            values=records.containers_from,
         )
         self._open_by_client: dict[str, set[int]] = {}
         self.closing: set[int] = set()
@@ -134,6 +159,16 @@ class ContainerTable(Table[int, Container]):
         """How many are in each state."""
         self.touched: set[int] = set()
         """Containers that were set or removed since `scm.edge.health_totals` took these."""
+
+    def _take_in(self, values: Sequence[Container]) -> None:
+        """Take in what comes from the disk: most of it is closed, and in no index."""
+        for state, count in Counter(value.state for value in values).items():
+            self.states[state] += count
+        self._rows.update((value.container_id, value) for value in values)
+        self.touched.update(value.container_id for value in values)
+        for value in values:
+            if value.state is not ContainerState.CLOSED:
+                self._index(value)
 
     def apply(self, key: int, value: Container | None) -> Container | None:
         """Set or remove, and keep the indexes."""
@@ -146,15 +181,16 @@ class ContainerTable(Table[int, Container]):
             self.states[value.state] += 1
         if before is not None and before.state is ContainerState.OPEN:
             discard(self._open_by_client, before.client_id, key)
-        if value is not None and value.state is ContainerState.OPEN:
-            self._open_by_client.setdefault(value.client_id, set()).add(key)
         self.closing.discard(key)
-        if value is not None and value.state in {
-            ContainerState.CLOSING,
-            ContainerState.QUASI_CLOSED,
-        }:
-            self.closing.add(key)
+        if value is not None:
+            self._index(value)
         return before
+
+    def _index(self, value: Container) -> None:
+        if value.state is ContainerState.OPEN:
+            self._open_by_client.setdefault(value.client_id, set()).add(value.container_id)
+        elif value.state in {ContainerState.CLOSING, ContainerState.QUASI_CLOSED}:
+            self.closing.add(value.container_id)
 
     def missing(self, container_ids: Iterable[int]) -> list[int]:
         """Return which of some ids are of no container."""

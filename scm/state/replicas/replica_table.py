@@ -27,7 +27,7 @@ from scm.state.replicas.arena import (
 )
 from scm.state.replicas.holders import Chains, Held, Ids
 from scm.state.replicas.reported_replicas import Reported
-from scm.state.tables import Table, id_key
+from scm.state.tables import LOADED_AT_ONCE, Table, id_key
 
 _WORD: Final = struct.Struct("<I")
 _WORDS: Final = struct.Struct("<4I")
@@ -35,7 +35,6 @@ _ID: Final = struct.Struct("<q")
 _END: Final = b"\0"  # of a datanode's id in a key: no id has it, and it sorts before all others
 NO_WORD: Final = 0
 """The number that stands for no word, such as the error of a replica without one."""
-_LOADED_AT_ONCE: Final = 16_384  # rows
 _COPY_AT_ONCE: Final = 1_024  # rows of a snapshot that are unpacked together
 
 UNSETTLED_STATES: Final = frozenset(
@@ -97,14 +96,13 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         """
         known: dict[bytes, tuple[int, ...]] = {}
         waiting = iter(rows)
-        while portion := list(islice(waiting, _LOADED_AT_ONCE)):
+        while portion := list(islice(waiting, LOADED_AT_ONCE)):
             try:
                 heads, names = records.replica_heads([row for _key, row in portion])
                 for one in set(names) - known.keys():
                     known[one] = self._words(records.names_of(one))
             except ValueError:
-                for key, row in portion:
-                    self._check(key, row)
+                self._find_damage(portion)
                 raise
             loaded = np.zeros(len(portion), ROW)
             size = len(heads) // len(portion)
@@ -118,12 +116,6 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
                 loaded[name] = words[:, place]
             for number in dict.fromkeys(words[:, 0].tolist()):
                 self._append(self._names[number], picked(loaded, words[:, 0] == number))
-
-    def _check(self, key: bytes, row: bytes) -> None:
-        try:
-            records.replica_from(row)
-        except ValueError as error:
-            raise self.damaged(key, error) from error
 
     def apply(self, key: tuple[int, str], value: Replica | None) -> Replica | None:
         """Set or remove, and keep the indexes."""

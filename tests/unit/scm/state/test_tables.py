@@ -1,13 +1,15 @@
 """The tables' indexes agree with their rows, whatever is put, removed and undone."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
-from scm.state.facts import Key, Kind, Pending, Replica
+from scm.state import records
+from scm.state.facts import Container, ContainerState, Key, KeyBlock, Kind, Pending, Replica
 from scm.state.key_table import KeyTable
 from scm.state.replicas.replica_table import UNSETTLED_STATES, ReplicaTable
-from scm.state.tables import PendingTable
+from scm.state.tables import ContainerTable, PendingTable, id_key
 from tests.support.control.scm_world import replica
 
 STEPS = st.lists(
@@ -17,6 +19,21 @@ STEPS = st.lists(
         st.sampled_from([None, ReplicaState.OPEN, ReplicaState.CLOSED]),
     ),
     max_size=40,
+)
+
+BLOCKS = st.builds(
+    KeyBlock, st.integers(1, 3), st.integers(1, 9), st.integers(0, 9), st.integers(0, 99)
+)
+CLOSED = Container(5, ContainerState.CLOSED, 3, 1, 0, ())
+CONTAINERS = st.builds(
+    Container,
+    st.integers(1, 9),
+    st.sampled_from(ContainerState),
+    st.just(3),
+    st.integers(0, 9),
+    st.just(0),
+    st.sampled_from([(), ("dn1", "dn2")]),
+    st.sampled_from("ab"),
 )
 
 
@@ -81,6 +98,48 @@ class TestReplicaTable:
             assert ids == table.on(node)
 
 
+class TestContainerTable:
+    @settings(deadline=None)
+    @given(st.lists(CONTAINERS, unique_by=lambda container: container.container_id))
+    def test_what_is_read_from_the_disk_is_what_was_put(self, put: list[Container]) -> None:
+        """Containers in every state, and every index of them."""
+        loaded, one_by_one = ContainerTable(), ContainerTable()
+        for container in put:
+            one_by_one.apply(container.container_id, container)
+
+        loaded.load((b"", records.container_row(container)) for container in put)
+
+        assert put == loaded.values()
+        assert +one_by_one.states == +loaded.states
+        assert one_by_one.closing == loaded.closing
+        assert one_by_one.touched == loaded.touched
+        assert {c.container_id for c in put if c.state is ContainerState.OPEN} == {
+            container.container_id for container in loaded.open_all()
+        }
+        for client in "ab":
+            assert one_by_one.open_of(client) == loaded.open_of(client)
+
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            records.container_row(CLOSED).replace(b"CLOSED", b"OPEN"),
+            b"abc",
+            records.pack([1, 2]),
+            b"",
+            records.pack([7, "GONE", 3, 0, 0, [], "", False, 0, 0, 0, 0, "", ""]),
+            records.pack([7, "CLOSED", 3, 0, 0, None, "", False, 0, 0, 0, 0, "", ""]),
+        ],
+        ids=["changed", "short", "fields", "empty", "state", "pipeline"],
+    )
+    def test_a_damaged_row_among_many_is_named(self, bad: bytes) -> None:
+        """By its key, though rows are read together."""
+        rows = [(id_key(n), records.container_row(CLOSED)) for n in range(1, 5)]
+        rows.insert(2, (id_key(77), bad))
+
+        with pytest.raises(records.DamagedRow, match=f"containers, key {id_key(77).hex()}"):
+            ContainerTable().load(rows)
+
+
 class TestKeyTable:
     @settings(deadline=None)
     @given(st.lists(st.text(min_size=1, max_size=3)), st.text(max_size=2), st.integers(1, 4))
@@ -99,6 +158,24 @@ class TestKeyTable:
             shown += [key.name for key in page]
 
         assert sorted({n for n in names if n.startswith(prefix)}) == shown
+
+    @settings(deadline=None)
+    @given(st.lists(st.tuples(st.text(max_size=3), st.lists(BLOCKS, max_size=3))))
+    def test_what_is_read_from_the_disk_is_what_was_put(
+        self, put: list[tuple[str, list[KeyBlock]]]
+    ) -> None:
+        """The names and what of containers they need, in whatever order the rows come."""
+        keys = {name: Key(name, 0, 1, tuple(blocks)) for name, blocks in put}
+        loaded, one_by_one = KeyTable(), KeyTable()
+        for key in keys.values():
+            one_by_one.apply(key.name, key)
+
+        loaded.load((b"", records.key_row(key)) for key in keys.values())
+
+        assert sorted(keys) == [k.name for k in loaded.page(prefix="", start_after="", count=99)]
+        assert one_by_one.last_bcsids() == loaded.last_bcsids()
+        for container_id in range(1, 4):
+            assert one_by_one.blocks_in(container_id) == loaded.blocks_in(container_id)
 
     def test_a_removed_name_is_not_listed(self) -> None:
         """Removing a key takes it off the pages too."""
