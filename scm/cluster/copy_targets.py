@@ -4,7 +4,7 @@ Whether replicas stand on enough racks is `health.racks`'s to say.
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from scm.cluster.allocate import Candidate, tie
 
@@ -16,14 +16,16 @@ def choose_targets(
     needed_bytes: int,
     used_racks: Sequence[str],
     excluded: Collection[str],
+    failed_at_s: Mapping[str, float],
     container_id: int,
     seed: int,
 ) -> list[str]:
     """Choose up to `count` nodes for copies, best first; fewer if there are not that many.
 
     `used_racks` are the racks of the replicas that stay or come, `excluded` the nodes that must
-    not be chosen. The order is that of `allocate.choose_nodes`: the rack with the fewest replicas
-    first, which satisfies either policy as far as the cluster can.
+    not be chosen, `failed_at_s` when copies of this container to nodes failed lately: these come
+    last, the one that failed longest ago first. The order is that of `allocate.choose_nodes`: the
+    rack with the fewest replicas first, which satisfies either policy as far as the cluster can.
     """
     racks = Counter(used_racks)
     able = [
@@ -36,7 +38,8 @@ def choose_targets(
         best = min(
             able,
             key=lambda c: (
-                c.has_failed_lately,
+                c.has_failed_lately or c.datanode_id in failed_at_s,
+                failed_at_s.get(c.datanode_id, 0.0),
                 racks[c.rack],
                 c.load,
                 tie(seed, container_id, c.datanode_id),

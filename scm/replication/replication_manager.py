@@ -217,6 +217,7 @@ class ReplicationManager:
             needed_bytes=needed_bytes(case),
             used_racks=[self._nodes.rack(node) for node in sorted(used)],
             excluded=used | excluded,
+            failed_at_s=self._commands.failing_targets.of(case.container.container_id),
             container_id=case.container.container_id,
             seed=self._options.seed,
         )

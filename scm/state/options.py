@@ -237,7 +237,7 @@ class ScmOptions:
     exclude_failure_count: int = _option(
         20,
         "After so many failures in a row of orders to one replica it is excluded until a person "
-        "releases it; 0: never.",
+        "releases it; 0: never. Of copies in a row to one datanode the first counts.",
         low=0,
         high=10_000,
     )

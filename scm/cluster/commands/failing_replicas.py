@@ -26,20 +26,30 @@ class FailingReplicas:
         self._clock = clock
         self._options = options
         self._failed_in_a_row: dict[tuple[int, str], int] = {}
+        self._last_target: dict[tuple[int, str], str] = {}
 
     def note(self, change: Change, command: Pending, outcome: Outcome) -> None:
-        """Exclude a replica on which orders fail again and again."""
+        """Exclude a replica on which orders fail again and again. Of copies in a row to one target
+        only the first counts: it may be the target, and this one the last whole replica."""
         key = (command.container_id, command.datanode_id)
         if outcome.state is OutcomeState.EXECUTED:
-            self._failed_in_a_row.pop(key, None)
+            self._forget(key)
         if outcome.state is not OutcomeState.FAILED or command.kind not in _OF_A_REPLICA:
             return
         if outcome.code in _OF_OTHERS:
             return
+        if command.kind is Kind.REPLICATE:
+            if self._last_target.get(key) == command.target_id:
+                return
+            self._last_target[key] = command.target_id
         count = self._failed_in_a_row[key] = self._failed_in_a_row.get(key, 0) + 1
         if not 0 < self._options.exclude_failure_count <= count:
             return
         reason = f"{count} failures in a row, the last: {outcome.code} {outcome.message}".strip()
         change.put(self._state.holds, Hold(*key, self._clock.wall_ms(), reason))
-        del self._failed_in_a_row[key]
+        self._forget(key)
         _log.warning("replica_excluded", container_id=key[0], datanode_id=key[1], reason=reason)
+
+    def _forget(self, key: tuple[int, str]) -> None:
+        self._failed_in_a_row.pop(key, None)
+        self._last_target.pop(key, None)

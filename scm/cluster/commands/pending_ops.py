@@ -19,6 +19,7 @@ from merkle.replica import ReplicaState
 from scm.cluster.commands import command_limits
 from scm.cluster.commands.copy_rate import CopyRate
 from scm.cluster.commands.failing_replicas import FailingReplicas
+from scm.cluster.commands.failing_targets import FailingTargets
 from scm.cluster.commands.node_loads import NodeLoads
 from scm.cluster.commands.retry_pauses import RetryPauses
 from scm.cluster.nodes import Nodes
@@ -56,6 +57,7 @@ class PendingOps:
         self.copy_rate = CopyRate()
         self._pauses = RetryPauses(clock, first_s=options.close_retry_ms / 1000)
         self._failing = FailingReplicas(state, clock, options)
+        self.failing_targets = FailingTargets(clock)
         for command in state.commands.values():  # of an earlier term: their wait begins again
             queued = replace(command, queued_at_s=clock.monotonic_s())
             state.commands.apply(command.command_id, queued)
@@ -206,6 +208,7 @@ class PendingOps:
         self._pauses.note(pending, outcome)
         self.copy_rate.note(outcome)
         self._failing.note(change, pending, outcome)
+        self.failing_targets.note(pending, outcome)
         if outcome.state is OutcomeState.EXECUTED and not self._is_shown(pending):
             change.put(self._state.outcomes, outcome)
             change.note(audit_trail.ended(pending, outcome))
@@ -266,6 +269,7 @@ class PendingOps:
             else:
                 self.drop(change, command, OutcomeState.FAILED, Code.DEADLINE_PASSED, "no answer")
         self._pauses.forget_old()
+        self.failing_targets.forget_old()
         return [command.container_id for command in late]
 
     def node_restarted(self, change: Change, datanode_id: str) -> None:

@@ -175,6 +175,7 @@ class Reconstructor:
             needed_bytes=size_bytes,
             used_racks=[p.rack for p in present(case.placed)],
             excluded=excluded,
+            failed_at_s=self._commands.failing_targets.of(case.container.container_id),
             container_id=case.container.container_id,
             seed=self._options.seed,
         )

@@ -13,7 +13,9 @@ def node(name: str, rack: str, **more: int | bool) -> Candidate:
     return replace(Candidate(name, rack, 100, 100, 100, 0, 0), **more)  # type: ignore[arg-type]
 
 
-def targets(*candidates: Candidate, count: int = 1, used: str = "", out: str = "") -> list[str]:
+def targets(
+    *candidates: Candidate, count: int = 1, used: str = "", out: str = "", failed: str = ""
+) -> list[str]:
     """Choose nodes for a container of 10 bytes."""
     return choose_targets(
         candidates,
@@ -21,6 +23,7 @@ def targets(*candidates: Candidate, count: int = 1, used: str = "", out: str = "
         needed_bytes=10,
         used_racks=list(used),
         excluded=out.split(),
+        failed_at_s={name: at_s for at_s, name in enumerate(failed.split(), 1)},
         container_id=1,
         seed=0,
     )
@@ -48,6 +51,14 @@ class TestTargets:
         nodes = [node("d1", "a", has_failed_lately=True), node("d2", "b")]
 
         assert ["d2", "d1"] == targets(*nodes, count=2, used="bb")
+
+    def test_a_node_to_which_this_container_could_not_be_copied_comes_last(self) -> None:
+        """But comes, where there is no other."""
+        nodes = [node("d1", "a"), node("d2", "b", used_bytes=50)]
+
+        assert ["d2", "d1"] == targets(*nodes, count=2, used="bb", failed="d1")
+        assert ["d1"] == targets(*nodes, out="d2", failed="d1")
+        assert ["d2", "d1"] == targets(*nodes, count=2, failed="d2 d1"), "longest ago first"
 
     def test_the_less_loaded_of_one_rack_is_taken(self) -> None:
         """Promised bytes are load, too."""

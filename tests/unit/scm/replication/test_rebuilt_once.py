@@ -55,6 +55,18 @@ def test_what_an_answered_command_made_on_a_node_that_died_is_made_again(world: 
     assert [index] == [index for index, _node in again.shards]
 
 
+def test_a_rebuild_that_failed_goes_to_other_datanodes_the_next_time(world: ScmWorld) -> None:
+    """Nine nodes for five shards: three spare and the two that lost theirs, and two have failed."""
+    command = ordered(world)
+    answer(world, command, OutcomeState.FAILED)
+
+    [again] = wait(world, 120, command)
+
+    failed, next_ones = ({node for _index, node in c.shards} for c in (command, again))
+    assert (2, 2) == (len(failed), len(next_ones))
+    assert not failed & next_ones
+
+
 class TestATargetThatIsToLeave:
     def test_ends_nothing_that_runs(self, world: ScmWorld) -> None:
         """The shard it gets is copied from there, which reads one shard and not three."""

@@ -1,0 +1,48 @@
+"""Which datanodes are tried last as the place of a container, because a copy to them failed.
+
+A copy is ordered from its source, and the source tells that it failed; it may well be the target
+that takes nothing: a firewall, a wrong address, a disk that looks roomier than it is. It has the
+least load then, so it would be chosen again, each time.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from scm.state.clock import Clock
+from scm.state.facts import Outcome, OutcomeState, Pending
+
+REST_S: Final = 3_600.0
+"""How long another datanode is taken rather than one that failed, if there is another."""
+
+
+class FailingTargets:
+    """When copies and shards last failed to come about, by container and datanode. Callers hold the
+    control plane's lock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._failed_at_s: dict[int, dict[str, float]] = {}
+
+    def note(self, command: Pending, outcome: Outcome) -> None:
+        """Remember a failure; a success forgives it."""
+        targets = {command.target_id, *(datanode_id for _, datanode_id in command.shards)} - {""}
+        if outcome.state is OutcomeState.FAILED and targets:
+            failed = self._failed_at_s.setdefault(command.container_id, {})
+            failed.update(dict.fromkeys(targets, self._clock.monotonic_s()))
+        elif outcome.state is OutcomeState.EXECUTED:
+            for datanode_id in targets:
+                self._failed_at_s.get(command.container_id, {}).pop(datanode_id, None)
+
+    def of(self, container_id: int) -> Mapping[str, float]:
+        """Return the datanodes that failed as a place for this container, with when they did on the
+        monotonic clock."""
+        return self._failed_at_s.get(container_id, {})
+
+    def forget_old(self) -> None:
+        """Give each another chance after a while."""
+        oldest_s = self._clock.monotonic_s() - REST_S
+        kept = {
+            container_id: {node: at_s for node, at_s in failed.items() if at_s > oldest_s}
+            for container_id, failed in self._failed_at_s.items()
+        }
+        self._failed_at_s = {number: failed for number, failed in kept.items() if failed}
