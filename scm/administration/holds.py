@@ -1,13 +1,12 @@
 """Containers and replicas that people, or repeated failures, took out of the manager's hands.
 
 A suppressed container is left alone and out of the report. A replica on which orders failed again
-and again is excluded, so that it does not keep everybody busy for ever; only a person releases it.
-Both are kept on disk. A node that is to leave still waits for a suppressed container: what
-is not looked at is not safe.
+and again is excluded, so that it does not keep everybody busy for ever; after an hour it gets
+another chance. What a person holds only a person releases. Both are kept on disk. A node that is to
+leave still waits for a suppressed container: what is not looked at is not safe.
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 import structlog
 
@@ -16,9 +15,7 @@ from scm.replication.reconciling.plan_check import Decision
 from scm.replication.replication_manager import ReplicationManager
 from scm.state.clock import Clock
 from scm.state.database import Change, State
-from scm.state.facts import Hold
-
-ASKED: Final = "asked by an operator"
+from scm.state.facts import ASKED, Hold
 
 _log = structlog.get_logger("suture.scm")
 

@@ -89,6 +89,9 @@ class BlockDeletion:
         self._replica_min = options.delete_blocks_replica_min
         self._failures: defaultdict[str, Counter[int]] = defaultdict(Counter)  # by transaction
         self._resting = state.settled()  # containers whose transactions only the dead owe
+        self._stirred = state.stirred()
+        self._to_tell: defaultdict[str, dict[int, None]] = defaultdict(dict)
+        """Containers of which a datanode may owe deletes, by datanode, in the order of turns."""
         self._uneven_at = 0  # the container that is looked at next
         self._uneven: dict[int, tuple[frozenset[tuple[str, int]], float]] = {}  # since when
         self._unfinished: dict[int, None] = {
@@ -356,34 +359,62 @@ class BlockDeletion:
             ids.append(transaction.transaction_id)
         return ids
 
+    def _tell_holders(self, container_ids: Iterable[int]) -> None:
+        """Have the datanodes that hold these containers told what they owe."""
+        for container_id in container_ids:
+            for replica in self._state.replicas.of(container_id):
+                self._to_tell[replica.datanode_id][container_id] = None
+
     def _owed_by(self, datanode_id: str) -> tuple[Transaction, ...]:
         """Return what a datanode has not acknowledged, oldest first, as much as one command takes.
 
-        Only of containers that are closed: an open one is still being written.
+        Every heartbeat asks: containers in which it owes nothing are not looked at again before
+        something about them changes, or it registers.
         """
+        self._tell_holders(self._stirred.take(self._state.transactions.by_container.keys()))
+        to_tell = self._to_tell[datanode_id]
         owed: list[Transaction] = []
+        told = []
         blocks_count = 0
-        for container_id in self._state.transactions.container_ids():
-            if container_id in self._resting:
+        for container_id in to_tell:
+            if self._commands.is_cooling(Kind.DELETE_BLOCKS, container_id):
                 continue
-            replica = self._state.replicas.get((container_id, datanode_id))
-            container = self._state.containers.get(container_id)
-            if (
-                replica is None
-                or container is None
-                or container.state not in _DONE
-                or replica.state not in TREE_STATES
-                or replica.load_error
-                or self._is_short(container)
-                or self._commands.is_cooling(Kind.DELETE_BLOCKS, container_id)
-            ):
-                continue
-            for transaction in self._state.transactions.of(container_id):
-                tried = self._failures[datanode_id][transaction.transaction_id]
-                if datanode_id in transaction.acknowledged_by or 0 < self._retry_max <= tried:
-                    continue
+            unacknowledged = self._unacknowledged(container_id, datanode_id)
+            if not unacknowledged:
+                told.append(container_id)
+            for transaction in unacknowledged:
                 blocks_count += len(transaction.local_ids)
                 if len(owed) == TRANSACTIONS_PER_COMMAND or blocks_count > BLOCKS_PER_COMMAND:
-                    return tuple(owed)
+                    break
                 owed.append(transaction)
+            else:
+                continue
+            break
+        for container_id in told:
+            del to_tell[container_id]
         return tuple(owed)
+
+    def _unacknowledged(self, container_id: int, datanode_id: str) -> list[Transaction]:
+        """Return what a datanode can be told to delete in a container, oldest first.
+
+        Only in one that is closed: an open one is still being written.
+        """
+        replica = self._state.replicas.get((container_id, datanode_id))
+        container = self._state.containers.get(container_id)
+        if (
+            container_id in self._resting
+            or replica is None
+            or container is None
+            or container.state not in _DONE
+            or replica.state not in TREE_STATES
+            or replica.load_error
+            or self._is_short(container)
+        ):
+            return []
+        failures = self._failures[datanode_id]
+        return [
+            transaction
+            for transaction in self._state.transactions.of(container_id)
+            if datanode_id not in transaction.acknowledged_by
+            and not 0 < self._retry_max <= failures[transaction.transaction_id]
+        ]

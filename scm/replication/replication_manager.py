@@ -308,7 +308,8 @@ class ReplicationManager:
         if container.state is ContainerState.CLOSED:
             return True
         waited_ms = self._clock.wall_ms() - container.state_since_ms
-        return not container.scheme and waited_ms > self._options.check_interval_ms
+        is_soon = 0 <= waited_ms <= self._options.check_interval_ms  # below 0: the clock was wrong
+        return not container.scheme and not is_soon
 
     def _serve_under(self, change: Change, portion: Sequence[int]) -> None:
         """Order what some containers lack, one copy of each."""

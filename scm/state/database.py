@@ -31,7 +31,7 @@ from scm.state.facts import Deleted, OpState, Outcome
 from scm.state.history.anchors import AnchorTable
 from scm.state.history.history_tables import SampleTable, TurnTable, VerificationTable
 from scm.state.key_table import KeyTable
-from scm.state.quiet_containers import Settled
+from scm.state.quiet_containers import Settled, Stirred
 from scm.state.replicas.arena import Rows
 from scm.state.replicas.holders import Ids
 from scm.state.replicas.replica_table import ReplicaTable
@@ -268,6 +268,13 @@ class State:
             table.settled.append(made)
         return made
 
+    def stirred(self) -> Stirred:
+        """Return what notes the containers about which a row changes, or that are stirred."""
+        made = Stirred()
+        for table in self._tables():
+            table.settled.append(made)
+        return made
+
     def note_restore(self, restored: Restored | None, recovered: Restored | None) -> None:
         """Set which backup this is, or was."""
         self.restored, self.recovered = restored, recovered
@@ -426,6 +433,10 @@ def _environment(path: Path, map_bytes: int) -> lmdb.Environment:
     environment = lmdb.open(
         str(path), map_size=map_bytes, max_dbs=DATABASES_MAX, metasync=True, sync=True
     )
+    info, page_bytes = environment.info(), environment.stat()["psize"]
+    if (path / "data.mdb").stat().st_size < (info["last_pgno"] + 1) * page_bytes:
+        environment.close()  # to read beyond the end of a file that is mapped kills the process
+        raise lmdb.CorruptedError("data.mdb is cut short: restore a backup")
     environment.reader_check()  # of a backup that was killed: its pages would be kept for ever
     return environment
 

@@ -13,6 +13,7 @@ Nothing here reads a clock, a disk or a socket.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from agent.ec.scheme import parse_scheme
 from health.tables.replica_numbers import ReplicaNumbers
@@ -254,6 +255,10 @@ class Transaction:
     local_ids: tuple[int, ...]
     created_at_ms: int
     acknowledged_by: tuple[str, ...] = ()  # datanode ids
+
+
+ASKED: Final = "asked by an operator"
+"""The reason of a hold that only a person releases."""
 
 
 @dataclass(frozen=True, slots=True)

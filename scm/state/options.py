@@ -236,8 +236,8 @@ class ScmOptions:
     )
     exclude_failure_count: int = _option(
         20,
-        "After so many failures in a row of orders to one replica it is excluded until a person "
-        "releases it; 0: never. Of copies in a row to one datanode the first counts.",
+        "After so many failures in a row of orders to one replica it is excluded for an hour, or "
+        "until a person releases it; 0: never. Copies in a row to one datanode count as one.",
         low=0,
         high=10_000,
     )

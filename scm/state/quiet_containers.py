@@ -8,6 +8,8 @@ One byte a container, because there are millions of them and all but a few need 
 through a million of them looks for zeros in an array.
 """
 
+from collections.abc import Set as AbstractSet
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -66,3 +68,24 @@ class Settled:
         missing_count = last_id + 1 - len(self._marks)
         if missing_count > 0:
             self._marks.extend(bytes(missing_count))
+
+
+class Stirred:
+    """The containers about which something changed since they were taken from here. Callers hold
+    the control plane's lock."""
+
+    def __init__(self) -> None:
+        self._ids: set[int] = set()
+
+    def discard(self, container_id: int) -> None:
+        """Note that something about a container changes."""
+        self._ids.add(container_id)
+
+    def discard_all(self, container_ids: NDArray[np.int64]) -> None:
+        """Note the same of several."""
+        self._ids.update(container_ids.tolist())
+
+    def take(self, among: AbstractSet[int]) -> set[int]:
+        """Return those that are `among` these; from now on none is noted."""
+        taken, self._ids = self._ids, set()
+        return taken & among

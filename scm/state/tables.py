@@ -27,7 +27,7 @@ from scm.state.facts import (
     Pending,
     Transaction,
 )
-from scm.state.quiet_containers import Settled
+from scm.state.quiet_containers import Settled, Stirred
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -63,7 +63,7 @@ class Table(Generic[K, V]):
         self.value: Final = value
         self._values_of: Final = values or (lambda rows: [value(row) for row in rows])
         self._rows: dict[K, V] = {}
-        self.settled: list[Settled] = []
+        self.settled: list[Settled | Stirred] = []
 
     def get(self, key: K) -> V | None:
         """Return the value under `key`, if any."""
@@ -402,14 +402,23 @@ class HoldTable(Table[tuple[int, str], Hold]):
             value=records.hold_from,
         )
 
+        self._by_container: dict[int, dict[str, Hold]] = {}
+
     def apply(self, key: tuple[int, str], value: Hold | None) -> Hold | None:
-        """Set or remove."""
-        self._stir(key[0])
+        """Set or remove, and keep the index."""
+        container_id, datanode_id = key
+        self._stir(container_id)
+        if value is not None:
+            self._by_container.setdefault(container_id, {})[datanode_id] = value
+        elif (held := self._by_container.get(container_id)) is not None:
+            held.pop(datanode_id, None)
+            if not held:
+                del self._by_container[container_id]
         return super().apply(key, value)
 
     def of(self, container_id: int) -> list[Hold]:
-        """Return what is held of a container; there are few holds in all."""
-        return [hold for hold in self._rows.values() if hold.container_id == container_id]
+        """Return what is held of a container."""
+        return list(self._by_container.get(container_id, {}).values())
 
     def is_suppressed(self, container_id: int) -> bool:
         """Whether a container is left alone as a whole."""

@@ -7,13 +7,17 @@ import structlog
 from agent.errors import Code
 from scm.state.clock import Clock
 from scm.state.database import Change, State
-from scm.state.facts import Hold, Kind, Outcome, OutcomeState, Pending
+from scm.state.facts import ASKED, Hold, Kind, Outcome, OutcomeState, Pending
 from scm.state.options import ScmOptions
 
 _OF_A_REPLICA: Final = frozenset({Kind.REPLICATE, Kind.DELETE, Kind.RECONCILE})
 _OF_OTHERS: Final = frozenset({Code.NOT_PROVEN})
 """Failures that say nothing against the replica: those who were to prove that they have it did
 not. One that is excluded for that would be kept from where it is the last whole one."""
+
+HOLD_REST_MS: Final = 3_600_000
+"""After so long an excluded replica gets another chance: what failed may have been the network, and
+it may be the last whole one."""
 
 _log = structlog.get_logger("suture.scm")
 
@@ -49,6 +53,19 @@ class FailingReplicas:
         change.put(self._state.holds, Hold(*key, self._clock.wall_ms(), reason))
         self._forget(key)
         _log.warning("replica_excluded", container_id=key[0], datanode_id=key[1], reason=reason)
+
+    def release_old(self, change: Change) -> list[int]:
+        """Release what was excluded long ago, and not by a person; return the containers."""
+        now_ms = self._clock.wall_ms()
+        old = [
+            hold
+            for hold in self._state.holds.values()
+            if hold.reason != ASKED and not 0 <= now_ms - hold.since_ms < HOLD_REST_MS
+        ]
+        for hold in old:
+            change.remove(self._state.holds, (hold.container_id, hold.datanode_id))
+            _log.info("released", container_id=hold.container_id, datanode_id=hold.datanode_id)
+        return [hold.container_id for hold in old]
 
     def _forget(self, key: tuple[int, str]) -> None:
         self._failed_in_a_row.pop(key, None)

@@ -248,7 +248,8 @@ class PendingOps:
         return found.replica_index == index
 
     def expire(self, change: Change) -> list[int]:
-        """Give up what was not answered in time; return the containers it was about.
+        """Give up what was not answered in time, and let excluded replicas try again; return the
+        containers it was about.
 
         A delete that was sent is never given up while the replica is there: it is sent again,
         because nobody knows whether it is still to be executed.
@@ -270,7 +271,8 @@ class PendingOps:
                 self.drop(change, command, OutcomeState.FAILED, Code.DEADLINE_PASSED, "no answer")
         self._pauses.forget_old()
         self.failing_targets.forget_old()
-        return [command.container_id for command in late]
+        released = self._failing.release_old(change)
+        return [*(command.container_id for command in late), *released]
 
     def node_restarted(self, change: Change, datanode_id: str) -> None:
         """Queue again what was sent to a datanode: its memory of it is gone."""

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from scm.cluster.commands.failing_replicas import HOLD_REST_MS
 from scm.replication.reconciling.plan_check import PlanReplica, PlanRow
-from scm.state.facts import Container, Kind, OutcomeState
+from scm.state.facts import Container, Hold, Kind, OutcomeState
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, confirm, outcome
 
@@ -95,6 +96,42 @@ def test_a_replica_that_fails_again_and_again_is_excluded(
     assert [] == copies(world)
     world.control.operators.hold([short.container_id], second, release=True)
     assert [second] == copies(world)
+
+
+def test_an_excluded_replica_gets_another_chance(world: ScmWorld, short: Container) -> None:
+    """An outage is over at some time, and nobody has to know; what a person holds stays held."""
+    number, [one, other] = short.container_id, world.state.replicas.of(short.container_id)
+    for replica in (one, other):
+        with world.state.change() as change:
+            hold = Hold(number, replica.datanode_id, world.clock.now_ms(), "3 failures in a row")
+            change.put(world.state.holds, hold)
+    assert [] == copies(world)
+    world.control.operators.hold([number], other.datanode_id, release=True)
+    world.control.operators.hold([number], other.datanode_id, release=False)
+
+    world.clock.advance_s(HOLD_REST_MS / 1000 - 3)
+    world.keep_alive(*NODES)
+    before = copies(world)
+    world.clock.advance_s(1)
+
+    assert [] == before
+    assert [one.datanode_id] == copies(world)
+    assert [other.datanode_id] == [hold.datanode_id for hold in world.state.holds.values()]
+
+
+def test_an_excluded_replica_gets_another_chance_when_the_clock_was_ahead(
+    world: ScmWorld, short: Container
+) -> None:
+    """And was set right: a time to come is no reason to wait for it."""
+    [one, _other] = world.state.replicas.of(short.container_id)
+    ahead_ms = world.clock.now_ms() + 86_400_000
+    with world.state.change() as change:
+        hold = Hold(short.container_id, one.datanode_id, ahead_ms, "3 failures in a row")
+        change.put(world.state.holds, hold)
+
+    world.control.tick()
+
+    assert [] == world.state.holds.values()
 
 
 def test_a_replica_is_not_excluded_because_others_cannot_prove_what_it_has(

@@ -75,6 +75,39 @@ def test_every_holder_is_told_until_it_acknowledges(world: ScmWorld) -> None:
     assert made.container_id == 1
 
 
+def test_who_owes_nothing_looks_at_nothing(
+    world: ScmWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Every heartbeat asks, of every datanode; what another one owes may stay for weeks.
+    """
+    made = world.made_closed()
+    dead_end = replace(world.state.replicas.of(made.container_id)[2], load_error="its disk is gone")
+    world.beat("dn3", dead_end)
+    world.control.operators.delete_keys([name_of(world)], dry_run=False)
+    for node in NODES:
+        for command in sent(world, node):
+            world.beat(node, outcomes=(done(command),))
+    looks: list[str] = []
+    look = block_deletion.BlockDeletion._unacknowledged
+
+    def counted(
+        deletion: block_deletion.BlockDeletion, container_id: int, node: str
+    ) -> list[Transaction]:
+        looks.append(node)
+        return look(deletion, container_id, node)
+
+    monkeypatch.setattr(block_deletion.BlockDeletion, "_unacknowledged", counted)
+    for _ in range(3):
+        for node in NODES:
+            world.call(node)
+
+    assert len(looks) <= len(NODES), "once after the last change, and never again"
+    assert 1 == len(transactions(world))
+    [command] = sent(world, "dn3", replace(dead_end, load_error=""))
+    assert [made.container_id] == [t.container_id for t in command.transactions]
+
+
 def test_what_is_not_acknowledged_is_sent_again_after_a_restart(world: ScmWorld) -> None:
     """Of the datanode, and of the control plane: the transaction is durable, the command is not."""
     world.made_closed()

@@ -11,7 +11,7 @@ import pytest
 from merkle.replica import LAYOUT_VERSION, ReplicaState
 from scm.cluster.commands import command_limits
 from scm.replication.reconciling import healing
-from scm.state.facts import Container, Kind, Replica
+from scm.state.facts import Container, ContainerState, Kind, Replica
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import (
     ScmWorld,
@@ -366,3 +366,34 @@ def test_a_shard_is_mended_from_its_stripe(tmp_path: Path) -> None:
         pass_time(world, 12, *nodes)
 
         assert "control plane: scan findings" == ordered(world)["dn4"]
+
+
+@pytest.mark.parametrize("ahead_s", [0, 86_400], ids=["right", "ahead"])
+def test_a_container_that_stays_quasi_closed_is_copied_whatever_the_clock_said(
+    tmp_path: Path, ahead_s: int
+) -> None:
+    """
+    It was made while the clock was a day ahead, and nobody waits for that day.
+    """
+    with ScmWorld(tmp_path, ScmOptions()).running() as world:
+        nodes = ("dn1", "dn2", "dn3", "dn4")
+        world.join(*nodes)
+        since_ms = world.clock.now_ms() + 1_000 * ahead_s
+        made = replace(
+            container(ContainerState.QUASI_CLOSED, sequence_id=9), state_since_ms=since_ms
+        )
+        with world.state.change() as change:
+            change.put(world.state.containers, made)
+            change.next_id("next_container_id")
+        world.beat("dn1", replica("dn1", ReplicaState.QUASI_CLOSED), full=True)
+        for node in nodes[1:]:
+            world.beat(node, full=True)
+        ordered = []
+        for _ in range(400):
+            world.clock.advance_s(1)
+            world.control.tick()
+            for node in nodes:
+                commands = world.call(node).commands
+                ordered += [c.kind for c, _named in commands if c.kind is Kind.REPLICATE]
+
+        assert ordered

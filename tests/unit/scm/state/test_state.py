@@ -1,6 +1,7 @@
 """The state: durable, atomic, owned by one."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import lmdb
@@ -233,6 +234,21 @@ class TestDamage:
 
         assert caught.value.code is Code.INCONSISTENT_VOLUME
         assert "table nodes" in str(caught.value)
+
+    def test_a_file_that_is_cut_short_is_named_and_nothing_starts(self, tmp_path: Path) -> None:
+        """The process would be killed where it reads beyond the end, without a word."""
+        state = open_state(tmp_path)
+        with state.change() as change:
+            for number in range(2_000):
+                change.put(state.nodes, replace(NODE, datanode_id=f"dn{number:04}"))
+        state.close()
+        file = tmp_path / "state" / "data.mdb"
+        os.truncate(file, file.stat().st_size // 2 // 4096 * 4096)
+
+        with pytest.raises(Refused, match=r"data\.mdb is cut short") as caught:
+            open_state(tmp_path)
+
+        assert caught.value.code is Code.INCONSISTENT_VOLUME
 
     def test_another_format_version_is_refused(self, tmp_path: Path) -> None:
         """A state of a newer program is not guessed at."""

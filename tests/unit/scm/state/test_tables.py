@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
 from scm.state import records
-from scm.state.facts import Container, ContainerState, Key, KeyBlock, Kind, Pending, Replica
+from scm.state.facts import Container, ContainerState, Hold, Key, KeyBlock, Kind, Pending, Replica
 from scm.state.key_table import KeyTable
 from scm.state.replicas.replica_table import UNSETTLED_STATES, ReplicaTable
-from scm.state.tables import ContainerTable, PendingTable, id_key
+from scm.state.tables import ContainerTable, HoldTable, PendingTable, id_key
 from tests.support.control.scm_world import replica
 
 STEPS = st.lists(
@@ -138,6 +138,28 @@ class TestContainerTable:
 
         with pytest.raises(records.DamagedRow, match=f"containers, key {id_key(77).hex()}"):
             ContainerTable().load(rows)
+
+
+class TestHoldTable:
+    @settings(deadline=None)
+    @given(
+        st.lists(st.tuples(st.integers(1, 3), st.sampled_from(["", "dn1", "dn2"]), st.booleans()))
+    )
+    def test_what_is_held_of_a_container_is_what_one_dict_says(
+        self, steps: list[tuple[int, str, bool]]
+    ) -> None:
+        """Whatever is put, set again and removed."""
+        table, model = HoldTable(), dict[tuple[int, str], Hold]()
+        for at_ms, (container_id, node, is_put) in enumerate(steps):
+            hold = Hold(container_id, node, at_ms, "why") if is_put else None
+            table.apply((container_id, node), hold)
+            model.pop((container_id, node), None)
+            if hold is not None:
+                model[(container_id, node)] = hold
+
+        for container_id in (1, 2, 3):
+            held = {hold.datanode_id: hold for hold in table.of(container_id)}
+            assert held == {node: hold for (n, node), hold in model.items() if n == container_id}
 
 
 class TestKeyTable:
