@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from agent.cli.terminal.output import Exit, bytes_progress, counted, emit, grid, say, show, size
+from agent.cli.terminal.output import (
+    ID_MAX,
+    Exit,
+    bytes_progress,
+    counted,
+    emit,
+    grid,
+    say,
+    show,
+    size,
+)
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.config.quantity import parse_bytes_per_s, parse_duration_s
 from agent.observe import logs
@@ -92,7 +102,8 @@ def scrub_command(
     state_dir: StateOption = None,
     db_dir: DatabaseOption = None,
     container: Annotated[
-        list[int] | None, typer.Option(min=1, metavar="ID", help="Read these containers only.")
+        list[int] | None,
+        typer.Option(min=1, max=ID_MAX, metavar="ID", help="Read these containers only."),
     ] = None,
     anew: Annotated[
         bool, typer.Option("--anew", help="Forget how far an unfinished scrub has come.")

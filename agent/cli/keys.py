@@ -10,7 +10,17 @@ import typer
 from rich.progress import Progress
 
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import bytes_progress, counted, emit, grid, remark, say, show, size
+from agent.cli.terminal.output import (
+    ID_MAX,
+    bytes_progress,
+    counted,
+    emit,
+    grid,
+    remark,
+    say,
+    show,
+    size,
+)
 from agent.cli.terminal.selection import datanode_id
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import LANES_DEFAULT
@@ -219,7 +229,9 @@ def ls(
     prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="Only keys that begin so.")] = "",
     container: Annotated[
         list[int] | None,
-        typer.Option(min=1, metavar="ID", help="Only keys with a block there; may be repeated."),
+        typer.Option(
+            min=1, max=ID_MAX, metavar="ID", help="Only keys with a block there; may be repeated."
+        ),
     ] = None,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from agent.cli.terminal.output import (
+    ID_MAX,
     Exit,
     bytes_progress,
     counted,
@@ -84,7 +85,9 @@ def repair_command(
             metavar="DATA_DIR", help="A directory of hdds.datanode.dir.", readable=False
         ),
     ],
-    container: Annotated[int, typer.Option(min=1, metavar="ID", help="The damaged container.")],
+    container: Annotated[
+        int, typer.Option(min=1, max=ID_MAX, metavar="ID", help="The damaged container.")
+    ],
     peer: PeersOption,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Read, ask the peers, show; write nothing.")

@@ -6,13 +6,15 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.terminal.ask import NodeOption, nodes_of
+from agent.cli.inspect.datanodes import say_silent
+from agent.cli.terminal.ask import Answered, NodeOption, ask_each, nodes_of
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
-from agent.cli.terminal.output import Exit, counted, emit, grid, say, short, show, size
+from agent.cli.terminal.output import ID_MAX, Exit, counted, emit, grid, say, short, show, size
 from agent.cli.terminal.time_option import duration
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.config.quantity import spoken_duration
+from agent.errors import Unavailable
 from agent.observe.status_headline import percent
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
@@ -22,14 +24,17 @@ PAUSE_S_DEFAULT: Final = 3600.0
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 VolumeOption = Annotated[str, typer.Option(help="One volume only, by its id; default: all.")]
-Answers = list[tuple[str, pb.ScrubStatusResponse]]
+Answers = list[Answered[pb.ScrubStatusResponse]]
 
 
 @app.command("status")
 def status(
     scm: ScmOption = SCM_DEFAULT, datanode: NodeOption = None, as_json: JsonFlag = False
 ) -> int:
-    """Show how far the scan of every volume is. 2: a promise is not kept, or a scan is blind."""
+    """Show how far the scan of every volume is.
+
+    2: a promise is not kept, a scan is blind, or a datanode does not answer.
+    """
     return tell(ask(scm, datanode, lambda peer: peer.scrub_status()), as_json=as_json)
 
 
@@ -43,9 +48,12 @@ def pause(
     ] = PAUSE_S_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
-    """Hold background scans for a while; what was asked for by hand still runs."""
+    """Hold background scans for a while; what was asked for by hand still runs.
+
+    2: a datanode does not answer; the others hold theirs.
+    """
     wish = pb.SteerScrubRequest(volume_id=volume, pause_ms=max(1, int(duration_s * 1000)))
-    return tell(ask(scm, datanode, lambda peer: peer.steer_scrub(wish)), as_json=as_json)
+    return tell(steered(scm, datanode, wish), as_json=as_json)
 
 
 @app.command("resume")
@@ -57,49 +65,62 @@ def resume(
 ) -> int:
     """End a pause now."""
     wish = pb.SteerScrubRequest(volume_id=volume, resume=True)
-    return tell(ask(scm, datanode, lambda peer: peer.steer_scrub(wish)), as_json=as_json)
+    return tell(steered(scm, datanode, wish), as_json=as_json)
 
 
 @app.command("cancel")
 def cancel(
-    container_id: Annotated[int, typer.Argument(metavar="CONTAINER", min=1)],
+    container_id: Annotated[int, typer.Argument(metavar="CONTAINER", min=1, max=ID_MAX)],
     scm: ScmOption = SCM_DEFAULT,
     datanode: NodeOption = None,
     as_json: JsonFlag = False,
 ) -> int:
     """Stop the background scan of one container, if it is under way; it comes again later."""
     wish = pb.SteerScrubRequest(skip_container_id=container_id)
-    return tell(ask(scm, datanode, lambda peer: peer.steer_scrub(wish)), as_json=as_json)
+    return tell(steered(scm, datanode, wish), as_json=as_json)
 
 
 def ask(
     scm: str, datanode: str | None, question: Callable[[Peer], pb.ScrubStatusResponse]
 ) -> Answers:
-    """Ask one datanode or all; return the answers by datanode."""
+    """Ask one datanode or all, side by side. Raises SutureError when none of them answers."""
     with connect(scm) as client:
-        return [
-            (name, question(client.peer(address))) for name, address in nodes_of(client, datanode)
-        ]
+        answers = ask_each(client, nodes_of(client, datanode), question)
+    if all(answer.value is None for answer in answers):
+        errors = [answer.cause for answer in answers if answer.cause]
+        raise next((error for error in errors if isinstance(error, Unavailable)), errors[0])
+    return answers
+
+
+def steered(scm: str, datanode: str | None, wish: pb.SteerScrubRequest) -> Answers:
+    """Steer the scans of one datanode or of all. Raises SutureError when none of them does it.
+
+    Of one volume only its datanode tells: the others do not have it.
+    """
+    answers = ask(scm, datanode, lambda peer: peer.steer_scrub(wish))
+    return [answer for answer in answers if answer.value is not None or not wish.volume_id]
 
 
 def tell(answers: Answers, *, as_json: bool) -> int:
-    """Print the answers; return the exit code."""
+    """Print the answers, and who gave none; return the exit code."""
+    heard = [(answer.datanode, answer.value) for answer in answers if answer.value is not None]
+    silent = [(answer.datanode, answer.error) for answer in answers if answer.error]
     if as_json:
-        emit({datanode: facts(answer) for datanode, answer in answers})
+        errors = {datanode: {"error": error} for datanode, error in silent}
+        emit({datanode: facts(answer) for datanode, answer in heard} | errors)
     else:
         columns = ["datanode", "volume", "state", "done#", "speed", "needed", "due#", "done in"]
         columns += ["oldest read", "lag", "remark"]
         rows = [
-            volume_row(datanode, volume)
-            for datanode, answer in answers
-            for volume in answer.volumes
+            volume_row(datanode, volume) for datanode, answer in heard for volume in answer.volumes
         ]
         show(grid("", columns, rows))
-        for datanode, answer in answers:
+        for datanode, answer in heard:
             say(f"{short(datanode)}: {headline(answer)}")
             for line in parity_lines(answer.parity):
                 say(f"{short(datanode)}: {line}")
-    return Exit.TO_DO if any(is_wrong(answer) for _, answer in answers) else Exit.OK
+        say_silent(silent)
+    return Exit.TO_DO if silent or any(is_wrong(answer) for _, answer in heard) else Exit.OK
 
 
 def is_wrong(answer: pb.ScrubStatusResponse) -> bool:

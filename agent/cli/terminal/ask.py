@@ -29,6 +29,7 @@ class Answered(Generic[T]):
     datanode: str
     value: T | None
     error: str = ""
+    cause: SutureError | None = None
 
 
 def nodes_of(client: Client, datanode: str | None) -> list[tuple[str, str]]:
@@ -53,7 +54,7 @@ def ask_each(
         try:
             return Answered(name, question(client.peer(address)))
         except SutureError as error:
-            return Answered(name, None, str(error))
+            return Answered(name, None, str(error), error)
 
     if len(nodes) == 1:
         return [ask(nodes[0])]

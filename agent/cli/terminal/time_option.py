@@ -9,6 +9,8 @@ import typer
 from agent.config.quantity import parse_typed_duration_s
 
 METAVAR: Final = "TIME"
+DAYS_MAX: Final = 36_500  # a century: in milliseconds it fits into any field of the wire
+DAY_S: Final = 86_400
 
 
 def duration(
@@ -24,6 +26,8 @@ def duration(
             raise typer.BadParameter(str(error)) from error
         if value < min_s:
             raise typer.BadParameter(f"{given} is less than {min_s:g}s")
+        if value > DAYS_MAX * DAY_S:
+            raise typer.BadParameter(f"{given} is more than {DAYS_MAX}d")
         return value
 
     parse: Callable[[str], float] = parsed

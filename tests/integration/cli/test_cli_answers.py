@@ -137,6 +137,42 @@ def test_a_silent_datanode_stands_in_the_first_sentence(
     assert told["well"] is False
 
 
+def test_a_silent_datanode_keeps_no_other_from_pausing_its_scans(
+    suture: CommandLine, tmp_path: Path
+) -> None:
+    """
+    It is named beside those that did as they were told; where nobody does, there is only an error.
+    """
+    with Cluster(tmp_path / "own", agents=2, volumes=1, launch=forked) as own:
+        command = CommandLine(own.scm.address, suture.capsys)
+        command.wait_until(lambda: len(command.json("scm", "nodes")) == 2)
+        live, dead = (node_id(command, node.address) for node in own.nodes)
+        (volume,) = command.json("volumes", "--datanode", live)
+        own.nodes[1].kill()
+
+        paused = command.json("scrub", "pause", "--for", "10min", code=Exit.TO_DO)
+        shown = command("scrub", "status", code=Exit.TO_DO)
+        cancelled = command.json("scrub", "cancel", "7", code=Exit.TO_DO)
+        resumed = command.json("scrub", "resume", "--volume", volume["volume_id"])
+        command("scrub", "pause", "--volume", "nowhere", code=Exit.UNAVAILABLE)
+        own.nodes[0].kill()
+        command("scrub", "status", code=Exit.UNAVAILABLE)
+
+    assert "paused" == paused[live]["volumes"][0]["state"]
+    assert "unavailable" in paused[dead]["error"]
+    assert "paused for" in shown
+    assert f"{dead[:8]} does not answer: " in shown
+    assert {live, dead} == set(cancelled)
+    assert "paused" != resumed[live]["volumes"][0]["state"]
+    assert {live} == set(resumed), "the volume of a datanode is asked for at no other"
+
+
+def node_id(command: CommandLine, address: str) -> str:
+    """Return the id of the datanode at an address."""
+    nodes = command.json("scm", "nodes")
+    return next(str(node["datanode_id"]) for node in nodes if node["address"] == address)
+
+
 def test_volumes_are_shown_with_their_health(suture: CommandLine, cluster: Cluster) -> None:
     """
     Every volume of every datanode is there, with numbers that are numbers.

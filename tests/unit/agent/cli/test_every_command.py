@@ -16,6 +16,7 @@ from agent.config.quantity import parse_typed_duration_s
 from agent.runtime.exits import Exit
 
 COLUMNS: Final = 80
+TOO_LARGE: Final = "99999999999999999999"  # for a container's id
 NAMES_A_DATANODE: Final = {"datanode", "target", "trust"}
 TIMES: Final = re.compile(r"(^|_)(for|every|until|since|wait_s|interval_s|duration_s)$")
 
@@ -134,6 +135,9 @@ def test_a_group_without_a_command_shows_its_help(
         (["explain", "abc"], "'abc' is no whole number"),
         (["log", "--count", "0"], "'0': input should be greater than or equal to 1"),
         (["log", "--since", "yesterday"], "'yesterday' is no time; write it like 7d"),
+        (["scrub", "pause", "--for", "99999999999999d"], "99999999999999d is more than 36500d"),
+        (["scrub", "cancel", TOO_LARGE], f"'{TOO_LARGE}': input should be less than or equal to"),
+        (["ls", "--container", TOO_LARGE], f"'{TOO_LARGE}': input should be less than or equal to"),
     ],
 )
 def test_what_is_not_understood_is_named(
