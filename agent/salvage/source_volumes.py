@@ -4,7 +4,6 @@ Nothing is created, signed or rolled: the lock of an agent that runs is seen wit
 and the index is read without a lock file of its own.
 """
 
-import fcntl
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,6 +17,7 @@ from agent.store.index.environment import Index
 from agent.store.index.transactions import Snapshot
 from agent.store.recovery.fsck import volume_layout
 from agent.store.replica.packs import Place, place_of
+from agent.store.volumes.volume import reading_lock
 from merkle.blockrow import decode_block
 from merkle.damaged import Damaged
 from merkle.replica import BlockData, BlockId, ContainerId, ReplicaState
@@ -92,7 +92,7 @@ def opened(
         volumes: list[OfflineVolume] = []
         for path in dict.fromkeys(Path(os.path.realpath(one)) for one in paths):
             layout = volume_layout(path)
-            _refuse_in_use(layout, stack)
+            stack.enter_context(reading_lock(layout))
             if volumes and layout.cluster_id != volumes[0].layout.cluster_id:
                 raise Refused(
                     Code.WRONG_CLUSTER,
@@ -109,23 +109,3 @@ def opened(
                 continue
             volumes.append(OfflineVolume(layout, rows))
         yield tuple(volumes)
-
-
-def _refuse_in_use(layout: Layout, stack: ExitStack) -> None:
-    """Hold a shared lock of the volume, if there is a lock file: no agent starts meanwhile. It is
-    the kernel's, and nothing is written."""
-    try:
-        descriptor = os.open(layout.lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return  # there is none, or it cannot be read: nobody can have taken it here
-    stack.callback(os.close, descriptor)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise Refused(
-            Code.VOLUME_IN_USE,
-            f"{layout.volume} is in use by an agent",
-            hint="stop the agent first; it writes while it runs",
-        ) from error
-    except OSError:
-        return  # a file system without locks

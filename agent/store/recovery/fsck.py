@@ -31,7 +31,7 @@ from agent.store.operations.closing import data_sizes
 from agent.store.replica.descriptor import descriptor_of, read_descriptor
 from agent.store.replica.packs import Place, place_of, read_table
 from agent.store.replica.trees import read_tree_file
-from agent.store.volumes.volume import lock_volume
+from agent.store.volumes.volume import reading_lock
 from merkle.blockrow import decode_block
 from merkle.checksum import window_checksums
 from merkle.damaged import Damaged
@@ -109,9 +109,8 @@ def fsck(volume_path: Path, *, read_data: bool = False) -> FsckReport:
     """Check a volume. Raises `Refused`: VOLUME_IN_USE while an agent runs on it,
     INCONSISTENT_VOLUME if there is no volume to check."""
     layout = volume_layout(volume_path.resolve())
-    lock = lock_volume(layout)
-    try:
-        tally = _Tally()
+    tally = _Tally()
+    with reading_lock(layout):
         _check_directories(layout, tally)
         try:
             index = Index(layout.database, map_bytes=MAP_BYTES, readonly=True)
@@ -120,12 +119,7 @@ def fsck(volume_path: Path, *, read_data: bool = False) -> FsckReport:
             return tally.report()
         with closing(index):
             _check_index(layout, index, tally, read_data=read_data)
-        return tally.report()
-    finally:
-        if lock.was_left:
-            lock.leave()
-        else:
-            lock.release()
+    return tally.report()
 
 
 def volume_layout(path: Path) -> Layout:

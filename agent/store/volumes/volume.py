@@ -8,8 +8,8 @@ import fcntl
 import os
 import sys
 import uuid
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -253,11 +253,34 @@ def lock_volume(layout: Layout) -> VolumeLock:
             raise
 
 
+@contextmanager
+def reading_lock(layout: Layout) -> Iterator[None]:
+    """Keep agents from a volume that is only read. Raises `Refused(VOLUME_IN_USE)`.
+
+    The lock is shared, and the kernel's; nothing is written, so that of a read-only mount will do.
+    """
+    try:
+        fd = os.open(layout.lock, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        yield  # there is none, or it cannot be read: nobody can have taken it here
+        return
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise _in_use(layout, fd) from error
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(fd)
+
+
 def _locked(layout: Layout, fd: int) -> VolumeLock:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise _in_use(layout, os.pread(fd, 4096, 0).decode("utf-8", "replace")) from error
+        raise _in_use(layout, fd) from error
     facts = os.fstat(fd)
     if facts.st_nlink == 1:  # else the lock holds, but what else would be written there?
         _sign(fd)
@@ -270,11 +293,13 @@ def _sign(fd: int) -> None:
     write_all(fd, f"{os.getpid()}\n{command}\n".encode(), 0)
 
 
-def _in_use(layout: Layout, holder: str) -> Refused:
-    pid, _, command = holder.partition("\n")
+def _in_use(layout: Layout, fd: int) -> Refused:
+    pid, _, command = os.pread(fd, 4096, 0).decode("utf-8", "replace").partition("\n")
+    reader = "a process that only reads it: suture fsck, sample or salvage"
     return Refused(
         Code.VOLUME_IN_USE,
-        f"volume {layout.volume} is held by pid {pid or 'unknown'} ({command.strip()})",
+        f"volume {layout.volume} is held by "
+        + (f"pid {pid} ({command.strip()})" if pid else reader),
         hint="stop that process, or give this one its own volumes",
         pid=pid,
         volume=layout.volume,

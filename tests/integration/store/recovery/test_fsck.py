@@ -1,7 +1,9 @@
 """fsck: every kind of problem is seen, named, and nothing is changed by looking."""
 
 import json
+import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -200,22 +202,71 @@ def test_without_read_data_no_data_is_read(volume: Path) -> None:
 
 def test_looking_changes_nothing(volume: Path) -> None:
     """
-    Every file but the lock is byte for byte what it was.
+    Every file is byte for byte what it was; the lock was not even written to.
     """
     for kind in ("BLOCK_FILE_SHORT", "TREE_DAMAGED", "JOURNAL_NOT_EMPTY", "TEMPORARY_LEFT"):
         PLANTED[kind](volume)
 
     def files() -> dict[Path, bytes]:
-        return {
-            path: path.read_bytes()
-            for path in volume.rglob("*")
-            if path.is_file() and path.name not in {"in_use.lock", "lock.mdb"}
-        }
+        return {path: path.read_bytes() for path in volume.rglob("*") if path.is_file()}
 
-    before = files()
+    lock = Layout(volume, CLUSTER).lock
+    lock.write_text("1\na process that was killed\n")
+    before, written_at_ns = files(), lock.stat().st_mtime_ns
     fsck(volume, read_data=True)
 
     assert before == files()
+    assert written_at_ns == lock.stat().st_mtime_ns
+
+
+def test_a_volume_without_a_lock_file_gets_none(volume: Path) -> None:
+    """
+    As in the copy of a disk: nothing is made there.
+    """
+    lock = Layout(volume, CLUSTER).lock
+    lock.unlink()
+
+    assert () == fsck(volume).problems
+    assert not lock.exists()
+
+
+def test_a_read_only_mount_is_checked(volume: Path) -> None:
+    """
+    As the kernel leaves a disk that fails, and as a person mounts one that was pulled.
+    """
+    PLANTED["CHUNK_CHECKSUM"](volume)
+    path = str(volume)
+    bind = ["mount", "--bind", path, path]
+    remount = ["mount", "-o", "remount,bind,ro", path]
+    unmount = ["umount", "--lazy", path]
+    if os.geteuid() or subprocess.run(bind, check=False).returncode:
+        pytest.skip(reason="a directory can be mounted by root only")
+    try:
+        subprocess.run(remount, check=True)
+
+        report = fsck(volume, read_data=True)
+    finally:
+        subprocess.run(unmount, check=True)
+
+    assert ["CHUNK_CHECKSUM"] == [problem.kind for problem in report.problems]
+
+
+def test_no_agent_starts_while_it_reads(volume: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    It would change what is being read; who starts it is told who is there.
+    """
+    refusals: list[Refused] = []
+
+    def start(*_: object) -> None:
+        with pytest.raises(Refused) as refusal:
+            open_store(volume.parent)
+        refusals.append(refusal.value)
+
+    monkeypatch.setattr(fsck_module, "_check_directories", start)
+    fsck(volume)
+
+    assert [Code.VOLUME_IN_USE] == [refusal.code for refusal in refusals]
+    assert "suture fsck" in str(refusals[0])
 
 
 def test_the_report_is_json(volume: Path) -> None:
