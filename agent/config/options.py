@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 from agent.config.section import (
     LIVE,
     Address,
+    AddressOrNone,
     Bytes,
     BytesPerS,
     Count,
@@ -21,6 +22,7 @@ from agent.config.section import (
     Section,
     Switch,
     WholeSeconds,
+    checked_port,
 )
 from merkle.checksum import Algorithm
 from merkle.replica import CHUNK_BYTES_MAX, CONTAINER_BYTES_MAX
@@ -32,7 +34,9 @@ DAY_S = 24 * HOUR_S
 MIB = 1024 * 1024
 OZONE_SCHEME: Final = "ozone://"
 ScmAddress = Annotated[
-    str, StringConstraints(pattern=r"^(ozone://)?(\[[0-9a-fA-F:]+\]|[^:/\s]+):\d{1,5}$")
+    str,
+    StringConstraints(pattern=r"^(ozone://)?(\[[0-9a-fA-F:]+\]|[^:/\s]+):\d{1,5}$"),
+    AfterValidator(checked_port),
 ]
 
 
@@ -305,7 +309,7 @@ class TlsConfig(Section):
 class ObserveConfig(Section):
     """What the outside may see without asking by RPC."""
 
-    listen: Literal[""] | Address = Field(
+    listen: AddressOrNone = Field(
         "127.0.0.1:9861",
         description='Address of the plain HTTP listener: metrics, health, a page; "": none.',
     )
@@ -326,7 +330,7 @@ class OzoneConfig(Section):
     """An agent as a datanode of Apache Ozone: it serves Ozone's datanodes and clients, and may be
     led by Ozone's storage container manager (node.scm = "ozone://host:9861")."""
 
-    listen: Literal[""] | Address = Field(
+    listen: AddressOrNone = Field(
         "",
         description="Address for Ozone's datanodes and clients, host:port, in plaintext; Ozone's "
         'own default port is 9859; "": none.',

@@ -2,15 +2,36 @@
 
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+)
 
 from agent.config.quantity import Unit, parse_bytes, parse_bytes_per_s, parse_duration_s
 
+HOST_AND_PORT: Final = r"(\[[0-9a-fA-F:]+\]|[^:\s]+):\d{1,5}"
+PORT_MAX: Final = 65_535
 LIVE: Final[dict[str, Any]] = {"live": True}
 
 BYTES: Final = Unit("bytes", parse_bytes)
 BYTES_PER_S: Final = Unit("bytes per second", parse_bytes_per_s)
 SECONDS: Final = Unit("seconds", parse_duration_s)
+
+
+def checked_port(address: str) -> str:
+    """Return an address as it is. Raises ValueError if there is no such port.
+
+    gRPC would take another one: that of the lower 16 bits.
+    """
+    if address and int(address.rpartition(":")[2]) > PORT_MAX:
+        raise ValueError(f"{address!r}: a port is at most {PORT_MAX}")
+    return address
+
 
 Bytes = Annotated[int, BeforeValidator(BYTES)]
 BytesPerS = Annotated[int, BeforeValidator(BYTES_PER_S)]
@@ -18,10 +39,24 @@ Seconds = Annotated[float, BeforeValidator(SECONDS)]
 WholeSeconds = Annotated[int, BeforeValidator(SECONDS)]
 Count = Annotated[int, Field(strict=True)]
 Switch = Annotated[bool, Field(strict=True)]
-Address = Annotated[str, StringConstraints(pattern=r"^(\[[0-9a-fA-F:]+\]|[^:\s]+):\d{1,5}$")]
+Address = Annotated[
+    str, StringConstraints(pattern=rf"^{HOST_AND_PORT}$"), AfterValidator(checked_port)
+]
+AddressOrNone = Annotated[
+    str, StringConstraints(pattern=rf"^({HOST_AND_PORT})?$"), AfterValidator(checked_port)
+]
 
 
 class Section(BaseModel):
     """One table of the file: frozen, and strict about names."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _without_nul(cls, value: object) -> object:
+        """Return a value as it is. Raises ValueError for a NUL, which no path or name can hold."""
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and "\0" in text:
+                raise ValueError(f"{text!r} holds a NUL character")
+        return value

@@ -371,6 +371,8 @@ def _checked(name: str, value: object, field: "dataclasses.Field[Any]") -> objec
     if isinstance(field.default, str):
         if not isinstance(value, str):
             raise Refused(Code.INVALID_CONFIG, f"{name}: {value!r} is not a text")
+        if "\0" in value:
+            raise Refused(Code.INVALID_CONFIG, f"{name}: {value!r} holds a NUL character")
         return value
     if isinstance(field.default, bool):
         words = {"true": True, "false": False, True: True, False: False}

@@ -11,6 +11,7 @@ from agent.rpc.calls.channel import (
     KEEPALIVE_MS,
     KEEPALIVE_TIMEOUT_MS,
     MESSAGE_BYTES_MAX,
+    PORT_MAX,
 )
 from agent.rpc.security.tls import Security
 from agent.rpc.serving.waits import SLOW_S
@@ -73,6 +74,11 @@ def bind(server: grpc.Server, address: str, security: Security) -> int:
     Raise Refused(INVALID_CONFIG) if it cannot be bound, or not without TLS.
     """
     credentials = security.server_credentials(address)
+    wanted = address.rpartition(":")[2]
+    if wanted.isdecimal() and int(wanted) > PORT_MAX:  # gRPC would take the lower 16 bits of it
+        raise Refused(
+            Code.INVALID_CONFIG, f"cannot listen on {address}: a port is at most {PORT_MAX}"
+        )
     try:
         if credentials is None:
             port = server.add_insecure_port(address)

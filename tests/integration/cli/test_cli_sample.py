@@ -1,6 +1,7 @@
 """`suture sample`: what it draws, what it says of it, and that it never says more."""
 
 import json
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ import pytest
 
 from agent.cli.main import run
 from agent.runtime.exits import Exit
+from agent.store.files.layout import Layout
+from agent.store.index.indexerrors import DATA_FILE
 from merkle.replica import ContainerId
-from tests.support.storage.stored_replica import CONTAINER, StoredReplica
+from tests.support.storage.stored_replica import CLUSTER, CONTAINER, StoredReplica
 
 CHUNKS = 20  # five containers of two blocks of two chunks
 Capture = pytest.CaptureFixture[str]
@@ -64,6 +67,28 @@ def test_bad_chunks_are_found_as_often_as_it_says(replica: StoredReplica, capsys
     found = sum(code == Exit.TO_DO for code, _ in codes)
     assert all((answer["bad_count"] > 0) == (code == Exit.TO_DO) for code, answer in codes)
     assert abs(found - 60 * power) < 5 * (60 * power * (1 - power)) ** 0.5
+
+
+def test_a_row_that_is_not_found_by_its_key_is_undecided(
+    replica: StoredReplica, capsys: Capture
+) -> None:
+    """One bit of a key flipped: the row beside it is seen in passing, and no search finds it."""
+    replica.close()
+    database = Layout(replica.path, CLUSTER).database / DATA_FILE
+    key, flipped = struct.pack(">QQ", 3, 1), struct.pack(">QQ", 3, 1 + 2**40)
+    data = database.read_bytes()
+    assert key in data
+    database.write_bytes(data.replace(key, flipped))
+
+    code, answer = sampled(replica, capsys, "--confidence", "99")
+    run(["sample", str(replica.path), "--confidence", "99"])
+    said = capsys.readouterr().out
+
+    assert Exit.TO_DO == code
+    assert (CHUNKS - 4, 2) == (answer["read_count"], answer["undecided_count"])
+    assert "nothing follows: 2 chunks could not be judged" in said
+    assert 1 == said.count("container 3: block 2 is not found by its key")
+    assert 2 == said.count("container 3: ")
 
 
 def test_a_bad_chunk_is_named(replica: StoredReplica, capsys: Capture) -> None:

@@ -11,6 +11,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from agent.errors import Refused
 from agent.rpc.calls.channel import HEADERS_BYTES_MAX
 from agent.rpc.calls.channel import MESSAGE_BYTES_MAX as DATANODE_MESSAGE_BYTES_MAX
 from agent.rpc.datanode.limits import Limits
@@ -78,6 +79,17 @@ def control_plane(
             yield built.address
         finally:
             built.server.stop(0).wait()
+
+
+def test_a_port_that_there_is_not_is_not_another_one(tmp_path: Path) -> None:
+    """
+    gRPC would bind the lower 16 bits of it, and the server say that it listens there.
+    """
+    with ScmWorld(tmp_path).running() as world, ThreadPoolExecutor(4) as threads:
+        service = ScmService(world.control, clock=Clock(), options=world.options)
+
+        with pytest.raises(Refused, match="98590: a port is at most 65535"):
+            build_server(service, "127.0.0.1:98590", threads)
 
 
 both = pytest.mark.parametrize("serve", [datanode, control_plane])

@@ -34,6 +34,7 @@ class TestLoad:
             ("[storage]\nvolumes = []\n", "storage.volumes"),
             ("", "storage"),
             ('[storage]\nvolumes = ["/a"]\ntree_algorithm = "md5"\n', "storage.tree_algorithm"),
+            ('[storage]\nvolumes = ["/a", "/b\\u0000"]\n', "storage.volumes: .* holds a NUL"),
             ("not toml", "c.toml"),
         ],
     )
@@ -81,6 +82,17 @@ class TestPlaces:
             ("[scan]\nstart_jitter_s = true\n", r"c\.toml:4 .*no number of seconds"),
             ("[scan]\nwindows = [\n  # night\n  'soon',\n]\n", r"c\.toml:4 scan\.windows\.0"),
             ("[tasks]\nthreads = 9\nthreads = 8\n", "line 5"),
+            ('[node]\nlisten = "127.0.0.1:65536"\n', r"c\.toml:4 node\.listen: .* at most 65535"),
+            ('[node]\nadvertise = "dn1:98590"\n', r"c\.toml:4 node\.advertise: .* at most 65535"),
+            (
+                '[node]\nscm = ["a:9860", "[::1]:98600"]\n',
+                r"c\.toml:4 node\.scm\.1: .* at most 65535",
+            ),
+            ('[node]\nscm = "ozone://a:98610"\n', r"c\.toml:4 node\.scm\.0: .* at most 65535"),
+            ('[observe]\nlisten = "a:98610"\n', r"c\.toml:4 observe\.listen: .* at most 65535"),
+            ('[ozone]\nlisten = "a:98590"\n', r"c\.toml:4 ozone\.listen: .* at most 65535"),
+            ('[observe]\nlisten = "nowhere"\n', r"c\.toml:4 observe\.listen: "),
+            ('[observe]\naudit_file = "/a\\u0000"\n', r"c\.toml:4 observe\.audit_file: .* NUL"),
         ],
     )
     def test_a_fault_is_named_with_its_line(self, tmp_path: Path, text: str, named: str) -> None:
@@ -111,6 +123,18 @@ class TestPlaces:
         assert (5, 7) == (config.tasks.threads, config.tasks.queue_depth_max)
         assert f"{last}:3" == str(written.places["tasks", "threads"])
         assert f"{main}:5" == str(written.places["tasks", "queue_depth_max"])
+
+
+def test_the_last_port_and_none_are_taken(tmp_path: Path) -> None:
+    """
+    Port 0 takes a free one; an empty address is none.
+    """
+    text = '[node]\nlisten = "127.0.0.1:0"\nadvertise = "a:65535"\n[observe]\nlisten = ""\n'
+
+    config = load(write(tmp_path / "c.toml", VOLUMES + text))
+
+    assert ("127.0.0.1:0", "a:65535") == (config.node.listen, config.node.advertise)
+    assert ("", "") == (config.observe.listen, config.ozone.listen)
 
 
 class TestContradictions:

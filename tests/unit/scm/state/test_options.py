@@ -25,6 +25,7 @@ class TestLoad:
         [
             ({"sede": 1}, "unknown option sede"),
             ({"seed": "many"}, "seed: 'many' is not a number"),
+            ({"audit_file": "/a\0"}, r"audit_file: '/a\x00' holds a NUL character"),
             ({"seed": 1.5}, "seed: 1.5 is not a whole number"),
             ({"seed": True}, "seed: True is not a whole number"),
             ({"replication_factor": 0}, "replication_factor: 0 is outside 1..10"),
