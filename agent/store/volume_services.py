@@ -22,7 +22,7 @@ from agent.store.operations.arrival import Announced, Arrival, Received
 from agent.store.operations.deleting import delete_replica
 from agent.store.operations.reading import volume_facts
 from agent.store.options import StoreOptions
-from agent.store.recovery.opening import check_single
+from agent.store.recovery.opening import check_apart, check_single
 from agent.store.recovery.startup_recovery import recover
 from agent.store.volume_set import VolumeSet
 from agent.store.volumes.identity import read_versions
@@ -166,6 +166,9 @@ class VolumeServices:
         first = self._set.working[0].version
         layout = Layout(Path(os.path.realpath(path)), first.cluster_id)
         known = newest_known([volume.layout for volume in self._set.working])
+        check_apart(
+            layout, [*map(Path, known.volumes), *(v.layout.volume for v in self._set.working)]
+        )
         version = read_versions([path])[path]
         volume_id = version.volume_id if isinstance(version, VolumeVersion) else ""
         check_single(layout, volume_id, self._set.working)

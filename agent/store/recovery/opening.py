@@ -1,7 +1,7 @@
 """Opening all volumes of a datanode: the working ones recovered, the others told of."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,6 +114,18 @@ def _added(known: Known, volume_paths: Sequence[Path]) -> list[Path]:
 def _is_retired(layout: Layout) -> bool:
     """Whether the volume was emptied and may be pulled: nobody opens it any more."""
     return read_service(layout).mode is Mode.RETIRED
+
+
+def check_apart(layout: Layout, others: Iterable[Path]) -> None:
+    """Refuse a directory within another volume, or around one, as the config check does."""
+    for path in others:
+        other = Path(os.path.realpath(path))
+        if layout.volume in other.parents or other in layout.volume.parents:
+            raise Refused(
+                Code.INCONSISTENT_VOLUME,
+                f"{layout.volume} and the volume {other} share a directory",
+                hint="name a directory that is in no other volume, and has none in it",
+            )
 
 
 def check_single(layout: Layout, volume_id: str, opened: Sequence[Volume]) -> None:

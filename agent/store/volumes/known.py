@@ -25,6 +25,7 @@ from merkle.checksum import crc32c
 
 NAME: Final = "VOLUMES"
 FILE_BYTES_MAX: Final = 1024**2
+LOST_AND_FOUND: Final = "lost+found"  # a new file system of ext4 has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,13 @@ def check_new(layout: Layout, expected: str, *, fstab: Path) -> None:
 
     Raises `Refused(INCONSISTENT_VOLUME)`. An operator who says NEW is believed.
     """
+    beside = _beside(layout)
+    if beside:
+        raise Refused(
+            Code.INCONSISTENT_VOLUME,
+            f"{layout.volume}: no volume, yet it holds {beside!r}",
+            hint="mount its disk, if it has one; a new volume begins as an empty directory",
+        )
     foreign = _foreign(layout)
     if foreign:
         raise Refused(
@@ -175,6 +183,13 @@ def _check_lost(layout: Layout) -> None:
             f"{layout.version} is there: this is a volume",
             hint="start the agent; to use the disk for another, empty it yourself",
         )
+
+
+def _beside(layout: Layout) -> str:
+    """Return the name of anything beside hdds/ that a new file system does not have."""
+    with disk_errors(layout.volume):
+        names = sorted(path.name for path in _names(layout.volume))
+    return next((name for name in names if name not in {layout.hdds.name, LOST_AND_FOUND}), "")
 
 
 def _foreign(layout: Layout) -> str:

@@ -401,6 +401,37 @@ class TestAdd:
 
         assert 2 == len(host.store.volumes())
 
+    def test_what_is_not_empty_is_not_formatted(self, host: Host) -> None:
+        """
+        Such as /etc: a slip of the pen, and nothing is made there.
+        """
+        (host.at("c") / "passwd").touch()
+
+        with pytest.raises(SutureError, match="c: no volume, yet it holds 'passwd'"):
+            host.store.services.add_volume(host.at("c"))
+
+        assert ["passwd"] == [path.name for path in host.at("c").iterdir()]
+
+    @pytest.mark.parametrize("is_away", [False, True])
+    def test_no_volume_is_within_another(self, host: Host, is_away: bool) -> None:
+        """
+        Nor around one, nor by a link; also of a volume that was left out because its disk is away.
+        """
+        host.store.close()
+        if is_away:
+            host.at("a").rename(host.path / "away")
+        host.open("a", "b")
+        inner = host.at("a") / "inner"
+        inner.mkdir()
+        (host.path / "link").symlink_to(inner)
+
+        for path in (inner, host.path / "link", host.path):
+            with pytest.raises(SutureError, match="share a directory"):
+                host.store.services.add_volume(path)
+
+        assert [] == list(inner.iterdir())
+        assert not (host.path / "hdds").exists()
+
     def test_a_volume_that_comes_back_serves_what_it_has(self, host: Host) -> None:
         """
         A disk that was away at the start is added without another start.
