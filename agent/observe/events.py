@@ -26,6 +26,7 @@ class Event:
 AGENT: Final[Mapping[str, Event]] = {
     "agent_started": Event("Calls are answered from now on.", (DATANODE,)),
     "agent_stopped": Event("The agent has drained; `unfinished` says what it had to leave."),
+    "canary_found": Event("A scan found the fault that was planted, in a drill.", (VOLUME,)),
     "canary_not_found": Event("A scan passed over the fault that was planted.", (VOLUME,)),
     "change_watch_died": Event("The kernel tells no more of writes; scans go on."),
     "change_watch_limited": Event("Not all directories can be watched; raise the limit."),

@@ -90,13 +90,15 @@ class Canary:
                 guard=MarkingGuard(clock=self._clock),
                 clock=self._clock,
             )
-            found = is_found(scan_container(tools, CONTAINER, buffers=buffers))
+            report = scan_container(tools, CONTAINER, buffers=buffers, is_drill=True)
+            found = is_found(report)
             store.delete_container(CONTAINER, force=True)
         finally:
             store.close()
         if found:
             self._trusted_at_s = self._clock.monotonic_s()
             self.found_at_ms = self._clock.now_ms()
+            log.info("canary_found", volume_id=self._volume_id)
         else:
             log.error("canary_not_found", volume_id=self._volume_id, directory=str(self._directory))
         return found

@@ -233,13 +233,14 @@ def scan_container(
     holds_lease: bool = False,
     resumable_s: float = 0.0,
     pieces: Pieces | None = None,
+    is_drill: bool = False,
 ) -> ScanReport:
     """Read one replica whole, judge it, and commit what was found.
 
     `pieces` says how large reads are cut. `holds_lease` says that the calling thread holds the
     container's lease already. With `resumable_s` the scan keeps a cursor, and goes on at one that
-    is not older. Raise Refused(CONTAINER_NOT_FOUND, UNCLOSED_CONTAINER_IO), Unavailable(BUSY),
-    VolumeFailed.
+    is not older. `is_drill`: what is read is no replica of this host, and is not logged as one.
+    Raise Refused(CONTAINER_NOT_FOUND, UNCLOSED_CONTAINER_IO), Unavailable(BUSY), VolumeFailed.
     """
     hooks = _Hooks(stop, progress, pace, pieces)
     try:
@@ -250,10 +251,19 @@ def scan_container(
     except VolumeFailed as error:
         tools.on_unreadable(tools.store.volume_id(container_id), str(error))
         raise
+    if not is_drill:
+        _log_scanned(report, tools.store.volume_id(container_id))
+    damage = [finding for finding in report.findings if finding.is_damage]
+    if damage and not report.held_because.startswith((BREAKER, SHADOW)):
+        tools.on_damage(tools.store.volume_id(container_id), damage)
+    return report
+
+
+def _log_scanned(report: ScanReport, volume_id: str) -> None:
     log.info(
         "replica_scanned",
-        container_id=container_id,
-        volume_id=tools.store.volume_id(container_id),
+        container_id=report.container_id,
+        volume_id=volume_id,
         committed=report.committed,
         held_because=report.held_because,
         state_before=report.commit.state_before.value,
@@ -261,10 +271,6 @@ def scan_container(
         bytes_read=report.bytes_read,
         finding_count=report.finding_count,
     )
-    damage = [finding for finding in report.findings if finding.is_damage]
-    if damage and not report.held_because.startswith((BREAKER, SHADOW)):
-        tools.on_damage(tools.store.volume_id(container_id), damage)
-    return report
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from agent.store.reads_past_cache import ReadBuffers
 from agent.store.recovery.fsck import fsck
 from merkle.checksum import Algorithm
 from tests.support.clock import FakeClock
-from tests.support.storage.stored_replica import StoredReplica, opened
+from tests.support.heard import logged
+from tests.support.storage.stored_replica import CONTAINER, StoredReplica, opened
 
 PERIOD_S = 1000.0
 
@@ -44,6 +45,28 @@ def test_the_planted_fault_is_found_again_and_again(canary: Canary, clock: FakeC
         assert not canary.is_due
         clock.advance_s(PERIOD_S)
         assert not canary.is_overdue
+
+
+def test_a_drill_is_not_logged_as_a_scan_of_a_replica(replica: StoredReplica) -> None:
+    """Who looks for container 1 in the log finds the one of this host, on a volume that it has."""
+    [volume] = replica.store.volumes()
+    directory = replica.store.volume_set.canary_directory(volume.volume_id)
+    drill = Canary(
+        directory,
+        Algorithm.XXH3_64,
+        FakeClock(),
+        period_s=PERIOD_S,
+        volume_id=volume.volume_id,
+    )
+
+    with logged() as said:
+        assert drill.drill(ReadBuffers())
+        replica.scan()
+
+    assert [("canary_found", volume.volume_id), ("replica_scanned", volume.volume_id)] == [
+        (entry["event"], entry["volume_id"]) for entry in said
+    ]
+    assert [CONTAINER] == [entry["container_id"] for entry in said if "container_id" in entry]
 
 
 def test_a_scan_that_does_not_see_it_is_overdue_within_two_periods(
