@@ -24,6 +24,8 @@ MINUTE_S: Final = 60.0
 EXPLAINED: Final = "EXPLAINED"
 """Checksum class of replicas whose roots differ, and which are known to hold the same."""
 
+EXPIRED_SINCE: Final = "it expired while others were ordered: verify a fresh snapshot"
+
 
 class Outcome(StrEnum):
     """What became of one row of the plan."""
@@ -159,12 +161,17 @@ def reconcile(wish: ReconcileWish, orders: Orders, told: Callable[[], None]) -> 
     for row in wish.plan.rows:
         left_out = _left_out(row, wish.now_ms())
         if left_out is None and not wish.is_dry_run:
-            wanted.append(row.container_id)
+            wanted.append(row)
             continue
         orders.outcomes[row.container_id] = left_out or (Outcome.SHOWN, "")
         told()
+
+    def leave_out(row: Row) -> None:
+        orders.outcomes[row.container_id] = (Outcome.EXPIRED, EXPIRED_SINCE)
+        told()
+
     given = wish.client.order_each(
-        _paced(wanted, wish), lambda key: request(Ask.RECONCILE, container_id=key)
+        _paced(wanted, wish, leave_out), lambda key: request(Ask.RECONCILE, container_id=key)
     )
     for container_id, answer in given:
         orders.outcomes[container_id] = _outcome(answer)
@@ -174,17 +181,30 @@ def reconcile(wish: ReconcileWish, orders: Orders, told: Callable[[], None]) -> 
 def _left_out(row: Row, now_ms: int) -> tuple[Outcome, str] | None:
     if row.checksum_class == EXPLAINED:
         return Outcome.EXPLAINED, "roots differ, and the replicas hold the same"
-    if row.expires_at_ms < now_ms:
+    if _is_expired(row, now_ms):
         return Outcome.EXPIRED, "verify a fresh snapshot"
     return None
 
 
-def _paced(wanted: Sequence[int], wish: ReconcileWish) -> Iterator[int]:
-    """Yield one container after the other, no more a minute than are wished for."""
-    for place, container_id in enumerate(wanted):
-        if place:
-            wish.wait(MINUTE_S / wish.per_minute)
-        yield container_id
+def _paced(
+    wanted: Sequence[Row], wish: ReconcileWish, leave_out: Callable[[Row], None]
+) -> Iterator[int]:
+    """Yield one container after the other, no more a minute than are wished for; tell of rows that
+    have expired meanwhile, and wait for none of them."""
+    pause_s = 0.0
+    for row in wanted:
+        if pause_s and not _is_expired(row, wish.now_ms()):
+            wish.wait(pause_s)
+            pause_s = 0.0
+        if _is_expired(row, wish.now_ms()):
+            leave_out(row)
+            continue
+        yield row.container_id
+        pause_s = MINUTE_S / wish.per_minute
+
+
+def _is_expired(row: Row, now_ms: int) -> bool:
+    return row.expires_at_ms < now_ms
 
 
 def _outcome(answer: Any) -> tuple[Outcome, str]:

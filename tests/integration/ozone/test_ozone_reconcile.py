@@ -160,6 +160,43 @@ def test_orders_keep_to_the_rate(scm: RecordedScm, tmp_path: Path) -> None:
     assert [2.0] == waits
 
 
+def test_what_expires_while_others_are_ordered_is_left_out(
+    scm: RecordedScm, tmp_path: Path
+) -> None:
+    """
+    A plan is believed for half an hour, whatever the rate; for what has expired nobody waits.
+    """
+    waits: list[float] = []
+    lives_ms = (0, 1_000, 1_500, 2_500, 3_000)
+    rows = [
+        {"container_id": key, "expires_at_ms": NOW_MS + life_ms}
+        for key, life_ms in zip((1, 4, 6, 2, 7), lives_ms, strict=True)
+    ]
+    orders = Orders(
+        reconcile_plan(Run.opened(str(finished_run(tmp_path / "run", *rows)))), is_dry_run=False
+    )
+    client = ScmClient(parse_addresses(scm.address), Identity("suture"), QUICK)
+    told: list[None] = []
+    wish = ReconcileWish(
+        client=client,
+        plan=orders.plan,
+        is_dry_run=False,
+        per_minute=30,
+        now_ms=lambda: NOW_MS + int(sum(waits) * 1000),
+        wait=waits.append,
+    )
+    with closing(client):
+        reconcile(wish, orders, lambda: told.append(None))
+
+    assert [1, 2] == ordered(scm)
+    expired = [key for key, (outcome, _) in orders.outcomes.items() if outcome is Outcome.EXPIRED]
+    assert [4, 6, 7] == expired
+    assert "expired while others were ordered" in orders.outcomes[4][1]
+    assert len(rows) == len(told)
+    assert [2.0, 2.0] == waits
+    assert orders.is_unfinished
+
+
 def test_without_a_yes_it_is_only_shown(
     scm: RecordedScm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
