@@ -186,10 +186,12 @@ def _check_lost(layout: Layout) -> None:
 
 
 def _beside(layout: Layout) -> str:
-    """Return the name of anything beside hdds/ that a new file system does not have."""
+    """Return the name of anything beside hdds/ that a new file system does not have; snapshots and
+    quotas of one have hidden names."""
     with disk_errors(layout.volume):
         names = sorted(path.name for path in _names(layout.volume))
-    return next((name for name in names if name not in {layout.hdds.name, LOST_AND_FOUND}), "")
+    usual = {layout.hdds.name, LOST_AND_FOUND}
+    return next((name for name in names if name not in usual and not name.startswith(".")), "")
 
 
 def _foreign(layout: Layout) -> str:

@@ -170,7 +170,7 @@ class TestEmpty:
         with pytest.raises(Refused, match="is no directory"):
             declare_new(tmp_path / "mistyped", fstab=NO_FSTAB)
 
-    @pytest.mark.parametrize("name", ["passwd", "ssh/", ".hidden"])
+    @pytest.mark.parametrize("name", ["passwd", "ssh/"])
     def test_what_holds_anything_is_no_new_disk(self, tmp_path: Path, name: str) -> None:
         """
         Whether a start finds it or an operator names it: nothing is made there.
@@ -189,9 +189,10 @@ class TestEmpty:
 
     def test_a_new_file_system_is_a_new_disk(self, tmp_path: Path) -> None:
         """
-        It has a directory for what its check finds.
+        It has a directory for what its check finds, and hidden ones.
         """
-        (tmp_path / "v0" / "lost+found").mkdir(parents=True)
+        for name in ("lost+found", ".snapshot"):
+            (tmp_path / "v0" / name).mkdir(parents=True)
         declare_new(tmp_path / "v0", fstab=NO_FSTAB)
 
         check_clean(open_store(tmp_path), tmp_path)
