@@ -55,6 +55,7 @@ from agent.store.trouble import Trouble, noticed
 from agent.store.verification_log.log_entries import tell_verdict
 from agent.store.volume_services import VolumeServices
 from agent.store.volume_set import VolumeSet
+from agent.store.volumes.service_mode import Mode
 from agent.store.volumes.volume import Volume, roomiest
 from merkle.checksum import Algorithm, long_crcs
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
@@ -112,7 +113,7 @@ class ReplicaStore:
 
     def unloadable(self) -> tuple[Unloadable, ...]:
         """Return the replicas whose files are here and cannot be served."""
-        return self.recovery.unloadable
+        return self.volume_set.unloadable
 
     @property
     def algorithm(self) -> Algorithm:
@@ -191,6 +192,13 @@ class ReplicaStore:
             created_at_ms=self._options.now_ms(),
         )
         create_replica(volume, container_id, row)
+        if self.services.of(volume.volume_id).mode is Mode.RETIRED:  # since we chose it
+            delete_replica(volume, container_id, force=True)
+            raise Unavailable(
+                Code.BUSY,
+                f"{volume.layout.volume} was retired meanwhile",
+                container_id=container_id,
+            )
         return self._appear(container_id, volume, row)
 
     def begin_arrival(self, announced: Announced, submit: Submit | None = None) -> Arrival:
@@ -201,7 +209,7 @@ class ReplicaStore:
         """
         check_id(announced.container_id, "container id")
         self._check_absent(announced.container_id)
-        return self.volume_set.arrivals.begin(announced, self.services.in_service(), submit)
+        return self.services.begin_arrival(announced, self.services.in_service(), submit)
 
     def finish_arrival(self, arrival: Arrival, received: Received) -> ReplicaFacts:
         """Put a replica that has arrived in place: durable, and served from now on."""
@@ -443,8 +451,9 @@ class ReplicaStore:
             why = f"is here, {self.replica(container_id).state}"
         elif container_id in self.volume_set.lost:
             why = "was on a volume that failed"
-        elif (unloadable := self.volume_set.unloadable.get(container_id)) is not None:
-            why = f"has files here that cannot be loaded: {unloadable.reason}"
+        else:
+            here = (one for one in self.unloadable() if one.container_id == container_id)
+            why = next((f"has files here that cannot be loaded: {one.reason}" for one in here), "")
         if why:
             raise Refused(
                 Code.CONTAINER_EXISTS, f"container {container_id} {why}", container_id=container_id

@@ -9,11 +9,11 @@ one that is not on the retiring volume if the two are equal, and the move goes o
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.errors import Code, Refused
+from agent.errors import Code, Refused, Unavailable
 from agent.store.files.layout import Layout, VolumeVersion
 from agent.store.files.writebehind import Submit
 from agent.store.index.facts import ReplicaFacts, VolumeFacts, facts_of
@@ -23,12 +23,13 @@ from agent.store.operations.deleting import delete_replica
 from agent.store.operations.reading import volume_facts
 from agent.store.options import StoreOptions
 from agent.store.recovery.opening import check_apart, check_single
-from agent.store.recovery.startup_recovery import recover
+from agent.store.recovery.startup_recovery import Shelf, recover, replica_directories
 from agent.store.volume_set import VolumeSet
 from agent.store.volumes.identity import read_versions
 from agent.store.volumes.known import newest_known, remember
 from agent.store.volumes.service_mode import Mode, Service, read_service, write_service
 from agent.store.volumes.volume import Volume, open_volume
+from merkle.damaged import Damaged
 from merkle.replica import ContainerId, ReplicaState
 
 
@@ -42,6 +43,15 @@ class Left:
     is_served: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """How the volumes remember one of them: by which path, and whether an operator added it."""
+
+    volume: Volume
+    path: str
+    is_added: bool
+
+
 class VolumeServices:
     """What each volume of a set is used for."""
 
@@ -52,6 +62,7 @@ class VolumeServices:
         self._options = options
         self._on_change = on_change
         self._services: dict[str, Service] = {}
+        self._forgotten: dict[str, _Entry] = {}  # of the retired ones: they may be taken back
 
     def of(self, volume_id: str) -> Service:
         """Return what a volume is used for; one that is not open is as every other."""
@@ -83,6 +94,9 @@ class VolumeServices:
             return before
         total_bytes = volume_facts(volume).used_bytes if mode is Mode.RETIRING else 0
         service = Service(mode, target_id, total_bytes, self._options.now_ms())
+        if before.mode is Mode.RETIRED:  # first: what is acknowledged there is found by a start
+            own = _Entry(volume, str(volume.layout.volume), is_added=True)
+            self._remember(self._forgotten.get(volume_id, own))
         return self._keep(volume, service)
 
     def in_service(self) -> tuple[Volume, ...]:
@@ -105,7 +119,22 @@ class VolumeServices:
         source = self._retiring(announced.container_id)
         wanted = self._service_of(source).target_id
         targets = [v for v in self.in_service() if wanted in {"", v.volume_id}]
-        return self._set.arrivals.begin(announced, targets, submit)
+        return self.begin_arrival(announced, targets, submit)
+
+    def begin_arrival(
+        self, announced: Announced, targets: Sequence[Volume], submit: Submit | None = None
+    ) -> Arrival:
+        """Reserve room on one of `targets`. Raises as `Arrivals.begin`, and `Unavailable(BUSY)` if
+        that one takes no more replicas since: from then on only what is reserved holds it."""
+        arrival = self._set.arrivals.begin(announced, targets, submit)
+        if not self._service_of(arrival.volume).takes_replicas:
+            arrival.discard()
+            raise Unavailable(
+                Code.BUSY,
+                f"{arrival.volume.layout.volume} takes no new replicas any more",
+                container_id=announced.container_id,
+            )
+        return arrival
 
     def finish_move(self, arrival: Arrival, received: Received) -> ReplicaFacts:
         """Put the copy in place, and serve it instead of the one that is left behind."""
@@ -148,14 +177,37 @@ class VolumeServices:
     def end_retirement(self, volume_id: str) -> str:
         """Write down that a volume is empty; return why it is not, "" if it is."""
         volume = self._set.by_id(volume_id)
-        left_count = len(self.left_on(volume_id))
-        unloadable = [one for one in self._set.unloadable.values() if one.volume_id == volume_id]
-        if left_count or unloadable:
-            count = left_count + len(unloadable)
-            return f"{count} replicas are left, {len(unloadable)} of which cannot be loaded"
+        before = self._service_of(volume)
+        if before.mode is not Mode.RETIRING:
+            return "it does not retire"
+        if why := self._contents(volume):
+            return why
         self._keep(volume, Service(Mode.RETIRED, since_ms=self._options.now_ms()))
+        if why := self._contents(volume):  # it came meanwhile, from one who had asked before
+            self._keep(volume, before)
+            return why
         self._remember()
         return ""
+
+    def unmovable_on(self, volume_id: str) -> dict[ContainerId, str]:
+        """Return what is on a volume and cannot be moved, because it cannot be loaded, and why."""
+        volume = self._set.by_id(volume_id)
+        found = Shelf()
+        directories = replica_directories(volume, found)
+        with volume.index.read() as rows:
+            known = dict(rows.replicas())
+        told = {one.container_id: one for one in self._set.unloadable if one.volume_id == volume_id}
+        reasons = {one.container_id: one.reason for one in found.unloadable}
+        for container_id in sorted(directories - known.keys()):
+            root = volume.paths(container_id).root
+            if root.is_dir():  # else it was deleted meanwhile
+                one = told.get(container_id)
+                reasons[container_id] = f"{root}: {one.reason if one else 'no row in the index'}"
+        for container_id, row in known.items():
+            if isinstance(row, Damaged):
+                root = volume.paths(container_id).root
+                reasons[container_id] = f"{root}: {row}; a restart loads it if its files allow"
+        return reasons
 
     def add_volume(self, path: Path) -> VolumeFacts:
         """Open a volume, formatting an empty one, and serve what is on it from now on. It is
@@ -179,14 +231,15 @@ class VolumeServices:
             options=self._options,
             expected=known.at(path),
         )
-        shelf = recover([volume], self._options)
-        for _, failure in shelf.failed:
+        try:
+            shelf = self._recovered(volume)
+            if read_service(layout).mode is Mode.RETIRED:
+                write_service(layout, Service())
+        except BaseException:
             volume.close(is_well=False)
-            raise failure
-        if read_service(layout).mode is Mode.RETIRED:
-            write_service(layout, Service())
+            raise
         self._set.admit(volume, shelf)
-        self._remember(added=str(Path(path).absolute()))
+        self._remember(_Entry(volume, str(Path(path).absolute()), is_added=True))
         for container_id in shelf.places:
             self._on_change(container_id)
         return volume_facts(volume)
@@ -200,6 +253,13 @@ class VolumeServices:
         write_service(volume.layout, service)
         self._services[volume.volume_id] = service
         return service
+
+    def _recovered(self, volume: Volume) -> Shelf:
+        """Return what is on a volume that was opened. Raises SutureError."""
+        shelf = recover([volume], self._options)
+        for _, failure in shelf.failed:
+            raise failure
+        return shelf
 
     def _volume_of(self, container_id: ContainerId) -> Volume:
         volume = self._set.places.get(container_id)
@@ -219,17 +279,36 @@ class VolumeServices:
             )
         return volume
 
-    def _remember(self, added: str = "") -> None:
+    def _contents(self, volume: Volume) -> str:
+        """Say what is on a volume or on its way to it; "" if it is empty."""
+        arriving = self._set.arrivals.on(volume)  # first: what has arrived has a row then
+        left_count = len(self.left_on(volume.volume_id))
+        unmovable_count = len(self.unmovable_on(volume.volume_id))
+        if left_count or unmovable_count:
+            count = left_count + unmovable_count
+            return f"{count} replicas are left, {unmovable_count} of which cannot be loaded"
+        return f"{len(arriving)} replicas are arriving" if arriving else ""
+
+    def _remember(self, joins: _Entry | None = None) -> None:
         """Have the volumes remember each other, as a start does; not one that is retired."""
-        stay = [v for v in self._set.working if self._service_of(v).mode is not Mode.RETIRED]
-        known = newest_known([volume.layout for volume in stay])
-        here = {Path(path): volume_id for path, volume_id in known.volumes.items()}
-        gone = {v.volume_id for v in self._set.working} - {v.volume_id for v in stay}
-        here = {path: volume_id for path, volume_id in here.items() if volume_id not in gone}
-        if added:
-            here[Path(added)] = self._set.working[-1].volume_id
-        paths = {*known.added, *([added] if added else [])} & set(map(str, here))
-        remember([volume.layout for volume in stay], known, here, added=paths)
+        new = joins.volume if joins else None
+        modes = {volume: self._service_of(volume).mode for volume in self._set.working}
+        gone = {
+            v.volume_id: v for v, mode in modes.items() if mode is Mode.RETIRED and v is not new
+        }
+        stay = [volume.layout for volume in modes if volume not in gone.values()]
+        known = newest_known(stay)
+        here, added = dict(known.volumes), set(known.added)
+        for path, volume_id in known.volumes.items():
+            if volume_id in gone:
+                is_added = path in added
+                self._forgotten[volume_id] = _Entry(gone[volume_id], path, is_added=is_added)
+                del here[path]
+        if joins:
+            here[joins.path] = joins.volume.volume_id
+            added |= {joins.path} if joins.is_added else set()
+        named = {Path(path): volume_id for path, volume_id in here.items()}
+        remember(stay, known, named, added=added & here.keys())
 
 
 def worse_than(served: ReplicaRow, left: ReplicaRow) -> str:

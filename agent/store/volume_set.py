@@ -31,12 +31,12 @@ class VolumeSet:
         self.working = tuple(volumes)
         self._options = options
         self.places = shelf.places
-        self.unloadable = {entry.container_id: entry for entry in shelf.unloadable}
+        self.unloadable = tuple(shelf.unloadable)
         self.failed = tuple(failed)
         self._fenced: tuple[Volume, ...] = ()
         self.lost: Mapping[ContainerId, str] = {}
         self.arrivals = Arrivals(options)
-        self.recovery = RecoveryReport(tuple(shelf.steps), tuple(shelf.unloadable))
+        self.recovery = RecoveryReport(tuple(shelf.steps))
 
     def close(self) -> None:
         """Close all volumes. No other call may be running."""
@@ -83,8 +83,9 @@ class VolumeSet:
         for container_id in shelf.places.keys() - twice:
             self.places[container_id] = volume
         self.lost = {k: v for k, v in self.lost.items() if k not in shelf.places}
-        for one in (*shelf.unloadable, *(_second(key, volume) for key in twice)):
-            self.unloadable.setdefault(one.container_id, one)
+        others = (one for one in self.unloadable if one.volume_id != volume.volume_id)
+        seconds = (_second(key, volume) for key in sorted(twice))
+        self.unloadable = (*others, *shelf.unloadable, *seconds)
 
     def is_lost(self, container_id: ContainerId) -> bool:
         """Return whether the replica was on a volume that is fenced: gone until the next start."""

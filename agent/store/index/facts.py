@@ -76,7 +76,6 @@ class RecoveryReport:
     """What the start found and did."""
 
     steps: tuple[RecoveryStep, ...] = ()
-    unloadable: tuple[Unloadable, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,10 @@ class Arrivals:
         """Give up a claim and its room."""
         self._claims.pop(container_id, None)
 
+    def on(self, volume: Volume) -> list[ContainerId]:
+        """Return what is arriving on a volume."""
+        return [key for key, claim in list(self._claims.items()) if claim.volume is volume]
+
     def reserved_bytes(self, volume: Volume) -> int:
         """Return the room that is kept on a volume for what is still to come."""
         return sum(
