@@ -6,7 +6,7 @@
 What was moved is on the disks, and nothing else is: after a kill it goes on where it was.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -43,6 +43,8 @@ class Progress:
     moved_count: int = 0
     moved_bytes: int = 0
     stuck: dict[ContainerId, "Stuck"] = field(default_factory=dict)
+    unmovable: dict[ContainerId, str] = field(default_factory=dict)
+    """Why a replica cannot be loaded: nobody tries to move it."""
 
     def eta_s(self, left_bytes: int, now_s: float) -> float:
         """Return how long the rest takes at the rate so far; -1: nothing was moved yet."""
@@ -87,7 +89,7 @@ class VolumeMoves:
         return service
 
     def progress(self, volume_id: str) -> Progress | None:
-        """Return how far a volume is that retires."""
+        """Return how far a volume is that retires, or takes no more writes."""
         return self._progress.get(volume_id)
 
     def now_s(self) -> float:
@@ -95,43 +97,59 @@ class VolumeMoves:
         return self._tools.clock.monotonic_s()
 
     def step(self) -> Step:
-        """Move one replica, of the first volume that has one to move."""
+        """Move one replica, of the first volume that has one to move. What is wrong with one volume
+        holds up no other: it is raised when all were looked at."""
+        trouble: SutureError | None = None
         for volume in self._store.volumes():
-            service = Service() if volume.failed else self._store.services.of(volume.volume_id)
-            if service.mode is Mode.READ_ONLY:
-                self._close_open(volume.volume_id)
-            elif service.mode is Mode.RETIRING and self._retire(volume.volume_id):
-                return Busy()
+            try:
+                if not volume.failed and self._tend(volume.volume_id):
+                    return Busy()
+            except SutureError as error:
+                trouble = trouble or error
+        if trouble is not None:
+            raise trouble
         return Idle()
+
+    def _tend(self, volume_id: str) -> bool:
+        """Do one thing about a volume, if it wants any; return whether there may be more."""
+        mode = self._store.services.of(volume_id).mode
+        if mode is Mode.READ_ONLY:
+            self._close_open(volume_id)
+        return mode is Mode.RETIRING and self._retire(volume_id)
 
     def _retire(self, volume_id: str) -> bool:
         """Do one thing about a volume; return whether there may be more to do at once."""
         progress = self._progress.setdefault(volume_id, Progress(self.now_s()))
-        for left in self._due(volume_id, progress):
+        for left in self._due(self._store.services.left_on(volume_id), progress):
             try:
                 self._deal_with(volume_id, left)
             except SutureError as error:
-                has_no_room = error.code is Code.DISK_OUT_OF_SPACE
-                again_at_s = self.now_s() + RETRY_S
-                progress.stuck[left.container_id] = Stuck(str(error), again_at_s, has_no_room)
-                log.warning(
-                    "replica_not_moved",
-                    container_id=left.container_id,
-                    volume_id=volume_id,
-                    error=str(error),
-                )
+                self._keep_stuck(progress, volume_id, left.container_id, error)
                 return True
             progress.stuck.pop(left.container_id, None)
             progress.moved_count += 1
             progress.moved_bytes += left.size_bytes
             return True
+        progress.unmovable = self._store.services.unmovable_on(volume_id)
         if not progress.stuck and not self._store.services.end_retirement(volume_id):
             log.info("volume_retired", volume_id=volume_id)
         return False
 
-    def _due(self, volume_id: str, progress: Progress) -> Iterator[Left]:
-        """Yield what is to be dealt with now; forget the trouble with what has gone."""
-        here = self._store.services.left_on(volume_id)
+    def _keep_stuck(
+        self, progress: Progress, volume_id: str, container_id: ContainerId, error: SutureError
+    ) -> None:
+        """Leave a replica as it is for a while."""
+        has_no_room = error.code is Code.DISK_OUT_OF_SPACE
+        progress.stuck[container_id] = Stuck(str(error), self.now_s() + RETRY_S, has_no_room)
+        log.warning(
+            "replica_not_moved",
+            container_id=container_id,
+            volume_id=volume_id,
+            error=str(error),
+        )
+
+    def _due(self, here: Sequence[Left], progress: Progress) -> Iterator[Left]:
+        """Yield what is to be dealt with now; forget the trouble with what is not `here` now."""
         ids = {left.container_id for left in here}
         for gone in progress.stuck.keys() - ids:
             del progress.stuck[gone]
@@ -189,9 +207,16 @@ class VolumeMoves:
 
     def _close_open(self, volume_id: str) -> None:
         """Have nothing more written to a volume: its writers go elsewhere."""
-        for left in self._store.services.left_on(volume_id):
-            if left.state in WRITTEN and left.is_served and not self._stop():
+        progress = self._progress.setdefault(volume_id, Progress(self.now_s()))
+        here = self._store.services.left_on(volume_id)
+        still_open = [left for left in here if left.state in WRITTEN and left.is_served]
+        for left in self._due(still_open, progress):
+            try:
                 self._close(left.container_id)
+            except SutureError as error:
+                self._keep_stuck(progress, volume_id, left.container_id, error)
+            else:
+                progress.stuck.pop(left.container_id, None)
 
     def _close(self, container_id: ContainerId) -> None:
         """Take no more writes; the control plane says later which commit was the last."""

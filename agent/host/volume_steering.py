@@ -100,19 +100,18 @@ class Description:
         status.service, status.service_since_ms = service.mode.value, service.since_ms
         if not service.takes_replicas:
             status.available_bytes = 0  # nothing new finds a place there
-        if service.mode is not Mode.RETIRING:
-            return
-        status.retiring_bytes = service.total_bytes
         progress = self.moves.progress(status.volume_id)
-        status.eta_ms = -1
         if progress is not None:
-            eta_s = progress.eta_s(status.used_bytes, self.moves.now_s())
-            status.eta_ms = int(eta_s * 1000) if eta_s >= 0 else -1
-            stuck = sorted(progress.stuck.copy().items())
-            status.stuck_container_ids.extend(key for key, _ in stuck[:STUCK_SHOWN_MAX])
-            status.stuck_reason = stuck[0][1].why if stuck else ""
-            homeless = (key for key, one in stuck if one.has_no_room)
+            stuck = progress.stuck.copy()
+            reasons = progress.unmovable | {key: one.why for key, one in stuck.items()}
+            status.stuck_container_ids.extend(sorted(reasons)[:STUCK_SHOWN_MAX])
+            status.stuck_reason = reasons[min(reasons)] if reasons else ""
+            homeless = (key for key, one in sorted(stuck.items()) if one.has_no_room)
             status.homeless_container_ids.extend(islice(homeless, STUCK_SHOWN_MAX))
+        if service.mode is Mode.RETIRING:
+            status.retiring_bytes = service.total_bytes
+            eta_s = progress.eta_s(status.used_bytes, self.moves.now_s()) if progress else -1
+            status.eta_ms = int(eta_s * 1000) if eta_s >= 0 else -1
 
 
 def tell_of_start(store: ReplicaStore) -> None:

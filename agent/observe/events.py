@@ -79,7 +79,9 @@ AGENT: Final[Mapping[str, Event]] = {
     "registered": Event("The control plane knows this datanode."),
     "replica_moved": Event("It left a volume that retires.", (CONTAINER, VOLUME)),
     "replica_not_moved": Event(
-        "It stays on a volume that retires, and why; it is tried again.", (CONTAINER, VOLUME)
+        "It stays on a volume that retires, or open on one that is read-only, and why; it is tried "
+        "again.",
+        (CONTAINER, VOLUME),
     ),
     "repair_proven": Event("What a reconcile changed was read; the rest waits.", (CONTAINER,)),
     "replica_not_proven": Event(

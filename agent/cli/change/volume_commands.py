@@ -166,7 +166,7 @@ def follow(client: Client, place: Place, *, as_json: bool) -> int:
             gone = max(0, volume.retiring_bytes - volume.used_bytes)
             bar.update(bar.task_ids[0], total=volume.retiring_bytes, completed=gone)
             is_stuck = len(volume.stuck_container_ids) >= volume.container_count
-            rests = volume.service != "RETIRING" or (is_stuck and volume.container_count > 0)
+            rests = volume.service != "RETIRING" or (is_stuck and bool(volume.stuck_container_ids))
             if rests and not send_away(client, place, volume, sent):
                 break
             time.sleep(POLL_S)
@@ -196,7 +196,8 @@ def ending(place: Place, volume: pb.VolumeStatus) -> str:
         return f"{name} is empty; {NEXT}"
     if volume.service != "RETIRING":
         return f"{name} is {volume.service} again"
-    left = counted(volume.container_count, "replica")
+    count = max(volume.container_count, len(volume.stuck_container_ids))  # some have no row
+    left = counted(count, "replica")
     return f"{name} still has {left}: {volume.stuck_reason}; they are tried again by themselves"
 
 

@@ -331,16 +331,18 @@ def findings_of(
     client: Client, replica: scm_pb2.ContainerInfoReplica, container_id: int
 ) -> list[datanode_pb2.Finding] | str:
     """Return a replica's unresolved findings, or why they cannot be had."""
+    if replica.replica.load_error:
+        return f"cannot be loaded: {replica.replica.load_error}"
     try:
         return client.peer(replica.datanode.address).findings(ContainerId(container_id))
     except SutureError as error:
-        return str(error)
+        return f"cannot be asked: {error}"
 
 
 def explain_findings(datanode_id: str, found: list[datanode_pb2.Finding] | str) -> None:
     """Print one replica's findings in words."""
     if isinstance(found, str):
-        say(f"{short(datanode_id)}: cannot be asked: {found}")
+        say(f"{short(datanode_id)}: {found}")
         return
     if not found:
         say(f"{short(datanode_id)}: nothing is wrong here")

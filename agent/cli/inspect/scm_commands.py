@@ -166,6 +166,14 @@ def container(
     checksums = info.scheme if info.checksums == "shards" else info.checksums
     say(f"container {container_id}: {info.state}, bcsid {info.sequence_id}, {checksums}")
     show(replica_table(info))
+    say_unloadable(info)
+
+
+def say_unloadable(info: scm_pb2.ContainerInfo) -> None:
+    """Say of each replica that cannot be loaded why not."""
+    for held in info.replicas:
+        if held.replica.load_error:
+            say(f"{short(held.datanode.datanode_id)}: cannot be loaded: {held.replica.load_error}")
 
 
 def _shown(name: str, value: int) -> object:

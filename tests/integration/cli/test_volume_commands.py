@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from agent.cli.main import run
 from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
 from tests.support.command_line import CommandLine
@@ -203,3 +204,34 @@ def test_what_nobody_has_is_refused(cluster: Cluster, suture: CommandLine) -> No
     suture("volume", "read-only", other)
     refused = suture.json("volume", "retire", only, code=Exit.FAILED)
     assert "only volume" in refused["error"]["message"]
+
+
+def test_what_cannot_be_loaded_is_told(
+    cluster: Cluster, suture: CommandLine, tmp_path: Path
+) -> None:
+    """
+    At once after `volume add`, with the reason; a volume that retires says what is left on it, and
+    is empty when that was put away.
+    """
+    node, (_, path) = cluster.nodes[0], cluster.volume_paths(0)
+    node.stop()
+    config = cluster.write_config(0, node.address)
+    config.write_text(config.read_text().replace(f', "{path}"', ""))
+    node.start()
+    [current] = path.glob("hdds/*/current")
+    stray = current / "containerDir1" / "777"
+    (stray / "chunks").mkdir(parents=True)
+
+    suture("volume", "add", str(path), "--datanode", node.address)
+    asked = ["scm", "container", "777", "--scm", suture.scm]
+    suture.wait_until(lambda: run(asked) == Exit.OK)
+
+    assert "cannot be loaded: no row in the index" in suture("scm", "container", "777")
+    assert "cannot be loaded: no row" in suture("explain", "777", code=Exit.TO_DO)
+    shown = suture("volume", "retire", f"{node.address}:{path}", "--wait", code=Exit.TO_DO)
+    assert "still has 1 replica" in shown
+    assert str(stray) in shown.replace("\n", "")
+    assert "1 replica not moved" in suture("volumes", "--datanode", node.address)
+    stray.rename(tmp_path / "777")
+    last = suture.json("volume", "retire", f"{node.address}:{path}", "--wait")
+    assert "RETIRED" == last["service"]

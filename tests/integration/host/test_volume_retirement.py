@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, Refused, Unavailable, VolumeFailed
+from agent.host.volume_moves import RETRY_S
+from agent.store.index.transactions import Change
 from agent.store.operations.arrival import Announced
+from agent.store.volume_services import Left
 from agent.store.volumes.service_mode import Mode, Service
 from agent.store.volumes.volume import Volume
 from agent.transfer.incoming import Importer
@@ -171,6 +174,110 @@ class TestArrivals:
         host.assert_whole(1)
 
 
+class TestWhatIsLeft:
+    def test_a_volume_with_a_damaged_row_is_not_called_empty(self, host: Host) -> None:
+        """
+        It says which replica is left and why; the next start loads it, and then it moves.
+        """
+        [number, *_] = map(ContainerId, host.fill()["a"])
+        volume_id = host.id_of("a")
+        damage_row(host.store.volume_set.by_id(volume_id), number)
+
+        host.moves.steer(volume_id, Mode.RETIRING)
+        host.work()
+
+        assert Mode.RETIRING is host.store.services.of(volume_id).mode
+        assert "1 replicas are left" in host.store.services.end_retirement(volume_id)
+        progress = host.moves.progress(volume_id)
+        assert progress is not None
+        assert [number] == list(progress.unmovable)
+        assert "checksum of the row" in progress.unmovable[number]
+        host.restart()
+        host.work()
+        assert Mode.RETIRED is host.store.services.of(volume_id).mode
+        host.assert_whole()
+
+    def test_nor_is_one_with_files_that_no_row_names(self, host: Host) -> None:
+        """
+        Neither where they belong nor elsewhere; it is retired when they were put away.
+        """
+        volume_id = host.id_of("a")
+        layout = host.store.volume_set.by_id(volume_id).layout
+        lost, stray = layout.replica(ContainerId(777)).root, layout.current / "containerDir9" / "5"
+        for directory in (lost, stray):
+            directory.mkdir(parents=True)
+
+        host.moves.steer(volume_id, Mode.RETIRING)
+        host.work()
+
+        progress = host.moves.progress(volume_id)
+        assert progress is not None
+        assert {5, 777} == progress.unmovable.keys()
+        assert str(lost) in progress.unmovable[ContainerId(777)]
+        assert str(stray) in progress.unmovable[ContainerId(5)]
+        assert Mode.RETIRING is host.store.services.of(volume_id).mode
+        for directory in (lost, stray):
+            directory.rename(host.path / directory.name)
+        host.work()
+        assert Mode.RETIRED is host.store.services.of(volume_id).mode
+
+    def test_one_that_cannot_be_closed_stops_no_other_volume(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        A full disk that is read-only: it is told, and tried again; its neighbour retires.
+        """
+        host.write(1, closed=False)
+        name, other = ("a", "b") if host.on("a") else ("b", "a")
+        host.restart("a", "b", "c")
+        read_only, retiring = host.id_of(name), host.id_of(other)
+        full = Unavailable(Code.DISK_OUT_OF_SPACE, "No space left on device")
+        close = host.store.close_container
+
+        def fails(*_: object, **__: object) -> None:
+            raise full
+
+        monkeypatch.setattr(host.store, "close_container", fails)
+        host.moves.steer(read_only, Mode.READ_ONLY)
+        host.moves.steer(retiring, Mode.RETIRING)
+        host.work()
+
+        assert Mode.RETIRED is host.store.services.of(retiring).mode
+        progress = host.moves.progress(read_only)
+        assert progress is not None
+        assert str(full) == progress.stuck[ContainerId(1)].why
+        monkeypatch.setattr(host.store, "close_container", close)
+        host.work()
+        assert ReplicaState.OPEN is host.store.replica(ContainerId(1)).state
+        host.clock.advance_s(RETRY_S + 1)
+        host.work()
+        assert ReplicaState.QUASI_CLOSED is host.store.replica(ContainerId(1)).state
+        assert {} == progress.stuck
+
+    def test_a_volume_that_cannot_be_looked_at_stops_no_other_one(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        What is wrong with it is raised when the others were looked at.
+        """
+        host.restart("a", "b", "c")
+        bad = host.id_of("a")
+        left_on = host.store.services.left_on
+
+        def fails(volume_id: str) -> list[Left]:
+            if volume_id == bad:
+                raise VolumeFailed(Code.IO_EXCEPTION, "its index cannot be read")
+            return left_on(volume_id)
+
+        host.moves.steer(bad, Mode.READ_ONLY)
+        host.moves.steer(host.id_of("b"), Mode.RETIRING)
+        monkeypatch.setattr(host.store.services, "left_on", fails)
+        with pytest.raises(VolumeFailed, match="index"):
+            host.work()
+
+        assert Mode.RETIRED is host.store.services.of(host.id_of("b")).mode
+
+
 class TestAdd:
     def test_what_it_cannot_load_is_told_of_at_once(self, host: Host) -> None:
         """
@@ -211,3 +318,14 @@ def receive_from(path: Path, host: Host, slowly: Callable[[list[bytes]], Iterato
     )
     importer.receive(slowly([bytes(part) for part in export.stream()]))
     source.store.close()
+
+
+def damage_row(volume: Volume, container_id: ContainerId) -> None:
+    """Flip a bit of a replica's row in the index."""
+
+    def change(rows: Change) -> None:
+        row = bytearray(rows._replica_row(container_id))
+        row[20] ^= 1
+        rows._txn.put(container_id.to_bytes(8), bytes(row), db=rows._dbs.replicas)
+
+    volume.index.write(change)
