@@ -33,12 +33,15 @@ class HostVolumes:
         store: ReplicaStore,
         moves: VolumeMoves,
         observer: Observer,
+        check: Callable[[VolumeFacts, float], object],
         on_added: Callable[[VolumeFacts], object],
     ) -> None:
-        """`on_added` has a new volume scanned, checked and reported."""
+        """`check` may refuse a new volume, by its facts and how fast it is read; `on_added` has it
+        scanned, checked and reported."""
         self._store = store
         self._moves = moves
         self._observer = observer
+        self._check = check
         self._on_added = on_added
 
     def steer(self, volume_id: str, *, service: str, target_id: str) -> None:
@@ -67,7 +70,7 @@ class HostVolumes:
                 hint="make it, give it to the user of the agent, and let its unit write there "
                 "(ReadWritePaths=)",
             )
-        volume = self._store.services.add_volume(Path(path))
+        volume = self._store.services.add_volume(Path(path), self._check)
         log.info("volume_added", volume_id=volume.volume_id, path=path)
         self._observer.note_volume(volume.volume_id)
         self._on_added(volume)

@@ -153,7 +153,9 @@ class Parts:
         self.parity = self._built_parity(control_planes)
         self.scans = BackgroundScans(self.scrub, self.challenges, self.parity)
         self.disk_writers = ThreadPoolExecutor(DISK_WRITERS, thread_name_prefix="write")
-        self.volumes = HostVolumes(self.store, self.moves, self.observer, self._volume_added)
+        self.volumes = HostVolumes(
+            self.store, self.moves, self.observer, self.scrub.check_new, self._volume_added
+        )
         limits = server_limits(config)
         self.executor = call_threads(config)
         waits = waits_of(limits)

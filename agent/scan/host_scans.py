@@ -27,7 +27,7 @@ from agent.scan.throttle import Pressure, ScanPace, SharedPace
 from agent.scan.volume_check import VolumeChecks
 from agent.store.index.facts import VolumeFacts
 from agent.store.neighbours import StoredPlaces
-from agent.store.speed import measured_bytes_per_s
+from agent.store.speed import UNKNOWN, measured_bytes_per_s
 from agent.store.trouble import Trouble
 from merkle.replica import ContainerId
 from scanner.finding import Finding
@@ -56,16 +56,15 @@ def limits_of(config: ScanConfig) -> PaceLimits:
     )
 
 
-def check_promise(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: float) -> Feasibility:
-    """Return whether the volume can be read in time. Raise Refused when it cannot and the config
-    wants that; else it is logged."""
+def promise_of(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: float) -> Feasibility:
+    """Return whether the volume can be read in time."""
     if config.volume_bytes_per_s:
         offered, offered_by = float(config.volume_bytes_per_s), "scan.volume_bytes_per_s"
     else:
         offered, offered_by = float(config.ceiling_bytes_per_s), "scan.ceiling_bytes_per_s"
     if disk_bytes_per_s and (not offered or disk_bytes_per_s < offered):
         offered, offered_by = disk_bytes_per_s, "the disk, as measured,"
-    promise = Feasibility(
+    return Feasibility(
         volume=str(volume.path),
         used_bytes=volume.used_bytes,
         interval_s=config.data_interval_s,
@@ -73,6 +72,12 @@ def check_promise(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: flo
         offered_bytes_per_s=offered,
         offered_by=offered_by,
     )
+
+
+def check_promise(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: float) -> Feasibility:
+    """Return whether the volume can be read in time. Raise Refused when it cannot and the config
+    wants that; else it is logged."""
+    promise = promise_of(config, volume, disk_bytes_per_s)
     if promise.is_possible:
         return promise
     if config.promise == "refuse":
@@ -195,14 +200,19 @@ class Scrub:
             for volume in self._volumes:
                 yield self._volume_loop(volume)
 
+    def check_new(self, volume: VolumeFacts, disk_bytes_per_s: float) -> None:
+        """Check the promise for a volume before it is added. Raise Refused."""
+        if self._config.enabled:
+            check_promise(self._config, volume, disk_bytes_per_s)
+
     def add(self, volume: VolumeFacts) -> Loop | None:
         """Look after a volume that was added; return the loop to start, if it is scanned."""
         self._volumes = [one for one in self._volumes if one.path != volume.path] + [volume]
         self.checks.add(volume.volume_id)
         if not self._config.enabled:
             return None
-        disk_bytes_per_s = measured_bytes_per_s(self._tools.store, volume.volume_id)
-        self._promises[volume.volume_id] = check_promise(self._config, volume, disk_bytes_per_s)
+        disk_bytes_per_s = self._measured(volume)
+        self._promises[volume.volume_id] = promise_of(self._config, volume, disk_bytes_per_s)
         return self._volume_loop(volume)
 
     def client_read(self, latency_s: float) -> None:
@@ -312,11 +322,15 @@ class Scrub:
 
     def _promises_of(self, config: ScanConfig) -> dict[str, Feasibility]:
         return {
-            volume.volume_id: check_promise(
-                config, volume, measured_bytes_per_s(self._tools.store, volume.volume_id)
-            )
+            volume.volume_id: check_promise(config, volume, self._measured(volume))
             for volume in (self._volumes if config.enabled else ())
         }
+
+    def _measured(self, facts: VolumeFacts) -> float:
+        """Return how fast a volume is read; UNKNOWN of one that serves no more."""
+        working = self._tools.store.volume_set.working
+        here = (volume for volume in working if volume.volume_id == facts.volume_id)
+        return next(map(measured_bytes_per_s, here), UNKNOWN)
 
     def _pace(self, limits: PaceLimits, pulse: Pulse) -> ScanPace:
         return ScanPace(

@@ -24,6 +24,7 @@ from agent.store.operations.reading import volume_facts
 from agent.store.options import StoreOptions
 from agent.store.recovery.opening import check_apart, check_single
 from agent.store.recovery.startup_recovery import Shelf, recover, replica_directories
+from agent.store.speed import measured_bytes_per_s
 from agent.store.volume_set import VolumeSet
 from agent.store.volumes.identity import read_versions
 from agent.store.volumes.known import newest_known, remember
@@ -209,9 +210,12 @@ class VolumeServices:
                 reasons[container_id] = f"{root}: {row}; a restart loads it if its files allow"
         return reasons
 
-    def add_volume(self, path: Path) -> VolumeFacts:
+    def add_volume(
+        self, path: Path, check: Callable[[VolumeFacts, float], object] = lambda *_: None
+    ) -> VolumeFacts:
         """Open a volume, formatting an empty one, and serve what is on it from now on. It is
-        remembered by the others, so that a start finds it without the config.
+        remembered by the others, so that a start finds it without the config. `check` may refuse
+        it, by its facts and how fast it is read.
 
         Raises Refused, VolumeFailed; then nothing is changed.
         """
@@ -233,6 +237,7 @@ class VolumeServices:
         )
         try:
             shelf = self._recovered(volume)
+            check(volume_facts(volume), measured_bytes_per_s(volume))
             if read_service(layout).mode is Mode.RETIRED:
                 write_service(layout, Service())
         except BaseException:

@@ -153,7 +153,10 @@ def headline(answer: pb.ScrubStatusResponse) -> str:
     if not on:
         return "no background scans"
     late = sum(bool(volume.lag_ms) for volume in on)
-    kept = "kept on all volumes" if not late else f"broken on {late} of {len(on)} volumes"
+    off = len(answer.volumes) - len(on)
+    kept = "kept on the other volumes" if off else "kept on all volumes"
+    kept = f"broken on {late} of {len(on)} volumes" if late else kept
+    kept = f"{counted(off, 'volume')} not scanned; {kept}" if off else kept
     due_bytes = sum(volume.due_bytes for volume in on)
     return (
         f"every byte within {spoken_duration(answer.interval_ms / 1000)}: {kept}; "

@@ -17,6 +17,10 @@ pytestmark = pytest.mark.slow
 
 KEYS = 8
 SECTIONS = "[scan]\nenabled = false\nwatch = false\n"
+SLOW = """data_interval_s = 60
+gap_min_s = 0
+floor_bytes_per_s = 65536
+ceiling_bytes_per_s = 65536"""  # not 4 MB in time
 
 
 @pytest.fixture
@@ -204,6 +208,45 @@ def test_what_nobody_has_is_refused(cluster: Cluster, suture: CommandLine) -> No
     suture("volume", "read-only", other)
     refused = suture.json("volume", "retire", only, code=Exit.FAILED)
     assert "only volume" in refused["error"]["message"]
+
+
+def test_one_that_cannot_be_scanned_in_time_is_not_added(
+    cluster: Cluster, suture: CommandLine, tmp_path: Path
+) -> None:
+    """
+    It is refused before anything of it is served, the next start does not open it either, and it
+    is added and scanned where the config only warns.
+    """
+    full = {}
+    for index, node in enumerate(cluster.nodes):
+        empty, full[node.address] = map(str, cluster.volume_paths(index))
+        suture("volume", "read-only", f"{node.address}:{empty}")
+    (tmp_path / "file").write_bytes(os.urandom(6_000_000))
+    suture("put", str(tmp_path / "file"), "--close")
+    held = suture.wait_until_reported(1)["replicas"]
+    address = held[0]["datanode"]["address"]
+    path = full[address]
+    index = next(i for i, node in enumerate(cluster.nodes) if node.address == address)
+
+    def restart(promise: str) -> None:
+        cluster.nodes[index].stop()
+        config = cluster.write_config(index, address)
+        text = config.read_text().replace(f', "{path}"', "").replace("enabled = false", SLOW)
+        config.write_text(f'{text}promise = "{promise}"\n')
+        cluster.nodes[index].start()
+
+    restart("refuse")
+    refused = suture.json("volume", "add", path, "--datanode", address, code=Exit.FAILED)
+
+    assert "the promise to read every byte" in refused["error"]["message"]
+    assert path not in volumes_of(suture, cluster, index)
+    restart("refuse")
+    assert path not in volumes_of(suture, cluster, index)
+    restart("warn")
+    suture("volume", "add", path, "--datanode", address)
+    volume = volumes_of(suture, cluster, index)[path]
+    assert 1 == volume["container_count"]
+    assert "off" != volume["scrub"]["state"]
 
 
 def test_what_cannot_be_loaded_is_told(

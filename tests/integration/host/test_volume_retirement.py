@@ -3,11 +3,14 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
+from agent.config.options import ScanConfig
 from agent.errors import Code, Refused, Unavailable, VolumeFailed
 from agent.host.volume_moves import RETRY_S
+from agent.scan.host_scans import Scrub
 from agent.store.index.transactions import Change
 from agent.store.operations.arrival import Announced
 from agent.store.volume_services import Left
@@ -25,6 +28,7 @@ from merkle.replica import (
 from tests.support.storage.stored_replica import CLUSTER, DATANODE
 from tests.support.storage.two_volumes import Host
 
+SLOW = ScanConfig(data_interval_s=60, ceiling_bytes_per_s=1)
 ANNOUNCED = Announced(
     container_id=ContainerId(1),
     state=ReplicaState.CLOSED,
@@ -279,6 +283,28 @@ class TestWhatIsLeft:
 
 
 class TestAdd:
+    def test_one_that_cannot_be_scanned_in_time_is_not_added(self, host: Host) -> None:
+        """
+        The promise is checked before anything is served; the volume is as it was, is remembered by
+        nobody, and is added when the config allows it.
+        """
+        host.store.services.change(host.id_of("b"), Mode.READ_ONLY)
+        before = host.fill()
+        host.restart("b", "c")
+        scrub = Scrub(host.tools, SLOW, "dn-1", Event())
+
+        with pytest.raises(Refused, match="promise"):
+            host.store.services.add_volume(host.at("a"), scrub.check_new)
+
+        assert {host.at("b"), host.at("c")} == {v.path for v in host.store.volumes()}
+        host.restart("b", "c")
+        assert {host.at("b"), host.at("c")} == {v.path for v in host.store.volumes()}
+        lax = SLOW.model_copy(update={"promise": "warn"})
+        scrub = Scrub(host.tools, lax, "dn-1", Event())
+        added = host.store.services.add_volume(host.at("a"), scrub.check_new)
+        assert scrub.add(added) is not None
+        assert before["a"] == host.on("a")
+
     def test_what_it_cannot_load_is_told_of_at_once(self, host: Host) -> None:
         """
         Of a volume that is added while others serve, as of one that a start opens.
