@@ -56,7 +56,10 @@ ReportingMin = Annotated[int | None, typer.Option(help="Refuse when fewer of the
 ExplainFlag = Annotated[
     bool, typer.Option("--explain", help="Print all options, whence each comes, and stop.")
 ]
-KeepCount = Annotated[int, typer.Option(min=0, help="Old runs that stay, by number; 0: all.")]
+KeepCount = Annotated[
+    int,
+    typer.Option(min=0, help="Old runs that stay, by number; 0: all. This one always stays."),
+]
 KeepDays = Annotated[
     int, typer.Option(min=0, help="Old runs that stay, by days since their snapshot; 0: all.")
 ]
@@ -134,7 +137,7 @@ def verify_command(
         _say_error(error, as_json=as_json)
         raise _Done(Exit.USAGE if isinstance(error, FlagRefused) else Exit.FAILED) from error
     _say_result(result, as_json=as_json)
-    _remove_old(out, Keep(keep, keep_days), lake, progress)
+    _remove_old(result.place, Keep(keep, keep_days), lake, progress)
     raise _say_done(result, progress)
 
 
@@ -261,10 +264,11 @@ def _verified(request: Request, namespace: str, progress: Progress) -> tuple[Res
     return lake.result, lake
 
 
-def _remove_old(out: str, keep: Keep, lake: Lake | None, progress: Progress) -> None:
-    """Remove old runs. That it cannot be done takes nothing from the result."""
+def _remove_old(run: Place, keep: Keep, lake: Lake | None, progress: Progress) -> None:
+    """Remove old runs beside this one. That it cannot be done takes nothing from the result."""
+    before = lake.withdraw if lake else lambda _: None
     try:
-        for name in retain(Place.of(out), keep, lake.withdraw if lake else lambda _: None):
+        for name in retain(run.parent, keep, before, asked=run.name):
             progress(f"removed {name}: an old run")
     except failures() as error:
         progress(f"old runs were not removed: {told(error)}")

@@ -1,4 +1,5 @@
-"""Which old runs go: whole ones only, and never the latest complete one of a cluster."""
+"""Which old runs go: whole ones only, never the latest complete one of a cluster, and never the one
+that was just asked for, whatever its clock says."""
 
 import time
 from collections import defaultdict
@@ -52,11 +53,16 @@ def doomed(runs: Sequence[Known], keep: Keep, now_ms: int) -> list[Known]:
 
 
 def retain(
-    out: Place, keep: Keep, before: Callable[[Sequence[str]], None] = lambda _: None
+    out: Place,
+    keep: Keep,
+    before: Callable[[Sequence[str]], None] = lambda _: None,
+    *,
+    asked: str = "",
 ) -> list[str]:
     """Remove old runs of each cluster; return their names. What cannot be read stays, and what
     another process removes as well is no error. `before` is told the names of all that go, while
-    they are there. Raises OSError."""
+    they are there. `asked` is the name of the run that somebody waits for: it stays, too. Raises
+    OSError."""
     clusters: dict[str, list[Known]] = defaultdict(list)
     for place in finished_runs(out):
         summary = read_summary(place) or {}
@@ -65,7 +71,12 @@ def retain(
                 Known(place, int(summary["as_of_ms"]), bool(summary["changed_nodes"]))
             )
     now_ms = time.time_ns() // 1_000_000
-    old = [run.place for runs in clusters.values() for run in doomed(runs, keep, now_ms)]
+    old = [
+        run.place
+        for runs in clusters.values()
+        for run in doomed(runs, keep, now_ms)
+        if run.place.name != asked
+    ]
     before([place.name for place in old])
     removed = []
     for place in old:

@@ -111,7 +111,7 @@ def export(world: World, directory: Path, *, keep_count: int, address: str = "")
             rules={name: getattr(world.rules, name) for name in OWN_RULES},
             keys_at_risk=_keys_at_risk(world),
         )
-    _delete_old(directory, keep_count)
+    _delete_old(target, keep_count)
     published = publish(target, address, keep_count=keep_count) if address else ""
     return Exported(snapshot_id, target, files.counts, published)
 
@@ -227,9 +227,11 @@ def _finished(directory: Path) -> list[Path]:
     return sorted(path.parent for path in directory.glob("[0-9]*/manifest.json"))
 
 
-def _delete_old(directory: Path, keep_count: int) -> None:
-    for path in _finished(directory)[:-keep_count]:
-        shutil.rmtree(path, ignore_errors=True)
+def _delete_old(new: Path, keep_count: int) -> None:
+    """Delete the oldest snapshots, never the new one, whatever its clock says."""
+    for path in _finished(new.parent)[:-keep_count]:
+        if path != new:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _remove_unfinished(directory: Path) -> None:

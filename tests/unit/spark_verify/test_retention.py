@@ -4,11 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from spark_verify.file_systems import Place
+from spark_verify.job import app
 from spark_verify.result_tables import RESULTS
 from spark_verify.retention import DAY_MS, Keep, Known, doomed, retain
 from spark_verify.runs import finished_runs, table_of
+from tests.support.verification.snapshots import AS_OF_MS, container, gather
 
 NOW_MS = 100 * DAY_MS
 
@@ -53,6 +56,41 @@ def finished(out: Place, name: str, **summary: object) -> None:
         (table_of(out / name, table) / "part-00000.parquet").write_text("rows")
     (out / name / "summary.json").write_text(json.dumps(summary))
     (out / name / "_SUCCESS").write_text("")
+
+
+@pytest.mark.parametrize("keep", [Keep(count=2), Keep(days=1), Keep(count=1, days=1)])
+def test_the_run_that_was_asked_for_stays(tmp_path: Path, keep: Keep) -> None:
+    """
+    Also where its snapshot is older than all others, as after a clock was set back; and nobody is
+    told that it goes.
+    """
+    out = Place.of(tmp_path)
+    for instant in (1, 2, 3, 4):
+        said = {"cluster_id": "c", "as_of_ms": instant, "changed_nodes": []}
+        finished(out, f"run_id=r{instant}", **said)
+    told: list[str] = []
+
+    removed = retain(out, keep, told.extend, asked="run_id=r1")
+
+    assert removed
+    assert told == removed
+    assert "run_id=r1" in [run.name for run in finished_runs(out)]
+
+
+def test_the_command_does_not_remove_what_it_made(tmp_path: Path) -> None:
+    """
+    Of an older snapshot than the one that is there.
+    """
+    said = {"cluster_id": "cluster-1", "as_of_ms": AS_OF_MS + 1, "changed_nodes": []}
+    finished(Place.of(tmp_path / "out"), "run_id=newer", **said)
+    snapshot = gather([container(1, "R CLOSED 10", "C=7x3")]).write(tmp_path / "s")
+    asked = [str(snapshot), "--out", str(tmp_path / "out"), "--run-id", "r", "--keep", "1"]
+
+    ended = CliRunner().invoke(app, asked)
+
+    report = tmp_path / "out" / "run_id=r" / "report.html"
+    assert str(report) in ended.stdout
+    assert report.is_file()
 
 
 def test_a_run_goes_with_its_rows_and_the_others_stay(tmp_path: Path) -> None:

@@ -234,6 +234,18 @@ class TestExport:
 
         assert [] == list((world.path / "snapshots").glob("[0-9]*"))
 
+    def test_a_clock_that_was_set_back_does_not_remove_the_new_snapshot(
+        self, world: ScmWorld
+    ) -> None:
+        """
+        It is the oldest by its name then, and it is the one that was asked for.
+        """
+        directory = world.path / "snapshots"
+        for instant in (5, 6, 1):
+            newest = export(World(instant, 1, "c", [], [], [], []), directory, keep_count=2)
+
+        assert (newest.path / "manifest.json").is_file()
+
     def test_every_column_comes_from_somewhere(self, world: ScmWorld) -> None:
         """
         A column that may be null is null only where there is nothing: none is forgotten.
