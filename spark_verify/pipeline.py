@@ -217,6 +217,7 @@ def _run(run: Run) -> dict[str, Any]:
     counted = _counted(wanted, case, silent_nodes(nodes), run)
     run.timed("judge", started_s)
     _check_told(counted.tallies)
+    (run.attempt.parts,) = counted.tallies.of("parts").get((), [0])
     run.say("concluding")
     started_s = time.monotonic()
     if run.attempt.root.is_local:  # elsewhere a file is there as a whole or not at all
@@ -369,6 +370,7 @@ def _result_manifest(run: Run, summary: dict[str, Any]) -> dict[str, object]:
     return {
         "result_version": RESULT_VERSION,
         "run_id": run.run_id,
+        "attempt": run.attempt.suffix,
         "snapshot_id": run.manifest.snapshot_id,
         "as_of_ms": run.manifest.as_of_ms,
         "term": run.manifest.term,

@@ -5,13 +5,12 @@ from typing import Any
 
 from spark_verify.file_systems import Place
 from spark_verify.input_columns import RESULT_VERSION
-from spark_verify.runs import finished_runs, read_summary, table_of
+from spark_verify.runs import files_of, finished_runs, read_summary
 from spark_verify.snapshot.manifest import Manifest
 from spark_verify.snapshot.snapshot_reading import (
     Part,
     groups_of,
     parquet_file,
-    parquet_files,
     parts_of,
 )
 
@@ -31,7 +30,7 @@ class Previous:
     def parts(self) -> list[Part]:
         """Return the files of what it found to differ."""
         groups = []
-        for path in parquet_files(table_of(self.place, "divergent")):
+        for path in files_of(self.place, "divergent"):
             with parquet_file(path) as file:
                 groups.append((str(path), groups_of(file)))
         return parts_of("before", groups)

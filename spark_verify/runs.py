@@ -9,8 +9,9 @@
                                  their places, then its row of `runs`, then its texts
 
 Elsewhere nothing can be locked, and in a store nothing renamed. There a run grows where it will
-be, in files that bear the name of their attempt. When all are there, what other attempts left is
-removed, then its row of `runs` is written, and _SUCCESS last.
+be, in files that bear the name of their attempt. When all are there, the attempt claims the run;
+then its row of `runs` is written, and _SUCCESS, which says whose files are the run. Readers take no
+others (`files_of`); what other attempts left is removed after that.
 
 A run answers one question: this snapshot, these nodes, these rules, this version of the job. Its
 answer is returned again to that question only. To any other it would be a wrong answer that looks
@@ -21,10 +22,12 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import time
 import uuid
 import zlib
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -42,8 +45,12 @@ from spark_verify.file_systems import Place
 from spark_verify.input_columns import RESULT_VERSION, SAMPLE_MAX
 from spark_verify.result_tables import RESULTS, RUNS, described
 from spark_verify.snapshot.manifest import Manifest
+from spark_verify.snapshot.snapshot_reading import parquet_files
 
 SUCCESS: Final = "_SUCCESS"
+FIRST: Final = "health"
+"""The table that a task writes first."""
+
 TEXTS: Final = ("summary.json", "report.html", "manifest.json")
 """Files of a run beside its tables."""
 
@@ -52,6 +59,17 @@ RUN: Final = "run_id="
 
 SCHEMA: Final = "_schema.json"
 """Hidden, by its name, from who reads a table."""
+
+CLAIM: Final = "_COMMIT"
+"""How the name begins of the file by which an attempt says that it is about to become the run."""
+
+CLAIM_S_MAX: Final = 60.0
+"""How long an attempt waits for others that said so: they need a second or two."""
+
+CLAIM_POLL_S: Final = 0.1
+
+SUFFIX: Final = re.compile(r"-[0-9a-f]{12}(?=\.parquet)")
+"""What the name of a file says of its attempt."""
 
 LEFT_MS: Final = 24 * 3_600_000
 """A run that did not grow for so long was killed, where nobody can lock it."""
@@ -172,6 +190,19 @@ def table_of(run: Place, name: str) -> Place:
     return run.parent / name / run.name
 
 
+def files_of(run: Place, name: str) -> list[Place]:
+    """Return the files of a table of a finished run, without what other attempts left there.
+    Raises OSError, also where none is there of the attempt that became the run."""
+    suffix = (run / SUCCESS).read_text().strip()
+    files = parquet_files(table_of(run, name))
+    if not suffix:  # a local disk, or an older version
+        return files
+    own = [file for file in files if file.name.endswith(f"{suffix}.parquet")]
+    if not own:
+        raise FileNotFoundError(f"{table_of(run, name)} has no file of attempt {suffix}")
+    return own
+
+
 def places_of(run: Place) -> list[Place]:
     """Return all directories of a run, that of its row of `runs` first, its own last."""
     return [*(table_of(run, name) for name in reversed(RESULTS)), run]
@@ -215,6 +246,8 @@ class Attempt:
     run_id: str
     suffix: str
     """Empty where the whole root is the attempt's own."""
+    parts: int = 0
+    """Files that each judged table must have; 0: that is not known."""
 
     @property
     def target(self) -> Place:
@@ -226,22 +259,69 @@ class Attempt:
         RunConflict when another process wrote the same run meanwhile."""
         assert tuple(texts) == TEXTS
         if not self.root.is_local:
-            if (self.target / SUCCESS).is_file():
-                raise _busy(self.target.name)
-            for one in self._files():
-                if not self._is_own(one):
-                    one.remove()  # left by a run that was killed
+            self._claim()
+            self._check_parts()
+            table_of(self.target, RUNS).remove()  # the row of one that was killed at its end
         describe_tables(self.out)
         own = run_of(self.root, self.run_id)
         for name, text in texts.items():
             (own / name).write_text(text)
         with (table_of(own, RUNS) / f"part-00000{self.suffix}.parquet").created() as stream:
             pq.write_table(row, stream)
-        (own / SUCCESS).write_text("")
+        if not self.root.is_local and not self._own_claim.is_file():
+            raise _busy(self.run_id)  # who began since then took this attempt for a killed one
+        (own / SUCCESS).write_text(self.suffix)
         if self.root.is_local:
             for name in RESULTS:  # `runs` comes last of them: who asks it first sees whole tables
                 _move_over(table_of(own, name), table_of(self.target, name))
             _move_over(own, self.target)
+            return
+        with suppress(OSError):  # nobody reads them, and they go later
+            for one in self._files():
+                if not self._is_own(one):
+                    one.remove()
+
+    def claims(self) -> list[Place]:
+        """Return by what attempts say that they are about to become the run."""
+        return [one.place for one in self.target.listed() if one.place.name.startswith(CLAIM)]
+
+    @property
+    def _own_claim(self) -> Place:
+        return self.target / f"{CLAIM}{self.suffix}"
+
+    def _claim(self) -> None:
+        """Say that this attempt is about to become the run; return when no other one is.
+
+        Of two that say so at once each may have seen the other, or only the later one has. So
+        nobody goes on beside another: the lowest waits until the others gave up, or one of them is
+        the run. Raises RunConflict when another one is, or goes first.
+        """
+        self._own_claim.write_text("")
+        end_s = time.monotonic() + CLAIM_S_MAX
+        while True:
+            others = [claim for claim in self.claims() if claim != self._own_claim]
+            # Looked for after the others: who is not among them any more may have left it.
+            is_taken = _is_finished(self.target)
+            if not is_taken and not others:
+                return
+            is_lowest = all(self._own_claim.name < claim.name for claim in others)
+            if is_taken or not is_lowest or time.monotonic() > end_s:
+                self._own_claim.remove()
+                raise _busy(self.run_id)
+            time.sleep(CLAIM_POLL_S)
+
+    def _check_parts(self) -> None:
+        """Refuse to become a run of which rows are missing: another process that became it first
+        removed them, and its own result was removed after that."""
+        for name in RESULTS:
+            files = parquet_files(table_of(self.target, name))
+            own = [file for file in files if file.name.endswith(f"{self.suffix}.parquet")]
+            if name != RUNS and self.parts and len(own) != self.parts:
+                raise RunConflict(
+                    f"another process removed files of run {self.run_id}: table {name}/ has "
+                    f"{len(own)} of {self.parts}",
+                    hint="verify again",
+                )
 
     def abandon(self) -> None:
         """Remove what was written, as far as that goes."""
@@ -292,6 +372,8 @@ def attempt(out: Place, run_id: str) -> Iterator[Attempt]:
             yield Attempt(Place.of(path), out, run_id, "")
         return
     grown = Attempt(out, out, run_id, f"-{uuid.uuid4().hex[:12]}")
+    for claim in grown.claims():  # of one that was killed at its end; one that lives is refused
+        claim.remove()
     try:
         yield grown
     except BaseException:
@@ -301,7 +383,7 @@ def attempt(out: Place, run_id: str) -> Iterator[Attempt]:
 
 def remove_left(out: Place, now_ms: int = 0) -> None:
     """Remove what killed runs left, whatever their ids: on a local disk what nobody has locked,
-    elsewhere what has no _SUCCESS and did not grow for a day."""
+    elsewhere what is of no finished attempt and did not grow for a day."""
     if out.is_local:
         for path in Path(out.path).glob(f".{RUN}*.partial"):
             _remove_unlocked(path)
@@ -316,6 +398,27 @@ def remove_left(out: Place, now_ms: int = 0) -> None:
         if out.is_local or max(grown, default=oldest_ms) < oldest_ms:
             for place in places:
                 place.remove()
+    if not out.is_local:
+        _remove_beside(out, oldest_ms)
+
+
+def _remove_beside(out: Place, oldest_ms: int) -> None:
+    """Remove what attempts that were killed left in runs that another one finished."""
+    grown: defaultdict[Place, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for one in (out / FIRST).listed(recursive=True):
+        if one.is_file and (found := SUFFIX.search(one.place.name)):
+            ages = grown[out / one.place.parent.name]
+            ages[found[0]] = max(ages[found[0]], one.changed_at_ms)
+    for run, ages in grown.items():
+        if len(ages) < 2 or not (run / SUCCESS).is_file():
+            continue
+        finished_one = (run / SUCCESS).read_text().strip()
+        old = {suffix for suffix, at_ms in ages.items() if at_ms < oldest_ms} - {finished_one}
+        listed = [one for place in places_of(run) for one in place.listed(recursive=True)]
+        for one in listed:
+            # An older version did not say which attempt the run is.
+            if finished_one and any(suffix in one.place.name for suffix in old):
+                one.place.remove()
 
 
 def _unfinished(out: Place) -> list[Place]:

@@ -10,23 +10,36 @@ ORDER: Final = (RUNS, *(name for name in RESULTS if name != RUNS))
 """Views before those that ask them."""
 
 
+ATTEMPT: Final = "regexp_extract({}, '(-[0-9a-f]{{12}})?[.]parquet$', 1)"
+"""Which attempt wrote a file, by its name; empty on a local disk."""
+
+
 def _duckdb(out: Place, name: str) -> str:
-    source = (
-        f"read_parquet('{_quoted(out)}/{name}/*/*.parquet', hive_types = {{'run_id': VARCHAR}})"
-    )
-    return f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM {source}{_whole(name)};"  # noqa: S608 -- names are ours, paths are quoted
+    own = f"(run_id, {ATTEMPT.format('filename')})"
+    rows = f"SELECT * EXCLUDE (filename) FROM {_read_parquet(out, name)}"  # noqa: S608 -- names are ours, paths are quoted
+    whole = f"SELECT {own[1:-1]} FROM {_read_parquet(out, RUNS)}"  # noqa: S608 -- as above
+    return f"CREATE OR REPLACE VIEW {name} AS {rows}{_within(name, own, whole)};"
+
+
+def _read_parquet(out: Place, name: str) -> str:
+    given = "filename = true, hive_types = {'run_id': VARCHAR}"
+    return f"read_parquet('{_quoted(out)}/{name}/*/*.parquet', {given})"
 
 
 def _spark(out: Place, name: str) -> str:
     # A run id may look like a number or a day; Spark would make it one.
-    source = f"parquet.`{_quoted(out)}/{name}`"
+    own = f"(CAST(run_id AS STRING), {ATTEMPT.format('_metadata.file_name')})"
     columns = ", ".join(RESULTS[name].schema.names)
-    rows = f"SELECT {columns}, CAST(run_id AS STRING) AS run_id FROM {source}"  # noqa: S608 -- as above
-    return f"CREATE OR REPLACE TEMPORARY VIEW {name} AS {rows}{_whole(name)};"
+    rows = (
+        f"SELECT {columns}, CAST(run_id AS STRING) AS run_id FROM parquet.`{_quoted(out)}/{name}`"  # noqa: S608 -- as above
+    )
+    whole = f"SELECT {own[1:-1]} FROM parquet.`{_quoted(out)}/{RUNS}`"  # noqa: S608 -- as above
+    return f"CREATE OR REPLACE TEMPORARY VIEW {name} AS {rows}{_within(name, own, whole)};"
 
 
-def _whole(name: str) -> str:
-    return "" if name == RUNS else f" WHERE run_id IN (SELECT run_id FROM {RUNS})"  # noqa: S608 -- as above
+def _within(name: str, own: str, whole: str) -> str:
+    """Return the condition that leaves rows of whole runs, of the attempt that became the run."""
+    return "" if name == RUNS else f" WHERE {own} IN ({whole})"
 
 
 def _quoted(out: Place) -> str:

@@ -9,7 +9,7 @@ from pyspark.sql import functions as f
 from health.words import flag_names
 from spark_verify.errors import SnapshotRefused
 from spark_verify.file_systems import Place
-from spark_verify.runs import table_of
+from spark_verify.runs import files_of
 
 EXAMPLES_MAX = 10
 
@@ -24,9 +24,8 @@ def score(spark: SparkSession, snapshot: str, run: str) -> dict[str, Any]:
             f"{snapshot} has no truth/", hint="only `suture-verify generate` writes it"
         )
     truth = spark.read.parquet(str(Path(snapshot) / "truth"))
-    health = spark.read.parquet(table_of(Place.of(run), "health").path).select(
-        "container_id", "flags", "checksum_class"
-    )
+    files = [file.path for file in files_of(Place.of(run), "health")]
+    health = spark.read.parquet(*files).select("container_id", "flags", "checksum_class")
     is_seeded = f.col("fault") != ""
     no_mismatch = ~f.col("checksum_class").startswith("MISMATCH")
     right = (f.col("flags") == f.col("expected_flags")) & f.when(

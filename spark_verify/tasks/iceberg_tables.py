@@ -16,8 +16,8 @@ import pyarrow as pa
 from spark_verify.errors import FlagRefused
 from spark_verify.file_systems import Place
 from spark_verify.result_tables import RESULTS, RUN_ID, RUNS, described
-from spark_verify.runs import RUN, table_of
-from spark_verify.snapshot.snapshot_reading import ROWS_PER_PAGE, parquet_file, parquet_files
+from spark_verify.runs import RUN, files_of
+from spark_verify.snapshot.snapshot_reading import ROWS_PER_PAGE, parquet_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,7 +67,7 @@ def _replace(spark: "SparkSession", run: Place, name: str, namespace: str) -> No
     """Replace what a table has of a run, in one commit."""
     from pyspark.sql import functions as f
 
-    files = [str(file) for file in parquet_files(table_of(run, name))]
+    files = [str(file) for file in files_of(run, name)]
     columns = ", ".join(f"{one['name']} {one['type']}" for one in described(name)["columns"])
     numbers = spark.range(0, len(files), 1, max(len(files), 1))
     rows = numbers.mapInArrow(_reading(files, name), columns)

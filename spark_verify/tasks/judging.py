@@ -224,6 +224,7 @@ def judge_partition(
     found["plan"] = ordered(found["plan"], "priority", "container_id", "action")
     for name, table in (found | {"reconcile_plan": wanted}).items():
         write(table, job.directory(name), f"{number:05d}{job.attempt}")
+    tallies.add("parts", (), (1,))
     return Sums(count_volumes(rows["replicas"], job.case.stamp.as_of_ms), votes)
 
 

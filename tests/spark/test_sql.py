@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +37,8 @@ EXPECTED: list[list[tuple[Any, ...]]] = [
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs: a container that differs in both, one that lacks a replica in both, one that lacks
     one in the second only, and one all of whose replicas are bad in both. A third was killed after
-    its tables had got their places. All have names that look like numbers."""
+    its tables had got their places; so was one that wrote the second, too. All have names that look
+    like numbers."""
     directory = tmp_path_factory.mktemp("sql")
     out = directory / "results"
     for number, last in ((2026, "C=7x3"), (2027, "C=7x2"), (2028, "U=7x3")):
@@ -53,6 +55,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     half = Place.of(out / "run_id=2028")
     (half / SUCCESS).remove()
     table_of(half, "runs").remove()
+    for name in RESULTS:
+        (path,) = (out / name / "run_id=2027").iterdir()
+        if name != "runs":
+            shutil.copy(path, path.with_name("part-00000-0123456789ab.parquet"))
     return out
 
 

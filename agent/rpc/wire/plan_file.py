@@ -22,6 +22,8 @@ TABLES_BESIDE: Final = 3
 
 MANIFEST: Final = "manifest.json"
 
+SUCCESS: Final = "_SUCCESS"
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -32,6 +34,8 @@ class Run:
     files: Any
     path: str
     manifest: dict[str, Any]
+    attempt: str = ""
+    """How the names end of the files that are the run, where others may lie beside them."""
 
     @classmethod
     def opened(cls, name: str) -> "Run":
@@ -39,7 +43,7 @@ class Run:
         or cannot be read."""
         place = addresses.opened(name)
         try:
-            is_whole = (place / "_SUCCESS").is_file()
+            is_whole = (place / SUCCESS).is_file()
         except OSError as error:
             raise unreadable(name, error) from error
         if not is_whole:
@@ -49,20 +53,31 @@ class Run:
                 hint="give the directory that suture-verify printed",
             )
         run = cls(name, place.files, place.path, {})
-        return replace(run, manifest=run.said(MANIFEST))
+        attempt = run._read(SUCCESS).decode(errors="replace").strip()
+        manifest = run.said(MANIFEST)
+        if attempt != manifest.get("attempt", ""):
+            told = ValueError(f"{SUCCESS} and {MANIFEST} are of two attempts")
+            raise unreadable(name, told)
+        return replace(run, manifest=manifest, attempt=attempt)
 
     def said(self, file: str) -> dict[str, Any]:
         """Return what a file of JSON says. Raises Refused."""
-        path = f"{self.path}/{file}"
+        text = self._read(file)
         try:
-            with self.files.open_input_stream(path) as stream:
-                text = stream.read(ANSWER_BYTES_MAX + 1)
             # One byte more than may be is no JSON: it is not looked at.
             found = json.loads(text if len(text) <= ANSWER_BYTES_MAX else b"")
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             raise unreadable(self.name, error) from error
         if not isinstance(found, dict):
             raise unreadable(self.name, ValueError(f"{file} is no JSON object"))
+        return found
+
+    def _read(self, file: str) -> bytes:
+        try:
+            with self.files.open_input_stream(f"{self.path}/{file}") as stream:
+                found: bytes = stream.read(ANSWER_BYTES_MAX + 1)
+        except OSError as error:
+            raise unreadable(self.name, error) from error
         return found
 
     def rows(self, table: str) -> list[dict[str, Any]]:
@@ -72,9 +87,20 @@ class Run:
         above, _, own = self.path.rpartition("/")
         is_beside = self.manifest.get("result_version", 0) >= TABLES_BESIDE
         directory = f"{above}/{table}/{own}" if is_beside else f"{self.path}/{table}"
-        read = pyarrow.parquet.read_table(directory, filesystem=self.files, partitioning=None)
+        paths = self._own_files(directory) if self.attempt else directory
+        read = pyarrow.parquet.read_table(paths, filesystem=self.files, partitioning=None)
         # Each of the files is sorted, but there may be several.
         found: list[dict[str, Any]] = read.sort_by(PLAN_ORDER).to_pylist()
+        return found
+
+    def _own_files(self, directory: str) -> list[str]:
+        """Return the files of a table, without those of attempts that did not become the run."""
+        from pyarrow.fs import FileSelector
+
+        listed = [info.path for info in self.files.get_file_info(FileSelector(directory))]
+        found = sorted(path for path in listed if path.endswith(f"{self.attempt}.parquet"))
+        if not found:
+            raise FileNotFoundError(f"{directory} has no file of attempt {self.attempt}")
         return found
 
     @property

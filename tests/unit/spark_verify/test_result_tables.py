@@ -17,6 +17,7 @@ from spark_verify.snapshot.manifest import Manifest
 from spark_verify.tasks.result_files import sweep, write
 from spark_verify.tasks.tallies import Tallies
 
+OTHER = "-0123456789ab"
 TABLE = pa.table({"container_id": [1, 2, 3]})
 
 
@@ -37,7 +38,8 @@ def test_a_task_that_is_done_twice_leaves_one_file(tmp_path: Path) -> None:
 
 def test_sql_sees_no_half_run(tmp_path: Path) -> None:
     """
-    Nor does it take the name of a run for a number.
+    Nor does it take the name of a run for a number, nor see what an attempt left that did not
+    become the run.
     """
     out = Place.of(tmp_path)
     for name in ("001", "002"):
@@ -45,7 +47,9 @@ def test_sql_sees_no_half_run(tmp_path: Path) -> None:
             rows = [dict.fromkeys(RESULTS[table].schema.names)]
             run = table_of(run_of(out, name), table)
             write(pa.Table.from_pylist(rows, schema=RESULTS[table].schema), run, "00000")
+            write(pa.Table.from_pylist(rows, schema=RESULTS[table].schema), run, f"00000{OTHER}")
     table_of(run_of(out, "002"), "runs").remove()
+    (table_of(run_of(out, "001"), "runs") / f"part-00000{OTHER}.parquet").remove()
 
     with duckdb.connect() as connection:
         for statement in views(out, "duckdb"):
