@@ -63,9 +63,7 @@ SCHEMA: Final = "_schema.json"
 CLAIM: Final = "_COMMIT"
 """How the name begins of the file by which an attempt says that it is about to become the run."""
 
-CLAIM_S_MAX: Final = 60.0
-"""How long an attempt waits for others that said so: they need a second or two."""
-
+CLAIM_S_MAX: Final = 60.0  # how long it waits for others that said so: they need a second or two
 CLAIM_POLL_S: Final = 0.1
 
 SUFFIX: Final = re.compile(r"-[0-9a-f]{12}(?=\.parquet)")
@@ -267,7 +265,7 @@ class Attempt:
         for name, text in texts.items():
             (own / name).write_text(text)
         with (table_of(own, RUNS) / f"part-00000{self.suffix}.parquet").created() as stream:
-            pq.write_table(row, stream)
+            pq.write_table(row, stream, write_page_checksum=True)
         if not self.root.is_local and not self._own_claim.is_file():
             raise _busy(self.run_id)  # who began since then took this attempt for a killed one
         (own / SUCCESS).write_text(self.suffix)
@@ -290,12 +288,9 @@ class Attempt:
         return self.target / f"{CLAIM}{self.suffix}"
 
     def _claim(self) -> None:
-        """Say that this attempt is about to become the run; return when no other one is.
-
-        Of two that say so at once each may have seen the other, or only the later one has. So
-        nobody goes on beside another: the lowest waits until the others gave up, or one of them is
-        the run. Raises RunConflict when another one is, or goes first.
-        """
+        """Say that this attempt is about to become the run; return when no other one is. Raises
+        RunConflict when another is the run, or goes first: of two at once both may see the other,
+        or only the later one does, so the lowest waits until the others gave up or are the run."""
         self._own_claim.write_text("")
         end_s = time.monotonic() + CLAIM_S_MAX
         while True:
@@ -410,14 +405,11 @@ def _remove_beside(out: Place, oldest_ms: int) -> None:
             ages = grown[out / one.place.parent.name]
             ages[found[0]] = max(ages[found[0]], one.changed_at_ms)
     for run, ages in grown.items():
-        if len(ages) < 2 or not (run / SUCCESS).is_file():
-            continue
-        finished_one = (run / SUCCESS).read_text().strip()
-        old = {suffix for suffix, at_ms in ages.items() if at_ms < oldest_ms} - {finished_one}
-        listed = [one for place in places_of(run) for one in place.listed(recursive=True)]
-        for one in listed:
+        own = (run / SUCCESS).read_text().strip() if len(ages) > 1 and _is_finished(run) else ""
+        old = {suffix for suffix, at_ms in ages.items() if at_ms < oldest_ms} - {own}
+        for one in (one for place in places_of(run) for one in place.listed()):
             # An older version did not say which attempt the run is.
-            if finished_one and any(suffix in one.place.name for suffix in old):
+            if own and any(suffix in one.place.name for suffix in old):
                 one.place.remove()
 
 

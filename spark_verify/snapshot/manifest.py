@@ -1,6 +1,7 @@
 """What the writer of a snapshot says about it: read and checked without Spark."""
 
 import json
+import re
 from dataclasses import dataclass, field
 from dataclasses import fields as dataclass_fields
 from typing import Any, Final
@@ -9,6 +10,12 @@ from health.rules import Rules
 from spark_verify.errors import SnapshotRefused
 from spark_verify.file_systems import Place
 from spark_verify.input_columns import SCHEMA_VERSION, TABLES
+
+INT64_MAX: Final = 2**63 - 1
+RULE_MAX: Final = 2**31 - 1  # what is added to it stays a number that can be compared
+
+SURROGATE: Final = re.compile("[\ud800-\udfff]")
+"""Halves of letters, which JSON can say and no file can hold."""
 
 SAME_RELEASE: Final = "use the suture-verify of the same release as the SCM"
 SCAN_AGAIN: Final = "export the snapshot again from the SCM, or fix the program that wrote it"
@@ -60,7 +67,7 @@ def read_manifest(directory: str) -> Manifest:
         )
     try:
         fields = json.loads(path.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also text that is no UTF-8
         raise SnapshotRefused(f"{path} is not JSON: {error}", hint=SCAN_AGAIN) from error
     return _manifest(path, fields)
 
@@ -109,10 +116,12 @@ def _rules(path: Place, fields: dict[str, Any]) -> dict[str, int]:
     strange = sorted(set(fields) - {one.name for one in dataclass_fields(Rules)})
     if strange:
         raise SnapshotRefused(f"{path}: unknown rules {', '.join(strange)}", hint=SAME_RELEASE)
-    return {name: _field(path, fields, name, int) for name in fields}
+    return {name: _field(path, fields, name, int, high=RULE_MAX) for name in fields}
 
 
-def _field(path: Place, fields: dict[str, Any], name: str, kind: type) -> Any:
+def _field(
+    path: Place, fields: dict[str, Any], name: str, kind: type, *, high: int = INT64_MAX
+) -> Any:
     value = fields.get(name)
     if not isinstance(value, kind) or isinstance(value, bool):
         raise SnapshotRefused(
@@ -120,4 +129,8 @@ def _field(path: Place, fields: dict[str, Any], name: str, kind: type) -> Any:
         )
     if isinstance(value, int) and value < 0:
         raise SnapshotRefused(f"{path}: field {name!r} is negative: {value}", hint=SCAN_AGAIN)
+    if isinstance(value, int) and value > high:
+        raise SnapshotRefused(f"{path}: field {name!r} is above {high}: {value}", hint=SCAN_AGAIN)
+    if isinstance(value, str) and SURROGATE.search(value):
+        raise SnapshotRefused(f"{path}: field {name!r} is no text: {value!r}", hint=SCAN_AGAIN)
     return value

@@ -136,11 +136,12 @@ def check_count(manifest: Manifest, name: str, count: int) -> None:
 
 
 def check_columns(name: str, file_name: str, schema: pa.Schema) -> None:
-    """Refuse a file that lacks a column or has it with another type.
+    """Refuse a file that lacks a column, or has it twice or with another type.
 
     Every file is asked: one that an older release wrote must not hide among others.
     """
     types = {field.name: _type_name(field.type) for field in schema}
+    counted = Counter(schema.names)
     faults = [
         f"column {c.name} is missing"
         for c in TABLES[name]
@@ -151,6 +152,7 @@ def check_columns(name: str, file_name: str, schema: pa.Schema) -> None:
         for c in TABLES[name]
         if c.name in types and types[c.name] != _type_name(c.type)
     ]
+    faults += [f"column {c.name} is there twice" for c in TABLES[name] if counted[c.name] > 1]
     if faults:
         raise SnapshotRefused(f"table {name}/, {file_name}: {'; '.join(faults)}", hint=SCAN_AGAIN)
 

@@ -27,6 +27,9 @@ ROWS_PER_PART: Final = 1_000_000
 ROWS_PER_PAGE: Final = 250_000
 """Rows of a part that are looked at together: some 40 MB."""
 
+DAMAGED: Final = (pa.ArrowException, OSError, ValueError, LookupError)
+"""What Arrow raises where a file is damaged."""
+
 REASON_CHARACTERS_MAX: Final = 1500
 """Of what a library says."""
 
@@ -69,13 +72,15 @@ def _open_table(directory: Place, name: str, manifest: Manifest) -> list[Part]:
             with parquet_file(file) as opened:
                 check_columns(name, file.name, opened.schema_arrow)
                 groups.append((str(file), groups_of(opened)))
-        except (pa.ArrowException, OSError) as error:
-            reason = " ".join(str(error).split())[:REASON_CHARACTERS_MAX]
-            raise SnapshotRefused(
-                f"table {name}/ cannot be read: {file.name}: {reason}", hint=SCAN_AGAIN
-            ) from None
+        except DAMAGED as error:
+            raise _unreadable(name, file, error) from None
     check_count(manifest, name, sum(group.rows for _, own in groups for group in own))
     return parts_of(name, groups)
+
+
+def _unreadable(name: str, file: Place, error: Exception) -> SnapshotRefused:
+    reason = " ".join(str(error).split())[:REASON_CHARACTERS_MAX]
+    return SnapshotRefused(f"table {name}/ cannot be read: {file.name}: {reason}", hint=SCAN_AGAIN)
 
 
 def parquet_files(path: Place) -> list[Place]:
@@ -86,8 +91,14 @@ def parquet_files(path: Place) -> list[Place]:
 
 @contextmanager
 def parquet_file(place: Place, words: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
-    """Open a file of a table; columns of `words` are read as codes of a dictionary."""
-    with place.opened() as source, pq.ParquetFile(source, read_dictionary=list(words)) as opened:
+    """Open a file of a table; columns of `words` are read as codes of a dictionary. Pages that
+    have a checksum, as all that are ours, are held against it where they are read."""
+    with (
+        place.opened() as source,
+        pq.ParquetFile(
+            source, read_dictionary=list(words), page_checksum_verification=True
+        ) as opened,
+    ):
         yield opened
 
 
@@ -134,22 +145,43 @@ def part_of(name: str, groups: Iterable[tuple[str, Group]]) -> Part:
 
 def pages_of(part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield the rows of a part, with the columns of `schema`, ROWS_PER_PAGE at a time; words as
-    codes of a dictionary, which spares most of the reading and of the space."""
-    words = [field.name for field in schema if pa.types.is_string(field.type)]
+    codes of a dictionary, which spares most of the reading and of the space. Raises SnapshotRefused
+    for a file that is damaged."""
     for path, groups in part.groups:
-        with parquet_file(Place.of(path), words) as file:
-            pages = file.iter_batches(
-                ROWS_PER_PAGE,
-                row_groups=[group.number for group in groups],
-                columns=schema.names,
-                use_threads=False,
-            )
-            for page in pages:
-                table = pa.Table.from_batches([page])
-                for field in schema:
-                    if field.name not in table.column_names:  # it was written before that was
-                        table = table.append_column(field, pa.nulls(len(table), field.type))
-                yield table.select(schema.names)
+        file = Place.of(path)
+        try:
+            yield from _pages(file, groups, schema)
+        except DAMAGED as error:
+            raise _unreadable(part.table, file, error) from None
+
+
+def _pages(file: Place, groups: Iterable[Group], schema: pa.Schema) -> Iterator[pa.Table]:
+    words = [field.name for field in schema if pa.types.is_string(field.type)]
+    with parquet_file(file, words) as opened:
+        pages = opened.iter_batches(
+            ROWS_PER_PAGE,
+            row_groups=[group.number for group in groups],
+            columns=schema.names,
+            use_threads=False,
+        )
+        for page in pages:
+            table = pa.Table.from_batches([page])
+            for field in schema:
+                if field.name not in table.column_names:  # it was written before that was
+                    table = table.append_column(field, pa.nulls(len(table), field.type))
+            _check_words(table)
+            yield table.select(schema.names)
+
+
+def _check_words(page: pa.Table) -> None:
+    """Raise ValueError for text that is no UTF-8, which nothing else looks at before it is told."""
+    for name, column in zip(page.column_names, page.columns, strict=True):
+        if pa.types.is_dictionary(column.type):
+            for chunk in column.chunks:
+                try:
+                    chunk.dictionary.validate(full=True)
+                except pa.ArrowInvalid as error:
+                    raise ValueError(f"column {name}: {error}") from None
 
 
 def read_part(part: Part, schema: pa.Schema) -> pa.Table:

@@ -12,7 +12,7 @@ def write(table: pa.Table, directory: Place, name: str) -> None:
     A task that is done twice, because a worker died or was slow, leaves the same file once.
     """
     with (directory / f"part-{name}.parquet").created() as stream:
-        pq.write_table(table, stream, compression="zstd")
+        pq.write_table(table, stream, compression="zstd", write_page_checksum=True)
 
 
 def sweep(directory: Place) -> None:

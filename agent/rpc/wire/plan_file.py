@@ -88,7 +88,9 @@ class Run:
         is_beside = self.manifest.get("result_version", 0) >= TABLES_BESIDE
         directory = f"{above}/{table}/{own}" if is_beside else f"{self.path}/{table}"
         paths = self._own_files(directory) if self.attempt else directory
-        read = pyarrow.parquet.read_table(paths, filesystem=self.files, partitioning=None)
+        read = pyarrow.parquet.read_table(
+            paths, filesystem=self.files, partitioning=None, page_checksum_verification=True
+        )
         # Each of the files is sorted, but there may be several.
         found: list[dict[str, Any]] = read.sort_by(PLAN_ORDER).to_pylist()
         return found

@@ -189,7 +189,9 @@ class _Table:
     def _write(self) -> None:
         if self._part is None:
             self._path = self._directory / f"part-{self._part_count:05d}.parquet"
-            self._part = pq.ParquetWriter(self._path, self._schema, compression="zstd")
+            self._part = pq.ParquetWriter(
+                self._path, self._schema, compression="zstd", write_page_checksum=True
+            )
             self._part_count += 1
             self._in_part = 0
         group, self._kept = self._kept, []

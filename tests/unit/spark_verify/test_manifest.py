@@ -38,6 +38,14 @@ class TestManifest:
         assert (manifest.snapshot_id, manifest.rows["nodes"], manifest.as_of_ms) == ("s", 3, 5)
         assert manifest.keys_at_risk is None
 
+    @pytest.mark.parametrize("text", ["{", "[" * 100_000, "\ufeff{}"])
+    def test_what_is_no_json_is_refused(self, tmp_path: Path, text: str) -> None:
+        """
+        Also what is nested so deep that nobody reads it.
+        """
+        with pytest.raises(SnapshotRefused, match="is not JSON"):
+            read_manifest(written(tmp_path, text))
+
     def test_keys_at_risk_arrive(self, tmp_path: Path) -> None:
         """
         Where whoever wrote the snapshot knows keys.
@@ -54,6 +62,9 @@ class TestManifest:
             ({"snapshot_id": None}, "'snapshot_id'"),
             ({"as_of_ms": -1}, "'as_of_ms' is negative"),
             ({"term": True}, "'term'"),
+            ({"term": 2**63}, "'term' is above"),
+            ({"rules": {"maintenance_min": 10**30}}, "'maintenance_min' is above"),
+            ({"cluster_id": "\ud800"}, "'cluster_id' is no text"),
             ({"rows": {"containers": 1}}, "'replicas'"),
             ({"keys_at_risk": []}, "'keys_at_risk'"),
             ({"keys_at_risk": RISK | {"key_count": -1}}, "'key_count' is negative"),
