@@ -26,7 +26,7 @@ from spark_verify.errors import SnapshotRefused
 from spark_verify.exits import exit_code
 from spark_verify.file_systems import Place
 from spark_verify.input_columns import RESULT_VERSION, ROWS_PER_CONTAINER_MAX, SAMPLE_MAX
-from spark_verify.previous_run import Previous, previous_run
+from spark_verify.previous_run import Previous, parts_before, previous_run
 from spark_verify.report.html_report import render
 from spark_verify.report.summary import (
     agreement,
@@ -213,9 +213,14 @@ def _run(run: Run) -> dict[str, Any]:
     run.timed("open", started_s)
     started_s = time.monotonic()
     wanted = [part for name in PARTS for part in parts[name]]
-    wanted += previous.parts() if previous else []
+    before, damage = parts_before(previous)
+    wanted += before
     counted = _counted(wanted, case, silent_nodes(nodes), run)
     run.timed("judge", started_s)
+    damages = [damage, *(text for (text,) in counted.tallies.of("unread"))]
+    if previous and any(damages):
+        why = next(filter(None, damages))
+        run.say(f"run {previous.place.name} cannot be read, attempts begin again: {why}")
     _check_told(counted.tallies)
     (run.attempt.parts,) = counted.tallies.of("parts").get((), [0])
     run.say("concluding")

@@ -20,6 +20,7 @@ from health.batch import Nodes, violations
 from health.judge import judge
 from health.rules import Rules
 from health.segments import Bools, first_of_run
+from spark_verify.errors import SnapshotRefused
 from spark_verify.file_systems import Place
 from spark_verify.input_columns import (
     CONTAINERS,
@@ -38,7 +39,7 @@ from spark_verify.snapshot.snapshot_reading import Part, pages_of
 from spark_verify.snapshot.violations import EXAMPLES_MAX, examples, wrong_rows
 from spark_verify.tasks.further_deletes import further_deletes
 from spark_verify.tasks.judge_batches import by_container, coded, cut_of, ids_of, slices_of
-from spark_verify.tasks.reconcile_backoff import BEFORE, with_attempts
+from spark_verify.tasks.reconcile_backoff import BEFORE, check_before, with_attempts
 from spark_verify.tasks.result_files import ordered, write
 from spark_verify.tasks.row_exchange import Layout, joined
 from spark_verify.tasks.scan_rows import scan_plan
@@ -155,12 +156,24 @@ def possible(
 ) -> Iterator[pa.Table]:
     """Read a part; yield its rows, of each page those that `own` leaves. Rows that cannot be are
     counted and named, and then none of their page is judged: the snapshot is refused."""
-    is_plain = part.table not in PARTS
-    schema = MOVED[part.table] if is_plain else schema_of(TABLES[part.table])
-    for page in pages_of(part, schema):
+    if part.table not in PARTS:
+        yield from map(own, _before(part, tallies))
+        return
+    for page in pages_of(part, schema_of(TABLES[part.table])):
         rows = own(page)
-        if is_plain or _is_possible(part.table, rows, job.case, tallies):
+        if _is_possible(part.table, rows, job.case, tallies):
             yield rows.select(MOVED[part.table].names)
+
+
+def _before(part: Part, tallies: Tallies) -> Iterator[pa.Table]:
+    """Read what the run before this one found, as far as that goes; what cannot be read is told,
+    and takes nothing from this run."""
+    try:
+        for page in pages_of(part, BEFORE):
+            check_before(page)
+            yield page
+    except (SnapshotRefused, ValueError) as error:
+        tallies.add("unread", (str(error),), (1,))
 
 
 def parted(part: Part, job: Job, tallies: Tallies) -> Iterator[tuple[int, pa.Table]]:

@@ -18,6 +18,20 @@ BEFORE: Final = pa.schema(
 """What of `divergent/` counts in the next run."""
 
 
+ATTEMPTS_MAX: Final = 1 << 20
+
+
+def check_before(rows: pa.Table) -> None:
+    """Raise ValueError for rows of the previous run's `divergent/` that are damaged, and do not
+    have the checksums by which that is seen: an older version wrote them."""
+    rows.validate(full=True)
+    attempts = pc.min_max(rows["attempts"]).as_py()
+    if rows["attempts"].null_count or rows["container_id"].null_count:
+        raise ValueError("container_id or attempts is null")
+    if rows.num_rows and not 0 <= attempts["min"] <= attempts["max"] <= ATTEMPTS_MAX:
+        raise ValueError(f"attempts from {attempts['min']} to {attempts['max']}")
+
+
 def with_attempts(divergent: pa.Table, before: pa.Table) -> pa.Table:
     """Fill in `attempts`, runs that found the same roots before, and `is_backed_off`.
 

@@ -1,14 +1,20 @@
 """What the run before this one said, and runs over the containers of changed nodes only."""
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_verify import pipeline
 from spark_verify.errors import RunConflict, SnapshotRefused
 from spark_verify.exits import Exit
 from spark_verify.pipeline import Request, Result, verify
+from spark_verify.runs import remove_run
 from tests.support.verification.snapshots import AS_OF_MS, SnapshotRows, container, gather
 
 
@@ -39,6 +45,96 @@ def test_a_divergence_that_no_repair_moves_is_asked_ever_more_rarely(
     assert plans == [[1, 2], [1, 2], [1, 2], [1]]
     assert backed_off == [[], [], [], [2]]
     assert result.summary["previous"]["run_id"] == "r2"
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def flipped(path: Path) -> None:
+    whole = bytearray(path.read_bytes())
+    whole[40] ^= 255
+    path.write_bytes(bytes(whole))
+
+
+def untold(path: Path) -> None:
+    """Damage rows in a way that no checksum tells, as in a file of an earlier release."""
+    table = pq.read_table(path, partitioning=None)
+    place = table.schema.get_field_index("attempts")
+    pq.write_table(table.set_column(place, "attempts", pa.array([-7] * len(table))), path)
+
+
+@pytest.mark.parametrize("damage", [cut, emptied, flipped, untold, Path.unlink])
+def test_a_damaged_old_result_does_not_stop_a_new_one(
+    tmp_path: Path, here_rows: int, damage: Callable[[Path], None]
+) -> None:
+    """
+    Attempts begin again, and what was damaged is told, unless it is gone.
+    """
+    for number in range(2):
+        directory = tmp_path / f"s{number}"
+        divergent().write(directory, manifest={"as_of_ms": AS_OF_MS + number})
+    first = verify(Request(str(tmp_path / "s0"), tmp_path / "out", "r0"))
+    (path,) = first.table("divergent").iterdir()
+    damage(path)
+    said: list[str] = []
+
+    request = Request(str(tmp_path / "s1"), tmp_path / "out", "r1", here_rows=here_rows)
+    result = verify(request, said.append)
+
+    rows = pq.read_table(result.table("divergent")).to_pylist()
+    assert [(1, 0), (2, 0)] == sorted((row["container_id"], row["attempts"]) for row in rows)
+    told = [text for text in said if "run run_id=r0 cannot be read, attempts begin again" in text]
+    assert len(told) == (damage is not Path.unlink)
+
+
+def test_an_old_result_that_goes_meanwhile_does_not_stop_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Another process removed it with --keep after this one had looked for it.
+    """
+    for number in range(2):
+        directory = tmp_path / f"s{number}"
+        divergent().write(directory, manifest={"as_of_ms": AS_OF_MS + number})
+    old = verify(Request(str(tmp_path / "s0"), tmp_path / "out", "r0"))
+    counted = pipeline._counted
+
+    def late(*given: Any) -> Any:
+        remove_run(old.place)
+        return counted(*given)
+
+    monkeypatch.setattr(pipeline, "_counted", late)
+    said: list[str] = []
+
+    verify(Request(str(tmp_path / "s1"), tmp_path / "out", "r1"), said.append)
+
+    assert any("run run_id=r0 cannot be read" in text for text in said)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"flagged": None}, {"cluster_id": 7}, {"flags": {"LOST": "1"}}, {"changed_nodes": None}],
+)
+def test_an_old_summary_that_lacks_something_is_none(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    """
+    Nothing follows from it.
+    """
+    for number in range(2):
+        directory = tmp_path / f"s{number}"
+        divergent().write(directory, manifest={"as_of_ms": AS_OF_MS + number})
+    old = verify(Request(str(tmp_path / "s0"), tmp_path / "out", "r0"))
+    (old.directory / "summary.json").write_text(json.dumps(old.summary | change))
+
+    result = verify(Request(str(tmp_path / "s1"), tmp_path / "out", "r1"))
+
+    assert result.summary["previous"] is None
 
 
 @pytest.fixture(scope="module")
