@@ -81,8 +81,13 @@ class Place:
                 f"an address of {parts.scheme}:// holds credentials",
                 hint="give them by the environment: addresses are printed and remembered",
             )
+        if "#" in text:
+            raise PlaceRefused(
+                f"{text}: an address has no part behind #", hint="name the directory otherwise"
+            )
         scheme = SAME.get(parts.scheme, parts.scheme)
         if scheme == LOCAL:
+            _check_local(text)
             return cls(LOCAL, "", str(Path(unquote(parts.path))))  # RFC 8089
         if scheme in HDFS:
             return cls(scheme, parts.netloc, parts.path.rstrip("/"), parts.query)
@@ -215,6 +220,16 @@ class Listed:
     is_file: bool
     changed_at_ms: int
     """0 where the file system does not say."""
+
+
+def _check_local(text: str) -> None:
+    """Refuse an address of a local disk that says more than a path: it would be another place."""
+    parts = urlsplit(text)
+    if parts.netloc not in ("", "localhost") or not parts.path or "?" in text:
+        raise PlaceRefused(
+            f"{text} is no address of a local disk",
+            hint="it is file:///data/x, with three slashes; %23 is a # in it, and %3F a ?",
+        )
 
 
 def _sync(path: str) -> None:
