@@ -16,7 +16,8 @@ nodes, rules and version. Under the run id of another question nothing is done (
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -172,8 +173,10 @@ def generate_command(
     if directory.exists():
         _tell(f"suture-verify: {directory} exists already", err=True)
         raise _Done(Exit.FAILED)
-    spark = open_session(replica_count=4 * containers, master=master)
-    typer.echo(json.dumps({"path": str(directory)} | generate(spark, shape, directory)))
+    with _telling():
+        spark = open_session(replica_count=4 * containers, master=master)
+        made = generate(spark, shape, directory)
+    typer.echo(json.dumps({"path": str(directory)} | made))
 
 
 @tools.command("score")
@@ -186,12 +189,9 @@ def score_command(
     from spark_verify.synthetic.score import score
     from spark_verify.tasks.session import open_session
 
-    try:
+    with _telling():
         replicas = read_manifest(snapshot).rows["replicas"]
         found = score(open_session(replica_count=replicas, master=master), snapshot, run)
-    except failures() as error:
-        _say_error(error, as_json=False)
-        raise _Done(Exit.FAILED) from error
     typer.echo(json.dumps(found, indent=2))
     raise _Done(Exit.TO_DO if found["wrong"] else Exit.OK)
 
@@ -207,7 +207,9 @@ def views_command(
     if engine not in ENGINES:
         _tell(f"suture-verify: {engine} is none of {', '.join(ENGINES)}", err=True)
         raise _Done(Exit.USAGE)
-    for statement in views(Place.of(out), engine):
+    with _telling():
+        statements = views(Place.of(out), engine)
+    for statement in statements:
         typer.echo(statement)
 
 
@@ -217,6 +219,16 @@ class _Done(Exception):
     def __init__(self, code: Exit) -> None:
         super().__init__(code)
         self.code = code
+
+
+@contextmanager
+def _telling() -> Iterator[None]:
+    """Tell in a line what goes wrong, and end."""
+    try:
+        yield
+    except failures() as error:
+        _say_error(error, as_json=False)
+        raise _Done(Exit.FAILED) from error
 
 
 def _say_done(result: Result, progress: Progress) -> _Done:
@@ -307,6 +319,11 @@ def _say_result(result: Result, *, as_json: bool) -> None:
     for action, planned in result.summary["plan"].items():
         if planned["rows"]:
             _tell(f"to {action}: {planned['rows']:,}")
+    if count := result.summary.get("backed_off", 0):  # a result of an earlier release does not say
+        _tell(
+            f"{count:,} not to reconcile in this plan: they differed in the same way in the runs "
+            "before (divergent/ has them)"
+        )
     if any(planned["rows"] for planned in result.summary["plan"].values()):
         _tell(
             "nothing was changed: `suture scm apply` hands the plan over, or `suture-scm --verify`"

@@ -349,6 +349,7 @@ def _conclude(
         **count_health(kinds),
         "samples": samples(kinds, run.request.sample_max),
         "incomparable": incomparable(tallies),
+        "backed_off": tallies.of("backed_off").get((), [0])[0],
         "no_progress": tallies.ids("backed_off", ())[: run.request.sample_max],
         "plan": count_plan(tallies, scan),
         "scans_listed": tallies.of("scans").get((), [0])[0],

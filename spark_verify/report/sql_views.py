@@ -1,6 +1,7 @@
 """SQL that gives the tables of all whole runs names, for engines that read files."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from spark_verify.file_systems import Place
@@ -27,14 +28,17 @@ def _read_parquet(out: Place, name: str) -> str:
 
 
 def _spark(out: Place, name: str) -> str:
-    # A run id may look like a number or a day; Spark would make it one.
-    own = f"(CAST(run_id AS STRING), {ATTEMPT.format('_metadata.file_name')})"
-    columns = ", ".join(RESULTS[name].schema.names)
-    rows = (
-        f"SELECT {columns}, CAST(run_id AS STRING) AS run_id FROM parquet.`{_quoted(out)}/{name}`"  # noqa: S608 -- as above
-    )
-    whole = f"SELECT {own[1:-1]} FROM parquet.`{_quoted(out)}/{RUNS}`"  # noqa: S608 -- as above
+    own = f"(run_id, {ATTEMPT.format('_metadata.file_name')})"
+    columns = ", ".join((*RESULTS[name].schema.names, "run_id"))
+    rows = f"SELECT {columns} FROM {_parquet(out, name)}"  # noqa: S608 -- as above
+    whole = f"SELECT {own[1:-1]} FROM {_parquet(out, RUNS)}"  # noqa: S608 -- as above
     return f"CREATE OR REPLACE TEMPORARY VIEW {name} AS {rows}{_within(name, own, whole)};"
+
+
+def _parquet(out: Place, name: str) -> str:
+    # Hadoop knows a store by another name.
+    place = replace(out, scheme="s3a") if out.scheme == "s3" else out
+    return f"parquet.`{_quoted(place)}/{name}`"
 
 
 def _within(name: str, own: str, whole: str) -> str:
@@ -49,10 +53,18 @@ def _quoted(out: Place) -> str:
 ENGINES: Final[dict[str, Callable[[Place, str], str]]] = {"duckdb": _duckdb, "spark": _spark}
 
 
+SETTINGS: Final = {
+    # A run id may look like a number or a day: Spark would make it one, and two such runs the same.
+    "spark": ("SET spark.sql.sources.partitionColumnTypeInference.enabled=false;",)
+}
+"""Statements before all views."""
+
+
 def views(out: Place, engine: str) -> list[str]:
-    """Return a statement a table of the results at `out`: a view with the rows of whole runs only.
+    """Return a statement a table of the results at `out`: a view with the rows of whole runs only;
+    and before them those of SETTINGS.
 
     DuckDB and Spark reach a store by settings of their own; what stands after `?` in an address is
     left out.
     """
-    return [ENGINES[engine](out, name) for name in ORDER]
+    return [*SETTINGS.get(engine, ()), *(ENGINES[engine](out, name) for name in ORDER)]

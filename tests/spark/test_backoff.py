@@ -9,10 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 from spark_verify import pipeline
 from spark_verify.errors import RunConflict, SnapshotRefused
 from spark_verify.exits import Exit
+from spark_verify.job import app
 from spark_verify.pipeline import Request, Result, verify
 from spark_verify.runs import remove_run
 from tests.support.verification.snapshots import AS_OF_MS, SnapshotRows, container, gather
@@ -45,6 +47,12 @@ def test_a_divergence_that_no_repair_moves_is_asked_ever_more_rarely(
     assert plans == [[1, 2], [1, 2], [1, 2], [1]]
     assert backed_off == [[], [], [], [2]]
     assert result.summary["previous"]["run_id"] == "r2"
+    assert result.summary["backed_off"] == 1
+    assert (
+        "1 container(s) differed in the same way" in (result.directory / "report.html").read_text()
+    )
+    asked = [request.snapshot, "--out", str(request.out), "--run-id", "r3"]
+    assert "1 not to reconcile in this plan" in CliRunner().invoke(app, asked).stdout
 
 
 def cut(path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -17,7 +18,8 @@ from spark_verify.file_systems import Place
 from spark_verify.pipeline import Request, verify
 from spark_verify.report.sql_views import ENGINES, views
 from spark_verify.result_tables import RESULTS
-from spark_verify.runs import SUCCESS, table_of
+from spark_verify.runs import SUCCESS, run_of, table_of
+from spark_verify.tasks.result_files import write
 from tests.support.verification.snapshots import AS_OF_MS, container, gather
 
 MANUAL = Path(__file__).parents[2] / "docs" / "SPARK.md"
@@ -90,6 +92,39 @@ def test_it_answers_in_spark_as_well(spark: SparkSession, results: Path, number:
     assert EXPECTED[number] == [tuple(row) for row in spark.sql(QUERIES[number]).collect()]
 
 
+@pytest.mark.spark
+def test_run_ids_that_look_like_numbers_stay_what_they_are(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """
+    In Spark as in DuckDB, also where those of all runs do.
+    """
+    names, out = ["007", "1.1", "1.10", "7"], Place.of(tmp_path)
+    for name in names:
+        for table in RESULTS:
+            rows = [dict.fromkeys(RESULTS[table].schema.names)]
+            run = table_of(run_of(out, name), table)
+            write(pa.Table.from_pylist(rows, schema=RESULTS[table].schema), run, "00000")
+    query = "SELECT run_id, count(*) FROM health GROUP BY run_id ORDER BY run_id"
+    session = spark.newSession()
+
+    for statement in views(out, "spark"):
+        session.sql(statement.removesuffix(";"))
+
+    assert [(name, 1) for name in names] == [tuple(row) for row in session.sql(query).collect()]
+    assert [(name, 1) for name in names] == answers(tmp_path, query)
+
+
+def test_a_store_has_the_name_that_each_engine_knows() -> None:
+    """
+    Hadoop has another one than everybody else.
+    """
+    place = Place.of("s3a://cluster/results?region=us-east-1")
+
+    assert all("`s3a://cluster/results/" in words for words in views(place, "spark")[1:])
+    assert all("'s3://cluster/results/" in words for words in views(place, "duckdb"))
+
+
 def test_every_query_of_the_manual_is_tried() -> None:
     """
     None was added without an answer.
@@ -124,8 +159,12 @@ def test_the_command_prints_the_views(results: Path) -> None:
 
     printed = subprocess.run([*command, "spark"], capture_output=True, text=True, check=True)
     refused = subprocess.run([*command, "excel"], capture_output=True, text=True, check=False)
+    command[4] = "s3://user:word@bucket/x"
+    told = subprocess.run([*command, "spark"], capture_output=True, text=True, check=False)
 
     assert views(Place.of(results), "spark") == printed.stdout.splitlines()
     assert Exit.USAGE == refused.returncode
     assert "excel is none of duckdb, spark" in refused.stderr
+    assert Exit.FAILED == told.returncode
+    assert "suture-verify: an address of s3:// holds credentials" == told.stderr.splitlines()[0]
     assert {"duckdb", "spark"} == set(ENGINES)

@@ -69,6 +69,24 @@ def test_a_start_that_fails_is_told_in_a_line(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").glob("*"))
 
 
+def test_a_cluster_that_cannot_be_made_without_java_is_told_in_a_line(tmp_path: Path) -> None:
+    """
+    As a verification is.
+    """
+    failed = subprocess.run(
+        [sys.executable, "-m", "spark_verify.job", "generate", str(tmp_path / "cluster")],
+        cwd=ROOT,
+        env=os.environ | {"JAVA_HOME": "/nonexistent"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert 1 == failed.returncode
+    assert "suture-verify: Spark does not start: " in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
