@@ -72,8 +72,7 @@ Iceberg = Annotated[
 @app.command()
 def verify_command(
     snapshot: Annotated[
-        str,
-        typer.Argument(help="Directory of the snapshot: a path, file:///, s3:// or webhdfs://."),
+        str, typer.Argument(help="Snapshot's directory: a path, file:///, s3:// or webhdfs://.")
     ],
     out: Annotated[str, typer.Option(help="Directory that gets run_id=<run id>/.")],
     run_id: Annotated[

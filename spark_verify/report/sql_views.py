@@ -19,7 +19,7 @@ def _duckdb(out: Place, name: str) -> str:
     own = f"(run_id, {ATTEMPT.format('filename')})"
     rows = f"SELECT * EXCLUDE (filename) FROM {_read_parquet(out, name)}"  # noqa: S608 -- names are ours, paths are quoted
     whole = f"SELECT {own[1:-1]} FROM {_read_parquet(out, RUNS)}"  # noqa: S608 -- as above
-    return f"CREATE OR REPLACE VIEW {name} AS {rows}{_within(name, own, whole)};"
+    return f"CREATE OR REPLACE VIEW {name} AS {rows}{_within(name, own=own, whole=whole)};"
 
 
 def _read_parquet(out: Place, name: str) -> str:
@@ -32,7 +32,9 @@ def _spark(out: Place, name: str) -> str:
     columns = ", ".join((*RESULTS[name].schema.names, "run_id"))
     rows = f"SELECT {columns} FROM {_parquet(out, name)}"  # noqa: S608 -- as above
     whole = f"SELECT {own[1:-1]} FROM {_parquet(out, RUNS)}"  # noqa: S608 -- as above
-    return f"CREATE OR REPLACE TEMPORARY VIEW {name} AS {rows}{_within(name, own, whole)};"
+    return (
+        f"CREATE OR REPLACE TEMPORARY VIEW {name} AS {rows}{_within(name, own=own, whole=whole)};"
+    )
 
 
 def _parquet(out: Place, name: str) -> str:
@@ -41,7 +43,7 @@ def _parquet(out: Place, name: str) -> str:
     return f"parquet.`{_quoted(place)}/{name}`"
 
 
-def _within(name: str, own: str, whole: str) -> str:
+def _within(name: str, *, own: str, whole: str) -> str:
     """Return the condition that leaves rows of whole runs, of the attempt that became the run."""
     return "" if name == RUNS else f" WHERE {own} IN ({whole})"
 

@@ -51,7 +51,7 @@ def test_a_divergence_that_no_repair_moves_is_asked_ever_more_rarely(
     assert (
         "1 container(s) differed in the same way" in (result.directory / "report.html").read_text()
     )
-    asked = [request.snapshot, "--out", str(request.out), "--run-id", "r3"]
+    asked = [str(tmp_path / "s3"), "--out", str(tmp_path / "out"), "--run-id", "r3"]
     assert "1 not to reconcile in this plan" in CliRunner().invoke(app, asked).stdout
 
 

@@ -66,8 +66,8 @@ def test_the_run_that_was_asked_for_stays(tmp_path: Path, keep: Keep) -> None:
     """
     out = Place.of(tmp_path)
     for instant in (1, 2, 3, 4):
-        said = {"cluster_id": "c", "as_of_ms": instant, "changed_nodes": []}
-        finished(out, f"run_id=r{instant}", **said)
+        run = f"run_id=r{instant}"
+        finished(out, run, cluster_id="c", as_of_ms=instant, changed_nodes=[])
     told: list[str] = []
 
     removed = retain(out, keep, told.extend, asked="run_id=r1")
