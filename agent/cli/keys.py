@@ -79,10 +79,9 @@ def put(
         except SutureError as error:
             if error.code is Code.KEY_EXISTS:
                 error.hint = "overwrite it with --replace"
-            if not as_json and error.facts["stored_files"] != "0":
-                remark(
-                    f"stored {error.facts['stored_files']} of {len(sources)} files, then stopped"
-                )
+            stored_files = error.facts.get("stored_files", "0")
+            if not as_json and stored_files != "0":
+                remark(f"stored {stored_files} of {len(sources)} files, then stopped")
             raise
     if as_json:
         keys = [{"key": s.key, "bytes": s.size_bytes, "replicas": s.replicas_min} for s in stored]

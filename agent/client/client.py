@@ -21,7 +21,7 @@ from agent.client.read_order import Conduct
 from agent.client.shares import balanced, put_share
 from agent.client.writer import Stored, Waits, WriterSession
 from agent.ec.scheme import SHARDS_MAX, Scheme, parse_scheme
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.calls.peer import Peer
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
@@ -81,7 +81,8 @@ class Client:
         asks the SCM to close those containers. The first failure stops the rest and is raised, with
         `stored_files` among its facts; keys committed before it stay stored. While the control
         plane restarts, or is in safe mode, it is waited for, up to two minutes; `waits` hears why,
-        from several threads.
+        from several threads. One that stays away when all is stored is no failure, unless it was to
+        `close`: it ends the sessions by itself.
         """
         shares = balanced(sources, max(1, min(lanes, len(sources))))
         sessions = [self._session(scheme, progress, waits) for _ in shares]
@@ -95,8 +96,13 @@ class Client:
             if isinstance(error, SutureError):
                 error.facts["stored_files"] = str(len(stored))
             raise
-        for session in sessions:
-            session.finish(close=close, is_patient=True)
+        try:
+            for session in sessions:
+                session.finish(close=close, is_patient=True)
+        except SutureError as error:
+            if close or not isinstance(error, Unavailable):
+                error.facts["stored_files"] = str(len(stored))
+                raise
         return stored, sorted({b.block_id.container_id for item in stored for b in item.blocks})
 
     def _session(

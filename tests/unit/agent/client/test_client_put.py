@@ -1,0 +1,93 @@
+"""A put when all of its keys are committed, and the control plane does not hear that it ends."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agent.cli.main import run
+from agent.cli.terminal.output import Exit
+from agent.client import client as client_module
+from agent.client import writer
+from agent.client.client import Client
+from agent.client.file_pieces import Source
+from agent.client.writer import Stored, WriterSession
+from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.rpc.calls.scm import ScmClient
+
+NOBODY = "127.0.0.1:9"
+AWAY = Unavailable(Code.UNAVAILABLE, "the SCM is away")
+FORBIDDEN = Refused(Code.PERMISSION_DENIED, "this role ends no session")
+
+
+def stored_at_once(
+    _session: WriterSession, share: list[Source], _replace: bool, stored: list[Stored]
+) -> None:
+    """Store a share, as far as the put can tell."""
+    stored += [Stored(source.key, source.size_bytes, (), 3) for source in share]
+
+
+@pytest.fixture
+def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[[SutureError], None]:
+    """Return what says how the end of every session fails; nobody waits for it to get better."""
+    monkeypatch.setattr(client_module, "put_share", stored_at_once)
+    monkeypatch.setattr(writer, "patient", lambda work, **_: work())
+
+    def failing(error: SutureError) -> None:
+        def finish(_scm: ScmClient, _request: object) -> None:
+            raise error
+
+        monkeypatch.setattr(ScmClient, "finish_writes", finish)
+
+    return failing
+
+
+def sources(count: int) -> list[Source]:
+    """Return sources that nobody reads."""
+    return [Source(f"k{number}", Path("x"), 1, b"x") for number in range(count)]
+
+
+def test_all_is_stored_when_the_control_plane_stays_away(
+    fails: Callable[[SutureError], None],
+) -> None:
+    """
+    Every key is committed, and the sessions end by themselves: nothing has failed.
+    """
+    fails(AWAY)
+
+    with Client(NOBODY) as client:
+        stored, _ = client.put(sources(3), lanes=2)
+
+    assert {"k0", "k1", "k2"} == {item.key for item in stored}
+
+
+@pytest.mark.parametrize(("error", "close"), [(AWAY, True), (FORBIDDEN, False)])
+def test_an_end_that_fails_says_what_is_stored(
+    fails: Callable[[SutureError], None], error: SutureError, close: bool
+) -> None:
+    """
+    Containers that were to be closed are not, or it may not be asked for: all keys are there.
+    """
+    fails(error)
+
+    with Client(NOBODY) as client, pytest.raises(SutureError) as caught:
+        client.put(sources(3), close=close)
+
+    assert "3" == caught.value.facts["stored_files"]
+
+
+def test_the_command_says_it_too(
+    fails: Callable[[SutureError], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    It ends with the error and how many files are stored.
+    """
+    (tmp_path / "file").write_bytes(b"x")
+    fails(AWAY)
+
+    code = run(["put", str(tmp_path / "file"), "--close", "--scm", NOBODY])
+
+    assert Exit.UNAVAILABLE == code
+    told = capsys.readouterr().err
+    assert "stored 1 of 1 files" in told
+    assert "the SCM is away" in told
