@@ -66,6 +66,11 @@ def pieces_of(
     ]
 
 
+def piece_count(source: Source, block_bytes: int) -> int:
+    """Return how many pieces `pieces_of` makes of a file."""
+    return max(1, -(-source.size_bytes // block_bytes))
+
+
 def chunks_of(piece: Piece, chunk_bytes: int = CHUNK_BYTES_DEFAULT) -> Iterator[bytes]:
     """Yield a piece's bytes, chunk by chunk; refuse a file that shrank meanwhile."""
     with piece.source.open() as file:

@@ -1,10 +1,10 @@
 """Files dealt to writer sessions that work side by side, and stored share by share."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from agent.client.file_pieces import Source
-from agent.client.writer import Stored, WriterSession
+from agent.client.file_pieces import Source, piece_count
+from agent.client.writer import ALLOCATION_BLOCKS_MAX, Stored, WriterSession
 from merkle.replica import CHUNK_BYTES_DEFAULT
 
 ALLOCATION_BATCH: Final = 128  # files whose blocks are asked of the SCM at once
@@ -25,5 +25,22 @@ def put_share(
     session: WriterSession, share: list[Source], replace: bool, stored: list[Stored]
 ) -> None:
     """Store one session's share, batch by batch; what is stored is added to `stored`."""
-    for start in range(0, len(share), ALLOCATION_BATCH):
-        stored += session.put(share[start : start + ALLOCATION_BATCH], replace=replace)
+    for batch in batches(share, session.block_bytes):
+        stored += session.put(batch, replace=replace)
+
+
+def batches(share: Sequence[Source], block_bytes: int) -> Iterator[list[Source]]:
+    """Yield the files in order, as many at a time as have their blocks allocated at once; one that
+    has more blocks than that is alone."""
+    batch: list[Source] = []
+    block_count = 0
+    for source in share:
+        source_blocks = piece_count(source, block_bytes)
+        is_full = block_count + source_blocks > ALLOCATION_BLOCKS_MAX
+        if batch and (is_full or len(batch) == ALLOCATION_BATCH):
+            yield batch
+            batch, block_count = [], 0
+        batch.append(source)
+        block_count += source_blocks
+    if batch:
+        yield batch

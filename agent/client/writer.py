@@ -36,6 +36,7 @@ from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc, scm_pb2
 from agent.rpc.wire import codec
 from agent.rpc.wire.errors import error_from
+from agent.rpc.wire.limits import SIZES_MAX
 from agent.runtime.clock import SystemClock
 from merkle.replica import (
     CHUNK_BYTES_DEFAULT,
@@ -46,6 +47,8 @@ WRITE_TIMEOUT_S: Final = 60.0
 RENEW_S: Final = 5.0  # of a control plane that does not say: its least is half a minute, as a rule
 LOOK_S: Final = 0.1  # until it has said
 ATTEMPTS_MAX: Final = 3  # containers tried for one block before the write fails
+ALLOCATION_BLOCKS_MAX: Final = 4_096  # asked for at once: all others wait meanwhile
+assert ALLOCATION_BLOCKS_MAX <= SIZES_MAX
 
 Waits = Callable[[SutureError], None]  # hears why a writer waits for the control plane
 Stream = Callable[[str], Open]  # by the address of a datanode
@@ -142,10 +145,20 @@ class WriterSession:
     def _allocate(
         self, sizes: list[int], new_keys: Sequence[str] = ()
     ) -> list[scm_pb2.BlockAllocation]:
-        """Get blocks; a new key they are for that exists is refused before any byte moves."""
-        request = scm_pb2.AllocateBlocksRequest(
-            client_id=self.client_id, sizes=sizes, keys=new_keys, scheme=self.scheme
-        )
+        """Get blocks, in several calls if there are many; a new key they are for that exists is
+        refused before any byte moves."""
+        blocks: list[scm_pb2.BlockAllocation] = []
+        for start in range(0, len(sizes), ALLOCATION_BLOCKS_MAX):
+            request = scm_pb2.AllocateBlocksRequest(
+                client_id=self.client_id,
+                sizes=sizes[start : start + ALLOCATION_BLOCKS_MAX],
+                keys=() if start else new_keys,
+                scheme=self.scheme,
+            )
+            blocks += self._allocated(request)
+        return blocks
+
+    def _allocated(self, request: scm_pb2.AllocateBlocksRequest) -> list[scm_pb2.BlockAllocation]:
         answer = self._ask(lambda: self._scm.allocate_blocks(request))
         self.renew_s = answer.renew_ms / 1000 or RENEW_S
         self._has_blocks = True

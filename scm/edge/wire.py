@@ -18,15 +18,14 @@ from agent.rpc.wire.codec import (
     parse_int,
     parse_state,
 )
+from agent.rpc.wire.limits import KEY_BYTES_MAX, SIZES_MAX
 from merkle.replica import BLOCK_BYTES_MAX, ID_MAX
 from scm.administration.decommission import REQUESTED_STATES, Request
 from scm.replication.reconciling.plan_check import ACTIONS, PlanReplica, PlanRow
 from scm.state.facts import Key, KeyBlock, Kind, OpState
 
-KEY_BYTES_MAX: Final = 1_024
 NAME_CHARS_MAX: Final = 128  # ids of datanodes, volumes, sessions
 TEXT_CHARS_MAX: Final = 1_024  # messages; longer ones are cut
-SIZES_MAX: Final = 10_000  # blocks per AllocateBlocks
 KEYS_MAX: Final = 10_000  # keys per CommitKey
 IDS_MAX: Final = 10_000  # containers or commands per call
 PLAN_ROWS_MAX: Final = 10_000

@@ -5,8 +5,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.client.file_pieces import Source
-from agent.client.shares import balanced
+from agent.client.file_pieces import Source, piece_count, pieces_of
+from agent.client.shares import ALLOCATION_BATCH, balanced, batches
+from agent.client.writer import ALLOCATION_BLOCKS_MAX
 
 
 class TestBalanced:
@@ -22,3 +23,38 @@ class TestBalanced:
         assert sorted(s.key for s in sources) == sorted(s.key for share in shares for s in share)
         assert all(shares)
         assert len(shares) <= count
+
+
+class TestBatches:
+    @given(st.lists(st.integers(0, 3 * ALLOCATION_BLOCKS_MAX), max_size=300))
+    def test_a_batch_has_its_blocks_in_one_call(self, sizes: list[int]) -> None:
+        """
+        Every file is in one batch, in order; only a file with more blocks than a call is asked for
+        has them in several, and is alone.
+        """
+        sources = [Source(str(i), Path("x"), size) for i, size in enumerate(sizes)]
+
+        found = list(batches(sources, 1))
+
+        assert sources == [source for batch in found for source in batch]
+        for batch in found:
+            block_count = sum(piece_count(source, 1) for source in batch)
+            assert 1 <= len(batch) <= ALLOCATION_BATCH
+            assert block_count <= ALLOCATION_BLOCKS_MAX or len(batch) == 1
+
+    def test_small_files_are_asked_for_together(self) -> None:
+        """
+        As many as a batch has, whatever their number of blocks up to the bound.
+        """
+        sources = [Source(str(i), Path("x"), 10) for i in range(ALLOCATION_BATCH + 1)]
+
+        assert [ALLOCATION_BATCH, 1] == [len(batch) for batch in batches(sources, 16 * 1024**2)]
+
+    @given(st.integers(0, 100), st.integers(1, 20))
+    def test_blocks_are_counted_as_they_are_made(self, size_bytes: int, block_bytes: int) -> None:
+        """
+        An empty file has one.
+        """
+        source = Source("k", Path("x"), size_bytes)
+
+        assert len(pieces_of(source, block_bytes)) == piece_count(source, block_bytes)

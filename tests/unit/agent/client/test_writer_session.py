@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
+from agent.client import writer
 from agent.client.file_pieces import Source
 from agent.client.writer import ATTEMPTS_MAX, WriterSession
 from agent.errors import Code, Unavailable
@@ -23,10 +24,12 @@ class Scm:
         self.container_id = 0
         self.stored: list[str] = []
         self.failed: set[tuple[int, str]] = set()
+        self.asked: list[scm_pb2.AllocateBlocksRequest] = []
 
     def allocate_blocks(
         self, request: scm_pb2.AllocateBlocksRequest
     ) -> scm_pb2.AllocateBlocksResponse:
+        self.asked.append(request)
         self.container_id += 1
         replicas = [container_pb2.DatanodeEndpoint(datanode_id=n, address=n) for n in NODES]
         blocks = [
@@ -120,3 +123,26 @@ def test_nothing_is_stored_on_a_minority(tmp_path: Path, method: str, size_bytes
     assert [] == scm.stored
     tried = range(1, ATTEMPTS_MAX + 1)
     assert {(number, node) for number in tried for node in ("dn1", "dn3")} == scm.failed
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_file_has_its_blocks_in_several_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
+) -> None:
+    """
+    If it has more than one call is asked for; in order, and its key is asked about once.
+    """
+    monkeypatch.setattr(writer, "ALLOCATION_BLOCKS_MAX", 3)
+    monkeypatch.setattr(WriterSession, "block_bytes", 2)
+    scm, datanodes = Scm(), Datanodes(down=[], method="")
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 15)
+    session = WriterSession(scm, datanodes.dial)  # type: ignore[arg-type]
+
+    [stored] = session.put([Source("k", path, 15)], replace=not is_new)
+
+    assert [[2, 2, 2], [2, 2, 2], [2, 1]] == [list(request.sizes) for request in scm.asked]
+    assert [["k"] if is_new else [], [], []] == [list(request.keys) for request in scm.asked]
+    assert [1, 1, 1, 2, 2, 2, 3, 3] == [b.block_id.container_id for b in stored.blocks]
+    assert [2, 2, 2, 2, 2, 2, 2, 1] == [b.length for b in stored.blocks]
+    assert ["k"] == scm.stored
