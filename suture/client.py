@@ -158,7 +158,7 @@ class Client:
         write_whole(Path(path), told())
 
     def list(self, prefix: str = "") -> Iterator[KeyInfo]:
-        """Yield the keys that begin with `prefix`, by name; asks for a thousand at a time."""
+        """Yield the keys that begin with `prefix`, by name; asks for up to a thousand at a time."""
         for page in self.pages(prefix):
             yield from page
 

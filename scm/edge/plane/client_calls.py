@@ -1,12 +1,15 @@
 """What clients ask of the control plane: blocks to write, keys to commit, to read and to list."""
 
 from collections.abc import Collection, Sequence
+from typing import Final
 
 from agent.errors import Code, Refused, Unavailable
 from scm.edge.call_values import Located, PromisedBlock
 from scm.edge.plane.assembly import Parts
 from scm.edge.views import key_containers
 from scm.state.facts import Key
+
+PAGE_BLOCKS_MAX: Final = 100_000  # of the keys on a page: 2 MB, made well within a call's time
 
 
 class ClientCalls:
@@ -103,17 +106,19 @@ class ClientCalls:
     ) -> tuple[list[Key], str]:
         """Return a page of keys and the name to go on after (empty: no more).
 
-        With `container_ids` only those of the page that have a block in one of these.
+        It has fewer than `count` where they have many blocks. With `container_ids` only those of
+        the page that have a block in one of these.
         """
         with self._parts.lock:
             keys = self._parts.state.keys.page(
                 prefix=prefix, start_after=start_after, count=count + 1
             )
-        next_start_after = keys[count - 1].name if len(keys) > count else ""
+        page = _bounded(keys[:count])
+        next_start_after = page[-1].name if len(keys) > len(page) else ""
         wanted = frozenset(container_ids)
         return [
             key
-            for key in keys[:count]
+            for key in page
             if not wanted or any(block.container_id in wanted for block in key.blocks)
         ], next_start_after
 
@@ -130,3 +135,13 @@ class ClientCalls:
                 f"in safe mode {what}: {gate.reason}",
                 hint="wait until it ends; suture scm safemode shows whom it waits for",
             )
+
+
+def _bounded(keys: list[Key]) -> list[Key]:
+    """Return the first key, and those behind it whose blocks a page has room for."""
+    block_count = 0
+    for number, key in enumerate(keys):
+        block_count += len(key.blocks)
+        if number and block_count > PAGE_BLOCKS_MAX:
+            return keys[:number]
+    return keys

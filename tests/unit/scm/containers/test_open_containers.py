@@ -8,6 +8,7 @@ import pytest
 
 from agent.errors import Code, Refused, Unavailable
 from merkle.replica import ReplicaState
+from scm.edge.plane import client_calls
 from scm.state.facts import ContainerState, Key, Kind
 from scm.state.options import ScmOptions
 from scm.state.single_values import Restored
@@ -367,6 +368,24 @@ class TestListKeys:
 
         assert ["a/1", "a/2", "a/3"] == [k.name for k in first + second]
         assert "" == end
+
+    @pytest.mark.parametrize(("blocks_max", "sizes"), [(1, [1, 1, 1]), (2, [2, 1]), (9, [3])])
+    def test_a_page_ends_where_its_keys_have_too_many_blocks(
+        self, world: ScmWorld, monkeypatch: pytest.MonkeyPatch, blocks_max: int, sizes: list[int]
+    ) -> None:
+        """A key with more than that is on a page of its own, and the pages join to the whole."""
+        monkeypatch.setattr(client_calls, "PAGE_BLOCKS_MAX", blocks_max)
+        world.write("s", "a/1", 1)
+        world.write("s", "a/2", 1)
+        world.write("s", "a/3", 1, 1, 1)
+
+        pages, after = [], "a/"
+        while after:
+            page, after = world.control.clients.list_keys(prefix="a/", start_after=after, count=9)
+            pages.append(page)
+
+        assert ["a/1", "a/2", "a/3"] == [key.name for page in pages for key in page]
+        assert sizes == [len(page) for page in pages]
 
     def test_those_with_a_block_in_a_container_are_found(self, world: ScmWorld) -> None:
         """Page by page, of which some may be empty; the prefix counts as well."""
