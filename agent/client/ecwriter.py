@@ -7,14 +7,20 @@ A group whose shards do not all take it is written again elsewhere, as in Ozone:
 shards than its code has would begin its life degraded. What was written of it is an orphan.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, Self
 
-import grpc
-
-from agent.client.fan_out import Lane, Open
+from agent.client.fan_out import Lane, Open, until_taken
 from agent.client.file_pieces import Piece, chunks_of, describe
-from agent.client.writer import WRITE_TIMEOUT_S, LeftBehind, Outdated, Stream, Waits, WriterSession
+from agent.client.writer import (
+    WRITE_TIMEOUT_S,
+    LeftBehind,
+    Outdated,
+    Stream,
+    Waits,
+    WriterSession,
+    failures_of,
+)
 from agent.ec.blockgroup import group_metadata, stripe_checksum, stripe_metadata
 from agent.ec.cell_codec import encode
 from agent.ec.geometry import Group
@@ -23,7 +29,6 @@ from agent.errors import SutureError
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2
 from agent.rpc.wire import codec, newblocks
-from agent.rpc.wire.errors import error_from
 from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
 
 SHARD_BYTES_DEFAULT: Final = 16 * 1024**2  # a longer file becomes several groups
@@ -65,27 +70,40 @@ class EcWriterSession(WriterSession):
             for index, replica in enumerate(allocation.replicas, start=1)
         }
         names = {i: replica.datanode_id for i, replica in enumerate(allocation.replicas, start=1)}
-        shards = _Shards(container_id, stubs, names, self.failed)
+        shards = _Shards(container_id, stubs, names, self.failed, self._check_stopped)
         if (container_id, names[1]) not in self._created:
             shards.create()
             self._created.add((container_id, names[1]))
         if self._shard_stream is not None and piece.size_bytes > self._code.stripe_bytes:
-            opens = {
-                index: self._shard_stream(replica.address)
-                for index, replica in enumerate(allocation.replicas, start=1)
-            }
             try:
-                with (
-                    self._taken_back(),
-                    _Streams(shards, opens, piece.size_bytes // self._code.stripe_bytes) as streams,
-                ):
-                    self._write_group(piece, allocation, streams)
+                with self._taken_back():
+                    self._stream_group(piece, allocation, shards)
             except Outdated:
                 self._shard_stream = None
             else:
                 return self._code.shard_count
         self._write_group(piece, allocation, shards)
         return self._code.shard_count
+
+    def _stream_group(
+        self, piece: Piece, allocation: scm_pb2.BlockAllocation, shards: "_Shards"
+    ) -> None:
+        """Write the group in one stream to each shard. Raises LeftBehind, Outdated."""
+        assert self._shard_stream is not None
+        opens = {
+            index: self._shard_stream(replica.address)
+            for index, replica in enumerate(allocation.replicas, start=1)
+        }
+        stripe_count = piece.size_bytes // self._code.stripe_bytes
+        before_bytes = self._told_bytes
+
+        def call(indexes: Collection[int]) -> dict[int, SutureError]:
+            self._take_back(before_bytes)
+            with _Streams({index: opens[index] for index in indexes}, stripe_count) as streams:
+                self._write_group(piece, allocation, streams)
+                return streams.failures()
+
+        shards.check(until_taken(call, list(opens), self._check_stopped))
 
     def _write_group(
         self, piece: Piece, allocation: scm_pb2.BlockAllocation, shards: "_Shards | _Streams"
@@ -148,11 +166,13 @@ class _Shards:
         stubs: Mapping[int, Stub],
         names: Mapping[int, str],
         failed: dict[tuple[int, str], str],
+        check_stopped: Callable[[], None],
     ) -> None:
         self._container_id = container_id
         self._stubs = stubs
         self._names = names
         self._failed = failed
+        self._check_stopped = check_stopped
 
     def create(self) -> None:
         """Create every shard's replica."""
@@ -197,17 +217,11 @@ class _Shards:
 
     def _each(self, method: str, requests: Mapping[int, object]) -> None:
         """Call all at once. Raises LeftBehind when one fails."""
-        futures = {
-            index: getattr(self._stubs[index], method).future(request, timeout=WRITE_TIMEOUT_S)
-            for index, request in requests.items()
-        }
-        failures = {}
-        for index, future in futures.items():
-            try:
-                future.result()
-            except grpc.RpcError as error:
-                failures[index] = error_from(error)
-        self.check(failures)
+
+        def call(indexes: Collection[int]) -> dict[int, SutureError]:
+            return failures_of({i: (getattr(self._stubs[i], method), requests[i]) for i in indexes})
+
+        self.check(until_taken(call, list(requests), self._check_stopped))
 
     def check(self, failures: Mapping[int, SutureError]) -> None:
         """Note which shards failed, and why. Raises LeftBehind if any did."""
@@ -220,10 +234,9 @@ class _Shards:
 
 
 class _Streams:
-    """One stream to each shard of a group; leaving it early ends them all."""
+    """One stream to each of some shards of a group; leaving it early ends them all."""
 
-    def __init__(self, shards: _Shards, opens: Mapping[int, Open], message_count: int) -> None:
-        self._shards = shards
+    def __init__(self, opens: Mapping[int, Open], message_count: int) -> None:
         self._lanes = {
             index: Lane(begin, message_timeout_s=WRITE_TIMEOUT_S, message_count=message_count + 2)
             for index, begin in opens.items()
@@ -243,18 +256,26 @@ class _Streams:
         cells: Mapping[int, bytes],
     ) -> None:
         """Send the cells of one stripe, when there is room for them."""
-        for index, chunk in chunks.items():
-            block = newblocks.new_block_message(block_id, [chunk], is_whole=False, metadata=())
-            self._lanes[index].send(newblocks.encode([block], [cells[index]]))
+        for index, lane in self._lanes.items():
+            if index in chunks:
+                block = newblocks.new_block_message(
+                    block_id, [chunks[index]], is_whole=False, metadata=()
+                )
+                lane.send(newblocks.encode([block], [cells[index]]))
 
     def commit(self, block_id: container_pb2.BlockId, blocks: Mapping[int, BlockData]) -> None:
-        """Commit the group, and wait until all of it is durable."""
-        for index, block in blocks.items():
-            last = newblocks.new_block_message(block_id, (), is_whole=True, metadata=block.metadata)
-            self._lanes[index].send(newblocks.encode([last], []))
-            self._lanes[index].send(None)
-        failures = {index: lane.failure() for index, lane in self._lanes.items()}
-        known = {index: error for index, error in failures.items() if error is not None}
-        if any(self._lanes[index].is_unknown() for index in known):
+        """Commit the group; whether that succeeds is what `failures` tells."""
+        for index, lane in self._lanes.items():
+            metadata = blocks[index].metadata
+            last = newblocks.new_block_message(block_id, (), is_whole=True, metadata=metadata)
+            lane.send(newblocks.encode([last], []))
+            lane.send(None)
+
+    def failures(self) -> dict[int, SutureError]:
+        """Wait until all of the group is durable; return where it is not, and why. Raises
+        Outdated."""
+        answers = {index: lane.failure() for index, lane in self._lanes.items()}
+        failed = {index: error for index, error in answers.items() if error is not None}
+        if any(self._lanes[index].is_unknown() for index in failed):
             raise Outdated
-        self._shards.check(known)
+        return failed

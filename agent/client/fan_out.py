@@ -4,17 +4,25 @@ Each datanode has a lane: a few messages that it has not taken yet. The slowest 
 that takes nothing for too long, or fails, is out, and the others go on.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import random
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from queue import Empty, Full, Queue
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import grpc
 
 from agent.errors import Code, SutureError, Unavailable
+from agent.rpc.calls.channel import RETRY_WAIT_S, RETRY_WAIT_S_MAX
 from agent.rpc.wire.errors import error_from
 
 WAITING_MAX: Final = 2  # messages of one lane, beside the one that is being sent
+BUSY_PATIENCE_S: Final = 120.0  # with a datanode that has too many calls
+BUSY: Final = frozenset({Code.BUSY, Code.CANCELLED})
+"""What it says then: it refuses calls, or ends those that wait for their callers."""
+
+Name = TypeVar("Name")
 
 Open = Callable[[Iterator[bytes], float], Any]
 """Begins a call with these messages and so many seconds; returns its future."""
@@ -88,3 +96,29 @@ def spread(messages: Iterator[bytes], lanes: Mapping[str, Lane]) -> dict[str, Su
         lane.send(None)
     answers = {name: lane.failure() for name, lane in lanes.items()}
     return {name: error for name, error in answers.items() if error is not None}
+
+
+def until_taken(
+    call: Callable[[Collection[Name]], Mapping[Name, SutureError]],
+    names: Collection[Name],
+    check: Callable[[], None],
+) -> dict[Name, SutureError]:
+    """Call all at once; return those that failed, and why.
+
+    One that is busy is none that fails: it is called again after pauses that grow, for
+    `BUSY_PATIENCE_S`. It took nothing, or may be given the same again. Raises what `check` raises
+    before a call is repeated.
+    """
+    failed = dict(call(names))
+    deadline_s = time.monotonic() + BUSY_PATIENCE_S
+    pause_s = RETRY_WAIT_S
+    while busy := [name for name, error in failed.items() if error.code in BUSY]:
+        if time.monotonic() >= deadline_s:
+            break
+        time.sleep(random.uniform(0, pause_s))  # noqa: S311 - jitter, not a secret
+        pause_s = min(2 * pause_s, RETRY_WAIT_S_MAX)
+        check()
+        for name in busy:
+            del failed[name]
+        failed |= call(busy)
+    return failed

@@ -7,20 +7,23 @@ To a datanode that does not know such streams each chunk goes in a call of its o
 
 A writer's session has containers of its own, so commits reach every replica in the order of their
 commit ids (BCSID). A replica that fails is left behind: the write goes on with the others while a
-majority lives, the SCM is told, and reconcile catches the replica up later.
+majority lives, the SCM is told, and reconcile catches the replica up later. A datanode that is busy
+does not fail, it is called again.
 """
 
+import random
+import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from dataclasses import replace as with_other
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc
 
 from agent.client.block_messages import Placed, commit_message, messages_of, runs_of
-from agent.client.fan_out import Lane, Open, spread
+from agent.client.fan_out import Lane, Open, spread, until_taken
 from agent.client.file_pieces import (
     BLOCK_BYTES_DEFAULT,
     Piece,
@@ -31,7 +34,7 @@ from agent.client.file_pieces import (
 )
 from agent.client.putnote import PutNote
 from agent.errors import Code, SutureError, Unavailable
-from agent.rpc.calls.channel import patient
+from agent.rpc.calls.channel import begun, patient
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc, scm_pb2
 from agent.rpc.wire import codec
@@ -47,6 +50,7 @@ WRITE_TIMEOUT_S: Final = 60.0
 RENEW_S: Final = 5.0  # of a control plane that does not say: its least is half a minute, as a rule
 LOOK_S: Final = 0.1  # until it has said
 ATTEMPTS_MAX: Final = 3  # containers tried for one block before the write fails
+PAUSE_S: Final = 0.1  # before the second is tried; twice as long before the third
 ALLOCATION_BLOCKS_MAX: Final = 4_096  # asked for at once: all others wait meanwhile
 assert ALLOCATION_BLOCKS_MAX <= SIZES_MAX
 
@@ -54,6 +58,7 @@ Waits = Callable[[SutureError], None]  # hears why a writer waits for the contro
 Stream = Callable[[str], Open]  # by the address of a datanode
 Location = tuple[scm_pb2.BlockLocation, int]  # where a block is, and how many hold it durably
 T = TypeVar("T")
+Name = TypeVar("Name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +192,9 @@ class WriterSession:
         self._ask(lambda: self._scm.commit_key(request))
 
     def _ask(self, work: Callable[[], T], *, must_end: Callable[[], bool] | None = None) -> T:
-        """Ask the control plane; wait while it starts, and when it has answered before, while it
-        is away. What is asked of it here may be asked twice."""
-        codes = {Code.SAFE_MODE, Code.UNAVAILABLE} if self._was_heard else {Code.SAFE_MODE}
+        """Ask the control plane; wait while it starts or is busy, and when it has answered before,
+        while it is away. What is asked of it here may be asked twice."""
+        codes = {Code.SAFE_MODE, Code.BUSY} | ({Code.UNAVAILABLE} if self._was_heard else set())
         ends = must_end or (lambda: self.stopped)
         answer = patient(work, codes=codes, must_end=ends, waits=self._waits)
         self._was_heard = True
@@ -208,6 +213,7 @@ class WriterSession:
                     raise Unavailable(
                         Code.NOT_ENOUGH_NODES, f"cannot store {run[0][0].source.key}: {left}"
                     ) from left
+                pause(PAUSE_S * 2 ** (ATTEMPTS_MAX - attempts))
                 pieces = [piece for piece, _ in run]
                 fresh = self._allocate([piece.size_bytes for piece in pieces])
                 found += self._put_placed(list(zip(pieces, fresh, strict=True)), attempts - 1)
@@ -238,11 +244,25 @@ class WriterSession:
 
     def _stream_run(self, run: Sequence[Placed]) -> int:
         """Write blocks in one stream to each replica."""
-        assert self._stream is not None
         allocation = run[0][1]
-        container_id = allocation.block_id.container_id
-        addresses = {replica.datanode_id: replica.address for replica in allocation.replicas}
         stubs = self._living(allocation)
+        before_bytes = self._told_bytes
+
+        def call(datanode_ids: Collection[str]) -> dict[str, SutureError]:
+            self._take_back(before_bytes)
+            return self._spread(run, datanode_ids)
+
+        failed = until_taken(call, list(stubs), self._check_stopped)
+        self._leave_behind(allocation, stubs, failed)
+        self._check_majority(allocation, len(stubs))
+        return len(stubs)
+
+    def _spread(
+        self, run: Sequence[Placed], datanode_ids: Collection[str]
+    ) -> dict[str, SutureError]:
+        """Write blocks to some replicas; return those that failed, and why. Raises Outdated."""
+        assert self._stream is not None
+        addresses = {replica.datanode_id: replica.address for replica in run[0][1].replicas}
         pieces = [piece for piece, _ in run]
         lanes = {
             datanode_id: Lane(
@@ -250,16 +270,23 @@ class WriterSession:
                 message_timeout_s=WRITE_TIMEOUT_S,
                 message_count=sum(1 + piece.size_bytes // CHUNK_BYTES_DEFAULT for piece in pieces),
             )
-            for datanode_id in stubs
+            for datanode_id in datanode_ids
         }
         failed = spread(self._until_stopped(run), lanes)
         if any(lanes[datanode_id].is_unknown() for datanode_id in failed):
             raise Outdated
+        return failed
+
+    def _leave_behind(
+        self,
+        allocation: scm_pb2.BlockAllocation,
+        stubs: dict[str, datanode_pb2_grpc.DatanodeStub],
+        failed: Mapping[str, SutureError],
+    ) -> None:
+        """Note which replicas failed, and why, and drop them from `stubs`."""
         for datanode_id, error in failed.items():
-            self.failed[container_id, datanode_id] = str(error)
+            self.failed[allocation.block_id.container_id, datanode_id] = str(error)
             del stubs[datanode_id]
-        self._check_majority(allocation, len(stubs))
-        return len(stubs)
 
     def _until_stopped(self, run: Sequence[Placed]) -> Iterator[bytes]:
         for message, data_bytes in messages_of(run):
@@ -267,7 +294,7 @@ class WriterSession:
             yield message
             self._tell(data_bytes)
 
-    def _check_stopped(self, key: str) -> None:
+    def _check_stopped(self, key: str = "all") -> None:
         if self.stopped:
             raise Unavailable(Code.CANCELLED, f"stopped before {key} was stored")
 
@@ -282,8 +309,12 @@ class WriterSession:
         try:
             yield
         except (LeftBehind, Outdated):
-            self._tell(before_bytes - self._told_bytes)
+            self._take_back(before_bytes)
             raise
+
+    def _take_back(self, before_bytes: int) -> None:
+        if self._told_bytes != before_bytes:
+            self._tell(before_bytes - self._told_bytes)
 
     def _check_majority(self, allocation: scm_pb2.BlockAllocation, living: int) -> None:
         """Raise LeftBehind unless most replicas of a container still take writes."""
@@ -347,14 +378,29 @@ class WriterSession:
         request: object,
     ) -> None:
         """Call every stub at once; drop those that fail from `stubs`."""
-        container_id = allocation.block_id.container_id
-        futures = {
-            datanode_id: getattr(stub, method).future(request, timeout=WRITE_TIMEOUT_S)
-            for datanode_id, stub in stubs.items()
-        }
-        for datanode_id, future in futures.items():
-            try:
-                future.result()
-            except grpc.RpcError as error:
-                self.failed[container_id, datanode_id] = str(error_from(error))
-                del stubs[datanode_id]
+
+        def call(datanode_ids: Collection[str]) -> dict[str, SutureError]:
+            return failures_of({d: (getattr(stubs[d], method), request) for d in datanode_ids})
+
+        failed = until_taken(call, list(stubs), self._check_stopped)
+        self._leave_behind(allocation, stubs, failed)
+
+
+def failures_of(calls: Mapping[Name, tuple[Any, object]]) -> dict[Name, SutureError]:
+    """Call all methods at once, each with its request; return those that failed, and why."""
+    futures = {
+        name: begun(method, request, timeout_s=WRITE_TIMEOUT_S)
+        for name, (method, request) in calls.items()
+    }
+    failed = {}
+    for name, future in futures.items():
+        try:
+            future.result()
+        except grpc.RpcError as error:
+            failed[name] = error_from(error)
+    return failed
+
+
+def pause(longest_s: float) -> None:
+    """Wait for half of that or more."""
+    time.sleep(random.uniform(longest_s / 2, longest_s))  # noqa: S311 - jitter, not a secret

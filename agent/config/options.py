@@ -270,7 +270,8 @@ class ServerConfig(Section):
         100,
         ge=1,
         le=10_000,
-        description="RPCs under way on one connection; more wait at the caller.",
+        description="RPCs under way on one connection; more wait at the caller, or are refused "
+        "and come again.",
     )
     connections_max: Count = Field(
         1_000, ge=2, le=100_000, description="Connections at once; more are closed at once."

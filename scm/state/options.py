@@ -295,7 +295,11 @@ class ScmOptions:
     )
     audit_file: str = _path("File for the audit log, one JSON object a line; none: stderr.")
     streams_max: int = _option(
-        128, "Calls under way on one connection; more wait at the caller.", low=1, high=10_000
+        128,
+        "Calls under way on one connection; more wait at the caller, or are refused and come "
+        "again.",
+        low=1,
+        high=10_000,
     )
     connections_max: int = _option(
         10_000, "Connections at once; more are closed at once.", low=2, high=100_000

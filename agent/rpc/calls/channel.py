@@ -120,6 +120,16 @@ def is_unknown(error: SutureError) -> bool:
     return isinstance(cause, grpc.Call) and cause.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
+def begun(method: Method, request: Any, *, timeout_s: float) -> Any:  # the call's future
+    """Begin a call that others may run beside. Raises Unavailable if the channel is closed."""
+    try:
+        return method.future(  # type: ignore[attr-defined]
+            request, timeout=timeout_s, metadata=carried()
+        )
+    except ValueError as error:
+        raise Unavailable(Code.UNAVAILABLE, "the connection was closed") from error
+
+
 def upload(
     method: Method,
     requests: Iterator[bytes],
@@ -131,12 +141,7 @@ def upload(
 
     `requests` is drawn from by a thread of gRPC. Raises SutureError.
     """
-    try:
-        answer = method.future(  # type: ignore[attr-defined]
-            requests, timeout=timeout_s, metadata=carried()
-        )
-    except ValueError as error:
-        raise Unavailable(Code.UNAVAILABLE, "the connection was closed") from error
+    answer = begun(method, requests, timeout_s=timeout_s)
     ended: SimpleQueue[None] = SimpleQueue()  # `result` would wake this thread for each message
     answer.add_done_callback(lambda _: ended.put(None))
     try:

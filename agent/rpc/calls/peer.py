@@ -10,7 +10,16 @@ from itertools import chain
 from typing import Any, Final, Self
 
 from agent.errors import Code, Refused
-from agent.rpc.calls.channel import Method, call, is_unknown, open_channel, retried, stream, upload
+from agent.rpc.calls.channel import (
+    Method,
+    begun,
+    call,
+    is_unknown,
+    open_channel,
+    retried,
+    stream,
+    upload,
+)
 from agent.rpc.calls.filling import Filling
 from agent.rpc.calls.received import SMALL_BYTES_MAX, joined, parts_as_they_come, parts_of
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
@@ -19,7 +28,6 @@ from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec, hashes
 from agent.rpc.wire.blockpieces import BlockPiece, Data, decode_piece
 from agent.rpc.wire.hashes import BlockRows
-from agent.runtime.tracing import carried
 from merkle.checksum import U64s
 from merkle.diff import BlockRange
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
@@ -340,9 +348,7 @@ class Peer(Filling):
 
         `messages` is drawn from by a thread of gRPC, until the call ends.
         """
-        return self._write_blocks.future(  # type: ignore[attr-defined]
-            messages, timeout=timeout_s, metadata=carried()
-        )
+        return begun(self._write_blocks, messages, timeout_s=timeout_s)
 
     # Replicas and judgement.
 

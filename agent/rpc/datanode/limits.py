@@ -10,7 +10,7 @@ class Limits:
     """Bounds of one server. Beyond `rpc_count_max` callers get RESOURCE_EXHAUSTED at once."""
 
     rpc_count_max: int = 64
-    streams_max: int = 64  # calls at once of one connection; the caller's gRPC holds more back
+    streams_max: int = 64  # of one connection at once; more wait at the caller, or are refused
     connections_max: int = 1_000
     calls_per_s_max: int = 0  # of one caller; 0: no limit
     patience: Patience = PATIENCE

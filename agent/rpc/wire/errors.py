@@ -9,6 +9,7 @@ and is translated by its gRPC code. What a handler raised by mistake leaves as I
 word of what happened: paths and values stay in this process's log.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, NoReturn, TypeAlias
@@ -28,6 +29,7 @@ PAGE_HINT: Final = (
     "something else answers there: pages for browsers have ports of their own, 9861 and 9862 "
     "usually; or it speaks TLS and was called without"
 )
+REFUSED_STREAM: Final = re.compile(r"RST_STREAM with error code 7\b")  # RFC 9113, section 7
 
 # A status travels in HTTP/2 trailers, which peers cap at 8 KiB: the sum must stay below.
 # The message goes twice (percent-encoded, and inside the base64 of the details).
@@ -172,6 +174,9 @@ def _parts(
 
 def _foreign(code: grpc.StatusCode, details: str, party: str) -> SutureError:
     """Translate a status that gRPC itself made."""
+    if code is grpc.StatusCode.UNAVAILABLE and REFUSED_STREAM.search(details):
+        message = f"busy: {_cut(details, MESSAGE_BYTES_MAX)}"
+        return Unavailable(Code.BUSY, f"{party} is {message}" if party else message)
     prefix = f"{party} is " if party and code is grpc.StatusCode.UNAVAILABLE else ""
     message = f"{prefix}{code.name.lower()}: {_cut(details, MESSAGE_BYTES_MAX)}"
     if code in _RETRY_GRPC_CODES:

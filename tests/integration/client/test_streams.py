@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from agent.client import block_messages, writer
+from agent.client import block_messages, fan_out, writer
 from agent.client.client import Client
 from agent.client.ecwriter import EcWriterSession
 from agent.client.fan_out import WAITING_MAX, Lane, Open, spread
@@ -22,6 +22,7 @@ from agent.errors import Code, Unavailable
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
 from merkle.replica import BlockData, BlockId, ContainerId
+from tests.support.refusing_relay import CANCEL, REFUSED_STREAM, RefusingRelay, refusing_relay
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.three_replicas import content
 
@@ -92,6 +93,16 @@ class World:
             if scheme is None
             else EcWriterSession(scm, dial, self.wrote.append, scheme=scheme, shard_stream=stream)
         )
+
+    def refuse(
+        self, number: int, count: int, stack: ExitStack, why: int = REFUSED_STREAM
+    ) -> RefusingRelay:
+        """Have one datanode refuse the next calls, as one with too many does."""
+        address = self.nodes[number].address
+        port = int(address.rpartition(":")[2])
+        relay = stack.enter_context(refusing_relay(port, count, why))
+        self.peers[address] = stack.enter_context(Peer(relay.address))
+        return relay
 
     def opened(self, address: str, older: set[str]) -> Open:
         """Return what begins a stream; an older datanode answers as to any call it never heard
@@ -336,6 +347,106 @@ def test_a_group_whose_shard_fails_is_written_elsewhere(tmp_path: Path, stack: E
 
     assert [102] == [block.block_id.container_id for block in stored.blocks]
     assert (101, "dn3") in world.scm.failed
+
+
+@pytest.mark.parametrize("scheme", [None, CODE])
+@pytest.mark.parametrize("is_created", [True, False])
+@pytest.mark.parametrize("older", [0, 9])
+def test_a_datanode_that_is_busy_is_not_left_behind(
+    tmp_path: Path, stack: ExitStack, scheme: Scheme | None, is_created: bool, older: int
+) -> None:
+    """
+    One that refuses a call took nothing: it is called again, whatever the call is, and has all.
+    """
+    world = World(tmp_path, stack, older, scheme)
+    for number, node in enumerate(world.nodes, 1) if is_created else ():
+        node.replica.store.create_container(ContainerId(101), replica_index=number if scheme else 0)
+        world.session._created.add((101, node.datanode_id))
+    relay = world.refuse(1, 3, stack)
+
+    stored = world.session.put(sources(tmp_path, 2 * MIB, 10, 0), replace=False)
+
+    assert 3 == relay.refused_count
+    assert {len(world.nodes)} == {item.replicas_min for item in stored}
+    assert {101} == {b.block_id.container_id for item in stored for b in item.blocks}
+    assert set() == world.scm.failed
+    assert 2 * MIB + 10 == sum(world.wrote), "what went out twice counts once"
+    if scheme is None:
+        world.check(stored, world.nodes)
+
+
+@pytest.mark.parametrize("scheme", [None, CODE])
+def test_one_that_ends_calls_is_called_again(
+    tmp_path: Path, stack: ExitStack, scheme: Scheme | None
+) -> None:
+    """
+    Where most calls wait for their callers a datanode ends some, and they find room later.
+    """
+    world = World(tmp_path, stack, 0, scheme)
+    relay = world.refuse(1, 3, stack, CANCEL)
+
+    stored = world.session.put(sources(tmp_path, 2 * MIB), replace=False)
+
+    assert 3 == relay.refused_count
+    assert {len(world.nodes)} == {item.replicas_min for item in stored}
+    assert set() == world.scm.failed
+
+
+@pytest.mark.parametrize("older", [0, COUNT])
+def test_a_put_whose_connections_are_closed_ends(
+    tmp_path: Path, stack: ExitStack, older: int
+) -> None:
+    """
+    Its calls are not repeated: nobody can be called any more.
+    """
+    world = World(tmp_path, stack, older)
+
+    def close(_data_bytes: int) -> None:
+        for peer in world.peers.values():
+            peer.close()
+
+    world.session._wrote = close
+    with pytest.raises(Unavailable) as caught:
+        world.session.put(sources(tmp_path, 9 * MIB), replace=False)
+
+    assert Code.UNAVAILABLE is caught.value.code
+    assert "closed" in str(caught.value)
+    assert {} == world.session.failed
+
+
+def test_one_that_stays_busy_is_left_behind(
+    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A writer does not wait for ever for one of three.
+    """
+    monkeypatch.setattr(fan_out, "BUSY_PATIENCE_S", 0.1)
+    world = World(tmp_path, stack)
+    relay = world.refuse(1, 1_000_000, stack)
+
+    stored = world.session.put(sources(tmp_path, 10), replace=False)
+
+    assert relay.refused_count > 1
+    assert {COUNT - 1} == {item.replicas_min for item in stored}
+    assert {(101, "dn1")} == world.scm.failed
+    assert "busy" in world.session.failed[101, "dn1"]
+
+
+def test_a_session_that_is_stopped_does_not_wait_for_who_is_busy(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    """
+    Nor is the datanode told of as one that failed.
+    """
+    world = World(tmp_path, stack)
+    world.refuse(1, 1_000_000, stack)
+    world.session.stopped = True
+
+    with pytest.raises(Unavailable) as caught:
+        world.session.put(sources(tmp_path, 10), replace=False)
+
+    assert Code.CANCELLED is caught.value.code
+    assert {} == world.session.failed
 
 
 class Silent:

@@ -25,11 +25,14 @@ class Scm:
         self.stored: list[str] = []
         self.failed: set[tuple[int, str]] = set()
         self.asked: list[scm_pb2.AllocateBlocksRequest] = []
+        self.refusals: list[Unavailable] = []  # what the next calls are answered with
 
     def allocate_blocks(
         self, request: scm_pb2.AllocateBlocksRequest
     ) -> scm_pb2.AllocateBlocksResponse:
         self.asked.append(request)
+        if self.refusals:
+            raise self.refusals.pop()
         self.container_id += 1
         replicas = [container_pb2.DatanodeEndpoint(datanode_id=n, address=n) for n in NODES]
         blocks = [
@@ -146,3 +149,31 @@ def test_a_file_has_its_blocks_in_several_calls(
     assert [1, 1, 1, 2, 2, 2, 3, 3] == [b.block_id.container_id for b in stored.blocks]
     assert [2, 2, 2, 2, 2, 2, 2, 1] == [b.length for b in stored.blocks]
     assert ["k"] == scm.stored
+
+
+def test_a_control_plane_that_is_busy_is_asked_again(tmp_path: Path) -> None:
+    """
+    Also for the first blocks of a session: it took nothing.
+    """
+    scm, datanodes = Scm(), Datanodes(down=[], method="")
+    scm.refusals = [Unavailable(Code.BUSY, "too many calls") for _ in range(2)]
+
+    assert 3 == put(scm, datanodes, tmp_path / "file", 10)
+    assert 3 == len(scm.asked)
+
+
+def test_there_is_a_pause_before_another_container_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Longer each time: what kept most replicas from taking it may be over then.
+    """
+    pauses: list[float] = []
+    monkeypatch.setattr(writer, "pause", pauses.append)
+    scm, datanodes = Scm(), Datanodes(down=["dn1", "dn3"], method="CreateContainer")
+
+    with pytest.raises(Unavailable):
+        put(scm, datanodes, tmp_path / "file", 10)
+
+    assert ATTEMPTS_MAX - 1 == len(pauses)
+    assert pauses == sorted(set(pauses))

@@ -96,6 +96,22 @@ class TestForeignStatus:
         """No connection may be tried again, a too large message may not."""
         assert expected is type(error_from(ReturnedCall(code, details)))
 
+    @pytest.mark.parametrize(
+        ("details", "expected"),
+        [
+            ("Stream removed (RST_STREAM (Received RST_STREAM with error code 7))", Code.BUSY),
+            ("Received RST_STREAM with error code 7", Code.BUSY),
+            ("Received RST_STREAM with error code 2", Code.UNAVAILABLE),
+            ("Socket closed", Code.UNAVAILABLE),
+        ],
+    )
+    def test_a_stream_that_is_refused_is_one_too_many(self, details: str, expected: Code) -> None:
+        """HTTP/2 has no other word for a busy server: nothing was taken of the call."""
+        got = error_from(ReturnedCall(grpc.StatusCode.UNAVAILABLE, details), "the SCM at scm1:9860")
+
+        assert (Unavailable, expected) == (type(got), got.code)
+        assert str(got).startswith(f"the SCM at scm1:9860 is {expected.lower()}: ")
+
     def test_an_unknown_reason_is_refused(self) -> None:
         """A newer server may know codes that we do not."""
         status = to_status(Refused(Code.BUSY, "x"))
