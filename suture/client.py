@@ -14,7 +14,7 @@ from typing import IO, Final, Self, TypeAlias
 from agent.client.client import Client as ClusterClient
 from agent.client.download import write_whole
 from agent.client.file_pieces import Source
-from agent.client.keylist import is_key, key_pages
+from agent.client.keylist import key_fault, key_pages
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Refused
 from agent.rpc.security.tls import files_of, secured
@@ -164,6 +164,8 @@ class Client:
 
     def pages(self, prefix: str = "") -> Generator[tuple[KeyInfo, ...], None, None]:
         """Yield the same as they come: page by page."""
+        if fault := key_fault(prefix, is_beginning=True):
+            raise ValueError(f"no key begins so: {prefix!r} {fault}")
         with by_kind():
             for page in key_pages(self._cluster.scm, prefix):
                 yield tuple(_info(key) for key in page)
@@ -191,8 +193,8 @@ class Client:
 
 
 def _checked(key: str) -> str:
-    if not is_key(key):
-        raise ValueError(f"not the name of a key: {key!r}: empty, or with a control character")
+    if fault := key_fault(key):
+        raise ValueError(f"not the name of a key: {key!r} {fault}")
     return key
 
 

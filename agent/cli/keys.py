@@ -26,7 +26,7 @@ from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import LANES_DEFAULT
 from agent.client.download import write_whole
 from agent.client.file_pieces import Source
-from agent.client.keylist import all_keys, is_key
+from agent.client.keylist import all_keys, checked_key, key_fault
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.v1 import scm_pb2
@@ -36,7 +36,7 @@ from agent.runtime.memory import share_heaps
 
 def put(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH", help="Files, or directories taken whole.")
+        list[str], typer.Argument(metavar="PATH", help="Files, or directories taken whole.")
     ],
     scm: ScmOption = SCM_DEFAULT,
     prefix: Annotated[str, typer.Option(help="Put before every key.")] = "",
@@ -63,6 +63,7 @@ def put(
     """
     share_heaps()  # before there are threads: the messages of a write are megabytes each
     scheme = parse_scheme(replication) if replication else None
+    checked_key(prefix, "--prefix", is_beginning=True)
     sources = checked(sources_of(paths, prefix))
     total_bytes = sum(source.size_bytes for source in sources)
     with connect(scm) as client, bytes_progress("storing", total_bytes, quiet=as_json) as bar:
@@ -110,10 +111,17 @@ def waiting_told() -> Callable[[SutureError], None]:
     return tell
 
 
-def sources_of(paths: Sequence[Path], prefix: str) -> Iterable[Source]:
+def sources_of(paths: Sequence[str], prefix: str) -> Iterable[Source]:
     """Yield the files named by `paths`; a directory stands for all files below it."""
-    for path in paths:
-        name = path.name or path.resolve().name  # `.` has a name, too
+    for given in paths:
+        if not given:  # to Path it is the directory one stands in
+            raise Refused(
+                Code.MALFORMED_REQUEST,
+                "a PATH is empty",
+                hint="was a variable of the shell not set? The directory you are in is .",
+            )
+        path = Path(given)
+        name = path.resolve().name if path.name in {"", ".."} else path.name  # `.` has one, too
         if path.is_dir():
             for below in files_below(path):
                 key = "/".join(filter(None, (name, below.relative_to(path).as_posix())))
@@ -148,11 +156,11 @@ def checked(sources: Iterable[Source]) -> list[Source]:
     by_key: dict[str, Source] = {}
     for source in sources:
         path = str(source.path).encode("unicode_escape").decode()  # it may not be printable
-        if not is_key(source.key):
+        if fault := key_fault(source.key):
             raise Refused(
                 Code.MALFORMED_REQUEST,
-                f"the name of {path} cannot be a key: it is not UTF-8, or has a control character",
-                hint="rename the file",
+                f"{path} cannot be stored: its key {fault}",
+                hint="rename the file or a directory above it, or take a shorter --prefix",
             )
         if source.key in by_key:
             other = by_key[source.key].path
@@ -185,6 +193,7 @@ def get(
         raise typer.BadParameter(
             "the file itself goes to stdout without --output", param_hint="--json"
         )
+    checked_key(key)
     with connect(scm) as client:
         found = client.find(key)
         only = None if datanode is None else datanode_id(client, datanode)
@@ -236,6 +245,7 @@ def ls(
     as_json: JsonFlag = False,
 ) -> None:
     """List keys with their size and the blocks that hold them."""
+    checked_key(prefix, "PREFIX", is_beginning=True)
     with connect(scm) as client:
         keys = list(all_keys(client.scm, prefix, frozenset(container or ())))
         for container_id in () if keys else container or ():  # none there, or no such container?

@@ -4,16 +4,36 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from agent.errors import Code, Refused
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2
+from agent.rpc.wire.limits import KEY_BYTES_MAX
 
 KEYS_PER_PAGE: Final = 1000
+SHOWN_CHARS: Final = 40  # of a text that is no key
 REFUSED: Final = frozenset({"Cc", "Cs"})  # control characters; bytes that were no UTF-8
 
 
-def is_key(text: str) -> bool:
-    """Whether this can be the name of a key."""
-    return bool(text) and not any(unicodedata.category(character) in REFUSED for character in text)
+def key_fault(text: str, *, is_beginning: bool = False) -> str:
+    """Return what keeps a text from being a key, or the beginning of some; "" for nothing."""
+    if not text and not is_beginning:
+        return "is empty"
+    if any(unicodedata.category(character) in REFUSED for character in text):
+        return "is not UTF-8, or has a control character"
+    size_bytes = len(text.encode())
+    if size_bytes > KEY_BYTES_MAX:
+        return f"has {size_bytes} bytes, more than {KEY_BYTES_MAX}"
+    return ""
+
+
+def checked_key(text: str, where: str = "KEY", *, is_beginning: bool = False) -> str:
+    """Return a key, or the beginning of some. Raises Refused naming `where` it was given, if it is
+    none."""
+    fault = key_fault(text, is_beginning=is_beginning)
+    if fault:
+        shown = text[:SHOWN_CHARS].encode("unicode_escape").decode()  # it may not be printable
+        raise Refused(Code.MALFORMED_REQUEST, f"{where}: '{shown}' {fault}")
+    return text
 
 
 def key_pages(

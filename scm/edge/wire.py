@@ -131,7 +131,10 @@ def parse_key(name: str, where: str) -> str:
         raise malformed(where, "is empty")
     size_bytes = len(name.encode())
     if size_bytes > KEY_BYTES_MAX:
-        raise malformed(where, f"{size_bytes} bytes are more than {KEY_BYTES_MAX}")
+        raise malformed(
+            where,
+            f"{size_bytes} bytes are more than {KEY_BYTES_MAX}; it begins with {cut(name, 40)!r}",
+        )
     _refuse_control_characters(name, where)
     return name
 

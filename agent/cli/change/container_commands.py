@@ -22,6 +22,7 @@ from agent.cli.terminal.output import Exit, emit, grid, remark, say, short, show
 from agent.cli.terminal.selection import OnOption, datanode_id, selected
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
+from agent.client.keylist import checked_key
 from agent.config.given import ANSWER_BYTES_MAX, given_bytes
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
@@ -416,6 +417,8 @@ def rm(
     as_json: JsonFlag = False,
 ) -> int:
     """Delete keys; datanodes delete their blocks in the background."""
+    for name in names:
+        checked_key(name)
     with connect(scm) as client:
         if not dry_run and not yes:
             refuse_unasked(as_json=as_json)

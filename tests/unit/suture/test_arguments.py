@@ -14,15 +14,24 @@ from suture import AsyncClient, Client, Code, Refused, Stored, Unavailable
 NOBODY = "127.0.0.1:9"
 
 
-@pytest.mark.parametrize("key", ["", "a\nb", "a\0b", "\udc80"])
+@pytest.mark.parametrize("key", ["", "a\nb", "a\0b", "\udc80", "k" * 1_025])
 def test_a_key_that_cannot_be(key: str) -> None:
     """
-    Empty, with a control character, or no UTF-8.
+    Empty, with a control character, no UTF-8, or too long.
     """
     with Client(NOBODY) as client:
         for call in (client.get, client.info, client.delete, lambda key: client.put(key, b"")):
             with pytest.raises(ValueError, match="not the name of a key"):
                 call(key)
+
+
+@pytest.mark.parametrize("prefix", ["a\nb", "\udc80", "k" * 1_025])
+def test_a_prefix_that_no_key_can_have(prefix: str) -> None:
+    """
+    What is no key begins none, but for the empty text.
+    """
+    with Client(NOBODY) as client, pytest.raises(ValueError, match="no key begins so"):
+        list(client.list(prefix))
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, None), (0, -1), (5, 4)])

@@ -99,6 +99,7 @@ class TestRefusals:
             (lambda: wire.client_id_from(""), "client_id"),
             (lambda: wire.keys_from([key("")]), "keys[0].key: is empty"),
             (lambda: wire.keys_from([key("ä" * 513)]), "keys[0].key: 1026 bytes"),
+            (lambda: wire.keys_from([key("aä" * 513)]), "it begins with 'aä"),
             (lambda: wire.keys_from([key("a\x00b")]), "keys[0].key"),
             (lambda: wire.keys_from([key("a\x7f")]), "keys[0].key"),
             (lambda: wire.keys_from([key("a\x85")]), "keys[0].key"),
