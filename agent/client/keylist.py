@@ -7,7 +7,7 @@ from typing import Final
 from agent.errors import Code, Refused
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2
-from agent.rpc.wire.limits import KEY_BYTES_MAX
+from agent.rpc.wire.bounds import KEY_BYTES_MAX
 
 KEYS_PER_PAGE: Final = 1000
 SHOWN_CHARS: Final = 40  # of a text that is no key

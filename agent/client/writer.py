@@ -38,8 +38,8 @@ from agent.rpc.calls.channel import begun, patient
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc, scm_pb2
 from agent.rpc.wire import codec
+from agent.rpc.wire.bounds import SIZES_MAX
 from agent.rpc.wire.errors import error_from
-from agent.rpc.wire.limits import SIZES_MAX
 from agent.runtime.clock import SystemClock
 from merkle.replica import (
     CHUNK_BYTES_DEFAULT,

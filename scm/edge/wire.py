@@ -10,6 +10,7 @@ from typing import Final
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
+from agent.rpc.wire.bounds import KEY_BYTES_MAX, SIZES_MAX
 from agent.rpc.wire.codec import (
     malformed,
     parse_bcsid,
@@ -18,7 +19,6 @@ from agent.rpc.wire.codec import (
     parse_int,
     parse_state,
 )
-from agent.rpc.wire.limits import KEY_BYTES_MAX, SIZES_MAX
 from merkle.replica import BLOCK_BYTES_MAX, ID_MAX
 from scm.administration.decommission import REQUESTED_STATES, Request
 from scm.replication.reconciling.plan_check import ACTIONS, PlanReplica, PlanRow

@@ -9,7 +9,7 @@ import pytest
 from agent.cli.keys import sources_of
 from agent.cli.main import run
 from agent.cli.terminal.output import Exit
-from agent.rpc.wire.limits import KEY_BYTES_MAX
+from agent.rpc.wire.bounds import KEY_BYTES_MAX
 
 NOBODY = "127.0.0.1:9"
 NO_UTF8 = "x\udcffy"
