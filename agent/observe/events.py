@@ -175,7 +175,10 @@ SCM: Final[Mapping[str, Event]] = {
     "reconstruct_ordered": Event("Shards are to be computed.", (CONTAINER, COMMAND)),
     "replicas_struck_off": Event("What a dead decommissioned datanode had leaves the books."),
     "released": Event("A person lets it be managed again.", (CONTAINER, DATANODE)),
-    "replica_excluded": Event("Orders to it failed too often.", (CONTAINER, DATANODE)),
+    "replica_excluded": Event(
+        "Orders to it failed too often: it gets none for an hour, or until a person releases it.",
+        (CONTAINER, DATANODE),
+    ),
     "replica_left_behind": Event("A writer went on without it.", (CONTAINER, DATANODE)),
     "replicate_ordered": Event("A copy is to be made.", (CONTAINER, COMMAND)),
     "report_page_out_of_order": Event("A report begins again.", (DATANODE,)),

@@ -160,7 +160,7 @@ def test_an_error_of_a_task_is_raised_with_where_it_was(tmp_path: Path) -> None:
 
     rows = random_cluster(random.Random(23), 400).write(tmp_path / "s")
 
-    with pytest.raises(FileNotFoundError) as raised:
+    with pytest.raises(SnapshotRefused, match=r"replicas/ cannot be read: part-0") as raised:
         verify(asked(rows, tmp_path / "out"), said)
 
     assert "pages_of" in "".join(raised.value.__notes__)

@@ -188,11 +188,9 @@ class TestEmpty:
         assert before == tree_of(strange)
 
     def test_a_new_file_system_is_a_new_disk(self, tmp_path: Path) -> None:
-        """
-        It has a directory for what its check finds, and hidden ones.
-        """
-        for name in ("lost+found", ".snapshot"):
-            (tmp_path / "v0" / name).mkdir(parents=True)
+        """It has a directory for what its check finds, and hidden names."""
+        (tmp_path / "v0" / "lost+found").mkdir(parents=True)
+        (tmp_path / "v0" / ".snapshot").touch()
         declare_new(tmp_path / "v0", fstab=NO_FSTAB)
 
         check_clean(open_store(tmp_path), tmp_path)
