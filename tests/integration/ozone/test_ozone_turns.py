@@ -51,6 +51,7 @@ class Importer:
             self._changed.notify_all()
             assert self._changed.wait_for(lambda: container_id in self._let_go, WAIT_S)
             self._under_way.remove(container_id)
+            self._changed.notify_all()
         b"".join(data)
 
     def let_go(self, *container_ids: int) -> None:
