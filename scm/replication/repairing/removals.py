@@ -148,7 +148,7 @@ class Removals:
     ) -> bool:
         """Order a replica removed; False while its node has enough of that to do."""
         if self._state.holds.get((container.container_id, datanode_id)) is not None:
-            return True  # nothing is to be done until a person releases it
+            return True  # nothing is to be done until it is released
         is_cooling = self._commands.is_cooling(Kind.DELETE, container.container_id)
         if self._is_full() or is_cooling or not self._has_room(datanode_id):
             return False
