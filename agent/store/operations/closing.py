@@ -6,6 +6,7 @@ OPEN ─► CLOSING: no more writes ─ uncommitted bytes to quarantine ─ tree
 
 import os
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -19,7 +20,9 @@ from agent.store.files.durable import (
     disk_errors,
     make_directories,
     move,
+    remove_file,
     remove_tree,
+    sync_directory,
 )
 from agent.store.files.layout import ReplicaPaths, block_id_of, replica_paths
 from agent.store.index.packformat import PackedBlocks
@@ -197,7 +200,8 @@ def quarantine_uncommitted(
     volume: Volume, options: StoreOptions, container_id: ContainerId, tree: Tree
 ) -> None:
     """Take what no commit ever named out of the block files, so that a closed replica holds its
-    blocks and nothing else. A client that died may have left it; it is kept in quarantine.
+    blocks and nothing else. A client that died may have left it; it is kept in quarantine, but for
+    files that were made and never written to, which go.
 
     A file whose row is damaged is left alone: nobody knows what it must hold.
     """
@@ -210,6 +214,8 @@ def quarantine_uncommitted(
     tails = [block_id for block_id, size in sizes_bytes.items() if size > ends.get(block_id, -1)]
     with volume.index.read() as rows:
         known = {block_id for block_id in tails if rows.block(container_id, block_id) is not None}
+    unwritten = [one for one in tails if one not in known and not sizes_bytes[one]]
+    remove_unwritten(paths, unwritten)
     for block_id in tails:
         if block_id in ends or block_id not in known:
             end = ends.get(block_id, 0)
@@ -222,6 +228,17 @@ def quarantine_uncommitted(
                 why="never committed",
                 reserve_bytes=0,  # no close waits for room: it is what a client wrote, at most
             )
+
+
+def remove_unwritten(paths: ReplicaPaths, block_ids: Sequence[BlockId]) -> None:
+    """Remove the empty files of blocks that no row names."""
+    for block_id in block_ids:
+        path = paths.block_file(block_id)
+        with block_errors(path):
+            remove_file(path)
+    if block_ids:
+        with disk_errors(paths.chunks):
+            sync_directory(paths.chunks)
 
 
 def block_ends(tree: Tree) -> dict[int, int]:

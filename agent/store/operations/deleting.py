@@ -10,6 +10,7 @@ finishes what the journal, or the state, says was begun.
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from agent.errors import Code, Refused, SutureError
 from agent.store.files.blockfile import ABSENT
@@ -291,8 +292,8 @@ def delete_replica(
 def check_deletable(
     volume: Volume, container_id: ContainerId, row: ReplicaRow, *, has_rows: bool
 ) -> None:
-    """Refuse to delete what is open, or holds anything: a row, a byte, or a file that no row
-    describes, because a lost index is no proof of emptiness."""
+    """Refuse to delete what is open, or holds anything: a row, or bytes that no row describes,
+    because a lost index is no proof of emptiness."""
     if row.state not in TREE_STATES and row.state is not ReplicaState.DELETED:
         raise Refused(
             Code.DELETE_ON_OPEN_CONTAINER,
@@ -303,7 +304,7 @@ def check_deletable(
     paths = volume.paths(container_id)
     with disk_errors(paths.chunks):
         files = paths.chunks.iterdir() if paths.chunks.is_dir() else iter(())
-        leftover = next(files, None)
+        leftover = next((file for file in files if not _is_empty_file(file)), None)
     if has_rows or leftover is not None:
         raise Refused(
             Code.DELETE_ON_NON_EMPTY_CONTAINER,
@@ -312,6 +313,11 @@ def check_deletable(
             hint="force deletes it with its data",
             container_id=container_id,
         )
+
+
+def _is_empty_file(path: Path) -> bool:
+    status = path.lstat()
+    return stat.S_ISREG(status.st_mode) and not status.st_size
 
 
 def finish_delete(volume: Volume, container_id: ContainerId) -> str:

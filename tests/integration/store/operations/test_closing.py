@@ -1,5 +1,6 @@
 """Closing: what a replica is when nobody writes to it any more."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -168,6 +169,47 @@ def test_what_was_never_committed_goes_to_quarantine(tmp_path: Path) -> None:
     assert {(1, CHUNK_BYTES): tail, (2, 0): orphan + b"unacknowledged"} == quarantined(tmp_path)
     store.close()
     assert () == fsck(tmp_path / "v0", read_data=True).problems
+
+
+def test_what_was_never_written_to_goes(tmp_path: Path) -> None:
+    """
+    A file is made before its bytes come; where they never do, nothing would be kept of it, and a
+    container with a file that no row names could not be deleted.
+    """
+    store = open_store(tmp_path)
+    store.create_container(ONE)
+    empty = BlockData(BlockId(1), Bcsid(1), ())
+    store.put_block(ONE, empty)
+    store.paths(ONE).block_file(BlockId(1)).touch()  # of a block that has no bytes
+    orphan = content("orphan")
+    store.write_chunk(ONE, BlockId(2), chunk_of(orphan), orphan)
+    os.truncate(store.paths(ONE).block_file(BlockId(2)), 0)  # a write that the disk lost
+
+    store.close_container(ONE, bcsid=1)
+
+    assert [store.paths(ONE).block_file(BlockId(1))] == list(store.paths(ONE).chunks.iterdir())
+    assert {} == quarantined(tmp_path)
+    store.close()
+    assert () == fsck(tmp_path / "v0", read_data=True).problems
+
+
+def test_the_empty_file_of_a_damaged_row_is_left_alone(store: ReplicaStore) -> None:
+    """
+    What it must hold is not known: perhaps all of it was lost.
+    """
+    store.create_container(ONE)
+    write_block(store, 1, 1, chunk_count=1)
+    file = store.paths(ONE).block_file(BlockId(1))
+    os.truncate(file, 0)
+    row = bytearray(store.block_row(ONE, BlockId(1)) or b"")
+    row[len(row) // 2] ^= 1
+    index = store.volume_set.places[ONE].index
+    index.write(lambda rows: rows.put_block(ONE, BlockId(1), bytes(row)))
+
+    facts = store.close_container(ONE, bcsid=1)
+
+    assert ReplicaState.UNHEALTHY is facts.state
+    assert file.exists()
 
 
 def test_a_replica_before_its_close_has_no_tree(store: ReplicaStore) -> None:

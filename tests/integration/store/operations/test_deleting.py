@@ -1,5 +1,6 @@
 """Deleting: a tombstone first, and nothing that is merely unknown."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,31 @@ class TestContainers:
         store.create_container(ONE)
         store.close_container(ONE)
         (store.paths(ONE).chunks / "5.block").write_bytes(b"data whose row is lost")
+
+        with pytest.raises(Refused, match=r"5\.block") as refusal:
+            store.delete_container(ONE)
+
+        assert Code.DELETE_ON_NON_EMPTY_CONTAINER is refusal.value.code
+
+    def test_one_with_files_that_hold_nothing_goes(self, store: ReplicaStore) -> None:
+        """
+        A client that died before its first byte arrived left one: nobody can want it.
+        """
+        store.create_container(ONE)
+        store.close_container(ONE)
+        (store.paths(ONE).chunks / "5.block").touch()
+
+        store.delete_container(ONE)
+
+        assert [] == store.replica_ids()
+
+    def test_one_with_what_is_no_file_is_refused(self, store: ReplicaStore) -> None:
+        """
+        It has no bytes to count, and somebody put it there.
+        """
+        store.create_container(ONE)
+        store.close_container(ONE)
+        os.mkfifo(store.paths(ONE).chunks / "5.block")
 
         with pytest.raises(Refused, match=r"5\.block") as refusal:
             store.delete_container(ONE)
