@@ -15,7 +15,7 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
@@ -116,10 +116,10 @@ def serve(
     options: ScmOptions,
     stop: StopRequest,
     *,
-    verify: str = "",
+    verify: Sequence[str] = (),
     is_cold: bool = False,
 ) -> int:
-    """Serve until `stop` is set; return the exit code. `verify` is the command line of the loop."""
+    """Serve until `stop` is set; return the exit code. `verify` is the command of the loop."""
     security = secured(
         options.tls_files(), allow_plaintext=options.allow_plaintext, inspect=_check_certificate
     )
@@ -168,7 +168,7 @@ def serve(
 
 
 def _verifier(
-    command: str, control: ControlPlane, data: Path, options: ScmOptions, loops: LoopSet
+    command: Sequence[str], control: ControlPlane, data: Path, options: ScmOptions, loops: LoopSet
 ) -> SparkLoop | None:
     """Add the loop with Spark, if one is wanted."""
     if not command:
@@ -176,7 +176,7 @@ def _verifier(
     pulse = Pulse()
     verifier = SparkLoop(
         control,
-        shlex.split(command),
+        command,
         data.absolute() / "runs",
         interval_s=options.verify_interval_ms / 1000,
         deadline_s=options.verify_deadline_ms / 1000,
@@ -293,6 +293,10 @@ def run(
         raise typer.BadParameter("--data is needed: where to keep the state")
     if log_level not in logs.LEVELS:
         raise typer.BadParameter(f"--log-level {log_level}: {', '.join(logs.LEVELS)}")
+    try:
+        verify_command = shlex.split(verify)
+    except ValueError as error:
+        raise typer.BadParameter(f"--verify {verify}: {error}") from error
     take_short_turns()
     try:
         logs.configure(log_level)
@@ -300,7 +304,7 @@ def run(
         options = scm_options.load(config, _settings(setting or []))
         stop = StopRequest()
         stop.on_signals()
-        code = serve(data, listen, options, stop, verify=verify, is_cold=cold_start)
+        code = serve(data, listen, options, stop, verify=verify_command, is_cold=cold_start)
     except SutureError as error:
         hint = f" ({error.hint})" if error.hint else ""
         typer.echo(printable(f"suture-scm: {error}{hint}"), err=True)

@@ -5,6 +5,7 @@ A plain command line of a quick command is answered by `agent.cli.quick`; every 
 """
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -52,7 +53,7 @@ def run(arguments: Sequence[str], *, imported: Callable[[], object] = lambda: No
         return Exit.INTERRUPTED
     except (BrokenPipeError, SystemExit):  # typer and rich exit so when the reader has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader has gone; the rest is for nobody
-        return Exit.OK
+        return Exit.READER_GONE
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         fail(Refused(Code.IO_EXCEPTION, f"{where}{error.strerror or error}"), as_json=as_json)
@@ -63,4 +64,10 @@ def fail(error: SutureError, *, as_json: bool) -> None:
     """Print an error: for machines on stdout, for people on stderr."""
     from agent.cli.terminal import output  # what goes well needs no colours
 
-    output.fail(error, as_json=as_json)
+    try:
+        output.fail(error, as_json=as_json)
+        sys.stdout.flush()
+    except OSError as lost:  # stdout takes nothing: where it goes to a file, the disk is full
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        unsaid = Refused(Code.IO_EXCEPTION, f"cannot write to stdout: {lost.strerror or lost}")
+        output.fail(unsaid, as_json=False)

@@ -19,7 +19,8 @@ from agent.observe import logs
 HELP: Final = "Keeps the replicas of a storage container equal and whole."
 CODES: Final = (
     "Exit codes: 0 done; 1 refused or failed; 2 done, and there is something to do; "
-    "3 not possible now, try again; 64 wrong command line; 130 stopped by Ctrl-C."
+    "3 not possible now, try again; 64 wrong command line; 130 stopped by Ctrl-C; "
+    "141 nobody reads the output."
 )
 
 # Only the module of the command that is run is imported: half of a quick answer is importing.

@@ -1,8 +1,10 @@
 """A file that is fetched: whole under its name, or not there."""
 
 import os
+import stat
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from agent.errors import Code, Refused
@@ -13,9 +15,11 @@ from agent.store.files.durable import sync_directory
 def write_whole(path: Path, pieces: Iterable[Data]) -> None:
     """Write `pieces` beside `path`, durably, and rename: the file appears whole or not at all.
 
-    What is no regular file, a device or a pipe, is written to and never replaced. Raises
-    Refused(IO_EXCEPTION) if it cannot be written.
+    What is no regular file, a device or a pipe, is written to and never replaced. A link stays, and
+    what it leads to is replaced; a file that was there keeps its mode. Raises Refused(IO_EXCEPTION)
+    if it cannot be written.
     """
+    path = Path(os.path.realpath(path)) if path.is_symlink() else path
     try:
         if path.exists() and not path.is_file():
             with path.open("wb") as target:
@@ -24,6 +28,8 @@ def write_whole(path: Path, pieces: Iterable[Data]) -> None:
         beside = path.with_name(f".suture-{os.getpid()}-{uuid.uuid4().hex}.part")
         try:
             with beside.open("xb") as file:  # in a directory of all, a link may wait here
+                with suppress(FileNotFoundError):
+                    os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
                 file.writelines(pieces)
                 file.flush()
                 os.fsync(file.fileno())

@@ -6,7 +6,8 @@
 3   not possible now, or nobody can tell; try again later
 4   done, and a person is wanted at once: some data has no healthy replica
 64  the command line was wrong
-130 stopped by Ctrl-C
+130 stopped by Ctrl-C, SIGTERM or SIGHUP
+141 whoever read the output went before its end, so nobody can tell how it would have ended
 
 `spark_verify` runs where no agent is installed, and has a copy of what it uses; a test compares.
 """
@@ -24,6 +25,7 @@ class Exit(IntEnum):
     DATA_AT_RISK = 4
     USAGE = 64  # parsers say 2, which here says that there is something to do
     INTERRUPTED = 130  # as a shell reports a SIGINT
+    READER_GONE = 141  # as it reports a SIGPIPE
 
 
 PARSERS_USAGE = 2

@@ -79,11 +79,11 @@ class WebListener:
         server_type = _IpV6Server if host.startswith("[") else _Server
         try:
             self._server = server_type((host.strip("[]"), int(port)), handler)
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, ValueError) as error:
             raise Refused(
                 Code.INVALID_CONFIG,
                 f"cannot listen on {address} for HTTP: {error}",
-                hint="is another process using the port? port 0 takes a free one",
+                hint="host:port; is another process using the port? port 0 takes a free one",
             ) from error
         self._host = host
         self._thread = threading.Thread(

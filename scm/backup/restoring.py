@@ -16,8 +16,7 @@ from agent.errors import Code, Refused, Unavailable
 from scm.backup import manifest as manifests
 from scm.backup.image import DATA, begin_anew, look_through, sync_file
 from scm.backup.manifest import Manifest
-from scm.state.database import DIRECTORY_MODE
-from scm.state.directory import Ownership
+from scm.state.directory import DIRECTORY_MODE, Ownership
 from scm.state.single_values import Restored
 
 GROWING: Final = "state.restoring"

@@ -19,12 +19,12 @@ from agent.errors import Code, Refused, SutureError, Unavailable
 from scm.backup import manifest as manifests
 from scm.backup.image import DATA, check_state, copy_state, look_through, sync_file
 from scm.backup.manifest import Manifest
+from scm.state.directory import DIRECTORY_MODE
 
 PREFIX: Final = "suture-scm-"
 BUILDING: Final = ".building"
 REMOVING: Final = ".removing"
 LOCK: Final = ".lock"
-DIRECTORY_MODE: Final = 0o750
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from agent.errors import Code, Refused, Unavailable
 from merkle.replica import ID_MAX
 from scm.state import records, single_values
 from scm.state.audit_trail import Note
-from scm.state.directory import Ownership, check_directory, make_durable
+from scm.state.directory import Ownership, check_directory, made_directory, make_durable
 from scm.state.facts import Deleted, OpState, Outcome
 from scm.state.history.anchors import AnchorTable
 from scm.state.history.history_tables import SampleTable, TurnTable, VerificationTable
@@ -57,8 +57,6 @@ from scm.state.tables import (
     TransactionTable,
     id_key,
 )
-
-DIRECTORY_MODE: Final = 0o750
 
 OUTCOMES_MAX: Final = 10_000  # enough for days of questions, small enough to keep
 OUTCOMES_SLACK: Final = 256  # removed in batches, not one by one
@@ -202,8 +200,7 @@ class State:
         Refused(INCONSISTENT_VOLUME) if others may change it or it holds rows that cannot be
         understood.
         """
-        missing = [path for path in (directory, *directory.parents) if not path.exists()]
-        directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+        missing = made_directory(directory)
         check_directory(directory.resolve())
         check_directory(directory / "state")
         owner = Ownership.take(directory / "LOCK")

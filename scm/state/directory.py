@@ -6,9 +6,11 @@ import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from agent.errors import Code, Refused
+
+DIRECTORY_MODE: Final = 0o750
 
 
 class Ownership:
@@ -42,6 +44,17 @@ class Ownership:
     def release(self) -> None:
         """Give the directory back; the kernel does so too when the process dies."""
         os.close(self._descriptor)
+
+
+def made_directory(path: Path) -> list[Path]:
+    """Make a directory, unless it is there; return which of it and those above were missing."""
+    try:
+        missing = [one for one in (path, *path.parents) if not one.exists()]
+        path.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+    except OSError as error:
+        why = f"{path} cannot be the directory of a state: {error.strerror}"
+        raise Refused(Code.INCONSISTENT_VOLUME, why) from error
+    return missing
 
 
 def check_directory(path: Path) -> None:

@@ -135,7 +135,14 @@ def stated(
                 f"{path}: nothing is stated from a log that does not hold: {spoken(checked)}",
                 hint="suture verify-log names the gap; keep the log as it is",
             )
-        logs.append(account(entries(files), checked, from_ms=period[0], to_ms=period[1]))
+        try:
+            logs.append(account(entries(files), checked, from_ms=period[0], to_ms=period[1]))
+        except (KeyError, TypeError, ValueError, ArithmeticError) as error:
+            raise Refused(
+                Code.INCONSISTENT_VOLUME,
+                f"{path}: nothing is stated from entries that no agent writes: {error!r}",
+                hint="the chain fits, so somebody wrote them on purpose; keep the log as it is",
+            ) from error
     whose = [str(one["volume_id"]) for one in logs]
     if len({*whose}) != len(whose):
         raise Refused(Code.MALFORMED_REQUEST, "a volume is named twice, or a log has two copies")

@@ -5,6 +5,7 @@ container-5/<datanode>/tree.json      and of each replica: tree, rows, medium, f
 """
 
 import json
+import struct
 import tarfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -20,6 +21,11 @@ from merkle.tree import Leaf
 DOCUMENT_BYTES_MAX: Final = 256 * 1024**2
 DOCUMENTS_MAX: Final = 10_000
 Document = Mapping[str, Any]
+NONSENSE: Final = (
+    *(KeyError, TypeError, ValueError, AttributeError),
+    *(ArithmeticError, struct.error, MemoryError),
+)
+"""What numbers and words raise that no bundle has, wherever they are used."""
 Made = TypeVar("Made")
 
 
@@ -143,7 +149,7 @@ def _replica(path: Path, node: str, documents: Mapping[str, Document]) -> Bundle
             return None
         try:
             return made(document)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except NONSENSE as error:
             raise no_bundle(path, f"{node}/{name}.json: {error!r}") from error
 
     return BundledReplica(

@@ -2,12 +2,13 @@
 
 import io
 import json
+import os
 import tarfile
 import time
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, BinaryIO, Final
 
 import typer
 
@@ -41,20 +42,17 @@ def diagnose(
     `suture replay` judges again from it, wherever it was sent.
     """
     path = output or Path(f"container-{container_id}.tar.gz")
-    if path.exists():
-        raise Refused(Code.KEY_EXISTS, f"{path} exists", hint="--output names another file")
-    with connect(scm) as client:
-        documents = dict(evidence(client, ContainerId(container_id)))
-    at_s = int(time.time())
     try:
-        with tarfile.open(path, "x:gz") as bundle:
-            for name, document in documents.items():
-                content = (json.dumps(document, indent=2, sort_keys=True) + "\n").encode()
-                member = tarfile.TarInfo(f"container-{container_id}/{name}.json")
-                member.size, member.mtime, member.mode = len(content), at_s, 0o600
-                bundle.addfile(member, io.BytesIO(content))
+        file = path.open("xb")
+    except FileExistsError as error:
+        hint = "--output names another file"
+        raise Refused(Code.KEY_EXISTS, f"{path} exists", hint=hint) from error
+    try:
+        with file, connect(scm) as client:
+            documents = dict(evidence(client, ContainerId(container_id)))
+            bundle_into(file, container_id, documents)
     except BaseException:
-        path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)  # nobody else's: it was made here
         raise
     failed = [name for name, document in documents.items() if "error" in document]
     if as_json:
@@ -64,6 +62,19 @@ def diagnose(
         for name in failed:
             say(f"  {name} could not be had: {documents[name]['error']}")
     return Exit.TO_DO if failed else Exit.OK
+
+
+def bundle_into(file: BinaryIO, container_id: int, documents: Mapping[str, object]) -> None:
+    """Write documents as one bundle, durably."""
+    at_s = int(time.time())
+    with tarfile.open(fileobj=file, mode="w:gz") as bundle:
+        for name, document in documents.items():
+            content = (json.dumps(document, indent=2, sort_keys=True) + "\n").encode()
+            member = tarfile.TarInfo(f"container-{container_id}/{name}.json")
+            member.size, member.mtime, member.mode = len(content), at_s, 0o600
+            bundle.addfile(member, io.BytesIO(content))
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def evidence(client: Client, container_id: ContainerId) -> Iterator[tuple[str, dict[str, object]]]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.evidence.bundle_reading import no_bundle, read_bundle
+from agent.cli.evidence.bundle_reading import NONSENSE, no_bundle, read_bundle
 from agent.cli.evidence.rejudging import Outcome, Replayed, replayed
 from agent.cli.terminal.output import Exit, counted, emit, say
 from agent.cli.terminal.typer_options import JsonFlag
@@ -25,7 +25,7 @@ def replay(
     made = read_bundle(bundle)
     try:
         items = list(replayed(made))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except NONSENSE as error:
         raise no_bundle(bundle, f"what it says makes no sense: {error!r}") from error
     tally = Counter(item.outcome for item in items)
     container_id = made.container.get("container_id")

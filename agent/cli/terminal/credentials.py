@@ -110,7 +110,7 @@ def _effective() -> Wanted:
     if path is None:
         return wanted
     said = _read(path)
-    paths = {name: Path(said[name]).expanduser() for name in FILE_NAMES if name in said}
+    paths = {name: _at_home(said[name]) for name in FILE_NAMES if name in said}
     return Wanted(
         **paths,
         allow_plaintext=wanted.allow_plaintext or bool(said.get("allow_plaintext", False)),
@@ -118,9 +118,27 @@ def _effective() -> Wanted:
 
 
 def _default_file() -> Path | None:
-    home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    candidates = (Path(home).expanduser() / "suture" / "client.toml", SYSTEM_FILE)
-    return next((path for path in candidates if path.is_file()), None)
+    """Return where a user, or else the host, has written it; None where there is no such file that
+    this user may see, or no home to look in."""
+    home = _at_home(os.environ.get("XDG_CONFIG_HOME") or "~/.config")
+    candidates = (home / "suture" / "client.toml", SYSTEM_FILE)
+    return next((path for path in candidates if _is_seen(path)), None)
+
+
+def _at_home(path: str) -> Path:
+    """Return a path that may begin with a home; as it is where nobody knows whose."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
+def _is_seen(path: Path) -> bool:
+    """Whether there is a file; one behind a door that is closed to this user is none."""
+    try:
+        return path.is_file()
+    except PermissionError:
+        return False
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -133,6 +151,8 @@ def _read(path: Path) -> dict[str, Any]:
     tls = values.pop("tls", {})
     kinds = dict.fromkeys(FILE_NAMES, str) | {"allow_plaintext": bool}
     wrong = [f"{name}" for name in values]
+    if not isinstance(tls, dict):
+        wrong, tls = [*wrong, "tls"], {}
     wrong += [
         f"tls.{name}" for name, value in tls.items() if not isinstance(value, kinds.get(name, ()))
     ]

@@ -219,7 +219,11 @@ class _Walk:
             return Gap(Fault.REWRITTEN, entry.number, name, at, why)
         self.checked.anchors_held += entry.number in self._wanted
         if entry.facts.get("kind") == Kind.RETIRED:
-            self._retired_through = max(self._retired_through, int(entry.facts["through"]))
+            through = entry.facts.get("through")
+            if not isinstance(through, int):
+                why = "it does not say which old entries went"
+                return Gap(Fault.REWRITTEN, entry.number, name, at, why)
+            self._retired_through = max(self._retired_through, through)
         self._seen[entry.number] = entry.checksum
         self.checked.head = entry.head
         return None

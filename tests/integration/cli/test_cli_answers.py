@@ -247,7 +247,15 @@ def test_the_evidence_is_bundled(suture: CommandLine, damaged: int, tmp_path: Pa
             for member in bundle
             if (content := bundle.extractfile(member)) is not None
         }
+    before = path.read_bytes()
     suture("diagnose", str(damaged), "--output", str(path), code=Exit.FAILED)  # it exists
+    assert before == path.read_bytes()
+    link = tmp_path / "link.tar.gz"
+    link.symlink_to(tmp_path / "nowhere")
+    suture("diagnose", str(damaged), "--output", str(link), code=Exit.FAILED)
+    assert link.is_symlink()
+    suture("diagnose", "99999", "--output", str(tmp_path / "no.tar.gz"), code=Exit.FAILED)
+    assert not (tmp_path / "no.tar.gz").exists()
     suture("reconcile", str(damaged))
 
     trees = [document for name, document in documents.items() if name.endswith("/tree.json")]

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from agent.cli.main import run
 from agent.runtime.exits import Exit
+from agent.store.verification_log.chain import Head, Kind, encode, file_name
 from agent.store.verification_log.log_files import files_of
 from agent.store.verification_log.log_reader import log_directory
 from merkle.replica import BlockId, ContainerId
@@ -183,6 +184,25 @@ def test_nothing_is_stated_from_a_log_that_does_not_hold(
 
     assert "entry 3 was removed" in capsys.readouterr().err
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [{}, {"at_ms": "x"}, {"at_ms": None}, {"at_ms": float("inf")}, {"kind": "verdict", "at_ms": 2}],
+)
+def test_nothing_is_stated_from_what_no_agent_writes(
+    tmp_path: Path, key: Path, capsys: Capture, facts: dict[str, object]
+) -> None:
+    """Who forges a log can make each hash fit; it is refused in words."""
+    directory = tmp_path / "forged"
+    directory.mkdir()
+    line, _ = encode(Head(), {"kind": Kind.FILE, "missed": "x", **facts})
+    (directory / file_name(1)).write_bytes(line)
+    words = ["attest", str(tmp_path / "forged"), "--from", "1970-01-01", "--key", str(key)]
+
+    assert Exit.FAILED == run([*words, "--output", str(tmp_path / "statement.json")])
+
+    assert "nothing is stated from entries that no agent writes" in capsys.readouterr().err
 
 
 def test_a_key_is_kept_from_others(volume: Path, key: Path, capsys: Capture) -> None:

@@ -3,12 +3,14 @@
 import copy
 import io
 import json
+import math
 import os
 import re
 import tarfile
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -285,6 +287,38 @@ def test_a_bundle_that_was_changed_is_found(bundle: Path, tmp_path: Path, change
 
     assert Exit.TO_DO == code
     assert all(one["why"] for one in seen["verdicts"] if one["outcome"] == "differs")
+
+
+HOSTILE = (None, -1, 2**70, math.inf, math.nan, "x", "", [], {}, True, "9" * 30, "f" * 20)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_a_bundle_says_is_judged_or_refused(
+    bundle: Path, tmp_path: Path, seed: int
+) -> None:
+    """
+    Strangers send them: one value of another kind, or too large, ends in words, not in a traceback.
+    """
+    documents, dice = documents_of(bundle), Random(seed)
+    node = damaged_node(documents)
+    name = dice.choice(["tree", "rows", "findings", "medium", "replica"])
+    place = documents[f"{node}{name}.json"]
+    while inner := [key for key in keys_of(place) if keys_of(place[key])]:
+        if dice.random() < 0.1:
+            break
+        place = place[dice.choice(inner)]
+    place[dice.choice(keys_of(place))] = dice.choice(HOSTILE)
+
+    code, _ = answer("replay", str(rewritten(documents, tmp_path / "changed.tar.gz")))
+
+    assert code in {Exit.OK, Exit.TO_DO, Exit.FAILED}
+
+
+def keys_of(place: Any) -> list[Any]:
+    """Return by what the parts of a document are reached."""
+    if isinstance(place, dict):
+        return list(place)
+    return list(range(len(place))) if isinstance(place, list) else []
 
 
 def test_what_is_no_bundle_is_refused(bundle: Path, tmp_path: Path) -> None:

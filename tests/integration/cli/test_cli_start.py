@@ -1,8 +1,15 @@
 """The first moment of `suture`."""
 
+import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from agent.runtime.exits import Exit
 
 INTERRUPTED = """
 import os, signal, sys
@@ -36,6 +43,78 @@ def test_without_an_interrupt_it_runs() -> None:
 
     assert 0 == ended.returncode
     assert ended.stdout.startswith("suture ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_end_lets_it_tidy_up(number: signal.Signals, tmp_path: Path) -> None:
+    """As Ctrl-C does: a file that is half written would stay under a hidden name."""
+    code = (
+        "import os, sys\n"
+        "from agent.cli import start, main\n"
+        "from agent.client.download import write_whole\n"
+        "from pathlib import Path\n"
+        "def pieces():\n"
+        "    yield b'half'\n"
+        f"    os.kill(os.getpid(), {int(number)})\n"
+        "    yield b'whole'\n"
+        f"path = Path({str(tmp_path / 'file')!r})\n"
+        "main.prepared = lambda _: lambda: write_whole(path, pieces())\n"
+        "start.main()\n"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+    assert (Exit.INTERRUPTED, "", "") == (ended.returncode, ended.stdout, ended.stderr)
+    assert [] == list(tmp_path.iterdir())
+
+
+def printing(text: str, *, way: str = '"$@"', **environment: str) -> CompletedProcess[str]:
+    """Run a `suture` that prints `text` and ends well, as a shell starts it."""
+    code = (
+        "from agent.cli import start, main\n"
+        "def command():\n"
+        "    from agent.cli.terminal.output import emit, say\n"
+        f"    {text}\n"
+        "    return 0\n"
+        "main.prepared = lambda _: command\n"
+        "start.main()\n"
+    )
+    return subprocess.run(
+        ["/bin/bash", "-c", way, "bash", sys.executable, "-c", code, "ls", "--json"],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_names_that_a_terminal_cannot_show_are_shown_as_codes() -> None:
+    """The others of the list are shown, too."""
+    ended = printing("say('\\u0431a')", PYTHONIOENCODING="ascii")
+
+    assert (0, "\\u0431a\n") == (ended.returncode, ended.stdout), ended.stderr
+
+
+def test_a_closed_output_is_for_nobody() -> None:
+    """As cron may start it."""
+    ended = printing("emit({})", way='"$@" >&- 2>&-')
+
+    assert 0 == ended.returncode
+
+
+def test_a_full_disk_below_the_output_is_said() -> None:
+    """In one line, on stderr; not by two tracebacks."""
+    ended = printing("emit('x' * 100_000)", way='"$@" > /dev/full')
+
+    assert Exit.FAILED == ended.returncode
+    assert "error: cannot write to stdout: No space left on device [IO_EXCEPTION]\n" == ended.stderr
+
+
+def test_a_reader_that_goes_is_no_success() -> None:
+    """A pipeline that is judged by all its parts is told that nobody heard the end."""
+    ended = printing("emit('x' * 1_000_000)", way='"$@" | true; exit ${PIPESTATUS[0]}')
+
+    assert (Exit.READER_GONE, "") == (ended.returncode, ended.stderr)
 
 
 NEEDLESS = ("typer", "pydantic", "numpy", "lmdb", "xxhash", "structlog", "prometheus_client")

@@ -1,6 +1,7 @@
 """`suture tls`: an authority and certificates as an operator makes and looks at them."""
 
 import json
+import os
 import stat
 from datetime import timedelta
 from pathlib import Path
@@ -13,6 +14,8 @@ from agent.errors import Refused
 from agent.rpc.security import pki
 from agent.rpc.security.caller import Role, identity_of
 from agent.rpc.security.tls import Certificates, TlsFiles
+
+NOBODY = 65_534
 
 
 def suture(capsys: pytest.CaptureFixture[str], *words: str, code: int = Exit.OK) -> str:
@@ -186,3 +189,48 @@ def test_settings_come_from_options_the_environment_or_a_file(
     monkeypatch.delenv("SUTURE_TLS_KEY")
     monkeypatch.delenv("SUTURE_TLS_CA")
     assert "tls.certificat" in complaint("--client-config", str(file))
+    for wrong in ("tls = 1", 'tls = "x"', "[[tls]]"):
+        file.write_text(f"{wrong}\n")
+        assert "not understood: tls" in complaint("--client-config", str(file))
+    file.write_text('[tls]\ncertificate = "~nobody-here/x"\nkey = "k"\nca = "c"\n')
+    assert "~nobody-here/x" in complaint("--client-config", str(file))
+
+
+def test_a_file_that_a_user_may_not_see_is_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A package may keep /etc/suture from all but its own users: the others have no certificate then.
+    """
+    closed = tmp_path / "closed"
+    (closed / "suture").mkdir(parents=True)
+    (closed / "suture" / "client.toml").write_text("[tls]\n")
+    closed.chmod(0)
+    ask = ["scm", "nodes", "--scm", "127.0.0.1:1"]
+    user = os.geteuid()
+    assert Exit.UNAVAILABLE == run(ask)  # and all that it imports is there
+
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(closed))
+    try:
+        if not user:
+            os.seteuid(NOBODY)
+        code = run(ask)
+    finally:
+        os.seteuid(user)
+
+    assert Exit.UNAVAILABLE == code, capsys.readouterr().err
+
+
+def test_without_a_home_there_is_no_file_in_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A container runs as a number that no passwd entry has.
+    """
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 3_999_999_999)
+
+    code = run(["scm", "nodes", "--scm", "127.0.0.1:1"])
+
+    assert Exit.UNAVAILABLE == code, capsys.readouterr().err

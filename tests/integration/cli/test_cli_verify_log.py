@@ -11,6 +11,7 @@ import pytest
 from agent.cli.main import run
 from agent.rpc.v1 import datanode_pb2, scm_pb2, scm_pb2_grpc
 from agent.runtime.exits import Exit
+from agent.store.verification_log.chain import Head, Kind, encode
 from agent.store.verification_log.log_files import files_of
 from agent.store.verification_log.log_reader import log_directory
 from scm.edge.plane.control import ControlPlane
@@ -68,6 +69,24 @@ def test_a_gap_is_named(volume: Path, capsys: pytest.CaptureFixture[str]) -> Non
     gap = answer["gap"]
     assert isinstance(gap, dict)
     assert ("removed", 2, path.name, 2) == (gap["fault"], gap["entry"], gap["file"], gap["line"])
+
+
+@pytest.mark.parametrize("through", [{}, {"through": "x"}, {"through": float("inf")}])
+def test_an_entry_that_no_agent_writes_is_a_gap(
+    volume: Path, capsys: pytest.CaptureFixture[str], through: dict[str, object]
+) -> None:
+    """Who forges a log can make each hash fit; the one who judges it must not stumble over that."""
+    path, lines = lines_of(volume)
+    head = Head(len(lines), lines[-1][:64].decode())
+    line, _ = encode(head, {"kind": Kind.RETIRED, "at_ms": 1, **through})
+    path.write_bytes(b"".join([*lines, line]))
+
+    code, answer = asked(capsys, str(volume))
+
+    assert code == Exit.TO_DO
+    gap = answer["gap"]
+    assert isinstance(gap, dict)
+    assert ("rewritten", len(lines) + 1) == (gap["fault"], gap["entry"])
 
 
 def test_an_anchor_shows_what_the_chain_cannot(

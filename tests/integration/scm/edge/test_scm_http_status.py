@@ -218,11 +218,13 @@ def test_the_weeks_before_outlive_a_killed_process(tmp_path: Path) -> None:
     assert "The control plane started; nobody watched since" in page
 
 
-def test_an_address_that_cannot_be_taken_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", "127.0.0.1:", "web"])
+def test_an_address_that_cannot_be_taken_is_refused(tmp_path: Path, address: str) -> None:
     """Before it serves anybody."""
-    process = spawn(tmp_path, observe_listen="127.0.0.1:99999")
+    process = spawn(tmp_path, observe_listen=address)
 
     _out, error = process.communicate(60)
 
-    assert 0 != process.returncode
-    assert "cannot listen on 127.0.0.1:99999 for HTTP" in error
+    assert 1 == process.returncode
+    assert f"suture-scm: cannot listen on {address} for HTTP" in error
+    assert "Traceback" not in error

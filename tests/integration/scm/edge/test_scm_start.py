@@ -8,7 +8,7 @@ import lmdb
 import pytest
 
 from agent.cli.terminal.output import Exit
-from agent.errors import Code, Unavailable
+from agent.errors import Code, Refused, Unavailable
 from merkle.replica import LAYOUT_VERSION
 from scm.administration.decommission import Request
 from scm.edge.server import build_server
@@ -234,6 +234,18 @@ def test_a_state_of_the_version_before_is_brought_up(tmp_path: Path) -> None:
         state.close()
 
         assert (kept, {1}, cluster_id) == (found, layouts, state.cluster_id)
+
+
+def test_a_file_is_no_directory_of_a_state(tmp_path: Path) -> None:
+    """
+    Nor is a place where nothing can be made; it is said which.
+    """
+    (tmp_path / "file").touch()
+
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(Refused, match=f"{place} cannot be the directory of a state") as refused:
+            State.open(place, map_bytes=MAP_BYTES)
+        assert Code.INCONSISTENT_VOLUME is refused.value.code
 
 
 def test_s3_32_no_key_is_written_before_the_gate_opens(world: ScmWorld) -> None:

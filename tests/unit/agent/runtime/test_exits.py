@@ -111,6 +111,22 @@ def test_a_control_plane_without_data_is_a_wrong_command_line(
     assert "--data" in capsys.readouterr().err
 
 
+def test_a_command_that_no_shell_could_read_is_a_wrong_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    It is told before anything is made.
+    """
+    monkeypatch.setattr("sys.argv", ["suture-scm", f"--data={tmp_path}/s", "--verify", "it's"])
+
+    with pytest.raises(SystemExit) as ended:
+        scm.main.main()
+
+    assert Exit.USAGE == ended.value.code
+    assert "--verify it's: No closing quotation" in capsys.readouterr().err
+    assert [] == list(tmp_path.iterdir())
+
+
 def test_a_stopped_verification_is_no_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
