@@ -70,6 +70,7 @@ class Story:
     state: str = ""
     quarantine: str = ""
     unfinished_count: int = 0
+    compared: list[str] = field(default_factory=list)  # peers that have nothing that is not here
 
     @property
     def exit(self) -> Exit:
@@ -153,6 +154,7 @@ def _told(repair: Repair, story: Story, *, yes: bool, mark_closed: bool, as_json
         story.after = _read(repair, "read again", quiet=as_json)
     if mark_closed and repair.descriptor.state is ReplicaState.UNHEALTHY:
         repair.mark_closed(story.after or story.before)
+        story.compared = repair.peer_ids
         story.state = repair.descriptor.state.value
     if not as_json:
         tell_end(story)
@@ -258,6 +260,8 @@ def tell_end(story: Story) -> None:
     assert last is not None
     if story.after is not None:
         tell_others(last.others, last.unjudged)
+    if story.compared:
+        say(f"marked closed: nothing is missing here that {' or '.join(story.compared)} has")
     whole = "is whole" if last.is_whole else f"has {counted(last.chunk_count, 'damaged chunk')}"
     say(f"container {story.container_id} ({story.state}) {whole}")
     if last.is_whole and story.state == ReplicaState.UNHEALTHY:
@@ -278,6 +282,7 @@ def document(story: Story) -> dict[str, Any]:
         "is_whole": last is not None and last.is_whole,
         "damaged_chunk_count": 0 if last is None else last.chunk_count,
         "quarantine": story.quarantine,
+        "compared_with": story.compared,
         "peers": []
         if proposal is None
         else [

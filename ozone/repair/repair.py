@@ -26,6 +26,7 @@ from ozone.disk.descriptor import DESCRIPTOR_BYTES_MAX, Descriptor, with_state
 from ozone.disk.layout import ContainerPaths, Volume
 from ozone.disk.rows import ContainerRows
 from ozone.disk.unknown import Unknown
+from ozone.repair.behind import check_not_behind, lengths_of, tombstones_of
 from ozone.repair.damage import Replica, read_replica
 from ozone.repair.gathering import Gathered, Gatherer
 from ozone.repair.installation import Installer, clean
@@ -145,6 +146,11 @@ class Repair:
         return self._installer.quarantine
 
     @property
+    def peer_ids(self) -> list[PeerId]:
+        """The peers, as they were named."""
+        return list(self._datanodes)
+
+    @property
     def unfinished_count(self) -> int:
         """How many chunks an earlier repair had begun and not ended."""
         return len(self._installer.unfinished())
@@ -219,20 +225,15 @@ class Repair:
         return Outcome(target, written, got.sources), None
 
     def mark_closed(self, after: Replica) -> None:
-        """Write CLOSED into the descriptor of a replica that is whole. Raises SutureError."""
+        """Write CLOSED into the descriptor of a replica that is whole and lacks nothing that a peer
+        has. Raises SutureError, also where one of the peers does not answer."""
         if not after.is_whole:
             raise Refused(Code.INELIGIBLE, "the replica is not whole: it is not marked closed")
+        container_id = self._wish.container_id
+        lengths_bytes = lengths_of(self._rows, container_id)
+        deleted = tombstones_of(self.paths)
         for peer_id, datanode in self._datanodes.items():
-            try:
-                said = datanode.container(self._wish.container_id).state
-            except Unavailable:
-                continue
-            if said not in {ReplicaState.CLOSED, ReplicaState.UNHEALTHY}:
-                raise Refused(
-                    Code.INVALID_CONTAINER_STATE,
-                    f"{peer_id} has the container {said}: it is not marked closed here",
-                    hint="ozone admin container info says what the container is",
-                )
+            check_not_behind(peer_id, datanode, container_id, lengths_bytes, deleted=deleted)
         data = read_small(self.paths.descriptor, DESCRIPTOR_BYTES_MAX)
         try:
             changed = with_state(data, ReplicaState.CLOSED)

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from agent.runtime.exits import Exit
-from tests.support.ozone.ozone_datanode import OzoneDatanode
-from tests.support.ozone.ozone_repairs import DamagedVolume, damaged_volume, peers_of
-from tests.support.ozone.ozone_volumes import golden
+from tests.support.ozone.ozone_datanode import OzoneDatanode, Served
+from tests.support.ozone.ozone_repairs import DamagedVolume, damaged_volume, peers_of, serving
+from tests.support.ozone.ozone_volumes import BLOCK_DATA, MadeVolume, chunk_message, golden
 
-QUASI_CLOSED = 3
+QUASI_CLOSED, UNHEALTHY = 3, 5
+FIRST_PART, SECOND_PART = b"first" * 4_000, b"second" * 4_000
 
 
 @pytest.fixture(scope="module")
@@ -91,3 +92,88 @@ def test_a_container_that_is_not_closed_elsewhere_is_not_marked_closed(
 
     assert "QUASI_CLOSED" in capsys.readouterr().err
     assert before == volume.descriptor(1).read_bytes()
+
+
+# --- behind --------------------------------------------------------------------------------------
+
+
+def served(*blocks: tuple[int, tuple[bytes, ...]]) -> Served:
+    """Return a replica that is UNHEALTHY and has blocks of these chunks, and no tree."""
+    rows, data = {}, {}
+    for block_id, parts in blocks:
+        ends = [sum(map(len, parts[:index])) for index in range(len(parts))]
+        rows[block_id] = BLOCK_DATA(
+            block_id={"container_id": 1, "local_id": block_id, "bcsid": 7},
+            chunks=[chunk_message(part, at) for part, at in zip(parts, ends, strict=True)],
+        ).SerializeToString()
+        data[block_id] = b"".join(parts)
+    return Served(rows, data, b"", UNHEALTHY)
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> DamagedVolume:
+    """A volume with an UNHEALTHY replica that is whole by its own rows: block 101, of one chunk.
+    Its tree says that block 102 was deleted."""
+    made = MadeVolume(tmp_path / "data")
+    made.add_container(1, state="UNHEALTHY")
+    made.add_block(1, 101, FIRST_PART)
+    made.put_tree(1, {102: [5]}, 102)
+    made.close()
+    return DamagedVolume(made.root, tmp_path / "state", ())
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ([(101, (FIRST_PART,)), (103, (SECOND_PART,))], "103"),
+        ([(101, (FIRST_PART, SECOND_PART))], "101"),
+    ],
+)
+def test_a_replica_that_lacks_what_a_peer_has_is_not_marked_closed(
+    whole: DamagedVolume,
+    capsys: pytest.CaptureFixture[str],
+    more: list[tuple[int, tuple[bytes, ...]]],
+    named: str,
+) -> None:
+    """
+    A write that failed half way leaves replicas that are whole and behind: called closed, one would
+    be Ozone's only source, and the keys of what it lacks were lost with the others.
+    """
+    before = whole.descriptor(1).read_bytes()
+
+    with serving([{1: served((101, (FIRST_PART,)))}, {1: served(*more)}]) as peers:
+        assert Exit.FAILED == whole.repair(1, addresses(peers), "--yes", "--mark-closed")
+
+        said = capsys.readouterr().err
+        assert all(word in said for word in (peers[1].address, f"not here: {named}"))
+    assert before == whole.descriptor(1).read_bytes()
+
+
+def test_a_replica_is_not_marked_closed_while_a_peer_is_not_heard(
+    whole: DamagedVolume, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    The one that is silent may be the one that has more: of it nothing is known.
+    """
+    before = whole.descriptor(1).read_bytes()
+
+    with serving([{1: served((101, (FIRST_PART,)))}]) as peers:
+        heard_and_silent = [*addresses(peers), "127.0.0.1:1"]
+        assert Exit.UNAVAILABLE == whole.repair(1, heard_and_silent, "--yes", "--mark-closed")
+
+    assert "127.0.0.1:1 was not heard" in capsys.readouterr().err
+    assert before == whole.descriptor(1).read_bytes()
+
+
+def test_what_was_deleted_here_is_not_missed(
+    whole: DamagedVolume, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    A peer that has not carried out a delete yet keeps nobody: who was compared with is told.
+    """
+    with serving([{1: served((101, (FIRST_PART,)), (102, (SECOND_PART,)))}]) as peers:
+        document = whole.document(capsys, 1, addresses(peers), "--yes", "--mark-closed")
+
+        assert addresses(peers) == document["compared_with"]
+    assert "CLOSED" == document["state"]
+    assert "state: CLOSED" in whole.descriptor(1).read_text()

@@ -1,0 +1,99 @@
+"""Whether peers have what a replica lacks: one that is behind must not be the only one that counts.
+
+A write that failed half way leaves replicas that are UNHEALTHY, whole by their own rows, and not
+equal: some lack its last blocks, or the end of one. Ozone copies from what is CLOSED, and removes
+what is UNHEALTHY: of these replicas the one that lacks nothing may be called closed, and no other.
+"""
+
+from collections.abc import Collection, Mapping
+from itertools import islice
+from typing import Final
+
+from agent.errors import Code, Refused, Unavailable
+from agent.plan.actions import PeerId
+from merkle.damaged import Damaged
+from merkle.replica import BlockId, ContainerId, ReplicaState
+from ozone.disk.blockrow import decode_stored
+from ozone.disk.layout import ContainerPaths
+from ozone.disk.rows import ContainerRows
+from ozone.disk.treefile import TREE_BYTES_MAX, decode_tree
+from ozone.disk.unknown import Unknown
+from ozone.scrub.reader import read_small
+from ozone.wire.datanode import Datanode
+
+NAMED_MAX: Final = 3  # blocks in a message
+ASKED_MAX: Final = 1_000  # blocks of one question: a container may have millions
+
+
+def lengths_of(rows: ContainerRows, container_id: ContainerId) -> dict[BlockId, int]:
+    """Return how long each block is by the rows; one whose row cannot be read is not here."""
+    lengths_bytes = {}
+    for block_id, row, tail in rows.blocks():
+        try:
+            stored = decode_stored(container_id, block_id, row, tail)
+        except (Damaged, Unknown):
+            continue
+        lengths_bytes[block_id] = stored.block.length_bytes
+    return lengths_bytes
+
+
+def tombstones_of(paths: ContainerPaths) -> Collection[BlockId]:
+    """Return the blocks that were deleted here, by Ozone's tree; none where it cannot be read."""
+    try:
+        return decode_tree(read_small(paths.tree, TREE_BYTES_MAX), paths.container_id).tombstones
+    except (Damaged, OSError):
+        return ()
+
+
+def check_not_behind(
+    peer_id: PeerId,
+    datanode: Datanode,
+    container_id: ContainerId,
+    lengths_bytes: Mapping[BlockId, int],
+    *,
+    deleted: Collection[BlockId],
+) -> None:
+    """Raise Refused where the peer has a block, or more of one, that is not here and was not
+    deleted here; also where it is in doubt. Raises Unavailable where it does not answer."""
+    try:
+        _check(peer_id, datanode, container_id, lengths_bytes, deleted)
+    except Unavailable as error:
+        raise Unavailable(
+            error.code,
+            f"{peer_id} was not heard: {error}; the container is not marked closed here",
+            hint="it is when every --peer has answered; leave out one that is gone for ever",
+        ) from error
+
+
+def _check(
+    peer_id: PeerId,
+    datanode: Datanode,
+    container_id: ContainerId,
+    lengths_bytes: Mapping[BlockId, int],
+    deleted: Collection[BlockId],
+) -> None:
+    said = datanode.container(container_id).state
+    if said not in {ReplicaState.CLOSED, ReplicaState.UNHEALTHY}:
+        raise Refused(
+            Code.INVALID_CONTAINER_STATE,
+            f"{peer_id} has the container {said}: it is not marked closed here",
+            hint="ozone admin container info says what the container is",
+        )
+    theirs = set(datanode.block_ids(container_id))
+    more = theirs - lengths_bytes.keys() - set(deleted)
+    common = iter(sorted(theirs & lengths_bytes.keys()))
+    while not more and (asked := list(islice(common, ASKED_MAX))):
+        for block_id, block in datanode.blocks(container_id, asked):
+            if isinstance(block, Refused):
+                if block.code is not Code.NO_SUCH_BLOCK:  # deleted since it was listed
+                    raise block
+            elif block.length_bytes > lengths_bytes[block_id]:
+                more.add(block_id)
+    if more:
+        named = ", ".join(map(str, sorted(more)[:NAMED_MAX]))
+        raise Refused(
+            Code.BCSID_MISMATCH,
+            f"{peer_id} has {len(more)} blocks, or more of them, that are not here: {named}; "
+            "the container is not marked closed here",
+            hint="mark the replica closed that lacks nothing; Ozone removes those that are not",
+        )
