@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.errors import Code, Refused
+from agent.errors import Code, Refused, VolumeFailed
 from merkle.replica import ID_MAX, ContainerId
 
 VERSION_NAME: Final = "VERSION"
@@ -99,6 +99,22 @@ def find_volume(data_dir: Path) -> Volume:
     if any("/" in name or name in {".", ".."} for name in (storage_id, cluster_id)):
         raise Refused(Code.INCONSISTENT_VOLUME, f"{version}: storageID or clusterID is no name")
     return Volume(hdds, _cluster(hdds, cluster_id), storage_id, cluster_id, fields["datanodeUuid"])
+
+
+def check_there(volume: Volume, *, held_containers: bool = True) -> None:
+    """Raise VolumeFailed unless a volume is where it was found: nothing follows from what is not in
+    an empty mount point, or on another disk. `held_containers`: one that never had a container has
+    no directory for them either. Raises OSError."""
+    try:
+        is_there = find_volume(volume.hdds) == volume
+    except Refused:
+        is_there = False
+    if not is_there or (held_containers and not (volume.cluster / "current").is_dir()):
+        raise VolumeFailed(
+            Code.IO_EXCEPTION,
+            f"volume {volume.storage_id} is not at {volume.hdds} any more",
+            hint="look whether it is mounted, and at the kernel's log; what is known of it is kept",
+        )
 
 
 def _cluster(hdds: Path, cluster_id: str) -> Path:

@@ -26,7 +26,7 @@ from agent.store.reads_past_cache import ReadBuffers
 from merkle.checksum import Algorithm
 from merkle.replica import TREE_STATES, ContainerId
 from ozone.disk.database import clear_scratch, library
-from ozone.disk.layout import DATABASE, HDDS, Volume, find_volume
+from ozone.disk.layout import DATABASE, HDDS, Volume, check_there, find_volume
 from ozone.scrub.history import History
 from ozone.scrub.reader import OzoneReader
 from ozone.scrub.result import ContainerResult
@@ -277,9 +277,7 @@ class _VolumeScrub:
                 return
             self._watched.done(result)
         if is_whole:
-            here = {item.paths.container_id for item in listing.replicas}
-            here |= {result.container_id for result in listing.refused}
-            history.forget(sorted(read_at_ms.keys() - here))
+            self._store.forget_gone(listing)
             history.end_round(clock.now_ms())
 
     def _is_wanted(self, container_id: ContainerId) -> bool:
@@ -304,6 +302,8 @@ class _VolumeScrub:
                 )
             except SutureError as error:
                 is_gone = error.code is Code.CONTAINER_NOT_FOUND
+                if is_gone:
+                    check_there(self._store.volume)
                 why = f"moved or deleted meanwhile: {error}" if is_gone else _said(error)
                 return self._unread(item, why, is_open=is_gone)
             if not report.committed:

@@ -25,7 +25,7 @@ from merkle.replica import TREE_STATES, Bcsid, ContainerId
 from merkle.tree import Tree
 from ozone.disk.database import Database, View
 from ozone.disk.descriptor import Descriptor
-from ozone.disk.layout import ContainerPaths, Volume, container_ids
+from ozone.disk.layout import ContainerPaths, Volume, check_there, container_ids
 from ozone.disk.rows import BYTES_USED, ContainerRows
 from ozone.disk.unknown import Unknown
 from ozone.scrub.comparison import Agreement, Comparison
@@ -108,7 +108,8 @@ class OzoneStore:
     # what there is
 
     def listing(self) -> Listing:
-        """Look at every container's descriptor. Raises OSError."""
+        """Look at every container's descriptor. Raises VolumeFailed where the volume has left,
+        OSError."""
         replicas, refused = [], []
         for container_id in sorted(container_ids(self.volume)):
             try:
@@ -121,7 +122,20 @@ class OzoneStore:
                     refused.append(self._refused(container_id, missing))
             except OSError as error:  # of this one only: the others are read
                 refused.append(self._refused(container_id, error))
+        check_there(self.volume, held_containers=bool(replicas or refused))
         return Listing(tuple(replicas), tuple(refused))
+
+    def forget_gone(self, listing: Listing) -> None:
+        """Forget containers that have left the volume, and none because the volume has left.
+
+        Raises Refused, VolumeFailed, OSError.
+        """
+        here = {replica.paths.container_id for replica in listing.replicas}
+        here |= {result.container_id for result in listing.refused}
+        gone = sorted(self.history.read_at_ms().keys() - here)
+        if gone:
+            check_there(self.volume)
+            self.history.forget(gone)
 
     def replica(self, container_id: ContainerId) -> Replica:
         """Return one container. Raises Damaged, Unknown, OSError."""
@@ -180,13 +194,9 @@ class OzoneStore:
         """Yield the replicas that may be scanned as columns."""
         del volume_id
         listing = self.listing()
-        replicas, read_at_ms = listing.replicas, self.history.read_at_ms()
         self._tell_of(listing.refused)
-        here = {replica.paths.container_id for replica in replicas}
-        here |= {result.container_id for result in listing.refused}
-        gone = sorted(read_at_ms.keys() - here)
-        if gone:
-            self.history.forget(gone)
+        self.forget_gone(listing)
+        replicas, read_at_ms = listing.replicas, self.history.read_at_ms()
         ids = [replica.paths.container_id for replica in replicas]
         states = [STATES.index(replica.descriptor.state) for replica in replicas]
         used_bytes = [replica.used_bytes for replica in replicas]

@@ -255,6 +255,45 @@ def test_a_volume_that_fails_stops_no_other(two: tuple[MadeVolume, Path], tmp_pa
     assert "DS-made.sqlite: file is not a database" in told[0][1]
 
 
+def test_a_volume_that_goes_away_is_not_one_whose_containers_were_deleted(
+    two: tuple[MadeVolume, Path], tmp_path: Path
+) -> None:
+    """
+    A disk that fails off the bus while it is read leaves an empty mount point: its scrub has
+    failed, the other volume is read, and once the disk is back the round goes on.
+    """
+    made, other = two
+    made.add_container(3)
+    made.add_block(3, 1, BIG)
+    hdds, away = made.root / "hdds", made.root / "away"
+    told: list[tuple[Path, str]] = []
+    results: list[ContainerResult] = []
+
+    def leaves(result: ContainerResult) -> None:
+        results.append(result)
+        if result.container_id == 1:
+            hdds.rename(away)
+
+    wish = ScrubWish(data_dirs=[made.root, other], state_dir=tmp_path / "state")
+    failed = Watched(
+        lambda *_: None,
+        lambda _: None,
+        leaves,
+        lambda volume, error: told.append((volume.hdds, str(error))),
+    )
+    scrub(wish, failed)
+    away.rename(hdds)
+    rest: list[int] = []
+    again = scrubbed(wish, rest.append)
+
+    assert [(1, Standing.WHOLE), (2, Standing.WHOLE)] == sorted(
+        (item.container_id, item.standing) for item in results
+    )
+    assert [(hdds, f"volume DS-made is not at {hdds} any more")] == told
+    assert [Standing.WHOLE] * 3 == [again[number].standing for number in (1, 2, 3)]
+    assert len(BIG) <= sum(rest) < len(BIG) + 8_000  # container 1 is not read again
+
+
 def test_volumes_are_read_at_once(two: tuple[MadeVolume, Path], tmp_path: Path) -> None:
     """
     The second is read while the first has to wait.

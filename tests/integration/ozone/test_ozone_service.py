@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.errors import Code, Refused
+from agent.errors import Code, Refused, VolumeFailed
 from agent.runtime.clock import SystemClock
 from agent.runtime.stop_request import StopRequest
 from ozone.disk.layout import find_volume
@@ -25,7 +25,7 @@ from ozone.scrub.service import ServiceWish, serve
 from ozone.scrub.store import OzoneStore
 from tests.support.faults.changes_seen import changes
 from tests.support.ozone.ozone_scrubs import running_volume, scrubbed
-from tests.support.ozone.ozone_volumes import golden, snapshot
+from tests.support.ozone.ozone_volumes import CLUSTER, MadeVolume, golden, snapshot
 from tests.support.packaging.monitoring import METRIC, expressions, without_suffix
 
 WAIT_S = 60.0
@@ -141,6 +141,81 @@ def test_containers_that_leave_are_forgotten_and_bad_ones_kept_in_mind(tmp_path:
         assert ["descriptor of container 3: schemaVersion '1'"] == [
             result.why for result in store.refused
         ]
+
+
+def unmounted(made: MadeVolume) -> None:
+    """Leave an empty mount point."""
+    (made.root / "hdds").rename(made.root / "away")
+
+
+def exchanged(made: MadeVolume) -> None:
+    """Mount another volume in its place."""
+    unmounted(made)
+    version = made.root / "hdds" / "VERSION"
+    (version.parent / CLUSTER / "current").mkdir(parents=True)
+    text = (made.root / "away" / "VERSION").read_text()
+    version.write_text(text.replace("DS-made", "DS-other"))
+
+
+def emptied(made: MadeVolume) -> None:
+    """Have the directory of all containers be gone."""
+    (made.root / "hdds" / CLUSTER / "current").rename(made.root / "away")
+
+
+@pytest.mark.parametrize("leave", [unmounted, exchanged, emptied])
+def test_a_volume_that_has_left_is_an_error_and_its_findings_stay(
+    tmp_path: Path, leave: Callable[[MadeVolume], None]
+) -> None:
+    """
+    An alert about damage must not end because the disk has failed altogether: a schedule of nothing
+    is none, and what is known of its containers is kept.
+    """
+    with running_volume(tmp_path / "data") as made:
+        made.add_container(2)
+    made.file(1, 10).unlink()
+    scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))
+    volume, views = find_volume(made.root), tmp_path / "state" / "views"
+    with closing(History(tmp_path / "state" / "DS-made.sqlite")) as history:
+        store = OzoneStore(volume, history, views, SystemClock(), database=made.database)
+        before = list(history.results())
+        made.folder(2).rename(tmp_path / "moved")
+        listing = store.listing()
+        leave(made)
+
+        with pytest.raises(VolumeFailed, match="DS-made is not at"):
+            list(store.columns())
+        with pytest.raises(VolumeFailed, match="DS-made is not at"):
+            store.forget_gone(listing)  # of containers, when it left in the middle of a listing
+        assert [Standing.DAMAGED, Standing.WHOLE] == [result.standing for result in before]
+        assert before == list(history.results())
+
+
+@pytest.mark.parametrize("leave", [unmounted, exchanged])
+def test_a_volume_that_left_before_it_was_read_is_an_error(
+    tmp_path: Path, leave: Callable[[MadeVolume], None]
+) -> None:
+    """
+    Nothing is known of it that could be missed: it is no volume without containers all the same.
+    """
+    with running_volume(tmp_path / "data") as made:
+        pass
+    with closing(History(tmp_path / "history.sqlite")) as history:
+        volume = find_volume(made.root)
+        store = OzoneStore(volume, history, tmp_path, SystemClock(), database=made.database)
+        leave(made)
+
+        with pytest.raises(VolumeFailed, match="DS-made is not at"):
+            store.listing()
+
+
+def test_a_volume_without_a_container_yet_is_read(tmp_path: Path) -> None:
+    """
+    Ozone makes the directory of containers with the first of them.
+    """
+    with running_volume(tmp_path / "data") as made:
+        emptied(made)
+
+        assert {} == scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))
 
 
 def test_a_promise_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
