@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 
 from agent.errors import Code, Refused
+from agent.store.files.durable import block_errors
 from agent.store.reads_past_cache import BlockFile, ReadBuffers, is_cut, read_at_once
 from agent.store.scan_reader import ABSENT_FD, FOREIGN_NAMES_MAX
 from merkle.blockrow import ROWS_PER_BATCH, encode_block
@@ -33,7 +34,7 @@ from ozone.disk.treefile import TREE_BYTES_MAX, OzoneTree, decode_tree
 from ozone.disk.unknown import Unknown
 from ozone.scrub.comparison import Comparison, Ledger
 from ozone.scrub.swapped_files import Misplaced, exchanges
-from scanner.chunk_verdict import name_of, read_failure
+from scanner.chunk_verdict import insisted, name_of, read_failure
 from scanner.finding import Fault, Verdict
 from scanner.ports import Pieces, Structure, StructureFault
 
@@ -64,7 +65,7 @@ def read_descriptor(paths: ContainerPaths) -> Descriptor:
 def identity_of(paths: ContainerPaths) -> int:
     """Return a number that a replica keeps while it stays in its place. Raises OSError."""
     here, chunks = paths.root.stat(), 0
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+    with contextlib.suppress(OSError):  # lost, or it gives an error: who opens it tells
         chunks = paths.chunks.stat().st_ino
     return (here.st_ino << 20 ^ here.st_dev << 8 ^ chunks) & (1 << 63) - 1
 
@@ -100,10 +101,12 @@ class OzoneReader:
         *,
         buffers: ReadBuffers | None = None,
         pieces: Pieces | None = None,
+        insists: bool = False,
     ) -> None:
-        """Begin to read the replica that had this identity, with rows as of `began_at_s`.
+        """Begin to read the replica that had this identity, with rows as of `began_at_s`;
+        `insists`: what cannot be looked at is a fault (scanner.unreadable_verdict).
 
-        Raises Refused(CONTAINER_NOT_FOUND), Unavailable, OSError.
+        Raises Refused(CONTAINER_NOT_FOUND), Unavailable, BlockFailed.
         """
         self._paths = paths
         self._identity = identity
@@ -112,6 +115,8 @@ class OzoneReader:
         self._looked_at_s = began_at_s
         self._buffers = buffers or ReadBuffers()
         self._pieces = pieces
+        self._insists = insists
+        self._directory_error: OSError | None = None
         self._tree: OzoneTree | None = None
         self._tree_faults: list[StructureFault] = []
         self._buried: tuple[tuple[int, int, int], Mapping[BlockId, int]] | None = None
@@ -120,8 +125,10 @@ class OzoneReader:
         self.surplus: dict[BlockId, int] = {}  # bytes behind what was committed
         self.skipped: dict[BlockId, str] = {}
         self.skipped_count = 0
-        self._directory_fd = self._opened_directory()
-        self._read_tree()
+        with block_errors(paths.tree):
+            self._read_tree()
+        with block_errors(paths.chunks):
+            self._directory_fd = self._opened_directory()
 
     def _opened_directory(self) -> int:
         try:
@@ -129,7 +136,11 @@ class OzoneReader:
         except (FileNotFoundError, NotADirectoryError):
             if not self.is_current():
                 raise self._gone() from None
-            return ABSENT_FD
+        except OSError as error:
+            self._directory_error = insisted(error)
+            if not self._insists or self._directory_error is error:
+                raise
+        return ABSENT_FD
 
     def _gone(self) -> Refused:
         return Refused(
@@ -149,7 +160,7 @@ class OzoneReader:
             except Damaged as damage:
                 fault = StructureFault(Fault.TREE_DAMAGED, str(damage))
             except OSError as error:
-                fault = StructureFault(Fault.TREE_DAMAGED, _unreadable(path, error))
+                fault = StructureFault(Fault.TREE_DAMAGED, self._unreadable(path, error))
             else:
                 return
             if is_last:
@@ -295,6 +306,8 @@ class OzoneReader:
 
     def _checked_directory(self) -> int:
         self._looked_at_s = time.monotonic()
+        if self._directory_error is not None:
+            raise self._directory_error
         if self._directory_fd == ABSENT_FD:
             raise FileNotFoundError(errno.ENOENT, "no chunks directory", str(self._paths.chunks))
         return self._directory_fd
@@ -311,14 +324,14 @@ class OzoneReader:
         faults = [*self._tree_faults]
         self._looked_at_s = time.monotonic()
         ids, foreign = np.empty(0, np.uint64), list[str]()
-        if self._directory_fd == ABSENT_FD:
+        if self._directory_fd == ABSENT_FD and self._directory_error is None:
             missing = f"{self._paths.chunks} does not exist"
             faults.append(StructureFault(Fault.CHUNKS_DIRECTORY_MISSING, missing))
         else:
             try:
                 ids, foreign = self._list()
             except OSError as error:
-                why = _unreadable(self._paths.chunks, error)
+                why = self._unreadable(self._paths.chunks, error)
                 fault = StructureFault(Fault.CHUNKS_DIRECTORY_MISSING, why, is_unreadable=True)
                 faults.append(fault)
         faults.extend(StructureFault(Fault.FOREIGN_FILE, name) for name in sorted(foreign))
@@ -327,6 +340,8 @@ class OzoneReader:
 
     def _list(self) -> tuple[U64s, list[str]]:
         """Return the ids of blocks that have a file, ascending, and the names of other files."""
+        if self._directory_error is not None:
+            raise self._directory_error
         ids: array[int] = array("Q")
         foreign: list[str] = []
         with os.scandir(self._directory_fd) as entries:
@@ -360,7 +375,7 @@ class OzoneReader:
         except Unknown:
             return None
         except OSError as error:
-            why = _unreadable(path, error)
+            why = self._unreadable(path, error)
             return StructureFault(Fault.DESCRIPTOR_DAMAGED, why, is_unreadable=True)
         return None
 
@@ -373,6 +388,13 @@ class OzoneReader:
         known = np.array(live, dtype=np.uint64)
         skipped = np.array(sorted(self.skipped), dtype=np.uint64)
         return np.setdiff1d(np.intersect1d(known, files, True), skipped, True)
+
+    def _unreadable(self, path: Path, error: OSError) -> str:
+        """Say that a file cannot be read; raise the error again if that is not the file's fault."""
+        known = insisted(error) if self._insists else error
+        if read_failure(known) is Verdict.TRANSIENT:
+            raise error
+        return f"{path.name}: read failed with {name_of(error)}"
 
     def is_current(self) -> bool:
         """Whether the replica is still in its place."""
@@ -423,10 +445,3 @@ def _piece(
         return file.read(offset, length_bytes)
     finally:
         file.close()
-
-
-def _unreadable(path: Path, error: OSError) -> str:
-    """Say that a file cannot be read; raise the error again if that is not the file's fault."""
-    if read_failure(error) is Verdict.TRANSIENT:
-        raise error
-    return f"{path.name}: read failed with {name_of(error)}"

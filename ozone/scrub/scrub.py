@@ -67,8 +67,7 @@ class OzoneTools:
         insists: bool,
     ) -> OzoneReader:
         """Begin to read a replica."""
-        del insists  # the reader has no second opinion on what cannot be opened
-        return self.store.open_reader(base, buffers=buffers, pieces=pieces)
+        return self.store.open_reader(base, buffers=buffers, pieces=pieces, insists=insists)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,6 +299,8 @@ class _VolumeScrub:
                     buffers=self._buffers,
                     resumable_s=RESUMABLE_S,
                 )
+            except OSError as error:  # of this container: the others are read
+                return self._unread(item, str(error))
             except SutureError as error:
                 is_gone = error.code is Code.CONTAINER_NOT_FOUND
                 if is_gone:

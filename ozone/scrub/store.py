@@ -103,6 +103,9 @@ class OzoneStore:
         self._known: dict[ContainerId, tuple[tuple[int, int, int], Descriptor]] = {}
         self._reading: OzoneReader | None = None
         self._base: ScanBase | None = None
+        self._begun: Replica | None = (
+            None  # what is read now, as its descriptor was in the beginning
+        )
         self.refused: tuple[ContainerResult, ...] = ()  # of the last listing for a schedule
 
     # what there is
@@ -228,7 +231,7 @@ class OzoneStore:
         self.refused = refused
 
     def begin_scan(self, container_id: ContainerId) -> ScanBase:
-        """Return what a scan starts from. Raises Refused for what may not be scanned."""
+        """Return what a scan starts from. Raises Refused for what may not be scanned, OSError."""
         try:
             replica = self.replica(container_id)
             generation = identity_of(replica.paths)
@@ -238,6 +241,7 @@ class OzoneStore:
             ) from error
         except (Damaged, Unknown) as why:
             raise Refused(Code.INELIGIBLE, str(why)) from why
+        self._begun = replica
         descriptor = replica.descriptor
         if descriptor.state not in TREE_STATES:
             raise Refused(
@@ -279,14 +283,18 @@ class OzoneStore:
         self.history.put_cursor(container_id, cursor)
 
     def open_reader(
-        self, base: ScanBase, *, buffers: ReadBuffers | None, pieces: Pieces | None
+        self,
+        base: ScanBase,
+        *,
+        buffers: ReadBuffers | None,
+        pieces: Pieces | None,
+        insists: bool = False,
     ) -> OzoneReader:
-        """Begin to read a replica. Raises Refused, Unavailable, OSError."""
-        container_id = base.facts.container_id
-        replica = self.replica(container_id)
-        changed_s = replica.paths.descriptor.stat().st_mtime
-        is_new = changed_s * 1000 + 2 * VIEW_AGE_S * 1000 > self._clock.now_ms()
-        began_at_s = time.monotonic() - (0.0 if is_new else VIEW_AGE_S)
+        """Begin to read the replica of `base`. Raises SutureError, OSError."""
+        replica, container_id = self._begun, base.facts.container_id
+        assert replica is not None
+        assert replica.paths.container_id == container_id
+        began_at_s = time.monotonic() - (0.0 if self._is_new(replica) else VIEW_AGE_S)
         shared = replica.descriptor.schema == SCHEMA_SHARED
         database = self._database if shared else Database(replica.paths.database, self._scratch)
         found: dict[View, ContainerRows] = {}
@@ -300,9 +308,23 @@ class OzoneStore:
 
         self._base = base
         self._reading = OzoneReader(
-            replica.paths, rows_since, began_at_s, base.generation, buffers=buffers, pieces=pieces
+            replica.paths,
+            rows_since,
+            began_at_s,
+            base.generation,
+            buffers=buffers,
+            pieces=pieces,
+            insists=insists,
         )
         return self._reading
+
+    def _is_new(self, replica: Replica) -> bool:
+        """Whether the container may have come, or closed, after the oldest view that is used."""
+        try:
+            changed_s = replica.paths.descriptor.stat().st_mtime
+        except OSError:  # lost just now, perhaps: the reader tells
+            return True
+        return (changed_s + 2 * VIEW_AGE_S) * 1000 > self._clock.now_ms()
 
     def tell_verdict(self, base: ScanBase, outcome: ScanOutcome, *, why: str) -> None:
         """Do nothing: Ozone's volumes have no verification log, `ozone.scrub.history` remembers."""
@@ -366,7 +388,8 @@ class OzoneStore:
             )
             for block_id, length_bytes in sorted(reader.surplus.items())[:SURPLUS_MAX]
         ]
-        replica = self.replica(facts.container_id)
+        replica = self._begun  # not as its descriptor is by now: that is a finding, if it is lost
+        assert replica is not None
         return ContainerResult(
             container_id=facts.container_id,
             storage_id=self.volume.storage_id,

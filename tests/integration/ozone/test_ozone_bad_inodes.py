@@ -1,0 +1,181 @@
+"""Containers of Ozone of which the system gives errors, or that change while they are read: what is
+wrong with one is its own, and all others are read."""
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.runtime.clock import SystemClock
+from merkle.replica import ContainerId
+from ozone.disk import database
+from ozone.scrub.history import History
+from ozone.scrub.result import Standing
+from ozone.scrub.scrub import ScrubWish
+from scanner.finding import Fault, Verdict
+from scanner.unreadable_verdict import SPAN_MS_MIN, TRIES_MIN, Doubt
+from tests.support.ozone.ozone_scrubs import damage, once, scrubbed
+from tests.support.ozone.ozone_volumes import MadeVolume
+
+BAD = ContainerId(2)
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[MadeVolume]:
+    """A volume of three containers with a block each."""
+    made = MadeVolume(tmp_path / "data")
+    for number in (1, BAD, 3):
+        made.add_container(number)
+        made.add_block(number, 10 * number, b"block" * 1_000)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def wish(three: MadeVolume, tmp_path: Path) -> ScrubWish:
+    """A scrub of it."""
+    return ScrubWish(data_dirs=[three.root], state_dir=tmp_path / "state")
+
+
+def bad_inode(monkeypatch: pytest.MonkeyPatch, path: Path, number: int) -> None:
+    """Have the system answer with an error where a directory is opened."""
+    really = os.open
+
+    def opened(name: Any, *arguments: Any, **more: Any) -> int:
+        if name == path:
+            raise OSError(number, os.strerror(number), str(path))
+        return really(name, *arguments, **more)
+
+    monkeypatch.setattr(os, "open", opened)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES])
+def test_a_directory_that_gives_an_error_costs_its_own_container(
+    three: MadeVolume, wish: ScrubWish, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """
+    The disk with one bad inode is the one that has to be scrubbed: the others are read, and what
+    gives errors is doubted.
+    """
+    chunks = three.folder(BAD) / "chunks"
+    bad_inode(monkeypatch, chunks, number)
+
+    results = scrubbed(wish)
+
+    assert [Standing.WHOLE, Standing.NOT_READ, Standing.WHOLE] == [
+        results[one].standing for one in (1, BAD, 3)
+    ]
+    assert f"{chunks}: {errno.errorcode[number]}" in results[BAD].why
+    with closing(History(wish.state_dir / "DS-made.sqlite")) as history:
+        doubt = history.doubt(BAD)
+        assert doubt is not None
+        assert 1 == doubt.count
+
+
+def test_a_directory_that_gives_errors_again_and_again_is_unreadable(
+    three: MadeVolume, wish: ScrubWish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    What does not pass is a finding in the end, with its blocks: a container cannot stay unread for
+    ever.
+    """
+    bad_inode(monkeypatch, three.folder(BAD) / "chunks", errno.EACCES)
+    scrubbed(wish)
+    now_ms = SystemClock().now_ms()
+    with closing(History(wish.state_dir / "DS-made.sqlite")) as history:
+        history.put_doubt(BAD, Doubt(TRIES_MIN, now_ms - SPAN_MS_MIN, now_ms, "EACCES"))
+
+    result = scrubbed(wish)[BAD]
+
+    assert Standing.DAMAGED is result.standing
+    assert {Fault.CHUNKS_DIRECTORY_MISSING, Fault.CHUNK_UNREADABLE} == {
+        item.fault for item in result.findings if item.verdict is Verdict.UNREADABLE
+    }
+
+
+def test_a_directory_whose_own_facts_cannot_be_read_costs_its_own_container(
+    three: MadeVolume, wish: ScrubWish
+) -> None:
+    """
+    A link to itself in its place: the system refuses to say even what it is.
+    """
+    chunks = three.folder(BAD) / "chunks"
+    chunks.rename(three.root / "moved")
+    chunks.symlink_to(chunks.name)
+
+    results = scrubbed(wish)
+
+    assert [Standing.WHOLE, Standing.DAMAGED, Standing.WHOLE] == [
+        results[one].standing for one in (1, BAD, 3)
+    ]
+    assert Fault.CHUNKS_DIRECTORY_MISSING in {fault for _, fault in damage(results[BAD])}
+
+
+def test_a_database_that_gives_an_error_costs_its_own_container(
+    three: MadeVolume, wish: ScrubWish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    In schema V2 each container has its own, and one may lie on a bad place.
+    """
+    three.add_container(4, schemaVersion="'2'")
+    bad = three.folder(4) / "metadata" / "4-dn-container.db"
+    bad.mkdir()
+    names_of = database._names
+
+    def names(path: Path) -> list[str]:
+        if path == bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(bad))
+        return names_of(path)
+
+    monkeypatch.setattr(database, "_names", names)
+
+    results = scrubbed(wish)
+
+    assert [Standing.WHOLE, Standing.NOT_READ] == [results[one].standing for one in (3, 4)]
+    assert str(bad) in results[4].why
+
+
+def lost(path: Path) -> None:
+    """Take the descriptor away."""
+    path.unlink()
+
+
+def rotten(path: Path) -> None:
+    """Change what the checksum covers."""
+    path.write_bytes(path.read_bytes().replace(b"maxSize: 5", b"maxSize: 6"))
+
+
+def of_another_ozone(path: Path) -> None:
+    """Give it a state that nobody knows."""
+    path.write_bytes(path.read_bytes().replace(b"state: CLOSED", b"state: RECALLED"))
+
+
+@pytest.mark.parametrize(
+    ("change", "standing", "fault"),
+    [
+        (lost, Standing.DAMAGED, [Fault.DESCRIPTOR_MISSING]),
+        (rotten, Standing.DAMAGED, [Fault.DESCRIPTOR_DAMAGED]),
+        (of_another_ozone, Standing.WHOLE, []),
+    ],
+)
+def test_a_descriptor_that_changes_while_its_container_is_read_ends_no_scrub(
+    three: MadeVolume,
+    wish: ScrubWish,
+    change: Callable[[Path], None],
+    standing: Standing,
+    fault: list[Fault],
+) -> None:
+    """
+    What was read is told as it was when the read began, with what is wrong with the descriptor now.
+    """
+    results = scrubbed(wish, once(lambda: change(three.descriptor(1))))
+
+    assert [standing, Standing.WHOLE, Standing.WHOLE] == [
+        results[one].standing for one in (1, BAD, 3)
+    ]
+    assert fault == [what for _, what in damage(results[1])]
+    assert ("CLOSED", 3) == (results[1].state, results[1].schema)
