@@ -77,7 +77,7 @@ def decode_descriptor(data: bytes, container_id: ContainerId) -> Descriptor:
         raise Unknown(f"{what}: schemaVersion {fields.get('schemaVersion')!r}")
     if fields.get("state") not in set(ReplicaState):
         raise Unknown(f"{what}: state {fields.get('state')!r}")
-    is_verified = _verify(data, what)
+    is_verified = _verify(data, fields.get("checksum") is not None, what)
     if fields.get("containerID") != container_id:
         raise Damaged(f"{what}: it names container {fields.get('containerID')!r}")
     return Descriptor(
@@ -109,9 +109,12 @@ def _fields(data: bytes, what: str) -> dict[Any, Any]:
     return fields
 
 
-def _verify(data: bytes, what: str) -> bool:
-    """Compare the checksum in the text with that of the text; return whether it has one."""
+def _verify(data: bytes, has_checksum: bool, what: str) -> bool:
+    """Compare the checksum in the text with that of the text; return whether it has one. What is
+    none although the field is there was one: to Ozone such a text has another checksum."""
     found = _CHECKSUM_LINE.findall(data)
+    if not found and has_checksum:
+        raise Damaged(f"{what}: its checksum is none")
     if not found:
         return False
     if len(found) > 1:

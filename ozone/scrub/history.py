@@ -224,6 +224,8 @@ class History:
 def _facts(result: ContainerResult) -> dict[str, Any]:
     facts = asdict(result)
     del facts["findings"]
+    if result.is_verified:
+        del facts["is_verified"]  # as before there was such a fact: an older program reads it, too
     facts["skipped"] = {str(key): why for key, why in result.skipped.items()}
     return facts
 

@@ -29,7 +29,8 @@ class ContainerResult:
 
     `findings` are damage first, bounded; `finding_count` is all of them. `skipped` names blocks
     that cannot be judged, with the reason, some of `skipped_count`. `unknown_row_count`: keys of
-    the database that no block has. `why`: the reason of NOT_READ and SKIPPED.
+    the database that no block has. `why`: the reason of NOT_READ and SKIPPED. `is_verified`: the
+    descriptor has a checksum.
     """
 
     container_id: ContainerId
@@ -48,6 +49,7 @@ class ContainerResult:
     unknown_row_count: int = 0
     why: str = ""
     is_open: bool = False
+    is_verified: bool = True
 
     @property
     def standing(self) -> Standing:
@@ -72,6 +74,8 @@ class ContainerResult:
     def doubts(self) -> tuple[str, ...]:
         """Return what needs a look although no byte is known to be damaged."""
         said = []
+        if not self.is_verified:
+            said.append("the descriptor has no checksum, which Ozone always writes")
         if self.comparison.agreement is Agreement.UNEXPLAINED:
             named = ", ".join(map(str, self.comparison.unexplained[:3]))
             said.append(

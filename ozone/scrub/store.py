@@ -405,6 +405,7 @@ class OzoneStore:
             skipped=reader.skipped,
             skipped_count=reader.skipped_count,
             unknown_row_count=reader.unknown_row_count(),
+            is_verified=replica.descriptor.is_verified,
         )
 
     def _added(self, result: ContainerResult) -> ContainerResult:

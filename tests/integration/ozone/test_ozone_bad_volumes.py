@@ -4,6 +4,7 @@ import os
 import signal
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from agent.errors import Code, Refused
 from merkle.replica import BlockId, ContainerId
+from ozone.scrub.history import History
 from ozone.scrub.result import ContainerResult, Standing
 from ozone.scrub.scrub import ScrubWish, Watched, scrub, state
 from scanner.finding import Fault
@@ -76,6 +78,28 @@ def test_bad_containers_are_refused_by_name_and_the_rest_is_read(
     assert [Fault.DESCRIPTOR_MISSING] == [item.fault for item in results[4].findings]
     assert "layOutVersion 1" in results[6].why
     assert made.descriptor(7).name in results[7].why
+
+
+def test_a_descriptor_whose_checksum_was_lost_is_looked_at(
+    made: MadeVolume, tmp_path: Path
+) -> None:
+    """
+    A bit in the checksum is damage; without any, nothing vouches for state and schema: a person
+    looks, now and when the history is asked again.
+    """
+    made.add_container(2)
+    for number, flipped in ((1, b"checksum: t"), (2, b"chebksum: ")):
+        text = made.descriptor(number).read_bytes()
+        made.descriptor(number).write_bytes(text.replace(b"checksum: ", flipped, 1))
+    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+
+    results = scrubbed(wish)
+
+    assert [Standing.DAMAGED, Standing.DOUBTFUL] == [results[n].standing for n in (1, 2)]
+    assert [Fault.DESCRIPTOR_DAMAGED] == [item.fault for item in results[1].findings]
+    assert ("the descriptor has no checksum, which Ozone always writes",) == results[2].doubts()
+    with closing(History(wish.state_dir / "DS-made.sqlite")) as history:
+        assert results[2] == history.result(ContainerId(2))
 
 
 def test_rows_of_unknown_kinds_are_told_and_the_rest_is_read(

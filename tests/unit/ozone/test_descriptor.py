@@ -1,5 +1,6 @@
 """Ozone's descriptors: read, verified, and refused by name."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -59,6 +60,26 @@ def test_a_descriptor_without_a_checksum_is_not_called_verified() -> None:
     )
 
     assert not decode_descriptor(text, HERE).is_verified
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        lambda line: line.replace(b": ", b": t"),
+        lambda line: line[:-1],
+        lambda line: line[:10] + bytes([line[10] ^ 0x40]) + line[11:],
+        lambda _: b"checksum: 0",
+    ],
+)
+def test_a_checksum_that_is_damaged_itself_is_seen(damaged: Callable[[bytes], bytes]) -> None:
+    """
+    Taken for none, it would vouch for nothing: Ozone does not load such a container.
+    """
+    text = descriptor_text(FIELDS)
+    (line,) = [line for line in text.splitlines() if line.startswith(b"checksum: ")]
+
+    with pytest.raises(Damaged, match="checksum is none"):
+        decode_descriptor(text.replace(line, damaged(line)), HERE)
 
 
 @pytest.mark.parametrize(
