@@ -70,6 +70,7 @@ class Story:
     state: str = ""
     quarantine: str = ""
     unfinished_count: int = 0
+    recovery: Sequence[str] = ()  # what of an earlier repair could not be ended as it should
     compared: list[str] = field(default_factory=list)  # peers that have nothing that is not here
 
     @property
@@ -131,6 +132,7 @@ def repair_command(
     with repairing(wish) as repair:
         story = Story(container, dry_run, quarantine=str(repair.quarantine))
         story.unfinished_count = repair.unfinished_count
+        story.recovery = tuple(repair.recovery_remarks)
         result = _told(repair, story, yes=yes, mark_closed=mark_closed, as_json=as_json)
         if as_json:
             emit(document(story))
@@ -198,6 +200,8 @@ def tell(story: Story) -> None:
     before, proposal = story.before, story.proposal
     if story.unfinished_count:
         say(f"{counted(story.unfinished_count, 'chunk')} of an earlier repair not ended yet")
+    for why in story.recovery:
+        say(f"  an earlier repair: {why}")
     if proposal is not None:
         faults = {(one.block_id, one.offset): one for one in before.findings}
         rows = [plan_row(target, faults) for target in proposal.targets[:SHOWN_MAX]]
@@ -283,6 +287,7 @@ def document(story: Story) -> dict[str, Any]:
         "damaged_chunk_count": 0 if last is None else last.chunk_count,
         "quarantine": story.quarantine,
         "compared_with": story.compared,
+        "recovery": list(story.recovery),
         "peers": []
         if proposal is None
         else [

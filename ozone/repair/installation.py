@@ -67,6 +67,7 @@ class Installer:
             for directory in (journal, self._layout.quarantine):
                 make_directories(directory, below=state.parent)
         self._journal = Journal(journal)
+        self.remarks: list[str] = []  # what did not go as it should when it was recovered
 
     @property
     def quarantine(self) -> Path:
@@ -77,13 +78,26 @@ class Installer:
         """Return what an earlier repair of this volume had begun when it was cut off."""
         return list(self._journal.entries())
 
-    def recover(self) -> int:
+    def recover(self, container_id: ContainerId | None = None) -> int:
         """Bring what was begun to an end: the new bytes if they are there, else the old ones.
-        Return how many chunks that was. Raises the store's errors, Refused."""
+        Return how many chunks that was. Raises the store's errors, Refused.
+
+        What is begun is a chunk that is damaged: where the medium or the quarantine has neither
+        bytes any more, the next read says so, and nobody waits for it. What only has to be tried
+        again later stops repairs of its own container, `container_id`.
+        """
         entries = self.unfinished()
         for entry in entries:
             self._check()
-            self._settle(entry)
+            try:
+                self._settle(entry)
+            except Unavailable as error:
+                if container_id in {None, entry.container_id}:
+                    raise
+                self.remarks.append(f"not ended yet: {error}")
+            except (BlockFailed, Refused) as error:
+                aside = self._journal.set_aside(entry)
+                self.remarks.append(f"neither old nor new bytes: {error}; {aside} says what was")
         return len(entries)
 
     def install(
@@ -201,14 +215,33 @@ class Installer:
 
     def _settle(self, entry: Entry) -> None:
         _remove_new(entry.path.parent)
-        if _has_arrived(entry):
+        try:
+            has_arrived = _has_arrived(entry)
+        except BlockFailed as error:  # as it may have been before: that is why it was replaced
+            self.remarks.append(str(error))
+            self._roll_back(entry, forgets=False)
+            return
+        if has_arrived:
             self._journal.end(entry)
         else:
             self._roll_back(entry)
 
-    def _roll_back(self, entry: Entry) -> None:
-        """Restore what the file held, as far as it could be read, and end the entry."""
-        path = entry.path
+    def _kept(self, entry: Entry) -> bytes:
+        """Return the old bytes; none where they could not be read, or are not kept any more."""
+        if not entry.kept:
+            return b""
+        path = quarantine.content_path(self._layout, entry.kept)
+        with block_errors(path):
+            try:
+                return read_file(path, bytes_max=CHUNK_BYTES_MAX)
+            except FileNotFoundError:
+                self.remarks.append(f"{entry.path} is left as it is: {path} is gone")
+                return b""
+
+    def _roll_back(self, entry: Entry, *, forgets: bool = True) -> None:
+        """Restore what the file held, as far as that is known, and end the entry. `forgets`: what
+        was kept is not needed any more."""
+        path, old = entry.path, self._kept(entry)
         with block_errors(path):
             size_bytes = blockfile.size_bytes(path)
             if entry.old_length_bytes == blockfile.ABSENT:
@@ -216,14 +249,12 @@ class Installer:
                     remove_file(path)
                     sync_directory(path.parent)
             elif size_bytes != blockfile.ABSENT:
-                if entry.kept:
-                    kept = quarantine.content_path(self._layout, entry.kept)
-                    old = read_file(kept, bytes_max=CHUNK_BYTES_MAX)
+                if old and size_bytes >= entry.chunk.offset:
                     blockfile.overwrite(path, old, entry.chunk.offset)
                 if entry.old_length_bytes < size_bytes <= entry.chunk.end:
                     blockfile.truncate(path, entry.old_length_bytes)
         self._journal.end(entry)
-        if entry.kept:
+        if entry.kept and forgets:
             quarantine.forget(self._layout, entry.kept)
 
 
@@ -341,7 +372,7 @@ def _like_neighbours(chunks: Path) -> os.stat_result:
 
 def _remove_new(chunks: Path) -> None:
     """Remove what a repair that was cut off had not named yet."""
-    with disk_errors(chunks):
+    with block_errors(chunks):
         for path in chunks.glob(f"{NEW_PREFIX}*"):
             path.unlink()
 

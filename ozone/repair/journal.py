@@ -14,6 +14,7 @@ from typing import Any, Final
 from agent.errors import Code, Refused
 from agent.store.files.durable import (
     disk_errors,
+    move,
     read_file,
     remove_file,
     replace_file,
@@ -23,6 +24,7 @@ from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
 
 ENTRY_BYTES_MAX: Final = 8 * 1024**2  # 32 MiB in windows of 512 bytes, each with a SHA-256 in hex
 SUFFIX: Final = ".json"
+ASIDE: Final = ".failed"
 VERSION: Final = 1
 
 
@@ -108,6 +110,15 @@ class Journal:
         with disk_errors(self._directory):
             remove_file(self._path(entry))
             sync_directory(self._directory)
+
+    def set_aside(self, entry: Entry) -> Path:
+        """Keep an entry that cannot be ended under a name that nobody looks at but a person; return
+        it. Raises the store's errors."""
+        path = self._path(entry)
+        aside = path.with_name(f"{path.name}{ASIDE}")
+        with disk_errors(path):
+            move(path, aside)
+        return aside
 
     def is_open(self, entry: Entry) -> bool:
         """Return whether an entry is kept."""

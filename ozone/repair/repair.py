@@ -155,13 +155,18 @@ class Repair:
         """How many chunks an earlier repair had begun and not ended."""
         return len(self._installer.unfinished())
 
+    @property
+    def recovery_remarks(self) -> Sequence[str]:
+        """What of an earlier repair could not be ended as it should."""
+        return self._installer.remarks
+
     def check_stopped(self) -> None:
         """Refuse while a datanode has the volume open. Raises Refused, OSError."""
         check_stopped(self._databases)
 
     def recover(self) -> None:
         """Bring to an end what an earlier repair had begun, and clear away what it left."""
-        self._installer.recover()
+        self._installer.recover(self._wish.container_id)
         clean(self.paths)
 
     def read(self, progress: Callable[[int], None]) -> Replica:

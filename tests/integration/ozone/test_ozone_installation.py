@@ -1,10 +1,13 @@
 """Putting chunks in their place on a volume of Ozone, and ending what was cut off."""
 
+import errno
+import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from agent.errors import BlockFailed, Code, Refused
+from agent.errors import BlockFailed, Code, Refused, Unavailable
 from agent.store.files import blockfile
 from merkle.checksum import crc32c
 from merkle.replica import BlockId, ContainerId
@@ -186,3 +189,110 @@ def test_a_link_in_the_place_of_the_directory_is_not_followed(tmp_path: Path) ->
         installer(tmp_path).install(paths_of(tmp_path), BlockId(7), chunk_of(1), PARTS[1])
 
     assert old_bytes("flipped") == (elsewhere / "7.block").read_bytes()
+
+
+# --- what cannot be ended ------------------------------------------------------------------------
+
+
+def test_old_bytes_that_are_kept_no_more_stop_no_repair(tmp_path: Path) -> None:
+    """
+    A person cleared the quarantine after the kill: what is there is left, the scan will judge it,
+    and the message names the file that is gone.
+    """
+    prepare(tmp_path, "flipped")
+    one = begun(tmp_path, entry_of(tmp_path, kept="1-7-20000-1"))
+
+    one.recover()
+
+    assert [] == one.unfinished()
+    assert old_bytes("flipped") == file_of(tmp_path).read_bytes()
+    (remark,) = one.remarks
+    assert f"{one.quarantine / '1-7-20000-1.bytes'} is gone" in remark
+
+
+def test_old_bytes_are_written_where_the_medium_gives_none_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The bad sector that was to be repaired: that it cannot be read keeps nobody from repairing.
+    """
+    prepare(tmp_path, "flipped")
+    one = installer(tmp_path)
+    kept = "1-7-20000-1"
+    (one.quarantine / f"{kept}.bytes").write_bytes(b"o" * CHUNK_BYTES)
+    begun(tmp_path, entry_of(tmp_path, kept=kept))
+
+    def bad_sector(path: Path, _offset: int, _length_bytes: int) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr(blockfile, "read_past_cache", bad_sector)
+    one.recover()
+
+    assert [] == one.unfinished()
+    assert WHOLE[:CHUNK_BYTES] + b"o" * CHUNK_BYTES + PARTS[2] == file_of(tmp_path).read_bytes()
+    assert "EIO" in one.remarks[0]
+    assert [f"{kept}.bytes"] == [path.name for path in one.quarantine.iterdir()]
+
+
+def test_what_cannot_be_ended_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A medium that takes no bytes either: the chunk stays damaged, as it was, its journal is kept for
+    a person, and all others of the volume are repaired.
+    """
+    prepare(tmp_path, "flipped")
+    one = installer(tmp_path)
+    kept = "1-7-20000-1"
+    (one.quarantine / f"{kept}.bytes").write_bytes(b"o" * CHUNK_BYTES)
+    begun(tmp_path, entry_of(tmp_path, kept=kept))
+    write = blockfile.overwrite
+
+    def bad_sector(path: Path, _data: bytes, _offset: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr(blockfile, "overwrite", bad_sector)
+    assert 1 == one.recover(ContainerId(1))
+    monkeypatch.setattr(blockfile, "overwrite", write)
+
+    assert [] == one.unfinished()
+    (aside,) = (tmp_path / "state" / "DS-1" / "journal").iterdir()
+    assert decode_entry(aside.read_bytes(), aside.name).kept == kept
+    assert str(aside) in one.remarks[0]
+    assert [f"{kept}.bytes"] == [path.name for path in one.quarantine.iterdir()]
+    assert one.install(paths_of(tmp_path), BLOCK, chunk_of(1), PARTS[1])
+
+
+def test_what_was_cut_off_since_is_no_hole(tmp_path: Path) -> None:
+    """
+    Somebody made the file shorter after the kill: nothing is put behind its end.
+    """
+    prepare(tmp_path, "flipped")
+    file_of(tmp_path).write_bytes(b"short")
+    one = installer(tmp_path)
+    (one.quarantine / "kept.bytes").write_bytes(b"o" * CHUNK_BYTES)
+    begun(tmp_path, entry_of(tmp_path, kept="kept"))
+
+    one.recover()
+
+    assert ([], []) == (one.unfinished(), one.remarks)
+    assert b"short" == file_of(tmp_path).read_bytes()
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_what_may_be_ended_later_stops_its_own_container_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_own: bool
+) -> None:
+    """
+    A host that is short of descriptors: the journal stays, and other containers are repaired.
+    """
+    prepare(tmp_path, "flipped")
+    one = begun(tmp_path, entry_of(tmp_path))
+
+    def no_descriptor(path: Path, _offset: int, _length_bytes: int) -> bytes:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    monkeypatch.setattr(blockfile, "read_past_cache", no_descriptor)
+    with pytest.raises(Unavailable, match="EMFILE") if is_own else nullcontext():
+        one.recover(ContainerId(1 if is_own else 2))
+
+    assert 1 == len(one.unfinished())
+    assert is_own or "EMFILE" in one.remarks[0]

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from agent.runtime.exits import Exit
+from merkle.checksum import crc32c
+from merkle.replica import BlockId, ChecksumType, ChunkInfo, ContainerId
+from ozone.repair.journal import Entry, Journal
 from tests.support.ozone.ozone_datanode import OzoneDatanode, Served
 from tests.support.ozone.ozone_repairs import DamagedVolume, damaged_volume, peers_of, serving
 from tests.support.ozone.ozone_volumes import BLOCK_DATA, MadeVolume, chunk_message, golden
@@ -92,6 +95,38 @@ def test_a_container_that_is_not_closed_elsewhere_is_not_marked_closed(
 
     assert "QUASI_CLOSED" in capsys.readouterr().err
     assert before == volume.descriptor(1).read_bytes()
+
+
+# --- what an earlier repair left -----------------------------------------------------------------
+
+
+def test_a_repair_that_cannot_be_ended_as_it_should_is_told(
+    whole: DamagedVolume, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Killed in the middle, and its quarantine cleared by a person: the next repair says so and heals.
+    """
+    (path,) = whole.data_dir.glob("hdds/*/current/containerDir0/1/chunks/101.block")
+    path.write_bytes(b"?" + FIRST_PART[1:])
+    journal = whole.state_dir / "repair" / "DS-made" / "journal"
+    journal.mkdir(parents=True)
+    Journal(journal).begin(
+        Entry(
+            container_id=ContainerId(1),
+            block_id=BlockId(101),
+            path=path,
+            chunk=ChunkInfo(0, len(FIRST_PART), ChecksumType.NONE, 0, b""),
+            data_checksum=crc32c(FIRST_PART),
+            old_length_bytes=len(FIRST_PART),
+            kept="cleared",
+        )
+    )
+
+    with serving([{1: served((101, (FIRST_PART,)))}]) as peers:
+        document = whole.document(capsys, 1, addresses(peers))
+
+    assert path.read_bytes() == FIRST_PART
+    assert "cleared.bytes is gone" in document["recovery"][0]
 
 
 # --- behind --------------------------------------------------------------------------------------
