@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import takewhile
 from operator import methodcaller
 from pathlib import Path
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 ATTEMPTS_MAX: Final = 8  # compactions in a row between listing and opening: one is rare
 OPENING_THREADS: Final = 4
+UNCHANGED_S: Final = 30.0  # what cannot be opened is not opened for each container of a volume;
+CHANGED_S: Final = 5.0  # nor, but sooner again, where a datanode writes to it all the time
 ITEMS_PER_BATCH: Final = 4_096  # what is done with rows in columns wants many, but not megabytes
 SUFFIXES: Final = (".log", ".sst", ".blob")
 GROWING: Final = (".log",)  # what is appended to by every write; the manifest by every flush
@@ -127,6 +130,20 @@ class View:
             return {len(key) - start for key in ours if key[start:].isdigit()}
 
 
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Why a database could not be opened, and what it was like then."""
+
+    error: Unavailable
+    signature: Signature
+    at_s: float
+
+    def is_of(self, seen: Signature) -> bool:
+        """Whether another attempt would give the same, as far as anybody knows."""
+        age_s = time.monotonic() - self.at_s
+        return age_s < (UNCHANGED_S if self.signature == seen else CHANGED_S)
+
+
 class Database:
     """One RocksDB directory of a datanode. One owner; its views may outlive it."""
 
@@ -136,9 +153,11 @@ class Database:
         self._scratch = scratch
         self._view: View | None = None
         self._signature: Signature = ()
+        self._failure: _Failure | None = None
 
     def view(self, since_s: float) -> View:
-        """Return the database as it was at this moment or later. Raises Refused, Unavailable."""
+        """Return the database as it was at this moment or later. Raises Refused, Unavailable; at
+        once where it could not be opened just now."""
         if self._view is not None:
             if self._view.opened_at_s >= since_s:
                 return self._view
@@ -147,8 +166,15 @@ class Database:
                 self._view.opened_at_s = asked_at_s
                 return self._view
         before = signature(self._path)
-        self._view = None
-        self._view = self._open()
+        failure = self._failure
+        if failure is not None and failure.is_of(before):
+            raise Unavailable(failure.error.code, str(failure.error), hint=failure.error.hint)
+        self._view = self._failure = None
+        try:
+            self._view = self._open()
+        except Unavailable as error:
+            self._failure = _Failure(error, before, time.monotonic())
+            raise
         # Where it grew while it was opened, the next question opens it again.
         self._signature = before if before == signature(self._path) else ()
         return self._view

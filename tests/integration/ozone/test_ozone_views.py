@@ -1,9 +1,10 @@
 """Views of a database that somebody else writes: how old they may be, and what they survive."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from agent.errors import Refused, Unavailable
 from agent.runtime.clock import SystemClock
 from merkle.replica import BlockId, ContainerId
 from ozone.disk import database
-from ozone.disk.database import BLOCKS, Database
+from ozone.disk.database import BLOCKS, Database, View
 from ozone.disk.layout import find_volume
 from ozone.disk.rows import ContainerRows
 from ozone.scrub.history import History
@@ -87,6 +88,105 @@ def test_a_database_that_is_not_there_is_named(tmp_path: Path, scratch: Path) ->
         Database(tmp_path / "nowhere", scratch).view(0.0)
 
     assert "--db-dir" in refused.value.hint
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Which databases were opened, or could not be."""
+    seen: list[Path] = []
+    open_once = Database._open_once
+
+    def counted(self: Database) -> View:
+        seen.append(self._path)
+        return open_once(self)
+
+    monkeypatch.setattr(Database, "_open_once", counted)
+    return seen
+
+
+def damaged(made: MadeVolume) -> Callable[[], None]:
+    """Damage the database; return what heals it."""
+    current = made.database / "CURRENT"
+    text = current.read_bytes()
+    current.write_bytes(b"garbage")
+
+    def heal() -> None:
+        current.write_bytes(text)
+
+    return heal
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_database_that_cannot_be_opened_is_not_opened_for_each_container(
+    made: MadeVolume,
+    tmp_path: Path,
+    scratch: Path,
+    opened: list[Path],
+    is_written: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Opening takes seconds, and a volume has ten thousand containers: they would be listed for hours,
+    and the service be killed for its silence. A datanode that writes meanwhile changes nothing.
+    """
+    for name in ("UNCHANGED_S", "CHANGED_S"):
+        monkeypatch.setattr(database, name, 3600.0)
+    for number in range(2, 40):
+        made.add_container(number)
+    damaged(made)
+
+    with closing(History(tmp_path / "history.sqlite")) as history:
+        store = OzoneStore(
+            find_volume(made.root), history, scratch, SystemClock(), database=made.database
+        )
+        used_bytes = store._used_bytes
+
+        def written(*arguments: Any) -> int:
+            if is_written:
+                made.put_row(1, 77, b"written")
+            return used_bytes(*arguments)
+
+        store._used_bytes = written  # type: ignore[method-assign]
+        assert 39 == len(store.listing().replicas)
+
+    assert 2 == len(opened)  # once more, for a compaction that took a file away
+
+
+def test_a_database_that_was_mended_is_opened_again(
+    made: MadeVolume, scratch: Path, opened: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A failure is believed for a time, a shorter one where something was written.
+    """
+    base, heal = Database(made.database, scratch), damaged(made)
+    with pytest.raises(Unavailable, match=r"container\.db") as first:
+        base.view(0.0)
+    with pytest.raises(Unavailable) as again:
+        base.view(time.monotonic())
+    monkeypatch.setattr(database, "CHANGED_S", 0.0)
+    heal()
+
+    assert base.view(0.0).value(BLOCKS, key(1, 9)) is not None
+
+    assert (str(first.value), first.value.code) == (str(again.value), again.value.code)
+    assert 3 == len(opened)
+
+
+def test_a_database_that_recovered_is_opened_again(
+    made: MadeVolume, scratch: Path, opened: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A disk may give what it did not give before, and no file has changed.
+    """
+    base = Database(made.database, scratch)
+    monkeypatch.setattr(database, "UNCHANGED_S", 0.0)
+    damaged(made)
+
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            base.view(0.0)
+
+    assert 4 == len(opened)
 
 
 def test_blocks_come_by_number_and_not_by_text(made: MadeVolume, scratch: Path) -> None:
