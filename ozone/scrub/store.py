@@ -101,6 +101,7 @@ class OzoneStore:
         self._clock = clock
         self._database = Database(database, scratch)
         self._known: dict[ContainerId, tuple[tuple[int, int, int], Descriptor]] = {}
+        self._held: dict[ContainerId, tuple[tuple[int, ...], int]] = {}
         self._reading: OzoneReader | None = None
         self._base: ScanBase | None = None
         self._begun: Replica | None = (
@@ -152,9 +153,11 @@ class OzoneStore:
             except Damaged:
                 descriptor = read_descriptor(paths)  # Ozone may just have replaced it
             known = self._known[container_id] = (seen, descriptor)
-        return Replica(paths, known[1], self._used_bytes(paths, known[1]))
+        return Replica(paths, known[1], self._used_bytes(paths, known[1], seen))
 
-    def _used_bytes(self, paths: ContainerPaths, descriptor: Descriptor) -> int:
+    def _used_bytes(
+        self, paths: ContainerPaths, descriptor: Descriptor, seen: tuple[int, ...]
+    ) -> int:
         """Return about how much there is to read; 0 where nobody says."""
         if descriptor.schema == SCHEMA_SHARED:
             try:
@@ -166,9 +169,21 @@ class OzoneStore:
                     raise
                 return 0  # said of each container when it is to be read
         try:
-            return sum(file.stat().st_size for file in paths.chunks.glob("*.block"))
+            return self._held_bytes(paths, seen)
         except OSError:
             return 0
+
+    def _held_bytes(self, paths: ContainerPaths, seen: tuple[int, ...]) -> int:
+        """Return what the block files of a container hold. A schedule asks every minute, and there
+        may be millions: they are looked at once, and again when its descriptor changed (before, it
+        may have been written to) or a file came or went."""
+        status = paths.chunks.stat()
+        version = (*seen, status.st_ino, status.st_mtime_ns)
+        held = self._held.get(paths.container_id)
+        if held is None or held[0] != version:
+            length_bytes = sum(file.stat().st_size for file in paths.chunks.glob("*.block"))
+            held = self._held[paths.container_id] = (version, length_bytes)
+        return held[1]
 
     def _refused(self, container_id: ContainerId, why: Exception) -> ContainerResult:
         fault = Fault.DESCRIPTOR_DAMAGED

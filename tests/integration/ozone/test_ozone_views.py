@@ -189,6 +189,36 @@ def test_a_database_that_recovered_is_opened_again(
     assert 4 == len(opened)
 
 
+def test_the_files_of_a_closed_container_are_looked_at_once(
+    made: MadeVolume, tmp_path: Path, scratch: Path
+) -> None:
+    """
+    In schema V2 a plan is a look at every block file of the volume, millions each minute, if it is
+    not remembered: a closed one does not grow. Where a file went, or the container was closed since
+    it was written to, they are looked at again.
+    """
+    made.add_container(2, schemaVersion="'2'")
+    for block_id in (1, 2):
+        made.file(2, block_id).write_bytes(bytes(1_000))
+    with closing(History(tmp_path / "history.sqlite")) as history:
+        store = OzoneStore(
+            find_volume(made.root), history, scratch, SystemClock(), database=made.database
+        )
+
+        def used_bytes() -> int:
+            ((_, columns),) = store.columns()
+            return int(columns.bytes_used[columns.container_ids == 2][0])
+
+        first = used_bytes()
+        made.file(2, 1).write_bytes(bytes(5_000))  # the directory does not change for it
+        unseen = used_bytes()
+        made.descriptor(2).touch()
+        closed = used_bytes()
+        made.file(2, 2).unlink()
+
+        assert [2_000, 2_000, 6_000, 5_000] == [first, unseen, closed, used_bytes()]
+
+
 def test_blocks_come_by_number_and_not_by_text(made: MadeVolume, scratch: Path) -> None:
     """
     Keys are decimal text: 100 stands before 9. Last chunks of files that have no other row stand
