@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from agent.errors import Code, Refused
+from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.store.index.doubt_rows import decode_doubt, encode_doubt
 from agent.store.index.rows import (
     ScanCursor,
@@ -30,6 +30,7 @@ from scanner.unreadable_verdict import Doubt
 
 FORMAT: Final = 1
 BUSY_S: Final = 10.0  # somebody looks into it with a tool of his own
+PRIMARY: Final = 0xFF  # of SQLite's codes: what is above says where it happened
 SCANS_KEPT: Final = 20  # of each container
 
 _TABLES: Final = """
@@ -43,6 +44,20 @@ CREATE TABLE IF NOT EXISTS cursors(container_id INTEGER PRIMARY KEY, row BLOB NO
 CREATE TABLE IF NOT EXISTS doubts(container_id INTEGER PRIMARY KEY, row BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS rounds(begun_at_ms INTEGER PRIMARY KEY, ended_at_ms INTEGER);
 """
+
+
+def _error_of(error: Exception, message: str) -> SutureError:
+    """Return what is to be done about an error: only what is no history any more is removed."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & PRIMARY
+    if code == sqlite3.SQLITE_FULL:
+        hint = "free space at --state-dir: what it remembers is kept"
+        return Unavailable(Code.DISK_OUT_OF_SPACE, message, hint=hint)
+    if code == sqlite3.SQLITE_BUSY:
+        return Unavailable(Code.BUSY, message, hint="another program has it open: end that")
+    hint = "remove it to begin anew: what it remembers is then read again"
+    if code not in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
+        hint = "look at the disk of --state-dir, and at who may write there"
+    return Refused(Code.IO_EXCEPTION, message, hint=hint)
 
 
 class History:
@@ -73,11 +88,7 @@ class History:
         try:
             yield
         except (sqlite3.Error, Damaged, KeyError, TypeError) as error:
-            raise Refused(
-                Code.IO_EXCEPTION,
-                f"history {self._path}: {error}",
-                hint="remove it to begin anew: what it remembers is then read again",
-            ) from error
+            raise _error_of(error, f"history {self._path}: {error}") from error
 
     @contextmanager
     def _change(self) -> Iterator[sqlite3.Connection]:
@@ -85,10 +96,11 @@ class History:
             self._base.execute("BEGIN IMMEDIATE")
             try:
                 yield self._base
+                self._base.execute("COMMIT")
             except BaseException:
-                self._base.execute("ROLLBACK")
+                if self._base.in_transaction:  # where the disk is full SQLite has ended it itself
+                    self._base.execute("ROLLBACK")
                 raise
-            self._base.execute("COMMIT")
 
     def close(self) -> None:
         """Close the file."""

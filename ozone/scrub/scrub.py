@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -305,6 +305,8 @@ class _VolumeScrub:
                 is_gone = error.code is Code.CONTAINER_NOT_FOUND
                 if is_gone:
                     check_there(self._store.volume)
+                if self._store.unkept is not None:  # told, although it cannot be remembered
+                    return replace(self._store.unkept, why=_said(error))
                 why = f"moved or deleted meanwhile: {error}" if is_gone else _said(error)
                 return self._unread(item, why, is_open=is_gone)
             if not report.committed:

@@ -101,6 +101,7 @@ class OzoneStore:
         self._clock = clock
         self._database = Database(database, scratch)
         self._known: dict[ContainerId, tuple[tuple[int, int, int], Descriptor]] = {}
+        self.unkept: ContainerResult | None = None  # what was found last and is not in the history
         self._held: dict[ContainerId, tuple[tuple[int, ...], int]] = {}
         self._reading: OzoneReader | None = None
         self._base: ScanBase | None = None
@@ -247,6 +248,7 @@ class OzoneStore:
 
     def begin_scan(self, container_id: ContainerId) -> ScanBase:
         """Return what a scan starts from. Raises Refused for what may not be scanned, OSError."""
+        self.unkept = None
         try:
             replica = self.replica(container_id)
             generation = identity_of(replica.paths)
@@ -363,7 +365,11 @@ class OzoneStore:
             result = self._result(facts, self._reading, tree, findings, bytes_read)
             if not complete:
                 result = self._added(result)
-            self.history.put(result, is_whole=complete)
+            try:
+                self.history.put(result, is_whole=complete)
+            except SutureError:
+                self.unkept = result
+                raise
             if result.standing in LOOKED_AT:
                 log.warning(
                     "ozone_container_not_whole",

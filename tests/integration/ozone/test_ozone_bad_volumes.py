@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused
+from agent.errors import Code, Refused, Unavailable
 from merkle.replica import BlockId, ContainerId
+from ozone.scrub import history
 from ozone.scrub.history import History
 from ozone.scrub.result import ContainerResult, Standing
 from ozone.scrub.scrub import ScrubWish, Watched, scrub, state
 from scanner.finding import Fault
-from tests.support.ozone.ozone_scrubs import BIG, damage, running_volume, scrubbed
+from tests.support.ozone.ozone_scrubs import BIG, damage, once, running_volume, scrubbed
 from tests.support.ozone.ozone_volumes import CLUSTER, STORAGE, MadeVolume
 
 FORMAT_PLACE = slice(-12, -8)  # of a table's format version, before the last word
@@ -316,6 +317,36 @@ def test_a_volume_that_goes_away_is_not_one_whose_containers_were_deleted(
     assert [(hdds, f"volume DS-made is not at {hdds} any more")] == told
     assert [Standing.WHOLE] * 3 == [again[number].standing for number in (1, 2, 3)]
     assert len(BIG) <= sum(rest) < len(BIG) + 8_000  # container 1 is not read again
+
+
+def test_what_was_found_is_told_though_it_cannot_be_remembered(
+    made: MadeVolume, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The disk of the state is full, or somebody holds the history: damage is no less damage.
+    """
+    monkeypatch.setattr(history, "BUSY_S", 0.01)
+    made.file(1, 10).unlink()
+    made.add_container(2)
+    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+    results: list[ContainerResult] = []
+    locks: list[sqlite3.Connection] = []
+
+    def hold() -> None:
+        path = wish.state_dir / "DS-made.sqlite"
+        locks.append(sqlite3.connect(path, check_same_thread=False))
+        locks[0].execute("BEGIN IMMEDIATE")
+        made.folder(2).rename(tmp_path / "moved")
+
+    with pytest.raises(Unavailable, match="database is locked"):  # at the end of the round
+        scrub(wish, Watched(lambda *_: None, once(hold), results.append))
+    locks[0].close()
+
+    lost = [(10, Fault.BLOCK_FILE_MISSING)]
+    assert [(1, Standing.DAMAGED, lost), (2, Standing.SKIPPED, [])] == [
+        (result.container_id, result.standing, damage(result)) for result in results
+    ]
+    assert "database is locked" in results[0].why
 
 
 def test_volumes_are_read_at_once(two: tuple[MadeVolume, Path], tmp_path: Path) -> None:

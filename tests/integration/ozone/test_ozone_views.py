@@ -1,5 +1,6 @@
 """Views of a database that somebody else writes: how old they may be, and what they survive."""
 
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -8,14 +9,16 @@ from typing import Any
 
 import pytest
 
-from agent.errors import Refused, Unavailable
+from agent.errors import Code, Refused, Unavailable
 from agent.runtime.clock import SystemClock
 from merkle.replica import BlockId, ContainerId
 from ozone.disk import database
 from ozone.disk.database import BLOCKS, Database, View
 from ozone.disk.layout import find_volume
 from ozone.disk.rows import ContainerRows
+from ozone.scrub import history as history_module
 from ozone.scrub.history import History
+from ozone.scrub.result import ContainerResult
 from ozone.scrub.store import OzoneStore
 from tests.support.ozone.ozone_scrubs import running_volume
 from tests.support.ozone.ozone_volumes import MadeVolume, key
@@ -268,6 +271,58 @@ def test_a_container_that_came_after_the_view_is_read_with_its_rows(
     assert [1] == found
 
 
+def put(history: History, container_id: int) -> None:
+    """Remember something of some length."""
+    found = ContainerResult(container_id=ContainerId(container_id), storage_id="", why="w" * 3_000)
+    history.put(found, is_whole=True)
+
+
+def fill(history: History) -> None:
+    """Remember more than there is space for."""
+    for number in range(2, 20):
+        put(history, number)
+
+
+def test_a_full_disk_is_no_reason_to_remove_a_history(tmp_path: Path) -> None:
+    """
+    Who is told to remove it loses all that was found, and the disk is full again the next day. Once
+    there is space, it goes on.
+    """
+    with closing(History(tmp_path / "history.sqlite")) as history:
+        put(history, 1)
+        history._base.execute("PRAGMA max_page_count=12")
+        with pytest.raises(Unavailable, match="database or disk is full") as full:
+            fill(history)
+        history._base.execute("PRAGMA max_page_count=1000")
+        put(history, 20)
+
+        assert {1, 20} <= {result.container_id for result in history.results()}
+    assert Code.DISK_OUT_OF_SPACE is full.value.code
+    assert "free space" in full.value.hint
+
+
+def test_a_history_that_somebody_holds_is_not_to_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Nor one that the disk does not give: the hint says where to look.
+    """
+    monkeypatch.setattr(history_module, "BUSY_S", 0.01)
+    path = tmp_path / "history.sqlite"
+    with closing(History(path)) as history, closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Unavailable, match="database is locked") as held:
+            put(history, 1)
+        other.execute("ROLLBACK")
+        put(history, 1)
+    with pytest.raises(Refused, match="unable to open") as lost:
+        History(tmp_path / "nowhere" / "history.sqlite")
+
+    assert "another program" in held.value.hint
+    assert "--state-dir" in lost.value.hint
+    assert "remove" not in held.value.hint + lost.value.hint
+
+
 def test_a_history_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     """
     Neither garbage nor a later format is taken for an empty history.
@@ -277,7 +332,8 @@ def test_a_history_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with closing(History(later)) as history:
         history._base.execute("PRAGMA user_version=2")
 
-    with pytest.raises(Refused, match="file is not a database"):
+    with pytest.raises(Refused, match="file is not a database") as refused:
         History(garbage)
+    assert "remove it" in refused.value.hint
     with pytest.raises(Refused, match="has format 2"):
         History(later)
