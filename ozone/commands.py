@@ -142,16 +142,20 @@ def scrub_command(
 
         scrub(wish, Watched(begun, bar.read, done, failed))
     volumes = sorted(found.values(), key=lambda item: _place(item[0], data_dirs))
+    results = [result for _, each in volumes for result in each]
+    not_found = sorted(wish.container_ids - {result.container_id for result in results})
     if as_json:
-        emit(document(volumes, failures))
+        emit(document(volumes, failures, not_found))
     else:
         tell(volumes)
+        for container_id in not_found:
+            say(f"container {container_id}: NOT_FOUND on any volume that was read")
         for path, error in failures.items():
             say(f"{path}: FAILED: {error}")
-    results = [result for _, each in volumes for result in each]
     if failures:
         return Exit.FAILED
-    return Exit.OK if all(result.standing in QUIET for result in results) else Exit.TO_DO
+    is_quiet = not not_found and all(result.standing in QUIET for result in results)
+    return Exit.OK if is_quiet else Exit.TO_DO
 
 
 def _place(volume: Volume, data_dirs: Sequence[Path]) -> int:
@@ -230,6 +234,7 @@ def _usage(option: str) -> Iterator[None]:
 def document(
     volumes: Sequence[tuple[Volume, Sequence[ContainerResult]]],
     failures: Mapping[str, Exception],
+    not_found: Sequence[ContainerId],
 ) -> dict[str, Any]:
     """Return the JSON of a scrub."""
     results = [result for _, found in volumes for result in found]
@@ -246,6 +251,7 @@ def document(
             for volume, found in volumes
         ],
         "failed": {path: str(error) for path, error in failures.items()},
+        "not_found": list(not_found),
         "standings": {standing.value: standings[standing] for standing in Standing},
     }
 

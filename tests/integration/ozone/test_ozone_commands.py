@@ -83,6 +83,22 @@ def test_the_json_document_has_everything(
     assert 11 == container["finding_count"] == len(container["findings"])
 
 
+def test_a_container_that_is_nowhere_is_no_success(
+    volumes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    A typing error, or a replica that is gone, is not "all is whole".
+    """
+    named = ["--container", "777", "--container", "1"]
+    codes = [scrub(volumes / "dn4", tmp_path / "state", *named[:2])]
+    said = capsys.readouterr().out
+    codes += [scrub(volumes / "dn4", tmp_path / "state", *named, "--json")]
+
+    assert [Exit.TO_DO] * 2 == codes
+    assert "container 777: NOT_FOUND" in said
+    assert [1, 777] == json.loads(capsys.readouterr().out)["not_found"]
+
+
 def test_a_second_look_says_the_same(
     volumes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
