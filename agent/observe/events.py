@@ -185,6 +185,10 @@ SCM: Final[Mapping[str, Event]] = {
     "scm_started": Event("Calls are answered from now on."),
     "scm_stopped": Event("The state is closed."),
     "shard_gives_way": Event("A bad or double shard is removed.", (CONTAINER, DATANODE)),
+    "state_not_written": Event(
+        "A change was refused, and why; told once, until `state_written_again`."
+    ),
+    "state_written_again": Event("None has failed for a minute."),
     "tick_failed": Event("What could not be written is tried again."),
     "unhealthy_replica_gives_way": Event("For a good one.", (CONTAINER, DATANODE)),
     "unknown_container_reported": Event("Recorded, not acted on.", (CONTAINER, DATANODE)),

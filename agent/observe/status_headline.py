@@ -42,6 +42,7 @@ class Answer:
 
     asked_count: int
     silent: tuple[str, ...] = ()  # ids of datanodes that were not heard
+    troubles: tuple[str, ...] = ()  # of the control plane itself, in its words
     containers: Containers = Containers()
     contradictory_count: int = 0  # replicas, as their datanodes say
     failed_volume_count: int = 0
@@ -70,6 +71,7 @@ def answer_of(
     *,
     silent: Sequence[str] = (),
     containers: Containers = Containers(),
+    troubles: Sequence[str] = (),
 ) -> Answer:
     """Return what the datanodes that were heard say, together with what else is known."""
     volumes = [volume for status, _ in told for volume in status.volumes if volume.data_bytes]
@@ -79,6 +81,7 @@ def answer_of(
     return Answer(
         asked_count=len(told) + len(silent),
         silent=tuple(silent),
+        troubles=tuple(troubles),
         containers=containers,
         contradictory_count=sum(status.contradictory_count for status, _ in told),
         failed_volume_count=sum(v.failed for status, _ in told for v in status.volumes),
@@ -129,7 +132,8 @@ def headline(answer: Answer, now_ms: int) -> Headline:
     What was written lately is not verified yet, and that is nothing to do: its turn comes. Scans
     that fall behind their promise are an alert of their own.
     """
-    doubts = [*_unheard(answer), *doubts_about(answer.containers), *_troubles(answer)]
+    doubts = [*in_trouble(answer.troubles), *_unheard(answer)]
+    doubts += [*doubts_about(answer.containers), *_troubles(answer)]
     is_well = not doubts and not answer.finding_count
     parts = [*doubts, *_verified(answer, now_ms, has_doubts=bool(doubts))]
     return Headline("; ".join(parts), is_well)
@@ -146,6 +150,11 @@ def doubts_about(containers: Containers) -> list[str]:
         (containers.unknown, "not compared yet"),
     )
     return [f"{_counted(count, 'container')} {text}" for count, text in words if count]
+
+
+def in_trouble(troubles: Sequence[str]) -> list[str]:
+    """Return what the control plane says is wrong with itself."""
+    return [f"the control plane: {text}" for text in troubles]
 
 
 def unheard(silent: Sequence[str], asked_count: int) -> str:

@@ -114,12 +114,14 @@ class Nodes:
         self._rack_count = None
         self._failures.pop(node.datanode_id, None)
         self.hear(node.datanode_id, registration.volumes, ())
-        _log.info(
-            "node_registered",
-            datanode_id=node.datanode_id,
-            address=node.address,
-            rack=node.rack,
-            is_new=known is None,
+        change.on_commit(
+            lambda: _log.info(
+                "node_registered",
+                datanode_id=node.datanode_id,
+                address=node.address,
+                rack=node.rack,
+                is_new=known is None,
+            )
         )
         if node.is_read_only:
             _log.warning(

@@ -130,7 +130,11 @@ class BlockDeletion:
         is_kept = container.state is not ContainerState.DELETED
         if promised and is_kept and self._state.has_all_commits_of(container_id):
             self._record(change, container_id, promised)
-            _log.info("blocks_given_up", container_id=container_id, block_count=len(promised))
+            change.on_commit(
+                lambda: _log.info(
+                    "blocks_given_up", container_id=container_id, block_count=len(promised)
+                )
+            )
 
     def tell_again(self, change: Change, container_ids: Collection[int]) -> None:
         """Begin the deletes of these containers again, once for what their replicas stay.
@@ -171,7 +175,9 @@ class BlockDeletion:
             )
             change.put(self._state.transactions, begun)
         if found:
-            _log.info("deletes_told_again", container_id=container_id, count=len(found))
+            change.on_commit(
+                lambda: _log.info("deletes_told_again", container_id=container_id, count=len(found))
+            )
 
     def offer(self, change: Change, datanode_id: str) -> None:
         """Queue what a datanode has to delete, if it has nothing of that kind to do."""
@@ -307,7 +313,11 @@ class BlockDeletion:
         if step.event is not None:
             seen = lifecycle.advance(container, step.event, now_ms=self._clock.wall_ms())
             change.put(self._state.containers, seen)
-            _log.info("container_state_changed", container_id=container_id, state=seen.state)
+            change.on_commit(
+                lambda: _log.info(
+                    "container_state_changed", container_id=container_id, state=seen.state
+                )
+            )
         if replicas and (step.deletes or step.forced):
             self._unfinished[container_id] = None
         else:

@@ -84,7 +84,11 @@ class Observer:
         if after != before:
             change.put(self._state.containers, after)
         if after.state is not before.state:
-            _log.info("container_state_changed", container_id=container_id, state=after.state)
+            change.on_commit(
+                lambda: _log.info(
+                    "container_state_changed", container_id=container_id, state=after.state
+                )
+            )
             if after.state in _COMMIT_OVER:
                 self._deletions.give_up(change, after)
         self._closes.close(change, after)

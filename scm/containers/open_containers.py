@@ -152,7 +152,11 @@ class Writers:
         closing = lifecycle.end_writes(container, reason, now_ms=self._clock.wall_ms())
         if closing is not container:
             change.put(self._state.containers, closing)
-            _log.info("container_closing", container_id=container.container_id, reason=reason)
+            change.on_commit(
+                lambda: _log.info(
+                    "container_closing", container_id=container.container_id, reason=reason
+                )
+            )
 
     def end_idle(self, change: Change) -> list[int]:
         """Close open containers nobody asked about for long; return their ids."""
@@ -254,7 +258,11 @@ class Writers:
             container_id=container_id,
             seed=self._options.seed,
         )
-        _log.info("container_allocated", container_id=container_id, datanode_ids=pipeline)
+        change.on_commit(
+            lambda: _log.info(
+                "container_allocated", container_id=container_id, datanode_ids=pipeline
+            )
+        )
         return Container(
             container_id=container_id,
             state=ContainerState.OPEN,
@@ -356,7 +364,11 @@ class Writers:
                 container_id=container_id,
             )
         self._nodes.write_failed(datanode_id)
-        _log.warning("replica_left_behind", container_id=container_id, datanode_id=datanode_id)
+        change.on_commit(
+            lambda: _log.warning(
+                "replica_left_behind", container_id=container_id, datanode_id=datanode_id
+            )
+        )
         left = tuple(node for node in container.pipeline if node != datanode_id)
         short = replace(container, pipeline=left)
         # What was left behind never gets a later block: its commit id would claim those it missed.

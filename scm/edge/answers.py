@@ -140,9 +140,9 @@ def container_message(view: ContainerView) -> scm_pb2.ContainerInfo:
     )
 
 
-def counts_message(counts: Counts) -> scm_pb2.CountContainersResponse:
-    """Return how many containers are how."""
-    return scm_pb2.CountContainersResponse(**asdict(counts))
+def counts_message(counts: Counts, troubles: Sequence[str]) -> scm_pb2.CountContainersResponse:
+    """Return how many containers are how, and the troubles of who counts them."""
+    return scm_pb2.CountContainersResponse(**asdict(counts), troubles=troubles)
 
 
 def decisions_message(decisions: Iterable[Decision]) -> scm_pb2.ContainerDecisions:

@@ -47,7 +47,8 @@ class HttpStatus:
 
     def troubles(self) -> list[str]:
         """Return what is wrong with this process, a line each."""
-        found = [self._calls.trouble] if self._calls.trouble else []
+        found = self._control.queries.troubles()
+        found += [self._calls.trouble] if self._calls.trouble else []
         if not self._is_ticking():
             found.append("time stands still: no tick has ended lately")
         found += [

@@ -52,6 +52,7 @@ class Figures:
     verified_at_s: float
     """When the last verification by Spark ended; 0: none yet."""
     has_verify_failed: bool
+    is_unwritable: bool
 
 
 class Meters:
@@ -143,6 +144,9 @@ class FiguresCollector(Collector):
         )
         yield _gauge(
             "suture_scm_calls_waiting", "Calls wait too long: 1 or 0.", bool(self._waiting_calls())
+        )
+        yield _gauge(
+            "suture_scm_state_unwritable", "Changes are refused: 1 or 0.", now.is_unwritable
         )
         yield from self._worker_metrics()
 

@@ -3,7 +3,8 @@
     with state.change() as change:      memory changes at once, so later steps see earlier ones
         change.put(state.nodes, node)
         change.remove(state.replicas, key)
-                                        one synced LMDB transaction; if it fails, memory is undone
+        change.on_commit(tell)          one synced LMDB transaction; then `tell` is called
+                                        if it fails, memory is undone and nothing is told
 
 Reads never touch the disk, except for outcomes and deleted blocks. One owner at a time: callers
 hold the control plane's lock, and a lock file keeps a second process away. The only file of `scm`
@@ -57,6 +58,7 @@ from scm.state.tables import (
     TransactionTable,
     id_key,
 )
+from scm.state.writability import Writability
 
 OUTCOMES_MAX: Final = 10_000  # enough for days of questions, small enough to keep
 OUTCOMES_SLACK: Final = 256  # removed in batches, not one by one
@@ -75,6 +77,7 @@ class Change:
     def __init__(self, state: "State") -> None:
         self._state = state
         self._undo: list[Callable[[], object]] = []
+        self._told: list[Callable[[], object]] = []
         self.rows: dict[tuple[str, bytes], bytes | None] = {}
         self.notes: list[Note] = []  # for the audit log, once the change is durable
 
@@ -146,6 +149,15 @@ class Change:
         """Call `action` if this change comes to nothing."""
         self._undo.append(action)
 
+    def on_commit(self, action: Callable[[], object]) -> None:
+        """Call `action` once this change is durable: a log tells nothing that came to nothing."""
+        self._told.append(action)
+
+    def tell(self) -> None:
+        """Call what waits for this change to be durable, in order."""
+        for action in self._told:
+            action()
+
     def undo(self) -> None:
         """Put memory back to what it was before this change."""
         while self._undo:
@@ -184,6 +196,7 @@ class State:
         """Which backup this is, while it is not recovered."""
         self.recovered: Restored | None = None
         """The same of one that is."""
+        self.writability: Final = Writability()
         self._databases: dict[str, Any] = {"meta": environment.open_db(b"meta")}
         for table in self._tables():
             self._databases[table.name] = environment.open_db(table.name.encode())
@@ -257,6 +270,7 @@ class State:
         except BaseException:
             change.undo()
             raise
+        change.tell()
 
     def settled(self) -> Settled:
         """Return an empty set of containers that loses those about which a row changes."""
@@ -345,14 +359,11 @@ class State:
                         transaction.delete(key, db=self._databases[name])
                     else:
                         transaction.put(key, row, db=self._databases[name])
-        except lmdb.MapFullError as error:
-            raise Unavailable(
-                Code.DISK_OUT_OF_SPACE,
-                "the state is full",
-                hint="restart with a larger lmdb_map_bytes",
-            ) from error
         except lmdb.Error as error:
-            raise Unavailable(Code.UNAVAILABLE, f"the state cannot be written: {error}") from error
+            refusal = _refusal(error)
+            self.writability.failed(str(refusal))
+            raise refusal from error
+        self.writability.succeeded()
 
     def _bring_up(self) -> None:
         """Bring a state of an earlier version to this one: replicas lie by their datanodes now, and
@@ -424,6 +435,16 @@ class State:
             self.counters["term"] += 1
             for counter in COUNTERS:
                 transaction.put(counter.encode(), records.pack([self.counters[counter]]))
+
+
+def _refusal(error: lmdb.Error) -> Unavailable:
+    """Return what is told of a change that was not written."""
+    if isinstance(error, lmdb.MapFullError):
+        hint = "restart with a larger lmdb_map_bytes"
+        return Unavailable(Code.DISK_OUT_OF_SPACE, "the state is full", hint=hint)
+    # Of a full disk, too, not DISK_OUT_OF_SPACE: a client waits until the control plane has room.
+    hint = "free space on the disk of the state" if isinstance(error, lmdb.DiskError) else ""
+    return Unavailable(Code.UNAVAILABLE, f"the state cannot be written: {error}", hint=hint)
 
 
 def _environment(path: Path, map_bytes: int) -> lmdb.Environment:

@@ -15,6 +15,7 @@ from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import Bcsid, BlockData, BlockId, ContainerId
 from scanner.finding import Fault
+from tests.support.faults.small_disk import DISK_BYTES, SmallDisk, small_disk
 from tests.support.storage.stores import (
     chunk_of,
     closed_replica,
@@ -27,44 +28,14 @@ from tests.support.storage.stores import (
 pytestmark = pytest.mark.fault
 
 ONE = ContainerId(1)
-DISK_BYTES = 3 * 1024**2
 CHUNK_BYTES = 60_000
 
 
-class Disk:
-    """A small file system in memory."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.ballast = path / "ballast"
-
-    def fill(self, *, leave_bytes: int = 0) -> None:
-        """Take all the space but this; assert that it is really gone."""
-        self.ballast.unlink(missing_ok=True)
-        space = os.statvfs(self.path)
-        with self.ballast.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, space.f_bavail * space.f_frsize - leave_bytes)
-        space = os.statvfs(self.path)
-        assert space.f_bavail * space.f_frsize <= leave_bytes + 4096
-
-    def free(self) -> None:
-        """Give the space back."""
-        self.ballast.unlink()
-
-
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
     """A disk of 3 MiB."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(path)]
-    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip(reason="a file system of 3 MiB can be mounted by root only")
-    try:
-        yield Disk(path)
-    finally:
-        command = ["umount", "--lazy", str(path)]
-        subprocess.run(command, check=True)
+    with small_disk(tmp_path / "disk") as made:
+        yield made
 
 
 def write(store: ReplicaStore, block_id: int) -> None:
@@ -81,7 +52,7 @@ def state_of(store: ReplicaStore) -> object:
     return store.replica(ONE), store.blocks(ONE), files
 
 
-def test_what_was_acknowledged_before_the_disk_was_full_is_there(disk: Disk) -> None:
+def test_what_was_acknowledged_before_the_disk_was_full_is_there(disk: SmallDisk) -> None:
     """
     Writing ends with DISK_OUT_OF_SPACE; no file is left of the refused chunk; space ends it.
     """
@@ -110,7 +81,7 @@ def test_what_was_acknowledged_before_the_disk_was_full_is_there(disk: Disk) -> 
     assert () == fsck(disk.path / "v0", read_data=True).problems
 
 
-def test_an_index_without_room_refuses_the_chunk_whose_bytes_had_room(disk: Disk) -> None:
+def test_an_index_without_room_refuses_the_chunk_whose_bytes_had_room(disk: SmallDisk) -> None:
     """
     LMDB reports a full disk as an I/O error; the volume is not failed for it.
     """
@@ -137,7 +108,7 @@ def test_an_index_without_room_refuses_the_chunk_whose_bytes_had_room(disk: Disk
 
 
 @pytest.mark.parametrize("leave_bytes", [0, 4096, 8192, 16_384, 32_768, 65_536])
-def test_nothing_that_needs_space_leaves_half_of_itself(disk: Disk, leave_bytes: int) -> None:
+def test_nothing_that_needs_space_leaves_half_of_itself(disk: SmallDisk, leave_bytes: int) -> None:
     """
     Create, close, scan, repair and delete fail or succeed whole, wherever the disk ends.
     """

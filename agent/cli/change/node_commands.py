@@ -16,7 +16,13 @@ from agent.cli.terminal.selection import OnOption, datanode_ids, selected
 from agent.cli.terminal.time_option import duration
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.observe.printable import printable
-from agent.observe.status_headline import containers_of, doubts_about, silent_of, unheard
+from agent.observe.status_headline import (
+    containers_of,
+    doubts_about,
+    in_trouble,
+    silent_of,
+    unheard,
+)
 from agent.rpc.v1 import scm_pb2
 
 HEARD: Final = "HEALTHY"  # of a node whose heartbeats come
@@ -200,7 +206,8 @@ def report(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
         counts = client.scm.count_containers(scm_pb2.CountContainersRequest())
         nodes = list(client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes)
     silent = silent_of(nodes, [node.health == HEARD for node in nodes])
-    doubts = [unheard(silent, len(nodes))] if silent else []
+    doubts = in_trouble(counts.troubles)
+    doubts += [unheard(silent, len(nodes))] if silent else []
     doubts += doubts_about(containers_of(counts))
     if as_json:
         emit(

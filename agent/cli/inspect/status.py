@@ -99,7 +99,13 @@ def whole_cluster(scm: str, *, as_json: bool) -> int:
     now_ms = int(time.time() * 1000)
     told = [answer for answer in answers if not isinstance(answer, str)]
     silent = silent_of(nodes, [not isinstance(answer, str) for answer in answers])
-    known = answer_of(told, now_ms, silent=silent, containers=containers_of(counts))
+    known = answer_of(
+        told,
+        now_ms,
+        silent=silent,
+        containers=containers_of(counts),
+        troubles=counts.troubles,
+    )
     line = headline(known, now_ms)
     if as_json:
         from agent.cli.terminal.document import facts

@@ -52,7 +52,11 @@ class FailingReplicas:
         reason = f"{count} failures in a row, the last: {outcome.code} {outcome.message}".strip()
         change.put(self._state.holds, Hold(*key, self._clock.wall_ms(), reason))
         self._forget(key)
-        _log.warning("replica_excluded", container_id=key[0], datanode_id=key[1], reason=reason)
+        change.on_commit(
+            lambda: _log.warning(
+                "replica_excluded", container_id=key[0], datanode_id=key[1], reason=reason
+            )
+        )
 
     def release_old(self, change: Change) -> list[int]:
         """Release what was excluded long ago, and not by a person; return the containers."""

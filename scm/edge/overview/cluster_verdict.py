@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from agent.observe.status_headline import Containers, doubts_about, unheard
+from agent.observe.status_headline import Containers, doubts_about, in_trouble, unheard
 from scm.cluster.safemode import Gate
 from scm.edge.health_totals import Counts
 from scm.edge.overview.datanode_totals import Sums
@@ -66,7 +66,7 @@ def judged(look: Look, troubles: Sequence[str] = ()) -> Judgement:
     """Judge the cluster; `troubles` are those of the process itself."""
     reasons = (
         *(Reason(text, is_wrong, command) for text, is_wrong, command in _wrong(look)),
-        *(Reason(f"the control plane: {text}", False) for text in troubles),
+        *(Reason(text, False) for text in in_trouble(troubles)),
         *(Reason(text, False, command) for text, command in _not_known(look)),
     )
     if not reasons:

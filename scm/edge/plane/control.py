@@ -128,7 +128,7 @@ class ControlPlane:
             self._parts.chronicle.note(
                 change,
                 look,
-                judged(look),
+                judged(look, self.queries.troubles()),
                 done=self._parts.progress.sums(),
                 now_s=self._parts.clock.monotonic_s(),
             )

@@ -26,6 +26,7 @@ from scm.replication.judging.health_states import NOT_KNOWN
 from scm.replication.judging.judge_input import op_rows
 from scm.state.facts import Hold, Kind, OpState, Outcome
 from scm.state.history.anchors import Anchored
+from scm.state.history.interval_samples import Verdict
 
 NODES_AT_ONCE: Final = 1_000  # looked at while the lock is held, some 5 ms
 COUNTS_PER_LOOK: Final = 25  # turns of the totals: what changed since the last tick, not a start
@@ -63,6 +64,11 @@ class Queries:
                 container_id=container_id,
             )
         return view
+
+    def troubles(self) -> list[str]:
+        """Return what keeps the control plane from changing anything, a line each."""
+        trouble = self._parts.state.writability.trouble
+        return [trouble] if trouble else []
 
     def count_containers(self) -> Counts:
         """Return how many containers are how; what is still to count, a part at a time."""
@@ -164,6 +170,10 @@ class Queries:
         sums = summed(views)
         with parts.lock:
             counts = parts.totals.counts()
+            is_unwritable = bool(parts.state.writability.trouble)
+            verdict = parts.chronicle.verdict()
+            if is_unwritable and verdict is Verdict.WHOLE:
+                verdict = Verdict.UNKNOWN  # none is written down any more
             return Figures(
                 term=parts.state.term,
                 is_safe_mode=parts.safe_mode.is_on,
@@ -181,7 +191,8 @@ class Queries:
                 over_replicated=len(parts.removals.over),
                 verified_at_s=parts.chronicle.last_verified().at_ms / 1000,
                 has_verify_failed=bool(parts.chronicle.last_verified().error),
-                verdict=parts.chronicle.verdict(),
+                is_unwritable=is_unwritable,
+                verdict=verdict,
                 sums=sums,
             )
 

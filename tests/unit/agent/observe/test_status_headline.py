@@ -107,6 +107,16 @@ def test_many_are_counted(name: str) -> None:
     assert WORDS[name][1] in headline(told(containers=Containers(**{name: 7})), NOW_MS).text
 
 
+def test_a_control_plane_in_trouble_is_said_first() -> None:
+    """
+    One that cannot write its state repairs nothing, whatever it counts.
+    """
+    line = headline(told(troubles=("the state is full",)), NOW_MS)
+
+    assert line.text.startswith("the control plane: the state is full; ")
+    assert (False, False) == (line.is_well, ALL_CLEAR in line.text)
+
+
 def test_who_has_nothing_yet_is_well() -> None:
     """
     A new datanode, or a new cluster, has nothing to verify, and that is no trouble.

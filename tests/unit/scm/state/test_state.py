@@ -179,6 +179,24 @@ class TestAtomicity:
         assert len(state.outcomes) == 0
         with state.change() as change:
             change.put(state.nodes, NODE)  # and it goes on working
+        assert "the state is full" in state.writability.trouble
+        state.close()
+
+    def test_what_waits_for_a_commit_is_called_only_after_it(self, tmp_path: Path) -> None:
+        """A log that tells of a change before it is durable tells of what may never have been."""
+        state = open_state(tmp_path, map_bytes=256 * 1024)
+        blob = Outcome(1, "dn1", 1, OutcomeState.EXECUTED, "", 1, "", "", b"x" * 1024**2)
+        told: list[str] = []
+
+        with pytest.raises(Unavailable), state.change() as change:  # noqa: PT012
+            change.put(state.outcomes, blob)
+            change.on_commit(lambda: told.append("too large"))
+        with state.change() as change:
+            change.put(state.nodes, NODE)
+            change.on_commit(lambda: told.append("durable"))
+            assert [] == told
+
+        assert ["durable"] == told
         state.close()
 
 

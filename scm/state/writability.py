@@ -1,0 +1,38 @@
+"""Whether changes of the state reach the disk, and why not.
+
+A disk that is nearly full takes small changes between large ones: only when none has failed for a
+while is it said to take all of them again. So that is told once, and not with each change.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+QUIET_S: Final = 60.0
+
+_log = structlog.get_logger("suture.scm")
+
+
+class Writability:
+    """Callers hold the control plane's lock; `trouble` may be read without it."""
+
+    def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic_s = monotonic_s
+        self._failed_at_s = 0.0
+        self.trouble = ""
+        """Why changes are refused, "" while all are taken."""
+
+    def failed(self, error: str) -> None:
+        """Note that a change was not written."""
+        if not self.trouble:
+            _log.error("state_not_written", error=error)
+        self.trouble = error
+        self._failed_at_s = self._monotonic_s()
+
+    def succeeded(self) -> None:
+        """Note that a change was written."""
+        if self.trouble and self._monotonic_s() - self._failed_at_s >= QUIET_S:
+            self.trouble = ""
+            _log.info("state_written_again")

@@ -1,0 +1,106 @@
+"""A control plane whose disk is full: it says so, and logs nothing that did not happen."""
+
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Code, Unavailable
+from agent.runtime.callthreads import CallThreads
+from agent.runtime.loop import LoopSet
+from merkle.replica import ReplicaState
+from scm.edge import answers
+from scm.edge.http_pages import HttpStatus
+from scm.edge.overview.cluster_verdict import judged
+from scm.state.facts import ContainerState
+from scm.state.history.interval_samples import Verdict
+from tests.support.control.scm_world import ScmWorld, confirm, container, replica
+from tests.support.faults.small_disk import SmallDisk, small_disk
+from tests.support.heard import logged
+
+pytestmark = pytest.mark.fault
+
+DONE = "container_state_changed"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    """A disk of 3 MiB."""
+    with small_disk(tmp_path / "disk") as made:
+        yield made
+
+
+@pytest.fixture
+def world(disk: SmallDisk) -> Iterator[ScmWorld]:
+    """Three nodes and a container that closes with the next report, on that disk, which is full."""
+    with ScmWorld(disk.path / "scm").running() as made:
+        made.join("dn1", "dn2", "dn3")
+        made.made_closed()
+        confirm(made, "dn1", "dn2", "dn3")
+        made.control.tick()
+        made.control.note_history()
+        assert Verdict.WHOLE is made.control.queries.figures().verdict
+        with made.state.change() as change:
+            change.put(made.state.containers, container(ContainerState.CLOSING, container_id=9))
+        disk.fill()
+        with pytest.raises(Unavailable):  # noqa: PT012 - what is free within the file is used up
+            while True:
+                with made.state.change() as change:
+                    for _ in range(50):
+                        number = change.next_id("next_container_id")
+                        change.put(made.state.containers, container(container_id=1_000 + number))
+        yield made
+
+
+def report_closed(world: ScmWorld) -> None:
+    """Let a datanode tell that its replica is closed, and much that is new beside."""
+    told = [replica("dn1", ReplicaState.CLOSED, container_id=n) for n in range(9, 400)]
+    world.beat("dn1", *told)
+
+
+def test_nothing_is_logged_that_was_rolled_back(world: ScmWorld, disk: SmallDisk) -> None:
+    """
+    A log of what happened to data is read after a fault; a change that came to nothing, tried
+    again with every heartbeat, would fill it with what never was.
+    """
+    with logged() as said:
+        for _ in range(3):
+            with pytest.raises(Unavailable, match="No space left on device"):
+                report_closed(world)
+    assert [] == [line for line in said if line["event"] == DONE]
+
+    disk.free()
+    with logged() as said:
+        report_closed(world)
+
+    assert [(9, "CLOSED")] == [
+        (line["container_id"], line["state"]) for line in said if line["event"] == DONE
+    ]
+
+
+def test_whoever_asks_is_told(world: ScmWorld) -> None:
+    """
+    Nothing is stored or repaired from then on: whoever watches must not read that all is well.
+    """
+    with pytest.raises(Unavailable) as caught:
+        report_closed(world)
+
+    with CallThreads(2, 4) as calls:
+        watched = HttpStatus(world.control, calls, LoopSet(), lambda: True)
+        health, metrics = watched.healthz(), watched.metrics().body.decode()
+        page = watched.page({}).body.decode()
+    counts = answers.counts_message(
+        world.control.queries.count_containers(), world.control.queries.troubles()
+    )
+
+    assert Code.UNAVAILABLE is caught.value.code, "so that clients wait"
+    assert "free space on the disk of the state" == caught.value.hint
+    assert HTTPStatus.SERVICE_UNAVAILABLE == health.status
+    assert b"the state cannot be written" in health.body
+    assert "suture_scm_state_unwritable 1.0" in metrics
+    assert 'suture_scm_verdict{verdict="WHOLE"} 0.0' in metrics
+    assert "the control plane: the state cannot be written" in page
+    assert ["No space left on device" in text for text in counts.troubles] == [True]
+    look, _ = world.control.queries.look()
+    assert Verdict.WHOLE is not judged(look, counts.troubles).verdict

@@ -1,0 +1,47 @@
+"""A file system so small that a test can fill it."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+DISK_BYTES: Final = 3 * 1024**2
+
+
+class SmallDisk:
+    """A small file system in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.ballast = path / "ballast"
+
+    def fill(self, *, leave_bytes: int = 0) -> None:
+        """Take all the space but this; assert that it is really gone."""
+        self.ballast.unlink(missing_ok=True)
+        space = os.statvfs(self.path)
+        with self.ballast.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, space.f_bavail * space.f_frsize - leave_bytes)
+        space = os.statvfs(self.path)
+        assert space.f_bavail * space.f_frsize <= leave_bytes + 4096
+
+    def free(self) -> None:
+        """Give the space back."""
+        self.ballast.unlink()
+
+
+@contextmanager
+def small_disk(path: Path) -> Iterator[SmallDisk]:
+    """Mount a disk of 3 MiB while it is needed; skip the test where nobody may."""
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(path)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip(reason="a file system of 3 MiB can be mounted by root only")
+    try:
+        yield SmallDisk(path)
+    finally:
+        command = ["umount", "--lazy", str(path)]
+        subprocess.run(command, check=True)

@@ -1,0 +1,42 @@
+"""Whether the state takes changes: told when it begins and when it ends, not with each change."""
+
+from scm.state.writability import QUIET_S, Writability
+from tests.support.clock import FakeClock
+from tests.support.heard import logged
+
+
+def test_a_disk_that_takes_some_changes_is_not_called_well() -> None:
+    """
+    Where there is hardly any room small changes succeed between large ones that fail; who looks
+    in such a moment must not see that all is well, and the log is not told each time.
+    """
+    clock = FakeClock()
+    found = Writability(clock.monotonic_s)
+    with logged() as said:
+        for _ in range(100):
+            found.failed("no space")
+            found.succeeded()
+            clock.advance_s(1)
+    assert "no space" == found.trouble
+    assert ["state_not_written"] == [line["event"] for line in said]
+
+    clock.advance_s(QUIET_S)
+    with logged() as said:
+        found.succeeded()
+        found.succeeded()
+
+    assert "" == found.trouble
+    assert ["state_written_again"] == [line["event"] for line in said]
+
+
+def test_time_alone_ends_no_trouble() -> None:
+    """
+    Where nothing was written since, nobody knows that it could be.
+    """
+    clock = FakeClock()
+    found = Writability(clock.monotonic_s)
+    found.failed("no space")
+
+    clock.advance_s(10 * QUIET_S)
+
+    assert "no space" == found.trouble
