@@ -110,6 +110,10 @@ AGENT: Final[Mapping[str, Event]] = {
     "task_finished": Event("A command was carried out, in `duration_ms`."),
     "task_refused": Event("A command was not taken: twice, late, or no room."),
     "tasks_still_running": Event("The stop does not wait longer."),
+    "verification_file_changed": Event(
+        "Somebody removed or changed the newest file of the log; another follows.",
+        (VOLUME,),
+    ),
     "verification_not_logged": Event(
         "The verification log did not take an entry; the next one tells how many.", (VOLUME,)
     ),

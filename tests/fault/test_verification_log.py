@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,7 @@ from agent.store.verification_log.chain import Fault, Head, Kind, check, entries
 from agent.store.verification_log.log_files import VerificationLog, files_of
 from agent.store.verification_log.log_reader import read_log
 from tests.support.faults.store_victim import StepCounter, lived
+from tests.support.heard import logged
 
 pytestmark = pytest.mark.fault
 
@@ -193,6 +195,84 @@ class TestWhatGoesWrong:
         gap = check(read_log(tmp_path)).gap
         assert gap is not None
         assert (Fault.REMOVED, len(lines)) == (gap.fault, gap.number)
+
+    @pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO, errno.EACCES])
+    def test_an_end_that_could_not_be_read_is_read_later(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+    ) -> None:
+        """One failed read at a start must not begin another chain over the one of years."""
+        write(tmp_path, 9)
+        before = {name: (tmp_path / name).read_bytes() for name in files_of(tmp_path)}
+        real = log_module.open_file
+
+        def refuse(path: Path) -> int:
+            raise OSError(code, os.strerror(code), str(path))
+
+        monkeypatch.setattr(log_module, "open_file", refuse)
+        log = opened(tmp_path)
+        log.append(Kind.DELETE, {"what": "missed"})
+        assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        monkeypatch.setattr(log_module, "open_file", real)
+
+        log.append(Kind.DELETE, {"what": "later"})
+
+        assert check(read_log(tmp_path)).gap is None
+        assert [*range(9), "later"] == told(tmp_path)
+        assert [] == [path for path in tmp_path.iterdir() if ".aside-" in path.name]
+        last = list(entries(read_log(tmp_path)))[-1]
+        assert last.facts["missed"] >= 1
+        assert (last.head, 0) == (log.heads.now, log.heads.missed_count)
+
+    def test_a_link_in_the_place_of_the_newest_file_begins_no_other_chain(
+        self, tmp_path: Path
+    ) -> None:
+        """The files before it are the log still, and the first of them is its only beginning."""
+        write(tmp_path, 9)
+        names = files_of(tmp_path)
+        first = (tmp_path / names[0]).read_bytes()
+        (tmp_path / names[-1]).unlink()
+        (tmp_path / names[-1]).symlink_to("/etc/passwd")
+
+        opened(tmp_path).append(Kind.DELETE, {"what": "later"})
+
+        assert first == (tmp_path / names[0]).read_bytes()
+        assert names == files_of(tmp_path)
+        assert "later" == told(tmp_path)[-1]
+
+    @pytest.mark.parametrize("left", ["nothing", "link", "pipe", "directory", "no log at all"])
+    def test_a_newest_file_that_is_gone_is_followed_by_another(
+        self, tmp_path: Path, left: str
+    ) -> None:
+        """What happens from then on is logged, at once, and what is missing is named."""
+        path = tmp_path / "log"
+        log = write(path, 9)
+        before, newest = log.heads.now, path / files_of(path)[-1]
+        newest.unlink()
+        match left:
+            case "link":
+                newest.symlink_to("/dev/null")
+            case "pipe":
+                os.mkfifo(newest)
+            case "directory":
+                newest.mkdir()
+            case "no log at all":
+                shutil.rmtree(path)
+
+        with logged() as said:
+            log.append(Kind.DELETE, {"what": "later"})
+            log.append(Kind.DELETE, {"what": "last"})
+
+        assert ["verification_file_changed"] == [line["event"] for line in said]
+        if os.path.lexists(
+            newest
+        ):  # what stands in its place is left there, and named by who reads
+            with pytest.raises(FileNotFoundError, match="is no regular file"):
+                read_log(path)
+            newest.rename(tmp_path / "aside")
+        assert ["later", "last"] == told(path)[-2:]
+        assert before.count + 3 == log.heads.now.count, "a file's first entry, and two"
+        assert 0 == log.heads.missed_count
+        assert Fault.REMOVED is getattr(check(read_log(path)).gap, "fault", None)
 
 
 class TestFiles:

@@ -6,14 +6,16 @@
 An entry is durable when `append` returns. What a power cut tore of the last line is cut off at the
 next start, and an entry tells so. A file that is full, or whose end makes no sense, is followed by
 another one; the chain goes on with it. Nothing here fails its caller: no scan, repair or delete is
-refused because the log has no room. The next entry tells how many are missing.
+refused because the log has no room. The next entry tells how many are missing. Before the end of
+the log is known nothing is written: another chain beside the old one would make it no proof.
 """
 
+import errno
 import hashlib
 import os
+import stat
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from pathlib import Path
@@ -25,6 +27,7 @@ from agent.errors import SutureError
 from agent.store.files.durable import (
     DIRECTORY_MODE,
     FILE_MODE,
+    NO_FILE,
     disk_errors,
     open_file,
     remove_file,
@@ -42,6 +45,8 @@ from agent.store.verification_log.chain import (
     file_name,
     first_number_of,
 )
+
+_NOT_THERE: Final = NO_FILE | {errno.ENOENT, errno.EISDIR}
 
 COMMAND_FIELDS: Final = ("task", "command_id")
 
@@ -93,6 +98,7 @@ class VerificationLog:
         self._size_bytes = 0
         self._head = Head()
         self._closed = Head()
+        self._is_open = False  # else where the log ends is not known
         self.upgraded_at_ms = 0
         """When the version that writes now began to write; 0: none wrote before it, or when is not
         known."""
@@ -113,6 +119,8 @@ class VerificationLog:
         with self._lock:
             try:
                 with disk_errors(self._directory):
+                    if not self._is_open:
+                        self._open()
                     self._append(kind, {**facts, **_on_behalf()})
             except SutureError as error:
                 self._miss(error)
@@ -120,27 +128,25 @@ class VerificationLog:
     # -- the lock is held, or nobody else knows us yet
 
     def _open(self) -> None:
-        names = files_of(self._directory)
-        if not names:
+        names = [n for n in files_of(self._directory) if _is_file(self._directory / n)]
+        tails = [tail_of(self._directory / name) for name in names[-2:]]
+        self._is_open = True
+        if not tails:
             return
-        newest = self._directory / names[-1]
-        with suppress(FileNotFoundError):  # a link in its place is no file of ours
-            tail = tail_of(newest)
-            self._head = tail.head
-            if len(names) > 1:
-                self._closed = tail_of(self._directory / names[-2]).head
-            if not tail.whole_bytes:
-                self._head = self._closed
-            if not tail.is_known:
-                return
-            if not tail.whole_bytes and self._head.count + 1 != first_number_of(names[-1]):
-                self._head = Head(first_number_of(names[-1]))  # what was before it is gone
-                return
-            self._name, self._size_bytes = names[-1], tail.whole_bytes
-            if tail.torn:
-                self._cut(newest, tail.whole_bytes)
-                facts = {"bytes": len(tail.torn), "sha256": _sha256(tail.torn)}
-                self._append(Kind.TORN, facts)
+        tail = tails[-1]
+        if len(tails) > 1:
+            self._closed = tails[0].head
+        self._head = tail.head if tail.whole_bytes else self._closed
+        if not tail.is_known:
+            return
+        if not tail.whole_bytes and self._head.count + 1 != first_number_of(names[-1]):
+            self._head = Head(first_number_of(names[-1]))  # what was before it is gone
+            return
+        self._name, self._size_bytes = names[-1], tail.whole_bytes
+        if tail.torn:
+            self._cut(self._directory / self._name, tail.whole_bytes)
+            facts = {"bytes": len(tail.torn), "sha256": _sha256(tail.torn)}
+            self._append(Kind.TORN, facts)
         self._note_version(names)
 
     def _note_version(self, names: Sequence[str]) -> None:
@@ -192,12 +198,15 @@ class VerificationLog:
     def _write(self, facts: Mapping[str, object]) -> None:
         line, head = encode(self._head, facts)
         path = self._directory / self._name
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            if os.fstat(fd).st_size != self._size_bytes:  # it is not what we left: leave it so
-                self._name = ""
-                self._begin_file()
-                return self._write(facts)
+            fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno not in _NOT_THERE:
+                raise
+            return self._write_elsewhere(facts)
+        try:
+            if os.fstat(fd).st_size != self._size_bytes:
+                return self._write_elsewhere(facts)
             try:
                 write_all(fd, line, self._size_bytes)
                 os.fsync(fd)
@@ -209,6 +218,14 @@ class VerificationLog:
         self._size_bytes += len(line)
         self._head = head
         return None
+
+    def _write_elsewhere(self, facts: Mapping[str, object]) -> None:
+        """Go on in another file: the newest is gone, or is not what we left, and is left so."""
+        volume_id = self._about["volume_id"]
+        log.error("verification_file_changed", volume_id=volume_id, file=self._name)
+        self._name = ""
+        self._begin_file()
+        self._write(facts)
 
     def _retire(self) -> None:
         """Let go of files of which every entry is too old, having told so."""
@@ -300,6 +317,11 @@ def first_at_ms(path: Path) -> int:
     so that nothing is removed on a guess."""
     at_ms = first_facts(path).get("at_ms")
     return at_ms if isinstance(at_ms, int) else 1 << 62
+
+
+def _is_file(path: Path) -> bool:
+    """Whether nobody put a link or a pipe in its place: that is no file of ours. Raises OSError."""
+    return stat.S_ISREG(path.lstat().st_mode)
 
 
 def _whole(line: bytes) -> Entry | None:
