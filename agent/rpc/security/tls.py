@@ -6,7 +6,8 @@
 Each handshake and each call takes what the files say now, so a renewed certificate, and a new
 certificate authority, need no restart. Files that do not fit each other (a renewal that is half
 written, a key that all may read) change nothing: what was good stays in use and the fault is logged
-once. Without certificates a process speaks plaintext: on loopback, elsewhere only when told to.
+once. They are read again until they are good: a certificate that is not valid yet will be. Without
+certificates a process speaks plaintext: on loopback, elsewhere only when told to.
 """
 
 import os
@@ -133,6 +134,7 @@ class Certificates:
         self._signature = files.signature()
         self._material = self._read()
         self._looked_at_s = monotonic_s()
+        self._told = ""  # what is wrong with the files, as the log has it
 
     def _read(self) -> Material:
         material = read_files(self.files)
@@ -147,24 +149,29 @@ class Certificates:
             self.look()
         return self._material
 
-    def look(self) -> None:
-        """Read the files if they changed. What is wrong with them is logged; the old ones go on."""
+    def look(self, *, is_asked: bool = False) -> None:
+        """Read the files if they changed. What is wrong with them is logged, once unless somebody
+        asked; the old ones go on."""
         self._looked_at_s = self._monotonic_s()
         try:
             self.reload()
+            self._told = ""
         except Refused as error:
-            _log().warning("certificate_not_reloaded", error=str(error), hint=error.hint)
+            if is_asked or str(error) != self._told:
+                _log().warning("certificate_not_reloaded", error=str(error), hint=error.hint)
+            self._told = str(error)
 
     def reload(self) -> bool:
         """Read the files if they changed; return whether. Raise Refused, with nothing changed.
 
-        Files that were refused are not read again before they change.
+        Files that were refused are read again each time: for a clock that was behind, or a read
+        that failed once, nobody changes them.
         """
         signature = self.files.signature()
         if signature == self._signature:
             return False
-        self._signature = signature  # of before the reading: a change meanwhile is seen next time
         material = self._read()
+        self._signature = signature  # of before the reading: a change meanwhile is seen next time
         if material == self._material:
             return False
         self._material = material
@@ -197,7 +204,7 @@ class Security:
     def reload(self) -> None:
         """Read the certificates now. What is wrong with them is logged; the old ones go on."""
         if self.certificates is not None:
-            self.certificates.look()
+            self.certificates.look(is_asked=True)
 
     def check_plaintext(self, address: str, what: str) -> None:
         """Refuse to `what` (listen on, call) an address that is not on this machine."""

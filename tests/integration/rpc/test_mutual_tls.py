@@ -1,6 +1,8 @@
 """Mutual TLS at a real server: who gets in, who does not, and certificates that change."""
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,12 +17,15 @@ from agent.observe.audit import AuditLog
 from agent.rpc.calls.channel import call, open_channel
 from agent.rpc.calls.peer import Peer, Timeouts
 from agent.rpc.datanode.limits import Limits
-from agent.rpc.security.caller import Role
-from agent.rpc.security.tls import LOOK_INTERVAL_S, Certificates, Security, TlsFiles
+from agent.rpc.security import pki
+from agent.rpc.security.caller import Role, check_own
+from agent.rpc.security.tls import LOOK_INTERVAL_S, Certificates, Material, Security, TlsFiles
 from agent.rpc.serving.access import Gate
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.v1 import datanode_pb2_grpc
 from tests.support.authority import Authority
+from tests.support.clock import FakeClock
+from tests.support.heard import logged
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.stored_replica import CONTAINER
 from tests.support.waiting import wait_until
@@ -288,6 +293,70 @@ class TestReload:
         assert before is certificates.material
         assert "PRIVATE" not in repr(before)
         assert LOOK_INTERVAL_S > 0
+
+    def test_what_is_not_valid_yet_is_taken_once_it_is(
+        self, authority: Authority, tmp_path: Path
+    ) -> None:
+        """
+        It was issued on a host whose clock is ahead: nobody touches the files again, and the old
+        certificate runs out.
+        """
+        clock = FakeClock(int(pki.now().timestamp() * 1000))
+        files = live(authority.issue("dn1", Role.PEER, age_days=1), tmp_path / "live")
+
+        def inspect(material: Material) -> None:
+            check_own(material.certificate, Role.PEER, clock.now_ms() / 1000)
+
+        certificates = Certificates(files, inspect=inspect, monotonic_s=clock.monotonic_s)
+        before = certificates.material
+        install(authority.issue("dn1", Role.PEER, age_days=-1), files)
+        with logged() as said:
+            for _ in range(100):
+                clock.advance_s(LOOK_INTERVAL_S)
+                assert before is certificates.material
+        assert ["certificate_not_reloaded"] == [line["event"] for line in said]
+        assert "is not valid yet" in said[0]["error"]
+
+        clock.advance_s(86_400)
+
+        assert files.certificate.read_bytes() == certificates.material.certificate
+
+    def test_what_could_not_be_read_once_is_read_again(
+        self, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        No descriptor was free, or the disk failed, in the second after a renewal: the files are
+        good, and do not change any more.
+        """
+        clock = FakeClock()
+        files = live(authority.issue("dn1", Role.PEER), tmp_path / "live")
+        certificates = Certificates(files, monotonic_s=clock.monotonic_s)
+        install(authority.issue("dn1", Role.PEER), files)
+
+        def refuse(*_arguments: object) -> None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "open", refuse)
+            assert "Too many open files" in str(refusal(certificates.reload))
+        clock.advance_s(LOOK_INTERVAL_S)
+
+        assert files.certificate.read_bytes() == certificates.material.certificate
+
+    def test_who_asks_is_told_each_time(self, authority: Authority, tmp_path: Path) -> None:
+        """
+        Whoever reloads reads in the log whether the files are good, also of files that were
+        refused before.
+        """
+        files = live(authority.issue("dn1", Role.PEER), tmp_path / "live")
+        security = Security(Certificates(files))
+        files.key.write_bytes(files.key.read_bytes()[:100])
+
+        with logged() as said:
+            security.reload()
+            security.reload()
+
+        assert ["certificate_not_reloaded"] * 2 == [line["event"] for line in said]
 
 
 class TestPermissions:
