@@ -1,6 +1,8 @@
 """attest: a signed statement for auditors, from the verification logs of volumes."""
 
+import errno
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -14,6 +16,7 @@ from agent.cli.evidence import signing
 from agent.cli.evidence.verifylog import anchor_of, spoken
 from agent.cli.terminal.output import Exit, counted, emit, say
 from agent.cli.terminal.typer_options import JsonFlag
+from agent.client.download import write_whole
 from agent.errors import Code, Refused
 from agent.store.verification_log.attestation import FORMAT, account
 from agent.store.verification_log.chain import Head, check, entries
@@ -88,9 +91,10 @@ def attest(
         "key": signing.fingerprint(signer.public_key()),
         "signature": signing.sign(signer, statement),
     }
-    with output.open("x", encoding="ascii") as file:
-        json.dump(document, file, indent=1, sort_keys=True)
-        file.write("\n")
+    if os.path.lexists(output):  # one that was made is never overwritten
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(output))
+    text = json.dumps(document, indent=1, sort_keys=True) + "\n"
+    write_whole(output, [text.encode("ascii")])
     told(output, document, as_json=as_json, remark="signed with key")
     return Exit.OK
 

@@ -17,6 +17,7 @@ from agent.store.verification_log.chain import Head, Kind, encode, file_name
 from agent.store.verification_log.log_files import files_of
 from agent.store.verification_log.log_reader import log_directory
 from merkle.replica import BlockId, ContainerId
+from tests.support.faults.small_disk import small_disk
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica
 
 OTHER = ContainerId(2)
@@ -266,3 +267,39 @@ def test_what_is_not_possible_is_refused(
 
     assert what in capsys.readouterr().err
     assert not Path("x").exists()
+
+
+def test_a_full_disk_leaves_no_part_of_a_statement(
+    volume: Path, key: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    """An empty file of that name looks like a statement, and stands in the way of the next."""
+    with small_disk(tmp_path / "disk") as disk:
+        disk.fill()
+        path = disk.path / "statement.json"
+        asked = ["attest", str(volume), *PERIOD, "--key", str(key), "--output", str(path)]
+
+        assert Exit.FAILED == run(asked)
+        assert "No space left on device" in capsys.readouterr().err
+        assert [disk.ballast] == list(disk.path.iterdir())
+
+        disk.free()
+        assert Exit.OK == run(asked)
+        assert Exit.OK == run(["attest", "--verify", str(path), "--key", str(public(key))])
+
+
+def test_a_statement_is_never_overwritten(volume: Path, key: Path, capsys: Capture) -> None:
+    """Whoever has it may have given it away; nor is what a link names."""
+    path = stated(volume, key)
+    before = path.read_bytes()
+    capsys.readouterr()
+    link = key.with_name("link.json")
+    link.symlink_to("nowhere")
+
+    for output in (path, link):
+        asked = ["attest", str(volume), *PERIOD, "--key", str(key), "--output", str(output)]
+        assert Exit.FAILED == run(asked)
+        assert "File exists" in capsys.readouterr().err
+
+    assert before == path.read_bytes()
+    assert link.is_symlink()
+    assert not link.exists()
