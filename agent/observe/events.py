@@ -189,6 +189,10 @@ SCM: Final[Mapping[str, Event]] = {
     "scm_started": Event("Calls are answered from now on."),
     "scm_stopped": Event("The state is closed."),
     "shard_gives_way": Event("A bad or double shard is removed.", (CONTAINER, DATANODE)),
+    "state_is_older": Event(
+        "A container that a later state made: `suture scm recover` brings it back.",
+        (CONTAINER, DATANODE),
+    ),
     "state_not_written": Event(
         "A change was refused, and why; told once, until `state_written_again`."
     ),

@@ -74,6 +74,7 @@ class Reports:
         """Datanodes that named all their replicas since they registered with this process."""
         self.cut_off: set[str] = set()
         """Datanodes whose full report lost a page: nobody knows whether they named them all."""
+        self._is_older = False  # than what datanodes saw, and told so
         self.unknown_container_ids: set[int] = {
             container_id
             for container_id in state.replicas.container_ids().tolist()
@@ -162,8 +163,21 @@ class Reports:
         for container_id in self._state.containers.missing(container_ids):
             if container_id not in self.unknown_container_ids:
                 self.unknown_container_ids.add(container_id)
+                self._note_later(datanode_id, container_id)
                 _log.warning(
                     "unknown_container_reported",
                     container_id=container_id,
                     datanode_id=datanode_id,
                 )
+
+    def _note_later(self, datanode_id: str, container_id: int) -> None:
+        """Tell, once, of a container that this state has yet to make: a later state made it."""
+        is_later = container_id >= self._state.counters["next_container_id"]
+        if is_later and not self._is_older and self._state.restored is None:
+            self._is_older = True
+            _log.error(
+                "state_is_older",
+                container_id=container_id,
+                datanode_id=datanode_id,
+                next_container_id=self._state.counters["next_container_id"],
+            )

@@ -16,6 +16,7 @@ from scm.containers.block_deletion import KeyDeletion
 from scm.edge import wire
 from scm.edge.call_values import Endpoint, HeartbeatAnswer, Located, PromisedBlock, Queues
 from scm.edge.health_totals import Counts
+from scm.edge.overview.cluster_verdict import RECOVER, strays
 from scm.edge.replication_report import RmReport
 from scm.edge.views import ContainerView, NodeView, ReplicaView, comparison
 from scm.replication.balancing.balancer import Balance
@@ -142,7 +143,9 @@ def container_message(view: ContainerView) -> scm_pb2.ContainerInfo:
 
 def counts_message(counts: Counts, troubles: Sequence[str]) -> scm_pb2.CountContainersResponse:
     """Return how many containers are how, and the troubles of who counts them."""
-    return scm_pb2.CountContainersResponse(**asdict(counts), troubles=troubles)
+    known = asdict(counts)
+    known["troubles"] = [*troubles, *(f"{t} ({RECOVER})" for t in strays(known.pop("stray")))]
+    return scm_pb2.CountContainersResponse(**known)
 
 
 def decisions_message(decisions: Iterable[Decision]) -> scm_pb2.ContainerDecisions:

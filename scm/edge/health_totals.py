@@ -49,11 +49,18 @@ class Flag(IntFlag):
     FOREIGN = 64  # reported by datanodes, and never made here
     LOST = 128  # no whole replica is known; of shards, too few to read from
     CONTRADICT = 256  # replicas contradict each other, each by rows that are intact
+    STRAY = 512  # foreign, and no person let go of it: this state may be an older one
 
 
 _NO_FLAG: Final = Flag(0)
 TO_DO: Final = (
-    Flag.UNHEALTHY | Flag.DIFFER | Flag.FEW_REPLICAS | Flag.UNKNOWN | Flag.LOST | Flag.CONTRADICT
+    Flag.UNHEALTHY
+    | Flag.DIFFER
+    | Flag.FEW_REPLICAS
+    | Flag.UNKNOWN
+    | Flag.LOST
+    | Flag.CONTRADICT
+    | Flag.STRAY
 )
 
 NAMED: Final = (Flag.LOST, Flag.CONTRADICT, Flag.UNHEALTHY, Flag.DIFFER, Flag.FEW_REPLICAS)
@@ -75,6 +82,7 @@ class Counts:
     unknown: int
     lost: int
     contradict: int
+    stray: int
 
 
 def flags_of(container: Container | None, replicas: Sequence[Replica]) -> Flag:
@@ -181,6 +189,7 @@ class Totals:
             unknown=having(Flag.UNKNOWN),
             lost=having(Flag.LOST),
             contradict=having(Flag.CONTRADICT),
+            stray=having(Flag.STRAY),
         )
 
     def _note_all(self, container_ids: Sequence[int]) -> None:
@@ -198,7 +207,10 @@ class Totals:
     def _note(self, container_id: int, container: Container | None) -> None:
         replicas = self._state.replicas.of(container_id)
         is_there = container is not None or bool(replicas)
-        self._set(container_id, flags_of(container, replicas) if is_there else Flag(0))
+        flags = flags_of(container, replicas) if is_there else Flag(0)
+        if flags & Flag.FOREIGN and self._state.forgotten.get(container_id) is None:
+            flags |= Flag.STRAY
+        self._set(container_id, flags)
 
     def _set(self, container_id: int, flags: Flag) -> None:
         before = self._flags.pop(container_id, Flag(0))

@@ -36,6 +36,7 @@ class Figures:
     differ: int
     contradict: int
     lost: int
+    stray: int
     uncounted: int
     """Not counted since they changed."""
     commands: Mapping[Kind, int]
@@ -115,6 +116,11 @@ class FiguresCollector(Collector):
             "suture_scm_containers_contradict",
             "Their replicas contradict each other, each by rows that are intact.",
             now.contradict,
+        )
+        yield _gauge(
+            "suture_scm_containers_stray",
+            "Datanodes have them, and the state has not: it may be an older one.",
+            now.stray,
         )
         yield _by("suture_scm_commands_pending", "Unanswered ones.", now.commands, label="type")
         yield _gauge(

@@ -15,6 +15,7 @@ from scm.edge.overview.datanode_totals import Sums
 from scm.state.history.interval_samples import Verdict
 
 REASONS_IN_LINE: Final = 3
+RECOVER: Final = "suture scm recover"
 
 _AS_LOST: Final = ("MISSING", "MISSING_UNDER_REPLICATED", "QUASI_CLOSED_STUCK_MISSING")
 _AS_FEW: Final = (
@@ -67,6 +68,7 @@ def judged(look: Look, troubles: Sequence[str] = ()) -> Judgement:
     reasons = (
         *(Reason(text, is_wrong, command) for text, is_wrong, command in _wrong(look)),
         *(Reason(text, False) for text in in_trouble(troubles)),
+        *(Reason(text, False, RECOVER) for text in in_trouble(strays(look.counts.stray))),
         *(Reason(text, False, command) for text, command in _not_known(look)),
     )
     if not reasons:
@@ -77,6 +79,15 @@ def judged(look: Look, troubles: Sequence[str] = ()) -> Judgement:
     begin = "Not whole" if is_wrong else "Not known"
     text = f"{begin}: {line}" + (f"; and {more} more" if more > 0 else "")
     return Judgement(Verdict.UNWELL if is_wrong else Verdict.UNKNOWN, text, reasons)
+
+
+def strays(count: int) -> list[str]:
+    """Return what is said where datanodes have containers that no person let go of, and that are
+    not in the state: it was put back by hand, and keys of since are not found."""
+    if not count:
+        return []
+    noun = "a container" if count == 1 else f"{count:,} containers"
+    return [f"datanodes have {noun} that it does not know: its state may be an older one"]
 
 
 def _whole(look: Look) -> str:

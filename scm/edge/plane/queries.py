@@ -183,6 +183,7 @@ class Queries:
                 differ=counts.differ,
                 contradict=counts.contradict,
                 lost=counts.lost,
+                stray=counts.stray,
                 uncounted=parts.totals.due_count,
                 commands={kind: n for kind, n in parts.state.commands.kinds.items() if n},
                 outcomes=dict(parts.progress.done),

@@ -13,10 +13,14 @@ from merkle.replica import ReplicaState
 from scm.administration.after_restore import Looked
 from scm.backup.image import begin_anew
 from scm.cluster.nodes import Registration
+from scm.edge.answers import counts_message
 from scm.edge.call_values import Recovered, RecoveryCall
+from scm.edge.overview.cluster_verdict import judged
 from scm.state.facts import ContainerState, Key, KeyBlock, Kind, OpState, Replica
+from scm.state.history.interval_samples import Verdict
 from scm.state.single_values import CONTAINER_GAP
 from tests.support.control.scm_world import ScmWorld, confirm, pass_time, replica, summary, volume
+from tests.support.heard import logged
 
 NODES = ("dn1", "dn2", "dn3")
 TAKEN_MS = 1_800_000_000_000
@@ -359,3 +363,73 @@ def test_a_copy_of_the_directory_is_no_second_restore(world: ScmWorld, tmp_path:
     assert moved.state.restored == world.state.restored
     moved.state.close()
     world.start()
+
+
+class TestOlderState:
+    """An older state put back by hand, a snapshot of a VM say, knows nothing of its age."""
+
+    @pytest.fixture
+    def older(self, tmp_path: Path) -> Iterator[ScmWorld]:
+        """A control plane on the state of before container 2 was made, which all nodes have."""
+        made = ScmWorld(tmp_path / "data")
+        made.join(*NODES)
+        confirm(made, *NODES)
+        made.made_closed()
+        made.state.close()
+        shutil.copytree(tmp_path / "data" / "state", tmp_path / "older")
+        made.start()
+        made.join(*NODES)
+        confirm(made, *NODES)
+        assert 2 == made.made_closed().container_id
+        made.state.close()
+        shutil.rmtree(tmp_path / "data" / "state")
+        (tmp_path / "older").rename(tmp_path / "data" / "state")
+        made.start()
+        with made.running():
+            yield made
+
+    def test_it_is_said_wherever_somebody_asks(self, older: ScmWorld) -> None:
+        """
+        Keys that were acknowledged are not found: nobody may read that all is whole, or look
+        for the reason for long.
+        """
+        with logged() as said:
+            report(older, 1, 2)
+        older.control.tick()
+
+        counts = older.control.queries.count_containers()
+        look, _ = older.control.queries.look()
+        judgement = judged(look)
+        answer = counts_message(counts, older.control.queries.troubles())
+
+        told = [line for line in said if line["event"] == "state_is_older"]
+        assert [(2, 2)] == [(line["container_id"], line["next_container_id"]) for line in told]
+        assert (1, 1) == (counts.stray, counts.whole)
+        assert Verdict.WHOLE is not judgement.verdict
+        assert "suture scm recover" in [reason.command for reason in judgement.reasons]
+        assert [True] == ["(suture scm recover)" in text for text in answer.troubles]
+        assert 1 == older.control.queries.figures().stray
+
+    def test_it_ends_with_the_recovery(self, older: ScmWorld) -> None:
+        """
+        What is known again is whole again.
+        """
+        report(older, 1, 2)
+
+        recover(older, containers=(looked(2),))
+
+        assert 0 == older.control.queries.count_containers().stray
+
+    def test_what_a_person_let_go_of_is_no_stray(self, older: ScmWorld) -> None:
+        """
+        A replica of a forgotten container is expected, and shown as that.
+        """
+        report(older, 1)
+        for _ in range(3):
+            older.control.tick()
+        report(older)
+        [fate] = older.control.operators.forget_containers([1], worlds=[], is_dry_run=False)
+        assert "OK" == fate.code
+        report(older, 1)
+
+        assert 0 == older.control.queries.count_containers().stray

@@ -14,7 +14,7 @@ from scm.state.history.interval_samples import Verdict
 
 COUNTS = Counts(
     all=9, open=2, whole=7, to_do=0, unhealthy=0, differ=0, few_replicas=0, unknown=0, lost=0,
-    contradict=0,
+    contradict=0, stray=0,
 )  # fmt: skip
 
 
@@ -59,6 +59,10 @@ UNKNOWN: Mapping[str, tuple[dict[str, object], str]] = {
     "uncounted": ({"uncounted_count": 1}, "1 container not counted yet"),
     "unlooked": ({"unlooked_count": 5}, "5 containers changed and not looked at since"),
     "not compared": ({"counts": replace(COUNTS, unknown=1)}, "1 container not compared yet"),
+    "stray": (
+        {"counts": replace(COUNTS, stray=2)},
+        "datanodes have 2 containers that it does not know: its state may be an older one",
+    ),
     "half open": ({"conditions": {"OPEN_UNHEALTHY": 1}}, "1 open container to be closed"),
 }
 

@@ -13,7 +13,7 @@ from scm.state.facts import Container, ContainerState, Replica
 from tests.support.control.scm_world import ScmWorld, container, replica, with_whole_replicas
 
 NODES = ("a", "b", "c")
-NONE = Counts(*[0] * 10)
+NONE = Counts(*[0] * 11)
 
 
 def whole() -> list[Replica]:
@@ -126,7 +126,7 @@ def test_a_container_that_nobody_made_is_shown_until_its_last_replica_goes(
 
     world.beat("a", replica("a", ReplicaState.DELETED, container_id=77))
 
-    assert replace(NONE, all=2, whole=1, to_do=1, few_replicas=1) == seen
+    assert replace(NONE, all=2, whole=1, to_do=1, few_replicas=1, stray=1) == seen
     assert replace(NONE, all=1, whole=1) == world.control.queries.count_containers()
     world.state.close()
 
