@@ -124,11 +124,13 @@ class Nodes:
             )
         )
         if node.is_read_only:
-            _log.warning(
-                "node_read_only",
-                datanode_id=node.datanode_id,
-                layout_version=node.layout_version,
-                layout_version_here=LAYOUT_VERSION,
+            change.on_commit(
+                lambda: _log.warning(
+                    "node_read_only",
+                    datanode_id=node.datanode_id,
+                    layout_version=node.layout_version,
+                    layout_version_here=LAYOUT_VERSION,
+                )
             )
         return known is None or known.boot_id != node.boot_id
 
