@@ -233,6 +233,10 @@ class SentReplicas(Protocol):
         """Return the raw row of a block, None if it has none."""
         ...
 
+    def blocks_without_row(self, container_id: ContainerId) -> Mapping[BlockId, int]:
+        """Return the blocks whose rows are lost or damaged, and the sizes of their files."""
+        ...
+
     def tombstones(self, container_id: ContainerId) -> Mapping[BlockId, int]:
         """Return the checksums of deleted blocks."""
         ...

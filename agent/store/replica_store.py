@@ -48,6 +48,7 @@ from agent.store.operations.writing import put_block, write_chunk
 from agent.store.options import StoreOptions
 from agent.store.recovery.opening import open_volumes
 from agent.store.replica.evidence import keep_evidence
+from agent.store.replica.lost_rows import blocks_without_row
 from agent.store.replica.packs import PackIndex
 from agent.store.replica.states import Event
 from agent.store.replica.trees import load_tree
@@ -339,6 +340,12 @@ class ReplicaStore:
         """Return the raw row of a block, None if it has none."""
         with self._volume(container_id).index.read() as rows:
             return rows.block(container_id, block_id)
+
+    def blocks_without_row(self, container_id: ContainerId) -> Mapping[BlockId, int]:
+        """Return the blocks whose rows are lost or damaged, and the sizes of their files."""
+        volume = self._volume(container_id)
+        with volume.index.read() as rows:
+            return blocks_without_row(rows, volume.paths(container_id), container_id)
 
     def tombstones(self, container_id: ContainerId) -> Mapping[BlockId, int]:
         """Return the checksums of deleted blocks."""

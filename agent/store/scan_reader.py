@@ -28,6 +28,7 @@ from agent.store.reads_past_cache import (
     read_at_once,
 )
 from agent.store.replica.descriptor import read_descriptor
+from agent.store.replica.lost_rows import is_cut_short, is_unread_loss
 from agent.store.replica.quarantine import kept_of
 from agent.store.replica.trees import read_tree_file
 from agent.store.replica_store import ReplicaStore
@@ -231,7 +232,8 @@ class DiskReader:
         tree = self._stored_tree(faults)
         known = self._base.facts.tree
         count_min = known.block_count if tree is None and known is not None else 0
-        return Structure(tuple(faults), block_files, self._expected_blocks(tree), count_min)
+        expected = self._expected_blocks(tree, block_files)
+        return Structure(tuple(faults), block_files, expected, count_min)
 
     def _list(self) -> tuple[U64s, list[str]]:
         """Return the ids of blocks that have a file, ascending, and the names of other files."""
@@ -298,16 +300,16 @@ class DiskReader:
             raise error
         return f"{path.name}: read failed with {name_of(known)}"
 
-    def _expected_blocks(self, tree: Tree | None) -> U64s:
+    def _expected_blocks(self, tree: Tree | None, block_files: U64s) -> U64s:
         """Return the blocks that the replica is known to have had: no tree has one of which all is
-        missing, and only what was found then tells of it once its row is gone, too."""
-        lost = [
-            finding.block_id
-            for finding in self._store.findings(self._container_id)
-            if finding.is_damage and finding.block_id > 0  # else it is of the replica as a whole
-        ]
+        missing, and only what was found then tells of it once its row is gone, too. Where that does
+        not name all that is lost, each that has a file may be one."""
+        damage = [one for one in self._store.findings(self._container_id) if one.is_damage]
+        lost = [one.block_id for one in damage if one.block_id > 0]  # not the replica as a whole
         live = np.empty(0, np.uint64) if tree is None else tree.block_ids[~tree.deleted]
-        return np.union1d(live, np.array(lost, dtype=np.uint64))
+        known = np.union1d(live, np.array(lost, dtype=np.uint64))
+        is_bare = tree is None and any(map(is_unread_loss, damage))
+        return np.union1d(known, block_files) if is_bare or is_cut_short(damage) else known
 
 
 def _twice(decode: "Callable[[Callable[[Path, int, int], bytes] | None], Decoded]") -> Decoded:

@@ -11,6 +11,7 @@ one that is not on the retiring volume if the two are equal, and the move goes o
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from agent.errors import Code, Refused, Unavailable
@@ -24,6 +25,7 @@ from agent.store.operations.reading import volume_facts
 from agent.store.options import StoreOptions
 from agent.store.recovery.opening import check_apart, check_single
 from agent.store.recovery.startup_recovery import Shelf, recover, replica_directories
+from agent.store.replica.lost_rows import blocks_without_row
 from agent.store.speed import measured_bytes_per_s
 from agent.store.volume_set import VolumeSet
 from agent.store.volumes.identity import read_versions
@@ -158,6 +160,7 @@ class VolumeServices:
         why = "it is the one that is served"
         if served is not left:
             why = worse_than(_row(served, container_id), _row(left, container_id))
+            why = why or forgotten(served, left, container_id)
         if why:
             raise Refused(
                 Code.INELIGIBLE,
@@ -321,7 +324,7 @@ def worse_than(served: ReplicaRow, left: ReplicaRow) -> str:
     if not served.data_scan_at_ms:
         return "its copy was not read whole yet"
     sick = ReplicaState.UNHEALTHY
-    if served.state is sick and left.state is not sick:
+    if served.state is sick and (left.state is not sick or left.tree is None):
         return "its copy is damaged"
     if left.state is ReplicaState.CLOSED and served.state is not ReplicaState.CLOSED:
         return f"its copy is {served.state}"
@@ -332,6 +335,21 @@ def worse_than(served: ReplicaRow, left: ReplicaRow) -> str:
     is_same_kind = served.tree.algorithm is left.tree.algorithm
     if is_same_kind and served.tree.root != left.tree.root:
         return "its copy has another root"
+    return ""
+
+
+def forgotten(served: Volume, left: Volume, container_id: ContainerId) -> str:
+    """Say of which block one replica of this host has a row or bytes, and the other knows nothing,
+    neither alive nor deleted nor lost; "" of none."""
+    with served.index.read() as there, left.index.read() as here:
+        lost = blocks_without_row(here, left.paths(container_id), container_id)
+        with_bytes = (block_id for block_id, size_bytes in lost.items() if size_bytes > 0)
+        with_row = (block_id for block_id, _ in here.blocks(container_id))
+        known = {*blocks_without_row(there, served.paths(container_id), container_id)}
+        known.update(there.tombstones(container_id))
+        for block_id in chain(with_bytes, with_row):
+            if block_id not in known and there.block(container_id, block_id) is None:
+                return f"its copy knows nothing of block {block_id}"
     return ""
 
 

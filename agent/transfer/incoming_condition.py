@@ -1,13 +1,15 @@
 """What a source knows of its replica beside the tree, as it declares it before the first block.
 
-Damage is expected where it was declared and nowhere else, and is marked here when it arrives. Where
-peers contradict the source they contradict a copy of it just as well: the copy keeps that as it
-came, and it excuses no damage.
+Damage is expected where it was declared and nowhere else, and is marked here when it arrives. Rows
+of which nobody knows to which blocks they belonged would be forgotten here: the source has to read
+itself first. Where peers contradict the source they contradict a copy of it just as well: the copy
+keeps that as it came, and it excuses no damage.
 """
 
 from dataclasses import dataclass, field
 from typing import Final
 
+from agent.errors import Code, Refused
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
 from agent.rpc.wire.reports import TEXT_CHARS_MAX
@@ -35,6 +37,13 @@ class Declared:
             if item.verdict == Verdict.CONTRADICTORY:
                 self._contradicted(item)
                 continue
+            if item.local_id < 1 and item.fault == Fault.BLOCK_ROW_MISSING:
+                raise Refused(
+                    Code.CHECKSUM_MISMATCH,
+                    "the source has lost rows, and does not say of which blocks",
+                    hint="a scan of the source finds that out",
+                    container_id=self.container_id,
+                )
             self._damage_count += 1
             if self._damage_count > FINDINGS_MAX:
                 raise codec.malformed("findings", f"more than {FINDINGS_MAX} of damage")

@@ -10,7 +10,7 @@ declared ends the stream: whoever sends reads the replica whole then, and sends 
 
 import errno
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,7 +30,7 @@ from agent.store.files.writebehind import REFUSED
 from agent.store.index.facts import ReplicaFacts
 from agent.store.operations.outflow import ABSENT, BlockFiles, ReadsAhead, WholeFiles
 from agent.store.ports import SentReplicas
-from agent.transfer.outgoing_condition import lost_rows, statement_of
+from agent.transfer.outgoing_condition import Statement, lost_rows, statement_of, undeclared
 from agent.transfer.parts import (
     FINDINGS_PER_PART,
     PART_BYTES,
@@ -42,7 +42,6 @@ from merkle.blockrow import decode_block
 from merkle.damaged import Damaged
 from merkle.replica import TREE_STATES, BlockId, ContainerId
 from merkle.tree import Tree
-from scanner.finding import Finding
 from scanner.rows.small_blocks import SimpleRun, runs
 
 NO_DATA: Final = frozenset({errno.EIO, errno.ENOENT})
@@ -89,7 +88,7 @@ class Export:
         check_exportable(facts)
         said = statement_of(self.store, facts)
         tree, findings = said.tree, said.findings
-        yield pb.ImportPart(header=self._header(facts)).SerializeToString()
+        yield pb.ImportPart(header=self._header(facts, said)).SerializeToString()
         everything = hashes.Selection(pb.CHUNKS, *[np.empty(0, np.uint64)] * 4)
         for page in hashes.pages(tree, everything):
             yield pb.ImportPart(tree=page).SerializeToString()
@@ -98,11 +97,12 @@ class Export:
             some = reports.finding_messages(told[start : start + FINDINGS_PER_PART])
             yield pb.ImportPart(findings=pb.ImportFindings(findings=some)).SerializeToString()
         self.damaged_block_ids = said.damaged_block_ids
-        yield from self._blocks(tree, findings)
+        yield from self._blocks(said)
         end = pb.ImportEnd(block_count=self.block_count, data_bytes=self.data_bytes)
         yield pb.ImportPart(end=end).SerializeToString()
 
-    def _header(self, facts: ReplicaFacts) -> pb.ImportHeader:
+    def _header(self, facts: ReplicaFacts, said: Statement) -> pb.ImportHeader:
+        rowless_bytes = sum(max(size, 0) for size in said.without_row.values())
         header = pb.ImportHeader(
             cluster_id=self.cluster_id,
             source_datanode_id=self.datanode_id,
@@ -111,7 +111,7 @@ class Export:
             replica_index=facts.replica_index,
             bcsid=facts.bcsid,
             origin_datanode_id=facts.origin_datanode_id,
-            data_bytes=facts.bytes_used,
+            data_bytes=facts.bytes_used + rowless_bytes,
             block_count=facts.block_count,
             compressed=self.compress,
         )
@@ -121,12 +121,12 @@ class Export:
 
     # -- blocks
 
-    def _blocks(self, tree: Tree, findings: Sequence[Finding]) -> Iterator[bytes]:
+    def _blocks(self, said: Statement) -> Iterator[bytes]:
         self._files = BlockFiles(
             self.store.paths(self.container_id).chunks, self.store.pack(self.container_id).blocks()
         )
         self._ahead = ReadsAhead(self._files)
-        pieces = self._pieces(tree, findings)
+        pieces = self._pieces(said.tree, said.without_row)
         pending: deque[tuple[Piece, Future]] = deque()
         try:
             for piece in pieces:
@@ -150,10 +150,10 @@ class Export:
         self.data_bytes += piece.data_bytes
         return part
 
-    def _pieces(self, tree: Tree, findings: Sequence[Finding]) -> Iterator[Piece]:
+    def _pieces(self, tree: Tree, without_row: Mapping[BlockId, int]) -> Iterator[Piece]:
         """Cut the replica into parts; rows that were lost are sent as empty ones."""
         known = self.store.block_rows(self.container_id)
-        lost = lost_rows(self.store, self.container_id, findings)
+        lost = lost_rows(self.store, self.container_id, without_row)
         rows = merge(known, lost, key=itemgetter(0)) if lost else known
         named = [key for key in self.damaged_block_ids if key > 0]  # not the replica as a whole
         damaged = np.array(sorted(named), np.uint64)
@@ -305,8 +305,3 @@ def check_exportable(facts: ReplicaFacts) -> None:
             f"container {facts.container_id} is {facts.state}: only closed ones are copied",
             container_id=facts.container_id,
         )
-
-
-def undeclared(what: str) -> Refused:
-    """Return the refusal of damage that nobody had found before."""
-    return Refused(Code.CHECKSUM_MISMATCH, what, hint="a scan of the replica finds and declares it")

@@ -4,6 +4,7 @@ The damage is done as the world does it: to the files and rows themselves, past 
 """
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -106,6 +107,12 @@ class StoredReplica:
     def delete_row(self, block_id: int, container_id: ContainerId = CONTAINER) -> None:
         """Remove a block's metadata row behind the store's back."""
         self._alter_row(block_id, container_id, lambda _: None)
+
+    def lose_index(self) -> None:
+        """Remove the whole index of the volume; the next start loads what has a descriptor."""
+        self.store.close()
+        shutil.rmtree(self.path / "hdds" / CLUSTER / "db")
+        self.reopen()
 
     def damage_row(self, block_id: int, container_id: ContainerId = CONTAINER) -> None:
         """Flip one bit of a block's metadata row behind the store's back."""

@@ -1,5 +1,6 @@
 """One datanode with volumes a and b, and the worker that empties them, without its loop."""
 
+import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -81,6 +82,12 @@ class Host:
         """Stop and start."""
         self.store.close()
         self.open(*(names or ("a", "b")))
+
+    def lose_index(self, name: str) -> None:
+        """Stop, lose the index of a volume, and start: what has a descriptor is loaded."""
+        self.store.close()
+        shutil.rmtree(self.at(name) / "hdds" / CLUSTER / "db")
+        self.open("a", "b")
 
     def write(self, container_id: int, *, closed: bool = True) -> None:
         """Write a container of a few blocks."""

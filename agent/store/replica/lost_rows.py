@@ -1,0 +1,59 @@
+"""Blocks of which a replica may have bytes, and no row that can be read.
+
+A peer's row, or a person, makes them whole again: whoever takes a replica away asks for them, too.
+What a scan found names them. It keeps no more findings than so many, and of a replica that the
+index lost it has made none yet: then every file counts that no row names.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+
+from agent.store.files.durable import block_errors
+from agent.store.files.layout import ReplicaPaths, block_id_of
+from agent.store.index.transactions import Snapshot
+from agent.store.replica.packs import place_of
+from merkle.blockrow import is_intact
+from merkle.replica import BlockId, ContainerId
+from scanner.finding import Fault, Finding
+from scanner.notebook import FINDINGS_PER_REPLICA_MAX
+
+
+def is_unread_loss(finding: Finding) -> bool:
+    """Whether it says that rows are lost, and not yet of which blocks: a scan finds that out."""
+    is_about_rows = finding.is_damage and finding.fault is Fault.BLOCK_ROW_MISSING
+    return is_about_rows and finding.block_id < 1
+
+
+def is_cut_short(damage: Sequence[Finding]) -> bool:
+    """Whether a scan may have found more damage of a replica than it kept findings of."""
+    return len(damage) >= FINDINGS_PER_REPLICA_MAX
+
+
+def blocks_without_row(
+    rows: Snapshot, paths: ReplicaPaths, container_id: ContainerId
+) -> Mapping[BlockId, int]:
+    """Return the size of the file of each block without a row that can be read, by ascending id;
+    `blockfile.ABSENT` without a file. Raises SutureError."""
+    damage = [one for one in rows.findings(container_id) if one.is_damage]
+    named = {one.block_id for one in damage if one.block_id > 0}
+    if is_cut_short(damage) or any(map(is_unread_loss, damage)):
+        named |= _with_file(rows, paths, container_id)
+    buried = rows.tombstones(container_id)
+    lost = {}
+    for block_id in sorted(named - buried.keys()):
+        row = rows.block(container_id, block_id)
+        if row is None or not is_intact(block_id, row):
+            place = place_of(rows, paths, container_id, block_id)
+            with block_errors(place.name):
+                lost[block_id] = place.size_bytes()
+    return lost
+
+
+def _with_file(rows: Snapshot, paths: ReplicaPaths, container_id: ContainerId) -> set[BlockId]:
+    """Return the blocks that have bytes, in a file of their own or in the pack."""
+    found = {BlockId(key) for key in rows.packed_blocks(container_id).block_ids.tolist()}
+    if paths.chunks.is_dir():
+        with block_errors(paths.chunks), os.scandir(paths.chunks) as entries:
+            ids = [block_id_of(entry.name) for entry in entries]
+        found.update(block_id for block_id in ids if block_id is not None)
+    return found

@@ -1,0 +1,169 @@
+"""A replica of which rows are lost is copied with every byte, and says so of each block."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Code
+from agent.rpc.v1 import datanode_pb2 as pb
+from merkle.replica import BlockId, ReplicaState
+from scanner.notebook import FINDINGS_PER_REPLICA_MAX
+from tests.support.storage.datanodes import Datanode
+from tests.support.storage.pushed import MIB, Pair, decoded, exported, refused, serving_pair
+from tests.support.storage.stored_replica import CONTAINER
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    """A source, and an empty target."""
+    with serving_pair(tmp_path) as made:
+        yield made
+
+
+def found(node: Datanode) -> tuple[ReplicaState, set[int]]:
+    """Return the state of a replica, and the blocks that findings of damage name."""
+    store = node.replica.store
+    damage = {item.block_id for item in store.findings(CONTAINER) if item.is_damage}
+    return store.replica(CONTAINER).state, damage
+
+
+class TestLostIndex:
+    @pytest.mark.parametrize("is_scanned", [False, True])
+    def test_the_copy_has_every_byte_and_says_what_it_lacks(
+        self, pair: Pair, *, is_scanned: bool
+    ) -> None:
+        """
+        A decommission rests on the copy: one without the bytes, and clean, ends in their loss.
+        """
+        pair.source.replica.create()
+        pair.source.replica.lose_index()
+        if is_scanned:
+            pair.source.scan()
+
+        outcome = pair.source.replicate(pair.target)
+
+        assert ("imported", 3) == (outcome.result, outcome.damaged_chunk_count)
+        assert pair.source.files() == pair.target.files()
+        assert (ReplicaState.UNHEALTHY, {1, 2, 3}) == found(pair.target)
+        pair.target.scan()
+        assert (ReplicaState.UNHEALTHY, {1, 2, 3}) == found(pair.target)
+
+    def test_what_holds_more_than_a_mebibyte_is_copied_too(self, pair: Pair) -> None:
+        """
+        Room is reserved for bytes that no row counts: otherwise such a replica could never leave
+        its datanode.
+        """
+        replica = pair.source.replica
+        replica.store.create_container(CONTAINER)
+        for number in range(1, 4):
+            replica.put(number, MIB)
+        replica.store.close_container(CONTAINER, bcsid=0, force=True)
+        replica.lose_index()
+
+        pair.source.replicate(pair.target)
+
+        assert pair.source.files() == pair.target.files()
+
+    def test_nothing_is_sent_before_a_scan_has_named_the_blocks(self, pair: Pair) -> None:
+        """
+        What it would send is what rows it has, and a target could not tell.
+        """
+        pair.source.replica.create()
+        pair.source.replica.lose_index()
+        export = exported(pair.source)
+
+        assert [] == list(export.stream())
+        assert export.failure is not None
+        assert Code.CHECKSUM_MISMATCH is export.failure.code
+
+    def test_a_source_that_cannot_say_which_is_not_taken_from(self, pair: Pair) -> None:
+        """
+        One of an earlier version sends what rows it has: the copy would pass for whole.
+        """
+        pair.source.replica.create()
+        parts = list(decoded(pair.source))
+        lost = pb.Finding(verdict="CORRUPT", fault="BLOCK_ROW_MISSING", local_id=-1, offset=-1)
+        told = pb.ImportPart(findings=pb.ImportFindings(findings=[lost]))
+        at = next(index for index, part in enumerate(parts) if part.HasField("blocks"))
+
+        code = refused(pair, [*parts[:at], told, *parts[at:]])
+
+        assert Code.CHECKSUM_MISMATCH.value == code
+        pair.target_is_untouched()
+
+
+class TestLostTree:
+    @pytest.mark.parametrize("is_open", [False, True])
+    def test_a_scan_says_of_each_file_that_its_row_is_lost(
+        self, pair: Pair, *, is_open: bool
+    ) -> None:
+        """
+        Nothing tells any more which blocks there were. It is not clean, and not empty, for that:
+        its files may be what clients were told is stored.
+        """
+        replica = pair.source.replica
+        replica.create()
+        if is_open:
+            replica.store.delete_container(CONTAINER, force=True)
+            replica.store.create_container(CONTAINER)
+            for number in range(1, 4):
+                replica.put(number, 1000)
+        else:
+            replica.store.paths(CONTAINER).tree.unlink()
+        replica.lose_index()
+
+        pair.source.scan()
+        pair.source.scan()
+
+        assert (ReplicaState.UNHEALTHY, {1, 2, 3}) == found(pair.source)
+        assert not replica.store.replica(CONTAINER).is_empty
+
+
+class TestMany:
+    """More blocks lost their rows than a scan keeps findings."""
+
+    COUNT = FINDINGS_PER_REPLICA_MAX + 5
+
+    @pytest.fixture
+    def rows(self, pair: Pair) -> list[tuple[BlockId, bytes]]:
+        """The rows that the source had before its index was lost; it was scanned since."""
+        replica = pair.source.replica
+        replica.store.create_container(CONTAINER)
+        for number in range(1, self.COUNT + 1):
+            replica.put(number, 10)
+        replica.store.close_container(CONTAINER, bcsid=0, force=True)
+        rows = list(replica.store.block_rows(CONTAINER))
+        replica.lose_index()
+        pair.source.scan()
+        return rows
+
+    def test_all_are_copied_and_declared(self, pair: Pair, rows: list[object]) -> None:
+        """
+        The rest is as precious as those that a finding names.
+        """
+        outcome = pair.source.replicate(pair.target)
+
+        assert ("imported", len(rows)) == (outcome.result, outcome.damaged_chunk_count)
+        assert pair.source.files() == pair.target.files()
+        pair.target.scan()
+        assert ReplicaState.UNHEALTHY is found(pair.target)[0]
+        assert len(rows) == len(pair.target.replica.store.blocks_without_row(CONTAINER))
+
+    def test_those_that_no_finding_named_are_found_once_there_is_room(
+        self, pair: Pair, rows: list[tuple[BlockId, bytes]]
+    ) -> None:
+        """
+        The named ones have rows again: that does not make the replica whole.
+        """
+        store = pair.source.replica.store
+        named = found(pair.source)[1]
+        again = [(block_id, row) for block_id, row in rows if block_id in named]
+        index = store.volume_set.places[CONTAINER].index
+        index.write(lambda changed: changed.put_blocks(CONTAINER, again))
+
+        pair.source.scan()
+
+        left = {block_id for block_id, _ in rows} - named
+        assert (ReplicaState.UNHEALTHY, left) == found(pair.source)
+        assert len(left) == self.COUNT - FINDINGS_PER_REPLICA_MAX
