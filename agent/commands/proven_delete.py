@@ -67,12 +67,18 @@ class ProvenDeletes:
         self, container_id: ContainerId, witnesses: Mapping[PeerId, Peer], timeout_s: float
     ) -> ReplicaProof:
         mine = self._tree(container_id)
-        if not mine.block_count:
+        without_row = self._without_row(container_id)
+        if not mine.block_count and not without_row:
             return ReplicaProof(EMPTY, self.clock.monotonic_s())
         asked = ReplicaWitnesses(
             self.store, witnesses, self.confirmed, self.age_max_s, KEEP_S, timeout_s, self.clock
         )
-        return asked.proof(container_id, mine)
+        return asked.proof(container_id, mine, without_row)
+
+    def _without_row(self, container_id: ContainerId) -> frozenset[BlockId]:
+        """Return the blocks of which there are bytes here and no row, so that no tree has them."""
+        sizes = self.store.blocks_without_row(container_id)
+        return frozenset(block_id for block_id, size_bytes in sizes.items() if size_bytes > 0)
 
     def _tree(self, container_id: ContainerId) -> Tree:
         """Return what is here; of a replica that was never closed, by its rows."""

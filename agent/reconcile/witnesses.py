@@ -9,7 +9,7 @@ docs/PROOFS.md says what it proves and what not.
 """
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from random import Random
 from typing import Final, Protocol, runtime_checkable
@@ -140,15 +140,18 @@ class ReplicaWitnesses:
     timeout_s: float
     clock: Clock
 
-    def proof(self, container_id: ContainerId, mine: Tree) -> ReplicaProof:
-        """Return the proof of the first that gives one.
+    def proof(
+        self, container_id: ContainerId, mine: Tree, without_row: Set[BlockId]
+    ) -> ReplicaProof:
+        """Return the proof of the first that gives one. `without_row`: blocks of which there are
+        bytes here that no row describes.
 
         Raise Refused(NOT_PROVEN), with what each said.
         """
         reasons: list[str] = []
         for peer_id, peer in self.witnesses.items():
             try:
-                return self._ask(container_id, mine, peer_id, peer)
+                return self._ask(container_id, mine, without_row, peer_id, peer)
             except SutureError as error:
                 why = OLD if is_unknown(error) else f"{error.code}: {error}"
                 reasons.append(f"{peer_id}: {why}")
@@ -163,7 +166,12 @@ class ReplicaWitnesses:
         )
 
     def _ask(
-        self, container_id: ContainerId, mine: Tree, peer_id: PeerId, peer: Peer
+        self,
+        container_id: ContainerId,
+        mine: Tree,
+        without_row: Set[BlockId],
+        peer_id: PeerId,
+        peer: Peer,
     ) -> ReplicaProof:
         """Have one prove it: reading takes as long as it takes, so what is kept since is asked for
         again, at once, before ours goes."""
@@ -171,7 +179,7 @@ class ReplicaWitnesses:
         nonce, summary, proof = self._proven(container_id, peer, self.age_max_s)
         theirs = mine if _is_alike(mine, summary) else peer.tree(container_id)
         self._check_answer(container_id, theirs, nonce, proof)
-        self._check_has_all(container_id, mine, theirs)
+        self._check_has_all(container_id, mine, without_row, theirs)
         count = self._check_samples(container_id, theirs, peer_id, peer)
         kept_since_s = self.clock.monotonic_s()
         age_max_s = self.age_max_s + kept_since_s - began_s + CLOCKS_S
@@ -202,14 +210,26 @@ class ReplicaWitnesses:
         if proof.answer != tree_answer_of(nonce, container_id, theirs):
             raise Refused(Code.CHECKSUM_MISMATCH, "its answer is not made of its tree")
 
-    def _check_has_all(self, container_id: ContainerId, mine: Tree, theirs: Tree) -> None:
-        """Refuse a witness that lacks what is whole here, unless its delete was ordered."""
+    def _check_has_all(
+        self, container_id: ContainerId, mine: Tree, without_row: Set[BlockId], theirs: Tree
+    ) -> None:
+        """Refuse a witness that lacks what is whole here, or may be, unless its delete was
+        ordered."""
         buried: list[BlockId] = []
         for block_id, index in _lacking(mine, theirs):
             if index >= 0 and theirs.deleted[index]:
                 buried.append(block_id)
             elif not _covers(mine, theirs, block_id):
                 raise Refused(Code.INELIGIBLE, f"it has not all of block {block_id} that is here")
+        for block_id in sorted(without_row):
+            index = theirs.index_of(block_id)
+            if index < 0:
+                raise Refused(
+                    Code.INELIGIBLE,
+                    f"it has nothing of block {block_id}, which has bytes here and no row",
+                )
+            if theirs.deleted[index]:
+                buried.append(block_id)
         if buried and (left := set(buried) - self.confirmed(container_id, buried)):
             raise Refused(
                 Code.INELIGIBLE,

@@ -154,6 +154,55 @@ def test_it_stays_when_the_other_lacks_a_block(two: tuple[Datanode, Datanode]) -
     assert not has(mine)
 
 
+@pytest.mark.parametrize("way", ["damaged", "lost", "lost and not scanned", "all lost", "adopted"])
+def test_what_has_no_row_here_must_be_there(two: tuple[Datanode, Datanode], way: str) -> None:
+    """
+    Its bytes may be the last, and a row of another replica makes them whole again: a scan that
+    found its row lost or damaged left it out of the tree.
+    """
+    mine, other = two
+    replica = mine.replica
+    match way:
+        case "damaged":
+            replica.damage_row(BLOCK)
+        case "lost" | "lost and not scanned":
+            replica.delete_row(BLOCK)
+        case _:
+            replica.lose_index()
+    if way not in {"lost and not scanned", "adopted"}:
+        replica.scan()
+    other.replica.store.delete_blocks(CONTAINER, [BLOCK])
+
+    error = refusal(lambda: delete(mine, [other]))
+
+    assert (Code.NOT_PROVEN, True) == (error.code, has(mine))
+    assert replica.file(BLOCK).exists()
+    delete(mine, [other], deletes(mine, ordered=[BLOCK]))
+    assert not has(mine)
+
+
+def test_what_has_no_row_here_goes_when_it_is_there(two: tuple[Datanode, Datanode]) -> None:
+    """
+    A replica without its rows gives way to a whole one; one that has nothing of it proves nothing.
+    """
+    mine, other = two
+    mine.replica.lose_index()
+    mine.replica.scan()
+    other.replica.store.delete_container(CONTAINER, force=True)
+    other.replica.store.create_container(CONTAINER)
+    other.replica.put(1, CHUNK_BYTES, CHUNK_BYTES + 1)
+    other.replica.store.close_container(CONTAINER, force=True)
+
+    error = refusal(lambda: delete(mine, [other]))
+    assert (Code.NOT_PROVEN, True) == (error.code, has(mine))
+    assert "it has nothing of block 2" in str(error)
+
+    other.replica.store.delete_container(CONTAINER, force=True)
+    other.replica.create()
+    delete(mine, [other])
+    assert not has(mine)
+
+
 def test_two_do_not_go_because_of_each_other(two: tuple[Datanode, Datanode]) -> None:
     """
     Who has proven its replica keeps it; who is about to go proves nothing.
