@@ -120,7 +120,9 @@ class VolumeMoves:
     def _retire(self, volume_id: str) -> bool:
         """Do one thing about a volume; return whether there may be more to do at once."""
         progress = self._progress.setdefault(volume_id, Progress(self.now_s()))
-        for left in self._due(self._store.services.left_on(volume_id), progress):
+        here = self._store.services.left_on(volume_id)
+        cut_off_first = sorted(here, key=lambda left: left.is_served)
+        for left in self._due(cut_off_first, progress):
             try:
                 self._deal_with(volume_id, left)
             except SutureError as error:

@@ -266,7 +266,8 @@ class ReplicaStore:
         self, container_id: ContainerId, *, force: bool = False, proof: str = ""
     ) -> None:
         """Delete a replica; an open or non-empty one only by force. `proof` goes to the log. The
-        volume of files that are left is looked at."""
+        volume of files that are left is looked at. One that moves is BUSY."""
+        self.services.check_moved(container_id)
         left = delete_replica(self._volume(container_id), container_id, force=force, proof=proof)
         self.volume_set.places.pop(container_id, None)
         self.on_change(container_id)

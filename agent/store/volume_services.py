@@ -170,13 +170,31 @@ class VolumeServices:
         delete_replica(left, container_id, force=True)
 
     def take_back_move(self, volume_id: str, container_id: ContainerId) -> None:
-        """Serve the replica that was left on `volume_id` again, and delete its copy."""
+        """Serve the replica that was left on `volume_id` again, and delete its copy; not once the
+        delete of the other one has begun: then the copy is all there is."""
         left, copy = self._set.by_id(volume_id), self._volume_of(container_id)
-        if copy is left:
+        if copy is left or _row(left, container_id).state is ReplicaState.DELETED:
             return
         self._set.places[container_id] = left
         self._on_change(container_id)
         delete_replica(copy, container_id, force=True)
+
+    def check_moved(self, container_id: ContainerId) -> None:
+        """Refuse to delete a replica while the one that it was copied from is still on a volume
+        that retires: a start would serve that one, and it may be the better. Raises Unavailable."""
+        for volume in self._set.working:
+            is_left = self._set.places.get(container_id) is not volume
+            if is_left and self._service_of(volume).mode is Mode.RETIRING:
+                with volume.index.read() as rows:
+                    is_left = rows.has_replica(container_id)
+                if is_left:
+                    raise Unavailable(
+                        Code.BUSY,
+                        f"container {container_id} is still on {volume.layout.volume}, which "
+                        "retires, and on the volume that it moved to",
+                        hint="suture volumes says why; the move is ended first",
+                        container_id=container_id,
+                    )
 
     def end_retirement(self, volume_id: str) -> str:
         """Write down that a volume is empty; return why it is not, "" if it is."""

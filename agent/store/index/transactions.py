@@ -77,6 +77,10 @@ class Snapshot:
         """Return the row of a replica. Raises `Refused(CONTAINER_NOT_FOUND)`, `Damaged`."""
         return decode_replica(container_id, self._replica_row(container_id))
 
+    def has_replica(self, container_id: ContainerId) -> bool:
+        """Return whether there is a row of a replica, readable or not."""
+        return self._txn.get(_U64.pack(container_id), db=self._dbs.replicas) is not None
+
     def standing(self, container_id: ContainerId) -> tuple[int, Bcsid]:
         """Return the replica index and the commit id of a replica. Raises as `replica`."""
         return decode_standing(container_id, self._replica_row(container_id))
