@@ -4,12 +4,13 @@
 
 Ozone shows what arrives before it has read it, so every chunk is checked against its row on its way
 out: one that is not what it says ends the stream, and the receiver has nothing. Who copies holds a
-share of the container's lease, so that nobody writes a chunk meanwhile.
+share of the container's lease, so that nobody writes a chunk meanwhile. A replica that lost rows is
+not sent.
 """
 
 import struct
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -57,6 +58,10 @@ class SentAsOzone(Folded, Protocol):
         """Return a committed block with where it is."""
         ...
 
+    def blocks_without_row(self, container_id: ContainerId) -> Mapping[BlockId, int]:
+        """Return the blocks whose rows are lost or damaged, and the sizes of their files."""
+        ...
+
     def read(
         self,
         container_id: ContainerId,
@@ -96,6 +101,7 @@ class ArchiveExport:
         return self._files(facts)
 
     def _files(self, facts: ReplicaFacts) -> Iterator[bytes]:
+        self._check_rows()
         view = ozone_view(self.store, self.container_id)
         yield from _file(DESCRIPTOR, encode_descriptor(_descriptor(facts), PLACE))
         tree = encode_tree_file(self.container_id, view.tree, view.root)
@@ -111,6 +117,17 @@ class ArchiveExport:
         for block_id in ids:
             yield from self._block(block_id)
         yield bytes(2 * tarfile.BLOCKSIZE)
+
+    def _check_rows(self) -> None:
+        """Refuse a replica with bytes that no row describes: an archive has no place for them."""
+        for block_id, size_bytes in self.store.blocks_without_row(self.container_id).items():
+            if size_bytes > 0:
+                raise Refused(
+                    Code.INELIGIBLE,
+                    f"block {block_id} has bytes here and no row that can be read",
+                    hint="a reconcile brings back rows that another replica has",
+                    container_id=self.container_id,
+                )
 
     def _write_tables(self, facts: ReplicaFacts, view: OzoneView, scratch: Path) -> list[BlockId]:
         """Write the tables; return the blocks, in the order of their keys."""

@@ -17,8 +17,9 @@ import zstandard
 from rocksdict import Options, Rdict
 
 from merkle.checksum import Algorithm
-from merkle.replica import ContainerId
+from merkle.replica import BlockId, ContainerId
 from ozone.disk.messages import BLOCK_DATA
+from scanner.finding import Fault, Finding, Verdict
 from tests.support.ozone.ozone_agent import OzoneAgent, OzoneClient, served
 from tests.support.ozone.ozone_volumes import GOLDEN, descriptor_text
 
@@ -228,3 +229,26 @@ def test_nobody_writes_while_it_is_sent(agent: tuple[OzoneAgent, OzoneClient]) -
         client.download(WHOLE)
 
     assert grpc.StatusCode.RESOURCE_EXHAUSTED is caught.value.code()
+
+
+@pytest.mark.parametrize("is_scanned", [False, True])
+def test_nor_is_a_replica_that_lost_rows(
+    agent: tuple[OzoneAgent, OzoneClient], *, is_scanned: bool
+) -> None:
+    """
+    An archive has no place for bytes that no row describes, and Ozone would count on what it got.
+    """
+    made, client = agent
+    index = made.replica.store.volume_set.places[WHOLE].index
+    if is_scanned:
+        index.write(lambda rows: rows.delete_block(WHOLE, BlockId(101)))
+        made.replica.scan(WHOLE)
+    else:
+        lost = Finding(WHOLE, Verdict.CORRUPT, Fault.BLOCK_ROW_MISSING, BlockId(-1), -1, -1, 0, "")
+        index.write(lambda rows: rows.delete_block(WHOLE, BlockId(101)))
+        index.write(lambda rows: rows.replace_findings(WHOLE, [lost]))
+
+    with pytest.raises(grpc.RpcError) as caught:
+        client.download(WHOLE)
+
+    assert "block 101 has bytes here and no row" in caught.value.details()
