@@ -50,6 +50,7 @@ from merkle.tree import Tree
 from scanner.finding import Fault, Finding, Verdict
 from scanner.rows.small_blocks import FIRST_SUM_END, SUMS_START, SimpleRun, runs
 
+TREE_BYTES_MAX: Final = 64 * hashes.ROWS_MAX  # a row has half of that, and more are no tree
 SMALL_BYTES_MAX: Final = PART_BYTES
 STEP_BYTES: Final = 512 * 1024
 
@@ -149,10 +150,12 @@ class _Reception:
     def __init__(self, arrival: Arrival, header: pb.ImportHeader, now_ms: int) -> None:
         self._arrival = arrival
         self._container_id = arrival.announced.container_id
-        self._sender = header.source_datanode_id
+        where = "header.source_datanode_id"
+        self._sender = codec.parse_datanode_id(header.source_datanode_id, where)
         self._compressed = header.compressed
         self._now_ms = now_ms
         self._pages: list[pb.HashesPage] = []
+        self._pages_bytes = 0
         self._tree: Tree | None = None
         self._folding: Folding | None = None
         self._declared = Declared(self._container_id)
@@ -170,7 +173,7 @@ class _Reception:
         for part in parts:
             match part.kind:
                 case "tree" if self._tree is None:
-                    self._pages.append(part.message.tree)
+                    self._add_page(part.message.tree)
                 case "findings" if self._tree is None:
                     self._declared.add(part.message.findings)
                 case "blocks":
@@ -206,6 +209,13 @@ class _Reception:
         )
 
     # -- the tree
+
+    def _add_page(self, page: pb.HashesPage) -> None:
+        """Keep a page of the tree until all have come."""
+        self._pages_bytes += page.ByteSize()
+        if self._pages_bytes > TREE_BYTES_MAX:
+            raise codec.malformed("tree", f"more than {TREE_BYTES_MAX} bytes")
+        self._pages.append(page)
 
     def _known_tree(self) -> Tree:
         """Return the tree of the source, complete once anything else has come."""

@@ -47,7 +47,8 @@ class Declared:
             self._damage_count += 1
             if self._damage_count > FINDINGS_MAX:
                 raise codec.malformed("findings", f"more than {FINDINGS_MAX} of damage")
-            self.evidence.setdefault(item.local_id, item.evidence)
+            evidence = _text(item.evidence)
+            self.evidence.setdefault(item.local_id, evidence)
             self.places.add((item.local_id, item.offset))
 
     def covers(self, tree: Tree, block_id: int, offset: int) -> bool:
@@ -75,11 +76,13 @@ class Declared:
                 found_at_ms=codec.parse_int(
                     item.found_at_ms, "findings.found_at_ms", low=0, high=ID_MAX
                 ),
-                evidence=codec.parse_text(
-                    item.evidence, "findings.evidence", chars_max=TEXT_CHARS_MAX
-                ),
+                evidence=_text(item.evidence),
             )
         )
+
+
+def _text(value: str) -> str:
+    return codec.parse_text(value, "findings.evidence", chars_max=TEXT_CHARS_MAX)
 
 
 def _place(value: int, where: str) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import zstandard
 
+from agent.errors import Refused
 from agent.rpc.v1 import container_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire.hashes import Selection, pages, read_tree
@@ -80,6 +81,38 @@ class TestHostileStreams:
         parts.insert(1, pb.ImportPart(findings=pb.ImportFindings(findings=[told])))
 
         assert "MALFORMED_REQUEST" == refused(pair, parts)
+
+    @pytest.mark.parametrize("told", ["evidence", "sender"])
+    def test_words_without_end_are_refused(self, pair: Pair, told: str) -> None:
+        """
+        They are kept with each finding: thousands of them, as many megabytes as a message holds.
+        """
+        parts = list(decoded(pair.source))
+        damage = pb.Finding(verdict=Verdict.CORRUPT, fault=Fault.CHUNK_CHECKSUM, local_id=2)
+        if told == "evidence":
+            damage.evidence = "x" * 100_000
+            parts.insert(1, pb.ImportPart(findings=pb.ImportFindings(findings=[damage])))
+        else:
+            parts[0].header.source_datanode_id = "x" * 100_000
+
+        assert "MALFORMED_REQUEST" == refused(pair, parts)
+
+    def test_a_tree_without_end_is_not_waited_for(
+        self, pair: Pair, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        It is kept in memory until the first block comes.
+        """
+        monkeypatch.setattr("agent.transfer.incoming.TREE_BYTES_MAX", 1_000_000)
+        header, *_ = decoded(pair.source)
+        page = pb.ImportPart(tree=pb.HashesPage(chunk_checksums=[1] * 10_000))
+        coming = encoded([header, *[page] * 1_000])
+
+        with pytest.raises(Refused, match="1000000 bytes"):
+            pair.target.importer.receive(coming)
+
+        assert next(coming, None) is not None
+        pair.target_is_untouched()
 
     def test_contradictions_and_damage_without_end_are_refused(self, pair: Pair) -> None:
         """
