@@ -232,7 +232,9 @@ class Handlers:
         self, order: scm_pb2.Command, context: TaskContext, status: scm_pb2.CommandStatus
     ) -> None:
         tools, transactions = self._tools, order.delete_blocks.transactions
-        results = delete_blocks(tools.store, tools.leases, transactions, stop=context.stop)
+        results = delete_blocks(
+            tools.store, tools.leases, transactions, stop=context.stop, ask_scan=tools.ask_scan
+        )
         status.delete_blocks.transactions.extend(results)
 
     def _set_state(

@@ -39,8 +39,12 @@ def delete_blocks(
     messages: Sequence[scm_pb2.DeleteTransaction],
     *,
     stop: Callable[[], bool],
+    ask_scan: Callable[[ContainerId, str], None] = lambda *_: None,
 ) -> list[scm_pb2.DeleteTransactionResult]:
-    """Carry out all transactions; return a result for each, in their order."""
+    """Carry out all transactions; return a result for each, in their order.
+
+    `ask_scan` has a replica read soon, for the reason given: one whose last known damage went.
+    """
     results: dict[int, scm_pb2.DeleteTransactionResult] = {}
     understood: list[tuple[int, _Transaction]] = []
     for index, message in enumerate(messages):
@@ -51,7 +55,9 @@ def delete_blocks(
     understood.sort(key=lambda item: item[1].container_id)
     for container_id, group in groupby(understood, key=lambda item: item[1].container_id):
         for batch in batches(list(group)):
-            done = _delete_batch(store, leases, container_id, [item for _, item in batch], stop)
+            done = _delete_batch(
+                store, leases, container_id, [item for _, item in batch], stop, ask_scan
+            )
             for (index, _), result in zip(batch, done, strict=True):
                 results[index] = result
     return [results[index] for index in range(len(messages))]
@@ -93,6 +99,7 @@ def _delete_batch(
     container_id: ContainerId,
     transactions: Sequence[_Transaction],
     stop: Callable[[], bool],
+    ask_scan: Callable[[ContainerId, str], None],
 ) -> list[scm_pb2.DeleteTransactionResult]:
     """Delete the blocks of one container's transactions in one change.
 
@@ -107,6 +114,8 @@ def _delete_batch(
             deleted = store.free_blocks(container_id, wanted)
     except SutureError as error:
         return [failed(item.message, error) for item in transactions]
+    if deleted.was_last_damage:
+        ask_scan(container_id, "its damaged blocks were deleted")
     freed, results = dict(deleted.freed), []
     for item in transactions:
         left = next((deleted.left[one] for one in item.block_ids if one in deleted.left), None)

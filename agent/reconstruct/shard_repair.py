@@ -220,8 +220,14 @@ class ShardMender:
                     return
 
     def _chunks_of(self, container_id: ContainerId, finding: Finding) -> tuple[ChunkInfo, ...]:
-        """Return the chunks that a finding is about: one, or all of a block that has no file."""
-        chunks = self._store.block(container_id, finding.block_id).chunks
+        """Return the chunks that a finding is about: one, or all of a block that has no file. Of a
+        block that was deleted since it was found, none are left to mend."""
+        try:
+            chunks = self._store.block(container_id, finding.block_id).chunks
+        except Refused as error:
+            if error.code is not Code.NO_SUCH_BLOCK:
+                raise
+            return ()
         if finding.fault is Fault.BLOCK_FILE_MISSING:
             return chunks
         return tuple(chunk for chunk in chunks if chunk.offset == finding.offset)

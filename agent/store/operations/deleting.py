@@ -8,7 +8,7 @@ finishes what the journal, or the state, says was begun.
 """
 
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,7 +26,6 @@ from agent.store.index.rows import ReplicaRow, UnlinkEntry, moved_on
 from agent.store.index.transactions import Change, Snapshot
 from agent.store.options import StoreOptions
 from agent.store.replica import quarantine
-from agent.store.replica.contradictions import without_blocks
 from agent.store.replica.obstacles import has_home, put_aside
 from agent.store.replica.packs import give_back_pages, place_of, remove_spent
 from agent.store.replica.states import Event, next_state
@@ -43,10 +42,15 @@ from merkle.tree_building import build_from_rows
 @dataclass(frozen=True, slots=True)
 class Deleted:
     """What a delete came to: the bytes of each block that was there, and why the files of some,
-    of this delete or of earlier ones, are still to be removed."""
+    of this delete or of earlier ones, are still to be removed.
+
+    `was_last_damage`: with these blocks went all damage that was known. The replica may be whole
+    then, which only a read can say.
+    """
 
     freed: Mapping[BlockId, int]
     left: Mapping[BlockId, SutureError]
+    was_last_damage: bool
 
     def checked(self) -> "Deleted":
         """Return it if no file is left; else raise the first failure."""
@@ -78,7 +82,9 @@ def delete_blocks(
         left = bury(volume, options, container_id, row, tree, tombstones)
     elif has_leftover:  # of an earlier delete whose files could not be removed
         left = unlink_blocks(volume, options, container_id)
-    return Deleted(freed, left)
+    with volume.index.read() as rows:
+        after = rows.replica(container_id)
+    return Deleted(freed, left, bool(row.finding_count and not after.finding_count))
 
 
 def fresh_tombstones(
@@ -159,7 +165,7 @@ def record_tombstones(
             bytes_gone += row_bytes(block_id, raw)
             rows.delete_block(container_id, block_id)
         rows.put_tombstone(container_id, block_id, checksum)
-    row = without_blocks(rows, container_id, row, tombstones)
+    row = without_findings(rows, container_id, row, tombstones)
     unfinished = to_unlink(rows, container_id)  # an earlier unlink may have failed
     block_ids = sorted(set(unfinished.block_ids) | set(tombstones))
     kept_ids = sorted(set(unfinished.kept_ids) | set(tombstones if is_kept else ()))
@@ -168,6 +174,25 @@ def record_tombstones(
         row,
         block_count=max(0, row.block_count - blocks_gone),
         bytes_used=max(0, row.bytes_used - bytes_gone),
+    )
+
+
+def without_findings(
+    rows: Change, container_id: ContainerId, row: ReplicaRow, block_ids: Collection[BlockId]
+) -> ReplicaRow:
+    """Forget what was found of blocks that are deleted, which nobody can mend any more; return the
+    replica's row. Its state stays until a read says that the rest is whole."""
+    findings = list(rows.findings(container_id))
+    gone = [one for one in findings if one.block_id in block_ids]
+    if not gone:
+        return row
+    rows.replace_findings(container_id, [one for one in findings if one.block_id not in block_ids])
+    return replace(
+        row,
+        finding_count=max(0, row.finding_count - sum(one.is_damage for one in gone)),
+        contradiction_count=max(
+            0, row.contradiction_count - sum(one.is_contradiction for one in gone)
+        ),
     )
 
 

@@ -4,13 +4,12 @@ They are kept among the findings of the replica, with their count in its row, un
 that heard every holder finds them no more, or the block is deleted.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from agent.store.index.rows import ReplicaRow
 from agent.store.index.transactions import Change
-from merkle.replica import BlockId, ContainerId
+from merkle.replica import ContainerId
 from scanner.finding import Finding
 
 KEPT_MAX: Final = 1_000  # of one replica: a person looks at the first few
@@ -45,18 +44,6 @@ def note_contradictions(
     row = rows.replica(container_id)
     rows.put_replica(container_id, replace(row, contradiction_count=len(kept)))
     return True
-
-
-def without_blocks(
-    rows: Change, container_id: ContainerId, row: ReplicaRow, block_ids: Collection[BlockId]
-) -> ReplicaRow:
-    """Forget contradictions about blocks that are deleted; return the replica's row."""
-    if not row.contradiction_count:
-        return row
-    findings = list(rows.findings(container_id))
-    gone = [one for one in findings if one.is_contradiction and one.block_id in block_ids]
-    rows.replace_findings(container_id, [one for one in findings if one not in gone])
-    return replace(row, contradiction_count=max(0, row.contradiction_count - len(gone)))
 
 
 def place_of(finding: Finding) -> tuple[int, int, str]:

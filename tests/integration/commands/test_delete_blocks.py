@@ -13,7 +13,7 @@ from agent.errors import Unavailable
 from agent.rpc.v1 import scm_pb2
 from agent.store.operations import deleting
 from agent.store.trouble import Trouble
-from merkle.replica import BlockId, ContainerId
+from merkle.replica import BlockId, ContainerId, ReplicaState
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, StoredReplica
 
@@ -206,6 +206,36 @@ def test_a_file_that_cannot_be_removed_fails_its_transaction_alone(
     [again] = carry_out(replica, orders[1])
 
     assert (True, []) == (again.done, live(replica))
+
+
+def test_a_replica_whose_last_damage_was_deleted_is_read_soon(replica: StoredReplica) -> None:
+    """
+    With its damaged blocks gone it may be whole, and only a read says so. Nobody waits for its
+    slot, nor asks for a read where there was no damage, or some is left.
+    """
+    asked: list[ContainerId] = []
+    for block_id in (1, 3):
+        replica.flip(block_id, 5)
+    replica.scan()
+
+    def order(*local_ids: int, container_id: int = CONTAINER) -> None:
+        delete_blocks(
+            replica.store,
+            replica.leases,
+            [transaction(1, *local_ids, container_id=container_id)],
+            stop=lambda: False,
+            ask_scan=lambda container_id, _: asked.append(container_id),
+        )
+
+    order(1, 2)
+    order(1, container_id=OTHER)
+    assert [] == asked
+
+    order(3)
+    replica.scan()
+
+    assert [CONTAINER] == asked
+    assert ReplicaState.CLOSED is replica.store.replica(CONTAINER).state
 
 
 def test_deleting_waits_for_a_copy_under_way(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from agent.errors import Code, Unavailable
 from agent.plan.reconcile_outcome import ChunkResult, Proof, ReconcileResult, Result
 from agent.scan.container_scan import scan_container
-from merkle.replica import ReplicaState
+from merkle.replica import BlockId, ReplicaState
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER
 
@@ -93,6 +93,23 @@ def test_a_repair_that_no_scan_followed_is_read_though_no_peer_is_whole(cluster:
     assert (ReplicaState.CLOSED, 0) == state(first)
     assert Result.CONVERGED is second.reconcile([first]).result
     assert (ReplicaState.CLOSED, 0) == state(second)
+
+
+def test_damage_in_a_deleted_block_does_not_stand_against_the_rest(cluster: Cluster) -> None:
+    """
+    The damaged block is deleted everywhere, as its key was: no peer has it any more, and nothing of
+    it has to be right. The replica is read, and is whole.
+    """
+    damaged, others = cluster[0], cluster[1:]
+    damage(damaged)
+    damaged.scan()
+    for datanode in cluster:
+        datanode.replica.store.free_blocks(CONTAINER, [BlockId(1)])
+
+    result = damaged.reconcile(others)
+
+    assert [] == skipped(result)
+    assert (ReplicaState.CLOSED, 0) == state(damaged)
 
 
 def test_damage_that_nobody_can_mend_is_not_read_again_and_again(cluster: Cluster) -> None:

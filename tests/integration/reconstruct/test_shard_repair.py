@@ -57,6 +57,38 @@ class TestChunkRepair:
             assert {1} == {block for node in (1, 3) for block, _ in cluster.nodes[node].reads}
             cluster.assert_shard(2, 2)
 
+    @pytest.mark.parametrize("is_meanwhile", [False, True])
+    def test_a_block_that_was_deleted_holds_up_no_other(
+        self, tmp_path: Path, is_meanwhile: bool
+    ) -> None:
+        """
+        Of two damaged blocks one is deleted before the mend, or while the other one is computed.
+        That one is mended, and the shard is whole.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [20_000] * 3) as cluster:
+            cluster.serve()
+            for block_id in (1, 3):
+                flip(cluster.nodes[2], block_id, 5)
+            cluster.nodes[2].scan(CONTAINER)
+
+            def delete(block_id: int) -> bool:
+                for index in RS_3_2.indexes:
+                    cluster.nodes[index].store.free_blocks(CONTAINER, [BlockId(block_id)])
+                return False
+
+            if not is_meanwhile:
+                delete(1)
+            result = cluster.mend(
+                2,
+                others(2),
+                stop=(lambda: delete(3)) if is_meanwhile else (lambda: False),
+                is_scanned=True,
+            )
+
+            assert Result.CONVERGED is result.result
+            facts = cluster.nodes[2].store.replica(CONTAINER)
+            assert (ReplicaState.CLOSED, 0) == (facts.state, facts.finding_count)
+
     def test_nothing_damaged_costs_nothing(self, tmp_path: Path) -> None:
         """
         A whole shard asks nobody.

@@ -184,15 +184,19 @@ class EcCluster:
         *,
         stop: Callable[[], bool] = lambda: False,
         lease_timeout_s: float = LEASE_TIMEOUT_S,
+        is_scanned: bool = False,
+        scan: Callable[[ContainerId], object] | None = None,
     ) -> ReconcileResult:
-        """Scan one shard, and mend it from others."""
+        """Scan one shard, unless that was done, and mend it from others; `scan` judges at the end,
+        if not a real one."""
         node = self.nodes[index]
-        node.scan(CONTAINER)
+        if not is_scanned:
+            node.scan(CONTAINER)
         mender = ShardMender(
             node.store,
             node.replica.leases,
             self.executor,
-            scan=lambda container_id: node.scan(container_id),
+            scan=scan or node.scan,
             now_ms=SystemClock().now_ms,
             lease_timeout_s=lease_timeout_s,
         )

@@ -14,6 +14,7 @@ from tests.support.storage.stores import (
     chunk_of,
     closed_replica,
     content,
+    damage,
     metadata_tree,
     open_store,
 )
@@ -74,6 +75,35 @@ class TestBlocks:
 
         assert {2: expected} == store.tombstones(ONE)
         assert healthy.root == store.tree(ONE).root
+
+    def test_damage_goes_with_its_block(self, store: ReplicaStore) -> None:
+        """
+        What was found of a deleted block can be mended by nobody. What was found of others stays,
+        and so does the state: only a read says that the rest is whole.
+        """
+        closed_replica(store)
+        planted = [
+            damage(block_id=block_id, offset=offset)
+            for block_id, offset in ((1, 0), (1, CHUNK_BYTES), (3, 0))
+        ]
+        store.commit_scan(
+            ONE,
+            base_generation=store.begin_scan(ONE).generation,
+            tree=store.tree(ONE),
+            findings=planted,
+            bytes_read=1,
+            complete=True,
+        )
+
+        first = store.free_blocks(ONE, [BlockId(1), BlockId(2)])
+        left = [one.block_id for one in store.findings(ONE)], store.replica(ONE).finding_count
+        last = store.free_blocks(ONE, [BlockId(3)])
+
+        facts = store.replica(ONE)
+        assert ([3], 1) == left
+        assert ([], 0) == (store.findings(ONE), facts.finding_count)
+        assert ReplicaState.UNHEALTHY is facts.state
+        assert [False, True] == [first.was_last_damage, last.was_last_damage]
 
     def test_an_open_replica_keeps_its_blocks(self, store: ReplicaStore) -> None:
         """
