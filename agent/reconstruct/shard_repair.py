@@ -21,7 +21,7 @@ from typing import Final
 from agent.ec.blockgroup import Agreed, Orphan, agree
 from agent.ec.rebuild_task import Account, Shard
 from agent.ec.scheme import Scheme
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
 from agent.plan.actions import SkipReason
 from agent.plan.reconcile_outcome import (
     ChunkOutcome,
@@ -34,14 +34,16 @@ from agent.plan.reconcile_outcome import (
 from agent.ports import Executor, Leases
 from agent.reconcile.contradictions import EVIDENCE_BYTES_MAX, EVIDENCE_COUNT_MAX, TOLD_MAX
 from agent.reconcile.failures import Failures
+from agent.reconcile.ledger import NOBODYS
 from agent.reconcile.mend import GONE_CODES
 from agent.reconcile.pauses import held_between_copies
 from agent.reconstruct.rebuilt import Rebuilt, rebuilt_chunk
 from agent.reconstruct.row_repair import ROW_FAULTS, RowMender
 from agent.reconstruct.sources import Sources
 from agent.rpc.calls.peer import Peer
+from agent.store.index.facts import ReplicaFacts
 from agent.store.ports import RepairableReplicas
-from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
+from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 from scanner.finding import Fault, Finding, Verdict
 
 CHUNK_FAULTS: Final = frozenset(
@@ -53,7 +55,8 @@ CHUNK_FAULTS: Final = frozenset(
         Fault.BLOCK_FILE_MISSING,
     }
 )
-DONE: Final = frozenset({ChunkResult.REPAIRED, ChunkResult.TRIMMED})
+DONE: Final = frozenset({ChunkResult.REPAIRED, ChunkResult.SALVAGED, ChunkResult.TRIMMED})
+SCAN_FAILED: Final = ChunkOutcome(NOBODYS, -1, -1, "SCAN", ChunkResult.FAILED)
 OUTCOMES_MAX: Final = 1_000  # told one by one
 LEASE_TIMEOUT_S: Final = 30.0
 
@@ -120,7 +123,7 @@ class ShardMender:
         started_ms = self._now_ms()
         before = self._store.replica(container_id)
         [index] = scheme.checked([before.replica_index])
-        findings = self._store.findings(container_id)
+        findings = self._known_findings(before)
         damaged = [f for f in findings if f.is_damage]
         known = frozenset((f.block_id, f.offset) for f in findings if f.is_contradiction)
         contradictions = _Contradictions(known)
@@ -139,7 +142,7 @@ class ShardMender:
         has_news = self._note(container_id, contradictions)
         has_repaired = any(outcome.result in DONE for outcome in outcomes)
         if has_repaired:
-            self._scan(container_id)
+            outcomes += self._judged(container_id)
         if has_repaired or has_news:
             self._store.on_change(container_id)
         after = self._store.replica(container_id)
@@ -162,6 +165,31 @@ class ShardMender:
             duration_ms=self._now_ms() - started_ms,
         )
 
+    def _known_findings(self, facts: ReplicaFacts) -> list[Finding]:
+        """Return what is wrong here; read the shard first when that is not known of what it is now.
+
+        What was written since it was read may be a repair whose process was killed before it read
+        that back. Of one that was never read, it is not known which blocks are damaged; and one of
+        which all damage was deleted may be whole.
+        """
+        container_id, tree = facts.container_id, facts.tree
+        if facts.state is ReplicaState.UNHEALTHY:
+            generation = self._store.generation(container_id)
+            is_read = tree is not None and tree.generation == generation and facts.data_scan_at_ms
+            if not (is_read and facts.finding_count):
+                self._scan(container_id)
+        return self._store.findings(container_id)
+
+    def _judged(self, container_id: ContainerId) -> list[ChunkOutcome]:
+        """Let a read say what the shard is now; return why that was not possible, if so."""
+        try:
+            self._scan(container_id)
+        except VolumeFailed:
+            raise
+        except SutureError as error:
+            return [replace(SCAN_FAILED, message=str(error))]
+        return []
+
     def _mend_all(
         self,
         sources: Sources,
@@ -179,7 +207,8 @@ class ShardMender:
                 finding.block_id, finding.offset, -1, finding.fault.value, ChunkResult.SKIPPED
             )
             is_tail = finding.fault is Fault.TRAILING_BYTES
-            if not is_tail and finding.fault not in CHUNK_FAULTS | ROW_FAULTS:
+            is_of_block = finding.block_id > 0 and finding.fault in CHUNK_FAULTS | ROW_FAULTS
+            if not is_tail and not is_of_block:
                 contradictions.is_complete = False
                 message = "only a whole shard can be rebuilt without its files"
                 yield replace(blank, message=message)
@@ -199,6 +228,10 @@ class ShardMender:
                 continue
             for chunk in self._chunks_of(sources.container_id, finding):
                 told = replace(blank, offset=chunk.offset, length_bytes=chunk.length_bytes)
+                if self._store.repair(sources.container_id).holds(block_id, chunk):
+                    contradictions.is_complete = False
+                    yield replace(told, result=ChunkResult.SALVAGED)
+                    continue
                 try:
                     rebuilt = _rebuilt(sources, groups[block_id], index, chunk)
                 except SutureError as error:

@@ -1,5 +1,6 @@
 """Mending shards in place, between real datanodes: by their own rows, from their own stripes."""
 
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -7,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from agent.ec.scheme import CodecName, Scheme
-from agent.errors import Unavailable
+from agent.errors import Code, Unavailable
 from agent.plan.reconcile_outcome import ChunkResult, PeerState, ReconcileResult, Result
-from merkle.replica import BlockId, ReplicaState
+from merkle.replica import BlockId, ContainerId, ReplicaState
 from tests.support.storage.ec_cluster import (
     CONTAINER,
     RecoveringDatanode,
@@ -20,6 +21,7 @@ from tests.support.storage.ec_cluster import (
     wrong_shard,
 )
 from tests.support.storage.ec_groups import EncodedGroup
+from tests.support.storage.stored_replica import CLUSTER
 
 RS_3_2 = Scheme(CodecName.RS, 3, 2, 4096)
 PAUSES = 5  # of a mend, before the copy ends
@@ -88,6 +90,20 @@ class TestChunkRepair:
             assert Result.CONVERGED is result.result
             facts = cluster.nodes[2].store.replica(CONTAINER)
             assert (ReplicaState.CLOSED, 0) == (facts.state, facts.finding_count)
+
+    def test_a_shard_whose_damage_was_deleted_is_read(self, tmp_path: Path) -> None:
+        """
+        The read that was asked for then was lost with the agent's queue: a mend makes up for it.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [20_000] * 2) as cluster:
+            cluster.serve()
+            flip(cluster.nodes[2], 1, 5)
+            cluster.nodes[2].scan(CONTAINER)
+            cluster.nodes[2].store.free_blocks(CONTAINER, [BlockId(1)])
+
+            result = cluster.mend(2, others(2), is_scanned=True)
+
+            assert (ReplicaState.CLOSED, 0) == (result.state_after, result.fetched_bytes)
 
     def test_nothing_damaged_costs_nothing(self, tmp_path: Path) -> None:
         """
@@ -238,6 +254,104 @@ class TestChunkRepair:
             assert (Result.INTERRUPTED, 1) == (result.result, result.chunk_count)
             assert 1 == cluster.nodes[1].store.replica(CONTAINER).contradiction_count
 
+    def test_what_was_repaired_and_never_read_back_is_read_and_not_fetched_again(
+        self, tmp_path: Path
+    ) -> None:
+        """
+        Its process was killed between the last repair and the read that closes it. The next mend
+        reads that first, and needs nobody for it.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [100_000, 50_000]) as cluster:
+            cluster.serve()
+            node = cluster.nodes[1]
+            flip(node, 1, 5)
+            flip(node, 1, 4096 + 5)
+            node.store.paths(CONTAINER).block_file(BlockId(2)).unlink()
+            with pytest.raises(KeyboardInterrupt):
+                cluster.mend(1, others(1), scan=killed)
+            assert ReplicaState.UNHEALTHY is node.store.replica(CONTAINER).state
+
+            result = cluster.mend(1, [], is_scanned=True)
+
+            assert (Result.NOTHING_TO_DO, 0) == (result.result, result.fetched_bytes)
+            assert ReplicaState.CLOSED is result.state_after
+            cluster.assert_shard(1, 1)
+
+    def test_damage_that_has_passed_is_not_fetched(self, tmp_path: Path) -> None:
+        """
+        The chunk verifies now, as after a bad cable was changed: no stripe is read for it, and the
+        shard is read and whole.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [50_000]) as cluster:
+            cluster.serve()
+            flip(cluster.nodes[1], 1, 5)
+            cluster.nodes[1].scan(CONTAINER)
+            flip(cluster.nodes[1], 1, 5)
+
+            result = cluster.mend(1, others(1), is_scanned=True)
+
+            assert (Result.CONVERGED, 0) == (result.result, result.fetched_bytes)
+            assert [ChunkResult.SALVAGED] == [one.result for one in result.chunks]
+            cluster.assert_shard(1, 1)
+
+    def test_a_read_that_fails_does_not_hide_what_was_repaired(self, tmp_path: Path) -> None:
+        """
+        The read at the end finds the replica busy: that is told beside what was mended, and the
+        next mend reads it.
+        """
+
+        def busy(_container_id: object) -> object:
+            raise Unavailable(Code.BUSY, "a copy holds it")
+
+        with ec_cluster(tmp_path, RS_3_2, [50_000]) as cluster:
+            cluster.serve()
+            flip(cluster.nodes[1], 1, 5)
+
+            result = cluster.mend(1, others(1), scan=busy)
+
+            assert Result.PARTIAL is result.result
+            assert [(ChunkResult.REPAIRED, ""), (ChunkResult.FAILED, "a copy holds it")] == [
+                (one.result, one.message) for one in result.chunks
+            ]
+            cluster.mend(1, others(1), is_scanned=True)
+            cluster.assert_shard(1, 1)
+
+    def test_damage_that_stays_is_not_read_again_and_again(self, tmp_path: Path) -> None:
+        """
+        Nothing was written since the scan that found it: the control plane may order it as often as
+        it likes, the shard is not read for it.
+        """
+        scans: list[ContainerId] = []
+        with ec_cluster(tmp_path, RS_3_2, [50_000], instead=wrong_shard(RS_3_2)) as cluster:
+            cluster.serve()
+            flip(cluster.nodes[1], 1, 4096 + 5)
+            cluster.nodes[1].scan(CONTAINER)
+
+            for _ in range(3):
+                cluster.mend(1, [2, 3, 4], is_scanned=True, scan=scans.append)
+
+            assert [] == scans
+
+    def test_a_shard_whose_index_is_lost_is_read_before_it_is_mended(self, tmp_path: Path) -> None:
+        """
+        Adopted from its files, it has one finding, which is about no block. A scan says which
+        blocks have lost their rows; then they are recorded again.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [20_000, 5_000]) as cluster:
+            cluster.nodes[1].close()
+            shutil.rmtree(tmp_path / "dn1" / "hdds" / CLUSTER / "db")
+            cluster.nodes[1] = RecoveringDatanode("dn-1", tmp_path / "dn1")
+            cluster.serve()
+            assert [-1] == [one.block_id for one in cluster.nodes[1].store.findings(CONTAINER)]
+
+            held_up = cluster.mend(1, others(1), is_scanned=True, scan=lambda _: None)
+            result = cluster.mend(1, others(1), is_scanned=True)
+
+            assert [ChunkResult.SKIPPED] == [one.result for one in held_up.chunks]
+            assert {1, 2} == {one.block_id for one in result.chunks}
+            assert {ChunkResult.REPAIRED} == {one.result for one in result.chunks}
+            assert [1, 2] == [one.block_id for one in cluster.nodes[1].store.blocks(CONTAINER)]
+
     def test_too_few_peers_are_refused(self, tmp_path: Path) -> None:
         """
         With two of three needed shards the damage stays, and is told.
@@ -288,6 +402,11 @@ class TestChunkRepair:
 
             assert (Result.INTERRUPTED, 1) == (result.result, result.chunk_count)
             assert 3 * 4096 == result.fetched_bytes
+
+
+def killed(_container_id: object) -> object:
+    """Stand for the read that closes a mend, in a process that did not live to see it."""
+    raise KeyboardInterrupt
 
 
 def cell_written(stripe: int, index: int) -> bytes:
