@@ -149,8 +149,20 @@ class _Run:
             if isinstance(agreed, Orphan):
                 self._account.orphans[block_id] = agreed.reason
                 continue
-            self._rebuild_block(agreed)
+            try:
+                self._rebuild_block(agreed)
+            except Unavailable as error:
+                self._leave_out(block_id, error)
+                continue
             self._account.block_count += 1
+
+    def _leave_out(self, block_id: BlockId, error: Unavailable) -> None:
+        """Note a block that was deleted since it was listed; raise `error` if none was. Whether a
+        key names it is asked at the end."""
+        why = "" if error.code is Code.CANCELLED else self._sources.why_gone(block_id)
+        if not why:
+            raise error
+        self._account.orphans[block_id] = why
 
     def _rebuild_block(self, agreed: Agreed) -> None:
         group = agreed.group

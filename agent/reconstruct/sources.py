@@ -165,14 +165,16 @@ class Sources:
     # Which blocks there are.
 
     def blocks(self) -> Iterator[Listed]:
-        """Yield every block that any source knows, ascending, as each source's index has it.
+        """Yield every block that any source knows, ascending, by index, as its best source has it.
 
         Lists are drawn page by page: half a million blocks of ten sources are never held at once.
         """
-        streams = [self._blocks_of(source) for _, source in sorted(self.living.items())]
-        merged = heapq.merge(*streams, key=lambda item: item[0])
+        streams = [self._blocks_of(source) for source in self._askable]
+        merged = heapq.merge(*streams, key=lambda item: item[0])  # of equal ones, the best first
         for block_id, items in groupby(merged, key=lambda item: item[0]):
-            found = {index: block for _, index, block in items}
+            found: dict[int, BlockData] = {}
+            for _, index, block in items:
+                found.setdefault(index, block)
             self.require()
             yield block_id, {index: found.get(index) for index in self.living}
 
@@ -185,20 +187,44 @@ class Sources:
 
     def block(self, block_id: BlockId) -> dict[int, BlockData | None]:
         """Return one block by index, as its best source has it; None where no source has it."""
+        known: dict[int, BlockData | None] = dict.fromkeys(self.living)
+        for source, answer in self._answers(block_id):
+            index = source.shard.index
+            if isinstance(answer, SutureError):
+                self._judge(source, answer)
+            else:
+                source.silent_count = 0
+                known[index] = known[index] or answer
+        return known
+
+    def _answers(self, block_id: BlockId) -> Iterator[tuple[Source, BlockData | SutureError]]:
+        """Ask all sources for a block at once; yield what each of them says."""
         asked = [
             (source, self._executor.submit(source.peer.block, self.container_id, block_id))
             for source in self._askable
         ]
-        known: dict[int, BlockData | None] = dict.fromkeys(self.living)
         for source, future in asked:
-            index = source.shard.index
             try:
-                block = future.result()
-                source.silent_count = 0
-                known[index] = known[index] or block
+                yield source, future.result()
             except SutureError as error:
-                self._judge(source, error)
-        return known
+                yield source, error
+
+    def why_gone(self, block_id: BlockId) -> str:
+        """Return by whom a block was deleted since it was listed, if the others are too few to make
+        it, whatever those have who do not answer; "" if it may be read later."""
+        lacking = {
+            source.shard.datanode_id
+            for source, answer in self._answers(block_id)
+            if isinstance(answer, SutureError) and answer.code is Code.NO_SUCH_BLOCK
+        }
+        having = [
+            index
+            for index, sources in self._sources.items()
+            if any(one.shard.datanode_id not in lacking for one in sources)
+        ]
+        if len(having) >= self.scheme.data_count:
+            return ""
+        return f"{', '.join(sorted(lacking))} have it no longer"
 
     def doubt_who_lacks(self, block_id: BlockId) -> None:
         """Ask the sources that do not know a block to prove it: one whose tree has it then scans

@@ -1,16 +1,14 @@
 """Reconstruction between real datanodes: lost shards come back byte for byte, or nothing does."""
 
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 
-import grpc
 import pytest
 
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.scan.throttle import ScanPace
-from merkle.replica import BlockId, ContainerId, ReplicaState
+from merkle.replica import ReplicaState
 from scanner.pacing import PaceLimits
 from tests.support.clock import FakeClock
 from tests.support.storage.datanodes import CountingReads
@@ -276,116 +274,6 @@ class TestParityScrub:
             assert () == report.faults
             assert ["dn-2"] == list(report.unreadable)
             assert not report.is_clean
-
-
-class TestOrphans:
-    def test_a_block_that_too_few_sources_know_is_left_out_and_named(self, tmp_path: Path) -> None:
-        """
-        What a writer left unfinished on two shards is not rebuilt; all else is.
-        """
-        rest = groups_of(RS_3_2, LENGTHS)
-        del rest[2]
-        lacking = dict.fromkeys((3, 4, 5), rest)
-        with ec_cluster(tmp_path, RS_3_2, LENGTHS, instead=lacking) as cluster:
-            cluster.serve()
-
-            result = cluster.reconstruct(cluster.order([1]))
-
-            assert [2] == list(result.orphans)
-            assert len(LENGTHS) - 1 == result.block_count
-            with pytest.raises(Refused):
-                cluster.nodes[6].store.block(CONTAINER, BlockId(2))
-
-    def test_a_block_that_a_key_names_is_not_left_out(self, tmp_path: Path) -> None:
-        """
-        Three of four sources lost its row: a shard without it would pass for a whole one. Nothing
-        is left behind, and those that lost it find out by a scan.
-        """
-        with ec_cluster(tmp_path, RS_3_2, LENGTHS) as cluster:
-            for index in (3, 4, 5):
-                cluster.nodes[index].store.tree(CONTAINER)
-                cluster.nodes[index].replica.delete_row(2, CONTAINER)
-            cluster.serve()
-            asked: list[tuple[int, list[int]]] = []
-            read: list[int] = []
-
-            def needed(
-                container_id: ContainerId, block_ids: Sequence[BlockId]
-            ) -> frozenset[BlockId]:
-                asked.append((container_id, list(block_ids)))
-                return frozenset(block_ids)
-
-            with pytest.raises(Refused, match="block 2 belongs to a key, and 1 of 3") as caught:
-                cluster.reconstruct(cluster.order([1]), needed=needed, pace=read.append)
-
-            assert Code.INELIGIBLE is caught.value.code
-            assert [] == read  # it is ordered again and again
-            assert [(CONTAINER, [2])] == asked
-            assert [] == cluster.nodes[6].store.replica_ids()
-            doubts = {index: cluster.nodes[index].doubts for index in cluster.nodes}
-            assert {3: [CONTAINER], 4: [CONTAINER], 5: [CONTAINER]} == {
-                index: told for index, told in doubts.items() if told
-            }
-
-    def test_nor_when_a_source_drops_out_that_knew_it(self, tmp_path: Path) -> None:
-        """
-        When the blocks are listed enough sources know it, and when they are read one less.
-        """
-
-        class Waning(CountingReads):
-            lists_left = 1
-
-            def ListBlocks(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
-                if not Waning.lists_left:
-                    context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
-                Waning.lists_left -= 1
-                return super().ListBlocks(request, context)
-
-        rest = groups_of(RS_3_2, LENGTHS)
-        del rest[2]
-        with ec_cluster(tmp_path, RS_3_2, LENGTHS, instead={5: rest}) as cluster:
-            cluster.serve(dn2=Waning)
-
-            with pytest.raises(Refused, match="block 2 belongs to a key, and 2 of 3"):
-                cluster.reconstruct(
-                    cluster.order([1]), needed=lambda _, block_ids: frozenset(block_ids)
-                )
-
-            assert [] == cluster.nodes[6].store.replica_ids()
-
-    def test_nothing_is_left_out_while_nobody_says_what_keys_name(self, tmp_path: Path) -> None:
-        """
-        The control plane is silent: the reconstruction fails, and is ordered again later.
-        """
-        rest = groups_of(RS_3_2, LENGTHS)
-        del rest[2]
-
-        def silent(_: ContainerId, __: Sequence[BlockId]) -> frozenset[BlockId]:
-            raise Unavailable(Code.UNAVAILABLE, "nobody answers")
-
-        with ec_cluster(
-            tmp_path, RS_3_2, LENGTHS, instead=dict.fromkeys((3, 4, 5), rest)
-        ) as cluster:
-            cluster.serve()
-
-            with pytest.raises(Unavailable, match="nobody answers"):
-                cluster.reconstruct(cluster.order([1]), needed=silent)
-
-            assert [] == cluster.nodes[6].store.replica_ids()
-
-    def test_a_shard_claims_what_its_sources_do(self, tmp_path: Path) -> None:
-        """
-        Also where the last block was deleted since, and its own blocks alone would claim less.
-        """
-        with ec_cluster(tmp_path, RS_3_2, LENGTHS) as cluster:
-            for index in RS_3_2.indexes:
-                cluster.nodes[index].store.delete_blocks(CONTAINER, [BlockId(len(LENGTHS))])
-            cluster.serve()
-
-            cluster.reconstruct(cluster.order([1]))
-
-            claims = {cluster.nodes[node].store.replica(CONTAINER).bcsid for node in cluster.nodes}
-            assert {len(LENGTHS)} == claims
 
 
 class TestRefusals:

@@ -1,0 +1,261 @@
+"""Which blocks a reconstruction makes: all that a key names, whoever of the sources lists them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import grpc
+import pytest
+
+from agent.ec.rebuild_task import Order
+from agent.ec.scheme import CodecName, Scheme
+from agent.errors import Code, Refused, Unavailable
+from merkle.replica import BlockId, ContainerId, ReplicaState
+from tests.support.storage.datanodes import CountingReads
+from tests.support.storage.ec_cluster import (
+    CONTAINER,
+    EcCluster,
+    ec_cluster,
+    groups_of,
+    write_shard,
+)
+
+RS_3_2 = Scheme(CodecName.RS, 3, 2, 4096)
+LENGTHS = (1, 4096, 5000, 3 * 4096, 100_000)
+
+
+class TestOrphans:
+    def test_a_block_that_too_few_sources_know_is_left_out_and_named(self, tmp_path: Path) -> None:
+        """
+        What a writer left unfinished on two shards is not rebuilt; all else is.
+        """
+        rest = groups_of(RS_3_2, LENGTHS)
+        del rest[2]
+        lacking = dict.fromkeys((3, 4, 5), rest)
+        with ec_cluster(tmp_path, RS_3_2, LENGTHS, instead=lacking) as cluster:
+            cluster.serve()
+
+            result = cluster.reconstruct(cluster.order([1]))
+
+            assert [2] == list(result.orphans)
+            assert len(LENGTHS) - 1 == result.block_count
+            with pytest.raises(Refused):
+                cluster.nodes[6].store.block(CONTAINER, BlockId(2))
+
+    def test_a_block_that_a_key_names_is_not_left_out(self, tmp_path: Path) -> None:
+        """
+        Three of four sources lost its row: a shard without it would pass for a whole one. Nothing
+        is left behind, and those that lost it find out by a scan.
+        """
+        with ec_cluster(tmp_path, RS_3_2, LENGTHS) as cluster:
+            for index in (3, 4, 5):
+                cluster.nodes[index].store.tree(CONTAINER)
+                cluster.nodes[index].replica.delete_row(2, CONTAINER)
+            cluster.serve()
+            asked: list[tuple[int, list[int]]] = []
+            read: list[int] = []
+
+            def needed(
+                container_id: ContainerId, block_ids: Sequence[BlockId]
+            ) -> frozenset[BlockId]:
+                asked.append((container_id, list(block_ids)))
+                return frozenset(block_ids)
+
+            with pytest.raises(Refused, match="block 2 belongs to a key, and 1 of 3") as caught:
+                cluster.reconstruct(cluster.order([1]), needed=needed, pace=read.append)
+
+            assert Code.INELIGIBLE is caught.value.code
+            assert [] == read  # it is ordered again and again
+            assert [(CONTAINER, [2])] == asked
+            assert [] == cluster.nodes[6].store.replica_ids()
+            doubts = {index: cluster.nodes[index].doubts for index in cluster.nodes}
+            assert {3: [CONTAINER], 4: [CONTAINER], 5: [CONTAINER]} == {
+                index: told for index, told in doubts.items() if told
+            }
+
+    def test_nor_when_a_source_drops_out_that_knew_it(self, tmp_path: Path) -> None:
+        """
+        When the blocks are listed enough sources know it, and when they are read one less.
+        """
+
+        class Waning(CountingReads):
+            lists_left = 1
+
+            def ListBlocks(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+                if not Waning.lists_left:
+                    context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
+                Waning.lists_left -= 1
+                return super().ListBlocks(request, context)
+
+        rest = groups_of(RS_3_2, LENGTHS)
+        del rest[2]
+        with ec_cluster(tmp_path, RS_3_2, LENGTHS, instead={5: rest}) as cluster:
+            cluster.serve(dn2=Waning)
+
+            with pytest.raises(Refused, match="block 2 belongs to a key, and 2 of 3"):
+                cluster.reconstruct(
+                    cluster.order([1]), needed=lambda _, block_ids: frozenset(block_ids)
+                )
+
+            assert [] == cluster.nodes[6].store.replica_ids()
+
+    @pytest.mark.parametrize("deleted_on", [(2, 3, 4, 5), (2, 3), (2,)], ids=str)
+    def test_a_block_that_is_deleted_meanwhile_costs_nothing_else(
+        self, tmp_path: Path, deleted_on: tuple[int, ...]
+    ) -> None:
+        """
+        Its key is deleted after it was listed and before it is read. It is left out, unless enough
+        sources have it still, and hours of work are not thrown away for it.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [30_000] * 3) as cluster:
+            cluster.serve()
+
+            def delete() -> bool:
+                for index in deleted_on:
+                    cluster.nodes[index].store.free_blocks(CONTAINER, [BlockId(3)])
+                return False
+
+            asked: list[list[int]] = []
+
+            def needed(_: ContainerId, block_ids: Sequence[BlockId]) -> frozenset[BlockId]:
+                asked.append(list(block_ids))
+                return frozenset()
+
+            result = cluster.reconstruct(cluster.order([1]), stop=delete, needed=needed)
+
+            left_out = [3] if len(deleted_on) > 1 else []
+            assert left_out == list(result.orphans) == [one for ids in asked for one in ids]
+            held = [block.block_id for block in cluster.nodes[6].store.blocks(CONTAINER)]
+            assert [one for one in (1, 2, 3) if one not in left_out] == held
+            assert ReplicaState.CLOSED is cluster.nodes[6].store.replica(CONTAINER).state
+
+    def test_nor_is_one_that_a_key_names_and_sources_lose_meanwhile(self, tmp_path: Path) -> None:
+        """
+        What sources have no longer when it is read, though a key names it: nothing is made.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [30_000] * 3) as cluster:
+            cluster.serve()
+
+            def lose() -> bool:
+                for index in (2, 3):
+                    cluster.nodes[index].store.free_blocks(CONTAINER, [BlockId(3)])
+                return False
+
+            with pytest.raises(Refused, match="block 3 belongs to a key"):
+                cluster.reconstruct(
+                    cluster.order([1]), stop=lose, needed=lambda _, ids: frozenset(ids)
+                )
+
+            assert [] == cluster.nodes[6].store.replica_ids()
+
+    def test_silence_of_those_who_have_it_is_no_delete(self, tmp_path: Path) -> None:
+        """
+        One source says that it was deleted, the others say nothing: that is no word for its being
+        gone, also where nobody can say what keys name.
+        """
+
+        class Silenced(CountingReads):
+            def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+                if request.block_id.local_id == 3:
+                    context.abort(grpc.StatusCode.UNAVAILABLE, "busy")
+                yield from super().ReadChunk(request, context)
+
+            def GetBlock(self, _request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+                context.abort(grpc.StatusCode.UNAVAILABLE, "busy")
+
+        with ec_cluster(tmp_path, RS_3_2, [5_000] * 3) as cluster:
+            cluster.serve(dn2=Silenced, dn3=Silenced)
+
+            def delete() -> bool:
+                cluster.nodes[4].store.free_blocks(CONTAINER, [BlockId(3)])
+                return False
+
+            with pytest.raises(Unavailable, match="cells can be read"):
+                cluster.reconstruct(cluster.order([1]), stop=delete)
+
+            assert [] == cluster.nodes[6].store.replica_ids()
+
+    def test_nothing_is_left_out_while_nobody_says_what_keys_name(self, tmp_path: Path) -> None:
+        """
+        The control plane is silent: the reconstruction fails, and is ordered again later.
+        """
+        rest = groups_of(RS_3_2, LENGTHS)
+        del rest[2]
+
+        def silent(_: ContainerId, __: Sequence[BlockId]) -> frozenset[BlockId]:
+            raise Unavailable(Code.UNAVAILABLE, "nobody answers")
+
+        with ec_cluster(
+            tmp_path, RS_3_2, LENGTHS, instead=dict.fromkeys((3, 4, 5), rest)
+        ) as cluster:
+            cluster.serve()
+
+            with pytest.raises(Unavailable, match="nobody answers"):
+                cluster.reconstruct(cluster.order([1]), needed=silent)
+
+            assert [] == cluster.nodes[6].store.replica_ids()
+
+    def test_a_shard_claims_what_its_sources_do(self, tmp_path: Path) -> None:
+        """
+        Also where the last block was deleted since, and its own blocks alone would claim less.
+        """
+        with ec_cluster(tmp_path, RS_3_2, LENGTHS) as cluster:
+            for index in RS_3_2.indexes:
+                cluster.nodes[index].store.delete_blocks(CONTAINER, [BlockId(len(LENGTHS))])
+            cluster.serve()
+
+            cluster.reconstruct(cluster.order([1]))
+
+            claims = {cluster.nodes[node].store.replica(CONTAINER).bcsid for node in cluster.nodes}
+            assert {len(LENGTHS)} == claims
+
+
+class TestTwoOfOneShard:
+    def test_what_one_of_them_lost_the_other_lists(self, tmp_path: Path) -> None:
+        """
+        Two datanodes have the same shard, as after a datanode came back. One lost the row of a
+        block and has not noticed: the block is rebuilt all the same, also where nobody can be
+        asked whether a key names it.
+        """
+        with ec_cluster(tmp_path, RS_3_2, [20_000] * 3, spare=2) as cluster:
+            write_shard(cluster.nodes[6].store, 2, cluster.groups)
+            cluster.nodes[2].replica.delete_row(2, CONTAINER)
+            cluster.serve()
+
+            result = cluster.reconstruct(two_of_shard_2(cluster))
+
+            assert (3, {}) == (result.block_count, result.orphans)
+            cluster.assert_shard(7, 1)
+
+    def test_nor_is_the_other_list_lost_with_one_that_drops_out(self, tmp_path: Path) -> None:
+        """
+        One of them goes when its list is drawn again: the other has all of it.
+        """
+
+        class Waning(CountingReads):
+            lists_left = 1
+
+            def ListBlocks(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+                if not Waning.lists_left:
+                    context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
+                Waning.lists_left -= 1
+                return super().ListBlocks(request, context)
+
+        with ec_cluster(tmp_path, RS_3_2, [20_000] * 3, spare=2) as cluster:
+            write_shard(cluster.nodes[6].store, 2, cluster.groups)
+            cluster.serve(dn2=Waning)
+
+            result = cluster.reconstruct(two_of_shard_2(cluster))
+
+            assert (3, {}) == (result.block_count, result.orphans)
+            cluster.assert_shard(7, 1)
+
+
+def two_of_shard_2(cluster: EcCluster) -> Order:
+    """The order to rebuild shard 1 at datanode 7 from 2, which datanode 6 has, too, and 3 and 4."""
+    sources = [(2, 2), (6, 2), (3, 3), (4, 4)]
+    return Order(
+        CONTAINER,
+        cluster.scheme,
+        tuple(cluster.shard(node, index) for node, index in sources),
+        (cluster.shard(7, 1),),
+    )
