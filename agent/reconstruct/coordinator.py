@@ -2,7 +2,8 @@
 
     blocks that too few know ─► does a key name one? refused, before a byte is read
     targets RECOVERING ─► for each block: agree on its length
-                            └► for each stripe: read ─► rebuild and prove ─► write
+                            └► for each stripe: read ─► rebuild and prove ─► write, small blocks
+                                                                             many together
                        ─► close all ─► each target scans what it has
 
 How a stripe is proven before a byte of it is written says `agent.reconstruct.made_cells`.
@@ -13,16 +14,21 @@ What fails ends the run: what it made is removed, and no replica that was there 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from agent.ec.blockgroup import Agreed, Orphan, agree
 from agent.ec.rebuild_task import Account, Order, Reconstruction
 from agent.errors import Code, Refused, Unavailable
 from agent.ports import Executor
-from agent.reconstruct.made_cells import BlockDraft, CellMaker, stripes_of
+from agent.reconstruct.made_cells import BlockDraft, CellMaker, Made, stripes_of
 from agent.reconstruct.shard_peer import DialShard
 from agent.reconstruct.sources import SLOW_S, Sources
 from agent.reconstruct.targets import Targets
+from agent.rpc.calls.filling import WholeBlock
 from merkle.replica import BlockId, ContainerId
+
+SMALL_BYTES_MAX: Final = 256 * 1024  # of a shard's block that is written with others
 
 Needed = Callable[[ContainerId, Sequence[BlockId]], frozenset[BlockId]]
 
@@ -61,7 +67,7 @@ class Coordinator:
     def reconstruct(
         self, order: Order, *, stop: Callable[[], bool] = lambda: False
     ) -> Reconstruction:
-        """Rebuild what `order` names; `stop` turning true ends it between two stripes.
+        """Rebuild what `order` names; `stop` turning true ends it between two blocks or stripes.
 
         Raises SutureError, and then nothing of what this run made is left where it can be reached.
         """
@@ -72,7 +78,7 @@ class Coordinator:
             order.container_id, order.scheme, self._executor, account, slow_s=self._slow_s
         )
         sources.open(order.sources, self._dial)
-        orphans = _orphans(sources)
+        orphans = _orphans(sources, stop)
         self._check_orphans(sources, orphans)
         targets = Targets(order.container_id, order.targets, self._dial, self._executor, account)
         try:
@@ -114,17 +120,44 @@ class Coordinator:
             )
 
 
-def _orphans(sources: Sources) -> dict[int, str]:
+def _orphans(sources: Sources, stop: Callable[[], bool]) -> dict[int, str]:
     """Return the blocks that too few sources know, and why: metadata only is read."""
-    return {
-        block_id: agreed.reason
-        for block_id, known in sources.blocks()
-        if isinstance(agreed := agree(sources.scheme, block_id, known), Orphan)
-    }
+    orphans: dict[int, str] = {}
+    for block_id, known in sources.blocks():
+        check_going_on(stop)
+        agreed = agree(sources.scheme, block_id, known)
+        if isinstance(agreed, Orphan):
+            orphans[block_id] = agreed.reason
+    return orphans
+
+
+@dataclass(slots=True)
+class _Growing:
+    """A block of which cells are under way, as it is made for each target."""
+
+    drafts: dict[int, BlockDraft]
+    stripes: Sequence[int]  # those that a target has cells of
+    is_small: bool
+    data: dict[int, bytearray]  # of a small one: its cells, one behind the other
+
+    def take(self, made: Made) -> None:
+        """Take the next cells."""
+        for index, (chunk, cell) in made.items():
+            self.drafts[index].chunks.append(chunk)
+            if self.is_small:
+                self.data[index] += cell
+
+    def blocks(self) -> dict[int, WholeBlock]:
+        """Return the block of each target, with its data; of a small one that is whole."""
+        return {i: (draft.block(), bytes(self.data[i])) for i, draft in self.drafts.items()}
 
 
 class _Run:
-    """One reconstruction under way."""
+    """One reconstruction under way.
+
+    Stripes are read ahead across blocks, and small blocks are written many together: a container
+    may have a million of them, and each by itself would cost the time of a few calls and a sync.
+    """
 
     def __init__(
         self,
@@ -139,52 +172,78 @@ class _Run:
         self._account = account
         self._pace = pace
         self._stop = stop
-        self._scheme = sources.scheme
         self._maker = CellMaker(sources, targets.shards)
+        self._growing: dict[BlockId, _Growing] = {}
 
     def rebuild_blocks(self) -> None:
         """Rebuild every block that enough sources know; note the others."""
+        paced_bytes = self._account.read_bytes
+        for agreed, reading in self._sources.ahead(self._wanted()):
+            growing = self._growing.get(agreed.block_id)
+            if growing is None:
+                continue  # deleted, as one of its stripes before told
+            try:
+                cells = self._sources.finish(agreed, reading)
+                made = self._maker.made(agreed, reading.stripe, cells)
+            except Unavailable as error:
+                self._leave_out(agreed.block_id, error)
+                continue
+            check_going_on(self._stop)
+            self._pace(self._account.read_bytes - paced_bytes)
+            paced_bytes = self._account.read_bytes
+            growing.take(made)
+            self._write(agreed.block_id, growing, made, reading.stripe)
+
+    def _wanted(self) -> Iterator[tuple[Agreed, int]]:
+        """Yield the stripes in which a target has a cell, block by block."""
         for block_id, known in self._sources.blocks():
-            agreed = agree(self._scheme, block_id, known)
+            check_going_on(self._stop)
+            agreed = agree(self._sources.scheme, block_id, known)
             if isinstance(agreed, Orphan):
                 self._account.orphans[block_id] = agreed.reason
                 continue
-            try:
-                self._rebuild_block(agreed)
-            except Unavailable as error:
-                self._leave_out(block_id, error)
+            indexes = self._targets.shards
+            growing = _Growing(
+                drafts={index: BlockDraft(agreed, index) for index in indexes},
+                stripes=stripes_of(agreed, indexes),
+                is_small=max(map(agreed.group.shard_bytes, indexes)) <= SMALL_BYTES_MAX,
+                data={index: bytearray() for index in indexes},
+            )
+            if not growing.stripes:
+                self._targets.add(growing.blocks())
+                self._account.block_count += 1
                 continue
-            self._account.block_count += 1
+            self._growing[block_id] = growing
+            for stripe in growing.stripes:
+                yield agreed, stripe
+
+    def _write(self, block_id: BlockId, growing: _Growing, made: Made, stripe: int) -> None:
+        """Write the cells that were made: at once, or with many blocks when theirs is whole."""
+        is_last = stripe == growing.stripes[-1]
+        drafts = growing.drafts
+        if not growing.is_small:
+            whole = {i: drafts[i].block() for i in made if drafts[i].is_whole}
+            self._targets.write(block_id, made, whole)
+        if not is_last:
+            return
+        del self._growing[block_id]
+        self._account.block_count += 1
+        if growing.is_small:
+            self._targets.add(growing.blocks())
+        else:
+            self._targets.add({i: (d.block(), b"") for i, d in drafts.items() if not d.chunks})
 
     def _leave_out(self, block_id: BlockId, error: Unavailable) -> None:
         """Note a block that was deleted since it was listed; raise `error` if none was. Whether a
         key names it is asked at the end."""
-        why = "" if error.code is Code.CANCELLED else self._sources.why_gone(block_id)
+        why = self._sources.why_gone(block_id)
         if not why:
             raise error
+        del self._growing[block_id]
         self._account.orphans[block_id] = why
 
-    def _rebuild_block(self, agreed: Agreed) -> None:
-        group = agreed.group
-        drafts = {index: BlockDraft(agreed, index) for index in self._targets.shards}
-        for index, draft in drafts.items():
-            if not group.shard_bytes(index):
-                self._targets.commit(index, draft.block())
-        for stripe, cells in self._stripes(agreed):
-            rebuilt = self._maker.made(agreed, stripe, cells)
-            for index, (chunk, _) in rebuilt.items():
-                drafts[index].chunks.append(chunk)
-            whole = {i: drafts[i].block() for i in rebuilt if drafts[i].is_whole}
-            self._targets.write(agreed.block_id, rebuilt, whole)
-        self._targets.flush()
 
-    def _stripes(self, agreed: Agreed) -> Iterator[tuple[int, dict[int, bytes]]]:
-        """Yield the stripes in which a target has a cell, with the cells to compute from."""
-        wanted = stripes_of(agreed, self._targets.shards)
-        paced_bytes = self._account.read_bytes
-        for stripe, cells in self._sources.stripes(agreed, wanted):
-            if self._stop():
-                raise Unavailable(Code.CANCELLED, "the reconstruction was stopped")
-            self._pace(self._account.read_bytes - paced_bytes)
-            paced_bytes = self._account.read_bytes
-            yield stripe, cells
+def check_going_on(stop: Callable[[], bool]) -> None:
+    """Raise Unavailable(CANCELLED) when `stop` says so."""
+    if stop():
+        raise Unavailable(Code.CANCELLED, "the reconstruction was stopped")

@@ -1,8 +1,9 @@
 """A datanode as a reconstruction sees it, whatever it speaks: a shard to read, a shard to fill."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeAlias
 
+from agent.rpc.calls.filling import WholeBlock
 from agent.rpc.calls.peer import Meter
 from agent.rpc.v1 import container_pb2
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
@@ -58,8 +59,10 @@ class ShardPeer(ShardSource, Protocol):
         """Write a cell, and commit its block if that is whole with it."""
         ...
 
-    def commit_block(self, container_id: ContainerId, index: int, block: BlockData) -> None:
-        """Commit a block whose cells are there, or one that has none."""
+    def write_blocks(
+        self, container_id: ContainerId, index: int, blocks: Sequence[WholeBlock]
+    ) -> None:
+        """Write and commit whole small blocks, of which nothing is there."""
         ...
 
     def close_shard(self, container_id: ContainerId, bcsid: int) -> ReplicaState:

@@ -241,18 +241,21 @@ class Sources:
     def stripes(
         self, agreed: Agreed, wanted: Iterable[int]
     ) -> Iterator[tuple[int, dict[int, bytes]]]:
-        """Yield the wanted stripes with cells enough to compute all others; some are under way
-        before their turn."""
-        ahead_count = min(AHEAD_STRIPES_MAX, AHEAD_BYTES_MAX // self.scheme.stripe_bytes)
-        under_way: deque[Reading] = deque()
-        for stripe in wanted:
-            under_way.append(self.begin(agreed, stripe))
-            if len(under_way) > ahead_count:
-                reading = under_way.popleft()
-                yield reading.stripe, self.finish(agreed, reading)
-        while under_way:
-            reading = under_way.popleft()
+        """Yield the wanted stripes of a block with cells enough to compute all others."""
+        for _, reading in self.ahead((agreed, stripe) for stripe in wanted):
             yield reading.stripe, self.finish(agreed, reading)
+
+    def ahead(self, wanted: Iterable[tuple[Agreed, int]]) -> Iterator[tuple[Agreed, Reading]]:
+        """Yield stripes, of any blocks, in their order, to be finished one after the other; some
+        are under way before their turn."""
+        ahead_count = min(AHEAD_STRIPES_MAX, AHEAD_BYTES_MAX // self.scheme.stripe_bytes)
+        under_way: deque[tuple[Agreed, Reading]] = deque()
+        for agreed, stripe in wanted:
+            under_way.append((agreed, self.begin(agreed, stripe)))
+            if len(under_way) > ahead_count:
+                yield under_way.popleft()
+        while under_way:
+            yield under_way.popleft()
 
     def begin(self, agreed: Agreed, stripe: int, *, count: int = 0) -> Reading:
         """Ask for as many cells of a stripe as are needed (or `count`), the best sources first.

@@ -1,6 +1,7 @@
 """The replicas that are made: RECOVERING until all is written, then closed, or removed again.
 
 create ─► cells and commits, stripe by stripe, all targets at once ─► close
+          small blocks, many together
    └────────────► any failure: what this run made is removed, and nothing else
 """
 
@@ -12,9 +13,12 @@ from agent.ec.rebuild_task import Account, Shard
 from agent.errors import Code, SutureError, Unavailable
 from agent.ports import Executor, Future
 from agent.reconstruct.shard_peer import DialShard
+from agent.rpc.calls.filling import WholeBlock
 from agent.rpc.wire import codec
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 
+TOGETHER_COUNT_MAX: Final = 256  # small blocks of a target that are committed together
+TOGETHER_BYTES_MAX: Final = 4 * 1024**2  # of small blocks that wait, of all targets
 UNFINISHED: Final = frozenset({ReplicaState.RECOVERING, ReplicaState.UNHEALTHY})
 
 
@@ -36,6 +40,8 @@ class Targets:
         self._account = account
         self._made: list[int] = []
         self._writing: list[Future] = []
+        self._waiting: dict[int, list[WholeBlock]] = {}  # small ones, by index
+        self._waiting_bytes = 0
 
     def create(self) -> None:
         """Create every target. Raises Refused when one has a replica of this container."""
@@ -53,7 +59,7 @@ class Targets:
 
         Waits for the cells before: those of one shard are written in their order.
         """
-        self.flush()
+        self._wait()
         for index, (chunk, data) in cells.items():
             write = self._executor.submit(
                 self._peers[index].write_cell,
@@ -67,11 +73,26 @@ class Targets:
             self._writing.append(write)
             self._account.written_bytes += chunk.length_bytes
 
-    def commit(self, index: int, block: BlockData) -> None:
-        """Commit a block; one without chunks is a shard that has nothing of its group."""
-        self._peers[index].commit_block(self._container_id, index, block)
+    def add(self, blocks: Mapping[int, WholeBlock]) -> None:
+        """Write a small block to each of some targets: soon, together with others."""
+        for index, (block, data) in blocks.items():
+            self._waiting.setdefault(index, []).append((block, data))
+            self._waiting_bytes += len(data)
+            self._account.written_bytes += len(data)
+        is_many = any(len(waiting) >= TOGETHER_COUNT_MAX for waiting in self._waiting.values())
+        if is_many or self._waiting_bytes >= TOGETHER_BYTES_MAX:
+            self._send()
 
-    def flush(self) -> None:
+    def _send(self) -> None:
+        """Begin to write the small blocks that wait, when what was begun before is durable."""
+        self._wait()
+        waiting, self._waiting, self._waiting_bytes = self._waiting, {}, 0
+        for index, blocks in waiting.items():
+            peer = self._peers[index]
+            write = self._executor.submit(peer.write_blocks, self._container_id, index, blocks)
+            self._writing.append(write)
+
+    def _wait(self) -> None:
         """Wait until what was begun is durable. Raises what went wrong."""
         writing, self._writing = self._writing, []
         errors: list[SutureError] = []
@@ -85,7 +106,8 @@ class Targets:
 
     def close(self, bcsid: int) -> None:
         """Close every target: its tree is written, and it counts as a replica from here on."""
-        self.flush()
+        self._send()
+        self._wait()
         for peer in self._peers.values():
             state = peer.close_shard(self._container_id, bcsid)
             if state is not ReplicaState.CLOSED:
@@ -97,7 +119,7 @@ class Targets:
     def remove(self) -> None:
         """Remove what this run made and did not finish; what cannot be reached expires there."""
         with suppress(SutureError):
-            self.flush()
+            self._wait()
         for index in self._made:
             peer = self._peers[index]
             with suppress(SutureError):

@@ -5,12 +5,13 @@ row, and what Ozone recorded of a stripe proves what is computed, as our own rec
 filled is a container of Ozone's: RECOVERING, with rows as its clients make them, and then closed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 from agent.ec.blockgroup import STRIPE_CHECKSUMS_KEY, stripe_metadata
 from agent.errors import Code, Refused
+from agent.rpc.calls.filling import WholeBlock, cells_of
 from agent.rpc.calls.peer import Meter
 from agent.rpc.v1 import container_pb2
 from agent.rpc.wire import codec
@@ -107,10 +108,19 @@ class OzoneShard:
             Command.WRITE_CHUNK, container_id, data_bytes=len(data), write_chunk=wish
         )
         if commit is not None:
-            self.commit_block(container_id, index, commit)
+            self._commit_block(container_id, index, commit)
 
-    def commit_block(self, container_id: ContainerId, index: int, block: BlockData) -> None:
-        """Commit a block whose cells are there, or one that has none."""
+    def write_blocks(
+        self, container_id: ContainerId, index: int, blocks: Sequence[WholeBlock]
+    ) -> None:
+        """Write and commit whole small blocks one by one: Ozone has no call for many."""
+        for block, data in blocks:
+            for chunk, cell, commit in cells_of(block, data):
+                self.write_cell(container_id, index, block.block_id, chunk, cell, commit)
+            if not block.chunks:
+                self._commit_block(container_id, index, block)
+
+    def _commit_block(self, container_id: ContainerId, index: int, block: BlockData) -> None:
         row = encode_row(container_id, _as_written(block), index)
         self._datanode.tell(Command.PUT_BLOCK, container_id, put_block={"block": row})
 

@@ -3,21 +3,37 @@
 Nothing here is asked twice: a write whose answer was lost is the business of who coordinates.
 """
 
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeAlias
 
-from agent.rpc.calls.channel import call
+from agent.errors import SutureError
+from agent.rpc.calls.channel import Method, call, is_unknown
 from agent.rpc.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc
-from agent.rpc.wire import codec
+from agent.rpc.wire import codec, newblocks
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 
 WRITE_TIMEOUT_S: Final = 60.0
 CLOSE_TIMEOUT_S: Final = 300.0  # a tree of half a million blocks is built before the answer
 
+WholeBlock: TypeAlias = tuple[BlockData, bytes]
+"""A block, and what its chunks hold, one behind the other from byte 0 on."""
+
+
+def cells_of(
+    block: BlockData, data: bytes
+) -> Iterator[tuple[ChunkInfo, memoryview, BlockData | None]]:
+    """Yield the chunks of a whole block with their bytes, the last one with the commit."""
+    for chunk in block.chunks:
+        cell = memoryview(data)[chunk.offset : chunk.end]
+        yield chunk, cell, block if chunk is block.chunks[-1] else None
+
 
 class Filling:
-    """The part of a peer that writes shards; `stub` is its service."""
+    """The part of a peer that writes shards; `stub` is its service, and beside it the method of
+    `WriteBlocks`, whose messages come encoded."""
 
     stub: datanode_pb2_grpc.DatanodeStub
+    _write_blocks: Method
 
     def create_shard(self, container_id: ContainerId, index: int) -> None:
         """Create a shard, RECOVERING. Raises Refused when there is a replica of this container."""
@@ -47,9 +63,43 @@ class Filling:
             request.commit.CopyFrom(codec.block_message(container_id, commit))
         call(self.stub.WriteChunk, request, timeout_s=WRITE_TIMEOUT_S)
 
-    def commit_block(self, container_id: ContainerId, index: int, block: BlockData) -> None:
-        """Commit a block whose cells are there, or one that has none."""
-        del index  # the datanode knows which shard it has
+    def write_blocks(
+        self, container_id: ContainerId, index: int, blocks: Sequence[WholeBlock]
+    ) -> None:
+        """Write and commit whole small blocks, of which nothing is there: all together, or, at a
+        datanode from before that call, one by one."""
+        new = [
+            newblocks.new_block_message(
+                container_pb2.BlockId(
+                    container_id=container_id,
+                    local_id=block.block_id,
+                    bcsid=block.bcsid,
+                    replica_index=index,
+                ),
+                block.chunks,
+                is_whole=True,
+                metadata=block.metadata,
+            )
+            for block, _ in blocks
+        ]
+        message = newblocks.encode(new, [data for _, data in blocks])
+        try:
+            call(self._write_blocks, iter([message]), timeout_s=WRITE_TIMEOUT_S)
+        except SutureError as error:
+            if not is_unknown(error):
+                raise
+            self._write_singly(container_id, index, blocks)
+
+    def _write_singly(
+        self, container_id: ContainerId, index: int, blocks: Sequence[WholeBlock]
+    ) -> None:
+        for block, data in blocks:
+            for chunk, cell, commit in cells_of(block, data):
+                self.write_cell(container_id, index, block.block_id, chunk, cell, commit)
+            if not block.chunks:
+                self._commit_block(container_id, block)
+
+    def _commit_block(self, container_id: ContainerId, block: BlockData) -> None:
         message = codec.block_message(container_id, block)
         request = datanode_pb2.PutBlockRequest(block=message)
         call(self.stub.PutBlock, request, timeout_s=WRITE_TIMEOUT_S)

@@ -1,5 +1,6 @@
 """Which blocks a reconstruction makes: all that a key names, whoever of the sources lists them."""
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tests.support.storage.ec_cluster import (
 
 RS_3_2 = Scheme(CodecName.RS, 3, 2, 4096)
 LENGTHS = (1, 4096, 5000, 3 * 4096, 100_000)
+DELETING = threading.Lock()
 
 
 class TestOrphans:
@@ -107,20 +109,15 @@ class TestOrphans:
         sources have it still, and hours of work are not thrown away for it.
         """
         with ec_cluster(tmp_path, RS_3_2, [30_000] * 3) as cluster:
-            cluster.serve()
-
-            def delete() -> bool:
-                for index in deleted_on:
-                    cluster.nodes[index].store.free_blocks(CONTAINER, [BlockId(3)])
-                return False
-
+            deleting = deletes_before_it_is_read(cluster, deleted_on)
+            cluster.serve(dn2=deleting, dn3=deleting, dn4=deleting, dn5=deleting)
             asked: list[list[int]] = []
 
             def needed(_: ContainerId, block_ids: Sequence[BlockId]) -> frozenset[BlockId]:
                 asked.append(list(block_ids))
                 return frozenset()
 
-            result = cluster.reconstruct(cluster.order([1]), stop=delete, needed=needed)
+            result = cluster.reconstruct(cluster.order([1]), needed=needed)
 
             left_out = [3] if len(deleted_on) > 1 else []
             assert left_out == list(result.orphans) == [one for ids in asked for one in ids]
@@ -133,17 +130,11 @@ class TestOrphans:
         What sources have no longer when it is read, though a key names it: nothing is made.
         """
         with ec_cluster(tmp_path, RS_3_2, [30_000] * 3) as cluster:
-            cluster.serve()
-
-            def lose() -> bool:
-                for index in (2, 3):
-                    cluster.nodes[index].store.free_blocks(CONTAINER, [BlockId(3)])
-                return False
+            losing = deletes_before_it_is_read(cluster, (2, 3))
+            cluster.serve(dn2=losing, dn3=losing, dn4=losing, dn5=losing)
 
             with pytest.raises(Refused, match="block 3 belongs to a key"):
-                cluster.reconstruct(
-                    cluster.order([1]), stop=lose, needed=lambda _, ids: frozenset(ids)
-                )
+                cluster.reconstruct(cluster.order([1]), needed=lambda _, ids: frozenset(ids))
 
             assert [] == cluster.nodes[6].store.replica_ids()
 
@@ -259,3 +250,17 @@ def two_of_shard_2(cluster: EcCluster) -> Order:
         tuple(cluster.shard(node, index) for node, index in sources),
         (cluster.shard(7, 1),),
     )
+
+
+def deletes_before_it_is_read(cluster: EcCluster, deleted_on: Sequence[int]) -> type[CountingReads]:
+    """How datanodes serve of which some delete block 3 when any is asked for a chunk of it."""
+
+    class Deleting(CountingReads):
+        def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+            if request.block_id.local_id == 3:
+                with DELETING:
+                    for index in deleted_on:
+                        cluster.nodes[index].store.free_blocks(CONTAINER, [BlockId(3)])
+            yield from super().ReadChunk(request, context)
+
+    return Deleting

@@ -7,6 +7,8 @@ import pytest
 
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.reconstruct import coordinator
+from agent.rpc.calls import peer
 from agent.scan.throttle import ScanPace
 from merkle.replica import ReplicaState
 from scanner.pacing import PaceLimits
@@ -58,6 +60,57 @@ class TestLostShards:
 
             for node, index in enumerate(lost, start=scheme.shard_count + 1):
                 cluster.assert_shard(node, index)
+
+    def test_of_many_small_blocks_are_written_together(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        A commit for each of a million blocks takes hours, and a run that is not done by its
+        deadline begins again at the first. Empty blocks are among them.
+        """
+        writes: list[int] = []
+        lengths = [5_000, 0, 13_000] * 120
+        with ec_cluster(tmp_path, RS_3_2, lengths, spare=2) as cluster:
+            for node in (6, 7):
+                monkeypatch.setattr(cluster.nodes[node].recoveries, "wrote", writes.append)
+            cluster.serve()
+
+            result = cluster.reconstruct(cluster.order([2, 5]))
+
+            assert (len(lengths), {}) == (result.block_count, result.replaced)
+            assert 2 * 2 == len(writes)
+            for node, index in ((6, 2), (7, 5)):
+                cluster.assert_shard(node, index)
+
+    @pytest.mark.parametrize("lost", [(1,), (3, 5)], ids=str)
+    def test_of_large_blocks_are_written_cell_by_cell(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: tuple[int, ...]
+    ) -> None:
+        """
+        Nothing but a few stripes is held in memory; a shard that has nothing of a group has it too.
+        """
+        monkeypatch.setattr(coordinator, "SMALL_BYTES_MAX", 0)
+        with ec_cluster(tmp_path, RS_3_2, (*LENGTHS, 0), spare=2) as cluster:
+            cluster.serve()
+
+            cluster.reconstruct(cluster.order(lost))
+
+            for node, index in zip((6, 7), lost, strict=False):
+                cluster.assert_shard(node, index)
+
+    def test_are_written_block_by_block_to_a_datanode_from_before(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        While agents are upgraded, a target may not know the call that takes many blocks.
+        """
+        monkeypatch.setattr(peer, "WRITE_BLOCKS_METHOD", "/suture.v1.Datanode/OfALaterVersion")
+        with ec_cluster(tmp_path, RS_3_2, (*LENGTHS, 0)) as cluster:
+            cluster.serve()
+
+            cluster.reconstruct(cluster.order([3]))
+
+            cluster.assert_shard(6, 3)
 
     def test_cost_no_more_bytes_than_the_data_shards_have(self, tmp_path: Path) -> None:
         """
@@ -335,6 +388,27 @@ class TestRefusals:
 
             with pytest.raises(Unavailable) as caught:
                 cluster.reconstruct(cluster.order([1]), stop=lambda: True)
+
+            assert Code.CANCELLED is caught.value.code
+            assert [] == cluster.nodes[6].store.replica_ids()
+
+    @pytest.mark.parametrize("listed_count", [5, 60])
+    def test_a_run_is_stopped_while_blocks_are_listed(
+        self, tmp_path: Path, listed_count: int
+    ) -> None:
+        """
+        A million blocks are listed in minutes, first before anything is made (no target answers
+        here), then to be rebuilt: a stop does not wait for one that has bytes.
+        """
+        asked = iter([False] * listed_count)
+        with ec_cluster(tmp_path, RS_3_2, [0] * 50) as cluster:
+            cluster.serve()
+            order = cluster.order([4])
+            if listed_count < 50:
+                cluster.nodes[6].stop_serving()
+
+            with pytest.raises(Unavailable) as caught:
+                cluster.reconstruct(order, stop=lambda: next(asked, True))
 
             assert Code.CANCELLED is caught.value.code
             assert [] == cluster.nodes[6].store.replica_ids()
