@@ -309,6 +309,7 @@ class Pending:
     transactions: tuple[Transaction, ...] = ()  # delete_blocks, which is never kept on disk
     shards: tuple[tuple[int, str], ...] = ()  # reconstruct: index and target
     sources: tuple[tuple[int, str], ...] = ()  # its index and source when it is sent; not kept
+    block_count: int = 0  # reconstruct: blocks that are rebuilt, as of when it is sent; not kept
     scheme: str = ""
     holders: tuple["Holder", ...] = ()  # reconcile: that are no peers when it is sent; not kept
     why: str = ""  # for people: what it follows from

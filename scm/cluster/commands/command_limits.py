@@ -26,6 +26,7 @@ CLOSE_LIMIT: Final = 100  # cheap, and writers wait for them
 QUEUE_MAX: Final = 5_000  # commands waiting for one datanode; more are refused
 COMMANDS_PER_HEARTBEAT_MAX: Final = 100
 LOW_DEADLINE_FACTOR: Final = 4  # 48 minutes for a balancer's copy, by the default
+BLOCK_S: Final = 0.05  # of a rebuild: a few calls, and a file that a busy disk makes and syncs
 PAUSE_GROWS_MAX: Final = 7  # failures in a row after which a pause is at its longest
 QUEUED_AGE_S_MAX: Final = 1_800  # a plan this old is not this world's any more
 
@@ -174,8 +175,9 @@ def expired(
 
 def deadline_s(command: Pending, first_s: float, bytes_per_s: int = 0) -> float:
     """Return how long a command may be unanswered: a LOW one waits for others, and a large one has
-    the time its bytes take at this rate, 0: none."""
+    the time its bytes take at this rate, 0: none. Blocks that are rebuilt take theirs."""
     moving_s = command.size_bytes / bytes_per_s if bytes_per_s else 0.0
+    moving_s += command.block_count * BLOCK_S
     return first_s * (LOW_DEADLINE_FACTOR if command.priority is Priority.LOW else 1) + moving_s
 
 

@@ -150,9 +150,10 @@ class PendingOps:
             if reason:
                 self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, reason)
                 continue
-            lifetime_ms = self._lifetime_ms(command)
+            counted = self._counted(command)
+            lifetime_ms = self._lifetime_ms(counted)
             sent = replace(
-                command,
+                counted,
                 sent_at_s=now_s,
                 lifetime_ms=lifetime_ms,
                 deadline_ms=now_ms + lifetime_ms,
@@ -161,6 +162,14 @@ class PendingOps:
             change.note(audit_trail.sent(sent))
             sending.append(sent)
         return sending
+
+    def _counted(self, command: Pending) -> Pending:
+        """Return a command with the blocks that it rebuilds, by what replicas report: a container
+        of a million small ones takes hours whatever its bytes."""
+        if command.kind is not Kind.RECONSTRUCT:
+            return command
+        replicas = self._state.replicas.of(command.container_id)
+        return replace(command, block_count=max((r.block_count for r in replicas), default=0))
 
     def _lifetime_ms(self, command: Pending) -> int:
         """Return how long a datanode may be at a command."""
@@ -177,7 +186,7 @@ class PendingOps:
             return False
         if command.sent_at_s is None:
             is_earlier = command.command_id < self._first_id
-            ends_at_s = self._began_s + self._lifetime_ms(command) / 1000
+            ends_at_s = self._began_s + self._lifetime_ms(self._counted(command)) / 1000
             return is_earlier and self._clock.monotonic_s() < ends_at_s
         return self._clock.monotonic_s() < command.sent_at_s + command.lifetime_ms / 1000
 

@@ -401,6 +401,14 @@ class TestExpired:
             found = expired([command], now_s=now_s, deadline_s=60.0, bytes_per_s=bytes_per_s)
             assert is_late is bool(found)
 
+    def test_a_rebuild_of_many_blocks_has_the_time_that_they_take(self) -> None:
+        """A million small ones are few bytes, and hours of work: a run that is cut off begins
+        again at the first of them."""
+        command = replace(pending(1, Kind.RECONSTRUCT, sent_at_s=0.0), block_count=1_000_000)
+
+        assert [] == expired([command], now_s=12 * 3_600.0, deadline_s=60.0)
+        assert [command] == expired([command], now_s=24 * 3_600.0, deadline_s=60.0)
+
 
 class TestWeight:
     @pytest.mark.parametrize(("beside", "expected"), [(0, 4), (4, 4), (5, 3), (18, 1), (20, 0)])

@@ -153,9 +153,30 @@ def test_a_restart_does_not_forget_that_something_may_run(world: ScmWorld) -> No
     assert command.shards[1][1] not in {node for _index, node in again.shards}
 
 
-def ordered(world: ScmWorld) -> Pending:
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_rebuild_of_many_small_blocks_has_the_time_that_they_take(
+    world: ScmWorld, is_restarted: bool
+) -> None:
+    """By its bytes it would be cut off, and begin again at the first block; for as long nothing
+    else rebuilds its shards."""
+    command = ordered(world, block_count=100_000)
+    assert 3_600_000 < command.lifetime_ms
+    if is_restarted:
+        world.restart()
+        world.join(*NODES, *SPARE)
+        for node in (*NODES, *SPARE):
+            known = world.state.replicas.of(command.container_id)
+            world.beat(node, *[r for r in known if r.datanode_id == node], full=True)
+    leave(world, command.shards[1][1])
+
+    assert [] == wait(world, LIFETIME_S + 600, command)
+
+
+def ordered(world: ScmWorld, *, block_count: int = 1) -> Pending:
     """Lose two shards of a container; return the one order to rebuild them."""
-    closed(world, lost=list(LOST))
+    _, container_id = closed(world, lost=list(LOST))
+    for shard in list(world.state.replicas.of(container_id)):
+        world.beat(shard.datanode_id, facts_replace(shard, block_count=block_count))
     [(command, _named)] = orders(world)
     assert set(LOST) == {index for index, _node in command.shards}
     world.queues[command.datanode_id] = (("reconstruct", 1),)
