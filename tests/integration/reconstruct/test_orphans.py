@@ -10,6 +10,7 @@ import pytest
 from agent.ec.rebuild_task import Order
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Refused, Unavailable
+from agent.reconstruct import coordinator
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from tests.support.storage.datanodes import CountingReads
 from tests.support.storage.ec_cluster import (
@@ -124,6 +125,29 @@ class TestOrphans:
             held = [block.block_id for block in cluster.nodes[6].store.blocks(CONTAINER)]
             assert [one for one in (1, 2, 3) if one not in left_out] == held
             assert ReplicaState.CLOSED is cluster.nodes[6].store.replica(CONTAINER).state
+
+    def test_nothing_is_left_of_one_that_was_written_in_part(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        It is deleted when some of its cells are at the target: what lies there is no damage.
+        """
+        monkeypatch.setattr(coordinator, "SMALL_BYTES_MAX", 0)
+        with ec_cluster(tmp_path, RS_3_2, [5_000, 5_000, 400_000]) as cluster:
+            deleting = deletes_before_it_is_read(cluster, (2, 3, 4, 5), offset=20 * 4096)
+            cluster.serve(dn2=deleting, dn3=deleting, dn4=deleting, dn5=deleting)
+
+            result = cluster.reconstruct(cluster.order([1]))
+            cluster.nodes[6].scan(CONTAINER)
+
+            assert [3] == list(result.orphans)
+            assert result.written_bytes > 10 * 4096
+            facts = cluster.nodes[6].store.replica(CONTAINER)
+            assert (ReplicaState.CLOSED, 0, 2) == (
+                facts.state,
+                facts.finding_count,
+                facts.block_count,
+            )
 
     def test_nor_is_one_that_a_key_names_and_sources_lose_meanwhile(self, tmp_path: Path) -> None:
         """
@@ -252,12 +276,15 @@ def two_of_shard_2(cluster: EcCluster) -> Order:
     )
 
 
-def deletes_before_it_is_read(cluster: EcCluster, deleted_on: Sequence[int]) -> type[CountingReads]:
-    """How datanodes serve of which some delete block 3 when any is asked for a chunk of it."""
+def deletes_before_it_is_read(
+    cluster: EcCluster, deleted_on: Sequence[int], *, offset: int = 0
+) -> type[CountingReads]:
+    """How datanodes serve of which some delete block 3 when any is asked for a chunk of it, from
+    that offset on."""
 
     class Deleting(CountingReads):
         def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
-            if request.block_id.local_id == 3:
+            if request.block_id.local_id == 3 and request.offset >= offset:
                 with DELETING:
                     for index in deleted_on:
                         cluster.nodes[index].store.free_blocks(CONTAINER, [BlockId(3)])
