@@ -54,6 +54,7 @@ _REPLICA_STATES: Final = np.array([REPLICA_STATES.index(state) for state in Repl
 _TOLD: Final[Callable[[Container], tuple[Any, ...]]] = attrgetter(
     "replication_factor", "sequence_id", "committed_count", "committed_bytes", "state"
 )
+_NOTHING_TOLD: Final[tuple[tuple[Any, ...], ...]] = ((),) * 5  # of no container
 _NOBODY: Final = Container(0, ContainerState.CLOSED, 0, 0, 0, ())  # a container only replicas name
 
 
@@ -269,7 +270,8 @@ class Batches:
         found = [containers.get(number) for number in ids]
         known = [_NOBODY if container is None else container for container in found]
         is_known = np.array([container is not None for container in found], dtype=np.bool_)
-        factors, sequence_ids, counts, sizes, words = zip(*map(_TOLD, known), strict=True)
+        told = tuple(zip(*map(_TOLD, known), strict=True)) or _NOTHING_TOLD
+        factors, sequence_ids, counts, sizes, words = told
         factor = _longs(factors)
         data = np.zeros(len(ids), dtype=np.int64)
         for i in [i for i, container in enumerate(known) if container.scheme]:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from scm.edge.call_values import Heartbeat
+from scm.state.facts import OutcomeState
 from scm.state.options import ScmOptions
-from tests.support.control.scm_world import ScmWorld, replica, volume
+from tests.support.control.scm_world import ScmWorld, outcome, replica, volume
 
 FULL, EMPTY = ("dn1", "dn2", "dn3"), ("dn4", "dn5")
 CAPACITY = 100_000
@@ -110,3 +111,24 @@ def test_a_move_is_given_longer_than_a_copy_that_somebody_needs(world: ScmWorld)
 
     assert [1, 1, 0] == copying
     assert 45 * 60_000 > 3 * ScmOptions().command_deadline_ms
+
+
+def test_a_move_that_failed_ends_no_tick(world: ScmWorld) -> None:
+    """All that the next iteration looks at rests then, and nothing is to be asked of the judge."""
+    number = closed(world, 7, 7, 7)
+    world.join(*EMPTY)
+    beats(world)
+    world.control.operators.balance(10.0, 10, dry_run=False)
+    world.clock.advance_s(1)
+    world.control.tick()
+    [copy] = list(world.state.commands.of_container(number))
+    world.call(copy.datanode_id)
+    failed = outcome(copy, OutcomeState.FAILED, code="UNAVAILABLE")
+    world.beat(copy.datanode_id, outcomes=(failed,))
+    beats(world)
+
+    world.control.tick()
+
+    shown = world.control.queries.balance_status()
+    assert (False, 0) == (shown.is_running, shown.moved_count)
+    assert () == world.control.operators.balance(10.0, 10, dry_run=True).moves

@@ -76,3 +76,14 @@ def test_the_judge_gets_them_as_columns(world: ScmWorld) -> None:
     assert [OPS.index("ADD")] == batch.ops.kind.tolist()
     assert [3] == batch.ops.index.tolist()
     assert ["dn4"] == [batch.nodes.names[number] for number in batch.ops.node.tolist()]
+
+
+def test_nothing_asked_is_nothing_answered(world: ScmWorld) -> None:
+    """
+    Who filters before asking may have nothing left: an error there would end the control plane.
+    """
+    judge = world.control._parts.judge
+
+    assert {} == judge.healthy([])
+    assert 0 == judge.diagnose([]).view.rows.count
+    assert {} == dict(judge.look([])[1].under)
