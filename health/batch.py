@@ -167,11 +167,12 @@ class View:
     """Its root may be asked for now."""
     is_leaving: Bools
     """A pending delete will remove it."""
-    is_delete_of_healthy: Bools
-    """Per op: a pending delete on a node that holds no UNHEALTHY replica."""
+    is_stray_delete: Bools
+    """Per op: a pending delete of a replica that nobody reported: it may be any other."""
     adds: Ints
     deletes: Ints
-    deletes_of_healthy: Ints
+    """Pending ones, without those of replicas that died with their nodes."""
+    stray_deletes: Ints
     present: Ints
     """Replicas of each container that are present."""
     countable: Ints
@@ -206,10 +207,11 @@ def view(batch: Batch) -> View:
     is_tree = _table(REPLICA_STATES, TREE_STATES)[state]
     keys = _node_keys(replicas.container, replicas.node, nodes, _NODE_OF_NO_OP)
     op_keys = _node_keys(ops.container, ops.node, nodes, _NODE_OF_NO_REPLICA)
-    is_delete = ops.kind == Op.DELETE
-    of_healthy = is_delete & ~is_among(op_keys, np.sort(keys[is_sick]))
     op_rows = Segments.of(ops.container, count)
-    deletes = op_rows.tally(is_delete)
+    is_delete = ops.kind == Op.DELETE
+    asked = np.flatnonzero((op_rows.tally(is_delete) > 0)[rows.owner])
+    is_stray = is_delete & ~is_among(op_keys, np.sort(keys[asked]))
+    of_gone = is_among(op_keys, np.sort(keys[asked[is_gone[asked]]]))
     return View(
         batch=batch,
         rows=rows,
@@ -225,11 +227,11 @@ def view(batch: Batch) -> View:
         is_confirmed=_of_node(nodes.is_confirmed, replicas.node, 0).astype(np.bool_),
         is_tree=is_tree,
         is_countable=is_tree & is_reachable,
-        is_leaving=_is_leaving(keys, op_keys[is_delete], rows, deletes),
-        is_delete_of_healthy=of_healthy,
+        is_leaving=_is_leaving(keys, op_keys[is_delete], asked),
+        is_stray_delete=is_stray,
         adds=op_rows.tally(ops.kind == Op.ADD),
-        deletes=deletes,
-        deletes_of_healthy=op_rows.tally(of_healthy),
+        deletes=op_rows.tally(is_delete & ~of_gone),
+        stray_deletes=op_rows.tally(is_stray),
         present=rows.tally(is_present),
         countable=rows.tally(is_tree & is_reachable),
         is_ec=containers.kind == Kind.EC,
@@ -238,9 +240,8 @@ def view(batch: Batch) -> View:
     )
 
 
-def _is_leaving(keys: Ints, deleted: Ints, rows: Segments, deletes: Ints) -> Bools:
-    """Return which replicas, by their keys, are among those that are deleted."""
-    asked = np.flatnonzero((deletes > 0)[rows.owner])
+def _is_leaving(keys: Ints, deleted: Ints, asked: Ints) -> Bools:
+    """Return which replicas, of those `asked` about, are by their keys among the deleted ones."""
     found = np.zeros(len(keys), dtype=np.bool_)
     found[asked] = is_among(keys[asked], np.sort(deleted))
     return found

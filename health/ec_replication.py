@@ -2,7 +2,7 @@
 
 Sets of indexes are bit masks: bit i for index i. UNHEALTHY replicas are put aside: they never count
 for or against, except that data on them keeps a container from being MISSING (Ozone's
-ECContainerReplicaCount).
+ECContainerReplicaCount). A pending delete costs only a replica that counts (ADR 0060).
 """
 
 from dataclasses import dataclass
@@ -107,10 +107,13 @@ def _sets(view: View) -> tuple[_Sets, Bools, Bools]:
     is_ec = view.is_shard
     alive = is_ec & view.is_present & ~view.is_bad
     in_service = np.flatnonzero(alive & (view.service == Service.IN_SERVICE))
-    keys, copies = np.unique(
-        _key(replicas.container[in_service], replicas.index[in_service]), return_counts=True
+    keys, of_row, copies = np.unique(
+        _key(replicas.container[in_service], replicas.index[in_service]),
+        return_inverse=True,
+        return_counts=True,
     )
-    left = copies - _gone(view, keys)
+    going = of_row[view.is_leaving[in_service]]
+    left = copies - np.bincount(going, minlength=len(keys)) - _strays(view, keys)
     owner = keys >> _INDEX_BITS
     online = np.zeros(rows.count, dtype=np.int64)
     np.bitwise_or.at(online, owner[left > 0], np.int64(1) << (keys & 63)[left > 0])
@@ -136,10 +139,10 @@ def _sets(view: View) -> tuple[_Sets, Bools, Bools]:
     return sets, is_over, is_over_after
 
 
-def _gone(view: View, keys: Ints) -> Ints:
-    """Return how many replicas of each container and index pending deletes remove."""
+def _strays(view: View, keys: Ints) -> Ints:
+    """Return how many pending deletes of each container and index are of no reported replica."""
     ops = view.batch.ops
-    rows = np.flatnonzero(view.is_delete_of_healthy & view.is_ec[ops.container])
+    rows = np.flatnonzero(view.is_stray_delete & view.is_ec[ops.container])
     found, counts = np.unique(_key(ops.container[rows], ops.index[rows]), return_counts=True)
     gone = np.zeros(len(keys), dtype=np.int64)
     hits = is_among(found, keys)

@@ -1,8 +1,10 @@
 """How many replicas of a Ratis container count, and whether they are enough.
 
 Two counts: A without unhealthy replicas, B with them. The rule of thumb behind both: assume that
-every pending add fails and every pending delete succeeds (Ozone's RatisContainerReplicaCount).
-STAND_ALONE containers are counted the same way: a count of replicas is a count of replicas.
+every pending add fails and every pending delete succeeds (Ozone's RatisContainerReplicaCount). A
+pending delete costs only what was counted: one of a bad replica, or on a node that is dead, leaves
+or rests, makes nothing lack (ADR 0060). STAND_ALONE containers are counted the same way: a count of
+replicas is a count of replicas.
 """
 
 from dataclasses import dataclass
@@ -54,16 +56,14 @@ def count_ratis(view: View, rules: Rules) -> RatisCount:
     own = view.of_container(containers.state)
     is_match = is_good & (view.service == Service.IN_SERVICE) & (replicas.state == own)
     match = rows.tally(is_match)
-    missing = _missing(view, rules, online, resting)
-    all_online, _, all_resting = rows.by_code(view.is_present, view.service, len(Service))
-    missing_with_bad = _missing(view, rules, all_online, all_resting)
     expected = is_good | (view.is_present & replicas.is_hopeful)
-    gone = view.deletes_of_healthy
-    gone = gone + rows.tally(view.is_sick & replicas.is_hopeful & view.is_leaving)
-    hoped = rows.by_code(expected, view.service, len(Service))
-    need = missing + view.deletes_of_healthy
-    need_with_bad = missing_with_bad + view.deletes
+    missing, going = _missing(view, rules, is_good)
+    missing_with_bad, going_with_bad = _missing(view, rules, view.is_present)
+    missing_if_healed, going_if_healed = _missing(view, rules, expected)
+    need = missing + going
+    need_with_bad = missing_with_bad + going_with_bad
     healthy = online + leaving + resting
+    lost = rows.tally(is_good & view.is_leaving) + view.stray_deletes
     return RatisCount(
         healthy=healthy,
         online=online,
@@ -72,12 +72,12 @@ def count_ratis(view: View, rules: Rules) -> RatisCount:
         mismatch=online - match,
         need=need,
         need_after=need - view.adds,
-        need_if_healed=_missing(view, rules, hoped[0], hoped[2]) + gone - view.adds,
+        need_if_healed=missing_if_healed + going_if_healed - view.adds,
         need_with_bad=need_with_bad,
         need_with_bad_after=need_with_bad - view.adds,
         excess=-missing,
         excess_with_bad=-missing_with_bad,
-        redundancy=np.maximum(0, healthy - view.deletes_of_healthy - 1),
+        redundancy=np.maximum(0, healthy - lost - 1),
         may_leave=(rules.leaving_min > 0)
         & (resting == 0)
         & (online >= np.minimum(containers.factor, rules.leaving_min)),
@@ -85,12 +85,20 @@ def count_ratis(view: View, rules: Rules) -> RatisCount:
     )
 
 
-def _missing(view: View, rules: Rules, online: Ints, resting: Ints) -> Ints:
-    """Replicas short of what is enough; negative when there are too many."""
+def _missing(view: View, rules: Rules, counted: Bools) -> tuple[Ints, Ints]:
+    """Return how many replicas the counted ones are short of what is enough, negative when they are
+    too many; and how many of those in service pending deletes take.
+
+    One that goes from a node that rests is not expected back.
+    """
+    is_online = counted & (view.service == Service.IN_SERVICE)
+    is_resting = counted & (view.service == Service.MAINTENANCE) & ~view.is_leaving
+    online, resting = view.rows.tally(is_online), view.rows.tally(is_resting)
     factor = view.batch.containers.factor
     enough = np.minimum(factor, rules.enough_copies or factor)
     online_min = np.minimum(enough, rules.maintenance_min)
     short = enough - online
     owed = np.maximum(np.maximum(0, online_min - online), np.maximum(0, short - resting))
     spare = np.minimum(0, np.maximum(factor, rules.most_copies) - online)
-    return np.where(short > 0, owed, spare)
+    going = view.rows.tally(is_online & view.is_leaving) + view.stray_deletes
+    return np.where(short > 0, owed, spare), going

@@ -39,16 +39,18 @@ class Cases:
         container_id = container.container_id
         replicas = self._state.replicas.of(container_id)
         holders = {replica.datanode_id for replica in replicas}
+        placed = tuple(map(self._placed, replicas))
+        here = {p.datanode_id for p in present(placed)}
         adds, deletes = [], []
         for command in self._state.commands.of_container(container_id):
             if command.kind is Kind.REPLICATE and command.target_id not in holders:
                 if self._stays(command.target_id):
                     adds.append(command.target_id)
-            elif command.kind is Kind.DELETE and command.datanode_id in holders:
+            elif command.kind is Kind.DELETE and command.datanode_id in here:
                 deletes.append(command.datanode_id)
         return Case(
             container,
-            tuple(map(self._placed, replicas)),
+            placed,
             adds=tuple(adds),
             deletes=tuple(deletes),
             hopeful=self._hopeful(container, replicas),

@@ -172,7 +172,7 @@ def counts(case: Case, **numbers: int) -> tuple[int, int, int, int, bool]:
     n = found.counts.ratis
     need = int(n.need[0])
     return (
-        need - int(found.view.deletes_of_healthy[0]),
+        -int(n.excess[0]),
         max(0, int(n.need_after[0])),
         max(0, -need),
         int(n.redundancy[0]),

@@ -51,13 +51,19 @@ class Case:
             else self.box.replication_factor
         )
         self.adds = [o for o in self.ops if o.op == "ADD"]
-        self.deletes = [o for o in self.ops if o.op == "DELETE"]
-        sick = {r.datanode_id for r in self.present if r.state == "UNHEALTHY"}
-        self.deletes_of_healthy = [o for o in self.deletes if o.datanode_id not in sick]
+        holders = {r.datanode_id for r in self.replicas}
+        dead = {r.datanode_id for r in self.replicas if self.gone(r)}
+        deletes = [o for o in self.ops if o.op == "DELETE"]
+        self.deletes = [o for o in deletes if o.datanode_id not in dead]
+        self.strays = [o for o in deletes if o.datanode_id not in holders]
 
     def gone(self, r: ReplicaRow) -> bool:
         node = self.nodes[r.datanode_id]
         return node.health == "DEAD" and node.op_state != "IN_MAINTENANCE"
+
+    def going(self, r: ReplicaRow) -> bool:
+        """Whether a pending delete is about to remove it."""
+        return r.datanode_id in {o.datanode_id for o in self.deletes}
 
     def up(self, r: ReplicaRow) -> bool:
         return self.nodes[r.datanode_id].health in UP
@@ -201,14 +207,15 @@ def ratis_count(case: Case, *, with_bad: bool) -> Count:
     """Count with or without unhealthy replicas."""
     counted = [r for r in case.present if with_bad or not bad(case, r)]
     online = sum(case.op(r) == "S" for r in counted)
-    resting = sum(case.op(r) == "M" for r in counted)
+    resting = sum(case.op(r) == "M" and not case.going(r) for r in counted)
     factor = case.box.replication_factor
     missing = factor - online
     if missing > 0:
         floor = min(factor, case.maintenance_min) - online
         missing = max(0, floor, missing - resting)
-    gone = case.deletes if with_bad else case.deletes_of_healthy
-    return Count(missing, len(gone), len(case.adds))
+    # What was never counted cannot be lost; one that nobody reported may be any of the others.
+    lost = sum(case.op(r) == "S" and case.going(r) for r in counted) + len(case.strays)
+    return Count(missing, lost, len(case.adds))
 
 
 def spare_unhealthy(case: Case) -> bool:
@@ -306,6 +313,7 @@ class Indexes:
     """The index sets of an EC container."""
 
     copies: Counter[int]
+    left: Counter[int]
     online: set[int]
     leaving: set[int]
     resting: set[int]
@@ -316,11 +324,12 @@ class Indexes:
 def ec_indexes(case: Case) -> Indexes:
     """Sort the replicas by what they count for."""
     alive = [r for r in case.present if not bad(case, r)]
-    copies = Counter(r.replica_index for r in alive if case.op(r) == "S")
-    left = Counter(copies)
-    left.subtract(o.replica_index for o in case.deletes_of_healthy)
+    online = [r for r in alive if case.op(r) == "S"]
+    left = Counter(r.replica_index for r in online if not case.going(r))
+    left.subtract(o.replica_index for o in case.strays)
     return Indexes(
-        copies,
+        Counter(r.replica_index for r in online),
+        left,
         {i for i, n in left.items() if n > 0},
         {r.replica_index for r in alive if case.op(r) == "D"},
         {r.replica_index for r in alive if case.op(r) == "M"},
@@ -356,9 +365,7 @@ def ec_chain(case: Case) -> tuple[str, str]:
         word = "MISSING" if len(i.online | offline | i.sick) < data else "UNHEALTHY"
         return (f"{word}_UNDER_REPLICATED", queue) if only_offline else (word, "-")
     if any(n > 1 for n in i.copies.values()):
-        left = Counter(i.copies)
-        left.subtract(o.replica_index for o in case.deletes_of_healthy)
-        return "OVER_REPLICATED", "O" if any(n > 1 for n in left.values()) else "-"
+        return "OVER_REPLICATED", "O" if any(n > 1 for n in i.left.values()) else "-"
     if case.box.state == "CLOSED" and i.sick and i.sick <= i.closed:
         return "UNHEALTHY_OVER_REPLICATED", "-"
     if misplaced(case, [case.nodes[r.datanode_id].rack for r in case.present]):

@@ -87,21 +87,43 @@ class TestOps:
             found = seen(_cluster((1 + place // 3, "DELETE", place % 3)))
 
             assert np.flatnonzero(found.is_leaving).tolist() == [place]
-            assert found.is_delete_of_healthy.tolist() == [place % 3 != 2]
+            assert found.is_stray_delete.tolist() == [False]
             assert found.deletes.tolist() == [int(place < 3), int(place >= 3)]
 
     def test_ops_are_counted_by_kind(self) -> None:
         """
-        Only deletes remove anything; those of UNHEALTHY replicas are counted apart.
+        Only deletes remove anything; those of replicas that nobody reported are counted apart.
         """
         ops = ((1, "ADD", 0), (1, "DELETE", 1), (1, "DELETE", 2), (2, "CLOSE", 0), (2, "ADD", 1))
 
-        found = seen(_cluster(*ops, (2, "ADD", 2), (2, "RECONCILE", 2)))
+        rows = _cluster(*ops, (2, "ADD", 2), (2, "RECONCILE", 2), (2, "DELETE", 3))
+        rows.nodes.append(NodeRow("dn3"))
+
+        found = seen(rows)
 
         assert found.adds.tolist() == [1, 2]
-        assert found.deletes.tolist() == [2, 0]
-        assert found.deletes_of_healthy.tolist() == [1, 0]
+        assert found.deletes.tolist() == [2, 1]
+        assert found.stray_deletes.tolist() == [0, 1]
         assert np.flatnonzero(found.is_leaving).tolist() == [1, 2]
+
+    def test_the_delete_of_what_died_with_its_node_is_nothing_pending(self) -> None:
+        """
+        Ozone forgets it with the replica; one in maintenance is expected back, and its delete too.
+        """
+        for health, op_state, pending in (
+            ("HEALTHY", "IN_SERVICE", 1),
+            ("STALE", "IN_SERVICE", 1),
+            ("DEAD", "IN_SERVICE", 0),
+            ("DEAD", "DECOMMISSIONED", 0),
+            ("DEAD", "IN_MAINTENANCE", 1),
+        ):
+            rows = _cluster((1, "DELETE", 1))
+            rows.nodes[1] = replace(rows.nodes[1], health=health, op_state=op_state)
+
+            found = seen(rows)
+
+            assert found.deletes.tolist() == [pending, 0]
+            assert found.stray_deletes.tolist() == [0, 0]
 
     def test_nodes_that_nobody_lists_are_not_taken_for_each_other(self) -> None:
         """
@@ -114,7 +136,7 @@ class TestOps:
 
         assert found.batch.ops.node.tolist() == [UNKNOWN]
         assert not found.is_leaving.any()
-        assert found.is_delete_of_healthy.tolist() == [True]
+        assert found.is_stray_delete.tolist() == [True]
         assert not found.is_reachable[found.batch.replicas.node == UNKNOWN].any()
 
     def test_a_known_node_is_not_taken_for_an_unknown_one(self) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from health.words import Health
 from scm.cluster.case import Case
 from tests.support.control.judged_case import counts, needs
 from tests.support.control.replica_words import case
@@ -147,3 +148,35 @@ def test_what_a_repair_may_heal_is_not_copied_unless_it_goes(
     given = case(words, hopeful=frozenset(hopeful), deletes=deletes)
 
     assert copies == needs(given).copies
+
+
+@pytest.mark.parametrize("fourth", ["C!", "C/d!", "C/d", "C/D", "C/e", "C/m!", "Q@4", "U"])
+def test_the_delete_of_what_three_others_do_not_count_on_makes_no_copy(fourth: str) -> None:
+    """
+    A copy would be one too many at once, and the next delete would make one lack again, for ever.
+    """
+    given = case(f"C C C {fourth}", deletes=("dn4",))
+
+    assert (0, 0) == (needs(given).copies, needs(given).surplus)
+    assert Health.HEALTHY is needs(given).health or fourth in {"Q@4", "U"}
+
+
+@pytest.mark.parametrize(
+    ("words", "deletes", "need", "spare"),
+    [
+        ("C C C/m", (), 0, 2),
+        ("C C C/m", ("dn3",), 1, 1),  # it is not expected back
+        ("C C C/m", ("dn1",), 1, 1),
+        ("C C C/d", ("dn3",), 1, 1),
+        ("C C C!", ("dn3",), 1, 1),
+    ],
+)
+def test_what_goes_is_lost_wherever_it_is(
+    words: str, deletes: tuple[str, ...], need: int, spare: int
+) -> None:
+    """
+    Nobody rests on a replica that is being deleted, on whichever node.
+    """
+    found = counts(case(words, deletes=deletes))
+
+    assert (need, spare) == (found[1], found[3])

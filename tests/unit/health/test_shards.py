@@ -22,7 +22,7 @@ from scm.replication.guards.shard_guard import (
 from scm.state.facts import Health as NodeHealth
 from scm.state.facts import OpState
 from tests.support.control.judged_case import copied as to_copy
-from tests.support.control.judged_case import health, obstacle, victims
+from tests.support.control.judged_case import health, lost, obstacle, victims
 from tests.support.control.replica_words import changed, shards
 from tests.support.control.scm_world import container, summary
 
@@ -99,6 +99,16 @@ def test_what_is_too_much_goes_by_index(row: str, words: str, removed: list[int 
     named = [p.datanode_id if "dn6" in removed else p.replica.replica_index for p in found]
     assert removed == named, row
     assert all(may_remove_shard(given, p.datanode_id) for p in found)
+
+
+@pytest.mark.parametrize("twin", ["C#1!", "C#1/d", "C#1/e", "Q#1@4", "U#1"])
+def test_the_delete_of_a_twin_that_does_not_count_makes_no_index_lack(twin: str) -> None:
+    """The shard would be rebuilt, be one too many, and be deleted, again and again."""
+    given = replace(shards(f"C#1 {twin} C#2 C#3 C#4 C#5"), deletes=("dn2",))
+
+    assert () == lost(given)
+    assert [] == victims(given)
+    assert Health.UNDER_REPLICATED is not health(given)
 
 
 def test_of_two_unequal_shards_none_goes() -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from scm.state.facts import Container, Kind, OutcomeState, Pending
+from scm.administration.decommission import Request
+from scm.state.facts import Container, Kind, OpState, OutcomeState, Pending
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, confirm, outcome, pass_time, replica
 
@@ -320,6 +321,49 @@ class TestDeletes:
                 world.call(node, boot_id=2 if node == silent else 1)
             world.control.tick()
             assert [] == queued(world, Kind.DELETE), second
+
+    def test_one_that_was_sent_to_a_node_that_then_died_makes_no_copies(
+        self, world: ScmWorld
+    ) -> None:
+        """Nobody knows whether it is done, and three are there: there is nothing to do."""
+        made, victim = sent_to_the_surplus(world)
+        others = [node for node in NODES if node != victim]
+
+        pass_time(world, OPTIONS.dead_after_ms // 1_000 + 60, *others)
+
+        [delete] = queued(world, Kind.DELETE)
+        assert (victim, []) == (delete.datanode_id, queued(world, Kind.REPLICATE))
+        assert "HEALTHY" == world.control._parts.manager.states().of(made.container_id)
+
+    @pytest.mark.parametrize("told", [OpState.ENTERING_MAINTENANCE, OpState.DECOMMISSIONING])
+    def test_one_on_a_node_that_leaves_meanwhile_makes_no_copies(
+        self, world: ScmWorld, told: OpState
+    ) -> None:
+        """It waits in the queue of its datanode, and the three others are as many as before."""
+        made, victim = sent_to_the_surplus(world)
+        world.control.operators.set_operational_states(Request((victim,), told, is_forced=True))
+        world.kept[victim] = (told, 0)
+        world.queues[victim] = ((Kind.DELETE.value, 1),)
+        before = world.state.counters["next_command_id"]
+
+        pass_time(world, 60, *NODES)
+
+        later = [c for c in world.state.commands.values() if c.command_id > before]
+        assert [] == [c.kind for c in later if c.kind in {Kind.REPLICATE, Kind.DELETE}]
+        assert [victim] == [c.datanode_id for c in queued(world, Kind.DELETE)]
+        assert "HEALTHY" == world.control._parts.manager.states().of(made.container_id)
+
+
+def sent_to_the_surplus(world: ScmWorld) -> tuple[Container, str]:
+    """Have all four nodes hold a container, and the delete of one replica sent."""
+    made = world.made_closed()
+    node = spare(world, made)
+    world.beat(node, replica(node, bcsid=made.sequence_id))
+    confirm(world, *NODES)
+    pass_time(world, 3, *NODES)
+    [delete] = queued(world, Kind.DELETE)
+    assert delete.sent_at_s is not None
+    return made, delete.datanode_id
 
 
 class TestStart:

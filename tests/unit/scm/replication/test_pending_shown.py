@@ -110,6 +110,28 @@ def holders(world: ScmWorld) -> list[str]:
     return [r.datanode_id for r in world.state.replicas.of(1)]
 
 
+def test_the_delete_of_what_died_with_its_node_holds_no_other_back(
+    world: ScmWorld, made: Container
+) -> None:
+    """Nobody will ever say that it is done; the judge does not count it, and no guard waits."""
+    first, *others = holders(world)
+    pending(world, Kind.DELETE, first, force=True)  # type: ignore[arg-type]
+    [command] = [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
+    with world.state.change() as change:
+        change.touch(world.state.commands, replace(command, sent_at_s=world.clock.monotonic_s()))
+    cases = world.control._parts.cases
+    before = cases.case(made).deletes
+
+    world.clock.advance_s(2_100)
+    world.keep_alive(*others, outside(world))
+    world.control.tick()
+
+    assert [first] == [
+        c.datanode_id for c in world.state.commands.values() if c.kind is Kind.DELETE
+    ]
+    assert ((first,), ()) == (before, cases.case(made).deletes)
+
+
 @pytest.mark.usefixtures("made")
 class TestAsIf:
     """Questions about a world that is not."""
