@@ -239,12 +239,16 @@ def _index_reasons(text: str, masks: Ints) -> Reasons:
 
 
 def move_indexes(scene: Scene) -> Iterable[Actions]:
-    """Copy the indexes whose only replica is on a leaving node, one row each."""
+    """Copy the indexes whose only replica is on a leaving node, one row each.
+
+    Any of those that rest will do: one that is off already is no reason to wait with the others.
+    """
     view, ec, replicas = scene.view, scene.counts.erasure, scene.view.batch.replicas
-    wanted = ec.decommission_only | _lowest(ec.maintenance_only, ec.maintenance_copies)
-    applies = view.is_ec & (scene.verdicts.queue == Queue.UNDER)
-    wanted = np.where(applies, wanted, 0)
-    here = scene.usable & ~view.is_sick & view.of_container(wanted != 0)
+    offline = ec.decommission_only | ec.maintenance_only
+    applies = view.is_ec & (scene.verdicts.queue == Queue.UNDER) & (offline != 0)
+    here = scene.usable & ~view.is_bad & view.of_container(applies)
+    readable = view.rows.bits(replicas.index, here)
+    wanted = ec.decommission_only | _lowest(ec.maintenance_only & readable, ec.maintenance_copies)
     rows = np.flatnonzero(here)
     rows = rows[wanted[view.rows.owner[rows]] >> replicas.index[rows] & 1 != 0]
     same = Groups.of(replicas.container[rows], replicas.index[rows])
