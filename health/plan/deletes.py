@@ -90,10 +90,11 @@ def delete_excess(scene: Scene) -> Iterable[Actions]:
 def _keeps_racks(scene: Scene, applies: Bools) -> Bools:
     """Return whose container, of some, stands on enough racks without it, or on no fewer.
 
-    Only good replicas on nodes that answer stand anywhere.
+    Only good replicas on nodes that answer and stay stand anywhere.
     """
     view = scene.view
     seen = view.is_present & ~view.is_bad & view.is_reachable & ~view.is_leaving
+    seen &= view.service == Service.IN_SERVICE
     here = np.flatnonzero(seen & view.of_container(applies))
     racks = Groups.of(view.rows.owner[here], view.rack[here])
     used = np.bincount(view.rows.owner[here[racks.first]], minlength=view.rows.count)
@@ -104,16 +105,17 @@ def _keeps_racks(scene: Scene, applies: Bools) -> Bools:
 
 def delete_spare_of_origin(scene: Scene) -> Iterable[Actions]:
     """One replica of a container that stays quasi-closed, while enough equal ones of its origin
-    stay that have as many commits."""
+    stay that have as many commits: a damaged one first, of which others have all it may have."""
     view, replicas, verdicts = scene.view, scene.view.batch.replicas, scene.verdicts
     origins, containers = scene.counts.quasi.origins, view.batch.containers
     by_origin = verdicts.state == Health.QUASI_CLOSED_STUCK_OVER_REPLICATED
     applies = by_origin | (verdicts.state == Health.OVER_REPLICATED)
     applies &= (verdicts.queue == Queue.OVER) & (view.deletes == 0) & view.is_judged
-    applies &= ~view.is_ec & (containers.state == State.QUASI_CLOSED)
-    sound = scene.staying & (replicas.state == State.QUASI_CLOSED) & replicas.is_loaded
-    sound &= (replicas.findings == 0) & ~replicas.is_barred & replicas.has_root
-    rows = np.flatnonzero(sound & view.of_container(applies))
+    applies &= verdicts.is_stuck  # else it is about to be closed, and its origins become one
+    able = scene.staying & ~replicas.is_barred & view.of_container(applies)
+    sound = able & (replicas.state == State.QUASI_CLOSED) & replicas.is_loaded
+    sound &= (replicas.findings == 0) & replicas.has_root
+    rows = np.flatnonzero(sound)
     origin = origins.of_row[rows]
     trees = _trees(scene, rows, origin)
     earliest = np.full(trees.count, np.iinfo(np.int64).max)
@@ -122,7 +124,26 @@ def delete_spare_of_origin(scene: Scene) -> Iterable[Actions]:
     target = np.where(by_origin[owner], origins.target[origin], containers.factor[owner])
     is_spare = (trees.tally()[trees.of_row] > target) & _keeps_racks(scene, applies)[rows]
     is_spare &= replicas.bcsid[rows] == earliest[trees.of_row]
-    yield _deletes(scene, _first(scene, rows[is_spare]), EXCESS, is_forced=True)
+    enough = view.rows.tally(sound) >= containers.factor
+    is_over = ~by_origin[origins.container] | (origins.over > 0)
+    bad = np.flatnonzero(able & view.is_sick & view.of_container(enough))
+    bad = bad[is_over[origins.of_row[bad]] & _is_kept_by_origin(scene, rows, bad)]
+    victims = np.concatenate((rows[is_spare], bad))
+    is_whole = (~view.is_sick[victims]).astype(np.int64)
+    yield _deletes(scene, _first(scene, victims, is_whole), EXCESS, is_forced=True)
+
+
+def _is_kept_by_origin(scene: Scene, sound: Ints, bad: Ints) -> Bools:
+    """Return of which bad replicas sound ones of the same origin have as many commits, those with
+    the most of them the same tree."""
+    replicas, of_row = scene.view.batch.replicas, scene.counts.quasi.origins.of_row
+    count = len(scene.counts.quasi.origins.container)
+    last = np.full(count, NO_BCSID - 1, dtype=np.int64)
+    np.maximum.at(last, of_row[sound], replicas.bcsid[sound])
+    latest = sound[replicas.bcsid[sound] == last[of_row[sound]]]
+    trees = _trees(scene, latest, of_row[latest])
+    kinds = np.bincount(of_row[latest[trees.first]], minlength=count)
+    return (kinds == 1)[of_row[bad]] & (replicas.bcsid[bad] <= last[of_row[bad]])
 
 
 def delete_spare_shard(scene: Scene) -> Iterable[Actions]:

@@ -217,7 +217,9 @@ class Admin:
         if case.container.scheme:
             is_safe, what = may_lose_shard(case, datanode_id), " shards"
         else:
-            is_safe = may_be_removed(case, datanode_id, keep_count=keep_count)
+            is_safe = may_be_removed(
+                case, datanode_id, keep_count=keep_count, rules=self._judge.rules()
+            )
             what = ", equal and confirmed replicas"
         if not is_safe:
             message = f"fewer than {keep_count} whole{what} would stay"

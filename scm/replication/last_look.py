@@ -14,7 +14,7 @@ from scm.replication.guards.shard_guard import may_lose_shard, may_remove_shard,
 from scm.replication.judging.live_judge import Judge
 from scm.replication.reconciling.attempts import Reconciles
 from scm.replication.repairing.reconstruction import Reconstructor
-from scm.state.facts import Kind, Pending, Priority
+from scm.state.facts import ContainerState, Kind, Pending, Priority
 
 
 class LastLook:
@@ -120,6 +120,14 @@ class LastLook:
             may_go = may_lose_shard if is_asked_for else may_remove_shard
             is_safe = may_go(case, command.datanode_id)
             return "" if is_safe else "too few whole shards would stay"
-        if not may_be_removed(case, command.datanode_id, keep_count=command.keep_count):
-            return f"fewer than {command.keep_count} whole replicas would stay"
-        return ""
+        is_safe = may_be_removed(
+            case,
+            command.datanode_id,
+            keep_count=command.keep_count,
+            rules=self._judge.rules(),
+        )
+        if is_safe:
+            return ""
+        if container.state is ContainerState.QUASI_CLOSED:
+            return "too few whole replicas of its origin would stay"
+        return f"fewer than {command.keep_count} whole replicas would stay"

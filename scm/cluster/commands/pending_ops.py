@@ -148,7 +148,7 @@ class PendingOps:
             if reason and self._is_rebuilding(command):
                 continue
             if reason:
-                self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, reason)
+                self._refuse(change, command, reason)
                 continue
             counted = self._counted(command)
             lifetime_ms = self._lifetime_ms(counted)
@@ -170,6 +170,16 @@ class PendingOps:
             return command
         replicas = self._state.replicas.of(command.container_id)
         return replace(command, block_count=max((r.block_count for r in replicas), default=0))
+
+    def _refuse(self, change: Change, command: Pending, reason: str) -> None:
+        """Drop a command whose turn has come too late.
+
+        A delete rests: who ordered it may not see what speaks against it, and would again at once,
+        for ever. What is to be copied instead is urgent.
+        """
+        self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, reason)
+        if command.kind is Kind.DELETE:
+            self._pauses.count(command)
 
     def _lifetime_ms(self, command: Pending) -> int:
         """Return how long a datanode may be at a command."""

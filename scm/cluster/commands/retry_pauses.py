@@ -1,4 +1,5 @@
-"""How long commands rest that failed: of one kind, about one container, a growing while."""
+"""How long commands rest that failed or were refused when their turn came: of one kind, about one
+container, a growing while."""
 
 from typing import Final
 
@@ -32,13 +33,15 @@ class RetryPauses:
     def note(self, command: Pending, outcome: Outcome) -> None:
         """Count a failure; a success ends the row. A datanode's trouble with itself is its own, and
         that with a container is the container's."""
-        datanode_id = "" if command.container_id else command.datanode_id
-        key = (command.kind, command.container_id, datanode_id)
         if outcome.state is OutcomeState.EXECUTED:
-            self._failures.pop(key, None)
+            self._failures.pop(_key(command), None)
         elif outcome.state is OutcomeState.FAILED:
-            count, _at_s = self._failures.get(key, (0, 0.0))
-            self._failures[key] = (count + 1, self._clock.monotonic_s())
+            self.count(command)
+
+    def count(self, command: Pending) -> None:
+        """Count a command that came to nothing."""
+        count, _at_s = self._failures.get(_key(command), (0, 0.0))
+        self._failures[_key(command)] = (count + 1, self._clock.monotonic_s())
 
     def forget_old(self) -> None:
         """Forget failures that are older than twice the longest pause.
@@ -52,3 +55,8 @@ class RetryPauses:
             for key, (count, at_s) in self._failures.items()
             if now_s - at_s < 2 * backoff_s(PAUSE_GROWS_MAX, first_s=self._first_s_of(key[0]))
         }
+
+
+def _key(command: Pending) -> tuple[Kind, int, str]:
+    datanode_id = "" if command.container_id else command.datanode_id
+    return command.kind, command.container_id, datanode_id

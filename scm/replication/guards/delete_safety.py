@@ -13,7 +13,7 @@ from merkle.diff import Comparison, compare
 from merkle.replica import ReplicaState
 from scm.cluster.case import Case, Placed, is_bad, present
 from scm.cluster.lifecycle import is_complete
-from scm.state.facts import Health, OpState, Replica
+from scm.state.facts import ContainerState, Health, OpState, Replica
 
 UNBLOCK_REPLICAS_MIN: Final = 3  # two stay when an unhealthy one makes room for a copy
 
@@ -53,6 +53,36 @@ def is_equal(one: Placed, other: Placed) -> bool:
     return mine is not None and theirs is not None and compare(mine, theirs) is Comparison.EQUAL
 
 
+def is_sound(case: Case, p: Placed) -> bool:
+    """Whether a replica has all that its origin's writes left in a quasi-closed container, as far
+    as it says, on a node that stays."""
+    return (
+        p.health is Health.HEALTHY
+        and p.op_state is OpState.IN_SERVICE
+        and p.is_confirmed
+        and p.datanode_id not in case.excluded
+        and p.replica.state is ReplicaState.QUASI_CLOSED
+        and p.replica.tree is not None
+        and not p.replica.load_error
+        and not p.replica.finding_count
+    )
+
+
+def is_kept_by_origin(case: Case, bad: Placed) -> bool:
+    """Whether others of its origin have all that a damaged replica of a quasi-closed container may
+    have: as many commits, and the same among each other."""
+    origin = origin_of(bad)
+    others = [p for p in case.placed if is_sound(case, p) and origin_of(p) == origin]
+    last = max((p.replica.bcsid for p in others), default=-1)
+    latest = [p for p in others if p.replica.bcsid == last]
+    return last >= bad.replica.bcsid and all(is_equal(latest[0], p) for p in latest)
+
+
+def origin_of(p: Placed) -> str:
+    """Return the datanode that took a replica's writes."""
+    return p.replica.origin_datanode_id or p.datanode_id
+
+
 def has_more(p: Placed, others: Collection[Placed]) -> bool:
     """Whether a replica has commits that none of the others has.
 
@@ -70,12 +100,15 @@ def stable_order(replica: Replica) -> int:
 def unblock_victim(case: Case) -> Placed | None:
     """Return the unhealthy replica to remove because no node has room for a copy beside it.
 
-    At least two replicas stay, one of them as it should be; nothing is pending; a replica that a
-    repair may heal is not touched.
+    At least two replicas stay, one of them whole, of the same origin in a quasi-closed container;
+    nothing is pending; a replica that a repair may heal, or that is excluded, is not touched.
     """
     here = present(case.placed)
     matching = [p for p in here if not is_bad(case.container, p.replica)]
-    if case.deletes or case.adds or len(here) < UNBLOCK_REPLICAS_MIN or not matching:
+    is_quasi = case.container.state is ContainerState.QUASI_CLOSED
+    if case.deletes or case.adds or len(here) < UNBLOCK_REPLICAS_MIN:
+        return None
+    if not is_quasi and not good_replicas(case):
         return None
     bad = [
         p
@@ -84,8 +117,9 @@ def unblock_victim(case: Case) -> Placed | None:
         and p.health is Health.HEALTHY
         and p.op_state is OpState.IN_SERVICE
         and p.is_confirmed
-        and p.datanode_id not in case.hopeful
+        and p.datanode_id not in case.hopeful | case.excluded
         and not has_more(p, matching)
+        and (not is_quasi or is_kept_by_origin(case, p))
         and (
             p.replica.state is not ReplicaState.QUASI_CLOSED
             or p.replica.bcsid < case.container.sequence_id

@@ -2,19 +2,25 @@
 
 An origin is the datanode that took a replica's writes. Until it is certain which of them has the
 last commit, the data of every origin is kept: three copies of those with the highest commit, two of
-the others (Ozone's numbers). A container of one origin needs as many as any other.
+the others (Ozone's numbers, and an operator's to choose). A container of one origin needs as many
+as any other, and one to which as many origins wrote needs no more of any of them.
 """
 
 from dataclasses import dataclass, replace
-from typing import Final
 
 from health.rules import Rules
 from merkle.replica import ReplicaState
-from scm.cluster.case import Case, Placed, present
-from scm.replication.guards.delete_safety import is_equal, may_remove
-from scm.state.facts import ContainerState, Health, OpState
+from scm.cluster.case import Case, Placed, is_bad, present
+from scm.replication.guards.delete_safety import (
+    is_equal,
+    is_kept_by_origin,
+    is_sound,
+    may_remove,
+    origin_of,
+)
+from scm.state.facts import ContainerState
 
-RULES: Final = Rules()
+_WRITTEN = frozenset({ReplicaState.QUASI_CLOSED, ReplicaState.OPEN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,28 +31,31 @@ class Origin:
     target_count: int
 
 
-def origins(case: Case) -> list[Origin]:
+def origins(case: Case, rules: Rules) -> list[Origin]:
     """Return the origins of a quasi-closed container that is not erasure-coded."""
     grouped: dict[str, list[Placed]] = {}
     for p in present(case.placed):
-        grouped.setdefault(p.replica.origin_datanode_id or p.datanode_id, []).append(p)
+        grouped.setdefault(origin_of(p), []).append(p)
+    factor = case.container.replication_factor
     if len(grouped) == 1:
         [held] = grouped.values()
-        return [Origin(tuple(held), case.container.replication_factor)]
+        return [Origin(tuple(held), factor)]
     whole = [p for p in present(case.placed) if p.replica.state is not ReplicaState.UNHEALTHY]
     last = max((p.replica.bcsid for p in whole), default=-1)
+    writers = {origin_of(p) for p in whole if p.replica.state in _WRITTEN}
+    best, other = rules.best_origin_copies, rules.other_origin_copies
+    if len(writers) >= factor:
+        best, other = min(best, factor), min(other, factor)
     return [
         Origin(
             tuple(held),
-            RULES.best_origin_copies
-            if any(p in whole and p.replica.bcsid == last for p in held)
-            else RULES.other_origin_copies,
+            best if any(p in whole and p.replica.bcsid == last for p in held) else other,
         )
         for held in grouped.values()
     ]
 
 
-def spare(case: Case) -> set[str]:
+def spare(case: Case, rules: Rules) -> set[str]:
     """Return the datanodes whose replica is one too many of its origin.
 
     Each only while as many equal ones stay as there should be; none while a delete is pending.
@@ -54,8 +63,8 @@ def spare(case: Case) -> set[str]:
     if case.deletes:
         return set()
     found: set[str] = set()
-    for origin in origins(case):
-        able = [p for p in origin.replicas if _is_sound(p) and p.datanode_id not in case.excluded]
+    for origin in origins(case, rules):
+        able = [p for p in origin.replicas if is_sound(case, p)]
         found |= {
             p.datanode_id
             for p in able
@@ -64,23 +73,23 @@ def spare(case: Case) -> set[str]:
     return found
 
 
-def may_be_removed(case: Case, datanode_id: str, *, keep_count: int) -> bool:
+def may_be_removed(case: Case, datanode_id: str, *, keep_count: int, rules: Rules) -> bool:
     """Whether a replica may be removed now: enough whole ones, or enough of its origin, stay."""
     if case.container.state is not ContainerState.QUASI_CLOSED:
         return may_remove(case, datanode_id, keep_count=keep_count)
     others = tuple(node for node in case.deletes if node != datanode_id)
-    return datanode_id in spare(replace(case, deletes=others))
+    given = replace(case, deletes=others)
+    return datanode_id in spare(given, rules) or _is_damaged_spare(given, datanode_id, keep_count)
 
 
-def _is_sound(p: Placed) -> bool:
-    return (
-        p.health is Health.HEALTHY
-        and p.op_state is OpState.IN_SERVICE
-        and p.is_confirmed
-        and p.replica.state is ReplicaState.QUASI_CLOSED
-        and not p.replica.load_error
-        and not p.replica.finding_count
-    )
+def _is_damaged_spare(case: Case, datanode_id: str, keep_count: int) -> bool:
+    """Whether a replica is damaged, others of its origin have all that it may have, and so many
+    whole ones stay, of whichever origin."""
+    bad = next((p for p in present(case.placed) if p.datanode_id == datanode_id), None)
+    if bad is None or case.deletes or not is_bad(case.container, bad.replica):
+        return False
+    kept_count = sum(is_sound(case, p) for p in case.placed)
+    return kept_count >= keep_count and is_kept_by_origin(case, bad)
 
 
 def _covers(one: Placed, other: Placed) -> bool:

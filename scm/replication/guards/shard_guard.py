@@ -5,6 +5,7 @@ whole shard, or, where an operator or a lack of room asks for it, more than read
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from health.racks import misplaced_count
@@ -17,9 +18,9 @@ from scm.state.facts import Container, Health, OpState
 def gives_way(case: Case) -> Placed | None:
     """Return the replica to remove because no other node has room for what lacks, if any.
 
-    A bad one that nobody expects to be healed, or one of two of the same index: as many whole
-    shards stay as reading needs, and one more where no other one has its index, or the same of it.
-    Nothing else may be pending.
+    A bad one that nobody expects to be healed, or one of two of the same index, and no excluded
+    one: as many whole shards stay as reading needs, and one more where no other one has its index,
+    or the same of it. Nothing else may be pending.
     """
     whole = _whole(case)
     indexes = {index for index, found in whole.items() if found}
@@ -34,8 +35,8 @@ def gives_way(case: Case) -> Placed | None:
             or _has_like(case, p)
         )
         and is_bad(case.container, p.replica)
-        and p.datanode_id not in case.hopeful
-        and p.replica.bcsid <= case.container.sequence_id  # else it alone has what it has
+        and p.datanode_id not in case.hopeful | case.excluded
+        and not _is_beyond(case, p, whole.get(p.replica.replica_index, []))
     ]
     return min(
         bad,
@@ -56,10 +57,9 @@ def may_remove_shard(case: Case, datanode_id: str) -> bool:
     left_count = sum(bool(found) for found in whole.values())
     twins = whole.get(held.replica.replica_index, [])
     if is_bad(case.container, held.replica):
-        is_beyond = held.replica.bcsid > case.container.sequence_id
         is_doubled = bool(twins) or _has_like(case, held)
         needed_count = case.container.data_count + (0 if is_doubled else 1)
-        return left_count >= needed_count and not is_beyond
+        return left_count >= needed_count and not _is_beyond(case, held, twins)
     return left_count >= case.container.data_count and any(_covers(case, p, held) for p in twins)
 
 
@@ -145,8 +145,17 @@ def _twin(case: Case, whole: dict[int, list[Placed]]) -> Placed | None:
         best = max(twins, key=_tombstone_count)
         if all(_covers(case, best, p) for p in twins):
             behind = [p for p in twins if not is_equal(best, p)]
-            return max(behind or twins, key=lambda p: racks[p.rack])
+            able = [p for p in behind or twins if p.datanode_id not in case.excluded]
+            if able:
+                return max(able, key=lambda p: racks[p.rack])
     return None
+
+
+def _is_beyond(case: Case, bad: Placed, twins: Sequence[Placed]) -> bool:
+    """Whether a bad shard has commits that neither its container nor a whole one of its index has:
+    then it alone has what it has."""
+    last = max((p.replica.bcsid for p in twins), default=0)
+    return bad.replica.bcsid > max(case.container.sequence_id, last)
 
 
 def _covers(case: Case, one: Placed, other: Placed) -> bool:

@@ -146,9 +146,10 @@ class Removals:
         keep_count: int,
         priority: Priority = Priority.NORMAL,
     ) -> bool:
-        """Order a replica removed; False while its node has enough of that to do."""
+        """Order a replica removed; False while it is excluded, or its node has enough to remove, or
+        a delete of its container failed or was refused lately."""
         if self._state.holds.get((container.container_id, datanode_id)) is not None:
-            return True  # nothing is to be done until it is released
+            return False  # nothing is to be done until it is released
         is_cooling = self._commands.is_cooling(Kind.DELETE, container.container_id)
         if self._is_full() or is_cooling or not self._has_room(datanode_id):
             return False

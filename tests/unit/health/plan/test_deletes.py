@@ -47,12 +47,23 @@ CHOICES: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     ("R CLOSED 10", "C=7^ax3 C=7^b", (0, 1, 2, 3)),  # closed: origins have become one
     ("R CLOSED 10", "C=7x4 U=7", (4,)),  # the bad one before any good one
     ("R QUASI_CLOSED 10", "Q=7^ax4", (0, 1, 2, 3)),
-    ("R QUASI_CLOSED 10", "Q=7&a^ax3 Q=7&b^a U=7&c^a", (0, 1, 2)),  # a bad one is on no rack
+    ("R QUASI_CLOSED 10", "Q=7&a^ax3 Q=7&b^a U@11=7&c^a", (0, 1, 2)),  # a bad one is on no rack
     ("R QUASI_CLOSED 11", "Q@10=7^ax4 Q@8=7^bx2", (0, 1, 2, 3)),  # b has just as many as it needs
     ("R QUASI_CLOSED 11", "Q@10=7^ax3 Q@8=7^bx3", (3, 4, 5)),
     ("R QUASI_CLOSED 11", "Q@10=7^ax4 Q@8=7^bx3", (0, 1, 2, 3, 4, 5, 6)),
     ("R QUASI_CLOSED 11", "Q@9=7^a Q@10=7^ax3 Q@8=7^bx2", (0,)),  # the last commit stays thrice
     ("R QUASI_CLOSED 11", "Q@10=7*1^a Q@10=7^ax4 Q@8=7^bx2", (1, 2, 3, 4)),
+    ("R QUASI_CLOSED 10", "Q=7^ax4 U=8^a", (4,)),  # the bad one before any good one
+    ("R QUASI_CLOSED 11", "Q@10=7^ax3 U@10=7^ax2 Q@8=7^bx2", (3, 4)),
+    ("R QUASI_CLOSED 11", "Q@10=7^ax3 U@11=7^a Q@8=7^bx2", ()),  # it has more than the others
+    ("R QUASI_CLOSED 11", "Q@10=7^ax3 U@8=7^a Q@8=7^bx3", (3,)),
+    ("R QUASI_CLOSED 11", "Q@10=7^ax3 Q@8=7^bx2 U@8=7^b", (5,)),
+    ("R QUASI_CLOSED 11", "Q@10=7^ax3 Q@8=7^b Q@8=8^b U@8=7^b", ()),  # which of b is right?
+    ("R QUASI_CLOSED 11", "Q@10=7^ax4 Q@8=7^b U@8=7^b", (0, 1, 2, 3)),  # b has not one too many
+    ("R QUASI_CLOSED 11", "Q@10=7^ax3 U@8=7^bx3", ()),  # nobody has all that they may have
+    ("R QUASI_CLOSED 11", "Q@10=7^ax2 U@10=7^ax2 C@8=7^bx2", ()),  # two whole ones are too few
+    ("R CLOSED 10", "C=7&ax3 C=7&b C=7&b/d", (0, 1, 2)),  # what leaves will stand nowhere
+    ("R CLOSED 10", "C=7&ax3 C=7&b C=7&b/m", (0, 1, 2)),
     ("EC CLOSED", "C#1=7&ax2 C#2&b C#3&b C#4&b C#5&a", (0, 1)),
     ("EC CLOSED", "C#1=7&ax2 C#2=8&bx2 C#3&b C#4&b C#5&a", (0, 1)),  # the lowest index
     ("EC CLOSED", "C#1=7x2 C#2 C#3 C#4 C#5", (0, 1)),  # of six racks two are enough here
@@ -107,8 +118,12 @@ ROWS: tuple[tuple[str, str, str, list[tuple[tuple[int, ...], tuple[int, ...], st
     ("R CLOSED 10", "C=7x2 U=7x2", "", []),
     ("R CLOSED 10", "C=7x3 C=9", "", []),
     ("R CLOSED 10", "C=7x3 C=7$", "", []),
-    ("R QUASI_CLOSED 10", "Q=7^ax3 U=7^a", "", []),
+    ("R QUASI_CLOSED 10", "Q=7^ax3 U=7^a", "", [((3,), (0,), SPARE)]),
+    ("R QUASI_CLOSED 10", "Q=7^ax3 U=7^b", "", []),  # what its origin had, it alone has
+    ("R QUASI_CLOSED 10", "Q=7^ax3 U=7^a", "-n3", []),
+    ("R QUASI_CLOSED 10", "Q=7^ax3 U=7?s^a", "", []),
     ("R QUASI_CLOSED 10", "Q=7^ax4", "", [((0, 1, 2, 3), (0,), SPARE)]),
+    ("R2 QUASI_CLOSED 10", "Q=7^ax3 U^b", "", []),  # closed by force first
     ("R QUASI_CLOSED 10", "Q=7^ax5", "-n0", []),  # one at a time
     ("R QUASI_CLOSED 10", "Q=7^ax4 O^a", "", []),  # the open one is closed first
     ("R QUASI_CLOSED 10", "C@9=7^ax4", "", []),  # it is to be closed first

@@ -190,6 +190,7 @@ class TestUnblock:
             {"adds": ("dn9",)},
             {"deletes": ("dn1",)},
             {"hopeful": frozenset({"dn3"})},
+            {"excluded": frozenset({"dn3"})},
         ],
     )
     def test_none_goes_while_something_is_under_way(self, more: dict[str, Any]) -> None:
@@ -212,8 +213,11 @@ class TestUnblock:
         assert "" == self.victim(changed(case("C C Q@5"), 3, unloadable))
 
     def test_quasi_closed_behind_is_as_it_should_be_until_its_container_is_closed(self) -> None:
-        """Then it is what the container is."""
-        waiting = replace(case("Q@4 Q@4 U@3"), container=container(ContainerState.QUASI_CLOSED))
+        """Then it is what the container is, if it has all that its origin had."""
+        apart = replace(case("Q@4 Q@4 U@3"), container=container(ContainerState.QUASI_CLOSED))
+        waiting = changed(apart, 3, {"origin_datanode_id": "dn1"})
 
-        assert "dn3" == self.victim(waiting)
+        assert ("", "dn3") == (self.victim(apart), self.victim(waiting))
+        assert "" == self.victim(changed(waiting, 1, {"bcsid": 2}))
+        assert "" == self.victim(changed(waiting, 1, {}, health=Health.STALE))
         assert "" == self.victim(replace(waiting, container=container()))

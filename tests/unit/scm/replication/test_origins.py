@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 
+from health.rules import Rules
 from scm.cluster.case import Case
 from scm.replication.guards.origins import may_be_removed, origins
 from scm.state.facts import ContainerState, Health, OpState
 from tests.support.control.replica_words import case, changed
 from tests.support.control.scm_world import container, summary
+
+DEFAULTS = Rules()
 
 
 def quasi(words: str, origins: str, **more: Any) -> Case:
@@ -23,12 +26,12 @@ def quasi(words: str, origins: str, **more: Any) -> Case:
     return replace(plain, container=box, placed=placed, **more)
 
 
-def removable(given: Case) -> list[int]:
+def removable(given: Case, keep_count: int = 3, rules: Rules = DEFAULTS) -> list[int]:
     """Return the numbers of the replicas that may be removed, each alone."""
     return [
         i + 1
         for i, p in enumerate(given.placed)
-        if may_be_removed(given, p.datanode_id, keep_count=3)
+        if may_be_removed(given, p.datanode_id, keep_count=keep_count, rules=rules)
     ]
 
 
@@ -66,7 +69,6 @@ def test_as_many_equal_ones_of_its_origin_stay_as_there_should_be(
         ({"tree": summary(9)}, {}),
         ({"tree": None}, {}),
         ({"finding_count": 1}, {}),
-        ({"load_error": "no such directory"}, {}),
         ({}, {"health": Health.STALE}),
         ({}, {"op_state": OpState.DECOMMISSIONING}),
         ({}, {"is_confirmed": False}),
@@ -81,6 +83,53 @@ def test_one_in_doubt_keeps_the_others(
     given = quasi("Q@5 Q@5 Q@5 Q@5 Q@4 Q@4", "aaaabb")
 
     assert [] == removable(changed(given, 1, of_replica, **of_place))
+
+
+@pytest.mark.parametrize(
+    ("words", "of", "keep_count", "expected"),
+    [
+        ("Q@5 Q@5 Q@5 U@5", "aaaa", 3, [4]),
+        ("Q@5 Q@5 Q@5 U@4", "aaaa", 3, [4]),
+        ("Q@5 Q@5 Q@5 U@6", "aaaa", 3, []),  # it has more
+        ("Q@5 Q@5 Q@5 U@5", "aaab", 3, []),  # nobody else has what its origin had
+        ("Q@5 Q@5 U@5", "aaa", 3, []),
+        ("Q@5 Q@5 U@5", "aaa", 1, [3]),
+        ("Q@5 Q@4 U@4", "aba", 2, [3]),
+        ("Q@5 Q@4 U@4", "aba", 3, []),
+        ("Q@5? Q@5 U@5", "aba", 1, []),
+        ("Q@5/d Q@5 U@5", "aba", 1, []),
+    ],
+)
+def test_a_damaged_one_may_go_where_its_origin_has_all_it_had(
+    words: str, of: str, keep_count: int, expected: list[int]
+) -> None:
+    """And as many whole ones stay, of whichever origin, as whoever asks wants."""
+    given = quasi(words, of)
+    unloadable = changed(given, len(given.placed), {"load_error": "no descriptor"})
+
+    assert expected == removable(given, keep_count)
+    assert expected == [i for i in removable(unloadable, keep_count) if i == len(given.placed)]
+    assert [] == removable(replace(given, deletes=("dn1",)), keep_count)
+
+
+def test_nobody_keeps_an_origin_whose_best_replicas_differ() -> None:
+    """Which of them is right is not known, or one does not say what it has."""
+    given = quasi("Q@5 Q@5 Q@5 U@5", "aaaa")
+
+    for tree in (summary(9), None):
+        assert [] == removable(changed(given, 1, {"tree": tree}), 2 if tree else 3)
+
+
+def test_an_operator_may_choose_how_many_of_an_origin_are_kept() -> None:
+    """Of containers to which fewer origins wrote than they should have copies."""
+    stuck, written = quasi("Q@5 Q@5 Q@5 Q@4 Q@4", "aaabb"), quasi("Q@5 Q@5 Q@5", "abc")
+    fewer = Rules(best_origin_copies=2, other_origin_copies=1)
+    more = Rules(best_origin_copies=5, other_origin_copies=4)
+
+    assert [2, 1] == [each.target_count for each in origins(stuck, fewer)]
+    assert [5, 4] == [each.target_count for each in origins(stuck, more)]
+    assert [3, 3, 3] == [each.target_count for each in origins(written, more)]
+    assert [1, 2, 3, 4, 5] == removable(stuck, rules=fewer)
 
 
 def test_a_closed_container_is_counted_whole() -> None:
@@ -116,7 +165,7 @@ def test_an_origin_with_the_last_commit_has_three_copies_and_another_two(
     words: str, of: str, expected: list[tuple[str, int]]
 ) -> None:
     """One origin alone has as many as any container."""
-    found = origins(quasi(words, of))
+    found = origins(quasi(words, of), Rules())
 
     assert expected == [
         (" ".join(p.datanode_id for p in each.replicas), each.target_count) for each in found
@@ -128,8 +177,8 @@ def test_a_replica_without_an_origin_is_its_own() -> None:
     given = quasi("Q@5 Q@5", "aa")
     unnamed = changed(changed(given, 1, {"origin_datanode_id": ""}), 2, {"origin_datanode_id": ""})
 
-    assert 1 == len(origins(given))
-    assert 2 == len(origins(unnamed))
+    assert 1 == len(origins(given, Rules()))
+    assert 2 == len(origins(unnamed, Rules()))
 
 
 def test_a_container_of_one_origin_keeps_as_many_as_it_should_have() -> None:

@@ -1,0 +1,291 @@
+"""What is ordered deleted is let go when its turn comes: the judge and the guards say the same."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from merkle.replica import ReplicaState
+from scm.cluster.replica_map import Report
+from scm.state.facts import (
+    ASKED,
+    Container,
+    ContainerState,
+    Hold,
+    Key,
+    KeyBlock,
+    Kind,
+    OpState,
+    Outcome,
+    OutcomeState,
+    Replica,
+)
+from scm.state.options import ScmOptions
+from tests.support.control.scm_world import ScmWorld, container, outcome, replica
+from tests.support.heard import logged
+
+OPTIONS = ScmOptions(check_interval_ms=10_000, repair_grace_ms=0, heal=False)
+CLOSED, QUASI, BAD = ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED, ReplicaState.UNHEALTHY
+
+
+@dataclass
+class Cluster:
+    """Container 1 on datanodes that delete and copy what they are told."""
+
+    world: ScmWorld
+    nodes: list[str]
+    held: dict[str, Replica] = field(default_factory=dict)
+    ended: list[Outcome] = field(default_factory=list)
+
+    def pass_time(self, seconds: int) -> None:
+        """Let time pass second by second; all nodes call and do what they are sent."""
+        for _ in range(seconds):
+            self.world.clock.advance_s(1)
+            for node in self.nodes:
+                self._obey(node)
+            self.world.control.tick()
+        count = self.world.state.counters["next_command_id"]
+        found = (self.world.state.outcome(number) for number in range(1, count))
+        self.ended = [one for one in found if one is not None]
+
+    def refused(self) -> list[str]:
+        """Return what was said of the deletes that were not let go."""
+        of_deletes = [one for one in self.ended if one.kind == Kind.DELETE]
+        return [one.message for one in of_deletes if one.state == OutcomeState.SKIPPED]
+
+    def _obey(self, node: str) -> None:
+        for command, _peers in self.world.call(node).commands:
+            concerned = {node}
+            if command.kind is Kind.DELETE:
+                del self.held[node]
+            elif command.kind is Kind.REPLICATE:
+                copy = replace(self.held[node], datanode_id=command.target_id)
+                self.held[command.target_id] = copy
+                concerned.add(command.target_id)
+            for one in concerned:
+                self.report(one)
+            self.world.beat(node, outcomes=(outcome(command),))
+
+    def report(self, node: str) -> None:
+        """Let a node name all it holds."""
+        mine = (self.held[node],) if node in self.held else ()
+        self.world.call(node, Report(True, 1, 0, is_last=True, replicas=mine))
+
+
+@contextmanager
+def cluster(
+    path: Path,
+    box: Container,
+    *held: Replica,
+    node_count: int,
+    options: ScmOptions = OPTIONS,
+    racks: tuple[str, ...] = ("/r1",),
+    acknowledged_bcsid: int = 0,
+) -> Iterator[Cluster]:
+    """Make a cluster whose nodes hold these replicas, and have named them."""
+    nodes = [f"dn{number}" for number in range(1, node_count + 1)]
+    with ScmWorld(path, options).running() as world:
+        world.join(*nodes, racks=racks)
+        with world.state.change() as change:
+            change.put(world.state.containers, box)
+            change.next_id("next_container_id")
+            if acknowledged_bcsid:
+                blocks = (KeyBlock(1, 1, acknowledged_bcsid, 10),)
+                change.put(world.state.keys, Key("k", 10, 1, blocks))
+        made = Cluster(world, nodes, {one.datanode_id: one for one in held})
+        for node in nodes:
+            made.report(node)
+        yield made
+
+
+def of_origin(origin: str, *held: Replica) -> list[Replica]:
+    """Return replicas of writes that one datanode took."""
+    return [replace(one, origin_datanode_id=origin) for one in held]
+
+
+def shard(node: str, index: int, state: ReplicaState = CLOSED, *, bcsid: int = 5) -> Replica:
+    """Build a shard; those of one index hold the same."""
+    return replica(node, state, replica_index=index, root=100 + index, bcsid=bcsid)
+
+
+CODED = replace(container(replication_factor=5), scheme="rs-3-2-1024k")
+STUCK = container(ContainerState.QUASI_CLOSED, sequence_id=6)
+
+
+class TestQuasiClosed:
+    def test_a_damaged_one_gives_way_where_its_origin_has_all_it_had(self, tmp_path: Path) -> None:
+        """Three datanodes, and one of three replicas is damaged: it is replaced in its place."""
+        held = of_origin(
+            "dn1",
+            replica("dn1", QUASI),
+            replica("dn2", QUASI),
+            replica("dn3", BAD, bcsid=4),
+        )
+
+        with cluster(tmp_path, STUCK, *held, node_count=3, acknowledged_bcsid=6) as made:
+            made.pass_time(120)
+
+            assert [] == made.refused()
+            assert [QUASI] * 3 == [made.held[node].state for node in ("dn1", "dn2", "dn3")]
+
+    def test_a_damaged_one_stays_where_nobody_else_has_its_origin(self, tmp_path: Path) -> None:
+        """What it has may be all that is left of what its origin took; nothing is tried either."""
+        held = of_origin("dn1", replica("dn1", QUASI), replica("dn2", QUASI))
+        alone = of_origin("dn3", replica("dn3", BAD, bcsid=4))
+
+        with cluster(tmp_path, STUCK, *held, *alone, node_count=3, acknowledged_bcsid=6) as made:
+            made.pass_time(120)
+
+            assert ([], BAD) == (made.refused(), made.held["dn3"].state)
+            assert not [one for one in made.ended if one.kind == Kind.DELETE]
+
+    def test_a_damaged_one_too_many_goes(self, tmp_path: Path) -> None:
+        """Three whole ones of the same origin stay, each with all that it had."""
+        held = of_origin(
+            "dn1", *(replica(node, QUASI) for node in ("dn1", "dn2", "dn3")), replica("dn4", BAD)
+        )
+
+        with cluster(tmp_path, STUCK, *held, node_count=6, acknowledged_bcsid=6) as made:
+            made.pass_time(60)
+
+            assert [] == made.refused()
+            assert {"dn1", "dn2", "dn3"} == set(made.held)
+
+    def test_as_many_stay_of_an_origin_as_the_options_say(self, tmp_path: Path) -> None:
+        """One fewer than by default of each, whoever asks."""
+        options = replace(OPTIONS, best_origin_copies=2, other_origin_copies=1)
+        held = of_origin("dn1", *(replica(node, QUASI) for node in ("dn1", "dn2", "dn3")))
+        other = of_origin("dn4", replica("dn4", QUASI, bcsid=4, root=8))
+
+        with cluster(
+            tmp_path, STUCK, *held, *other, node_count=6, options=options, acknowledged_bcsid=6
+        ) as made:
+            made.pass_time(60)
+
+            assert [] == made.refused()
+            assert (3, "dn4") == (len(made.held), max(made.held))
+
+
+class TestClosed:
+    def test_a_damaged_one_stays_while_the_others_differ(self, tmp_path: Path) -> None:
+        """Nobody knows which of them is right, and the damaged one may help to tell."""
+        held = [replica("dn1", root=7), replica("dn2", root=8), replica("dn3", BAD)]
+
+        with cluster(tmp_path, container(), *held, node_count=3) as made:
+            made.pass_time(60)
+
+            assert ([], BAD) == (made.refused(), made.held["dn3"].state)
+
+
+class TestShards:
+    def test_a_damaged_one_goes_whose_twin_has_as_many_commits(self, tmp_path: Path) -> None:
+        """All have one more than their container was closed with: its writer gave up."""
+        held = [shard(f"dn{index}", index, bcsid=6) for index in range(1, 6)]
+
+        with cluster(tmp_path, CODED, *held, shard("dn6", 1, BAD, bcsid=6), node_count=8) as made:
+            made.pass_time(60)
+
+            assert ([], 5) == (made.refused(), len(made.held))
+            assert "dn6" not in made.held
+
+
+class TestPause:
+    def test_what_is_not_let_go_is_not_ordered_again_at_once(self, tmp_path: Path) -> None:
+        """Each order is a command, an outcome and lines of the audit; the pauses grow."""
+        held = [replica(f"dn{number}") for number in range(1, 4)]
+
+        with cluster(tmp_path, container(), *held, node_count=3) as made:
+            ordered = 0
+            for _ in range(120):
+                ordered += self._try_to_remove(made)
+                made.pass_time(1)
+
+            assert 3 <= ordered <= 8
+            assert ordered == len(made.refused())
+
+    @staticmethod
+    def _try_to_remove(made: Cluster) -> bool:
+        """Order a replica deleted that is needed, as a rule would that the guards do not share."""
+        removals = made.world.control._parts.removals
+        with made.world.state.change() as change:
+            return removals.delete(change, container(), "dn1", why="a test", keep_count=3)
+
+
+class TestExcluded:
+    def test_nothing_is_ordered_on_a_rack_that_is_left_as_it_is(self, tmp_path: Path) -> None:
+        """A damaged replica there takes the place of a good one; that is the operator's wish."""
+        options = replace(OPTIONS, managed_racks="/a")
+        held = [replica("dn1"), replica("dn2"), replica("dn3", BAD)]
+
+        with cluster(
+            tmp_path, container(), *held, node_count=3, options=options, racks=("/a", "/a", "/b")
+        ) as made:
+            made.pass_time(60)
+
+            assert [] == list(made.world.state.commands.of_node("dn3"))
+
+    def test_nothing_is_said_to_give_way_that_a_person_keeps(self, tmp_path: Path) -> None:
+        """A warning each second that is not true hides those that are."""
+        held = [replica("dn1"), replica("dn2"), replica("dn3", BAD)]
+
+        with cluster(tmp_path, container(), *held, node_count=3) as made:
+            exclude(made, "dn3")
+            with logged() as logs:
+                made.pass_time(30)
+
+            assert [] == [line for line in logs if line["event"] == "unhealthy_replica_gives_way"]
+            assert "dn3" in made.held
+
+    def test_a_shard_that_a_person_keeps_is_no_reason_to_wait(self, tmp_path: Path) -> None:
+        """Another gives way, if there is one; nobody is told that the excluded one does."""
+        held = [shard(f"dn{index}", index) for index in range(1, 5)]
+        bad = [shard("dn5", 5, BAD), shard("dn6", 4)]
+
+        with cluster(tmp_path, CODED, *held, *bad, node_count=6) as made:
+            exclude(made, "dn5", "dn6")
+            with logged() as logs:
+                made.pass_time(60)
+
+            told = {line["datanode_id"] for line in logs if line["event"] == "shard_gives_way"}
+            assert {"dn4"} == told
+            assert {"dn5", "dn6"} <= set(made.held)
+
+
+def exclude(made: Cluster, *nodes: str) -> None:
+    """Have a person keep replicas of container 1 out of orders."""
+    with made.world.state.change() as change:
+        for node in nodes:
+            change.put(made.world.state.holds, Hold(1, node, 1, ASKED))
+
+
+class TestLeaving:
+    def test_the_last_of_a_rack_in_service_stays_while_another_there_leaves(
+        self, tmp_path: Path
+    ) -> None:
+        """What leaves will not be there: all that stayed would be on one rack."""
+        for number in range(1, 9):
+            box = container(container_id=number)
+            self._drain(tmp_path / str(number), box)
+
+    @staticmethod
+    def _drain(path: Path, box: Container) -> None:
+        path.mkdir()
+        with ScmWorld(path, OPTIONS).running() as world:
+            nodes = {"dn1": "/a", "dn2": "/a", "dn3": "/a", "dn4": "/b", "dn5": "/b"}
+            for node, rack in nodes.items():
+                world.join(node, racks=(rack,))
+            with world.state.change() as change:
+                change.put(world.state.containers, box)
+            for node in nodes:
+                world.beat(node, replica(node, container_id=box.container_id), full=True)
+            node_5 = world.state.nodes.get("dn5")
+            assert node_5 is not None
+            with world.state.change() as change:
+                change.put(world.state.nodes, replace(node_5, op_state=OpState.DECOMMISSIONING))
+
+            world.control._parts.manager.look_at([box.container_id])
+            for _ in range(3):
+                world.control.tick()
+
+            deletes = [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
+            assert [True] == [c.datanode_id in {"dn1", "dn2", "dn3"} for c in deletes]
