@@ -79,6 +79,12 @@ def needed_bytes(case: Case) -> int:
     return IMPORT_SPACE_FACTOR * max((p.replica.bytes_used for p in case.placed), default=0)
 
 
+def counts_for_racks(case: Case, p: Placed) -> bool:
+    """Whether a replica keeps its container on its rack: good, and neither dead nor leaving."""
+    is_staying = p.op_state not in LEAVING and p.datanode_id not in case.deletes
+    return is_staying and bool(present([p])) and not is_bad(case.container, p.replica)
+
+
 def neighbours(case: Case) -> tuple[set[str], set[str]]:
     """Return the nodes that count for racks, and those that do not; no copy goes to either.
 

@@ -23,7 +23,7 @@ import structlog
 from health.plan.plan_rows import MISPLACED_PRIORITY
 from health.words import Action, Health
 from scm.cluster.basis import Basis
-from scm.cluster.case import Case, needed_bytes, neighbours
+from scm.cluster.case import Case, counts_for_racks, needed_bytes, neighbours
 from scm.cluster.commands.loads import in_flight_limit, least_loaded
 from scm.cluster.copy_targets import choose_targets
 from scm.replication.guards.shard_guard import is_better_rack
@@ -205,7 +205,7 @@ class ReplicationManager:
         if case.container.scheme:
             [moved] = [p for p in case.placed if p.datanode_id == row.sources[0]]
             return [n for n in found if is_better_rack(case, moved, self._nodes.rack(n))]
-        racks = {p.rack for p in case.placed}
+        racks = {p.rack for p in case.placed if counts_for_racks(case, p)}
         return [node for node in found if self._nodes.rack(node) not in racks]
 
     def targets(self, case: Case, count: int) -> list[str]:

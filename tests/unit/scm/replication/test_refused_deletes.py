@@ -1,101 +1,15 @@
 """What is ordered deleted is let go when its turn comes: the judge and the guards say the same."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from merkle.replica import ReplicaState
-from scm.cluster.replica_map import Report
-from scm.state.facts import (
-    ASKED,
-    Container,
-    ContainerState,
-    Hold,
-    Key,
-    KeyBlock,
-    Kind,
-    OpState,
-    Outcome,
-    OutcomeState,
-    Replica,
-)
-from scm.state.options import ScmOptions
-from tests.support.control.scm_world import ScmWorld, container, outcome, replica
+from scm.state.facts import ASKED, Container, ContainerState, Hold, Kind, OpState, Replica
+from tests.support.control.obeying_nodes import OPTIONS, Cluster, cluster
+from tests.support.control.scm_world import ScmWorld, container, replica
 from tests.support.heard import logged
 
-OPTIONS = ScmOptions(check_interval_ms=10_000, repair_grace_ms=0, heal=False)
 CLOSED, QUASI, BAD = ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED, ReplicaState.UNHEALTHY
-
-
-@dataclass
-class Cluster:
-    """Container 1 on datanodes that delete and copy what they are told."""
-
-    world: ScmWorld
-    nodes: list[str]
-    held: dict[str, Replica] = field(default_factory=dict)
-    ended: list[Outcome] = field(default_factory=list)
-
-    def pass_time(self, seconds: int) -> None:
-        """Let time pass second by second; all nodes call and do what they are sent."""
-        for _ in range(seconds):
-            self.world.clock.advance_s(1)
-            for node in self.nodes:
-                self._obey(node)
-            self.world.control.tick()
-        count = self.world.state.counters["next_command_id"]
-        found = (self.world.state.outcome(number) for number in range(1, count))
-        self.ended = [one for one in found if one is not None]
-
-    def refused(self) -> list[str]:
-        """Return what was said of the deletes that were not let go."""
-        of_deletes = [one for one in self.ended if one.kind == Kind.DELETE]
-        return [one.message for one in of_deletes if one.state == OutcomeState.SKIPPED]
-
-    def _obey(self, node: str) -> None:
-        for command, _peers in self.world.call(node).commands:
-            concerned = {node}
-            if command.kind is Kind.DELETE:
-                del self.held[node]
-            elif command.kind is Kind.REPLICATE:
-                copy = replace(self.held[node], datanode_id=command.target_id)
-                self.held[command.target_id] = copy
-                concerned.add(command.target_id)
-            for one in concerned:
-                self.report(one)
-            self.world.beat(node, outcomes=(outcome(command),))
-
-    def report(self, node: str) -> None:
-        """Let a node name all it holds."""
-        mine = (self.held[node],) if node in self.held else ()
-        self.world.call(node, Report(True, 1, 0, is_last=True, replicas=mine))
-
-
-@contextmanager
-def cluster(
-    path: Path,
-    box: Container,
-    *held: Replica,
-    node_count: int,
-    options: ScmOptions = OPTIONS,
-    racks: tuple[str, ...] = ("/r1",),
-    acknowledged_bcsid: int = 0,
-) -> Iterator[Cluster]:
-    """Make a cluster whose nodes hold these replicas, and have named them."""
-    nodes = [f"dn{number}" for number in range(1, node_count + 1)]
-    with ScmWorld(path, options).running() as world:
-        world.join(*nodes, racks=racks)
-        with world.state.change() as change:
-            change.put(world.state.containers, box)
-            change.next_id("next_container_id")
-            if acknowledged_bcsid:
-                blocks = (KeyBlock(1, 1, acknowledged_bcsid, 10),)
-                change.put(world.state.keys, Key("k", 10, 1, blocks))
-        made = Cluster(world, nodes, {one.datanode_id: one for one in held})
-        for node in nodes:
-            made.report(node)
-        yield made
 
 
 def of_origin(origin: str, *held: Replica) -> list[Replica]:

@@ -1,0 +1,25 @@
+"""After a rack was dark its containers stand on two racks again, whoever does not come back."""
+
+from pathlib import Path
+
+from tests.support.control.obeying_nodes import OPTIONS, cluster
+from tests.support.control.scm_world import container, replica
+
+RACKS = ("/a", "/b")  # in turn: dn1, dn3 and dn5 are on the first
+
+
+def test_a_host_that_never_comes_back_keeps_its_rack_for_no_copy(tmp_path: Path) -> None:
+    """What the books say of it holds nothing; the other datanodes of its rack have room."""
+    held = [replica("dn1"), replica("dn3"), replica("dn2")]
+
+    with cluster(tmp_path, container(), *held, node_count=6, racks=RACKS) as made:
+        made.nodes = ["dn1", "dn3", "dn5"]
+        made.pass_time(OPTIONS.dead_after_ms // 1_000 + 30)
+        dark = set(made.held) & set(made.nodes)
+        made.nodes += ["dn4", "dn6"]
+        made.pass_time(60)
+
+        assert {"dn1", "dn3", "dn5"} == dark
+        left = set(made.held) - {"dn2"}
+        assert (3, 1) == (len(left), len(left & {"dn4", "dn6"}))
+        assert "HEALTHY" == made.world.control._parts.manager.states().of(1)
