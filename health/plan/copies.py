@@ -71,12 +71,13 @@ def replicate(scene: Scene) -> Iterable[Actions]:
     only_bad = n.healthy == 0
     need = np.where(only_bad, n.need_with_bad_after, np.minimum(n.need_after, n.need_if_healed))
     # A copy on another rack makes it one too many; whatever is on its way may do so already.
-    is_misplaced = verdicts.state == Health.MIS_REPLICATED
+    is_misplaced = (verdicts.state == Health.MIS_REPLICATED) & (verdicts.queue == Queue.UNDER)
+    is_misplaced |= _is_crowded(scene)
     is_misplaced &= (view.adds == 0) & (view.deletes == 0)
     is_short = verdicts.state == Health.UNDER_REPLICATED
     is_short |= verdicts.state == Health.UNHEALTHY_UNDER_REPLICATED
-    is_short &= need > 0
-    applies = ~view.is_ec & (verdicts.queue == Queue.UNDER) & (is_short | is_misplaced)
+    is_short &= (need > 0) & (verdicts.queue == Queue.UNDER)
+    applies = ~view.is_ec & (is_short | is_misplaced)
     sources, order = ratis_sources(scene, applies)
     box = scene.chosen(applies & view.rows.some(sources))
     misplaced, bad, service = is_misplaced[box], only_bad[box], n.is_due_to_service[box]
@@ -98,6 +99,19 @@ def replicate(scene: Scene) -> Iterable[Actions]:
         copies=copies,
         bytes_estimated=copies * view.batch.containers.used_bytes[box],
     )
+
+
+def _is_crowded(scene: Scene) -> Bools:
+    """Return of which closed containers just enough good replicas are on too few racks, beside bad
+    ones that make them look like too many: a rack with nothing but a bad one is none."""
+    view, n = scene.view, scene.counts.ratis
+    asked = (scene.verdicts.state == Health.OVER_REPLICATED) & (n.need == 0) & ~view.is_ec
+    asked &= view.batch.containers.state == State.CLOSED
+    good = view.is_present & ~view.is_bad & (view.service == Service.IN_SERVICE)
+    here = np.flatnonzero(good & view.of_container(asked))
+    racks = Groups.of(view.rows.owner[here], view.rack[here])
+    used = np.bincount(view.rows.owner[here[racks.first]], minlength=view.rows.count)
+    return asked & (used < scene.counts.racks_required)
 
 
 def replicate_origins(scene: Scene) -> Iterable[Actions]:

@@ -40,6 +40,16 @@ COPIES: tuple[tuple[str, str, str, list[Copy]], ...] = (
     ("R CLOSED 10", "O O", "", []),  # nothing may be read before it is closed
     ("R QUASI_CLOSED 10", "Q@10 U@9 U@9 C@10", "", [([3, 0], [], 1, 1, FEW)]),  # closed ones first
     ("R CLOSED 10", "C&ax3", "", [([0, 1, 2], [], 1, 6, RACKS)]),
+    # Beside one that nobody may delete the good ones stand on one rack.
+    ("R CLOSED 10", "C&ax3 U@11&b", "", [([0, 1, 2], [], 1, 6, RACKS)]),
+    ("R CLOSED 10", "C&ax3 U@11&a", "", [([0, 1, 2], [], 1, 6, RACKS)]),
+    ("R CLOSED 10", "C&ax2 C&b U@11&a", "", []),
+    ("R CLOSED 10", "C&ax3 U@11&b", "+", []),
+    ("R CLOSED 10", "C&ax3 U@11&b", "-n3", []),
+    ("R CLOSED 10", "C&ax4 U@11&b", "", []),  # first what is too many goes
+    ("R CLOSED 10", "C&ax3 C&b/d U@11&b", "", [([0, 1, 2, 3], [], 1, 6, RACKS)]),
+    ("R1 CLOSED 10", "C&a U@11&b", "", []),
+    ("R QUASI_CLOSED 10", "Q&a^ax3 U&b^a", "", []),
     ("R CLOSED 10", "C&ax3", "+", []),  # it arrives on another rack
     ("R CLOSED 10", "C&ax2 C&b", "", []),
     # Origins of a stuck container: each is copied from its own replicas only.

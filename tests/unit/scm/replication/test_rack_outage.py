@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from merkle.replica import ReplicaState
+from scm.state.facts import Kind
 from tests.support.control.obeying_nodes import OPTIONS, cluster
 from tests.support.control.scm_world import container, replica
 
@@ -23,3 +25,19 @@ def test_a_host_that_never_comes_back_keeps_its_rack_for_no_copy(tmp_path: Path)
         left = set(made.held) - {"dn2"}
         assert (3, 1) == (len(left), len(left & {"dn4", "dn6"}))
         assert "HEALTHY" == made.world.control._parts.manager.states().of(1)
+
+
+def test_a_damaged_one_with_more_commits_keeps_its_rack_for_no_copy(tmp_path: Path) -> None:
+    """It is kept for somebody to look at; the whole ones are spread as if it were not there."""
+    held = [replica(node) for node in ("dn1", "dn3", "dn5")]
+    bad = replica("dn2", ReplicaState.UNHEALTHY, bcsid=9)
+
+    with cluster(tmp_path, container(), *held, bad, node_count=6, racks=RACKS) as made:
+        made.pass_time(60)
+
+        whole = set(made.held) - {"dn2"}
+        assert (3, 1) == (len(whole), len(whole & {"dn4", "dn6"}))
+        assert ReplicaState.UNHEALTHY is made.held["dn2"].state
+        assert [Kind.DELETE, Kind.REPLICATE] == sorted(
+            one.kind for one in made.ended if one.kind in {Kind.DELETE, Kind.REPLICATE}
+        )
