@@ -367,40 +367,6 @@ def test_nothing_gives_way_on_a_node_that_does_not_answer_for_it(
     assert "" == yielding(changed(given, 5, of_replica, **of_place))
 
 
-@pytest.mark.parametrize(
-    ("words", "excluded", "expected"),
-    [
-        ("C#1 C#2 C#3 C#4 U#5", {"dn5"}, ""),
-        ("C#1 C#2 C#3 C#4 U#5 U#5", {"dn5"}, "dn6"),
-        ("C#1 C#2 C#3 C#4 C#4", {"dn5"}, "dn4"),
-        ("C#1 C#2 C#3 C#4 C#4", {"dn4", "dn5"}, ""),
-    ],
-)
-def test_nothing_gives_way_that_is_excluded(words: str, excluded: set[str], expected: str) -> None:
-    """By a person, or because the control plane leaves its datanode as it is."""
-    assert expected == yielding(replace(shards(words), excluded=frozenset(excluded)))
-
-
-@pytest.mark.parametrize(
-    ("words", "may_go"),
-    [
-        ("C@6#1 C#2 C#3 C#4 C#5 U@6#1", True),
-        ("C@6#1 C#2 C#3 C#4 C#5 U@7#1", False),
-        ("C#1 C#2 C#3 C#4 C#5 U@6#1", False),
-        ("C#1 C@6#2 C#3 C#4 C#5 U@6#1", False),  # another index tells nothing of its commits
-    ],
-)
-def test_a_bad_shard_goes_if_a_whole_one_of_its_index_has_its_commits(
-    words: str, may_go: bool
-) -> None:
-    """Its container has 5: it was closed without the last, because it was not there."""
-    given = shards(words)
-
-    assert (["dn6"] if may_go else []) == [p.datanode_id for p in victims(given)]
-    assert may_go is may_remove_shard(given, "dn6")
-    assert ("dn6" if may_go else "") == yielding(given)
-
-
 def test_nothing_gives_way_while_anything_else_goes() -> None:
     """One at a time."""
     given = shards("C#1 C#2 C#3 C#4 U#5 U#5")
