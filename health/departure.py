@@ -50,7 +50,10 @@ def departures(view: View, counts: Counts, flags: Ints) -> Departures:
 
 
 def obstacles(view: View, counts: Counts, flags: Ints) -> Ints:
-    """Return for each container why it needs its nodes that leave or rest: place in HELD_BY."""
+    """Return for each container why it needs its nodes that leave or rest: place in HELD_BY.
+
+    One that only replicas name needs none: nothing is ordered about it, so that no waiting ends.
+    """
     replicas, rows, state = view.batch.replicas, view.rows, view.batch.containers.state
     n, is_ec = counts.ratis, view.is_ec
     online = view.is_present & ~view.is_bad & (view.service == Service.IN_SERVICE)
@@ -63,7 +66,7 @@ def obstacles(view: View, counts: Counts, flags: Ints) -> Ints:
     too_few = (flags & flag_bit("UNDER_REPLICATED") != 0) & ~n.may_leave
     is_short = np.where(is_ec, ~counts.erasure.is_sufficient, too_few)
     is_free = (state == ContainerState.DELETING) | (state == ContainerState.DELETED)
-    is_free |= counts.is_empty
+    is_free |= counts.is_empty | ~view.batch.containers.is_known
     rules = [(is_free, FREE), (~is_closed, 0), (at_risk, 1), (is_short, 2)]
     return first_that_holds(rules, FREE)
 

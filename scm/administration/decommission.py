@@ -13,7 +13,14 @@ from typing import Final
 import structlog
 
 from agent.errors import Code
-from scm.administration.decommission_rules import DONE, Need, lock_out, need, violations
+from scm.administration.decommission_rules import (
+    DONE,
+    Need,
+    lock_out,
+    need,
+    not_known,
+    violations,
+)
 from scm.administration.operator_commands import NodeDecision
 from scm.cluster.basis import Basis
 from scm.replication.judging.live_judge import Judge
@@ -117,7 +124,8 @@ class Decommissioning:
         unknown = [n for n in request.datanode_ids if self._state.nodes.get(n) is None]
         if unknown:
             return [NodeDecision(n, Code.WRONG_DATANODE, "never registered") for n in unknown]
-        needs = self._needs(request)
+        held = self._held(request)
+        needs = self._needs(request, held)
         leaving = frozenset(request.datanode_ids)
         remaining = [c for c in self._cases.candidates() if c.datanode_id not in leaving]
         against = violations(needs, remaining, self._options)
@@ -128,7 +136,8 @@ class Decommissioning:
             for datanode_id in request.datanode_ids:
                 self._set(change, datanode_id, request.op_state, request.op_expiry_ms)
         notes = ["in spite of: " + "; ".join(against)] if against else []
-        note = "; ".join(filter(None, [*notes, lock_out(needs)]))
+        strange = not_known([n for n in held if self._state.containers.get(n) is None])
+        note = "; ".join(filter(None, [*notes, lock_out(needs), strange]))
         return [NodeDecision(n, "OK", note) for n in request.datanode_ids]
 
     def turn(self, change: Change) -> list[str]:
@@ -238,11 +247,14 @@ class Decommissioning:
         kept = (op_state or OpState.IN_SERVICE, op_expiry_ms)
         return kept == (node.op_state, node.op_expiry_ms)
 
-    def _needs(self, request: Request) -> list[Need]:
-        """Return what the containers of the nodes need that are to leave, all at once."""
+    def _held(self, request: Request) -> set[int]:
+        """Return the containers that the nodes hold, if they are to leave or rest."""
         if request.op_state is OpState.IN_SERVICE:
-            return []
-        held = {n for node in request.datanode_ids for n in self._state.replicas.on(node)}
+            return set()
+        return {n for node in request.datanode_ids for n in self._state.replicas.on(node)}
+
+    def _needs(self, request: Request, held: Collection[int]) -> list[Need]:
+        """Return what the containers of the nodes need that are to leave, all at once."""
         counted = self._nodes.counted(request.op_state, request.op_expiry_ms)
         return self._needs_of(held, request.datanode_ids, counted)
 

@@ -109,3 +109,12 @@ def lock_out(needs: Sequence[Need]) -> str:
         return ""
     named = ", ".join(map(str, locked[:NAMED_MAX]))
     return f"{len(locked)} containers cannot be read without them until they are copied: {named}"
+
+
+def not_known(container_ids: Collection[int]) -> str:
+    """Say which containers nobody can make elsewhere: never made here, or given up; empty: none."""
+    if not container_ids:
+        return ""
+    named = ", ".join(map(str, sorted(container_ids)[:NAMED_MAX]))
+    count = len(container_ids)
+    return f"{count} containers on them are not known here, no copy is made of them: {named}"

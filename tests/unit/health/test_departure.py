@@ -1,6 +1,6 @@
 """What holds a leaving node back, and what would be locked out with it."""
 
-from health.departure import FREE, HELD_BY, is_readable, lacking
+from health.departure import FREE, HELD_BY, is_readable, lacking, obstacles
 from health.judge import judge
 from health.rules import Rules
 from tests.support.verification.judged import cut
@@ -88,6 +88,19 @@ def test_each_replica_on_a_leaving_node_says_what_it_waits_for() -> None:
         )
     assert [(*line[:3], sorted(rows[i])) for i, line in enumerate(LEAVING)] == list(LEAVING)
     assert rows[len(LEAVING)] == [], "nobody says how many replicas it should have"
+
+
+def test_a_container_that_the_control_plane_does_not_know_holds_nobody_back() -> None:
+    """
+    The control plane asks by container and Spark by replica: the two must not disagree.
+    """
+    known, unknown = (container(i, "R CLOSED 10", "C/d") for i in range(2))
+    unknown.containers.clear()
+
+    found = judge(cut(gather([known, unknown])).batch, Rules())
+
+    held = obstacles(found.view, found.counts, found.flags).tolist()
+    assert [HELD_BY.index("no_good_replica"), FREE] == held
 
 
 STAYING: tuple[tuple[str, str, str, int, bool], ...] = (

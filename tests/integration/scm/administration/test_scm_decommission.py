@@ -10,6 +10,7 @@ from agent.cli.change.node_commands import progress_text
 from agent.rpc.v1 import scm_pb2
 from merkle.replica import ReplicaState
 from scm.administration.decommission import Request
+from scm.administration.decommission_rules import DONE
 from scm.state.facts import Container, Kind, OpState
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, outcome, replica
@@ -308,6 +309,44 @@ def test_a_node_waits_until_the_last_commits_it_alone_has_are_elsewhere(world: S
     assert (behind, "dn5") == (copy.datanode_id, copy.target_id)
     assert OpState.DECOMMISSIONING is before
     assert OpState.DECOMMISSIONED is state_of(world, behind)
+
+
+@pytest.mark.parametrize("container_id", [77, 2**62])
+@pytest.mark.parametrize("op_state", [OpState.DECOMMISSIONING, OpState.ENTERING_MAINTENANCE])
+def test_a_container_that_was_never_made_here_holds_no_node_back(
+    world: ScmWorld, op_state: OpState, container_id: int
+) -> None:
+    """Nothing may be ordered about it, so that waiting for it has no end; a datanode may report any
+    number, and the control plane must not make room for all numbers below. The answer names it."""
+    world.beat("dn1", replica("dn1", container_id=container_id), full=True)
+    (decision,) = world.control.operators.set_operational_states(Request(("dn1",), op_state))
+    run_turns(world, 5)
+
+    told = f"1 containers on them are not known here, no copy is made of them: {container_id}"
+    assert ("OK", told) == (decision.code, decision.message)
+    assert DONE[op_state] is state_of(world, "dn1")
+
+
+def test_a_container_that_was_given_up_while_a_node_left_holds_it_back_no_more(
+    world: ScmWorld,
+) -> None:
+    """Its only replica is damaged; once the operator let go of it nobody makes it whole."""
+    made = world.made_closed()
+    held, *others = world.state.replicas.of(made.container_id)
+    for other in others:
+        world.beat(other.datanode_id, full=True)
+    world.beat(held.datanode_id, replace(held, load_error="descriptor lost"), full=True)
+    ask(world, OpState.DECOMMISSIONING, held.datanode_id, is_forced=True)
+    run_turns(world, 5)
+    (before,) = world.control.queries.departures()
+    fates = world.control.operators.forget_containers(
+        [made.container_id], worlds=(), is_dry_run=False
+    )
+    run_turns(world, 5)
+
+    assert (made.container_id,) == before.required
+    assert ["OK"] == [fate.code for fate in fates]
+    assert OpState.DECOMMISSIONED is state_of(world, held.datanode_id)
 
 
 def test_progress_is_told_as_what_is_left() -> None:
