@@ -5,7 +5,7 @@ is looked at again when something about it changed. One that is safe without the
 all are; then all are looked at once more, because what was safe then may not be now.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
@@ -13,14 +13,8 @@ from typing import Final
 import structlog
 
 from agent.errors import Code
-from scm.administration.decommission_rules import (
-    DONE,
-    Need,
-    lock_out,
-    need,
-    not_known,
-    violations,
-)
+from health.words import Service
+from scm.administration.decommission_rules import DONE
 from scm.administration.operator_commands import NodeDecision
 from scm.cluster.basis import Basis
 from scm.replication.judging.live_judge import Judge
@@ -33,6 +27,7 @@ REQUESTED_STATES: Final = frozenset(
 """What an operator may ask for; the others follow by themselves."""
 
 VIOLATED: Final = "PRECHECK_FAILED"
+OTHERS_CAME: Final = "other datanodes began to leave or to return meanwhile: ask again"
 LEAVING: Final = frozenset({OpState.DECOMMISSIONING, OpState.DECOMMISSIONED})
 RESTING: Final = frozenset({OpState.ENTERING_MAINTENANCE, OpState.IN_MAINTENANCE})
 LOOKS_PER_TURN: Final = 2_000  # containers, per leaving node, while the lock is held
@@ -50,6 +45,15 @@ class Request:
     op_expiry_ms: int = 0
     is_forced: bool = False
     is_dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """What a request would mean."""
+
+    against: tuple[str, ...]
+    notes: tuple[str, ...]  # what is worth knowing even if nothing speaks against it
+    service: Mapping[str, Service]  # of all nodes, as it was when this began
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,6 @@ class Decommissioning:
         self._state = basis.state
         self._nodes = basis.nodes
         self._commands = basis.commands
-        self._cases = basis.cases
         self._clock = basis.clock
         self._options = basis.options
         self._judge = judge
@@ -116,28 +119,25 @@ class Decommissioning:
             op_expiry_ms=node.op_expiry_ms,
         )
 
-    def request(self, change: Change, request: Request) -> list[NodeDecision]:
+    def request(
+        self, change: Change, request: Request, prospect: Prospect, *, is_current: bool
+    ) -> list[NodeDecision]:
         """Set what operators want of nodes; all of them are checked together.
 
-        Unless forced, nothing is changed if the cluster could not do without these nodes.
+        Unless forced, nothing is changed if the cluster could not do without these nodes, or if
+        what it would mean (`prospect`) is not current any more.
         """
         unknown = [n for n in request.datanode_ids if self._state.nodes.get(n) is None]
         if unknown:
             return [NodeDecision(n, Code.WRONG_DATANODE, "never registered") for n in unknown]
-        held = self._held(request)
-        needs = self._needs(request, held)
-        leaving = frozenset(request.datanode_ids)
-        remaining = [c for c in self._cases.candidates() if c.datanode_id not in leaving]
-        against = violations(needs, remaining, self._options)
+        against = "; ".join(prospect.against if is_current else (*prospect.against, OTHERS_CAME))
         if against and not request.is_forced:
-            message = "; ".join(against)
-            return [NodeDecision(n, VIOLATED, message) for n in request.datanode_ids]
+            return [NodeDecision(n, VIOLATED, against) for n in request.datanode_ids]
         if not request.is_dry_run:
             for datanode_id in request.datanode_ids:
                 self._set(change, datanode_id, request.op_state, request.op_expiry_ms)
-        notes = ["in spite of: " + "; ".join(against)] if against else []
-        strange = not_known([n for n in held if self._state.containers.get(n) is None])
-        note = "; ".join(filter(None, [*notes, lock_out(needs), strange]))
+        notes = ["in spite of: " + against] if against else []
+        note = "; ".join([*notes, *prospect.notes])
         return [NodeDecision(n, "OK", note) for n in request.datanode_ids]
 
     def turn(self, change: Change) -> list[str]:
@@ -247,31 +247,6 @@ class Decommissioning:
         kept = (op_state or OpState.IN_SERVICE, op_expiry_ms)
         return kept == (node.op_state, node.op_expiry_ms)
 
-    def _held(self, request: Request) -> set[int]:
-        """Return the containers that the nodes hold, if they are to leave or rest."""
-        if request.op_state is OpState.IN_SERVICE:
-            return set()
-        return {n for node in request.datanode_ids for n in self._state.replicas.on(node)}
-
-    def _needs(self, request: Request, held: Collection[int]) -> list[Need]:
-        """Return what the containers of the nodes need that are to leave, all at once."""
-        counted = self._nodes.counted(request.op_state, request.op_expiry_ms)
-        return self._needs_of(held, request.datanode_ids, counted)
-
-    def _needs_of(
-        self, container_ids: Iterable[int], datanode_ids: Sequence[str], op_state: OpState
-    ) -> list[Need]:
-        known = [n for n in container_ids if self._state.containers.get(n) is not None]
-        found = []
-        for loss in self._judge.leaving(known, datanode_ids, op_state):
-            container = self._state.containers.get(loss.container_id)
-            assert container is not None
-            living = self._cases.living(loss.container_id)
-            size_bytes = max((replica.bytes_used for replica in living), default=0)
-            rules = self._judge.rules()
-            found.append(need(container, loss, op_state, rules, size_bytes=size_bytes))
-        return found
-
     def _locked_count(self, node: Node, container_ids: Iterable[int]) -> int:
         """Return how many of these containers nobody could read without the node."""
         return self._locked([node], container_ids)
@@ -286,8 +261,7 @@ class Decommissioning:
         if not group:
             return 0
         some = list(islice(container_ids, LOOKS_PER_TURN))
-        needs = self._needs_of(some, [n.datanode_id for n in group], group[0].op_state)
-        return sum(one.is_locked for one in needs)
+        return self._judge.locked_out(some, {node.datanode_id for node in group})
 
     def _departure(self, node: Node) -> Departure:
         watch = self._watches.get(node.datanode_id)

@@ -1,7 +1,7 @@
 """May these be stopped; and what if they never came back: asked of the judge, page by page.
 
-The lock is held to take a page of containers as columns, not while they are judged. If a datanode's
-health changes meanwhile it is begun again; if that goes on, nobody can tell.
+If a datanode's health changes while containers are looked at it is begun again; if that goes on,
+nobody can tell.
 """
 
 from collections.abc import Collection, Sequence
@@ -13,13 +13,12 @@ import numpy as np
 
 from agent.errors import Code, Refused, size_text
 from health.segments import Ints
+from scm.administration.container_pages import ContainerPages
 from scm.administration.outlook import Answer, Outlook, Targets
 from scm.cluster.basis import Basis
 from scm.cluster.safemode import SafeMode
-from scm.replication.judging.judge_input import Batches
 from scm.state.facts import Container, Health, OpState
 
-PAGE: Final = 2_000  # containers that are copied while the lock is held, some 20 ms
 TRIES: Final = 3
 NEVER_DEAD: Final = frozenset({OpState.IN_MAINTENANCE, OpState.ENTERING_MAINTENANCE})
 """States in which a silent datanode is waited for."""
@@ -72,14 +71,14 @@ class Foresight:
     def __init__(
         self,
         basis: Basis,
-        batches: Batches,
+        pages: ContainerPages,
         safe_mode: SafeMode,
         lock: AbstractContextManager[object],
     ) -> None:
         self._basis = basis
         self._state = basis.state
         self._nodes = basis.nodes
-        self._batches = batches
+        self._pages = pages
         self._safe_mode = safe_mode
         self._lock = lock
 
@@ -96,11 +95,8 @@ class Foresight:
         with self._lock:
             begun = self._begin(question)
         outlook = Outlook()
-        for first in range(0, len(begun.container_ids), PAGE):
-            with self._lock:
-                page = begun.container_ids[first : first + PAGE].tolist()
-                batch, rules = self._batches.of(page), self._batches.rules()
-            outlook.add(batch, rules, begun.targets)
+        for page in self._pages.of(begun.container_ids):
+            outlook.add(page.batch, page.rules, begun.targets)
         with self._lock:
             is_same = self._stamp() == begun.stamp
             return self._foreseen(question, begun, outlook, is_same=is_same), is_same

@@ -9,23 +9,28 @@ not those of the others, and a reconcile has it delete them, too
 (`scm.replication.reconciling.healing`).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
+import numpy as np
 import structlog
 
 from agent.errors import Code
-from merkle.replica import ReplicaState
+from health import words
+from health.departure import FREE, is_readable, obstacles
+from health.judge import diagnose
+from health.segments import Bools
+from scm.administration.container_pages import ContainerPages, Page
 from scm.administration.operator_commands import NodeDecision
 from scm.cluster.basis import Basis
-from scm.cluster.case import is_bad
 from scm.cluster.safemode import SafeMode
 from scm.replication.judging.live_judge import Judge
 from scm.state.audit_trail import Note
-from scm.state.database import Change
-from scm.state.facts import Container, ContainerState, Health, OpState, OutcomeState, Replica
+from scm.state.database import Change, State
+from scm.state.facts import ContainerState, Health, OpState, OutcomeState
 
 LOOKS_PER_TURN: Final = 2_000  # replicas of one node, while the lock is held
 NAMED_MAX: Final = 10  # containers that a message names
@@ -37,12 +42,38 @@ _log = structlog.get_logger("suture.scm")
 
 
 @dataclass(frozen=True, slots=True)
-class _Loss:
-    """What the books would lose with nodes."""
+class BooksLoss:
+    """What the books would lose with a node."""
 
     replica_count: int
     needed: tuple[int, ...]  # containers that nobody else who answers can give
     fewer: int  # containers that would still be readable, with fewer replicas than required
+
+
+class NodeLosses:
+    """Says what the books would lose. Takes the control plane's lock by itself, page by page."""
+
+    def __init__(
+        self, state: State, pages: ContainerPages, lock: AbstractContextManager[object]
+    ) -> None:
+        self._state = state
+        self._pages = pages
+        self._lock = lock
+
+    def of(self, datanode_ids: Collection[str]) -> dict[str, BooksLoss]:
+        """Return what would be lost with each of some dead nodes, if all of them go."""
+        found = {}
+        for datanode_id in datanode_ids:
+            with self._lock:
+                held = self._state.replicas.ids_on(datanode_id).copy()
+            needed: list[int] = []
+            fewer = 0
+            for page in self._pages.of(held):
+                is_readable, is_enough = _without_the_dead(page)
+                needed += page.batch.containers.container_id[~is_readable].tolist()
+                fewer += int(np.count_nonzero(is_readable & ~is_enough))
+            found[datanode_id] = BooksLoss(len(held), tuple(needed), fewer)
+        return found
 
 
 class NodeRemoval:
@@ -76,31 +107,29 @@ class NodeRemoval:
             _log.info("replicas_struck_off", count=len(struck), why="decommissioned and dead")
         return struck
 
-    def judge(self, datanode_ids: Sequence[str], *, is_forced: bool) -> list[NodeDecision]:
-        """Say of nodes whether all of them may be removed, and what that would mean.
+    def refused(self, datanode_ids: Sequence[str]) -> list[NodeDecision]:
+        """Return those of some nodes that may not be removed whatever they hold, and why not."""
+        return [d for n in datanode_ids if (d := self._refusal(n)) is not None]
 
-        Unless forced, none may while a container has nobody else to be read from.
-        """
-        refused = [d for n in datanode_ids if (d := self._refusal(n)) is not None]
-        if refused:
-            return refused
-        leaving = frozenset(datanode_ids)
-        losses = {n: self._loss(n, leaving) for n in datanode_ids}
-        is_needed = any(loss.needed for loss in losses.values()) and not is_forced
-        code = NEEDED if is_needed else "OK"
-        return [NodeDecision(n, code, _text(losses[n])) for n in datanode_ids]
+    def begin(self, datanode_id: str) -> None:
+        """Have a node that is to be removed register anew if it calls before all is struck off: it
+        names all that it holds then."""
+        self._nodes.forget(datanode_id)
 
-    def remove(self, change: Change, datanode_id: str) -> set[int]:
-        """Remove a node that may be; return the containers of which it had replicas."""
-        loss = self._loss(datanode_id, frozenset({datanode_id}))
+    def strike_some(self, change: Change, datanode_id: str) -> list[int]:
+        """Strike off some of what a node held; return it, nothing when all is struck off."""
+        due = self._state.replicas.ids_on(datanode_id)[:LOOKS_PER_TURN].copy()
+        struck: list[int] = change.remove_all(self._state.replicas, datanode_id, due).tolist()
+        self._release(change, datanode_id, struck)
+        return struck
+
+    def remove(self, change: Change, datanode_id: str, loss: BooksLoss) -> None:
+        """Remove a node of which all is struck off."""
         waiting = self._state.commands
         for command in [*waiting.of_node(datanode_id), *waiting.adds_to(datanode_id)]:
             if waiting.get(command.command_id) is not None:
                 message = f"{datanode_id} was removed"
                 self._commands.drop(change, command, OutcomeState.FAILED, Code.UNAVAILABLE, message)
-        held = self._state.replicas.on(datanode_id)
-        for container_id in held:
-            self._strike(change, container_id, datanode_id)
         change.remove(self._state.nodes, datanode_id)
         self._nodes.forget(datanode_id)
         facts = {
@@ -112,7 +141,6 @@ class NodeRemoval:
         }
         change.note(Note("node removed", "OK", facts))
         _log.warning("node_removed", datanode_id=datanode_id, replica_count=loss.replica_count)
-        return set(held)
 
     def _refusal(self, datanode_id: str) -> NodeDecision | None:
         if self._state.nodes.get(datanode_id) is None:
@@ -125,33 +153,15 @@ class NodeRemoval:
             return NodeDecision(datanode_id, Code.INELIGIBLE, message)
         return None
 
-    def _loss(self, datanode_id: str, leaving: frozenset[str]) -> _Loss:
-        needed, fewer = [], 0
-        held = self._state.replicas.on(datanode_id)
-        obstacles = self._judge.obstacles(held)
-        for container_id in sorted(held):
-            container = self._state.containers.get(container_id)
-            if container is None or container.state in _GONE:
-                continue
-            if not self._is_readable(container, leaving):
-                needed.append(container_id)
-            elif container_id in obstacles:
-                fewer += 1
-        return _Loss(len(held), tuple(needed), fewer)
-
-    def _is_readable(self, container: Container, without: frozenset[str]) -> bool:
-        """Whether a container can be read, with all that was committed, from nodes not dead."""
-        replicas = self._nodes.living(self._state.replicas.of(container.container_id))
-        others = [r for r in replicas if r.datanode_id not in without]
-        good = [r for r in others if not is_bad(container, r) and _has_all(container, r)]
-        if container.scheme:
-            return len({r.replica_index for r in good}) >= container.data_count
-        return bool(good)
-
     def _strike(self, change: Change, container_id: int, datanode_id: str) -> None:
         change.remove(self._state.replicas, (container_id, datanode_id))
-        if self._state.holds.get((container_id, datanode_id)) is not None:
-            change.remove(self._state.holds, (container_id, datanode_id))
+        self._release(change, datanode_id, [container_id])
+
+    def _release(self, change: Change, datanode_id: str, container_ids: Iterable[int]) -> None:
+        if len(self._state.holds):
+            for key in [(number, datanode_id) for number in container_ids]:
+                if self._state.holds.get(key) is not None:
+                    change.remove(self._state.holds, key)
 
     def _may_go(self, container_id: int, datanode_id: str, *, is_needed: bool) -> bool:
         """Whether the books lose nothing that anybody may need."""
@@ -166,13 +176,31 @@ class NodeRemoval:
         return container.state is ContainerState.CLOSED or mine is None or mine.bcsid <= newest
 
 
-def _has_all(container: Container, replica: Replica) -> bool:
-    is_settled = container.state in {ContainerState.CLOSED, ContainerState.QUASI_CLOSED}
-    is_being_rebuilt = replica.state is ReplicaState.RECOVERING
-    return not is_being_rebuilt and (not is_settled or replica.bcsid >= container.sequence_id)
+def judge(losses: Mapping[str, BooksLoss], *, is_forced: bool) -> list[NodeDecision]:
+    """Say of nodes whether all of them may be removed, and what that would mean. Pure.
+
+    Unless forced, none may while a container has nobody else to be read from.
+    """
+    is_needed = any(loss.needed for loss in losses.values()) and not is_forced
+    code = NEEDED if is_needed else "OK"
+    return [NodeDecision(name, code, _text(loss)) for name, loss in losses.items()]
 
 
-def _text(loss: _Loss) -> str:
+def _without_the_dead(page: Page) -> tuple[Bools, Bools]:
+    """Return which containers can be read, with all that was committed, from nodes that are not
+    dead, and which have as many replicas as they should; nobody wants what is deleted."""
+    found = diagnose(page.batch, page.rules)
+    seen, containers, replicas = found.view, page.batch.containers, page.batch.replicas
+    is_settled = np.isin(containers.state, (words.State.CLOSED, words.State.QUASI_CLOSED))
+    has_all = replicas.bcsid >= seen.of_container(containers.sequence_id)
+    has_all |= seen.of_container(~is_settled)
+    serves = seen.is_alive & has_all
+    is_unwanted = ~containers.is_known | (containers.state >= words.ContainerState.DELETING)
+    is_free = obstacles(seen, found.counts, found.flags) == FREE
+    return is_readable(replace(seen, is_reachable=serves)) | is_unwanted, is_free | is_unwanted
+
+
+def _text(loss: BooksLoss) -> str:
     parts = [f"{loss.replica_count} replicas leave the books"]
     if loss.needed:
         named = ", ".join(map(str, loss.needed[:NAMED_MAX]))

@@ -13,6 +13,7 @@ from agent.rpc.v1 import scm_pb2_grpc
 
 CALL_TIMEOUT_S: Final = 15.0
 RECOVERY_TIMEOUT_S: Final = 600.0  # it goes through all containers and keys
+JUDGING_TIMEOUT_S: Final = 600.0  # it goes through all that datanodes hold
 EXPORT_TIMEOUT_S: Final = 600.0  # a snapshot of a large cluster takes its time
 
 
@@ -173,7 +174,9 @@ class ScmClient:
 
     def remove_nodes(self, request: pb.RemoveNodesRequest) -> pb.NodeDecisions:
         """Strike dead datanodes off the books."""
-        answer: pb.NodeDecisions = self._once(self._stub.RemoveNodes, request)
+        answer: pb.NodeDecisions = call(
+            self._stub.RemoveNodes, request, timeout_s=JUDGING_TIMEOUT_S, party=self._party
+        )
         return answer
 
     def forget_containers(self, request: pb.ForgetContainersRequest) -> pb.ForgetContainersResponse:
@@ -183,7 +186,9 @@ class ScmClient:
 
     def set_operational_states(self, request: pb.SetOperationalStatesRequest) -> pb.NodeDecisions:
         """Let datanodes leave, rest or return."""
-        answer: pb.NodeDecisions = self._once(self._stub.SetOperationalStates, request)
+        answer: pb.NodeDecisions = call(
+            self._stub.SetOperationalStates, request, timeout_s=JUDGING_TIMEOUT_S, party=self._party
+        )
         return answer
 
     def get_report(self, request: pb.GetReportRequest) -> pb.GetReportResponse:

@@ -8,10 +8,12 @@ from pathlib import Path
 from agent.rpc.serving.access import Audit, Unrecorded
 from scm.administration.after_restore import Recovery
 from scm.administration.close_requests import Closures
+from scm.administration.container_pages import ContainerPages
 from scm.administration.decommission import Decommissioning
+from scm.administration.departure_needs import DepartureNeeds
 from scm.administration.forgetting import Forgetting
 from scm.administration.holds import Holding
-from scm.administration.node_removal import NodeRemoval
+from scm.administration.node_removal import NodeLosses, NodeRemoval
 from scm.administration.operator_commands import Admin
 from scm.administration.plan_execution import Plans
 from scm.administration.previews import Previews
@@ -91,6 +93,8 @@ class Parts:
         self.outcomes = Outcomes(basis, self.reconciles)
         self.changed_nodes: set[str] = set()
         self.safe_mode = SafeMode(state, clock, options)
+        self.pages = ContainerPages(state, self.batches, self.lock)
+        self.departure_needs = DepartureNeeds(basis, self.pages, self.lock)
         self.departures = Decommissioning(basis, judge)
         self.anchoring = Anchoring(state, clock)
         self.admin = Admin(basis, judge, self.manager, self.safe_mode)
@@ -111,6 +115,7 @@ class Parts:
         self.forgetting = Forgetting(basis, self.reports, self.safe_mode)
         self.recovery = Recovery(basis, self.reports, self.safe_mode, self.deletions)
         self.parting = NodeRemoval(basis, judge, self.safe_mode)
+        self.node_losses = NodeLosses(state, self.pages, self.lock)
         self.holding = Holding(state, self.manager, clock)
         self.balancer = Balancer(basis, judge, self.manager, self.removals, self.safe_mode)
         self.last_copies = LastCopies(state, self.nodes)

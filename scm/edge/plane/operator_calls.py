@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
-from scm.administration.decommission import Request
+from scm.administration.decommission import Prospect, Request
 from scm.administration.forgetting import Fate
+from scm.administration.node_removal import BooksLoss, judge
 from scm.administration.operator_commands import NodeDecision
 from scm.cluster.safemode import Gate
 from scm.containers.block_deletion import KeyDeletion
@@ -12,7 +14,10 @@ from scm.edge.call_values import Recovered, RecoveryCall
 from scm.edge.plane.assembly import Parts
 from scm.replication.balancing.balancer import Balance
 from scm.replication.reconciling.plan_check import Decision, PlanRow
+from scm.state.database import Change
 from scm.state.facts import Kind, OpState
+
+TRIES: Final = 3  # of a look that other orders made void
 
 
 class _DryRun(Exception):
@@ -102,35 +107,71 @@ class OperatorCalls:
             return self._parts.admin.order_nodes(change, datanode_ids, kind)
 
     def set_operational_states(self, request: Request) -> list[NodeDecision]:
-        """Let nodes leave, rest or return; what is being written on those that go is closed."""
-        with self._parts.change() as change:
-            decisions = self._parts.departures.request(change, request)
-            is_done = not request.is_dry_run and all(d.code == "OK" for d in decisions)
-            if is_done and request.op_state is not OpState.IN_SERVICE:
-                self._parts.end_writes_on(
-                    change, request.datanode_ids, "one of its nodes is to leave"
-                )
-            for datanode_id in request.datanode_ids if is_done else ():
-                self._parts.manager.look_at_node(datanode_id)
-                if request.op_state is not OpState.IN_SERVICE:
-                    self._parts.manager.look_at(
-                        self._parts.commands.node_leaves(change, datanode_id)
-                    )
-            return decisions
+        """Let nodes leave, rest or return; what is being written on those that go is closed.
+
+        What that means is found out first, in portions; if other nodes began to leave meanwhile
+        that is done again.
+        """
+        needs = self._parts.departure_needs
+        for tries_left in reversed(range(TRIES)):
+            prospect = needs.ask(request)
+            with self._parts.change() as change:
+                is_current = prospect.service == needs.service()
+                if is_current or not tries_left:
+                    return self._let_go(change, request, prospect, is_current=is_current)
+        raise AssertionError("it is tried at least once")
+
+    def _let_go(
+        self, change: Change, request: Request, prospect: Prospect, *, is_current: bool
+    ) -> list[NodeDecision]:
+        decisions = self._parts.departures.request(change, request, prospect, is_current=is_current)
+        is_done = not request.is_dry_run and all(d.code == "OK" for d in decisions)
+        if is_done and request.op_state is not OpState.IN_SERVICE:
+            self._parts.end_writes_on(change, request.datanode_ids, "one of its nodes is to leave")
+        for datanode_id in request.datanode_ids if is_done else ():
+            self._parts.manager.look_at_node(datanode_id)
+            if request.op_state is not OpState.IN_SERVICE:
+                self._parts.manager.look_at(self._parts.commands.node_leaves(change, datanode_id))
+        return decisions
 
     def remove_nodes(
         self, datanode_ids: Sequence[str], *, is_forced: bool, is_dry_run: bool
     ) -> list[NodeDecision]:
-        """Strike dead nodes and all they had off the books, as far as nobody needs that."""
+        """Strike dead nodes and all they had off the books, as far as nobody needs that.
+
+        In portions; one that calls before all it had is struck off is not removed.
+        """
+        parting = self._parts.parting
+        with self._parts.lock:
+            refused = parting.refused(datanode_ids)
+        if refused:
+            return refused
+        losses = self._parts.node_losses.of(datanode_ids)
+        decisions = judge(losses, is_forced=is_forced)
+        if is_dry_run or any(d.code != "OK" for d in decisions):
+            return decisions
         with self._parts.change() as change:
-            decisions = self._parts.parting.judge(datanode_ids, is_forced=is_forced)
-            if not is_dry_run and all(d.code == "OK" for d in decisions):
-                self._parts.end_writes_on(change, datanode_ids, "one of its nodes was removed")
-                for datanode_id in datanode_ids:
+            self._parts.end_writes_on(change, datanode_ids, "one of its nodes was removed")
+        return [self._remove(d, losses[d.datanode_id]) for d in decisions]
+
+    def _remove(self, decision: NodeDecision, loss: BooksLoss) -> NodeDecision:
+        """Strike one node off the books; return why not if it calls meanwhile."""
+        parting, datanode_id = self._parts.parting, decision.datanode_id
+        is_begun = False
+        while True:
+            with self._parts.change() as change:
+                for refused in parting.refused([datanode_id]):
+                    return refused
+                if not is_begun:
+                    is_begun = True
                     self._parts.departures.forget(datanode_id)
                     self._parts.reports.forget(datanode_id)
-                    self._parts.struck(change, self._parts.parting.remove(change, datanode_id))
-            return decisions
+                    parting.begin(datanode_id)
+                struck = parting.strike_some(change, datanode_id)
+                self._parts.struck(change, struck)
+                if not struck:
+                    parting.remove(change, datanode_id, loss)
+                    return decision
 
     def forget_containers(
         self, container_ids: Sequence[int], *, worlds: Sequence[int], is_dry_run: bool

@@ -97,7 +97,7 @@ class Queries:
     def foresee(self, question: Question) -> Foreseen:
         """Say what would be if datanodes or volumes were off; the lock is held page by page."""
         parts = self._parts
-        return Foresight(parts.basis, parts.batches, parts.safe_mode, parts.lock).ask(question)
+        return Foresight(parts.basis, parts.pages, parts.safe_mode, parts.lock).ask(question)
 
     def holds(self) -> list[Hold]:
         """Return what is suppressed or excluded."""

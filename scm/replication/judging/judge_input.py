@@ -7,9 +7,8 @@ A snapshot of the same moment gives Spark the same batch (`spark_verify.tasks.ju
 both come to the same answer is what `suture-verify` checks for every container.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterator, Sequence, Sized
 from operator import attrgetter
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -108,12 +107,11 @@ class Batches:
         *,
         without: Collection[int] = (),
         gone: Collection[tuple[int, str]] = (),
-        service: Mapping[str, OpState] = MappingProxyType({}),
     ) -> Batch:
         """Return these containers, ascending, with their replicas and what is pending for them.
 
-        As if the commands `without` were not pending, the replicas `gone`, each a container and a
-        datanode, were not there, and datanodes were in the states that `service` gives them.
+        As if the commands `without` were not pending, and the replicas `gone`, each a container and
+        a datanode, were not there.
         """
         ids = sorted(set(container_ids))
         owner, held = self._state.replicas.owned(ids)
@@ -140,7 +138,7 @@ class Batches:
                 node=_longs(place.get(op[2], UNKNOWN) for op in ops),
                 index=_longs(op[3] for op in ops),
             ),
-            nodes=self._node_columns(names, service),
+            nodes=self._node_columns(names),
             origins=origins,
         )
 
@@ -167,12 +165,9 @@ class Batches:
             for row in op_rows(pending, self._state)
         ]
 
-    def _node_columns(self, names: Sequence[str], service: Mapping[str, OpState]) -> Nodes:
+    def _node_columns(self, names: Sequence[str]) -> Nodes:
         known = [self._state.nodes.get(name) for name in names]
-        states = [
-            OpState.IN_SERVICE if n is None else service.get(name) or self._nodes.counted_as(n)
-            for name, n in zip(names, known, strict=True)
-        ]
+        states = [OpState.IN_SERVICE if n is None else self._nodes.counted_as(n) for n in known]
         racks = {rack: i for i, rack in enumerate(sorted({n.rack for n in known if n}))}
         return Nodes(
             names=tuple(names),

@@ -12,15 +12,16 @@ from typing import Final
 
 import numpy as np
 
-from health.batch import View, view
+from health.batch import Batch, View, view
 from health.departure import FREE, HELD_BY, is_readable, lacking, obstacles
 from health.judge import Diagnosis, diagnose, scene_of
 from health.plan.copies import ratis_sources
 from health.plan.plan_rows import Actions, Lists
 from health.plan.planner import plan
 from health.rules import Rules
+from health.segments import Bools
 from health.source_doubts import DOUBTS, Doubt
-from health.words import Action, Health, State
+from health.words import SERVICE_OF, Action, Health, State
 from scm.replication.judging.judge_input import Batches
 from scm.state.facts import OpState
 
@@ -68,9 +69,24 @@ class Loss:
     is_locked: bool  # it can be read now, and could not if the nodes were off now
 
 
-def losses(after: Diagnosis, now: View, off: View) -> list[Loss]:
-    """Return what containers need, from how they will be `after` nodes began to leave, how they are
-    `now`, and how they would be if the nodes were `off`. Pure."""
+def losses_without(
+    batch: Batch, rules: Rules, datanode_ids: Collection[str], op_state: OpState
+) -> list[Loss]:
+    """Return what containers need if some of their nodes leave or rest, ascending. Pure."""
+    nodes, is_named = batch.nodes, _is_named(batch, datanode_ids)
+    is_resting = op_state is OpState.IN_MAINTENANCE
+    told = replace(
+        nodes,
+        service=np.where(is_named, int(SERVICE_OF[op_state]), nodes.service),
+        is_returning=np.where(is_named, is_resting, nodes.is_returning),
+    )
+    after = diagnose(replace(batch, nodes=told), rules)
+    return losses(after, _locked_out(view(batch), is_named))
+
+
+def losses(after: Diagnosis, is_locked: Bools) -> list[Loss]:
+    """Return what containers need, from how they will be `after` nodes began to leave, and which
+    could not be read if the nodes were off. Pure."""
     actions = plan(scene_of(after))
     copied, rebuilt = (
         np.isin(np.arange(after.view.rows.count), actions.container[actions.action == action])
@@ -79,12 +95,12 @@ def losses(after: Diagnosis, now: View, off: View) -> list[Loss]:
     is_lost = after.view.is_ec & (after.counts.erasure.unavailable != 0)
     can_be_made = np.where(is_lost, rebuilt, copied)
     return [
-        Loss(number, short, short > 0 and not able, is_locked)
-        for number, short, able, is_locked in zip(
+        Loss(number, short, short > 0 and not able, locked)
+        for number, short, able, locked in zip(
             after.view.batch.containers.container_id.tolist(),
             lacking(after.view, after.counts).tolist(),
             can_be_made.tolist(),
-            (is_readable(now) & ~is_readable(off)).tolist(),
+            is_locked.tolist(),
             strict=True,
         )
     ]
@@ -149,20 +165,14 @@ class Judge:
         pairs = zip(ids, held, strict=True)
         return {number: HELD_BY[why] for number, why in pairs if why != FREE}
 
-    def leaving(
-        self, container_ids: Collection[int], datanode_ids: Collection[str], op_state: OpState
-    ) -> list[Loss]:
-        """Return what containers need if some of their nodes leave or rest, ascending."""
+    def locked_out(self, container_ids: Collection[int], datanode_ids: Collection[str]) -> int:
+        """Return how many of some containers can be read now, and could not if some of their nodes
+        were off."""
         if not container_ids:
-            return []
-        rules = self._batches.rules()
-        service = dict.fromkeys(datanode_ids, op_state)
-        gone = {(number, node) for number in container_ids for node in datanode_ids}
-        after = diagnose(self._batches.of(container_ids, service=service), rules)
-        now, off = (
-            view(self._batches.of(container_ids, gone=missing)) for missing in ((), tuple(gone))
-        )
-        return losses(after, now, off)
+            return 0
+        batch = self._batches.of(container_ids)
+        found = _locked_out(view(batch), _is_named(batch, datanode_ids))
+        return int(np.count_nonzero(found & batch.containers.is_known))
 
     def sources(
         self, container_ids: Collection[int], *, without: Collection[int] = ()
@@ -189,6 +199,17 @@ class Judge:
             number: _copy(found, needed.get(place) or own.get(place, []))
             for place, number in enumerate(batch.containers.container_id.tolist())
         }
+
+
+def _is_named(batch: Batch, datanode_ids: Collection[str]) -> Bools:
+    """Return which nodes of a batch are among some."""
+    return np.array([name in datanode_ids for name in batch.nodes.names], dtype=np.bool_)
+
+
+def _locked_out(now: View, is_off: Bools) -> Bools:
+    """Return which containers can be read, and could not if some nodes were off."""
+    left = replace(now, is_present=now.is_present & ~is_off[now.batch.replicas.node])
+    return is_readable(now) & ~is_readable(left)
 
 
 def _copy(found: Diagnosis, rows: Sequence[int]) -> Row:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from health.batch import NO_BCSID, Batch, Containers, Nodes, Ops, Replicas, view
+from health.batch import NO_BCSID, Batch, Containers, Nodes, Ops, Replicas
 from health.departure import FREE, HELD_BY, obstacles
 from health.judge import Judgement, diagnose, judge, scene_of
 from health.plan.copies import ratis_sources
@@ -32,7 +32,7 @@ from merkle.checksum import Algorithm
 from scm.administration.decommission_rules import Need as LeavingNeed
 from scm.administration.decommission_rules import need as need_of
 from scm.cluster.case import Case, Placed, present
-from scm.replication.judging.live_judge import losses
+from scm.replication.judging.live_judge import losses_without
 from scm.state.facts import OpState
 
 ALGORITHMS = list(Algorithm)
@@ -282,14 +282,6 @@ def obstacle(case: Case, **numbers: int) -> str | None:
 
 def need(case: Case, leaving: Collection[str], op_state: OpState) -> LeavingNeed:
     """Return what a container needs if these nodes leave or rest."""
-    placed = tuple(
-        replace(p, op_state=op_state) if p.datanode_id in leaving else p for p in case.placed
-    )
-    left = tuple(p for p in case.placed if p.datanode_id not in leaving)
-    [loss] = losses(
-        asked(replace(case, placed=placed)),
-        view(batch_of(case)),
-        view(batch_of(replace(case, placed=left))),
-    )
+    [loss] = losses_without(batch_of(case), rules_of(case), leaving, op_state)
     size_bytes = max((p.replica.bytes_used for p in present(case.placed)), default=0)
     return need_of(case.container, loss, op_state, rules_of(case), size_bytes=size_bytes)

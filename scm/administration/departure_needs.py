@@ -1,0 +1,65 @@
+"""What it takes that datanodes leave or rest, found out before any of them begins to.
+
+All that are asked for are judged together, page by page (`scm.administration.container_pages`), so
+that the last page may be of a later moment than the first. Only what others were told to do
+meanwhile makes the answer void: two that leave side by side must not each count on the other.
+"""
+
+from contextlib import AbstractContextManager
+
+import numpy as np
+
+from health.segments import Ints
+from health.words import SERVICE_OF, Service
+from scm.administration.container_pages import ContainerPages
+from scm.administration.decommission import Prospect, Request
+from scm.administration.decommission_rules import Need, lock_out, need, not_known, violations
+from scm.cluster.basis import Basis
+from scm.replication.judging.live_judge import losses_without
+from scm.state.facts import OpState
+
+
+class DepartureNeeds:
+    """Answers; changes nothing. Takes the control plane's lock by itself."""
+
+    def __init__(
+        self, basis: Basis, pages: ContainerPages, lock: AbstractContextManager[object]
+    ) -> None:
+        self._state = basis.state
+        self._nodes = basis.nodes
+        self._cases = basis.cases
+        self._options = basis.options
+        self._pages = pages
+        self._lock = lock
+
+    def ask(self, request: Request) -> Prospect:
+        """Say what containers need if the nodes of a request leave or rest."""
+        with self._lock:
+            service = self.service()
+            op_state = self._nodes.counted(request.op_state, request.op_expiry_ms)
+            held = self._held(request)
+        needs: list[Need] = []
+        strange: list[int] = []
+        for page in self._pages.of(held):
+            losses = losses_without(page.batch, page.rules, request.datanode_ids, op_state)
+            sizes = page.batch.containers.used_bytes.tolist()
+            for container, loss, size in zip(page.containers, losses, sizes, strict=True):
+                if container is None:
+                    strange.append(loss.container_id)
+                else:
+                    needs.append(need(container, loss, op_state, page.rules, size_bytes=size))
+        with self._lock:
+            leaving = frozenset(request.datanode_ids)
+            stay = [c for c in self._cases.candidates() if c.datanode_id not in leaving]
+        notes = filter(None, (lock_out(needs), not_known(strange)))
+        return Prospect(tuple(violations(needs, stay, self._options)), tuple(notes), service)
+
+    def service(self) -> dict[str, Service]:
+        """Return what nodes are told to do. The caller holds the lock."""
+        return {n.datanode_id: SERVICE_OF[n.op_state] for n in self._state.nodes.values()}
+
+    def _held(self, request: Request) -> Ints:
+        if request.op_state is OpState.IN_SERVICE:
+            return np.zeros(0, np.int64)
+        held = [self._state.replicas.ids_on(node) for node in request.datanode_ids]
+        return np.unique(np.concatenate([*held, np.zeros(0, np.int64)])).astype(np.int64)
