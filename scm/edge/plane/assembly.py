@@ -91,7 +91,7 @@ class Parts:
         self.last_look = LastLook(basis, judge, self.reconciles, self.coding)
         self.closes = Closes(basis)
         self.outcomes = Outcomes(basis, self.reconciles)
-        self.changed_nodes: set[str] = set()
+        self.changed_nodes: dict[str, float] = {}  # not told of yet, and when that was noted
         self.safe_mode = SafeMode(state, clock, options)
         self.pages = ContainerPages(state, self.batches, self.lock)
         self.departure_needs = DepartureNeeds(basis, self.pages, self.lock)

@@ -146,7 +146,7 @@ class ControlPlane:
         changed = self._parts.nodes.note_health(change, count_max=1)
         for datanode_id in changed:
             self._parts.last_copies.recount(change, self._parts.state.replicas.on(datanode_id))
-            self._parts.changed_nodes.add(datanode_id)
+            self._node_changed(datanode_id)
             self._parts.manager.look_at_node(datanode_id)
             self._parts.observer.observe(change, self._unsettled_on(datanode_id))
             if self._parts.nodes.health(datanode_id) is Health.DEAD:
@@ -163,7 +163,7 @@ class ControlPlane:
         if not self._parts.safe_mode.look(self._parts.reports.confirmed).is_open:
             return None
         for datanode_id in self._parts.departures.turn(change):
-            self._parts.changed_nodes.add(datanode_id)
+            self._node_changed(datanode_id)
             self._parts.manager.look_at_node(datanode_id)
         self._parts.closures.turn(change)
         self._parts.manager.begin_turn()
@@ -193,14 +193,21 @@ class ControlPlane:
     def take_changed_nodes(self) -> list[str]:
         """Return the nodes that came, went or changed since the last call.
 
-        None while containers wait for commands: what they need is known already.
+        None while containers wait for commands: what they need is known already. But no longer
+        than a round takes: what cannot be had, as where there is no node for it, waits for ever.
         """
-        with self._parts.lock:
-            if self._parts.manager.under or self._parts.removals.over:
+        parts = self._parts
+        with parts.lock:
+            first_s = min(parts.changed_nodes.values(), default=0.0)
+            is_early = parts.clock.monotonic_s() - first_s < parts.options.check_interval_ms / 1000
+            if is_early and (parts.manager.under or parts.removals.over):
                 return []
-            changed = sorted(self._parts.changed_nodes)
-            self._parts.changed_nodes.clear()
-            return [node for node in changed if self._parts.state.nodes.get(node) is not None]
+            changed = sorted(parts.changed_nodes)
+            parts.changed_nodes.clear()
+            return [node for node in changed if parts.state.nodes.get(node) is not None]
+
+    def _node_changed(self, datanode_id: str) -> None:
+        self._parts.changed_nodes.setdefault(datanode_id, self._parts.clock.monotonic_s())
 
     def note_verified(self, decisions: Mapping[str, int], error: str) -> None:
         """Remember what the last verification came to."""

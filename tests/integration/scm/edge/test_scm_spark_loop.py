@@ -306,6 +306,24 @@ def test_w62_a_node_that_changed_is_verified_at_once_but_not_while_copies_wait(
     assert [] == world.control.take_changed_nodes()
 
 
+def test_a_node_that_changed_is_not_waited_with_for_what_cannot_be_had(world: ScmWorld) -> None:
+    """Copies for which there is no node wait for ever; after a round through all containers the
+    verification looks at what the node's silence did to the others."""
+    world.control.take_changed_nodes()
+    for node in ("dn2", "dn3", "dn4"):
+        world.beat(node, full=True)
+        world.control._parts.nodes._live.pop(node)
+    told = []
+    for _ in range(3):
+        world.control.tick()
+        told.append(world.control.take_changed_nodes())
+        world.clock.advance_s(world.options.check_interval_ms / 1000 / 2)
+    waiting = set(world.control._parts.manager.under)
+
+    assert waiting
+    assert [[], [], ["dn2", "dn3", "dn4"]] == told
+
+
 def test_the_report_counts_what_is_not_well(world: ScmWorld) -> None:
     """Samples name the first; the time is that of the last whole round."""
     before = world.control.queries.report()
