@@ -8,7 +8,7 @@ settled (`scm.state.quiet_containers`): a cluster at rest costs nothing. A look 
 judge for all that are due (`health.judge`); only of those against which it has something are orders
 considered. The most urgent goes first; what cannot be done now (no source with room, no target)
 waits in its queue, a little less urgent each time, so that it does not stand in the way of what can
-be done.
+be done. What no datanode could take rests until one more could.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,14 @@ import structlog
 from health.plan.plan_rows import MISPLACED_PRIORITY
 from health.words import Action, Health
 from scm.cluster.basis import Basis
-from scm.cluster.case import Case, counts_for_racks, needed_bytes, neighbours
+from scm.cluster.case import (
+    IMPORT_SPACE_FACTOR,
+    Case,
+    counts_for_racks,
+    is_bad,
+    needed_bytes,
+    neighbours,
+)
 from scm.cluster.commands.loads import in_flight_limit, least_loaded
 from scm.cluster.copy_targets import choose_targets
 from scm.replication.guards.shard_guard import is_better_rack
@@ -82,6 +89,7 @@ class ReplicationManager:
         self._waiting: list[int] = []  # of this turn: not tried yet
         self._unfinished: list[int] = []  # of this turn: lacks more than was ordered
         self._is_repeated = False  # whether this turn comes back to what is unfinished
+        self._able: frozenset[tuple[str, bool]] = frozenset()  # to take replicas, while some rest
         self._removals = removals
         self._healing = healing
         self._judged = self._state.settled()
@@ -142,6 +150,7 @@ class ReplicationManager:
         self._commands.loads.boost_percent = (
             self._options.repair_boost_percent if self.under else 100
         )
+        self._wake_if_more_are_able()
         with self._commands.loads.one_turn():
             self._waiting = self._queue.choose(ATTEMPTS_PER_TURN)
             self._removals.begin_turn()
@@ -368,6 +377,8 @@ class ReplicationManager:
             # Where each datanode has a shard, a double one is all that keeps a copy of another out.
             make_room = self._removals.make_room if container.scheme else self._removals.unblock
             make_room(change, case)
+        if not ordered and not is_put_off and self._is_without_place(case):
+            self._queue.rest(container.container_id)
         return is_rebuilt and ordered == sum(row.copies for row in copied)
 
     def _copy(self, change: Change, case: Case, row: Row) -> bool:
@@ -391,6 +402,32 @@ class ReplicationManager:
             return False
         self._queue.sleep(case.container.container_id, from_ids)
         return True
+
+    def _is_without_place(self, case: Case) -> bool:
+        """Whether only another datanode could change that none can take a copy: where a replica
+        is bad, or there twice, it may give way in time."""
+        indexes = [p.replica.replica_index for p in case.placed]
+        return (
+            not any(is_bad(case.container, p.replica) for p in case.placed)
+            and (not case.container.scheme or len(indexes) == len(set(indexes)))
+            and not case.deletes
+            and not self.targets(case, 1)
+        )
+
+    def _wake_if_more_are_able(self) -> None:
+        """Have all tried again that rest when a datanode can take replicas that could not, or has
+        room for any again."""
+        before, self._able = self._able, frozenset()
+        if not self._queue.has_resting:
+            return
+        size_bytes = IMPORT_SPACE_FACTOR * self._options.container_bytes_max
+        able = self._cases.candidates()
+        roomy = (c for c in able if c.has_room(size_bytes) and c.part_room > 0)
+        self._able = frozenset(
+            [*((c.datanode_id, False) for c in able), *((c.datanode_id, True) for c in roomy)]
+        )
+        if not self._able <= before:
+            self._queue.wake_resting()
 
     def _has_room(self, datanode_id: str) -> bool:
         limit = self._commands.loads.replication_limit(datanode_id)

@@ -2,7 +2,8 @@
 
     put ──► in order ──choose──► tried ──put_back, a little less urgent──► in order
                ▲                   └──all its datanodes are busy──► asleep ──┐
-               └──────────────────── one of them has room ───────────────────┘
+               ├──────────────────── one of them has room ───────────────────┘
+               └── woken ◄── at rest ◄── there is no datanode for it
 
 A turn costs what it chooses and one question for each datanode for which something sleeps, and not
 what waits: after a rack died that may be a million containers.
@@ -28,6 +29,7 @@ class RepairQueue:
         self._datanodes: dict[int, tuple[str, ...]] = {}  # that were all busy at the last try
         self._asleep: set[int] = set()
         self._asleep_for: dict[str, set[int]] = {}
+        self._resting: set[int] = set()  # asleep, for no datanode of those that there are
 
     def __len__(self) -> int:
         return len(self.found)
@@ -84,6 +86,24 @@ class RepairQueue:
         for datanode_id in datanode_ids:
             self._asleep_for.setdefault(datanode_id, set()).add(container_id)
 
+    def rest(self, container_id: int) -> None:
+        """Choose a container no more until all that rest are woken, or it is looked at again."""
+        self._forget_datanodes(container_id)
+        self._asleep.add(container_id)
+        self._resting.add(container_id)
+
+    @property
+    def has_resting(self) -> bool:
+        """Whether any container rests."""
+        return bool(self._resting)
+
+    def wake_resting(self) -> None:
+        """Put into order what rests: there may be a datanode for it now."""
+        resting, self._resting = self._resting, set()
+        self._asleep -= resting
+        for container_id in resting:
+            self._enter(container_id)
+
     def sleeps_again(self, container_id: int) -> bool:
         """Whether all the datanodes for which a container slept last are busy again; it sleeps."""
         datanode_ids = self._datanodes.get(container_id, ())
@@ -112,3 +132,4 @@ class RepairQueue:
             if not sleepers:
                 self._asleep_for.pop(datanode_id, None)
         self._asleep.discard(container_id)
+        self._resting.discard(container_id)

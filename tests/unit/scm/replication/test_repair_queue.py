@@ -100,6 +100,30 @@ def test_who_slept_for_several_is_chosen_once(queue: RepairQueue, datanodes: Dat
     assert [3, 1] == queue.choose(9)
 
 
+def test_who_rests_is_chosen_when_all_that_rest_are_woken(queue: RepairQueue) -> None:
+    """In the place that it had; what sleeps for a datanode sleeps on."""
+    queue.rest(2)
+    queue.rest(3)
+    queue.sleep(3, ["dn1"])
+    resting, is_anyone = queue.choose(9), queue.has_resting
+    queue.wake_resting()
+
+    assert ([1], True) == (resting, is_anyone)
+    assert [2, 1] == queue.choose(9)
+    assert not queue.has_resting
+
+
+def test_who_rests_is_chosen_when_it_was_looked_at(queue: RepairQueue) -> None:
+    """It may have other replicas now; and what needs nothing any more does not rest."""
+    queue.rest(2)
+    queue.rest(3)
+    queue.put(2, 0)
+    queue.discard([3])
+
+    assert [2, 1] == queue.choose(9)
+    assert not queue.has_resting
+
+
 def test_who_never_slept_or_has_room_is_tried(queue: RepairQueue, datanodes: Datanodes) -> None:
     """Only who knows that all are busy sleeps again."""
     queue.sleep(2, ["dn1"])

@@ -1,0 +1,162 @@
+"""Containers that lack a replica for which there is no datanode: they are not tried in vain, and
+are copied as soon as one can take them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from merkle.replica import ReplicaState
+from scm.administration.decommission import Request
+from scm.edge.call_values import Heartbeat
+from scm.state.facts import Kind, OpState
+from scm.state.options import ScmOptions
+from tests.support.control.scm_world import ScmWorld, confirm, container, replica, volume
+
+HOLDERS = ("dn1", "dn2")
+COUNT = 5
+DAY_MS = 86_400_000
+OPTIONS = ScmOptions(
+    stale_after_ms=10_000,
+    dead_after_ms=DAY_MS,
+    check_interval_ms=DAY_MS,  # rounds get nowhere while a test lasts
+    container_bytes_max=1024**2,
+    repair_grace_ms=2_000,
+    heal=False,
+)
+
+
+@contextmanager
+def filled(path: Path, count: int) -> Iterator[ScmWorld]:
+    """Let two datanodes hold so many containers, beside one that leaves and one that is full: each
+    container lacks a replica."""
+    with ScmWorld(path, OPTIONS).running() as made:
+        made.join(*HOLDERS, "leaves", "full")
+        with made.state.change() as change:
+            for number in range(1, count + 1):
+                change.put(made.state.containers, container(container_id=number))
+                change.next_id("next_container_id")
+        for node in HOLDERS:
+            held = (replica(node, container_id=n) for n in range(1, count + 1))
+            made.beat(node, *held, full=True)
+        confirm(made, "leaves", "full")
+        made.control.operators.set_operational_states(Request(("leaves",), OpState.DECOMMISSIONING))
+        yield made
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ScmWorld]:
+    """Few of them."""
+    with filled(tmp_path, COUNT) as made:
+        yield made
+
+
+def turn(world: ScmWorld, *, free_bytes: int = 0) -> None:
+    """Let a second pass; the full datanode says what it has free."""
+    world.clock.advance_s(1)
+    world.keep_alive(*HOLDERS, "leaves")
+    free = volume(available_bytes=free_bytes)
+    world.control.datanodes.heartbeat(Heartbeat("full", 1, (free,), (), (), (), None, 0))
+    world.control.tick()
+    while world.control.look_on():
+        pass
+
+
+def tries(world: ScmWorld) -> int:
+    """Return how often containers were tried so far."""
+    return sum(count for _weight, count in world.control._parts.manager.under.values())
+
+
+def copies(world: ScmWorld) -> dict[int, str]:
+    """Return the targets of the copies that are ordered, by container."""
+    commands = world.state.commands.values()
+    return {c.container_id: c.target_id for c in commands if c.kind is Kind.REPLICATE}
+
+
+def test_nothing_is_tried_for_which_there_is_no_datanode(tmp_path: Path) -> None:
+    """With tens of thousands of them that took half of each second, and the lock; only what the
+    round through all containers comes to, here one in a turn, is tried again."""
+    with filled(tmp_path, 100) as world:
+        for _ in range(3):
+            turn(world)
+        early = tries(world)
+        for _ in range(20):
+            turn(world)
+        late, lacking = tries(world), len(world.control._parts.manager.under)
+        ordered = copies(world)
+
+    assert 100 == lacking
+    assert late - early <= 20
+    assert {} == ordered
+
+
+def joins(world: ScmWorld) -> str:
+    """Let a new datanode come."""
+    world.join("new")
+    turn(world)
+    return "new"
+
+
+def has_room(world: ScmWorld) -> str:
+    """Let the full one have room."""
+    turn(world, free_bytes=1024**3)
+    return "full"
+
+
+def stays(world: ScmWorld) -> str:
+    """Take the one back that was to leave."""
+    request = Request(("leaves",), OpState.IN_SERVICE)
+    world.control.operators.set_operational_states(request)
+    turn(world)
+    return "leaves"
+
+
+@pytest.mark.parametrize("comes", [joins, has_room, stays])
+def test_as_soon_as_a_datanode_can_take_them_they_are_copied(
+    world: ScmWorld, comes: Callable[[ScmWorld], str]
+) -> None:
+    """In the next turn, and all of them; also when it was there before, and left."""
+    for _ in range(5):
+        turn(world)
+    before = copies(world)
+    target = comes(world)
+
+    assert {} == before
+    assert dict.fromkeys(range(1, COUNT + 1), target) == copies(world)
+
+
+@pytest.mark.parametrize("turns", [1, 2, 5])
+def test_it_may_come_and_go(world: ScmWorld, turns: int) -> None:
+    """One that had room for others, and has none when the next one lacks a replica, and has some
+    again."""
+    for free_bytes in (0, 0, 1024**3):
+        turn(world, free_bytes=free_bytes)
+    others = set(copies(world))
+    with world.state.change() as change:
+        change.put(world.state.containers, container(container_id=COUNT + 1))
+        change.next_id("next_container_id")
+    for node in HOLDERS:
+        world.beat(node, replica(node, container_id=COUNT + 1))
+    for _ in range(turns):
+        turn(world)
+    before = set(copies(world))
+    has_room(world)
+
+    assert set(range(1, COUNT + 1)) == others == before
+    assert "full" == copies(world)[COUNT + 1]
+
+
+def test_what_a_damaged_replica_keeps_out_is_not_forgotten(world: ScmWorld) -> None:
+    """Where one may give way once nobody expects it to be healed any more, time alone decides."""
+    with world.state.change() as change:
+        change.put(world.state.containers, container(replication_factor=4))
+    world.beat("full", replica("full", ReplicaState.UNHEALTHY))
+    turn(world)
+    waiting = [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
+    for _ in range(4):
+        turn(world)
+    deletes = [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
+
+    assert [] == waiting
+    assert [("full", 1)] == [(c.datanode_id, c.container_id) for c in deletes]
