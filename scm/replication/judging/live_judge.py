@@ -73,6 +73,12 @@ def losses_without(
     batch: Batch, rules: Rules, datanode_ids: Collection[str], op_state: OpState
 ) -> list[Loss]:
     """Return what containers need if some of their nodes leave or rest, ascending. Pure."""
+    after = diagnose(as_if_told(batch, datanode_ids, op_state), rules)
+    return losses(after, _locked_out(view(batch), _is_named(batch, datanode_ids)))
+
+
+def as_if_told(batch: Batch, datanode_ids: Collection[str], op_state: OpState) -> Batch:
+    """Return a batch as if some of its nodes were in a state. Pure."""
     nodes, is_named = batch.nodes, _is_named(batch, datanode_ids)
     is_resting = op_state is OpState.IN_MAINTENANCE
     told = replace(
@@ -80,8 +86,7 @@ def losses_without(
         service=np.where(is_named, int(SERVICE_OF[op_state]), nodes.service),
         is_returning=np.where(is_named, is_resting, nodes.is_returning),
     )
-    after = diagnose(replace(batch, nodes=told), rules)
-    return losses(after, _locked_out(view(batch), is_named))
+    return replace(batch, nodes=told)
 
 
 def losses(after: Diagnosis, is_locked: Bools) -> list[Loss]:

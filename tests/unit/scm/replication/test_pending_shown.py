@@ -8,6 +8,7 @@ import pytest
 
 from health.words import OPS, Health
 from scm.replication.judging.judge_input import Batches
+from scm.replication.judging.live_judge import as_if_told
 from scm.state.facts import Container, Kind, OpState
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, replica
@@ -157,10 +158,8 @@ class TestAsIf:
         """What would its containers need?"""
         first, *_ = holders(world)
 
-        plain, asked = (
-            batches(world).of([1], service=service)
-            for service in ({}, {first: OpState.DECOMMISSIONING})
-        )
+        plain = batches(world).of([1])
+        asked = as_if_told(plain, {first}, OpState.DECOMMISSIONING)
 
         assert [0, 0, 0] == plain.nodes.service.tolist()
         assert [1, 0, 0] == asked.nodes.service.tolist()
