@@ -26,7 +26,7 @@ from merkle.replica import (
     ChunkInfo,
     ContainerId,
 )
-from ozone.disk.messages import BLOCK_DATA, parse
+from ozone.disk.messages import BLOCK_DATA, BLOCK_OUTLINE, parse
 from ozone.disk.unknown import Unknown
 
 INCREMENTAL: Final = "incremental"  # a key of the block's metadata: its last chunk lies elsewhere
@@ -69,15 +69,24 @@ def decode_stored(
 def _decode(container_id: ContainerId, block_id: BlockId, row: bytes) -> Any:
     if len(row) > ROW_BYTES_MAX:
         raise Unknown(f"block {block_id}: a row of {len(row)} bytes")
+    _check_counts(block_id, row)
     message = parse(BLOCK_DATA, row)
     named = (message.block_id.container_id, message.block_id.local_id)
     if named != (container_id, block_id):
         raise Damaged(f"row of block {block_id}: it names container {named[0]}, block {named[1]}")
     if not 0 <= message.block_id.bcsid <= ID_MAX:
         raise Damaged(f"row of block {block_id}: BCSID {message.block_id.bcsid}")
-    if len(message.chunks) > CHUNKS_PER_BLOCK_MAX:
-        raise Unknown(f"block {block_id}: {len(message.chunks)} chunks")
     return message
+
+
+def _check_counts(block_id: BlockId, row: bytes) -> None:
+    """Refuse a row of more messages than a block has, before a hundred bytes are made of each."""
+    if len(row) <= 2 * CHUNKS_PER_BLOCK_MAX:  # an empty one has two bytes
+        return
+    outline = parse(BLOCK_OUTLINE, row)
+    for what, count in (("chunks", len(outline.chunks)), ("notes", len(outline.metadata))):
+        if count > CHUNKS_PER_BLOCK_MAX:
+            raise Unknown(f"block {block_id}: {count} {what}")
 
 
 def _chunks(message: Any) -> list[ChunkInfo]:

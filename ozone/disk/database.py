@@ -30,6 +30,7 @@ OPENING_THREADS: Final = 4
 UNCHANGED_S: Final = 30.0  # what cannot be opened is not opened for each container of a volume;
 CHANGED_S: Final = 5.0  # nor, but sooner again, where a datanode writes to it all the time
 ITEMS_PER_BATCH: Final = 4_096  # what is done with rows in columns wants many, but not megabytes
+BATCH_BYTES: Final = 4 * 1024**2  # many times so many rows of small blocks; one row may be larger
 SUFFIXES: Final = (".log", ".sst", ".blob")
 GROWING: Final = (".log",)  # what is appended to by every write; the manifest by every flush
 MANIFEST: Final = "MANIFEST-"
@@ -102,8 +103,9 @@ class View:
         while is_more:
             keys: list[bytes] = []
             values: list[bytes] = []
+            left_bytes = BATCH_BYTES
             with _reading(self._path):
-                while len(keys) < ITEMS_PER_BATCH:
+                while len(keys) < ITEMS_PER_BATCH and left_bytes > 0:
                     if not cursor.valid():
                         cursor.status()  # an end that is none raises
                         is_more = False
@@ -112,8 +114,10 @@ class View:
                     if not key.startswith(prefix):
                         is_more = False
                         break
+                    value: bytes = cursor.value()
                     keys.append(key[start:])
-                    values.append(cursor.value())
+                    values.append(value)
+                    left_bytes -= len(key) + len(value)
                     cursor.next()
             if keys:
                 yield keys, values

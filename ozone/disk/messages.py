@@ -57,6 +57,10 @@ MESSAGES: Final[dict[str, Fields]] = {
         "container_id": (1, SIGNED, False),
         "tree": (2, "ContainerTree", False),
     },
+    # A block and a tree whose parts are bytes yet: what is few bytes may be many messages.
+    "BlockOutline": {"metadata": (3, BYTES, True), "chunks": (4, BYTES, True)},
+    "TreeOutline": {"checksum": (1, SIGNED, False), "blocks": (2, BYTES, True)},
+    "ChecksumInfoOutline": {"container_id": (1, SIGNED, False), "tree": (2, "TreeOutline", False)},
     "DeletedBlocks": {
         "transaction_id": (1, SIGNED, False),
         "container_id": (2, SIGNED, False),
@@ -69,7 +73,10 @@ Kind = TypeVar("Kind", bound=message.Message)
 _CLASSES: Final = message_classes(PACKAGE, MESSAGES)
 BLOCK_DATA: Final = _CLASSES["BlockData"]
 CHUNK_INFO: Final = _CLASSES["ChunkInfo"]
+BLOCK_OUTLINE: Final = _CLASSES["BlockOutline"]
 CHECKSUM_INFO: Final = _CLASSES["ChecksumInfo"]
+INFO_OUTLINE: Final = _CLASSES["ChecksumInfoOutline"]
+BLOCK_TREE: Final = _CLASSES["BlockTree"]
 DELETED_BLOCKS: Final = _CLASSES["DeletedBlocks"]
 
 

@@ -84,7 +84,7 @@ class ContainerRows:
     def condemned(self) -> frozenset[BlockId]:
         """Return the blocks that Ozone was told to delete and may be deleting now."""
         if self._condemned is None:
-            rows = [row for _, row in self._view.items(DELETES, self._prefix)]
+            rows = (row for _, row in self._view.items(DELETES, self._prefix))
             found = (block for row in rows for block in self._deleted_by(row))
             self._condemned = frozenset(found)
         return self._condemned

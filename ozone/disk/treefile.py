@@ -4,19 +4,21 @@ It has no checksum of its own, but every level folds the one below: a tree whose
 fold of its blocks, or a block that is not the fold of its chunks, was not written by Ozone so.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from merkle.checksum import Algorithm, container_checksum
 from merkle.damaged import Damaged
-from merkle.replica import ID_MAX, BlockId, ContainerId
+from merkle.replica import CHUNKS_PER_BLOCK_MAX, ID_MAX, BlockId, ContainerId
 from merkle.tree_columns import fold_blocks
-from ozone.disk.messages import CHECKSUM_INFO, parse
+from ozone.disk.messages import BLOCK_TREE, CHECKSUM_INFO, INFO_OUTLINE, parse
 
 TREE_BYTES_MAX: Final = 256 * 1024**2  # ten times the largest tree that Ozone can send
+CHUNK_BYTES_MIN: Final = 8  # in a tree: offset, length and checksum are always there
+BLOCK_BYTES_MAX: Final = CHUNKS_PER_BLOCK_MAX * 40 + 64  # in a tree: with all numbers at their most
 CHECKSUM_MAX: Final = 2**32 - 1
 
 
@@ -36,7 +38,7 @@ class OzoneTree:
 def decode_tree(data: bytes, container_id: ContainerId) -> OzoneTree:
     """Return the tree in a file's bytes. Raises Damaged."""
     what = f"tree of container {container_id}"
-    info = parse(CHECKSUM_INFO, data)
+    info = parse(INFO_OUTLINE, data)
     if info.container_id != container_id:
         raise Damaged(f"{what}: it names container {info.container_id}")
     live: dict[BlockId, int] = {}
@@ -45,7 +47,7 @@ def decode_tree(data: bytes, container_id: ContainerId) -> OzoneTree:
     leaves: list[int] = []
     counts: list[int] = []
     last = -1
-    for block in info.tree.blocks:
+    for block in _blocks(what, info.tree.blocks):
         block_id, checksum = BlockId(block.block_id), block.checksum
         if not last < block_id <= ID_MAX:
             raise Damaged(f"{what}: block {block_id} after block {last}")
@@ -69,6 +71,17 @@ def decode_tree(data: bytes, container_id: ContainerId) -> OzoneTree:
     if root is not None and root != folded:
         raise Damaged(f"{what}: root {root:08x} is not the fold {folded:08x} of its blocks")
     return OzoneTree(root, live, tombstones, frozenset(unhealthy))
+
+
+def _blocks(what: str, each: Sequence[bytes]) -> Iterator[Any]:
+    """Yield the blocks of a tree, one at a time: as messages all take many times their bytes."""
+    for data in each:
+        if len(data) > BLOCK_BYTES_MAX:
+            raise Damaged(f"{what}: a block of {len(data)} bytes")
+        block = parse(BLOCK_TREE, data)
+        if len(block.chunks) * CHUNK_BYTES_MIN > len(data):
+            raise Damaged(f"{what}: block {block.block_id} has chunks of which nothing is said")
+        yield block
 
 
 def _check_folds(

@@ -12,7 +12,6 @@ row, or that is missing, ends the import, and nothing of it can be seen.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Final
 
 from agent.errors import Code, Refused
@@ -38,8 +37,8 @@ from merkle.tree_building import build_from_rows
 from ozone.disk.descriptor import DESCRIPTOR_BYTES_MAX, Descriptor, decode_descriptor
 from ozone.disk.encoding import decode_noted
 from ozone.disk.layout import number_of
-from ozone.disk.rows import BYTES_USED, ContainerRows
-from ozone.disk.treefile import TREE_BYTES_MAX, OzoneTree, decode_tree
+from ozone.disk.rows import BYTES_USED, ContainerRows, RowBatch
+from ozone.disk.treefile import OzoneTree, decode_tree
 from ozone.disk.unknown import Unknown
 from ozone.transfer.entries import (
     BLOCK_SUFFIX,
@@ -55,7 +54,7 @@ from ozone.transfer.messages import Compression
 from ozone.transfer.scratch import Scratch
 from ozone.transfer.tables import SEQUENCE, keep_table, rows_of
 
-ROWS_PER_BATCH: Final = 1_024
+TREE_BYTES_MAX: Final = 64 * 1024**2  # twice what Ozone's datanodes can tell each other of one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,8 +194,7 @@ class _Reception:
         condemned = self.rows.condemned()
         if self.head.tree is not None:
             self._tombstones |= self.head.tree.tombstones
-        blocks = self._blocks()
-        while batch := list(islice(blocks, ROWS_PER_BATCH)):
+        for batch in map(self._blocks, self.rows.batches()):
             for block in batch:
                 if block.block_id in condemned:
                     self._tombstones.setdefault(block.block_id, _checksum_of(block))
@@ -211,9 +209,9 @@ class _Reception:
         self.bytes_used += sum(chunk.length_bytes for block in live for chunk in block.chunks)
         self.bcsid = max([self.bcsid, *(block.bcsid for block in live)])
 
-    def _blocks(self) -> Iterator[BlockData]:
-        for block_id, row, tail in self.rows.blocks():
-            yield self._decoded(block_id, row, tail)
+    def _blocks(self, batch: RowBatch) -> list[BlockData]:
+        each = zip(batch.block_ids, batch.rows, batch.tails, strict=True)
+        return [self._decoded(*one) for one in each]
 
     def _decoded(self, block_id: BlockId, row: bytes | None, tail: bytes | None) -> BlockData:
         container_id = self.arrival.announced.container_id

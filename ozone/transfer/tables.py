@@ -4,6 +4,7 @@ Each is one sorted table file, or an empty one where there are no rows. They are
 database of our own beside nothing, and read there as those of a volume are (`ozone.disk.rows`).
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -12,7 +13,7 @@ from typing import Any, Final
 
 from agent.errors import Refused
 from merkle.replica import ContainerId
-from ozone.disk.database import READ, View, library
+from ozone.disk.database import BLOCKS, DELETES, LAST_CHUNKS, NUMBERS, READ, View, library
 from ozone.disk.rows import ContainerRows
 from ozone.transfer.entries import TABLE_SUFFIX, TABLES, Entry, malformed
 from ozone.transfer.scratch import Scratch
@@ -21,7 +22,15 @@ SCHEMA: Final = 3  # the only one whose rows are dumped to be sent
 SEQUENCE: Final = "#BCSID"
 FORMAT: Final = 5  # of sorted tables, which RocksDB 7.7 of Ozone 2.2 can read
 BUFFER_BYTES: Final = 64 * 1024  # of writes; there are none
-TABLE_BYTES_MAX: Final = 512 * 1024**2  # several times the rows of the smallest blocks
+TABLE_BYTES_MAX: Final = {  # of each file, and of the rows in it, which may be compressed
+    BLOCKS: 512 * 1024**2,  # several times the rows of the smallest blocks
+    LAST_CHUNKS: 16 * 1024**2,  # of 100,000 files that nobody closed
+    NUMBERS: 1024**2,
+    DELETES: 8 * 1024**2,  # of 800,000 blocks that are condemned
+}
+ROW_BYTES_MAX: Final = 8 * 1024**2  # a gibibyte in windows of a kibibyte
+STATED: Final = "rocksdb.aggregated-table-properties"
+SIZES: Final = re.compile(r"raw (?:key|value) size=(\d+);")
 
 
 def keep_table(entry: Entry, scratch: Scratch) -> None:
@@ -29,7 +38,7 @@ def keep_table(entry: Entry, scratch: Scratch) -> None:
     name = entry.name.removeprefix(f"{TABLES}/").removesuffix(TABLE_SUFFIX)
     if entry.name != f"{TABLES}/{name}{TABLE_SUFFIX}" or name not in READ:
         raise malformed(f"{entry.name[:100]!r} is no table of schema V{SCHEMA}")
-    if entry.size_bytes > TABLE_BYTES_MAX:
+    if entry.size_bytes > TABLE_BYTES_MAX[name]:
         raise malformed(f"{entry.name} has {entry.size_bytes} bytes")
     with (scratch.reserve(entry.size_bytes) / f"{name}{TABLE_SUFFIX}").open("xb") as file:
         for piece in entry.pieces:
@@ -54,9 +63,35 @@ def rows_of(scratch: Path, container_id: ContainerId) -> Iterator[ContainerRows]
             with _refused():
                 family = database.get_column_family(name)
                 family.ingest_external_file([str(files[name])])
-        yield ContainerRows(View(scratch, database, names, 0.0), container_id, SCHEMA)
+                stated = family.property_value(STATED)
+            _check_size(name, sum(map(int, SIZES.findall(stated or ""))))
+        yield ContainerRows(_Tables(scratch, database, names, 0.0), container_id, SCHEMA)
     finally:
         database.close()
+
+
+class _Tables(View):
+    """The tables of an archive: of little that they unpack to much is not kept."""
+
+    def batches(self, family: str, prefix: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """Yield what a view does. Raise Refused where a table has more than it states."""
+        size_bytes = 0
+        for keys, values in super().batches(family, prefix):
+            size_bytes += sum(map(len, keys)) + sum(map(len, values))
+            _check_size(family, size_bytes)
+            largest_bytes = max(map(len, values))
+            if largest_bytes > ROW_BYTES_MAX:
+                name = f"{TABLES}/{family}{TABLE_SUFFIX}"
+                raise malformed(f"{name} has a row of {largest_bytes} bytes")
+            yield keys, values
+
+
+def _check_size(name: str, size_bytes: int) -> None:
+    if size_bytes > TABLE_BYTES_MAX[name]:
+        raise malformed(
+            f"{TABLES}/{name}{TABLE_SUFFIX} unpacks to {size_bytes} bytes, at most "
+            f"{TABLE_BYTES_MAX[name]}"
+        )
 
 
 def write_table(scratch: Path, name: str, rows: Iterator[tuple[bytes, bytes]]) -> None:

@@ -250,6 +250,20 @@ def test_blocks_come_by_number_and_not_by_text(made: MadeVolume, scratch: Path) 
     assert (None, b"tail") == rows.pair(BlockId(5))
 
 
+def test_large_rows_come_few_at_a_time(made: MadeVolume, scratch: Path) -> None:
+    """
+    Rows of megabytes, by thousands, would be gigabytes at once.
+    """
+    for number in range(100, 110):
+        made.put_row(1, number, bytes(1024**2))
+    view = Database(made.database, scratch).view(0.0)
+
+    sizes = [sum(map(len, rows)) for _, rows in view.batches(BLOCKS, key(1, "1"))]
+
+    assert 10 * 1024**2 <= sum(sizes)
+    assert max(sizes) < 6 * 1024**2
+
+
 def test_a_container_that_came_after_the_view_is_read_with_its_rows(
     made: MadeVolume, tmp_path: Path, scratch: Path
 ) -> None:

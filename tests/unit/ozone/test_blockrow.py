@@ -117,6 +117,8 @@ def test_a_row_that_cannot_have_been_written_is_damaged(data: bytes, why: str) -
         (row({**A, "length": 0}), None, "a length of 0 bytes"),
         (row(A, incremental=True), row({**B, "offset": 30_000}), "its last chunk is at 30000"),
         (row(A, incremental=True), row(A, B), "its last chunk is at 0, 20000"),
+        (row(*[{}] * 70_000), None, "70000 chunks"),
+        (row(A) + b"\x1a\0" * 70_000, None, "70000 notes"),
     ],
 )
 def test_what_another_ozone_wrote_is_not_judged(data: bytes, tail: bytes | None, why: str) -> None:

@@ -12,6 +12,7 @@ from ozone.disk.treefile import decode_tree
 HERE = ContainerId(4)
 # of the format's description, computed there with Java: block 1 without chunks, and its container
 EMPTY_BLOCK, EMPTY_BLOCK_ROOT = 2118332809, 2938966949
+LARGE = {"offset": 2**63 - 1, "length": 2**63 - 1, "checksum": -1, "matches": True}
 
 
 def tree(root: int | None, *blocks: dict[str, Any], container_id: int = HERE) -> bytes:
@@ -58,6 +59,8 @@ def test_a_list_of_deleted_blocks_is_no_tree() -> None:
         (tree(0, {"block_id": -1, "checksum": 1}), "block -1 after block -1"),
         (tree(0, *[{"block_id": 1, "checksum": EMPTY_BLOCK}] * 2), "block 1 after block 1"),
         (tree(0, {"block_id": 1, "chunks": [{"checksum": -2}]}), "a leaf beyond 32 bits"),
+        (tree(0, {"block_id": 1, "chunks": [{}] * 100}), "block 1 has chunks of which nothing is"),
+        (tree(0, {"block_id": 1, "chunks": [LARGE] * 80_000}), "a block of 2800002 bytes"),
     ],
 )
 def test_what_ozone_cannot_have_written_is_damaged(data: bytes, why: str) -> None:
