@@ -5,6 +5,7 @@ the words of it: Ozone's sender takes any for a failure, and the storage contain
 another.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -31,7 +32,7 @@ from ozone.transfer.messages import (
 )
 from ozone.transfer.outgoing import DAMAGED, ArchiveExport, SentAsOzone
 from ozone.transfer.parts import gathered, joined
-from ozone.transfer.turns import Turns
+from ozone.transfer.turns import Turns, in_time
 
 ACTION: Final = "ImportContainer"
 
@@ -49,6 +50,7 @@ class ArchiveService(grpc.GenericRpcHandler):
         turns: Turns,
         *,
         lease_timeout_s: float,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`ask_scan` asks for a scan of a replica, and says why; `turns` are of those pushed."""
         self._importer = importer
@@ -58,6 +60,7 @@ class ArchiveService(grpc.GenericRpcHandler):
         self._ask_scan = ask_scan
         self._turns = turns
         self._timeout_s = lease_timeout_s
+        self._monotonic_s = monotonic_s
         self._handlers: dict[str, Any] = {
             UPLOAD: grpc.stream_unary_rpc_method_handler(self.upload),
             DOWNLOAD: grpc.unary_stream_rpc_method_handler(self.download),
@@ -89,7 +92,8 @@ class ArchiveService(grpc.GenericRpcHandler):
             result = Code.CONTAINER_INTERNAL_ERROR.value
             try:
                 with self._turns.turn(context.is_active):
-                    self._importer.receive(parts.container_id, parts.data(), parts.compression)
+                    data = in_time(parts.data(), self._monotonic_s)
+                    self._importer.receive(parts.container_id, data, parts.compression)
                 result = DONE
             except SutureError as error:
                 result = error.code.value

@@ -2,7 +2,8 @@
 
 A push that is refused is lost for Ozone's storage container manager until its order is out of date,
 which by default are twelve minutes. One that waits costs its sender one of ten streams, and us a
-thread that sleeps: it gives its slot back, so that other calls are worked on meanwhile.
+thread that sleeps: it gives its slot back, so that other calls are worked on meanwhile. So whoever
+has a turn has to use it: one that sends next to nothing is ended.
 """
 
 import time
@@ -12,11 +13,12 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 from agent.errors import Code, Unavailable
-from agent.rpc.serving.waits import Slots
+from agent.rpc.serving.waits import WAIT_S_MAX, Slots
 from agent.store.operations.arrival import ARRIVALS_MAX
 
 WAIT_S: Final = 300.0  # below the twelve minutes; some full containers have arrived by then
 POLL_S: Final = 1.0  # whether the sender is still there
+BYTES_PER_S_MIN: Final = 16 * 1024  # a full container would take four days; also where it is packed
 
 
 class Turns:
@@ -74,3 +76,23 @@ class Turns:
         except Empty:
             return False
         return True
+
+
+def in_time(pieces: Iterator[bytes], monotonic_s: Callable[[], float]) -> Iterator[bytes]:
+    """Yield the bytes of an archive. Raise Unavailable once they come too slowly.
+
+    Only the time counts for which its sender is waited for, and any pause that a call may make.
+    """
+    left_s = WAIT_S_MAX
+    while True:
+        asked_at_s = monotonic_s()
+        piece = next(pieces, None)
+        left_s -= monotonic_s() - asked_at_s
+        if left_s < 0:
+            raise Unavailable(
+                Code.UNAVAILABLE, f"the sender is slower than {BYTES_PER_S_MIN} bytes/s"
+            )
+        if piece is None:
+            return
+        left_s = min(left_s + len(piece) / BYTES_PER_S_MIN, WAIT_S_MAX)
+        yield piece

@@ -1,4 +1,4 @@
-"""Archives of little that unpack to much: RocksDB compresses rows by itself, and trees are dense."""
+"""Archives of little that unpack to much: RocksDB compresses rows, and trees are dense."""
 
 import tarfile
 from pathlib import Path

@@ -1,9 +1,11 @@
 """Archives that Ozone's datanodes push while others arrive: they wait for their turn."""
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import count
 from queue import Queue
 from typing import Any
 
@@ -68,34 +70,47 @@ class Importer:
 
 
 @contextmanager
-def pushed(turns: Turns, importer: Importer, count: int) -> Iterator[list["Future[bytes]"]]:
-    """Push so many containers at once; their answers."""
-    pool = ThreadPoolExecutor(2 * count)
+def serving(
+    turns: Turns, importer: Importer, call_count: int, monotonic_s: Callable[[], float]
+) -> Iterator[Any]:
+    """A service for so many calls; yield its method `upload`."""
+    pool = ThreadPoolExecutor(2 * call_count)
     server = grpc.server(pool)
     service: Any = ArchiveService(
         importer,  # type: ignore[arg-type]
         None,  # type: ignore[arg-type]
         None,  # type: ignore[arg-type]
-        Actions(),  # type: ignore[arg-type]
+        Actions(),
         lambda *_: None,
         turns,
         lease_timeout_s=1.0,
+        monotonic_s=monotonic_s,
     )
     server.add_generic_rpc_handlers((service,))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        upload: Any = channel.stream_unary(UPLOAD)
-        yield [
-            upload.future(
-                iter([WIRE["Upload"](containerID=number, offset=0, data=b"x").SerializeToString()]),
-                timeout=2 * WAIT_S,
-            )
-            for number in range(1, count + 1)
-        ]
-        importer.let_go(*range(1, count + 1))
+        yield channel.stream_unary(UPLOAD)
     server.stop(0).wait()
     pool.shutdown()
+
+
+def messages(container_id: int, *parts: bytes) -> Iterator[bytes]:
+    """Yield the messages of an archive in these parts."""
+    position = 0
+    for part in parts:
+        message = WIRE["Upload"](containerID=container_id, offset=position, data=part)
+        yield message.SerializeToString()
+        position += len(part)
+
+
+@contextmanager
+def pushed(turns: Turns, importer: Importer, count: int) -> Iterator[list["Future[bytes]"]]:
+    """Push so many containers at once; their answers."""
+    with serving(turns, importer, count, time.monotonic) as upload:
+        numbers = range(1, count + 1)
+        yield [upload.future(messages(one, b"x"), timeout=2 * WAIT_S) for one in numbers]
+        importer.let_go(*numbers)
 
 
 def test_one_more_than_the_store_takes_waits_for_its_turn() -> None:
@@ -141,3 +156,16 @@ def test_who_has_gone_waits_no_more() -> None:
         raise AssertionError("nobody's turn")
 
     assert Code.CANCELLED is caught.value.code
+
+
+def test_who_sends_next_to_nothing_loses_its_turn() -> None:
+    """Six that drip would keep every other container out, a day for each ten kilobytes."""
+    importer = Importer()
+    importer.let_go(1, 2)
+    seconds = count(0, 10)  # a clock by which each wait takes ten seconds
+    with serving(Turns(Slots()), importer, 1, lambda: next(seconds)) as upload:
+        with pytest.raises(grpc.RpcError) as caught:
+            upload(messages(1, *[b"x"] * 100), timeout=WAIT_S)
+
+        assert "the sender is slower than 16384 bytes/s" == caught.value.details()
+        upload(messages(2, *[bytes(200_000)] * 100), timeout=WAIT_S)  # slow, but that it may be
