@@ -74,7 +74,7 @@ class Reregister:
 Understood = Accepted | Answered | Unknown | Reregister
 
 
-class _Malformed(Exception):
+class _Malformed(ValueError):
     """A command that cannot be meant; the text says what is wrong with it."""
 
 
@@ -107,7 +107,7 @@ def understood(command: Any, now_ms: int) -> Understood:
     )
     try:
         _fill(ours, order, part)
-    except _Malformed as fault:
+    except ValueError as fault:  # also protobuf's, for a number that ours has no room for
         return Answered(order, ours.command_id, named, str(fault), Code.MALFORMED_REQUEST)
     is_of_ours = order is Order.DELETE or bool(ours.replicate.target.address)
     return Accepted(ours, max(0, part.replica_index) if is_of_ours else 0)

@@ -122,6 +122,42 @@ def assert_can_be(meant: Accepted, deadline_ms: int) -> None:
         assert 0 < int(peer.address.rpartition(":")[2]) <= 65_535
 
 
+NUMBER = INT64 | st.integers(0, 20)
+
+
+@given(data=NUMBER, parity=NUMBER, cell_bytes=NUMBER, replica_index=NUMBER)
+def test_a_reconstruction_of_numbers_beyond_ours_is_refused(
+    data: int, parity: int, cell_bytes: int, replica_index: int
+) -> None:
+    """
+    Only that one: an error would drop all orders of the same answer, for ever.
+    """
+    peer = {
+        "uuid": b"a1111111-2222-3333-8444-555555555555",
+        "ip_address": b"127.0.0.1",
+        "ports": [{"name": b"STANDALONE", "value": 9}],
+    }
+    order = {
+        "container_id": 7,
+        "sources": [{"peer": peer, "replica_index": replica_index}],
+        "targets": [peer],
+        "missing": b"\2",
+        "coding": {"codec": b"RS", "data": data, "parity": parity, "cell_bytes": cell_bytes},
+    }
+
+    meant = understood(COMMAND(type=Order.RECONSTRUCT, reconstruct=order), NOW_MS)
+
+    if isinstance(meant, Accepted):
+        scheme = meant.command.reconstruct.scheme
+        assert (data, parity, cell_bytes) == (scheme.data, scheme.parity, scheme.cell_bytes)
+    else:
+        assert isinstance(meant, Answered)
+        assert Code.MALFORMED_REQUEST is meant.code
+        assert (
+            max(data, parity, cell_bytes, replica_index) > 20 or min(data, parity, cell_bytes) < 1
+        )
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_of_ozones_own_are_read_alike(data: bytes) -> None:
     """
