@@ -217,7 +217,7 @@ class _Reception:
         container_id = self.arrival.announced.container_id
         try:
             return decode_noted(container_id, block_id, row, tail).block
-        except (Damaged, Unknown, UnicodeDecodeError) as error:
+        except (Damaged, Unknown) as error:
             raise malformed(str(error)) from error
 
     def _check_lost(self) -> None:

@@ -2,8 +2,8 @@
 
 In memory while they are small, as those of nearly all containers are: RocksDB syncs a dozen times
 while it opens a database and ingests a table, and what is read once and thrown away need not
-survive anything. A container's tables that outgrow it are moved to the disk. Nothing clears this
-memory but its users: what a killed process left there the next one removes.
+survive anything. A container's tables that outgrow it are moved to the disk. Nothing else clears
+them: what a killed process left in either place the next one removes.
 """
 
 import fcntl
@@ -11,15 +11,30 @@ import os
 import shutil
 import tempfile
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
+
+from agent.errors import Unavailable
+from agent.store.files.durable import error_of
 
 MEMORY: Final = Path("/dev/shm")  # noqa: S108 - only private directories are made in it
 MEMORY_BYTES_MAX: Final = 8 * 1024**2  # of one archive; a database over them takes as much again
 MEMORY_FREE_BYTES_MIN: Final = 16 * MEMORY_BYTES_MAX  # several archives stream at a time
 PREFIX: Final = "suture-archive-"
 YOUNG_S: Final = 60.0  # who just made a directory may not have locked it yet
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Say why tables are not kept: neither the archive is at fault, nor its peer, nor a volume."""
+    try:
+        yield
+    except OSError as error:
+        known = error_of(error, Path(error.filename or "scratch"))
+        what = f"tables of an archive: {known}"
+        raise Unavailable(known.code, what, hint="free space in TMPDIR") from error
 
 
 class Scratch:
@@ -34,11 +49,8 @@ class Scratch:
 
     def __enter__(self) -> Self:
         self._is_in_memory = _has_room(self._memory)
-        self.path = self._made(self._memory if self._is_in_memory else None)
-        if self._is_in_memory:
-            fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-            self._ends.callback(os.close, fd)
-            fcntl.flock(fd, fcntl.LOCK_EX)  # until we end, however that is
+        with told():
+            self.path = self._made(self._memory if self._is_in_memory else None)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -46,23 +58,32 @@ class Scratch:
 
     def reserve(self, size_bytes: int) -> Path:
         """Return where a file of so many bytes is to be written; what is there already is there
-        too. Raise OSError if it cannot be moved."""
+        too. Raise Unavailable if it cannot be moved."""
         self._reserved_bytes += size_bytes
         if self._is_in_memory and self._reserved_bytes > MEMORY_BYTES_MAX:
             self._is_in_memory = False
-            small, self.path = self.path, self._made(None)
-            for file in small.iterdir():
-                shutil.move(file, self.path / file.name)
+            with told():
+                small, self.path = self.path, self._made(None)
+                for file in small.iterdir():
+                    shutil.move(file, self.path / file.name)
         return self.path
 
     def _made(self, parent: Path | None) -> Path:
         made = tempfile.TemporaryDirectory(prefix=PREFIX, dir=parent)
-        return Path(self._ends.enter_context(made))
+        path = Path(self._ends.enter_context(made))
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        self._ends.callback(os.close, fd)
+        with suppress(OSError):  # where nothing can be locked, nothing is cleared
+            fcntl.flock(fd, fcntl.LOCK_EX)  # until we end, however that is
+        return path
 
 
 def clear_abandoned(memory: Path = MEMORY) -> None:
-    """Remove what processes left in memory that were killed; what is in use is locked."""
-    for path in memory.glob(f"{PREFIX}*"):
+    """Remove what processes left that were killed; what is in use is locked."""
+    places = [memory]
+    with suppress(OSError):  # there is no place for it on a disk
+        places.append(Path(tempfile.gettempdir()))
+    for path in (path for place in places for path in place.glob(f"{PREFIX}*")):
         with suppress(OSError):  # in use, another user's, or gone
             if time.time() - path.stat().st_mtime < YOUNG_S:
                 continue

@@ -11,15 +11,16 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from agent.errors import Refused
+from agent.errors import Code, Unavailable
 from merkle.replica import ContainerId
 from ozone.disk.database import BLOCKS, DELETES, LAST_CHUNKS, NUMBERS, READ, View, library
 from ozone.disk.rows import ContainerRows
 from ozone.transfer.entries import TABLE_SUFFIX, TABLES, Entry, malformed
-from ozone.transfer.scratch import Scratch
+from ozone.transfer.scratch import Scratch, told
 
 SCHEMA: Final = 3  # the only one whose rows are dumped to be sent
 SEQUENCE: Final = "#BCSID"
+DISK_ERROR: Final = "IO error"  # how RocksDB begins to say that the disk fails, or is full
 FORMAT: Final = 5  # of sorted tables, which RocksDB 7.7 of Ozone 2.2 can read
 BUFFER_BYTES: Final = 64 * 1024  # of writes; there are none
 TABLE_BYTES_MAX: Final = {  # of each file, and of the rows in it, which may be compressed
@@ -40,7 +41,10 @@ def keep_table(entry: Entry, scratch: Scratch) -> None:
         raise malformed(f"{entry.name[:100]!r} is no table of schema V{SCHEMA}")
     if entry.size_bytes > TABLE_BYTES_MAX[name]:
         raise malformed(f"{entry.name} has {entry.size_bytes} bytes")
-    with (scratch.reserve(entry.size_bytes) / f"{name}{TABLE_SUFFIX}").open("xb") as file:
+    path = scratch.reserve(entry.size_bytes) / f"{name}{TABLE_SUFFIX}"
+    if path.exists():
+        raise malformed(f"{entry.name} comes twice")
+    with told(), path.open("xb") as file:
         for piece in entry.pieces:
             file.write(piece)
 
@@ -97,7 +101,7 @@ def _check_size(name: str, size_bytes: int) -> None:
 def write_table(scratch: Path, name: str, rows: Iterator[tuple[bytes, bytes]]) -> None:
     """Write the file of one table, as Ozone ingests it: `rows` by ascending key; empty for none.
 
-    Raises Refused where the library is not installed.
+    Raises Refused where the library is not installed, Unavailable where it cannot be written.
     """
     path = scratch / f"{name}{TABLE_SUFFIX}"
     first = next(rows, None)
@@ -111,10 +115,11 @@ def write_table(scratch: Path, name: str, rows: Iterator[tuple[bytes, bytes]]) -
     options.set_block_based_table_factory(blocks)
     options.set_compression_type(rocks.DBCompressionType.none())
     writer = rocks.SstFileWriter(options)
-    writer.open(str(path))
-    for key, value in chain([first], rows):
-        writer[key] = value
-    writer.finish()
+    with _refused():
+        writer.open(str(path))
+        for key, value in chain([first], rows):
+            writer[key] = value
+        writer.finish()
 
 
 def _options(rocks: Any) -> Any:
@@ -133,6 +138,9 @@ def _refused() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if type(error) is not Exception or isinstance(error, Refused):
+        if type(error) is not Exception:
             raise
+        if str(error).startswith(DISK_ERROR):
+            what = f"tables of an archive: {error}"
+            raise Unavailable(Code.DISK_OUT_OF_SPACE, what, hint="free space in TMPDIR") from error
         raise malformed(f"its tables cannot be read: {error}") from error

@@ -62,11 +62,12 @@ def files_of(name: str) -> dict[str, bytes]:
         return {one.name: archive.extractfile(one).read() for one in members}  # type: ignore[union-attr]
 
 
-def archive_of(files: dict[str, bytes]) -> bytes:
+def archive_of(files: dict[str, bytes] | list[tuple[str, bytes]]) -> bytes:
     """Return an archive of files."""
+    named = files.items() if isinstance(files, dict) else files
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name, content in files.items():
+        for name, content in named:
             member = tarfile.TarInfo(name)
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
@@ -263,6 +264,19 @@ def test_an_archive_that_is_wrong_is_refused_by_name(
 
     assert said in error.details()
     assert error.code() in REFUSED
+    check_nothing(made)
+
+
+def test_a_table_comes_once(agent: tuple[OzoneAgent, OzoneClient]) -> None:
+    """A second one is the fault of who sends it, and no error of ours."""
+    made, client = agent
+    files = list(files_of("whole").items())
+    at = next(at for at, (name, _) in enumerate(files) if name == "db/block_data.data")
+
+    error = refused(client, WHOLE, archive_of([*files[: at + 1], *files[at:]]))
+
+    assert "db/block_data.data comes twice" in error.details()
+    assert grpc.StatusCode.INVALID_ARGUMENT is error.code()
     check_nothing(made)
 
 

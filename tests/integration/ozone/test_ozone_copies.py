@@ -376,3 +376,17 @@ def test_who_stands_still_is_waited_for_a_while(copies: Copies, is_pull: bool) -
 
     with copies.leases.hold(ONE, 0.0):
         assert [ONE] == copies.importer.store.replica_ids()  # type: ignore[attr-defined]
+
+
+def test_a_push_without_room_for_its_tables_says_so(
+    copies: Copies, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In place of words of gRPC's that blame the target."""
+    monkeypatch.setattr("ozone.transfer.scratch.MEMORY_FREE_BYTES_MIN", 2**62)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
+    with archive_peer() as peer:
+        order = ReplicateCommand(container_id=1)
+        order.target.address = f"127.0.0.1:{peer.port}"
+
+        with pytest.raises(Unavailable, match=r"tables of an archive: .*absent"):
+            copies.copy(order, lambda: False, 60.0)

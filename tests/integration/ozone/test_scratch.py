@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from agent.errors import Unavailable
 from ozone.transfer import scratch
+from ozone.transfer.entries import Entry
 from ozone.transfer.scratch import MEMORY_BYTES_MAX, PREFIX, YOUNG_S, Scratch, clear_abandoned
+from ozone.transfer.tables import keep_table, write_table
 from tests.support.ozone.ozone_agent import served
 
 
@@ -65,19 +68,38 @@ def test_without_room_in_memory_the_disk_is_used(
         assert ["one"] == kept(memory.parent / "disk")
 
 
-def test_what_a_killed_process_left_in_memory_is_removed(memory: Path) -> None:
-    """And nothing that is in use, or was made a moment ago."""
+@pytest.mark.parametrize("is_on_disk", [False, True])
+def test_what_a_killed_process_left_is_removed(memory: Path, is_on_disk: bool) -> None:
+    """And nothing that is in use, or was made a moment ago; up to two gibibytes of each import."""
+    place = memory.parent / "disk" if is_on_disk else memory
     old_s = time.time() - 2 * YOUNG_S
     for name in (f"{PREFIX}left", f"{PREFIX}young", "another"):
-        (memory / name).mkdir()
-        (memory / name / "table").write_bytes(b"rows")
+        (place / name).mkdir()
+        (place / name / "table").write_bytes(b"rows")
     with Scratch(memory) as used:
-        for path in (memory / f"{PREFIX}left", memory / "another", used.path):
+        used.reserve(2 * MEMORY_BYTES_MAX if is_on_disk else 1)
+        for path in (place / f"{PREFIX}left", place / "another", used.path):
             os.utime(path, (old_s, old_s))
 
         clear_abandoned(memory)
 
-        assert {f"{PREFIX}young", "another", used.path.name} == {p.name for p in memory.iterdir()}
+        assert {f"{PREFIX}young", "another", used.path.name} == {p.name for p in place.iterdir()}
+
+
+def test_an_agent_without_room_for_tables_says_so(memory: Path) -> None:
+    """What is wrong is not the archive, nor who sends or takes it, nor a volume."""
+    disk = memory.parent / "disk"
+    disk.rmdir()
+    with pytest.raises(Unavailable, match=r"tables of an archive: .*ENOENT"), Scratch(disk):
+        pass
+    with Scratch(memory) as tables, pytest.raises(Unavailable, match="tables of an archive"):
+        tables.reserve(2 * MEMORY_BYTES_MAX)
+    with Scratch(memory) as tables, pytest.raises(Unavailable, match="tables of an archive"):
+        tables.path.rmdir()
+        keep_table(Entry("db/block_data.data", 4, iter([memoryview(b"rows")])), tables)
+    with pytest.raises(Unavailable, match=rf"tables of an archive: IO error.*{disk}"):
+        write_table(disk, "block_data", iter([(b"key", b"value")]))
+    clear_abandoned(memory)  # which stops no start
 
 
 @pytest.mark.skipif(not os.access(scratch.MEMORY, os.W_OK), reason="there is no memory to write to")

@@ -7,6 +7,7 @@ import pytest
 
 from merkle.blockrow import METADATA_BYTES_MAX, encode_block
 from merkle.checksum import Algorithm
+from merkle.damaged import Damaged
 from merkle.replica import (
     Bcsid,
     BlockData,
@@ -209,3 +210,16 @@ def test_a_descriptor_of_text_that_is_not_plain_is_refused(place: str) -> None:
 
     with pytest.raises(ValueError, match="is not plain"):
         encode_descriptor(descriptor, place)
+
+
+@pytest.mark.parametrize("part", [b"TYPE", b"KEY"])
+def test_a_note_that_is_no_text_is_damage(part: bytes) -> None:
+    """
+    protobuf hands it out as bytes and says nothing; it is no error of ours.
+    """
+    message = BLOCK_DATA(block_id={"container_id": 1, "local_id": 9})
+    message.metadata.add(key="TYPE", value="KEY")
+    row = message.SerializeToString().replace(part, part[:-1] + b"\xff")
+
+    with pytest.raises(Damaged, match="a note that is no text"):
+        decode_noted(ContainerId(1), BlockId(9), row, None)
