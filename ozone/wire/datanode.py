@@ -19,7 +19,7 @@ import grpc
 
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.observe.printable import printable
-from agent.rpc.calls.channel import retried
+from agent.rpc.calls.channel import NO_PROXY, retried
 from agent.rpc.wire.errors import error_from
 from merkle.damaged import Damaged
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
@@ -47,6 +47,7 @@ OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_MAX),
     ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
+    NO_PROXY,
 )
 
 

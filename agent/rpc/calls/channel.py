@@ -23,6 +23,7 @@ HEADERS_BYTES_MAX: Final = 16 * 1024
 KEEPALIVE_MS: Final = 20_000  # our servers refuse pings more often than every 10 s
 KEEPALIVE_TIMEOUT_MS: Final = 10_000
 RECONNECT_MS_MAX: Final = 1_000  # gRPC's own is two minutes: a peer that is back would wait for us
+NO_PROXY: Final = ("grpc.enable_http_proxy", 0)  # one in the environment is for the way out
 ATTEMPTS_MAX: Final = 3
 PORT_MAX: Final = 65_535
 RETRY_WAIT_S: Final = 0.05
@@ -50,6 +51,7 @@ def open_channel(address: str, security: Security = LOOPBACK_ONLY) -> grpc.Chann
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
         ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_MAX),
         ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
+        NO_PROXY,
     ]
     if security.certificates is None:
         security.check_plaintext(address, "call")

@@ -64,6 +64,19 @@ def made_row(container_id: int, block_id: int, *parts: bytes) -> bytes:
     return data
 
 
+def test_no_proxy_is_used(server: OzoneDatanode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    One in the environment is for the way out; Ozone's managers are not asked through it either.
+    """
+    for name in ("grpc_proxy", "https_proxy", "http_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("no_grpc_proxy", raising=False)
+
+    with Datanode(server.address) as client:
+        assert "CLOSED" == client.container(ONE).state
+
+
 def test_what_a_replica_is_can_be_asked(datanode: Datanode, replica: Served) -> None:
     """
     State, blocks, tree and bytes come as Ozone has them; a last chunk that was synced is among

@@ -94,9 +94,10 @@ def test_an_agent_without_room_for_tables_says_so(memory: Path) -> None:
         pass
     with Scratch(memory) as tables, pytest.raises(Unavailable, match="tables of an archive"):
         tables.reserve(2 * MEMORY_BYTES_MAX)
-    with Scratch(memory) as tables, pytest.raises(Unavailable, match="tables of an archive"):
+    with Scratch(memory) as tables:
         tables.path.rmdir()
-        keep_table(Entry("db/block_data.data", 4, iter([memoryview(b"rows")])), tables)
+        with pytest.raises(Unavailable, match="tables of an archive"):
+            keep_table(Entry("db/block_data.data", 4, iter([memoryview(b"rows")])), tables)
     with pytest.raises(Unavailable, match=rf"tables of an archive: IO error.*{disk}"):
         write_table(disk, "block_data", iter([(b"key", b"value")]))
     clear_abandoned(memory)  # which stops no start

@@ -143,6 +143,23 @@ class TestHandshake:
 
         assert health_pb2.HealthCheckResponse.SERVING == answer.status
 
+    def test_nobody_is_dialled_through_a_proxy(
+        self, datanode: Datanode, authority: Authority, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        A proxy in the environment is for the way out, and knows no datanode.
+        """
+        for name in ("grpc_proxy", "https_proxy", "http_proxy"):
+            monkeypatch.setenv(name, "http://127.0.0.1:1")
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("no_grpc_proxy", raising=False)
+
+        with open_channel(datanode.address, authority.security("balancer")) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            answer = call(stub.Check, health_pb2.HealthCheckRequest(), timeout_s=5.0)
+
+        assert health_pb2.HealthCheckResponse.SERVING == answer.status
+
 
 class TestRoles:
     def test_refusals_name_the_role_and_are_written_down(
