@@ -1,5 +1,6 @@
 """Views of a database that somebody else writes: how old they may be, and what they survive."""
 
+import errno
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.runtime.clock import SystemClock
 from merkle.replica import BlockId, ContainerId
 from ozone.disk import database
@@ -17,6 +18,7 @@ from ozone.disk.database import BLOCKS, Database, View
 from ozone.disk.layout import find_volume
 from ozone.disk.rows import ContainerRows
 from ozone.scrub import history as history_module
+from ozone.scrub import reader
 from ozone.scrub.history import History
 from ozone.scrub.result import ContainerResult
 from ozone.scrub.store import OzoneStore
@@ -335,6 +337,35 @@ def test_a_history_that_somebody_holds_is_not_to_be_removed(
     assert "another program" in held.value.hint
     assert "--state-dir" in lost.value.hint
     assert "remove" not in held.value.hint + lost.value.hint
+
+
+def test_a_read_that_cannot_begin_leaves_nothing_open(
+    made: MadeVolume, tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    It is tried again and again, and fails for want of descriptors, as it may be.
+    """
+    made.put_tree(1, {})
+    read_small = reader.read_small
+
+    def failing(path: Path, bytes_max: int) -> bytes:
+        if path.suffix == ".tree":
+            raise OSError(errno.EMFILE, "Too many open files", str(path))
+        return read_small(path, bytes_max)
+
+    with closing(History(tmp_path / "history.sqlite")) as history:
+        store = OzoneStore(
+            find_volume(made.root), history, scratch, SystemClock(), database=made.database
+        )
+        base = store.begin_scan(HERE)
+        store.open_reader(base, buffers=None, pieces=None).close()
+        before = sorted(path.name for path in Path("/proc/self/fd").iterdir())
+        monkeypatch.setattr(reader, "read_small", failing)
+
+        with pytest.raises((OSError, SutureError)):
+            store.open_reader(base, buffers=None, pieces=None)
+
+        assert before == sorted(path.name for path in Path("/proc/self/fd").iterdir())
 
 
 def test_a_history_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
