@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -17,12 +17,53 @@ from agent.observe.metrics import CONTENT_TYPE, exposition
 from agent.runtime.http_listener import Page
 from agent.runtime.loop import Loop
 from agent.scan.background_scan import VolumeScanWorker
+from merkle.replica import ContainerId
 from ozone.disk.layout import Volume
 from ozone.scrub.history import History
-from ozone.scrub.result import Standing
+from ozone.scrub.result import ContainerResult, Standing
 from ozone.scrub.store import OzoneStore
 
 LABELS: Final = ["volume"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a history holds of one container or of all, counted."""
+
+    standings: Counter[Standing]
+    findings: Counter[tuple[str, str]]
+
+
+class Counted:
+    """Counts what a history holds; a result is parsed again only when it has changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[ContainerId, tuple[int, _Known]] = {}
+
+    def count(self, path: Path) -> _Known:
+        """Count what is known of a volume; with a connection of our own, beside the worker's.
+
+        Any thread may: the last one's results are kept.
+        """
+        known: dict[ContainerId, tuple[int, _Known]] = {}
+        with closing(History(path)) as history:
+            for container_id, mark in history.marks().items():
+                had = self._known.get(container_id)
+                if had is not None and had[0] == mark:
+                    known[container_id] = had
+                elif (result := history.result(container_id)) is not None:
+                    known[container_id] = (mark, _counted(result))
+        self._known = known
+        total = _Known(Counter(), Counter())
+        for _, one in known.values():
+            total.standings.update(one.standings)
+            total.findings.update(one.findings)
+        return total
+
+
+def _counted(result: ContainerResult) -> _Known:
+    findings = Counter((item.verdict.value, item.fault.value) for item in result.findings)
+    return _Known(Counter([result.standing]), findings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,25 +75,7 @@ class Watched:
     loop: Loop
     history: Path
     store: OzoneStore
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What a history holds, counted."""
-
-    standings: Counter[Standing]
-    findings: Counter[tuple[str, str]]
-
-
-def _known(path: Path) -> _Known:
-    """Count what is known of a volume; with a connection of our own, beside the worker's."""
-    standings: Counter[Standing] = Counter()
-    findings: Counter[tuple[str, str]] = Counter()
-    with closing(History(path)) as history:
-        for result in history.results():
-            standings[result.standing] += 1
-            findings.update((item.verdict.value, item.fault.value) for item in result.findings)
-    return _Known(standings, findings)
+    counted: Counted = field(default_factory=Counted)
 
 
 class _Collector(Collector):
@@ -72,7 +95,7 @@ class _Collector(Collector):
             labels=[*LABELS, "verdict", "fault"],
         )
         for item in self._watched:
-            path, known = str(item.volume.hdds), _known(item.history)
+            path, known = str(item.volume.hdds), item.counted.count(item.history)
             counted = known.standings
             counted[Standing.NOT_READ] += len(item.store.refused)
             for standing in (
@@ -115,12 +138,12 @@ def _progress(watched: Sequence[Watched]) -> Iterator[Metric]:
         errors.add_metric([path], item.loop.status().error_count)
     yield read
     yield errors
-    for field, (name, meaning) in GAUGES.items():
+    for shown, (name, meaning) in GAUGES.items():
         gauge = GaugeMetricFamily(name, meaning, labels=LABELS)
         for item in watched:
-            value = float(getattr(item.worker.status(), field))
+            value = float(getattr(item.worker.status(), shown))
             gauge.add_metric(
-                [str(item.volume.hdds)], value / 1000 if field.endswith("_ms") else value
+                [str(item.volume.hdds)], value / 1000 if shown.endswith("_ms") else value
             )
         yield gauge
 
