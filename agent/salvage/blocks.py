@@ -2,8 +2,9 @@
 
     copies ──rows that say the same──► versions ──each chunk from any copy whose bytes fit──► bytes
 
-A version is what a row says. If two versions can be read whole they contradict each other, and
-nobody decides here which is right. Bytes for which no checksum was written cannot be verified.
+A version is what a row says. One that a later commit has grown out of is no version of its own: its
+replica missed that commit. If two others can be read whole they contradict each other, and nobody
+decides here which is right. Bytes for which no checksum was written cannot be verified.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from merkle.checksum import window_checksums
 from merkle.replica import BlockId, ChecksumType, ChunkInfo
 
 NO_CHECKSUM: Final = "no checksum was written with it"
+CONTRADICTED: Final = "replicas contradict each other, each by intact rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,12 @@ class Reader:
         versions = _versions(self._copies)
         if len(versions) > 1:
             whole = [v for v in versions if all(_chunk(c, self._copies) for c in v)]
-            if len(whole) > 1:
-                yield Hole(0, _end(whole[0]), "replicas contradict each other, each by intact rows")
-                return
-            versions = whole or versions
-        for chunk in versions[0] if versions else ():
-            yield _chunk(chunk, self._copies) or _hole(chunk)
+            versions = whole or versions[:1]
+        for chunk in max(versions, key=_end, default=()):  # the longest: something of it differs
+            if all(chunk in version for version in versions):
+                yield _chunk(chunk, self._copies) or _hole(chunk)
+            else:
+                yield Hole(chunk.offset, chunk.length_bytes, CONTRADICTED)
 
 
 def matches(chunks: Sequence[ChunkInfo], data: bytes) -> bool:
@@ -70,10 +72,18 @@ def _versions(copies: Sequence[Copy]) -> list[tuple[ChunkInfo, ...]]:
     def said(copy: Copy) -> tuple[int, tuple[ChunkInfo, ...]]:
         return copy.block.bcsid, copy.block.chunks
 
+    def is_outgrown(bcsid: int, chunks: tuple[ChunkInfo, ...]) -> bool:
+        later = (copy.block for copy in copies if copy.block.bcsid > bcsid)
+        return any(
+            len(block.chunks) > len(chunks) and block.chunks[: len(chunks)] == chunks
+            for block in later
+        )
+
     ordered = sorted(copies, key=lambda copy: repr(said(copy)))
     counted = [(key, len(list(group))) for key, group in groupby(ordered, key=said)]
     counted.sort(key=lambda one: (one[0][0], one[1]), reverse=True)
-    return list(dict.fromkeys(chunks for (_bcsid, chunks), _count in counted))
+    versions = dict.fromkeys(v for (bcsid, v), _count in counted if not is_outgrown(bcsid, v))
+    return list(versions)
 
 
 def _chunk(chunk: ChunkInfo, copies: Sequence[Copy]) -> bytes | None:
