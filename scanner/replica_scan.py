@@ -70,9 +70,10 @@ def scan_replica(
     """Read every chunk of the replica and judge it.
 
     `progress` and `pace` are called after each read with the bytes it took; `pace` may wait.
-    `stop` is asked before each read. A scan of the same generation that was cut off goes on at
-    `resume`, the last mark that `mark` was given. One that `insists` calls UNREADABLE what earlier
-    scans tried in vain. Raise SutureError when the metadata cannot be read at all.
+    `stop` is asked before each read. Of a block with nothing to read `progress` hears 0. A scan of
+    the same generation that was cut off goes on at `resume`, the last mark that `mark` was given.
+    One that `insists` calls UNREADABLE what earlier scans tried in vain. Raise SutureError when the
+    metadata cannot be read at all.
     """
     reader = Insistent(reader) if insists else reader
     scan = _Scan(reader, algorithm, now_ms, stop, progress, pace, witnesses, resume, mark)
@@ -137,7 +138,7 @@ class _Scan:
         except OSError as error:
             raise _transient(error) from error
         known = np.concatenate([*seen, np.array(others, dtype=np.uint64)])
-        self._record.structure(structure, known, tombstones, self._reader)
+        self._record.structure(structure, known, tombstones, self._reader, look=self._look)
         self._notebook.trace(self._reader.blocks)
 
     def _scan_run(self, run: SimpleRun, tombstones: Mapping[BlockId, int]) -> None:
@@ -406,6 +407,12 @@ class _Scan:
         if now != row or not self._reader.is_current():
             raise _StopError(CHANGED)
         return True
+
+    def _look(self) -> None:
+        """Show life, and end the walk if it has to, where much is done and nothing is read."""
+        if self._stop():
+            raise _StopError(STOPPED)
+        self._progress(0)
 
     def _account(self, length_bytes: int) -> None:
         self._bytes_read += length_bytes

@@ -137,9 +137,12 @@ class ScanRecord:
         rows: U64s,
         tombstones: Mapping[BlockId, int],
         reader: ReplicaReader,
+        *,
+        look: Callable[[], None],
     ) -> None:
         """Take in what is wrong with the replica as a whole: files and rows that lack each other,
-        of which `reader` says whether that is so still."""
+        of which `reader` says whether that is so still. `look` is called before each block: there
+        are as many as the replica has where its rows were lost."""
         for item in found.faults:
             damage = Verdict.UNREADABLE if item.is_unreadable else Verdict.CORRUPT
             verdict = Verdict.OK if item.fault in NOTE_FAULTS else damage
@@ -149,13 +152,15 @@ class ScanRecord:
         if len(rows) < found.block_count_min:  # of those that are lost, files are left of some
             files = np.setdiff1d(np.setdiff1d(found.block_files, rows), buried)
             lost = np.union1d(lost, files)
-        for block_id in map(BlockId, lost.tolist()):
+        has_file = np.isin(lost, found.block_files).tolist()
+        for block_id, is_there in zip(map(BlockId, lost.tolist()), has_file, strict=True):
+            look()
             if reader.row(block_id) is None and reader.is_current():
-                has_file = bool(np.isin(np.uint64(block_id), found.block_files))
-                evidence = f"no row; {'its file is there' if has_file else 'no file either'}"
+                evidence = f"no row; {'its file is there' if is_there else 'no file either'}"
                 self.notebook.note(Verdict.CORRUPT, Fault.BLOCK_ROW_MISSING, evidence, block_id)
         strays = np.setdiff1d(np.setdiff1d(found.block_files, rows), lost)
         for block_id in map(BlockId, strays.tolist()):
+            look()
             if reader.row(block_id) is None:
                 why = "deleted" if block_id in tombstones else "never committed"
                 evidence = f"a file of a block that was {why}"

@@ -236,6 +236,7 @@ def scan(
     algorithm: Algorithm = Algorithm.XXH3_64,
     witnesses: Witnesses = WITNESSES,
     stop: Callable[[], bool] = lambda: False,
+    progress: Callable[[int], object] = lambda _: None,
 ) -> ScanOutcome:
     """Scan with everything that a test does not care about filled in."""
     return scan_replica(
@@ -243,7 +244,7 @@ def scan(
         algorithm=algorithm,
         now_ms=lambda: NOW_MS,
         stop=stop,
-        progress=lambda _: None,
+        progress=progress,
         pace=lambda _: None,
         witnesses=witnesses,
     )

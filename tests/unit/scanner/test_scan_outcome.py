@@ -52,6 +52,10 @@ def test_one_finding_of_damage_is_damage(verdict: Verdict) -> None:
     assert is_damaged is ScanOutcome(TREE, findings, 3, 0, 0, 0).is_damaged
 
 
+def nothing() -> None:
+    """Neither stop the walk nor show life."""
+
+
 @pytest.fixture
 def record() -> ScanRecord:
     """What a scan has learned that has just begun."""
@@ -117,7 +121,8 @@ def test_what_may_be_there_and_cannot_be_read_is_unreadable(
     none = np.empty(0, np.uint64)
     fault = StructureFault(Fault.DESCRIPTOR_DAMAGED, "why", is_unreadable=is_unreadable)
 
-    record.structure(Structure((fault,), none, none), none, {}, MemoryReader(MemoryReplica()))
+    structure = Structure((fault,), none, none)
+    record.structure(structure, none, {}, MemoryReader(MemoryReplica()), look=nothing)
 
     [finding] = record.outcome(bytes_read=0).findings
     assert (verdict, Fault.DESCRIPTOR_DAMAGED) == (finding.verdict, finding.fault)
@@ -133,7 +138,8 @@ def test_a_row_that_came_meanwhile_is_not_missing(record: ScanRecord) -> None:
     ids = np.array([1, 2, 3, 4], np.uint64)
     none = np.empty(0, np.uint64)
 
-    record.structure(Structure((), ids[1:], ids[::2]), none, {BlockId(4): 5}, MemoryReader(replica))
+    structure = Structure((), ids[1:], ids[::2])
+    record.structure(structure, none, {BlockId(4): 5}, MemoryReader(replica), look=nothing)
 
     findings = record.outcome(bytes_read=0).findings
     assert [
@@ -154,7 +160,7 @@ def test_a_file_is_of_a_lost_block_where_rows_are_fewer_than_blocks_were(
     rows, files = np.array([1], np.uint64), np.array([1, 2, 4], np.uint64)
     found = Structure((), files, np.empty(0, np.uint64), count)
 
-    record.structure(found, rows, {BlockId(4): 5}, MemoryReader(replica))
+    record.structure(found, rows, {BlockId(4): 5}, MemoryReader(replica), look=nothing)
 
     findings = record.outcome(bytes_read=0).findings
     assert {2: verdict, 4: Verdict.OK} == {one.block_id: one.verdict for one in findings}
