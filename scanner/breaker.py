@@ -58,6 +58,11 @@ class Breaker:
         self._limits = limits or BreakerLimits()
         self._seen: deque[Observation] = deque(maxlen=OBSERVATIONS_MAX)
 
+    @property
+    def window_s(self) -> float:
+        """For how long a scan is remembered."""
+        return self._limits.window_s
+
     def observe(
         self, now_s: float, volume_id: str, container_id: ContainerId, outcome: ScanOutcome
     ) -> str:

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import structlog
 
-from agent.errors import Refused
+from agent.errors import Code, Refused, Unavailable
 from agent.runtime.clock import Clock
 from agent.runtime.loop import Busy, Idle, Pulse, Step, Throttled
 from agent.runtime.memory import give_back
@@ -34,6 +34,7 @@ AGENDA_S: Final = 30.0  # an agenda is made again so often while it is worked th
 IDLE_MAX_S: Final = 60.0  # a volume worker looks up at least this often
 GATHER_MAX_S: Final = 120.0  # what becomes due is gathered so long: a plan reads the rows of all
 REST_MIN_S: Final = 5.0  # a replica whose scan could not commit rests at least so long
+NO_ROOM_REST_SHARE: Final = 0.1  # of the interval, for a replica whose scan had no room to be noted
 RESUMABLE_MIN_S: Final = 600.0
 SPEED_S: Final = 10.0  # the speed shown is that of the last seconds
 PAUSE_MAX_S: Final = 7 * 86_400.0
@@ -299,6 +300,11 @@ class VolumeScanWorker:
             if error.code not in GONE:  # deleted since it was listed
                 raise
             return
+        except Unavailable as error:
+            if error.code is Code.DISK_OUT_OF_SPACE:
+                rest_s = NO_ROOM_REST_SHARE * self._policy.schedule.interval_s
+                self._tried_at_s[container_id] = self._clock.monotonic_s() + rest_s
+            raise
         finally:
             self._now_reading = None
         if not report.committed and self._waits() is not None:

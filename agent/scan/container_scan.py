@@ -77,6 +77,11 @@ class MarkingGuard:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
 
+    @property
+    def window_s(self) -> float:
+        """For how long it remembers a scan."""
+        return self._breaker.window_s
+
     def observe(self, volume_id: str, container_id: ContainerId, outcome: ScanOutcome) -> str:
         """Count a finished scan; return why damage must not be marked now, "" if it may."""
         with self._lock:

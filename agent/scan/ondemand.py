@@ -9,9 +9,9 @@ from typing import Final
 
 import structlog
 
-from agent.errors import Refused, Unavailable
+from agent.errors import Code, Refused, Unavailable
 from agent.runtime.loop import Busy, Idle, Pulse, Step, Throttled
-from agent.scan.container_scan import GONE, ScanTools, scan_container
+from agent.scan.container_scan import BREAKER, GONE, SHADOW, ScanTools, scan_container
 from agent.store.reads_past_cache import ReadBuffers
 from merkle.replica import ContainerId
 from scanner.ports import Pieces
@@ -38,6 +38,7 @@ class _Request:
     priority: Priority
     not_before_s: float
     retries_left: int
+    was_held: bool = False  # the verdict, for this host was suspected
 
 
 class OnDemandScans:
@@ -144,7 +145,9 @@ class OnDemandScans:
                 pieces=self._pieces,
                 buffers=self._buffers,
             )
-        except Unavailable:
+        except Unavailable as error:
+            if error.code is Code.DISK_OUT_OF_SPACE:  # for days, perhaps; each try reads all of it
+                request = replace(request, retries_left=0)
             self._retry(container_id, request)
             return Busy()
         except Refused as error:
@@ -153,7 +156,10 @@ class OnDemandScans:
             return Busy()
         self.scanned_count += 1
         if not report.committed and not self._stop.is_set():
-            self._retry(container_id, request)
+            if report.held_because.startswith((BREAKER, SHADOW)):
+                self._retry_held(container_id, request)
+            else:
+                self._retry(container_id, request)
         return Busy()
 
     def _take(self) -> tuple[ContainerId | None, _Request | None, float]:
@@ -180,13 +186,23 @@ class OnDemandScans:
         if not request.retries_left:
             log.warning("scan_given_up", container_id=container_id, reason=request.reason)
             return
-        again = replace(
-            request,
-            not_before_s=self._tools.clock.monotonic_s() + RETRY_S,
-            retries_left=request.retries_left - 1,
+        self._put_back(
+            container_id, replace(request, retries_left=request.retries_left - 1), RETRY_S
         )
+
+    def _retry_held(self, container_id: ContainerId, request: _Request) -> None:
+        """Put a scan whose verdict was held back once, until it may be believed: before, it would
+        read all in vain, and give reason to suspect this host for longer."""
+        if request.was_held:
+            log.warning("scan_given_up", container_id=container_id, reason=request.reason)
+            return
+        held_s = self._tools.guard.window_s + RETRY_S
+        self._put_back(container_id, replace(request, was_held=True), held_s)
+
+    def _put_back(self, container_id: ContainerId, request: _Request, delay_s: float) -> None:
+        not_before_s = self._tools.clock.monotonic_s() + delay_s
         with self._lock:
-            self._waiting.setdefault(container_id, again)
+            self._waiting.setdefault(container_id, replace(request, not_before_s=not_before_s))
 
 
 def _priority(*, is_failure: bool, is_neighbour: bool, is_hint: bool) -> Priority:

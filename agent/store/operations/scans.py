@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from agent.errors import BlockFailed
+from agent.errors import BlockFailed, Code, SutureError, Unavailable
 from agent.store.index.doubt_rows import Doubts
 from agent.store.index.facts import ScanBase, ScanCommit, facts_of
 from agent.store.index.rows import DescriptorEntry, ReplicaRow, ScanCursor
@@ -15,7 +15,7 @@ from agent.store.operations.write_rules import recounted
 from agent.store.options import StoreOptions
 from agent.store.replica.contradictions import place_of, replace_scanned
 from agent.store.replica.states import healing_event, next_state
-from agent.store.replica.trees import commit_tree, sticky, tree_replica
+from agent.store.replica.trees import Alter, commit_tree, sticky, tree_replica
 from agent.store.volumes.volume import Volume
 from merkle.replica import ContainerId, ReplicaState
 from merkle.tree import Summary, Tree
@@ -68,8 +68,9 @@ def commit_scan(
     With `is_whole` False it is complete by what an earlier scan read: when that was stays known.
 
     A complete scan replaces tree and findings. One that was stopped only adds its findings: what
-    it did not read, it knows nothing of. Damage is recorded also where there is no place for a
-    tree any more.
+    it did not read, it knows nothing of. Where there is no place for a tree any more (directories
+    that cannot be read, a full disk) damage is recorded all the same, and a replica whose tree is
+    the one that it has counts as read.
     """
     with volume.index.read() as rows:
         before = tree_replica(rows, container_id)
@@ -85,23 +86,32 @@ def commit_scan(
             rows.begin_work(container_id, DescriptorEntry())
         return after
 
+    def add() -> bool:
+        return _add_findings(volume, options, container_id, base_generation, findings)
+
     if complete:
         try:
             committed = commit_tree(
                 volume, container_id, merged, base_generation=base_generation, alter=alter
             )
-        except BlockFailed:
-            if not any(finding.is_damage for finding in findings):
+        except (BlockFailed, Unavailable) as error:
+            if not _is_without_place(error):
                 raise
-            committed = _add_findings(volume, options, container_id, base_generation, findings)
+            if any(finding.is_damage for finding in findings):
+                committed = add()
+            elif not differs(before.tree, merged.summary()):
+                committed = _keep_tree(volume, container_id, base_generation, alter)
+            else:
+                raise
     else:
-        committed = _add_findings(volume, options, container_id, base_generation, findings)
+        committed = add()
     if not committed:
         return _unchanged(before)
     with volume.index.read() as rows:
         after = rows.replica(container_id)
     if after.state is not before.state:
-        with suppress(BlockFailed):  # the journal has it written when there is a place for it
+        # the journal has it written when there is a place for it
+        with suppress(BlockFailed, Unavailable):
             follow_state(volume, container_id)
     return ScanCommit(
         committed=True,
@@ -154,6 +164,24 @@ def differs(before: Summary | None, after: Summary | None) -> bool:
     if before is None or after is None:
         return before is not after
     return replace(before, generation=0) != replace(after, generation=0)
+
+
+def _is_without_place(error: SutureError) -> bool:
+    """Return whether a tree was not written because there is no place for it."""
+    return isinstance(error, BlockFailed) or error.code is Code.DISK_OUT_OF_SPACE
+
+
+def _keep_tree(
+    volume: Volume, container_id: ContainerId, base_generation: int, alter: Alter
+) -> bool:
+    def change(rows: Change) -> bool:
+        row = rows.replica(container_id)
+        if row.generation != base_generation:
+            return False
+        rows.put_replica(container_id, alter(rows, row))
+        return True
+
+    return volume.index.write(change)
 
 
 def _add_findings(

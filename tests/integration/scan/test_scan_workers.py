@@ -3,13 +3,14 @@
 import dataclasses
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from agent.errors import Code, Refused, Unavailable
 from agent.rpc.datanode.backends import ScanMode
-from agent.runtime.loop import Busy, Idle, Pulse, Throttled
+from agent.runtime.loop import Busy, Idle, Pulse, Step, Throttled
 from agent.scan.awaited_scan import RequestedScans
 from agent.scan.container_scan import MarkingGuard, ScanTools, scan_container
 from agent.scan.ondemand import RETRIES_MAX, OnDemandScans
@@ -381,26 +382,63 @@ class TestOnDemandScans:
 
         assert [Busy(), Idle()] == [scans.step(), scans.step()]
 
-    def test_a_scan_that_cannot_commit_is_tried_again_but_not_for_ever(
+    def test_a_scan_that_cannot_begin_is_tried_again_but_not_for_ever(
         self, replica: StoredReplica
     ) -> None:
         """Bounded retries, with a pause between them."""
         clock = FakeClock()
-        guard = MarkingGuard(Breaker(BreakerLimits(window_s=1e6, damaged_max=2)), clock)
-        for number, container_id in enumerate((OTHER, THIRD)):
-            guard.observe(f"volume-{number}", container_id, damaged_outcome())
-        replica.flip(1, 5)
         scans = OnDemandScans(
-            tools(replica, clock, guard),
+            dataclasses.replace(tools(replica, clock), lease_wait_s=0.0),
             pace=lambda _: None,
             stop=threading.Event(),
             pulse=Pulse(clock),
         )
         scans.request(CONTAINER, reason="test")
 
-        steps = []
-        while not isinstance(step := scans.step(), Idle):
-            steps.append(step)
-            clock.advance_s(step.delay_s if isinstance(step, Throttled) else 0)
+        with replica.leases.hold(CONTAINER), ThreadPoolExecutor(1) as other:
+            steps = other.submit(steps_of, scans, clock).result()
 
-        assert RETRIES_MAX + 1 == scans.scanned_count
+        assert RETRIES_MAX + 1 == steps.count(Busy())
+        assert 0 == scans.scanned_count
+
+    @pytest.mark.parametrize("is_over", [True, False])
+    def test_a_verdict_that_is_held_is_asked_for_once_more_when_it_may_be_believed(
+        self, replica: StoredReplica, is_over: bool
+    ) -> None:
+        """Each scan before would read all in vain, and have this host suspected for longer."""
+        clock = FakeClock()
+        guard = MarkingGuard(Breaker(BreakerLimits(window_s=600.0, damaged_max=2)), clock)
+        for number, container_id in enumerate((OTHER, THIRD)):
+            guard.observe(f"volume-{number}", container_id, damaged_outcome())
+        replica.flip(1, 5)
+        read: list[int] = []
+        scans = OnDemandScans(
+            tools(replica, clock, guard),
+            pace=read.append,
+            stop=threading.Event(),
+            pulse=Pulse(clock),
+        )
+        scans.request(CONTAINER, reason="test")
+        scans.step()
+        before = sum(read)
+        clock.advance_s(599.0)
+        assert isinstance(scans.step(), Throttled)
+        assert before == sum(read)
+        if not is_over:
+            for number, container_id in enumerate((OTHER, THIRD)):
+                guard.observe(f"volume-{number}", container_id, damaged_outcome())
+
+        steps_of(scans, clock)
+
+        assert 2 == scans.scanned_count
+        expected = ReplicaState.UNHEALTHY if is_over else ReplicaState.CLOSED
+        assert expected is replica.store.replica(CONTAINER).state
+
+
+def steps_of(scans: OnDemandScans, clock: FakeClock) -> list[Step]:
+    """Return what the worker does until nothing waits any more."""
+    steps: list[Step] = []
+    while not isinstance(step := scans.step(), Idle):
+        steps.append(step)
+        clock.advance_s(step.delay_s if isinstance(step, Throttled) else 0)
+    return steps

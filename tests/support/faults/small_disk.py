@@ -34,12 +34,12 @@ class SmallDisk:
 
 
 @contextmanager
-def small_disk(path: Path) -> Iterator[SmallDisk]:
-    """Mount a disk of 3 MiB while it is needed; skip the test where nobody may."""
+def small_disk(path: Path, size_bytes: int = DISK_BYTES) -> Iterator[SmallDisk]:
+    """Mount a disk while it is needed; skip the test where nobody may."""
     path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(path)]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(path)]
     if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip(reason="a file system of 3 MiB can be mounted by root only")
+        pytest.skip(reason="a small file system can be mounted by root only")
     try:
         yield SmallDisk(path)
     finally:
