@@ -1,33 +1,54 @@
 """The worker that lets go of what was quarantined long enough."""
 
+from collections import deque
 from typing import Final
 
 import structlog
 
+from agent.runtime.clock import Clock
 from agent.runtime.loop import Step, Throttled
 from agent.store.replica_store import ReplicaStore
 
 HOUSEKEEPING_INTERVAL_S: Final = 3600.0
+SETTLED_S: Final = 6 * 3600.0  # a clock that is wrong after a start has been set long before
 
 log = structlog.get_logger()
 
 
 class Housekeeper:
-    """Purges the quarantine of what was kept long enough."""
+    """Purges the quarantine of what was kept long enough.
+
+    Ages are those of the earliest time that the wall clock said in the last `SETTLED_S`: one that
+    is years ahead for a while, as after a start, must not empty the quarantine.
+    """
 
     name = "housekeeper"
 
-    def __init__(self, store: ReplicaStore, keep_s: float) -> None:
+    def __init__(self, store: ReplicaStore, keep_s: float, *, clock: Clock) -> None:
         self._store = store
         self._keep_s = keep_s
+        self._clock = clock
+        self._told: deque[tuple[float, int]] = deque()  # monotonic seconds, and the wall clock then
 
     def keep_for(self, keep_s: float) -> None:
         """Keep it for so long from now on; any thread may say so."""
         self._keep_s = keep_s
 
     def step(self) -> Step:
-        """Purge once."""
-        count = self._store.volume_set.purge_quarantine(self._keep_s)
-        if count:
-            log.info("quarantine_purged", count=count, older_than_s=self._keep_s)
+        """Purge once, if the clock has been right for long enough."""
+        age_s = self._clock_age_s()
+        if age_s is not None:
+            count = self._store.volume_set.purge_quarantine(self._keep_s + age_s)
+            if count:
+                log.info("quarantine_purged", count=count, older_than_s=self._keep_s)
         return Throttled(HOUSEKEEPING_INTERVAL_S)
+
+    def _clock_age_s(self) -> float | None:
+        """Return how far the wall clock is ahead of the time to go by; None: not known yet."""
+        now_s, now_ms = self._clock.monotonic_s(), self._clock.now_ms()
+        self._told.append((now_s, now_ms))
+        if now_s - self._told[0][0] < SETTLED_S:
+            return None
+        while now_s - self._told[1][0] >= SETTLED_S:
+            self._told.popleft()
+        return (now_ms - min(told_ms for _, told_ms in self._told)) / 1000

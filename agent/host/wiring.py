@@ -174,7 +174,9 @@ class Parts:
             if config.scan.watch
             else None
         )
-        self.housekeeper = Housekeeper(self.store, config.storage.quarantine_keep_s)
+        self.housekeeper = Housekeeper(
+            self.store, config.storage.quarantine_keep_s, clock=self.clock
+        )
         for loop in self._built_loops(self._built_heartbeats(), supervisor):
             self.loops.add(loop)
         self.troubles.listen(self.scrub.trouble)

@@ -254,6 +254,7 @@ class VolumeScanWorker:
     def _plan(self) -> None:
         self._forget_old_tries()
         now_ms = self._clock.now_ms()
+        self._doubt_since_ms = min(self._doubt_since_ms, now_ms)  # else, the clock was ahead then
         agenda = self._policy.schedule.agenda_of(self._candidates(), now_ms)
         self._agenda = agenda
         self._agenda_at_s = self._clock.monotonic_s()

@@ -234,11 +234,12 @@ class Scrub:
         """Take in of which containers, and of no others, only this datanode has a healthy copy.
 
         They are read first, and once, unless that was done shortly before. Unknown ids do nothing.
+        One of which that was told while the wall clock was ahead counts as told now.
         """
         known, now_ms = self._last_copy_since_ms, self._tools.clock.now_ms()
         since_ms = max(1, now_ms - int(self._schedule.rest_s * 1000))
         self._last_copy_since_ms = {
-            ContainerId(number): known.get(ContainerId(number), since_ms)
+            ContainerId(number): min(known.get(ContainerId(number), since_ms), now_ms)
             for number in container_ids
         }
 

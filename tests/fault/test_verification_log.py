@@ -314,6 +314,24 @@ class TestFiles:
         assert list(range(min(map(int, map(str, days))), 40)) == days
         assert 10 <= len(days) < 20
 
+    def test_a_clock_that_is_ahead_for_a_while_takes_nothing_away(self, tmp_path: Path) -> None:
+        """Evidence cannot be had again; a clock is set right within minutes."""
+        time = Time()
+        log = opened(tmp_path, time, keep_ms=365 * DAY_MS)
+        for day in range(20):
+            log.append(Kind.DELETE, {"what": day})
+        begun = len(files_of(tmp_path))
+        time.ms += 2_000 * DAY_MS
+        while len(files_of(tmp_path)) == begun:
+            log.append(Kind.DELETE, {"what": 20})
+        time.ms -= 2_000 * DAY_MS
+        begun = len(files_of(tmp_path))
+        while len(files_of(tmp_path)) < begun + 2:
+            log.append(Kind.DELETE, {"what": 20})
+
+        assert begun + 2 == len(files_of(tmp_path))
+        assert list(range(20)) == told(tmp_path)[:20]
+
     def test_old_files_that_somebody_removed_are_missed(self, tmp_path: Path) -> None:
         """Nobody told that they go."""
         write(tmp_path, 12)

@@ -20,3 +20,7 @@ class FakeClock:
         """Let time pass."""
         self._now_ms += int(seconds * 1000)
         self._monotonic_s += seconds
+
+    def set_wall_s(self, seconds: float) -> None:
+        """Move the wall clock alone, ahead or back, as somebody does who sets it."""
+        self._now_ms += int(seconds * 1000)

@@ -228,12 +228,19 @@ class VerificationLog:
         self._write(facts)
 
     def _retire(self) -> None:
-        """Let go of files of which every entry is too old, having told so."""
+        """Let go of files of which every entry is too old, having told so.
+
+        Ages are those of when the file before this one was begun, if that is earlier than now: a
+        clock that is years ahead for a while must not take the evidence away.
+        """
         names = files_of(self._directory)
+        if len(names) < 2:
+            return
+        now_ms = min(self._now_ms(), first_at_ms(self._directory / names[-2]))
         old: list[str] = []
         for name, following in pairwise(names):
             begun_at_ms = first_at_ms(self._directory / following)
-            if not self._keep_ms or self._now_ms() - begun_at_ms < self._keep_ms:
+            if not self._keep_ms or now_ms - begun_at_ms < self._keep_ms:
                 break
             old.append(name)
         if not old:

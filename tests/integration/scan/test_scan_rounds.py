@@ -244,6 +244,18 @@ class TestRounds:
 
         assert 2 * before == worker.scanned_bytes
 
+    def test_a_future_doubt_is_of_now(self, replica: StoredReplica, clock: FakeClock) -> None:
+        """A clock that was ahead for a moment does not have a volume read in circles for years."""
+        worker = Rig(replica, clock).worker
+        clock.set_wall_s(5 * HOUR_S)
+        worker.doubt()
+        clock.set_wall_s(-5 * HOUR_S)
+        for _ in range(2):
+            clock.advance_s(GAP_S + 1)
+            while worker.step() == Busy():
+                pass
+        assert sum(one.bytes_used for one in replica.store.replicas()) == worker.scanned_bytes
+
 
 class TestPause:
     def test_a_pause_ends_by_itself(self, replica: StoredReplica, clock: FakeClock) -> None:

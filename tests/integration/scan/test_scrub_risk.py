@@ -17,6 +17,7 @@ from tests.support.storage.stored_replica import CONTAINER, StoredReplica, opene
 OTHER, UNKNOWN = ContainerId(2), 999
 NOW_MS = 1_790_010_000_000  # fixed: slots lie where they lie
 INTERVAL_S = 36_000
+YEARS_S = 5 * 365 * 86_400.0
 CONFIG = ScanConfig(
     data_interval_s=INTERVAL_S,
     start_jitter_s=0,
@@ -94,4 +95,21 @@ def test_what_was_read_shortly_before_is_not_read_for_it(replica: StoredReplica)
 
     host.scrub.last_copies([OTHER])
 
+    assert set() == host.read()
+
+
+def test_a_last_copy_that_was_told_while_the_clock_was_ahead_is_read_once(
+    replica: StoredReplica,
+) -> None:
+    """Else it is read before all others until that time comes, in years."""
+    host = Host(replica)
+    assert {CONTAINER, OTHER} == host.read()
+    host.clock.set_wall_s(YEARS_S)
+    host.scrub.last_copies([OTHER])
+    host.clock.set_wall_s(-YEARS_S)
+
+    host.scrub.last_copies([OTHER])
+
+    assert {OTHER} == host.read()
+    host.scrub.last_copies([OTHER])
     assert set() == host.read()
