@@ -29,7 +29,8 @@ log = structlog.get_logger()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckLimits:
     """How often a volume is checked. `gap_min_s`: between two checks, whoever asks. `retry_s`:
-    until a volume that failed once is checked again."""
+    until a volume that failed once is checked again, whoever asks: a disk comes back in that time
+    from what resets it."""
 
     interval_s: float = 3600.0
     gap_min_s: float = 10.0
@@ -55,6 +56,7 @@ class _Volume:
     checked_at_s: float = float("-inf")
     running: _Running | None = None
     error: str = ""
+    is_asked: bool = False  # since the last check began
 
 
 class VolumeChecks:
@@ -90,7 +92,9 @@ class VolumeChecks:
         if volume is None:
             return
         log.warning("volume_check_requested", volume_id=volume_id, reason=reason)
-        volume.due_at_s = min(volume.due_at_s, volume.checked_at_s + self._limits.gap_min_s)
+        volume.is_asked = True
+        gap_s = self._limits.retry_s if volume.error else self._limits.gap_min_s
+        volume.due_at_s = min(volume.due_at_s, volume.checked_at_s + gap_s)
         self.wake()
 
     def add(self, volume_id: str) -> None:
@@ -125,7 +129,7 @@ class VolumeChecks:
 
     def _begin(self, volume_id: str, volume: _Volume) -> None:
         running = _Running(self._clock.monotonic_s())
-        volume.running = running
+        volume.running, volume.is_asked = running, False
 
         def work() -> None:
             try:
@@ -141,7 +145,8 @@ class VolumeChecks:
         if running.answer:
             volume.running = None
             volume.checked_at_s = now_s
-            volume.due_at_s = now_s + self._limits.interval_s
+            limits = self._limits
+            volume.due_at_s = now_s + (limits.gap_min_s if volume.is_asked else limits.interval_s)
             self.check_count += 1
             self._judge(volume_id, volume, running.answer[0])
         elif not running.has_timed_out and now_s - running.begun_at_s > self._limits.timeout_s:

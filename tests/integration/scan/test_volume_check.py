@@ -30,13 +30,18 @@ needs_root = pytest.mark.skipif(geteuid() != 0, reason="only root mounts")
 class Rig:
     """The check worker over one store, in the test's time; probes really run in threads."""
 
-    def __init__(self, store: ReplicaStore, probe: Callable[[str], Probe] | None = None) -> None:
+    def __init__(
+        self,
+        store: ReplicaStore,
+        probe: Callable[[str], Probe] | None = None,
+        limits: CheckLimits = LIMITS,
+    ) -> None:
         self.clock = FakeClock()
         self.failed: list[tuple[str, tuple[ContainerId, ...]]] = []
         self.checks = VolumeChecks(
             store,
             clock=self.clock,
-            limits=LIMITS,
+            limits=limits,
             on_failed=lambda volume_id, lost: self.failed.append((volume_id, lost)),
             probe=probe,
         )
@@ -252,6 +257,49 @@ class TestStrikes:
 
         assert 3 == rig.checks.check_count
         assert woken.is_set()
+
+    @pytest.mark.parametrize(("away_s", "is_fenced"), [(25, False), (90, True)])
+    def test_a_disk_that_is_away_for_a_moment_is_not_fenced_for_being_read(
+        self, store: ReplicaStore, away_s: int, is_fenced: bool
+    ) -> None:
+        """Clients read on while a controller is reset, and each read that fails asks for a check;
+        as agents are configured."""
+        volume_id, _ = place(store, 1)
+        is_away = False
+        rig = Rig(store, lambda _: Probe("EIO" if is_away else ""), CheckLimits())
+        rig.run()
+
+        for second in range(120):
+            is_away = 20 <= second < 20 + away_s
+            if is_away:
+                rig.checks.request(volume_id, "EIO")
+            rig.run(1)
+
+        assert is_fenced is bool(rig.failed)
+        assert is_fenced is bool(rig.checks.error_of(volume_id))
+
+    def test_a_request_during_a_check_is_not_forgotten(self, store: ReplicaStore) -> None:
+        """What the probe looked at may have failed behind it."""
+        volume_id, _ = place(store, 1)
+        begun, answer = threading.Semaphore(0), threading.Event()
+
+        def slow(_volume_id: str) -> Probe:
+            begun.release()
+            answer.wait(60)
+            return Probe()
+
+        rig = Rig(store, slow)
+        rig.checks.step()
+        for _ in range(2):
+            begun.acquire(timeout=60)
+        rig.checks.request(volume_id, "EIO")
+        answer.set()
+        rig.run()
+        assert 2 == rig.checks.check_count
+
+        rig.run(60)
+
+        assert 3 == rig.checks.check_count
 
 
 def test_an_unknown_container_is_still_unknown(store: ReplicaStore) -> None:
