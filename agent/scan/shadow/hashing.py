@@ -133,15 +133,20 @@ class ShadowedReader:
         """Return where a scan came to something else than the former code, "" where nowhere.
 
         A chunk that the scan found something in is one that does not fit; reads that failed say
-        nothing here.
+        nothing here. Nor does a chunk that does not fit, where the scan ended before it had judged
+        all that it read, or passed over what was deleted meanwhile: no tree of it is committed.
         """
         found = {(one.block_id, one.offset) for one in outcome.findings if one.offset >= 0}
         if outcome.finding_count > len(outcome.findings):
             return ""  # not all that was found is known
+
+        def is_judged() -> bool:
+            return not outcome.stopped_because and self._reader.is_current()
+
         wrong = [
             f"block {block_id} at {offset}: {'it fits' if fits else 'it does not fit'}"
             for (block_id, offset), fits in sorted(self._fits.items())
-            if fits == ((block_id, offset) in found)
+            if fits == ((block_id, offset) in found) and (fits or is_judged())
         ]
         if not wrong:
             return ""

@@ -1,6 +1,7 @@
 """After an upgrade some of what is read is hashed by other code, too: a version that takes wrong
 bytes for right, or right ones for wrong, commits nothing."""
 
+import errno
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,11 +13,13 @@ from agent.rpc.v1 import datanode_pb2
 from agent.scan.container_scan import ScanReport, ScanTools, scan_container
 from agent.scan.shadow.former import FormerError, FormerHasher
 from agent.scan.shadow.hashing import SHADOW_S, ShadowHashing
+from agent.store.index.rows import moved_on
+from agent.store.reads_past_cache import BlockFile
 from agent.store.replica_store import ReplicaStore
 from agent.store.verification_log.chain import Kind, check, entries
 from agent.store.verification_log.log_reader import read_log
 from merkle.checksum import window_checksums
-from merkle.replica import ChecksumType, ChunkInfo, ReplicaState
+from merkle.replica import BlockId, ChecksumType, ChunkInfo, ReplicaState
 from scanner import replica_scan
 from scanner.chunk_verdict import FirstRead
 from tests.support.clock import FakeClock
@@ -99,6 +102,64 @@ class TestScans:
         assert not held.committed
         assert "it fits" in held.held_because
         assert ReplicaState.CLOSED is replica.store.replica(CONTAINER).state
+
+    @pytest.mark.parametrize("meanwhile", ["repaired", "deleted"])
+    def test_what_the_scan_does_not_judge_is_no_difference(
+        self, replica: StoredReplica, shadow: ShadowHashing, meanwhile: str
+    ) -> None:
+        """
+        A replica that is being repaired does not tell anybody to go back to the version before.
+        """
+        replica.flip(2, 100)
+        reads: list[int] = []
+
+        def change(length_bytes: int) -> None:
+            reads.append(length_bytes)
+            if len(reads) == 2 and meanwhile == "deleted":  # the bad chunk was just read
+                replica.store.delete_blocks(CONTAINER, [BlockId(2)])
+            elif len(reads) == 2:
+                (volume,) = replica.store.volume_set.working
+                volume.index.write(
+                    lambda rows: rows.put_replica(CONTAINER, moved_on(rows.replica(CONTAINER)))
+                )
+
+        tools = replace(replica.tools, shadow=shadow)
+        report = scan_container(tools, CONTAINER, progress=change)
+
+        assert 0 == shadow.difference_count
+        assert report.committed  # it was read again
+        assert (1 if meanwhile == "repaired" else 0) == report.finding_count
+
+    def test_nor_is_what_this_host_was_too_short_of_something_to_judge(
+        self, replica: StoredReplica, shadow: ShadowHashing, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The chunk is wrong, and could not be read again."""
+        replica.flip(2, 100)
+
+        def refuse(*_arguments: object) -> bytes:
+            raise OSError(errno.EMFILE, "too many open files")
+
+        monkeypatch.setattr(BlockFile, "reread_past_cache", refuse)
+
+        report = scanned(replica, shadow)
+
+        assert (0, "EMFILE") == (shadow.difference_count, report.held_because[-6:])
+
+    def test_a_right_chunk_that_is_taken_for_wrong_is_one_though_the_scan_ends(
+        self, replica: StoredReplica, shadow: ShadowHashing, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What was judged before it ended would be marked."""
+        monkeypatch.setattr(replica_scan._Scan, "_compare", takes_all_for_wrong)
+        reads: list[int] = []
+
+        report = scan_container(
+            replace(replica.tools, shadow=shadow),
+            CONTAINER,
+            stop=lambda: len(reads) > 4,
+            progress=reads.append,
+        )
+
+        assert "it fits" in report.held_because
 
     def test_the_log_tells_why_it_is_held(
         self, replica: StoredReplica, shadow: ShadowHashing, monkeypatch: pytest.MonkeyPatch
