@@ -28,6 +28,9 @@ AGENT: Final[Mapping[str, Event]] = {
     "agent_stopped": Event("The agent has drained; `unfinished` says what it had to leave."),
     "canary_found": Event("A scan found the fault that was planted, in a drill.", (VOLUME,)),
     "canary_not_found": Event("A scan passed over the fault that was planted.", (VOLUME,)),
+    "canary_renewed": Event(
+        "The store of the fault that a scan has to find was damaged, and is made anew.", (VOLUME,)
+    ),
     "change_watch_died": Event("The kernel tells no more of writes; scans go on."),
     "change_watch_limited": Event("Not all directories can be watched; raise the limit."),
     "change_watch_overflowed": Event("Too many writes at once; some were not seen."),

@@ -15,9 +15,11 @@ from typing import Final
 
 import structlog
 
+from agent.errors import Code, Refused, VolumeFailed
 from agent.runtime.clock import Clock
 from agent.runtime.lease import Leases
 from agent.scan.container_scan import MarkingGuard, ScanReport, ScanTools, scan_container
+from agent.store.files.durable import disk_errors, remove_tree
 from agent.store.options import StoreOptions
 from agent.store.reads_past_cache import ReadBuffers
 from agent.store.replica_store import ReplicaStore
@@ -69,8 +71,30 @@ class Canary:
         return age_s > OVERDUE_PERIODS * self._period_s
 
     def drill(self, buffers: ReadBuffers) -> bool:
-        """Plant a fault, scan, and return whether it was found."""
+        """Plant a fault, scan, and return whether it was found.
+
+        A store of its own that is damaged (a power cut as it was made) is worth nothing, and made
+        anew: it says nothing about the scan. Raise SutureError where that fails, too.
+        """
         self._due_at_s = self._clock.monotonic_s() + self._period_s  # also when it raises
+        try:
+            found = self._drilled(buffers)
+        except (Refused, VolumeFailed) as error:
+            if error.code is Code.VOLUME_IN_USE:
+                raise
+            log.warning("canary_renewed", volume_id=self._volume_id, error=str(error))
+            with disk_errors(self._directory):
+                remove_tree(self._directory)
+            found = self._drilled(buffers)
+        if found:
+            self._trusted_at_s = self._clock.monotonic_s()
+            self.found_at_ms = self._clock.now_ms()
+            log.info("canary_found", volume_id=self._volume_id)
+        else:
+            log.error("canary_not_found", volume_id=self._volume_id, directory=str(self._directory))
+        return found
+
+    def _drilled(self, buffers: ReadBuffers) -> bool:
         self._directory.mkdir(exist_ok=True)
         options = StoreOptions(
             algorithm=self._algorithm,
@@ -95,12 +119,6 @@ class Canary:
             store.delete_container(CONTAINER, force=True)
         finally:
             store.close()
-        if found:
-            self._trusted_at_s = self._clock.monotonic_s()
-            self.found_at_ms = self._clock.now_ms()
-            log.info("canary_found", volume_id=self._volume_id)
-        else:
-            log.error("canary_not_found", volume_id=self._volume_id, directory=str(self._directory))
         return found
 
     def _plant(self, store: ReplicaStore) -> None:

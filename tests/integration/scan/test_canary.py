@@ -1,6 +1,7 @@
 """The fire drill: a planted fault is found by the scan, and a scan that finds none is told on."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,47 @@ def test_a_drill_that_was_cut_off_does_not_end_the_next(
             canary.drill(ReadBuffers())
 
     assert canary.drill(ReadBuffers())
+
+
+def cut(directory: Path) -> None:
+    """Leave the start of the index only."""
+    (index,) = directory.rglob("data.mdb")
+    os.truncate(index, 9000)
+
+
+def garble(directory: Path) -> None:
+    """Leave an index that is none."""
+    (index,) = directory.rglob("data.mdb")
+    index.write_bytes(b"\xa5" * index.stat().st_size)
+
+
+def empty_version(directory: Path) -> None:
+    """Leave what a power cut does of a file that was not synced."""
+    (version,) = directory.rglob("VERSION")
+    version.write_bytes(b"")
+
+
+def remove_version(directory: Path) -> None:
+    """Leave a volume that was never finished."""
+    (version,) = directory.rglob("VERSION")
+    version.unlink()
+
+
+@pytest.mark.parametrize("damage", [cut, garble, empty_version, remove_version])
+def test_its_own_store_that_is_damaged_is_made_anew(
+    replica: StoredReplica, canary: Canary, clock: FakeClock, damage: Callable[[Path], None]
+) -> None:
+    """Else the scan is called blind for ever, though nothing is wrong with it."""
+    directory = replica.store.volume_set.canary_directory(replica.store.volumes()[0].volume_id)
+    assert canary.drill(ReadBuffers())
+    damage(directory)
+    clock.advance_s(PERIOD_S)
+
+    assert canary.drill(ReadBuffers())
+
+    clock.advance_s(PERIOD_S)
+    assert canary.drill(ReadBuffers())
+    assert not canary.is_overdue
 
 
 def test_nothing_of_it_is_in_the_store(replica: StoredReplica, canary: Canary) -> None:
