@@ -29,7 +29,7 @@ from agent.store.reads_past_cache import (
 )
 from agent.store.replica.descriptor import read_descriptor
 from agent.store.replica.lost_rows import is_cut_short, is_unread_loss
-from agent.store.replica.quarantine import kept_of
+from agent.store.replica.quarantine import KeptPieces
 from agent.store.replica.trees import read_tree_file
 from agent.store.replica_store import ReplicaStore
 from merkle.checksum import U64s
@@ -78,6 +78,8 @@ class DiskReader:
         self._direct = direct
         self._pieces = pieces
         self._paths = store.paths(container_id)
+        folder = self._paths.root.parents[CLUSTER_ABOVE_ROOT] / QUARANTINE
+        self._kept = KeptPieces(folder, container_id)
         self._pack = store.pack(container_id)
         self._packed = self._pack.blocks()
         self._window = memoryview(b"")  # what of the pack is in the first buffer
@@ -205,9 +207,8 @@ class DiskReader:
 
     def former_bytes(self, block_id: BlockId, offset: int) -> Iterator[bytes]:
         """Yield what repairs took away from this place and keep in quarantine, newest first."""
-        folder = self._paths.root.parents[CLUSTER_ABOVE_ROOT] / QUARANTINE
         with contextlib.suppress(OSError):  # nothing that is needed to judge
-            yield from kept_of(folder, self._container_id, block_id, offset)
+            yield from self._kept.of(block_id, offset)
 
     def is_current(self) -> bool:
         """Whether the replica still has the generation at which the scan began."""

@@ -12,8 +12,11 @@ import json
 import os
 import re
 import stat
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
@@ -63,6 +66,10 @@ class Place(NamedTuple):
     start: int
 
 
+Names: TypeAlias = defaultdict[tuple[BlockId, int], list[str]]
+Parts: TypeAlias = defaultdict[tuple[BlockId, int], list[tuple[Path, Place]]]
+
+
 def keep(layout: Layout, note: Note, data: bytes) -> str:
     """Keep a durable copy of `data`; returns its name. Raises the store's errors."""
     name = free_name(layout, note)
@@ -97,19 +104,43 @@ def keep_together(
     return name, starts
 
 
-def kept_of(
-    folder: Path, container_id: ContainerId, block_id: BlockId, offset: int
-) -> Iterator[bytes]:
-    """Yield what was kept of one place, newest first: out of copies of its own, then out of those
-    of several places; a few of each. Raises OSError."""
-    own = folder.glob(f"{container_id}-{block_id}-{offset}-*{BYTES_SUFFIX}")
-    for path in sorted(own, reverse=True)[:FORMER_MAX]:
-        yield read_file(path, bytes_max=CHUNK_BYTES_MAX)
-    notes = folder.glob(f"{container_id}-{NO_BLOCK}-{BATCH_OFFSET}-*{NOTE_SUFFIX}")
-    for path in sorted(notes, reverse=True)[:FORMER_MAX]:
-        for part in parts_of(path):
-            if (part.block_id, part.offset) == (block_id, offset):
-                yield blockfile.read(path.with_suffix(BYTES_SUFFIX), part.start, part.length_bytes)
+class KeptPieces:
+    """What was kept of the places of one container; the folder is listed once, when it is asked."""
+
+    def __init__(self, folder: Path, container_id: ContainerId) -> None:
+        self._folder = folder
+        self._prefix = f"{container_id}-"
+
+    def of(self, block_id: BlockId, offset: int) -> Iterator[bytes]:
+        """Yield what was kept of one place, newest first: out of copies of its own, then out of
+        those of several places; a few of each. Raises OSError."""
+        own, shared = self._places
+        for name in sorted(own.get((block_id, offset), ()), reverse=True)[:FORMER_MAX]:
+            yield read_file(self._folder / name, bytes_max=CHUNK_BYTES_MAX)
+        for path, part in shared.get((block_id, offset), ()):
+            yield blockfile.read(path, part.start, part.length_bytes)
+
+    @cached_property
+    def _places(self) -> tuple[Names, Parts]:
+        own: Names = defaultdict(list)
+        notes = []
+        for path in self._folder.iterdir():
+            name, stem, suffix = path.name, path.stem, path.suffix
+            if not stem.startswith(self._prefix) or not _NAME.fullmatch(stem):
+                continue
+            block_id, offset = map(int, stem.split("-")[1:3])
+            if suffix == BYTES_SUFFIX:
+                own[BlockId(block_id), offset].append(name)
+            elif suffix == NOTE_SUFFIX and (block_id, offset) == (NO_BLOCK, BATCH_OFFSET):
+                notes.append(name)
+        shared: Parts = defaultdict(list)
+        for path in (self._folder / name for name in sorted(notes, reverse=True)[:FORMER_MAX]):
+            copy = path.with_suffix(BYTES_SUFFIX)
+            with suppress(OSError):  # one that cannot be read stands in the way of no other
+                for part in parts_of(path):
+                    if isinstance(part.block_id, int) and isinstance(part.offset, int):
+                        shared[part.block_id, part.offset].append((copy, part))
+        return own, shared
 
 
 def parts_of(note_path: Path) -> list[Place]:

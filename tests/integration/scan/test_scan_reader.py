@@ -3,13 +3,15 @@
 import errno
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from agent.store.reads_past_cache import BUFFER_BYTES, HUGE_PAGE_BYTES, ReadBuffers
+from agent.store.replica.quarantine import Note, keep
 from agent.store.scan_reader import DiskReader
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId
@@ -17,7 +19,7 @@ from scanner.finding import Forensic
 from scanner.replica_scan import scan_replica
 from scanner.scan_outcome import ScanOutcome
 from tests.support.faults.page_cache import cached_pages, drop_pages
-from tests.support.storage.stored_replica import CONTAINER, StoredReplica
+from tests.support.storage.stored_replica import CONTAINER, StoredReplica, noise
 
 PAGE_BYTES = 4_096
 LENGTHS = [1, 100, PAGE_BYTES - 1, PAGE_BYTES, PAGE_BYTES + 1, 10_000, 1024**2]
@@ -205,3 +207,36 @@ def scan(stored: StoredReplica, *, direct: bool) -> ScanOutcome:
         )
     finally:
         reader.close()
+
+
+def test_what_is_kept_is_listed_once_however_much_is_corrupt(
+    stored: StoredReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a hundred thousand files each listing takes a third of a second."""
+    (volume,) = stored.store.volume_set.working
+    for block_id, length_bytes in enumerate(LENGTHS, start=1):
+        old = noise(length_bytes, block_id)
+        for at_ms in (1, 2):
+            note = Note(CONTAINER, BlockId(block_id), 0, length_bytes, at_ms, "replaced")
+            keep(volume.layout, note, old if at_ms == 2 else old[:1])
+    listed: list[str] = []
+    listdir, scandir = os.listdir, os.scandir
+
+    def counted(list_it: Callable[[Path], Any]) -> Callable[[Path], Any]:
+        def call(path: Path) -> Any:
+            listed.extend([str(path)] if str(path) == str(volume.layout.quarantine) else [])
+            return list_it(path)
+
+        return call
+
+    monkeypatch.setattr(os, "listdir", counted(listdir))
+    monkeypatch.setattr(os, "scandir", counted(scandir))
+    reader = DiskReader(stored.store, CONTAINER, stored.store.begin_scan(CONTAINER))
+
+    for block_id, length_bytes in enumerate(LENGTHS, start=1):
+        old = noise(length_bytes, block_id)
+        assert [old, old[:1]] == list(reader.former_bytes(BlockId(block_id), 0))
+    assert [] == list(reader.former_bytes(BlockId(1), 5))
+
+    reader.close()
+    assert 1 == len(listed)
