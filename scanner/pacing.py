@@ -247,15 +247,18 @@ class Pacer:
         self._limits = limits
         self._latencies = latencies
         self._budget = Budget(now_s)
+        self._is_changed = False  # the limits, since the last read
         self._adjusted_at_s = now_s
         self._read_bytes = 0
         self._reading_s = 0.0
         self.rate = RateControl(limits, latencies)
 
     def change(self, limits: PaceLimits) -> None:
-        """Keep to other limits from now on; another thread may do so."""
+        """Keep to other limits from now on; another thread may do so. What was read before is paid
+        for: at a rate that was far too low it would take hours."""
         self._limits = limits
         self.rate.change(limits)
+        self._is_changed = True
 
     def piece_bytes(self, now_s: float) -> int:
         """Return how much to read at once at most; 0 for no limit.
@@ -282,6 +285,9 @@ class Pacer:
     def delay_s(self, now_s: float, length_bytes: int, took_s: float = 0.0) -> float:
         """Account for a read that has ended; return how long to wait before the next."""
         self._latencies.scanned(now_s)
+        if self._is_changed:
+            self._is_changed = False
+            self._budget = Budget(now_s)
         self._read_bytes += length_bytes
         self._reading_s += took_s
         delay_s = self._budget.delay_s(

@@ -93,6 +93,7 @@ class ScanPace:
         self._pacer = Pacer(limits, latencies or Latencies(), self._clock.monotonic_s())
         self._reading_since_s = 0.0
         self._piece_bytes = 0  # of the read under way, accounted for already
+        self._change_count = 0  # of limits: ends a wait that the former ones called for
         self._is_interrupted: Callable[[], bool] = lambda: False
 
     @property
@@ -101,8 +102,9 @@ class ScanPace:
         return self._pacer.rate.bytes_per_s
 
     def change(self, limits: PaceLimits) -> None:
-        """Keep to other limits from the next read on; another thread may do so."""
+        """Keep to other limits from now on, and end a wait; another thread may do so."""
         self._pacer.change(limits)
+        self._change_count += 1
 
     def begin_at(self, bytes_per_s: float) -> None:
         """Begin at a rate that another scan of the volume has found, if that is higher."""
@@ -139,9 +141,10 @@ class ScanPace:
         self._pressure.worked(took_s)
         if self._pacer.is_time_to_adjust(now_s):
             self._pacer.adjust(now_s, self._pressure.of_others())
+        change_count = self._change_count
         until_s = now_s + self._pacer.delay_s(now_s, length_bytes, took_s)
         while (left_s := until_s - self._clock.monotonic_s()) > 0 and not self._is_interrupted():
-            if self._wait(min(left_s, SLICE_S)):
+            if self._change_count != change_count or self._wait(min(left_s, SLICE_S)):
                 break
             if self._pulse is not None:
                 self._pulse.beat()

@@ -50,6 +50,28 @@ def test_pieces_of_a_read_that_failed_are_forgotten() -> None:
     assert 4.0 == pytest.approx(waits.total_s - before_s, abs=2 * BURST_S)
 
 
+def test_a_budget_that_was_corrected_is_kept_to_at_once() -> None:
+    """What was read at one that was a thousand times too low is not waited for until the end."""
+    clock = FakeClock()
+    waits: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        clock.advance_s(seconds)
+        if len(waits) == 30:
+            pace.change(PaceLimits(fixed_bytes_per_s=MIB))
+        return False
+
+    pace = ScanPace(PaceLimits(fixed_bytes_per_s=1024), wait, clock=clock)
+    pace.begin(lambda: False)
+
+    pace(4 * MIB)
+    assert 30 == len(waits)
+    pace(4 * MIB)
+
+    assert 30.0 + 4.0 == pytest.approx(sum(waits), abs=2 * BURST_S)
+
+
 FLOOR = 16 * MIB
 
 
