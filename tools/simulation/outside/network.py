@@ -376,6 +376,9 @@ class _Answers:
 
 
 class _UploadMethod(_Method):
+    def __call__(self, request: Any, timeout: Seconds = None, **_: Any) -> Any:
+        return self.future((part for part in request), timeout).result()
+
     def future(self, request: Any, timeout: Seconds = None, **_: Any) -> "_Upload":
         """Begin to send all that an iterator yields."""
         self._begin()
