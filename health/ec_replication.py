@@ -2,7 +2,7 @@
 
 Sets of indexes are bit masks: bit i for index i. UNHEALTHY replicas are put aside: they never count
 for or against, except that data on them keeps a container from being MISSING (Ozone's
-ECContainerReplicaCount). A pending delete costs only a replica that counts (ADR 0060).
+ECContainerReplicaCount). A pending delete costs only a replica that counts (ADR 0045).
 """
 
 from dataclasses import dataclass

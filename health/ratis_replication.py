@@ -3,7 +3,7 @@
 Two counts: A without unhealthy replicas, B with them. The rule of thumb behind both: assume that
 every pending add fails and every pending delete succeeds (Ozone's RatisContainerReplicaCount). A
 pending delete costs only what was counted: one of a bad replica, or on a node that is dead, leaves
-or rests, makes nothing lack (ADR 0060). STAND_ALONE containers are counted the same way: a count of
+or rests, makes nothing lack (ADR 0045). STAND_ALONE containers are counted the same way: a count of
 replicas is a count of replicas.
 """
 
