@@ -236,7 +236,7 @@ def scan(
     algorithm: Algorithm = Algorithm.XXH3_64,
     witnesses: Witnesses = WITNESSES,
     stop: Callable[[], bool] = lambda: False,
-    progress: Callable[[int], object] = lambda _: None,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> ScanOutcome:
     """Scan with everything that a test does not care about filled in."""
     return scan_replica(
