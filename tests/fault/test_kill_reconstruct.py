@@ -42,7 +42,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.slow]
 COORDINATOR_POINTS, TARGET_POINTS, SOURCE_POINTS = 50, 30, 20
 SEED = 20261121
 SCHEME = Scheme(CodecName.RS, 2, 1, 4096)
-LENGTHS = (1, 3 * 8192 + 100, 8192)
+LENGTHS = (1, 15 * 8192 + 100, 8192)  # more stripes than are asked for before their turn
 LOST = 3
 ABSENT = ReplicaState.DELETED  # how a replica that is not there is called here
 

@@ -52,9 +52,9 @@ def told(path: Path) -> list[object]:
     return [one.facts["what"] for one in entries(files) if one.facts["kind"] == Kind.DELETE]
 
 
-def write(path: Path, count: int, time: Time | None = None) -> VerificationLog:
+def write(path: Path, count: int, time: Time | None = None, *, keep_ms: int = 0) -> VerificationLog:
     """Write entries that have numbers; return the log."""
-    log = opened(path, time)
+    log = opened(path, time, keep_ms=keep_ms)
     for number in range(count):
         log.append(Kind.DELETE, {"what": number})
     return log
@@ -239,13 +239,14 @@ class TestWhatGoesWrong:
         assert names == files_of(tmp_path)
         assert "later" == told(tmp_path)[-1]
 
+    @pytest.mark.parametrize("keep_ms", [0, DAY_MS])
     @pytest.mark.parametrize("left", ["nothing", "link", "pipe", "directory", "no log at all"])
     def test_a_newest_file_that_is_gone_is_followed_by_another(
-        self, tmp_path: Path, left: str
+        self, tmp_path: Path, left: str, keep_ms: int
     ) -> None:
         """What happens from then on is logged, at once, and what is missing is named."""
         path = tmp_path / "log"
-        log = write(path, 9)
+        log = write(path, 9, keep_ms=keep_ms)
         before, newest = log.heads.now, path / files_of(path)[-1]
         newest.unlink()
         match left:

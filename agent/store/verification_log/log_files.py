@@ -128,7 +128,7 @@ class VerificationLog:
     # -- the lock is held, or nobody else knows us yet
 
     def _open(self) -> None:
-        names = [n for n in files_of(self._directory) if _is_file(self._directory / n)]
+        names = self._files()
         tails = [tail_of(self._directory / name) for name in names[-2:]]
         self._is_open = True
         if not tails:
@@ -233,14 +233,14 @@ class VerificationLog:
         Ages are those of when the file before this one was begun, if that is earlier than now: a
         clock that is years ahead for a while must not take the evidence away.
         """
-        names = files_of(self._directory)
-        if len(names) < 2:
+        names = self._files()
+        if not self._keep_ms or len(names) < 2:
             return
         now_ms = min(self._now_ms(), first_at_ms(self._directory / names[-2]))
         old: list[str] = []
         for name, following in pairwise(names):
             begun_at_ms = first_at_ms(self._directory / following)
-            if not self._keep_ms or now_ms - begun_at_ms < self._keep_ms:
+            if now_ms - begun_at_ms < self._keep_ms:
                 break
             old.append(name)
         if not old:
@@ -264,6 +264,10 @@ class VerificationLog:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    def _files(self) -> list[str]:
+        """Return the names of those that are files: others may be in the place of one."""
+        return [name for name in files_of(self._directory) if _is_file(self._directory / name)]
 
     def _miss(self, error: SutureError) -> None:
         self._missed_count += 1

@@ -18,6 +18,7 @@ LISTED: Final = {
     "dpkg --install dist/suture_0.1.0_amd64.deb": "needs root: tools/try_deb.py does it",
     "journalctl --dmesg --lines 50": "the kernel's own lines: test_disk_reports",
     "dmesg --level err --ctime": "the kernel's own lines",
+    "df -h /var/lib/suture-scm": "the host's own program, of a disk that is not here",
     "iostat -x 5 3": "another package's, of the disks of a host",
     "ozone admin container reconcile ID": "Ozone's own program: make interop",
 }
