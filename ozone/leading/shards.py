@@ -7,11 +7,12 @@ filled is a container of Ozone's: RECOVERING, with rows as its clients make them
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from agent.ec.blockgroup import STRIPE_CHECKSUMS_KEY, stripe_metadata
 from agent.errors import Code, Refused
-from agent.rpc.calls.filling import WholeBlock, cells_of
+from agent.rpc.calls.filling import WholeBlock, write_singly
 from agent.rpc.calls.peer import Meter
 from agent.rpc.v1 import container_pb2
 from agent.rpc.wire import codec
@@ -114,11 +115,11 @@ class OzoneShard:
         self, container_id: ContainerId, index: int, blocks: Sequence[WholeBlock]
     ) -> None:
         """Write and commit whole small blocks one by one: Ozone has no call for many."""
-        for block, data in blocks:
-            for chunk, cell, commit in cells_of(block, data):
-                self.write_cell(container_id, index, block.block_id, chunk, cell, commit)
-            if not block.chunks:
-                self._commit_block(container_id, index, block)
+        write_singly(
+            blocks,
+            partial(self.write_cell, container_id, index),
+            partial(self._commit_block, container_id, index),
+        )
 
     def _commit_block(self, container_id: ContainerId, index: int, block: BlockData) -> None:
         row = encode_row(container_id, _as_written(block), index)

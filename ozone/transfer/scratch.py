@@ -27,7 +27,7 @@ YOUNG_S: Final = 60.0  # who just made a directory may not have locked it yet
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def scratch_errors() -> Iterator[None]:
     """Say why tables are not kept: neither the archive is at fault, nor its peer, nor a volume."""
     try:
         yield
@@ -49,7 +49,7 @@ class Scratch:
 
     def __enter__(self) -> Self:
         self._is_in_memory = _has_room(self._memory)
-        with told():
+        with scratch_errors():
             self.path = self._made(self._memory if self._is_in_memory else None)
         return self
 
@@ -62,7 +62,7 @@ class Scratch:
         self._reserved_bytes += size_bytes
         if self._is_in_memory and self._reserved_bytes > MEMORY_BYTES_MAX:
             self._is_in_memory = False
-            with told():
+            with scratch_errors():
                 small, self.path = self.path, self._made(None)
                 for file in small.iterdir():
                     shutil.move(file, self.path / file.name)

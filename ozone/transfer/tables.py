@@ -16,7 +16,7 @@ from merkle.replica import ContainerId
 from ozone.disk.database import BLOCKS, DELETES, LAST_CHUNKS, NUMBERS, READ, View, library
 from ozone.disk.rows import ContainerRows
 from ozone.transfer.entries import TABLE_SUFFIX, TABLES, Entry, malformed
-from ozone.transfer.scratch import Scratch, told
+from ozone.transfer.scratch import Scratch, scratch_errors
 
 SCHEMA: Final = 3  # the only one whose rows are dumped to be sent
 SEQUENCE: Final = "#BCSID"
@@ -44,7 +44,7 @@ def keep_table(entry: Entry, scratch: Scratch) -> None:
     path = scratch.reserve(entry.size_bytes) / f"{name}{TABLE_SUFFIX}"
     if path.exists():
         raise malformed(f"{entry.name} comes twice")
-    with told(), path.open("xb") as file:
+    with scratch_errors(), path.open("xb") as file:
         for piece in entry.pieces:
             file.write(piece)
 

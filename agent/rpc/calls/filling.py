@@ -3,7 +3,8 @@
 Nothing here is asked twice: a write whose answer was lost is the business of who coordinates.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final, TypeAlias
 
 from agent.errors import SutureError
@@ -26,6 +27,19 @@ def cells_of(
     for chunk in block.chunks:
         cell = memoryview(data)[chunk.offset : chunk.end]
         yield chunk, cell, block if chunk is block.chunks[-1] else None
+
+
+def write_singly(
+    blocks: Sequence[WholeBlock],
+    write_cell: Callable[[BlockId, ChunkInfo, memoryview, BlockData | None], None],
+    commit_block: Callable[[BlockData], None],
+) -> None:
+    """Write whole blocks one by one, where there is no call for many."""
+    for block, data in blocks:
+        for chunk, cell, commit in cells_of(block, data):
+            write_cell(block.block_id, chunk, cell, commit)
+        if not block.chunks:
+            commit_block(block)
 
 
 class Filling:
@@ -88,16 +102,11 @@ class Filling:
         except SutureError as error:
             if not is_unknown(error):
                 raise
-            self._write_singly(container_id, index, blocks)
-
-    def _write_singly(
-        self, container_id: ContainerId, index: int, blocks: Sequence[WholeBlock]
-    ) -> None:
-        for block, data in blocks:
-            for chunk, cell, commit in cells_of(block, data):
-                self.write_cell(container_id, index, block.block_id, chunk, cell, commit)
-            if not block.chunks:
-                self._commit_block(container_id, block)
+            write_singly(
+                blocks,
+                partial(self.write_cell, container_id, index),
+                partial(self._commit_block, container_id),
+            )
 
     def _commit_block(self, container_id: ContainerId, block: BlockData) -> None:
         message = codec.block_message(container_id, block)
