@@ -410,7 +410,6 @@ class ReplicationManager:
         return (
             not any(is_bad(case.container, p.replica) for p in case.placed)
             and (not case.container.scheme or len(indexes) == len(set(indexes)))
-            and not case.deletes
             and not self.targets(case, 1)
         )
 

@@ -3,6 +3,7 @@ are copied as soon as one can take them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,16 @@ import pytest
 from merkle.replica import ReplicaState
 from scm.administration.decommission import Request
 from scm.edge.call_values import Heartbeat
-from scm.state.facts import Kind, OpState
+from scm.state.facts import ASKED, Hold, Kind, OpState
 from scm.state.options import ScmOptions
-from tests.support.control.scm_world import ScmWorld, confirm, container, replica, volume
+from tests.support.control.scm_world import (
+    ScmWorld,
+    confirm,
+    container,
+    pass_time,
+    replica,
+    volume,
+)
 
 HOLDERS = ("dn1", "dn2")
 COUNT = 5
@@ -145,6 +153,32 @@ def test_it_may_come_and_go(world: ScmWorld, turns: int) -> None:
 
     assert set(range(1, COUNT + 1)) == others == before
     assert "full" == copies(world)[COUNT + 1]
+
+
+def test_what_a_double_shard_keeps_out_is_not_forgotten(tmp_path: Path) -> None:
+    """Where one of two may go once a person lets go of them, nothing else will tell."""
+    nodes = tuple(f"dn{number}" for number in range(1, 6))
+    box = replace(container(replication_factor=5), scheme="rs-3-2-1024k")
+    with ScmWorld(tmp_path, OPTIONS).running() as world:
+        world.join(*nodes)
+        with world.state.change() as change:
+            change.put(world.state.containers, box)
+            for _ in range(100):  # the round is long with others, and comes to this one once
+                change.next_id("next_container_id")
+            for node in ("dn4", "dn5"):
+                change.put(world.state.holds, Hold(1, node, 1, ASKED))
+        for node, index in zip(nodes, (1, 2, 3, 4, 4), strict=True):
+            world.beat(node, replica(node, replica_index=index), full=True)
+        pass_time(world, 8, *nodes)
+        kept = [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
+        with world.state.change() as change:
+            for node in ("dn4", "dn5"):
+                change.remove(world.state.holds, (1, node))
+        pass_time(world, 4, *nodes)
+        deletes = [c for c in world.state.commands.values() if c.kind is Kind.DELETE]
+
+    assert [] == kept
+    assert [True] == [c.datanode_id in {"dn4", "dn5"} for c in deletes]
 
 
 def test_what_a_damaged_replica_keeps_out_is_not_forgotten(world: ScmWorld) -> None:
