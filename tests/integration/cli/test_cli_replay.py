@@ -68,16 +68,17 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
         _, stored = answer("put", str(root / "files"), "--lanes", "1", "--close", *scm)
         (container_id,) = stored["container_ids"]
 
-        def is_closed() -> bool:
+        def is_seen(checksums: str) -> bool:
             _, seen = answer("scm", "container", str(container_id), *scm)
-            return bool(seen["state"] == "CLOSED" and seen["checksums"] == "match")
+            return bool(seen["state"] == "CLOSED" and seen["checksums"] == checksums)
 
-        wait_until(is_closed)
+        wait_until(lambda: is_seen("match"))
         with Peer(cluster.nodes[1].address) as peer:
             blocks = peer.blocks_of(ContainerId(container_id))
         damage(replica_root(cluster, 1, container_id), container_id, blocks)
         code, _ = answer("scan", str(container_id), "--wait", *scm)
         assert Exit.TO_DO == code
+        wait_until(lambda: is_seen("differ"))  # a scan ends before its report has come to the SCM
         code, _ = answer("diagnose", str(container_id), "--output", str(path), *scm)
         assert Exit.OK == code
     return path
