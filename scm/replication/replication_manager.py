@@ -109,9 +109,9 @@ class ReplicationManager:
 
     def look_at_node(self, datanode_id: str) -> None:
         """Have all containers of a node looked at: it came, went, or is to leave."""
-        held = self._state.replicas.on(datanode_id)
+        held = self._state.replicas.ids_on(datanode_id)
         self._state.stir(held)
-        self.look_at(held)
+        self.look_at(held.tolist())
 
     def states(self) -> States:
         """Return the health state of each container as of its last look."""

@@ -13,6 +13,7 @@ import json
 import struct
 import sys
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
@@ -75,7 +76,8 @@ _TREE_OF: Final = attrgetter(*(c.field.removeprefix("tree.") for c in _TREE))
 _STATES: Final = tuple(ReplicaState)
 _ALGORITHMS: Final = tuple(Algorithm)
 _CONTAINER_STATES: Final = {str(state): state for state in ContainerState}
-_CONTAINER_FIELDS: Final = 14
+_CONTAINER_PLACES: Final = tuple(getattr(Container, one.name).__set__ for one in fields(Container))
+_CONTAINER_FIELDS: Final = len(_CONTAINER_PLACES)
 _KEY_FIELDS: Final = 4
 _NODE_FIELDS: Final = (10, 11)  # of version 5, and of this one
 _PENDING_FIELDS: Final = (13, 14, 15)  # of version 4, of version 6, and of this one
@@ -150,8 +152,17 @@ def container_from(row: bytes) -> Container:
 
 
 def containers_from(rows: Sequence[bytes]) -> list[Container]:
-    """Decode containers, of which there are millions. Raises ValueError, TypeError."""
-    return list(map(_container_of, unpack_all(rows, _CONTAINER_FIELDS)))
+    """Decode containers, of which there are millions: field by field, for a third of the time that
+    the constructor takes. Raises ValueError, TypeError."""
+    columns: list[Iterable[Any]] = list(zip(*unpack_all(rows, _CONTAINER_FIELDS), strict=True))
+    if not columns:
+        return []
+    columns[1] = [_CONTAINER_STATES.get(state) or ContainerState(state) for state in columns[1]]
+    columns[5] = map(tuple, columns[5])
+    made = [Container.__new__(Container) for _ in rows]
+    for place, values in zip(_CONTAINER_PLACES, columns, strict=True):
+        deque(map(place, made, values), maxlen=0)
+    return made
 
 
 def _container_of(values: list[Any]) -> Container:

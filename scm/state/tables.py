@@ -162,10 +162,11 @@ class ContainerTable(Table[int, Container]):
 
     def _take_in(self, values: Sequence[Container]) -> None:
         """Take in what comes from the disk: most of it is closed, and in no index."""
-        for state, count in Counter(value.state for value in values).items():
+        ids = [value.container_id for value in values]
+        self._rows.update(zip(ids, values, strict=True))
+        self.touched.update(ids)
+        for state, count in Counter([value.state for value in values]).items():
             self.states[state] += count
-        self._rows.update((value.container_id, value) for value in values)
-        self.touched.update(value.container_id for value in values)
         for value in values:
             if value.state is not ContainerState.CLOSED:
                 self._index(value)

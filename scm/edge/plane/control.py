@@ -145,7 +145,8 @@ class ControlPlane:
         """Have all looked at that a node holds which came, fell silent or died; False: none did."""
         changed = self._parts.nodes.note_health(change, count_max=1)
         for datanode_id in changed:
-            self._parts.last_copies.recount(change, self._parts.state.replicas.on(datanode_id))
+            held = self._parts.state.replicas.ids_on(datanode_id)
+            self._parts.last_copies.recount(change, held.tolist())
             self._node_changed(datanode_id)
             self._parts.manager.look_at_node(datanode_id)
             self._parts.observer.observe(change, self._unsettled_on(datanode_id))
@@ -219,6 +220,8 @@ class ControlPlane:
         """Return the containers that may have waited for a node, or must wait for it again."""
         closing = self._parts.state.containers.closing
         waiting = closing.union(self._parts.state.transactions.container_ids())
+        if not waiting:  # as of most datanodes of a start: what they hold is in the ten thousands
+            return []
         found = waiting.intersection(self._parts.state.replicas.on(datanode_id))
         for container_id in closing - found:
             container = self._parts.state.containers.get(container_id)
