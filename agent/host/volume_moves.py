@@ -3,7 +3,8 @@
     lease ─ open? closed first ─ copied ─ served from there ─ read whole ─ the old one goes
                                     └ no room, damage, in use: told, and tried again later
 
-What was moved is on the disks, and nothing else is: after a kill it goes on where it was.
+What was moved is on the disks, and nothing else is: after a kill it goes on where it was. What two
+volumes have, though none of them retires any more, is on one of them when it is done.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -112,17 +113,31 @@ class VolumeMoves:
 
     def _tend(self, volume_id: str) -> bool:
         """Do one thing about a volume, if it wants any; return whether there may be more."""
-        mode = self._store.services.of(volume_id).mode
-        if mode is Mode.READ_ONLY:
-            self._close_open(volume_id)
-        return mode is Mode.RETIRING and self._retire(volume_id)
-
-    def _retire(self, volume_id: str) -> bool:
-        """Do one thing about a volume; return whether there may be more to do at once."""
+        services = self._store.services
+        mode = services.of(volume_id).mode
         progress = self._progress.setdefault(volume_id, Progress(self.now_s()))
-        here = self._store.services.left_on(volume_id)
-        cut_off_first = sorted(here, key=lambda left: left.is_served)
-        for left in self._due(cut_off_first, progress):
+        if mode is Mode.RETIRING:
+            return self._retire(volume_id, progress)
+        wanting = services.seconds_on(volume_id)
+        if mode is Mode.READ_ONLY:
+            here = services.left_on(volume_id)
+            wanting += [left for left in here if left.state in WRITTEN and left.is_served]
+        return self._deal_with_one(volume_id, wanting, progress)
+
+    def _retire(self, volume_id: str, progress: Progress) -> bool:
+        """Do one thing about a volume that is to be empty; return whether there may be more."""
+        services = self._store.services
+        cut_off_first = sorted(services.left_on(volume_id), key=lambda left: left.is_served)
+        if self._deal_with_one(volume_id, cut_off_first, progress):
+            return True
+        progress.unmovable = services.unmovable_on(volume_id)
+        if not progress.stuck and not services.end_retirement(volume_id):
+            log.info("volume_retired", volume_id=volume_id)
+        return False
+
+    def _deal_with_one(self, volume_id: str, wanting: Sequence[Left], progress: Progress) -> bool:
+        """Deal with the first of what `wanting` has that is due; return whether there was any."""
+        for left in self._due(wanting, progress):
             try:
                 self._deal_with(volume_id, left)
             except SutureError as error:
@@ -132,9 +147,6 @@ class VolumeMoves:
             progress.moved_count += 1
             progress.moved_bytes += left.size_bytes
             return True
-        progress.unmovable = self._store.services.unmovable_on(volume_id)
-        if not progress.stuck and not self._store.services.end_retirement(volume_id):
-            log.info("volume_retired", volume_id=volume_id)
         return False
 
     def _keep_stuck(
@@ -164,10 +176,13 @@ class VolumeMoves:
                 yield left
 
     def _deal_with(self, volume_id: str, left: Left) -> None:
-        """Move one replica, or end the move that a crash has cut off. Raises SutureError."""
+        """Move one replica, or end the move that a crash has cut off; of a volume that stays only
+        close it. Raises SutureError."""
         container_id = left.container_id
         if left.is_served and left.state in WRITTEN:
             self._close(container_id)
+        if left.is_served and self._store.services.of(volume_id).mode is not Mode.RETIRING:
+            return
         with self._tools.leases.hold(container_id):
             if left.is_served:
                 self._copy(container_id)
@@ -206,19 +221,6 @@ class VolumeMoves:
     def _may_not_go_on(self) -> bool:
         self._pulse.beat()
         return self._stop()
-
-    def _close_open(self, volume_id: str) -> None:
-        """Have nothing more written to a volume: its writers go elsewhere."""
-        progress = self._progress.setdefault(volume_id, Progress(self.now_s()))
-        here = self._store.services.left_on(volume_id)
-        still_open = [left for left in here if left.state in WRITTEN and left.is_served]
-        for left in self._due(still_open, progress):
-            try:
-                self._close(left.container_id)
-            except SutureError as error:
-                self._keep_stuck(progress, volume_id, left.container_id, error)
-            else:
-                progress.stuck.pop(left.container_id, None)
 
     def _close(self, container_id: ContainerId) -> None:
         """Take no more writes; the control plane says later which commit was the last."""

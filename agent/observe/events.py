@@ -80,10 +80,13 @@ AGENT: Final[Mapping[str, Event]] = {
     "reconstruction_expired": Event("Its coordinator went away; the shard goes.", (CONTAINER,)),
     "reconstruction_replaced": Event("An unfinished shard made way.", (CONTAINER,)),
     "registered": Event("The control plane knows this datanode."),
-    "replica_moved": Event("It left a volume that retires.", (CONTAINER, VOLUME)),
+    "replica_moved": Event(
+        "It left a volume that retires, or where another volume serves the same.",
+        (CONTAINER, VOLUME),
+    ),
     "replica_not_moved": Event(
-        "It stays on a volume that retires, or open on one that is read-only, and why; it is tried "
-        "again.",
+        "It stays on a volume that retires, or beside that of another volume, or open on one that "
+        "is read-only, and why; it is tried again.",
         (CONTAINER, VOLUME),
     ),
     "repair_proven": Event("What a reconcile changed was read; the rest waits.", (CONTAINER,)),

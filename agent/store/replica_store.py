@@ -266,9 +266,10 @@ class ReplicaStore:
         self, container_id: ContainerId, *, force: bool = False, proof: str = ""
     ) -> None:
         """Delete a replica; an open or non-empty one only by force. `proof` goes to the log. The
-        volume of files that are left is looked at. One that moves is BUSY."""
-        self.services.check_moved(container_id)
-        left = delete_replica(self._volume(container_id), container_id, force=force, proof=proof)
+        volume of files that are left is looked at. One that two volumes have is BUSY."""
+        volume = self._volume(container_id)
+        self.services.check_alone(container_id)
+        left = delete_replica(volume, container_id, force=force, proof=proof)
         self.volume_set.places.pop(container_id, None)
         self.on_change(container_id)
         if left:

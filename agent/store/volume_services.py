@@ -6,6 +6,11 @@
 
 At every moment one of the two is served, and the other is whole. After a crash the start serves the
 one that is not on the retiring volume if the two are equal, and the move goes on.
+
+A volume may have a second replica of a container without retiring: its retirement was cancelled
+then, or its disk was away while the container came to another one. It is told of as one that is not
+served, goes as what a move has left goes, and nothing is deleted, or moved, before it has gone: a
+start would serve it.
 """
 
 import os
@@ -100,6 +105,8 @@ class VolumeServices:
         if before.mode is Mode.RETIRED:  # first: what is acknowledged there is found by a start
             own = _Entry(volume, str(volume.layout.volume), is_added=True)
             self._remember(self._forgotten.get(volume_id, own))
+        if before.mode is Mode.RETIRING:
+            self._tell_seconds(volume)
         return self._keep(volume, service)
 
     def in_service(self) -> tuple[Volume, ...]:
@@ -116,10 +123,29 @@ class VolumeServices:
             for key, row in found
         ]
 
+    def seconds_on(self, volume_id: str) -> list[Left]:
+        """Return the replicas that a volume has and another one serves. Only what is told of is
+        looked at: of a volume that retires that is none, `left_on` has them."""
+        volume = self._set.by_id(volume_id)
+        told = [one.container_id for one in self._set.unloadable if one.volume_id == volume_id]
+        return [
+            Left(container_id, row.state, row.bytes_used, is_served=False)
+            for container_id in told
+            if self._is_second(volume, container_id)
+            and (row := _row_or_none(volume, container_id)) is not None
+        ]
+
     def begin_move(self, announced: Announced, submit: Submit | None = None) -> Arrival:
         """Reserve room on another volume for a replica that is on a retiring one. As
         `begin_arrival`; the caller holds the container's lease until all is done."""
         source = self._retiring(announced.container_id)
+        for other in self._set.others(announced.container_id):
+            raise Unavailable(
+                Code.BUSY,
+                f"{other.layout.volume} has another replica of it",
+                hint="suture volumes says why it is still there",
+                container_id=announced.container_id,
+            )
         wanted = self._service_of(source).target_id
         targets = [v for v in self.in_service() if wanted in {"", v.volume_id}]
         return self.begin_arrival(announced, targets, submit)
@@ -168,6 +194,7 @@ class VolumeServices:
                 container_id=container_id,
             )
         delete_replica(left, container_id, force=True)
+        self._set.forget_second(container_id, left)
 
     def take_back_move(self, volume_id: str, container_id: ContainerId) -> None:
         """Serve the replica that was left on `volume_id` again, and delete its copy; not once the
@@ -176,25 +203,25 @@ class VolumeServices:
         if copy is left or _row(left, container_id).state is ReplicaState.DELETED:
             return
         self._set.places[container_id] = left
+        self._set.forget_second(container_id, left)
         self._on_change(container_id)
+        self._set.leave_second(container_id, copy)
         delete_replica(copy, container_id, force=True)
+        self._set.forget_second(container_id, copy)
 
-    def check_moved(self, container_id: ContainerId) -> None:
-        """Refuse to delete a replica while the one that it was copied from is still on a volume
-        that retires: a start would serve that one, and it may be the better. Raises Unavailable."""
-        for volume in self._set.working:
-            is_left = self._set.places.get(container_id) is not volume
-            if is_left and self._service_of(volume).mode is Mode.RETIRING:
-                with volume.index.read() as rows:
-                    is_left = rows.has_replica(container_id)
-                if is_left:
-                    raise Unavailable(
-                        Code.BUSY,
-                        f"container {container_id} is still on {volume.layout.volume}, which "
-                        "retires, and on the volume that it moved to",
-                        hint="suture volumes says why; the move is ended first",
-                        container_id=container_id,
-                    )
+    def check_alone(self, container_id: ContainerId) -> None:
+        """Refuse to delete a replica while another volume has one, too: a start would serve that
+        one, and it may be the better. Another shard is no such one. Raises Unavailable."""
+        served = self._volume_of(container_id)
+        for volume in self._set.others(container_id):
+            if _are_one_shard(served, volume, container_id):
+                raise Unavailable(
+                    Code.BUSY,
+                    f"container {container_id} is still on {volume.layout.volume}, and on "
+                    f"{served.layout.volume}, which serves it",
+                    hint="suture volumes says why; first one of the two goes",
+                    container_id=container_id,
+                )
 
     def end_retirement(self, volume_id: str) -> str:
         """Write down that a volume is empty; return why it is not, "" if it is."""
@@ -275,6 +302,18 @@ class VolumeServices:
     def _service_of(self, volume: Volume) -> Service:
         return self._services.setdefault(volume.volume_id, read_service(volume.layout))
 
+    def _is_second(self, volume: Volume, container_id: ContainerId) -> bool:
+        is_served = container_id in self._set.places
+        return is_served and volume in self._set.others(container_id)
+
+    def _tell_seconds(self, volume: Volume) -> None:
+        """Tell of what moves have left on a volume; a move that goes on may end meanwhile."""
+        for left in self.left_on(volume.volume_id):
+            if not left.is_served:
+                self._set.leave_second(left.container_id, volume)
+                if not self._is_second(volume, left.container_id):
+                    self._set.forget_second(left.container_id, volume)
+
     def _keep(self, volume: Volume, service: Service) -> Service:
         write_service(volume.layout, service)
         self._services[volume.volume_id] = service
@@ -339,6 +378,8 @@ class VolumeServices:
 
 def worse_than(served: ReplicaRow, left: ReplicaRow) -> str:
     """Say why a replica must not stand in for another one of this host; "": it may. Pure."""
+    if served.replica_index != left.replica_index:
+        return f"its copy is shard {served.replica_index}, it is {left.replica_index}"
     if not served.data_scan_at_ms:
         return "its copy was not read whole yet"
     sick = ReplicaState.UNHEALTHY
@@ -351,6 +392,9 @@ def worse_than(served: ReplicaRow, left: ReplicaRow) -> str:
     if served.tree is None or left.tree is None:
         return "" if left.tree is None else "its copy has no tree"
     is_same_kind = served.tree.algorithm is left.tree.algorithm
+    lacks_commits = left.state is not ReplicaState.CLOSED and left.bcsid < served.bcsid
+    if served.state is ReplicaState.CLOSED and (left.state is sick or lacks_commits):
+        return ""  # its root is another one, as it must be
     if is_same_kind and served.tree.root != left.tree.root:
         return "its copy has another root"
     return ""
@@ -358,17 +402,36 @@ def worse_than(served: ReplicaRow, left: ReplicaRow) -> str:
 
 def forgotten(served: Volume, left: Volume, container_id: ContainerId) -> str:
     """Say of which block one replica of this host has a row or bytes, and the other knows nothing,
-    neither alive nor deleted nor lost; "" of none."""
+    neither alive nor deleted nor lost, or does not know that it was deleted; "" of none."""
     with served.index.read() as there, left.index.read() as here:
         lost = blocks_without_row(here, left.paths(container_id), container_id)
         with_bytes = (block_id for block_id, size_bytes in lost.items() if size_bytes > 0)
         with_row = (block_id for block_id, _ in here.blocks(container_id))
         known = {*blocks_without_row(there, served.paths(container_id), container_id)}
-        known.update(there.tombstones(container_id))
+        buried = there.tombstones(container_id)
+        for block_id in here.tombstones(container_id):
+            if block_id not in buried:
+                return f"its copy does not know that block {block_id} was deleted"
+        known.update(buried)
         for block_id in chain(with_bytes, with_row):
             if block_id not in known and there.block(container_id, block_id) is None:
                 return f"its copy knows nothing of block {block_id}"
     return ""
+
+
+def _are_one_shard(served: Volume, left: Volume, container_id: ContainerId) -> bool:
+    """Whether two replicas have the same index; so it is where that cannot be known."""
+    rows = _row_or_none(served, container_id), _row_or_none(left, container_id)
+    indexes = {row.replica_index for row in rows if row is not None}
+    return len(indexes) < 2
+
+
+def _row_or_none(volume: Volume, container_id: ContainerId) -> ReplicaRow | None:
+    """Return a replica's row, None for one that cannot be read, or is gone."""
+    try:
+        return _row(volume, container_id)
+    except (Damaged, Refused):
+        return None
 
 
 def _row(volume: Volume, container_id: ContainerId) -> ReplicaRow:

@@ -31,7 +31,7 @@ class VolumeSet:
         self.working = tuple(volumes)
         self._options = options
         self.places = shelf.places
-        self.unloadable = tuple(shelf.unloadable)
+        self._unloadable = dict.fromkeys(shelf.unloadable)
         self.failed = tuple(failed)
         self._fenced: tuple[Volume, ...] = ()
         self.lost: Mapping[ContainerId, str] = {}
@@ -47,6 +47,26 @@ class VolumeSet:
     def volumes(self) -> tuple[VolumeFacts, ...]:
         """Return the facts of every volume, failed ones last."""
         return (*(facts_or_failure(volume) for volume in self.working), *self.failed)
+
+    @property
+    def unloadable(self) -> tuple[Unloadable, ...]:
+        """What is on a volume and is not served."""
+        return tuple(self._unloadable)
+
+    def leave_second(self, container_id: ContainerId, volume: Volume) -> None:
+        """Tell of a replica in place of which that of another volume is served."""
+        self._unloadable[_second(container_id, volume)] = None
+
+    def forget_second(self, container_id: ContainerId, volume: Volume) -> None:
+        """Tell of it no more: it is gone, or served."""
+        for one in self.unloadable:
+            if (one.container_id, one.volume_id) == (container_id, volume.volume_id):
+                self._unloadable.pop(one, None)
+
+    def others(self, container_id: ContainerId) -> list[Volume]:
+        """Return the volumes with a row of a replica of which another one's is served."""
+        served = self.places.get(container_id)
+        return [v for v in self.working if v is not served and _has_row(v, container_id)]
 
     def version(self) -> tuple[tuple[str, int], ...]:
         """Return a value that is another one after every change of what the indexes hold."""
@@ -83,9 +103,12 @@ class VolumeSet:
         for container_id in shelf.places.keys() - twice:
             self.places[container_id] = volume
         self.lost = {k: v for k, v in self.lost.items() if k not in shelf.places}
-        others = (one for one in self.unloadable if one.volume_id != volume.volume_id)
-        seconds = (_second(key, volume) for key in sorted(twice))
-        self.unloadable = (*others, *shelf.unloadable, *seconds)
+        for one in self.unloadable:
+            if one.volume_id == volume.volume_id:
+                self._unloadable.pop(one, None)
+        self._unloadable |= dict.fromkeys(shelf.unloadable)
+        for container_id in sorted(twice):
+            self.leave_second(container_id, volume)
 
     def is_lost(self, container_id: ContainerId) -> bool:
         """Return whether the replica was on a volume that is fenced: gone until the next start."""
@@ -123,6 +146,11 @@ class VolumeSet:
             if volume.volume_id == volume_id:
                 return volume
         raise VolumeFailed(Code.IO_EXCEPTION, f"volume {volume_id} does not serve")
+
+
+def _has_row(volume: Volume, container_id: ContainerId) -> bool:
+    with volume.index.read() as rows:
+        return rows.has_replica(container_id)
 
 
 def _second(container_id: ContainerId, volume: Volume) -> Unloadable:

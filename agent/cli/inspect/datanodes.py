@@ -135,11 +135,11 @@ def volume_columns() -> list[str]:
 
 
 def service_remark(volume: pb.VolumeStatus) -> str:
-    """Say how far a volume is that retires, and what holds it up; and what is still open on one
-    that is read-only."""
+    """Say how far a volume is that retires, and what holds it up; of others what is still open,
+    though it is read-only, or is another volume's, too."""
     stuck = len(volume.stuck_container_ids)
     if volume.service != "RETIRING":
-        return f"{counted(stuck, 'replica')} not closed: {volume.stuck_reason}" if stuck else ""
+        return f"{counted(stuck, 'replica')} stuck: {volume.stuck_reason}" if stuck else ""
     gone = max(0, volume.retiring_bytes - volume.used_bytes)
     share = percent(gone, volume.retiring_bytes) if volume.retiring_bytes else "100 %"
     left = f", {spoken_duration(volume.eta_ms / 1000)} left" if volume.eta_ms > 0 else ""

@@ -350,8 +350,9 @@ def place(volume: Volume, container_id: ContainerId, shelf: Shelf) -> None:
     )
 
 
-def rank(volume: Volume, container_id: ContainerId) -> tuple[bool, int, bool, bool]:
-    """Return what makes one of two replicas the better: CLOSED, then BCSID, then health; of two
+def rank(volume: Volume, container_id: ContainerId) -> tuple[bool, int, bool, int, bool]:
+    """Return what makes one of two replicas the better: CLOSED, then BCSID, then health, then the
+    blocks of which it knows that they were deleted: none comes back with the other one. Of two
     that are equal so far, the copy on a volume that stays."""
     with volume.index.read() as rows:
         row = rows.replica(container_id)
@@ -359,5 +360,6 @@ def rank(volume: Volume, container_id: ContainerId) -> tuple[bool, int, bool, bo
         row.state is ReplicaState.CLOSED,
         row.bcsid,
         row.state is not ReplicaState.UNHEALTHY,
+        row.tree.tombstone_count if row.tree is not None else 0,
         read_service(volume.layout).mode is not Mode.RETIRING,
     )

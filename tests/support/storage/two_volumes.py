@@ -89,11 +89,11 @@ class Host:
         shutil.rmtree(self.at(name) / "hdds" / CLUSTER / "db")
         self.open("a", "b")
 
-    def write(self, container_id: int, *, closed: bool = True) -> None:
+    def write(self, container_id: int, *, closed: bool = True, count: int = BLOCKS) -> None:
         """Write a container of a few blocks."""
         number = ContainerId(container_id)
         self.store.create_container(number)
-        for block_id in range(1, BLOCKS + 1):
+        for block_id in range(1, count + 1):
             data = content(container_id, block_id)
             sums = window_checksums(ChecksumType.CRC32C, WINDOW_BYTES, data)
             chunk = ChunkInfo(0, len(data), ChecksumType.CRC32C, WINDOW_BYTES, sums)

@@ -1,0 +1,370 @@
+"""Two volumes of one host with the same container, and no retirement that would end it."""
+
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
+from agent.host.volume_moves import RETRY_S
+from agent.store import volume_services
+from agent.store.volume_services import Left
+from agent.store.volumes.service_mode import Mode
+from merkle.replica import ID_MAX, Bcsid, BlockId, ContainerId, ReplicaState
+from tests.support.storage.two_volumes import BLOCKS, Host, content
+
+COUNT = 4
+ONE = BlockId(1)
+
+
+class Killed(BaseException):
+    """What a SIGKILL is to the code that it hits: nothing after it runs."""
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    """Two volumes with containers."""
+    with ThreadPoolExecutor(8) as executor:
+        made = Host(tmp_path, executor)
+        made.fill(COUNT)
+        yield made
+        made.store.close()
+
+
+def cut_off(host: Host, monkeypatch: pytest.MonkeyPatch) -> ContainerId:
+    """Retire a, be killed when the first copy is on b and the old one on a, and start again."""
+    host.moves.steer(host.id_of("a"), Mode.RETIRING)
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as deadly:
+        deadly.setattr(host.store.services, "drop_moved", killed)
+        with pytest.raises(Killed):
+            host.work()
+    host.restart()
+    [number] = [left for left in host.store.services.left_on(host.id_of("a")) if not left.is_served]
+    return number.container_id
+
+
+def directories(host: Host, container_id: ContainerId) -> list[str]:
+    """Return the volumes with files of a container."""
+    return [n for n in ("a", "b") if list(host.at(n).glob(f"hdds/*/current/*/{container_id}"))]
+
+
+def returned_disk(host: Host, container_id: ContainerId, *, count: int = BLOCKS) -> None:
+    """Have a's disk away, the container made anew on b by its writer, and the disk back."""
+    host.store.close()
+    host.at("a").rename(host.path / "away")
+    host.open("a", "b")
+    host.write(container_id, count=count)
+    assert container_id in host.on("b")
+    host.at("a").rmdir()
+    (host.path / "away").rename(host.path / "a")
+    host.store.services.add_volume(host.path / "a")
+
+
+class TestCancelled:
+    @pytest.mark.parametrize("is_restarted", [False, True])
+    @pytest.mark.parametrize("mode", [Mode.IN_SERVICE, Mode.READ_ONLY])
+    def test_what_is_deleted_does_not_come_back(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch, mode: Mode, *, is_restarted: bool
+    ) -> None:
+        """
+        The served one would go alone, and the next start would serve the other: deleted data is
+        back. It waits until the worker has ended the move, which no retirement does any more.
+        """
+        number = cut_off(host, monkeypatch)
+        host.moves.steer(host.id_of("a"), mode)
+        if is_restarted:
+            host.restart()
+
+        with pytest.raises(Unavailable, match="is still on") as caught:
+            host.store.delete_container(number, force=True)
+
+        assert Code.BUSY is caught.value.code
+        host.assert_whole(COUNT)
+        host.work()
+        host.store.delete_container(number, force=True)
+        host.restart()
+        assert number not in host.store.replica_ids()
+        assert [] == directories(host, number)
+
+    @pytest.mark.parametrize("is_restarted", [False, True])
+    def test_one_of_the_two_gives_its_room_back(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch, *, is_restarted: bool
+    ) -> None:
+        """
+        It would take it for ever, and nobody is told of it but by the next start.
+        """
+        number = cut_off(host, monkeypatch)
+        host.moves.steer(host.id_of("a"), Mode.IN_SERVICE)
+        if is_restarted:
+            host.restart()
+        assert [number] == [one.container_id for one in host.store.unloadable()]
+
+        host.work()
+
+        assert 1 == len(directories(host, number))
+        assert () == host.store.unloadable()
+        host.assert_whole(COUNT)
+        host.restart()
+        host.assert_whole(COUNT)
+
+    def test_a_deleted_block_does_not_come_back(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        It was deleted in the copy, which is served; a start must not choose the other one, nor
+        throw away what says that the block is deleted.
+        """
+        number = cut_off(host, monkeypatch)
+        host.store.delete_blocks(number, [ONE])
+        host.moves.steer(host.id_of("a"), Mode.IN_SERVICE)
+
+        host.restart()
+        host.work()
+
+        assert {ONE} == host.store.tombstones(number).keys()
+        with pytest.raises(Refused):
+            host.store.block(number, ONE)
+        expected = content(number, 2)
+        assert expected == host.store.read(number, BlockId(2), 0, len(expected))
+        assert 1 == len(directories(host, number))
+
+    def test_who_knows_of_no_delete_does_not_stand_in(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        The copy that has the tombstone is damaged, so a start serves the other one: the copy stays
+        until that one knows of the delete, too.
+        """
+        number = cut_off(host, monkeypatch)
+        host.store.delete_blocks(number, [ONE])
+        file = host.store.paths(number).block_file(BlockId(2))
+        file.write_bytes(bytes(file.stat().st_size))
+        host.moves._verify(number)
+        host.moves.steer(host.id_of("a"), Mode.IN_SERVICE)
+        host.restart()
+        assert number in host.on("a")
+
+        host.work()
+
+        progress = host.moves.progress(host.id_of("b"))
+        assert progress is not None
+        assert "that block 1 was deleted" in progress.stuck[number].why
+        assert ["a", "b"] == directories(host, number)
+        host.store.delete_blocks(number, [ONE])
+        host.clock.advance_s(RETRY_S + 1)
+        host.work()
+        assert ["a"] == directories(host, number)
+        assert {ONE} == host.store.tombstones(number).keys()
+
+
+class TestCancelledMeanwhile:
+    @pytest.mark.parametrize("is_read", [False, True])
+    def test_a_move_that_goes_on_leaves_nothing_to_tell_of(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch, *, is_read: bool
+    ) -> None:
+        """
+        The copy is served and not read yet when somebody cancels; the move ends as it would have,
+        with one or the other. What was told of the second one would be told for ever, and keep a
+        later copy of the container away.
+        """
+        [number, *_] = map(ContainerId, host.on("a"))
+        finish = host.store.services.finish_move
+
+        def cancelled(*arguments: object) -> object:
+            facts = finish(*arguments)  # type: ignore[arg-type]
+            if not is_read:
+                file = host.store.paths(number).block_file(BlockId(2))
+                file.write_bytes(bytes(file.stat().st_size))
+            host.moves.steer(host.id_of("a"), Mode.IN_SERVICE)
+            assert [number] == [one.container_id for one in host.store.unloadable()]
+            return facts
+
+        monkeypatch.setattr(host.store.services, "finish_move", cancelled)
+        host.moves.steer(host.id_of("a"), Mode.RETIRING)
+        host.work()
+
+        assert ["b" if is_read else "a"] == directories(host, number)
+        assert () == host.store.unloadable()
+        host.assert_whole(COUNT)
+
+    def test_nor_does_one_that_ends_while_it_is_looked_for(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        The same where the old one goes between the look at the index and the word about it.
+        """
+        cut_off(host, monkeypatch)
+        look = host.store.services.left_on
+
+        def ended(volume_id: str) -> list[Left]:
+            found = look(volume_id)
+            monkeypatch.undo()
+            host.moves.step()
+            return found
+
+        monkeypatch.setattr(host.store.services, "left_on", ended)
+        host.moves.steer(host.id_of("a"), Mode.IN_SERVICE)
+
+        assert () == host.store.unloadable()
+
+
+class TestTakenBack:
+    def test_a_copy_that_could_not_be_removed_is_not_forgotten(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        It is whole, and on a volume that stays: a start would serve it after the delete of the
+        other one. It goes when it can, and what was moved in vain moves then.
+        """
+        host.moves.steer(host.id_of("a"), Mode.RETIRING)
+        [number, *_] = map(ContainerId, host.on("a"))
+
+        def failing(*_: object, **__: object) -> str:
+            raise VolumeFailed(Code.IO_EXCEPTION, "no more today")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(volume_services, "delete_replica", failing)
+            with pytest.raises(SutureError):
+                host.moves._deal_with(
+                    host.id_of("a"), host.store.services.left_on(host.id_of("a"))[0]
+                )
+        assert number in host.on("a")
+        assert ["a", "b"] == directories(host, number)
+
+        with pytest.raises(Unavailable, match="is still on"):
+            host.store.delete_container(number, force=True)
+
+        host.work()
+        host.clock.advance_s(RETRY_S + 1)
+        host.work()
+        assert Mode.RETIRED is host.store.services.of(host.id_of("a")).mode
+        host.assert_whole(COUNT)
+
+
+class TestReturnedDisk:
+    @pytest.mark.parametrize("is_restarted", [False, True])
+    def test_an_equal_one_goes_before_any_delete(self, host: Host, *, is_restarted: bool) -> None:
+        """
+        The disk was away, the control plane had the container copied to the other one, and it is
+        back: nobody counts on the second one, and it would outlive the delete of the first.
+        """
+        number = ContainerId(host.on("a")[0])
+        returned_disk(host, number)
+        if is_restarted:
+            host.restart()
+
+        with pytest.raises(Unavailable, match="is still on"):
+            host.store.delete_container(number, force=True)
+
+        host.work()
+        assert 1 == len(directories(host, number))
+        host.assert_whole(COUNT)
+        host.store.delete_container(number, force=True)
+        host.restart()
+        assert number not in host.store.replica_ids()
+
+    def test_one_that_has_more_is_kept_and_told_of(self, host: Host) -> None:
+        """
+        The one that is served lacks a block: nobody throws the other one away.
+        """
+        number = ContainerId(host.on("a")[0])
+        returned_disk(host, number)
+        served = host.store.volume_set.places[number]
+        served.index.write(lambda rows: rows.delete_block(number, ONE))
+        host.store.paths(number).block_file(ONE).unlink()
+        host.store.paths(number).tree.unlink()
+
+        host.work()
+
+        assert ["a", "b"] == directories(host, number)
+        assert [number] == [one.container_id for one in host.store.unloadable()]
+        progress = host.moves.progress(host.id_of("a"))
+        assert progress is not None
+        assert {number} == progress.stuck.keys()
+
+    def test_one_that_lacks_commits_goes_though_its_root_is_another(self, host: Host) -> None:
+        """
+        It was cut off from its writer with its disk, so nobody closed it: no delete waits for it
+        for ever.
+        """
+        number = ContainerId(COUNT + 1)
+        host.moves.steer(host.id_of("b"), Mode.READ_ONLY)
+        host.write(number, closed=False)
+        host.moves.steer(host.id_of("b"), Mode.IN_SERVICE)
+        host.store.close_container(number, bcsid=Bcsid(ID_MAX))
+        assert ReplicaState.QUASI_CLOSED is host.store.replica(number).state
+        returned_disk(host, number, count=BLOCKS + 1)
+
+        host.work()
+
+        assert ["b"] == directories(host, number)
+        assert ReplicaState.CLOSED is host.store.replica(number).state
+        assert BLOCKS + 1 == len(host.store.blocks(number))
+
+    def test_another_shard_of_it_is_something_else(self, host: Host) -> None:
+        """
+        It stands in for nothing, nothing stands in for it, and it outlives the other's delete.
+        """
+        number = ContainerId(host.on("a")[0])
+        returned_disk(host, number)
+        served = host.store.volume_set.places[number]
+        with served.index.read() as rows:
+            row = rows.replica(number)
+        served.index.write(lambda rows: rows.put_replica(number, replace(row, replica_index=3)))
+
+        host.work()
+
+        assert ["a", "b"] == directories(host, number)
+        host.store.delete_container(number, force=True)
+        host.restart()
+        assert number in host.on("a")
+        assert ReplicaState.CLOSED is host.store.replica(number).state
+        assert BLOCKS == len(host.store.blocks(number))
+
+    def test_no_move_is_written_over_one(self, host: Host) -> None:
+        """
+        The volume of the one that is served retires, to the volume that has the other: which may
+        have what the first one lacks.
+        """
+        number = ContainerId(host.on("a")[0])
+        returned_disk(host, number)
+        served = host.store.volume_set.places[number]
+        with served.index.read() as rows:
+            row = rows.replica(number)
+        served.index.write(lambda rows: rows.put_replica(number, replace(row, replica_index=3)))
+        host.moves.steer(host.id_of("b"), Mode.RETIRING)
+
+        host.work()
+
+        progress = host.moves.progress(host.id_of("b"))
+        assert progress is not None
+        assert "has another replica of it" in progress.stuck[number].why
+        assert not progress.stuck[number].has_no_room
+        host.restart()
+        assert ["a", "b"] == directories(host, number)
+
+
+def test_a_directory_that_nobody_can_load_is_none(host: Host) -> None:
+    """
+    What has no row is left alone as ever: nothing says what it is, and no delete waits for it.
+    """
+    number = ContainerId(host.on("b")[0])
+    group = host.store.paths(number).root.parent
+    host.store.close()
+    strange = host.at("a") / group.relative_to(host.at("b")) / str(number)
+    (strange / "chunks").mkdir(parents=True)
+    host.open("a", "b")
+
+    host.work()
+    host.store.delete_container(number, force=True)
+
+    assert strange.is_dir()
+    assert [number] == [one.container_id for one in host.store.unloadable()]
+    shutil.rmtree(strange)
