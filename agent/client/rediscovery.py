@@ -6,12 +6,12 @@
 A datanode that does not answer is named, and nothing is concluded from its silence.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from agent.client.putnote import SCHEME, PartBlock, part_of
-from agent.ec.blockgroup import group_length_bytes
-from agent.ec.scheme import parse_scheme
+from agent.ec.blockgroup import group_length_bytes, longest_of_enough
+from agent.ec.scheme import Scheme, parse_scheme
 from agent.errors import Refused, SutureError
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import scm_pb2
@@ -37,7 +37,7 @@ def look_into(info: scm_pb2.ContainerInfo, dial: Callable[[str], Peer]) -> Seen:
     container_id = ContainerId(info.container_id)
     seen = Seen(container_id, info.scheme)
     shown: dict[int, BlockData] = {}
-    indexes: dict[int, set[int]] = {}
+    lengths: dict[int, dict[int, int]] = {}  # of groups, by index
     buried: set[int] = set()
     for one in info.replicas:
         try:
@@ -51,24 +51,30 @@ def look_into(info: scm_pb2.ContainerInfo, dial: Callable[[str], Peer]) -> Seen:
             continue
         for block in blocks:
             shown.setdefault(block.block_id, block)
-            indexes.setdefault(block.block_id, set()).add(one.replica.replica_index)
+            of_index = lengths.setdefault(block.block_id, {})
+            length_bytes = group_length_bytes(block) or 0
+            index = one.replica.replica_index
+            of_index[index] = max(of_index.get(index, 0), length_bytes)
     seen.scheme = seen.scheme or _scheme_of(shown.values())
-    needed = parse_scheme(seen.scheme).data_count if seen.scheme else 1
+    scheme = parse_scheme(seen.scheme) if seen.scheme else None
+    needed = scheme.data_count if scheme is not None else 1
     for local_id, block in shown.items():
-        if len(indexes[local_id]) >= needed:
-            _note(seen, block)
+        if len(lengths[local_id]) >= needed:
+            _note(seen, block, scheme, lengths[local_id].values())
         elif local_id not in buried:
             seen.torn.append(local_id)
     if not seen.silent:
-        seen.deleted = sorted(b for b in buried if len(indexes.get(b, ())) < needed)
+        seen.deleted = sorted(b for b in buried if len(lengths.get(b, ())) < needed)
     seen.last_local_id = max([0, *shown, *buried])
     return seen
 
 
-def _note(seen: Seen, block: BlockData) -> None:
+def _note(
+    seen: Seen, block: BlockData, scheme: Scheme | None, lengths_bytes: Collection[int]
+) -> None:
     length_bytes = sum(chunk.length_bytes for chunk in block.chunks)
-    if seen.scheme:
-        length_bytes = group_length_bytes(block) or 0
+    if scheme is not None:
+        length_bytes = longest_of_enough(scheme, lengths_bytes)
     part = part_of(
         dict(block.metadata),
         container_id=seen.container_id,

@@ -1,14 +1,16 @@
 """What the shards of one block say about their group, and whether that fits together.
 
 Every shard's block carries the group's length in its metadata under Ozone's name. A shard may lack
-the block, or know a shorter group: its datanode was cut off while the group was written. What is
-safe to use is the shortest length that `data_count` shards have in full.
+the block, or know a shorter group: its datanode was cut off while the group was written, or it is
+an old copy, or a disk that lied. All shards acknowledge what a client is told is stored, so the
+group is as long as `data_count` shards have in full: less would cut off what is stored because of
+one bad shard, and of more nothing can be computed.
 """
 
 import base64
 import binascii
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,30 +61,41 @@ def agree(
 ) -> Agreed | Orphan:
     """Return what `known`, the block as each source's index has it, makes of the group.
 
-    The length is the shortest that any source knows (Ozone's safe length): behind it a write was
-    never acknowledged. A source whose chunks do not follow the cells of that length is left out.
+    The length is the longest that enough sources tell. One that knows a shorter group, or whose
+    chunks do not follow the cells of that length, is left out. Ozone takes the shortest that any
+    source knows: behind it is nothing that was acknowledged, unless that source lost it.
     """
     there = {index: block for index, block in known.items() if block is not None}
     lengths = {index: group_length_bytes(block) for index, block in there.items()}
     named = {index: length for index, length in lengths.items() if length is not None}
     if len(named) < scheme.data_count:
         return Orphan(block_id, f"{len(named)} of {scheme.data_count} sources know its length")
-    shortest_bytes = min(named.values())
-    if len(set(named.values())) > 1 and shortest_bytes % scheme.stripe_bytes:
-        return Orphan(block_id, f"its sources know different lengths: {sorted(named.items())}")
     try:
-        group = Group(scheme, shortest_bytes)
+        group = Group(scheme, longest_of_enough(scheme, named.values()))
     except SutureError as error:
         return Orphan(block_id, str(error))
-    shards = {i: there[i] for i in sorted(named) if follows_cells(group, i, there[i])}
+    shards = {i: there[i] for i in sorted(named) if has_group(group, i, there[i], named[i])}
     if len(shards) < scheme.data_count:
+        differ = f"; its sources know different lengths: {sorted(named.items())}"
         return Orphan(
             block_id,
             f"the chunks of {len(shards)} of {scheme.data_count} sources follow the cells of a "
-            f"group of {shortest_bytes} bytes",
+            f"group of {group.length_bytes} bytes"
+            + (differ if len(set(named.values())) > 1 else ""),
         )
     checksums = stripe_checksums_of(shards.values(), group)
     return Agreed(block_id, group, shards, checksums, _ozone_notes(shards.values()))
+
+
+def has_group(group: Group, index: int, block: BlockData, length_bytes: int) -> bool:
+    """Return whether a shard that knows a group of `length_bytes` has its cells of this one: that
+    group, or whole stripes at its beginning. Parity of half a stripe says nothing of a whole one.
+    """
+    is_part = (
+        length_bytes > group.length_bytes and not group.length_bytes % group.scheme.stripe_bytes
+    )
+    is_it = length_bytes == group.length_bytes or is_part
+    return is_it and follows_cells(group, index, block)
 
 
 def follows_cells(group: Group, index: int, block: BlockData) -> bool:
@@ -101,6 +114,13 @@ def group_length_bytes(block: BlockData) -> int | None:
     """Return the group's length as the block's metadata has it, None when it does not say."""
     text = dict(block.metadata).get(GROUP_LENGTH_KEY, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+
+
+def longest_of_enough(scheme: Scheme, lengths_bytes: Collection[int]) -> int:
+    """Return the longest length that enough shards tell, as far as lengths alone tell it; of fewer
+    shards the longest."""
+    ordered = sorted(lengths_bytes, reverse=True)
+    return ordered[scheme.data_count - 1 if len(ordered) >= scheme.data_count else 0]
 
 
 def group_metadata(metadata: Iterable[tuple[str, str]], group: Group) -> Metadata:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent.client.putnote import SCHEME, Found, PartBlock, files_of, part_of
-from agent.ec.blockgroup import group_length_bytes
+from agent.ec.blockgroup import group_length_bytes, longest_of_enough
 from agent.ec.scheme import Scheme, parse_scheme
 from agent.errors import Refused
 from agent.salvage.safe_paths import older, paths_of
@@ -67,6 +67,7 @@ def _look_into(
 ) -> None:
     shown: dict[BlockId, BlockData] = {}
     buried: set[BlockId] = set()
+    lengths: dict[BlockId, dict[int, int]] = {}  # of groups, by index
     is_coded = False
     for volume, index in inventory.holders[container_id]:
         is_coded |= index > 0
@@ -74,6 +75,9 @@ def _look_into(
         for block in volume.blocks(container_id):
             if block.block_id not in shown or block.bcsid > shown[block.block_id].bcsid:
                 shown[block.block_id] = block
+            if index and (length_bytes := group_length_bytes(block)) is not None:
+                of_index = lengths.setdefault(block.block_id, {})
+                of_index[index] = max(of_index.get(index, 0), length_bytes)
     inventory.deleted_count += len(buried & shown.keys())
     scheme = next(filter(None, map(_scheme_of, shown.values())), given) if is_coded else None
     if scheme is not None:
@@ -82,7 +86,8 @@ def _look_into(
         block = shown[block_id]
         length_bytes = sum(chunk.length_bytes for chunk in block.chunks)
         if is_coded:
-            length_bytes = group_length_bytes(block) or 0
+            told = lengths.get(block_id, {0: 0}).values()
+            length_bytes = longest_of_enough(scheme, told) if scheme is not None else max(told)
         part = part_of(
             dict(block.metadata),
             container_id=container_id,

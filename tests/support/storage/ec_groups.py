@@ -55,3 +55,9 @@ def lengths_bytes(scheme: Scheme) -> dict[str, int]:
         "all but a byte": stripe - 1,
         "full and a part": stripe + cell + 7,
     }
+
+
+def cut_group(made: EncodedGroup, stripe_count: int) -> EncodedGroup:
+    """Return what a group was when so many stripes of it were written."""
+    group = Group(made.group.scheme, stripe_count * made.group.scheme.stripe_bytes)
+    return EncodedGroup(group, made.data[: group.length_bytes], made.stripes[:stripe_count])

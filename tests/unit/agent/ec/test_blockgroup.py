@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from agent.ec.blockgroup import (
+    GROUP_LENGTH_KEY,
     OZONE_NOTES,
     STRIPES_PER_PAIR,
     STRIPES_WITH_CHECKSUM_MAX,
@@ -82,9 +83,9 @@ class TestAgreement:
         assert 3000 == agreed.group.length_bytes
         assert {1, 2, 3, 4, 5} == set(agreed.shards)
 
-    def test_the_shortest_length_is_safe(self) -> None:
+    def test_the_longest_length_that_enough_have_is_the_groups(self) -> None:
         """
-        A shard that missed the last stripe bounds the group; longer shards serve up to there.
+        One shard that lost the last stripe takes nothing away that the others have in full.
         """
         stripe = SCHEME.stripe_bytes
         known = {index: shard(index, 2 * stripe) for index in (1, 2, 4)} | {5: shard(5, stripe)}
@@ -92,8 +93,50 @@ class TestAgreement:
         agreed = agree(SCHEME, BLOCK, known)
 
         assert isinstance(agreed, Agreed)
+        assert 2 * stripe == agreed.group.length_bytes
+        assert {1, 2, 4} == set(agreed.shards)
+
+    def test_what_too_few_have_is_none_of_it(self) -> None:
+        """
+        Two shards took a stripe that no client was told is stored; they serve up to there.
+        """
+        stripe = SCHEME.stripe_bytes
+        known = {index: shard(index, 2 * stripe) for index in (1, 2)}
+        known |= {index: shard(index, stripe) for index in (3, 5)}
+
+        agreed = agree(SCHEME, BLOCK, known)
+
+        assert isinstance(agreed, Agreed)
         assert stripe == agreed.group.length_bytes
-        assert {1, 2, 4, 5} == set(agreed.shards)
+        assert {1, 2, 3, 5} == set(agreed.shards)
+
+    def test_what_enough_tell_of_and_too_few_have_is_not_cut_off(self) -> None:
+        """
+        Three say that two stripes were stored and have lost chunks: one stripe is no answer.
+        """
+        stripe = SCHEME.stripe_bytes
+        known = {index: shard(index, stripe) for index in (4, 5)}
+        for index in (1, 2, 3):
+            claimed = shard(index, 2 * stripe)
+            known[index] = replace(claimed, chunks=claimed.chunks[:1])
+
+        found = agree(SCHEME, BLOCK, known)
+
+        assert isinstance(found, Orphan)
+        assert f"of a group of {2 * stripe} bytes" in found.reason
+
+    def test_a_length_that_no_group_has_is_left_out(self) -> None:
+        """
+        One shard whose length is nonsense costs that shard, not the block.
+        """
+        known = {index: shard(index, 3000) for index in (1, 2, 3)}
+        known[4] = replace(shard(4, 3000), metadata=((GROUP_LENGTH_KEY, "9" * 19),))
+
+        agreed = agree(SCHEME, BLOCK, known)
+
+        assert isinstance(agreed, Agreed)
+        assert 3000 == agreed.group.length_bytes
+        assert {1, 2, 3} == set(agreed.shards)
 
     def test_a_block_that_too_few_know_is_an_orphan(self) -> None:
         """
@@ -103,11 +146,25 @@ class TestAgreement:
 
         assert Orphan(BLOCK, "2 of 3 sources know its length") == agree(SCHEME, BLOCK, known)
 
-    def test_lengths_that_differ_within_a_stripe_are_an_orphan(self) -> None:
+    @pytest.mark.parametrize("other_bytes", [900, 1400])
+    def test_who_differs_within_a_stripe_is_left_out(self, other_bytes: int) -> None:
+        """
+        Its parity cell may be as long as that of the others, and is of another stripe.
+        """
+        known = {index: shard(index, 1000) for index in (1, 2, 3)} | {4: shard(4, other_bytes)}
+
+        found = agree(SCHEME, BLOCK, known)
+
+        assert isinstance(found, Agreed)
+        assert 1000 == found.group.length_bytes
+        assert {1, 2, 3} == set(found.shards)
+
+    def test_where_too_few_have_any_length_it_is_an_orphan(self) -> None:
         """
         Parity of a longer stripe says nothing about a shorter one.
         """
-        known = {index: shard(index, 1000) for index in (1, 2, 3)} | {4: shard(4, 900)}
+        known = {index: shard(index, 1000) for index in (1, 2)}
+        known |= {index: shard(index, 900) for index in (3, 4)}
 
         found = agree(SCHEME, BLOCK, known)
 
