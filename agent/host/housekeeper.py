@@ -1,6 +1,7 @@
-"""The worker that lets go of what was quarantined long enough."""
+"""The worker that lets go of what was quarantined long enough, and of what deletes have left."""
 
 from collections import deque
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -16,7 +17,8 @@ log = structlog.get_logger()
 
 
 class Housekeeper:
-    """Purges the quarantine of what was kept long enough.
+    """Purges the quarantine of what was kept long enough, and tries again to remove the files of
+    deleted replicas that could not be removed: an error that has passed must not cost their room.
 
     Ages are those of the earliest time that the wall clock said in the last `SETTLED_S`: one that
     is years ahead for a while, as after a start, must not empty the quarantine.
@@ -29,19 +31,30 @@ class Housekeeper:
         self._keep_s = keep_s
         self._clock = clock
         self._told: deque[tuple[float, int]] = deque()  # monotonic seconds, and the wall clock then
+        self._graves: dict[str, tuple[Path, ...]] = {}  # by volume, as of the last look
 
     def keep_for(self, keep_s: float) -> None:
         """Keep it for so long from now on; any thread may say so."""
         self._keep_s = keep_s
 
     def step(self) -> Step:
-        """Purge once, if the clock has been right for long enough."""
+        """Purge once, if the clock has been right for long enough; and remove what is left."""
+        self._remove_graves()
         age_s = self._clock_age_s()
         if age_s is not None:
             count = self._store.volume_set.purge_quarantine(self._keep_s + age_s)
             if count:
                 log.info("quarantine_purged", count=count, older_than_s=self._keep_s)
         return Throttled(HOUSEKEEPING_INTERVAL_S)
+
+    def _remove_graves(self) -> None:
+        found = self._store.volume_set.remove_graves(self._graves)
+        self._graves = {volume_id: graves.left for volume_id, graves in found.items()}
+        for volume_id, graves in found.items():
+            if graves.removed_count:
+                log.info("deleted_files_removed", volume_id=volume_id, count=graves.removed_count)
+            if graves.why:
+                log.warning("deleted_files_stay", volume_id=volume_id, error=graves.why)
 
     def _clock_age_s(self) -> float | None:
         """Return how far the wall clock is ahead of the time to go by; None: not known yet."""

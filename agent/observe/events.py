@@ -37,6 +37,13 @@ AGENT: Final[Mapping[str, Event]] = {
     "commands_refused": Event("So many commands were refused, by reason."),
     "config_not_reloaded": Event("A reload found a wrong config; nothing was changed."),
     "config_reloaded": Event("What a reload changed, and what needs a restart."),
+    "deleted_files_removed": Event(
+        "Files of deleted replicas that could not be removed before are.", (VOLUME,)
+    ),
+    "deleted_files_stay": Event(
+        "Files of deleted replicas take room and cannot be removed; it is tried again every hour.",
+        (VOLUME,),
+    ),
     "deletes_not_confirmed": Event(
         "The control plane did not say whether it ordered deletes that peers claim.", (CONTAINER,)
     ),

@@ -1,11 +1,13 @@
 """The volumes of one datanode, and which replica is on which: the lower half of its store."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from agent.errors import Code, VolumeFailed
+from agent.errors import Code, SutureError, VolumeFailed
 from agent.store.index.facts import RecoveryReport, Unloadable, VolumeFacts
 from agent.store.operations.arrival import Arrivals
+from agent.store.operations.deleting import Graves, remove_graves
 from agent.store.operations.reading import facts_or_failure, failed_facts, index_version
 from agent.store.options import StoreOptions
 from agent.store.recovery.startup_recovery import Shelf
@@ -123,6 +125,15 @@ class VolumeSet:
     def purge_quarantine(self, older_than_s: float) -> int:
         """Remove what was quarantined longer ago; returns how many pieces went."""
         return purge_quarantine(self.working, self._options, older_than_s)
+
+    def remove_graves(self, known: Mapping[str, Collection[Path]]) -> dict[str, Graves]:
+        """Try again to remove files of deleted replicas, of each volume those `known` from the last
+        look; return what came of it, by volume. One that cannot be looked at is left out."""
+        found = {}
+        for volume in self.working:
+            with suppress(SutureError):
+                found[volume.volume_id] = remove_graves(volume, known.get(volume.volume_id, ()))
+        return found
 
     # -- this datanode
 

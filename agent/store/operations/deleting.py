@@ -11,6 +11,7 @@ import stat
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from agent.errors import Code, Refused, SutureError
 from agent.store.files.blockfile import ABSENT
@@ -37,6 +38,9 @@ from merkle.damaged import Damaged
 from merkle.replica import TREE_STATES, BlockId, ContainerId, ReplicaState
 from merkle.tree import Tree
 from merkle.tree_building import build_from_rows
+
+GRAVES_MAX: Final = 1_000  # at once, of a volume
+GRAVES_FAILED_MAX: Final = 3  # each may take a disk half a minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +351,7 @@ def _is_empty_file(path: Path) -> bool:
 
 def finish_delete(volume: Volume, container_id: ContainerId) -> str:
     """Do what state DELETED stands for, from whatever step an earlier attempt has reached. Returns
-    why files of it are left, which no row names and the next start removes; "" if none are."""
+    why files of it are left, which no row names and `remove_graves` removes; "" if none are."""
     root = volume.paths(container_id).root
     grave = volume.layout.deleting / str(container_id)
     with disk_errors(root):
@@ -360,6 +364,40 @@ def finish_delete(volume: Volume, container_id: ContainerId) -> str:
     except OSError as error:
         return f"{grave} cannot be removed: {error.strerror}"
     return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Graves:
+    """What a look at the files of deleted replicas came to: how many replicas went, whose files are
+    still there, those last that could not be removed, and why the first of these could not."""
+
+    removed_count: int
+    left: tuple[Path, ...]
+    why: str
+
+
+def remove_graves(volume: Volume, known: Collection[Path]) -> Graves:
+    """Remove what deletes have left. `known` is what was there at the last look, and only that is
+    touched: of the rest a delete may be under way. A failing disk is not asked long. Raises
+    VolumeFailed."""
+    with disk_errors(volume.layout.deleting):
+        found = set(volume.layout.deleting.iterdir())
+    old = [grave for grave in known if grave in found]
+    failed: dict[Path, str] = {}
+    removed_count = 0
+    for grave in old[:GRAVES_MAX]:
+        try:
+            remove_tree(grave)
+        except OSError as error:
+            failed[grave] = f"{grave} cannot be removed: {error.strerror}"
+            if len(failed) == GRAVES_FAILED_MAX:
+                break
+        else:
+            found.discard(grave)
+            removed_count += 1
+    waiting = [grave for grave in old if grave in found and grave not in failed]
+    left = dict.fromkeys([*waiting, *sorted(found - failed.keys()), *failed])
+    return Graves(removed_count, tuple(left), next(iter(failed.values()), ""))
 
 
 def changed_meanwhile(container_id: ContainerId) -> Refused:
