@@ -7,6 +7,7 @@ What was moved is on the disks, and nothing else is: after a kill it goes on whe
 volumes have, though none of them retires any more, is on one of them when it is done.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,6 +23,8 @@ from agent.transfer.relocation import Mover
 from merkle.replica import ID_MAX, TREE_STATES, Bcsid, ContainerId, ReplicaState
 
 RETRY_S: Final = 30.0  # of a replica that could not be moved
+REST_TIMES: Final = 50.0  # after a look that found nothing to do, as long as it took
+REST_S_MAX: Final = 120.0
 WRITTEN: Final = frozenset({ReplicaState.OPEN, ReplicaState.CLOSING})
 
 log = structlog.get_logger()
@@ -33,7 +36,12 @@ class Stuck:
 
     why: str
     again_at_s: float
-    has_no_room: bool = False
+    code: Code
+
+    @property
+    def has_no_room(self) -> bool:
+        """Whether no other volume has room for it."""
+        return self.code is Code.DISK_OUT_OF_SPACE
 
 
 @dataclass(slots=True)
@@ -46,6 +54,10 @@ class Progress:
     stuck: dict[ContainerId, "Stuck"] = field(default_factory=dict)
     unmovable: dict[ContainerId, str] = field(default_factory=dict)
     """Why a replica cannot be loaded: nobody tries to move it."""
+    due: deque[Left] = field(default_factory=deque)
+    """What the last look found to deal with, and is not dealt with yet."""
+    rests_until_s: float = 0.0
+    """When the next look may be: the last one found nothing to do."""
 
     def eta_s(self, left_bytes: int, now_s: float) -> float:
         """Return how long the rest takes at the rate so far; -1: nothing was moved yet."""
@@ -80,12 +92,14 @@ class VolumeMoves:
         self._bell = bell or Bell()
 
     def steer(self, volume_id: str, mode: Mode, target_id: str = "") -> Service:
-        """Use a volume otherwise from now on. Raises Refused."""
+        """Use a volume otherwise from now on, or look at it again. Raises Refused."""
         before = self._store.services.of(volume_id).mode
         service = self._store.services.change(volume_id, mode, target_id=target_id)
         if service.mode is not before:
             self._progress.pop(volume_id, None)
             log.info("volume_service_changed", volume_id=volume_id, service=service.mode.value)
+        elif (progress := self._progress.get(volume_id)) is not None:
+            progress.unmovable, progress.rests_until_s = {}, 0.0  # a person may have put it right
         self._bell.ring()
         return service
 
@@ -113,48 +127,62 @@ class VolumeMoves:
 
     def _tend(self, volume_id: str) -> bool:
         """Do one thing about a volume, if it wants any; return whether there may be more."""
-        services = self._store.services
-        mode = services.of(volume_id).mode
         progress = self._progress.setdefault(volume_id, Progress(self.now_s()))
+        if self._stop() or not (progress.due or self._look(volume_id, progress)):
+            return False
+        left = progress.due.popleft()
+        if not self._store.services.is_still(volume_id, left):
+            return True
+        try:
+            self._deal_with(volume_id, left)
+        except SutureError as error:
+            self._keep_stuck(progress, volume_id, left.container_id, error)
+            return True
+        progress.stuck.pop(left.container_id, None)
+        progress.moved_count += 1
+        progress.moved_bytes += left.size_bytes
+        return True
+
+    def _look(self, volume_id: str, progress: Progress) -> bool:
+        """Find what is to be dealt with now; return whether there is anything. A look at a hundred
+        thousand replicas takes a second: where it finds nothing, the next one waits for it."""
+        began_s = self.now_s()
+        if began_s < progress.rests_until_s:
+            return False
+        mode = self._store.services.of(volume_id).mode
+        progress.due.extend(self._due(self._wanting(volume_id, mode), progress))
+        if progress.due:
+            return True
         if mode is Mode.RETIRING:
-            return self._retire(volume_id, progress)
-        wanting = services.seconds_on(volume_id)
-        if mode is Mode.READ_ONLY:
-            here = services.left_on(volume_id)
-            wanting += [left for left in here if left.state in WRITTEN and left.is_served]
-        return self._deal_with_one(volume_id, wanting, progress)
+            progress.unmovable = self._store.services.unmovable_on(volume_id)
+            if not progress.stuck and not self._store.services.end_retirement(volume_id):
+                log.info("volume_retired", volume_id=volume_id)
+        ended_s = self.now_s()
+        rest_s = min(REST_TIMES * (ended_s - began_s), REST_S_MAX)
+        progress.rests_until_s = ended_s + rest_s
+        return False
 
-    def _retire(self, volume_id: str, progress: Progress) -> bool:
-        """Do one thing about a volume that is to be empty; return whether there may be more."""
+    def _wanting(self, volume_id: str, mode: Mode) -> list[Left]:
+        """Return what is to leave a volume, or to be closed there; what was cut off first."""
         services = self._store.services
-        cut_off_first = sorted(services.left_on(volume_id), key=lambda left: left.is_served)
-        if self._deal_with_one(volume_id, cut_off_first, progress):
-            return True
-        progress.unmovable = services.unmovable_on(volume_id)
-        if not progress.stuck and not services.end_retirement(volume_id):
-            log.info("volume_retired", volume_id=volume_id)
-        return False
-
-    def _deal_with_one(self, volume_id: str, wanting: Sequence[Left], progress: Progress) -> bool:
-        """Deal with the first of what `wanting` has that is due; return whether there was any."""
-        for left in self._due(wanting, progress):
-            try:
-                self._deal_with(volume_id, left)
-            except SutureError as error:
-                self._keep_stuck(progress, volume_id, left.container_id, error)
-                return True
-            progress.stuck.pop(left.container_id, None)
-            progress.moved_count += 1
-            progress.moved_bytes += left.size_bytes
-            return True
-        return False
+        match mode:
+            case Mode.RETIRING:
+                return sorted(services.left_on(volume_id), key=lambda left: left.is_served)
+            case Mode.READ_ONLY:
+                here = services.left_on(volume_id)
+                still_open = [left for left in here if left.state in WRITTEN and left.is_served]
+                return services.seconds_on(volume_id) + still_open
+            case _:
+                return services.seconds_on(volume_id)
 
     def _keep_stuck(
         self, progress: Progress, volume_id: str, container_id: ContainerId, error: SutureError
     ) -> None:
-        """Leave a replica as it is for a while."""
-        has_no_room = error.code is Code.DISK_OUT_OF_SPACE
-        progress.stuck[container_id] = Stuck(str(error), self.now_s() + RETRY_S, has_no_room)
+        """Leave a replica as it is for a while; a reason of another kind is told."""
+        before = progress.stuck.get(container_id)
+        progress.stuck[container_id] = Stuck(str(error), self.now_s() + RETRY_S, error.code)
+        if before is not None and before.code is error.code:
+            return
         log.warning(
             "replica_not_moved",
             container_id=container_id,
@@ -169,8 +197,6 @@ class VolumeMoves:
             del progress.stuck[gone]
         now_s = self.now_s()
         for left in here:
-            if self._stop():
-                return
             stuck = progress.stuck.get(left.container_id)
             if stuck is None or stuck.again_at_s <= now_s:
                 yield left

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from heapq import nsmallest
 from pathlib import Path
 from typing import Final
 
@@ -107,10 +107,11 @@ class Description:
         if progress is not None:
             stuck = progress.stuck.copy()
             reasons = progress.unmovable | {key: one.why for key, one in stuck.items()}
-            status.stuck_container_ids.extend(sorted(reasons)[:STUCK_SHOWN_MAX])
+            status.stuck_container_ids.extend(nsmallest(STUCK_SHOWN_MAX, reasons))
+            status.stuck_count = len(reasons)
             status.stuck_reason = reasons[min(reasons)] if reasons else ""
-            homeless = (key for key, one in sorted(stuck.items()) if one.has_no_room)
-            status.homeless_container_ids.extend(islice(homeless, STUCK_SHOWN_MAX))
+            homeless = (key for key, one in stuck.items() if one.has_no_room)
+            status.homeless_container_ids.extend(nsmallest(STUCK_SHOWN_MAX, homeless))
         if service.mode is Mode.RETIRING:
             status.retiring_bytes = service.total_bytes
             eta_s = progress.eta_s(status.used_bytes, self.moves.now_s()) if progress else -1

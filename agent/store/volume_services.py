@@ -135,6 +135,13 @@ class VolumeServices:
             and (row := _row_or_none(volume, container_id)) is not None
         ]
 
+    def is_still(self, volume_id: str, left: Left) -> bool:
+        """Return whether a replica is on the volume, and served from there or not, as it was."""
+        volume = self._set.by_id(volume_id)
+        if left.is_served:
+            return self._set.places.get(left.container_id) is volume
+        return volume in self._set.others(left.container_id)
+
     def begin_move(self, announced: Announced, submit: Submit | None = None) -> Arrival:
         """Reserve room on another volume for a replica that is on a retiring one. As
         `begin_arrival`; the caller holds the container's lease until all is done."""

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.inspect.datanodes import volume_columns, volume_row
+from agent.cli.inspect.datanodes import stuck_count_of, volume_columns, volume_row
 from agent.cli.terminal.ask import nodes_of
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
@@ -165,9 +165,7 @@ def follow(client: Client, place: Place, *, as_json: bool) -> int:
             volume = looked_at(client, place)
             gone = max(0, volume.retiring_bytes - volume.used_bytes)
             bar.update(bar.task_ids[0], total=volume.retiring_bytes, completed=gone)
-            is_stuck = len(volume.stuck_container_ids) >= volume.container_count
-            rests = volume.service != "RETIRING" or (is_stuck and bool(volume.stuck_container_ids))
-            if rests and not send_away(client, place, volume, sent):
+            if does_rest(volume) and not send_away(client, place, volume, sent):
                 break
             time.sleep(POLL_S)
     if as_json:
@@ -175,6 +173,12 @@ def follow(client: Client, place: Place, *, as_json: bool) -> int:
     else:
         say(ending(place, volume))
     return Exit.OK if volume.service == "RETIRED" else Exit.TO_DO
+
+
+def does_rest(volume: pb.VolumeStatus) -> bool:
+    """Return whether nothing of a volume moves, or is about to."""
+    is_stuck = 0 < stuck_count_of(volume) >= volume.container_count
+    return volume.service != "RETIRING" or is_stuck
 
 
 def looked_at(client: Client, place: Place) -> pb.VolumeStatus:
@@ -196,7 +200,7 @@ def ending(place: Place, volume: pb.VolumeStatus) -> str:
         return f"{name} is empty; {NEXT}"
     if volume.service != "RETIRING":
         return f"{name} is {volume.service} again"
-    count = max(volume.container_count, len(volume.stuck_container_ids))  # some have no row
+    count = max(volume.container_count, stuck_count_of(volume))  # some have no row
     left = counted(count, "replica")
     return f"{name} still has {left}: {volume.stuck_reason}; they are tried again by themselves"
 

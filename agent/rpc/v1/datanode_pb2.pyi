@@ -514,7 +514,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class VolumeStatus(_message.Message):
-    __slots__ = ("volume_id", "path", "capacity_bytes", "available_bytes", "used_bytes", "container_count", "failed", "scanned_bytes", "oldest_scan_at_ms", "error", "data_bytes", "in_time_bytes", "service", "service_since_ms", "retiring_bytes", "eta_ms", "stuck_container_ids", "stuck_reason", "homeless_container_ids", "read_us", "write_us", "slow", "log_count", "log_checksum")
+    __slots__ = ("volume_id", "path", "capacity_bytes", "available_bytes", "used_bytes", "container_count", "failed", "scanned_bytes", "oldest_scan_at_ms", "error", "data_bytes", "in_time_bytes", "service", "service_since_ms", "retiring_bytes", "eta_ms", "stuck_container_ids", "stuck_reason", "homeless_container_ids", "read_us", "write_us", "slow", "log_count", "log_checksum", "stuck_count")
     VOLUME_ID_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -539,6 +539,7 @@ class VolumeStatus(_message.Message):
     SLOW_FIELD_NUMBER: _ClassVar[int]
     LOG_COUNT_FIELD_NUMBER: _ClassVar[int]
     LOG_CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    STUCK_COUNT_FIELD_NUMBER: _ClassVar[int]
     volume_id: str
     path: str
     capacity_bytes: int
@@ -563,7 +564,8 @@ class VolumeStatus(_message.Message):
     slow: str
     log_count: int
     log_checksum: bytes
-    def __init__(self, volume_id: _Optional[str] = ..., path: _Optional[str] = ..., capacity_bytes: _Optional[int] = ..., available_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., container_count: _Optional[int] = ..., failed: bool = ..., scanned_bytes: _Optional[int] = ..., oldest_scan_at_ms: _Optional[int] = ..., error: _Optional[str] = ..., data_bytes: _Optional[int] = ..., in_time_bytes: _Optional[int] = ..., service: _Optional[str] = ..., service_since_ms: _Optional[int] = ..., retiring_bytes: _Optional[int] = ..., eta_ms: _Optional[int] = ..., stuck_container_ids: _Optional[_Iterable[int]] = ..., stuck_reason: _Optional[str] = ..., homeless_container_ids: _Optional[_Iterable[int]] = ..., read_us: _Optional[int] = ..., write_us: _Optional[int] = ..., slow: _Optional[str] = ..., log_count: _Optional[int] = ..., log_checksum: _Optional[bytes] = ...) -> None: ...
+    stuck_count: int
+    def __init__(self, volume_id: _Optional[str] = ..., path: _Optional[str] = ..., capacity_bytes: _Optional[int] = ..., available_bytes: _Optional[int] = ..., used_bytes: _Optional[int] = ..., container_count: _Optional[int] = ..., failed: bool = ..., scanned_bytes: _Optional[int] = ..., oldest_scan_at_ms: _Optional[int] = ..., error: _Optional[str] = ..., data_bytes: _Optional[int] = ..., in_time_bytes: _Optional[int] = ..., service: _Optional[str] = ..., service_since_ms: _Optional[int] = ..., retiring_bytes: _Optional[int] = ..., eta_ms: _Optional[int] = ..., stuck_container_ids: _Optional[_Iterable[int]] = ..., stuck_reason: _Optional[str] = ..., homeless_container_ids: _Optional[_Iterable[int]] = ..., read_us: _Optional[int] = ..., write_us: _Optional[int] = ..., slow: _Optional[str] = ..., log_count: _Optional[int] = ..., log_checksum: _Optional[bytes] = ..., stuck_count: _Optional[int] = ...) -> None: ...
 
 class ListDisksRequest(_message.Message):
     __slots__ = ()

@@ -1,0 +1,208 @@
+"""A volume that retires with very many replicas: what its looks cost, and what is told of it."""
+
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from agent.cli.change.volume_commands import Place as Named
+from agent.cli.change.volume_commands import does_rest, ending
+from agent.host import volume_steering
+from agent.host.volume_moves import REST_S_MAX, RETRY_S
+from agent.host.volume_steering import Description
+from agent.rpc.v1 import datanode_pb2 as pb
+from agent.scan.slow_disks import SlowDisks
+from agent.store.volumes.service_mode import Mode
+from merkle.replica import ContainerId
+from tests.support.heard import logged
+from tests.support.storage.two_volumes import Host
+
+COUNT = 8
+LOOK_S = 1.0
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    """Two volumes with containers."""
+    with ThreadPoolExecutor(8) as executor:
+        made = Host(tmp_path, executor)
+        made.fill(COUNT)
+        yield made
+        made.store.close()
+
+
+@pytest.fixture
+def looks(host: Host, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the looks at all replicas of a volume, each of which takes a second."""
+    counted: Counter[str] = Counter()
+    services = host.store.services
+    real = {name: getattr(services, name) for name in ("left_on", "unmovable_on")}
+
+    def slow(name: str) -> object:
+        def look(volume_id: str) -> object:
+            counted[name] += 1
+            host.clock.advance_s(LOOK_S)
+            return real[name](volume_id)
+
+        return look
+
+    for name in real:
+        monkeypatch.setattr(services, name, slow(name))
+    return counted
+
+
+@pytest.fixture
+def _without_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No volume has room for anything."""
+    monkeypatch.setattr("agent.store.operations.arrival.RESERVED_BYTES_MIN", 1 << 60)
+
+
+def status_of(host: Host, name: str) -> pb.VolumeStatus:
+    """Return what the agent says of a volume."""
+    [volume] = [one for one in host.store.volumes() if one.path == host.at(name)]
+    status = pb.VolumeStatus(
+        volume_id=volume.volume_id, path=name, container_count=volume.container_count
+    )
+    Description(host.store, host.moves, SlowDisks(dict))(status)
+    return status
+
+
+@pytest.mark.usefixtures("_without_room")
+class TestLooks:
+    def test_where_nothing_can_move_they_have_a_small_share_of_the_time(
+        self, host: Host, looks: Counter[str]
+    ) -> None:
+        """
+        The loop comes by every five seconds, and nothing changes for days: a disk is waited for.
+        """
+        host.moves.steer(host.id_of("a"), Mode.RETIRING)
+        host.work()
+        looks.clear()
+        began_s = host.clock.monotonic_s()
+
+        for _ in range(300):
+            host.clock.advance_s(5.0)
+            host.work()
+
+        spent_s = looks.total() * LOOK_S
+        assert 0 < spent_s
+        assert spent_s < 0.1 * (host.clock.monotonic_s() - began_s)
+
+    def test_what_can_move_again_does(
+        self, host: Host, looks: Counter[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        Nobody has to say so.
+        """
+        host.moves.steer(host.id_of("a"), Mode.RETIRING)
+        host.work()
+        monkeypatch.undo()
+
+        host.clock.advance_s(RETRY_S + REST_S_MAX)
+        host.work()
+
+        assert Mode.RETIRED is host.store.services.of(host.id_of("a")).mode
+        host.assert_whole(COUNT)
+        assert looks
+
+    @pytest.mark.parametrize("is_given_back", [False, True])
+    def test_who_steers_is_not_kept_waiting(
+        self, host: Host, looks: Counter[str], *, is_given_back: bool
+    ) -> None:
+        """
+        An operator who asks again, once the cause is mended, or after all, is heard at once.
+        """
+        host.moves.steer(host.id_of("a"), Mode.RETIRING)
+        host.work()
+        looks.clear()
+
+        if is_given_back:
+            host.moves.steer(host.id_of("a"), Mode.IN_SERVICE)
+        host.moves.steer(host.id_of("a"), Mode.RETIRING)
+        host.moves.step()
+
+        assert looks
+
+
+def test_one_look_is_enough_for_many_replicas(host: Host, looks: Counter[str]) -> None:
+    """
+    With a look for each, a hundred thousand replicas would take a hundred thousand seconds.
+    """
+    count = len(host.on("a"))
+    assert count > 2
+
+    host.moves.steer(host.id_of("a"), Mode.RETIRING)
+    looks.clear()
+    for _ in range(count):
+        host.moves.step()
+
+    assert 1 == looks["left_on"]
+    assert [] == host.on("a")
+
+
+def test_what_went_since_the_look_is_no_trouble(host: Host) -> None:
+    """
+    It was deleted between the look and its turn.
+    """
+    gone = ContainerId(host.on("a")[-1])
+    host.moves.steer(host.id_of("a"), Mode.RETIRING)
+    host.moves.step()
+    host.store.delete_container(gone, force=True)
+
+    with logged() as logs:
+        host.work()
+
+    assert not [one for one in logs if one["event"] == "replica_not_moved"]
+    assert Mode.RETIRED is host.store.services.of(host.id_of("a")).mode
+
+
+@pytest.mark.usefixtures("_without_room")
+class TestStuck:
+    def test_all_are_counted_though_not_all_are_named(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        `retire --wait` ends when nothing moves any more, and sends away what has no room: it waited
+        for ever where more were stuck than are named, and sent nothing.
+        """
+        monkeypatch.setattr(volume_steering, "STUCK_SHOWN_MAX", 1)
+        count = len(host.on("a"))
+        host.moves.steer(host.id_of("a"), Mode.RETIRING)
+        host.moves.step()
+        assert not does_rest(status_of(host, "a"))
+
+        host.work()
+
+        status = status_of(host, "a")
+        assert 1 == len(status.stuck_container_ids) == len(status.homeless_container_ids)
+        assert count == status.stuck_count
+        assert does_rest(status)
+        assert f"still has {count} replicas" in ending(Named("dn", "dn:1", "v"), status)
+
+    def test_the_same_trouble_is_logged_once(self, host: Host) -> None:
+        """
+        A hundred thousand lines every half minute bury what else is in the log.
+        """
+        count = len(host.on("a"))
+        host.moves.steer(host.id_of("a"), Mode.RETIRING)
+
+        with logged() as logs:
+            for _ in range(4):
+                host.work()
+                host.clock.advance_s(RETRY_S + 1)
+
+        assert count == len([one for one in logs if one["event"] == "replica_not_moved"])
+
+
+def test_an_older_agent_that_counts_none_is_understood() -> None:
+    """
+    It names up to a thousand, which are all there are then.
+    """
+    status = pb.VolumeStatus(
+        service="RETIRING", container_count=2, stuck_container_ids=[1, 2], stuck_reason="no room"
+    )
+
+    assert does_rest(status)
+    assert not does_rest(pb.VolumeStatus(service="RETIRING"))
