@@ -95,6 +95,7 @@ def parse_commit(message: Any, container_id: ContainerId, where: str) -> BlockDa
 
 def _check_notes(message: Any, where: str) -> None:
     """Refuse notes that no text is, or that are more than a block of ours can have."""
+    codec.check_pair_count(len(message.metadata), f"{where}.metadata")
     notes = []
     for at, pair in enumerate(message.metadata):
         try:

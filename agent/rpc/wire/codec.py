@@ -241,8 +241,7 @@ def _check_order(chunks: Sequence[ChunkInfo], where: str) -> None:
 
 def parse_metadata(pairs: Sequence[pb.KeyValue], where: str) -> tuple[tuple[str, str], ...]:
     """Return what a block says of itself, if it is not too much."""
-    if len(pairs) > METADATA_PAIRS_MAX:
-        raise malformed(where, f"{len(pairs)} pairs are more than {METADATA_PAIRS_MAX}")
+    check_pair_count(len(pairs), where)
     metadata = tuple(
         (
             parse_text(pair.key, f"{where}[{index}].key", chars_max=METADATA_CHARS_MAX),
@@ -256,6 +255,12 @@ def parse_metadata(pairs: Sequence[pb.KeyValue], where: str) -> tuple[tuple[str,
     if total_bytes > METADATA_BYTES_MAX:
         raise malformed(where, f"{total_bytes} bytes are more than {METADATA_BYTES_MAX}")
     return metadata
+
+
+def check_pair_count(count: int, where: str) -> None:
+    """Refuse more than a block can have, before any is looked at."""
+    if count > METADATA_PAIRS_MAX:
+        raise malformed(where, f"{count} pairs are more than {METADATA_PAIRS_MAX}")
 
 
 def parse_state(number: int, where: str) -> ReplicaState:

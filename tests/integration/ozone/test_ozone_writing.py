@@ -223,6 +223,16 @@ def test_what_cannot_be_written_has_ozones_name(
     assert all(not store.blocks(one) for one in store.replica_ids() if one != 1)
 
 
+def test_notes_are_counted_before_any_is_looked_at(agent: tuple[OzoneAgent, OzoneClient]) -> None:
+    """One message holds millions of empty ones, and each that is looked at costs memory."""
+    _made, client = agent
+    request = client.request("putBlock", EC, **commit(metadata=[{"key": "~~~~"}] * 65))
+
+    [answer] = client.send(request.replace(b"~~~~", b"\xff\xff\xff\xff"))
+
+    assert "65 pairs are more than 64" in answer.message
+
+
 @pytest.mark.parametrize("command", ["writeChunk", "putBlock", "closeContainer"])
 def test_replicated_containers_are_not_written(
     agent: tuple[OzoneAgent, OzoneClient], command: str
