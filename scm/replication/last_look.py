@@ -8,9 +8,15 @@ Callers hold the control plane's lock.
 from collections.abc import Collection, Sequence
 
 from scm.cluster.basis import Basis
+from scm.cluster.case import Case, Placed
+from scm.replication.guards import origins
 from scm.replication.guards.delete_safety import is_whole, movable
-from scm.replication.guards.origins import may_be_removed
-from scm.replication.guards.shard_guard import may_lose_shard, may_remove_shard, operator_keep_count
+from scm.replication.guards.shard_guard import (
+    likes,
+    may_lose_shard,
+    may_remove_shard,
+    operator_keep_count,
+)
 from scm.replication.judging.live_judge import Judge
 from scm.replication.reconciling.attempts import Reconciles
 from scm.replication.repairing.reconstruction import Reconstructor
@@ -45,10 +51,11 @@ class LastLook:
                 return ()
 
     def _witnesses_of(self, command: Pending) -> tuple[str, ...]:
-        """Return who has what a replica has that goes: whole, equal, and of a shard the same one.
+        """Return who has what a replica has that goes: these the guards let it go for, and one of
+        them proves it first (docs/PROOFS.md).
 
-        None where nobody must have it any more. A shard that nobody else has whole is computed from
-        the others: no single datanode could prove it.
+        None where nobody must have it any more. A shard that nobody else has is computed from the
+        others: no single datanode could prove it.
         """
         container = self._state.containers.get(command.container_id)
         if container is None or not command.keep_count:
@@ -57,12 +64,7 @@ class LastLook:
         victim = next((p for p in case.placed if p.datanode_id == command.datanode_id), None)
         if victim is None:
             return ()
-        index = victim.replica.replica_index
-        return tuple(
-            p.datanode_id
-            for p in case.placed
-            if p is not victim and p.replica.replica_index == index and is_whole(case, p)
-        )
+        return tuple(p.datanode_id for p in _others_with(case, victim))
 
     def objections(self, commands: Sequence[Pending]) -> dict[int, str]:
         """Say what speaks against commands now that their turn has come, by id."""
@@ -120,7 +122,7 @@ class LastLook:
             may_go = may_lose_shard if is_asked_for else may_remove_shard
             is_safe = may_go(case, command.datanode_id)
             return "" if is_safe else "too few whole shards would stay"
-        is_safe = may_be_removed(
+        is_safe = origins.may_be_removed(
             case,
             command.datanode_id,
             keep_count=command.keep_count,
@@ -131,3 +133,15 @@ class LastLook:
         if container.state is ContainerState.QUASI_CLOSED:
             return "too few whole replicas of its origin would stay"
         return f"fewer than {command.keep_count} whole replicas would stay"
+
+
+def _others_with(case: Case, victim: Placed) -> list[Placed]:
+    if case.container.state is ContainerState.QUASI_CLOSED:
+        return origins.others_with(case, victim)
+    index = victim.replica.replica_index
+    whole = [
+        p
+        for p in case.placed
+        if p is not victim and p.replica.replica_index == index and is_whole(case, p)
+    ]
+    return whole + likes(case, victim) if case.container.scheme else whole

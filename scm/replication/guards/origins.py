@@ -82,6 +82,25 @@ def may_be_removed(case: Case, datanode_id: str, *, keep_count: int, rules: Rule
     return datanode_id in spare(given, rules) or _is_damaged_spare(given, datanode_id, keep_count)
 
 
+def others_with(case: Case, victim: Placed) -> list[Placed]:
+    """Return who has all that a replica of a quasi-closed container may have, as far as they say.
+
+    Equal ones, whatever their origin, with as many commits. Of a damaged one, which no tree equals,
+    those of its origin that have as many: what is whole of it they have, too, and it is theirs to
+    prove. One that differs or has less cannot, and would read its replica whole in vain.
+    """
+    is_damaged = is_bad(case.container, victim.replica)
+    return [
+        p
+        for p in case.placed
+        if p is not victim
+        and p.datanode_id not in case.deletes
+        and is_sound(case, p)
+        and p.replica.bcsid >= victim.replica.bcsid
+        and (is_equal(p, victim) or (is_damaged and origin_of(p) == origin_of(victim)))
+    ]
+
+
 def _is_damaged_spare(case: Case, datanode_id: str, keep_count: int) -> bool:
     """Whether a replica is damaged, others of its origin have all that it may have, and so many
     whole ones stay, of whichever origin."""

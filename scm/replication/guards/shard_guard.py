@@ -32,7 +32,7 @@ def gives_way(case: Case) -> Placed | None:
         if (
             p.replica.replica_index in indexes
             or len(indexes) > case.container.data_count
-            or _has_like(case, p)
+            or likes(case, p)
         )
         and is_bad(case.container, p.replica)
         and p.datanode_id not in case.hopeful | case.excluded
@@ -57,7 +57,7 @@ def may_remove_shard(case: Case, datanode_id: str) -> bool:
     left_count = sum(bool(found) for found in whole.values())
     twins = whole.get(held.replica.replica_index, [])
     if is_bad(case.container, held.replica):
-        is_doubled = bool(twins) or _has_like(case, held)
+        is_doubled = bool(twins or likes(case, held))
         needed_count = case.container.data_count + (0 if is_doubled else 1)
         return left_count >= needed_count and not _is_beyond(case, held, twins)
     return left_count >= case.container.data_count and any(_covers(case, p, held) for p in twins)
@@ -180,19 +180,20 @@ def _covers(case: Case, one: Placed, other: Placed) -> bool:
     )
 
 
-def _has_like(case: Case, bad: Placed) -> bool:
-    """Whether another node keeps a replica of the same index that has the same, and is bad only in
-    that it missed a commit, too: as where one was copied before it was told from a whole one."""
-    return any(
-        p is not bad
+def likes(case: Case, bad: Placed) -> list[Placed]:
+    """Return what other nodes keep of the same index that has the same, and is bad only in that it
+    missed a commit, too: as where one was copied before it was told from a whole one."""
+    return [
+        p
+        for p in _removable(case)
+        if p is not bad
         and p.replica.replica_index == bad.replica.replica_index
         and p.replica.state is bad.replica.state is ReplicaState.QUASI_CLOSED
         and not p.replica.finding_count
         and p.replica.bcsid == bad.replica.bcsid
         and is_equal(p, bad)
         and p.datanode_id not in case.deletes
-        for p in _removable(case)
-    )
+    ]
 
 
 def _tombstone_count(p: Placed) -> int:

@@ -22,6 +22,8 @@ class Cluster:
     nodes: list[str]
     held: dict[str, Replica] = field(default_factory=dict)
     ended: list[Outcome] = field(default_factory=list)
+    witnesses: dict[str, set[str]] = field(default_factory=dict)
+    """Whom the deletes name that left, by the datanode that deletes."""
 
     def pass_time(self, seconds: int) -> None:
         """Let time pass second by second; all nodes call and do what they are sent."""
@@ -40,9 +42,10 @@ class Cluster:
         return [one.message for one in of_deletes if one.state == OutcomeState.SKIPPED]
 
     def _obey(self, node: str) -> None:
-        for command, _peers in self.world.call(node).commands:
+        for command, peers in self.world.call(node).commands:
             concerned = {node}
             if command.kind is Kind.DELETE:
+                self.witnesses[node] = {peer.datanode_id for peer in peers}
                 del self.held[node]
             elif command.kind is Kind.REPLICATE:
                 copy = replace(self.held[node], datanode_id=command.target_id)
