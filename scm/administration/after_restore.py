@@ -119,7 +119,7 @@ class Recovery:
                     unknown.discard(one.container_id)
                     change.on_undo(partial(unknown.add, one.container_id))
                 adopted.append(one.container_id)
-                _log.warning("container_adopted", container_id=one.container_id)
+                change.on_commit(_log.warning, "container_adopted", container_id=one.container_id)
         return adopted
 
     def finish_deletes(self, change: Change, looked: Iterable[Looked]) -> list[str]:
@@ -177,7 +177,7 @@ class Recovery:
         change.end_restore()
         facts = {"who": "scm", "missing": list(missing), "forced": is_forced}
         change.note(Note("restore finished", Code.SAFE_MODE if missing else "OK", facts))
-        _log.warning("restore_finished", count=len(missing))
+        change.on_commit(_log.warning, "restore_finished", count=len(missing))
 
     def _adopted(self, one: Looked) -> Container | None:
         """Return a container as it is taken over; None if it is known, or cannot be."""

@@ -215,7 +215,8 @@ class Closures:
                 container, short.bcsid, way.keys, reason=reason, kept=short.kept
             )
         )
-        _log.warning(
+        change.on_commit(
+            _log.warning,
             "container_closed_short",
             container_id=container.container_id,
             bcsid=short.bcsid,

@@ -147,7 +147,7 @@ class Decommissioning:
         now_ms = self._clock.wall_ms()
         for node in self._state.nodes.values():
             if node.op_expiry_ms and now_ms >= node.op_expiry_ms:
-                _log.info("maintenance_over", datanode_id=node.datanode_id)
+                change.on_commit(_log.info, "maintenance_over", datanode_id=node.datanode_id)
                 self._set(change, node.datanode_id, OpState.IN_SERVICE, 0)
                 changed.append(node.datanode_id)
             elif node.op_state in DONE and self._is_done(node):
@@ -187,12 +187,15 @@ class Decommissioning:
         after = node.op_state if is_there else op_state
         change.put(self._state.nodes, replace(node, op_state=after, op_expiry_ms=op_expiry_ms))
         self._watches.pop(datanode_id, None)
-        _log.info("node_op_state_changed", datanode_id=datanode_id, op_state=after)
+        change.on_commit(
+            _log.info, "node_op_state_changed", datanode_id=datanode_id, op_state=after
+        )
 
     def _finish(self, change: Change, node: Node) -> None:
         change.put(self._state.nodes, replace(node, op_state=DONE[node.op_state]))
         self._watches.pop(node.datanode_id, None)
-        _log.info(
+        change.on_commit(
+            _log.info,
             "node_may_be_switched_off",
             datanode_id=node.datanode_id,
             address=node.address,

@@ -87,7 +87,7 @@ class Forgetting:
                 change.put(self._state.containers, forgotten.container)
                 self._reports.unknown_container_ids.discard(container_id)
                 change.note(_note("container recalled", container_id, forgotten.key_count))
-                _log.warning("container_recalled", container_id=container_id)
+                change.on_commit(_log.warning, "container_recalled", container_id=container_id)
             fates.append(Fate(container_id, "OK", f"was {forgotten.container.state}"))
         return fates
 
@@ -175,7 +175,9 @@ class Forgetting:
         change.remove(self._state.containers, container_id)
         self._reports.unknown_container_ids.add(container_id)
         change.note(_note("container forgotten", container_id, fate.key_count))
-        _log.warning("container_forgotten", container_id=container_id, key_count=fate.key_count)
+        change.on_commit(
+            _log.warning, "container_forgotten", container_id=container_id, key_count=fate.key_count
+        )
 
 
 def _note(action: str, container_id: int, key_count: int) -> Note:

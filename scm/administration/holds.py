@@ -60,7 +60,9 @@ class Holding:
             ]
             for hold in held:
                 change.remove(self._state.holds, (number, hold.datanode_id))
-                _log.info("released", container_id=number, datanode_id=hold.datanode_id)
+                change.on_commit(
+                    _log.info, "released", container_id=number, datanode_id=hold.datanode_id
+                )
             message = "" if held else "nothing was held"
             decisions.append(Decision(number, "OK", message))
         self._manager.look_at(container_ids)

@@ -104,7 +104,9 @@ class NodeRemoval:
                 elif self._state.containers.get(container_id) is not None:
                     self._needed.add(container_id)
         if struck:
-            _log.info("replicas_struck_off", count=len(struck), why="decommissioned and dead")
+            change.on_commit(
+                _log.info, "replicas_struck_off", count=len(struck), why="decommissioned and dead"
+            )
         return struck
 
     def refused(self, datanode_ids: Sequence[str]) -> list[NodeDecision]:
@@ -140,7 +142,9 @@ class NodeRemoval:
             "needed_count": len(loss.needed),
         }
         change.note(Note("node removed", "OK", facts))
-        _log.warning("node_removed", datanode_id=datanode_id, replica_count=loss.replica_count)
+        change.on_commit(
+            _log.warning, "node_removed", datanode_id=datanode_id, replica_count=loss.replica_count
+        )
 
     def _refusal(self, datanode_id: str) -> NodeDecision | None:
         if self._state.nodes.get(datanode_id) is None:

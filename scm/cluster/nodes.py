@@ -89,7 +89,7 @@ class Nodes:
                 datanode_id=registration.datanode_id,
             )
         known = self._state.nodes.get(registration.datanode_id)
-        is_believed = known is None or self._is_newer(registration, known)
+        is_believed = known is None or self._is_newer(change, registration, known)
         now_ms = self._clock.wall_ms()
         node = Node(
             datanode_id=registration.datanode_id,
@@ -134,12 +134,13 @@ class Nodes:
             )
         return known is None or known.boot_id != node.boot_id
 
-    def _is_newer(self, registration: Registration, known: Node) -> bool:
+    def _is_newer(self, change: Change, registration: Registration, known: Node) -> bool:
         """Whether what a datanode keeps of an operator's order is newer than a backup."""
         if registration.op_state is None or self._state.restored is None:
             return False
         if registration.op_state is not known.op_state:
-            _log.warning(
+            change.on_commit(
+                _log.warning,
                 "node_state_believed",
                 datanode_id=known.datanode_id,
                 op_state=registration.op_state,
@@ -327,8 +328,7 @@ class Nodes:
                 continue
             if len(changed) == count_max:
                 break
-            self._seen_health[node.datanode_id] = health
-            (self.dead.add if health is Health.DEAD else self.dead.discard)(node.datanode_id)
+            self._see(change, node.datanode_id, health)
             if before is None and health is Health.STALE:
                 continue  # not heard since our own start: as its row has it, nothing has changed
             changed.append(node.datanode_id)
@@ -338,5 +338,23 @@ class Nodes:
             row = replace(node, last_heartbeat_at_ms=heard_at_ms, was_online=is_online)
             change.put(self._state.nodes, row)
             level = logging.INFO if health is Health.HEALTHY else logging.WARNING
-            _log.log(level, "node_health_changed", datanode_id=node.datanode_id, health=health)
+            change.on_commit(
+                _log.log, level, "node_health_changed", datanode_id=node.datanode_id, health=health
+            )
         return changed
+
+    def _see(self, change: Change, datanode_id: str, health: Health) -> None:
+        """Remember how a node was seen; if the change fails what follows of it is yet to be done,
+        and it is as it was seen before."""
+        seen, dead = self._seen_health, self.dead
+        before, was_dead = seen.get(datanode_id), datanode_id in dead
+
+        def restore() -> None:
+            seen.pop(datanode_id)
+            if before is not None:
+                seen[datanode_id] = before
+            (dead.add if was_dead else dead.discard)(datanode_id)
+
+        change.on_undo(restore)
+        seen[datanode_id] = health
+        (dead.add if health is Health.DEAD else dead.discard)(datanode_id)

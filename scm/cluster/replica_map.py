@@ -122,7 +122,8 @@ class Reports:
             # A page was lost. What this one says is still true; what it does not say is not known.
             self._assemblies.pop(datanode_id, None)
             self.cut_off.add(datanode_id)
-            _log.warning(
+            change.on_commit(
+                _log.warning,
                 "report_page_out_of_order",
                 datanode_id=datanode_id,
                 report_id=report.report_id,

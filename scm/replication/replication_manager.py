@@ -387,7 +387,8 @@ class ReplicationManager:
         for copy in copies:
             why = row.reason + row.told(copy.source_id)
             command_id = self.order_copy(change, case, copy, why=why)
-            _log.info(
+            change.on_commit(
+                _log.info,
                 "replicate_ordered",
                 container_id=case.container.container_id,
                 command_id=command_id,

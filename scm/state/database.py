@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, ParamSpec, Self, TypeVar
 
 import lmdb
 import numpy as np
@@ -69,6 +69,7 @@ _BY_CONTAINER: Final = (4, 5)  # versions of the format in which replicas lay by
 
 K = TypeVar("K")
 V = TypeVar("V")
+Said = ParamSpec("Said")
 
 
 class Change:
@@ -149,9 +150,12 @@ class Change:
         """Call `action` if this change comes to nothing."""
         self._undo.append(action)
 
-    def on_commit(self, action: Callable[[], object]) -> None:
-        """Call `action` once this change is durable: a log tells nothing that came to nothing."""
-        self._told.append(action)
+    def on_commit(
+        self, action: Callable[Said, object], *words: Said.args, **facts: Said.kwargs
+    ) -> None:
+        """Call `action` with these once this change is durable: a log tells nothing that came to
+        nothing."""
+        self._told.append(partial(action, *words, **facts))
 
     def tell(self) -> None:
         """Call what waits for this change to be durable, in order."""

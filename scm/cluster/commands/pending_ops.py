@@ -214,7 +214,8 @@ class PendingOps:
             self._correct(change, outcome)
             return None
         if pending.datanode_id != outcome.datanode_id:
-            _log.warning(
+            change.on_commit(
+                _log.warning,
                 "command_answered_by_another",
                 command_id=outcome.command_id,
                 datanode_id=outcome.datanode_id,
@@ -370,8 +371,11 @@ class PendingOps:
             now_s=self._clock.monotonic_s(),
             patience_s=patience_s,
         ):
-            _log.warning(
-                "command_sent_again", command_id=command.command_id, datanode_id=datanode_id
+            change.on_commit(
+                _log.warning,
+                "command_sent_again",
+                command_id=command.command_id,
+                datanode_id=datanode_id,
             )
             change.touch(self._state.commands, command)
 

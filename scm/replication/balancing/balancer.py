@@ -139,7 +139,9 @@ class Balancer:
             self._manager.order_copy(change, case, copy, why=MOVE, priority=Priority.LOW)
             self._moves[move.container_id] = (move, self._clock.monotonic_s())
             self._manager.moving.add(move.container_id)
-        _log.info("balance_iteration", iteration=self._run.iteration, move_count=len(moves))
+        change.on_commit(
+            _log.info, "balance_iteration", iteration=self._run.iteration, move_count=len(moves)
+        )
 
     def _follow(self, change: Change, move: Move, began_s: float) -> None:
         """Take a move to its next step; let it go when it is over or failed."""

@@ -151,7 +151,8 @@ class Reconstructor:
         for node in targets:
             self._cases.promise(node, size_bytes)
         self._ordered_at_s[container.container_id] = self._clock.monotonic_s()
-        _log.info(
+        change.on_commit(
+            _log.info,
             "reconstruct_ordered",
             container_id=container.container_id,
             command_id=command_id,

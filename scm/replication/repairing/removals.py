@@ -65,7 +65,8 @@ class Removals:
             keep_count=case.container.data_count,
         )
         if victim is not None and is_ordered:
-            _log.warning(
+            change.on_commit(
+                _log.warning,
                 "shard_gives_way",
                 container_id=case.container.container_id,
                 datanode_id=victim.datanode_id,
@@ -83,7 +84,8 @@ class Removals:
             why="is damaged and takes the place of a good replica",
             keep_count=1,
         ):
-            _log.warning(
+            change.on_commit(
+                _log.warning,
                 "unhealthy_replica_gives_way",
                 container_id=case.container.container_id,
                 datanode_id=victim.datanode_id,
@@ -163,7 +165,8 @@ class Removals:
             keep_count=keep_count,
             priority=priority,
         )
-        _log.info(
+        change.on_commit(
+            _log.info,
             "delete_ordered",
             container_id=container.container_id,
             command_id=command_id,

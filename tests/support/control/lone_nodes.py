@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
+import pytest
+
+from agent.errors import Unavailable
 from scm.cluster.nodes import Nodes, Registration
 from scm.state.clock import Clock
 from scm.state.database import State
@@ -13,6 +16,8 @@ from scm.state.facts import Health, Node
 from scm.state.options import ScmOptions
 from tests.support.clock import FakeClock
 from tests.support.control.scm_world import MAP_BYTES, volume
+from tests.support.control.unwritable import unwritable
+from tests.support.heard import logged
 
 OPTIONS: Final = ScmOptions(heartbeat_interval_ms=500, stale_after_ms=10_000, dead_after_ms=60_000)
 
@@ -73,6 +78,12 @@ class Cluster:
         """Note everybody's health."""
         with self.state.change() as change:
             return self.nodes.note_health(change)
+
+    def note_in_vain(self) -> list[str]:
+        """Note everybody's health in a change that cannot be kept; return what is logged of it."""
+        with logged() as logs, unwritable(), pytest.raises(Unavailable):
+            self.note()
+        return [line["event"] for line in logs]
 
     def silence(self, health: Health) -> None:
         """Let so much time pass that who called just now, and then no more, has this health."""

@@ -1,12 +1,14 @@
 """Datanodes leave, rest and return: checked, watched, and never at the price of a replica."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agent.cli.change.node_commands import progress_text
+from agent.errors import Unavailable
 from agent.rpc.v1 import scm_pb2
 from merkle.replica import ReplicaState
 from scm.administration.decommission import Request
@@ -14,6 +16,8 @@ from scm.administration.decommission_rules import DONE
 from scm.state.facts import Container, Kind, OpState
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, outcome, replica
+from tests.support.control.unwritable import unwritable
+from tests.support.heard import logged
 
 NODES = ("dn1", "dn2", "dn3", "dn4")
 OPTIONS = ScmOptions(
@@ -197,6 +201,31 @@ def test_states_survive_both_restarts(world: ScmWorld, made: Container) -> None:
 
     assert OpState.IN_MAINTENANCE is after_ours
     assert (OpState.IN_MAINTENANCE, 0) == world.kept[node]
+
+
+def test_nobody_is_told_to_switch_a_node_off_whose_state_was_not_kept(
+    world: ScmWorld, made: Container
+) -> None:
+    """
+    The disk of the state is full when the last copy is there: the node is leaving still, and what
+    it has is counted on.
+    """
+    ask(world, OpState.DECOMMISSIONING, "dn1")
+    run_turns(world)
+    copy_all(world, made)
+    run_turns(world, 1)
+    with logged() as logs:
+        with unwritable():
+            for _ in range(5):
+                world.clock.advance_s(1)
+                with suppress(Unavailable):  # what changes nothing is not written
+                    world.control.tick()
+        early = {line["event"] for line in logs}
+        run_turns(world)
+
+    assert {"state_not_written"} == early
+    assert "node_may_be_switched_off" in [line["event"] for line in logs]
+    assert state_of(world, "dn1") is OpState.DECOMMISSIONED
 
 
 def test_an_unknown_node_is_named_and_nothing_is_done(world: ScmWorld) -> None:

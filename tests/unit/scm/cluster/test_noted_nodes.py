@@ -246,3 +246,47 @@ class TestNoteHealth:
             line | {"health": Health.STALE, "log_level": "warning"},
             line | {"health": Health.DEAD, "log_level": "warning"},
         ] == said
+
+
+class TestNotesInVain:
+    def test_what_a_failed_change_noted_is_noted_again(self, cluster: Cluster) -> None:
+        """All that follows of a death is in that change: were it taken for noted, the commands of
+        a dead node would wait, and its containers, until it comes back."""
+        cluster.join("dn1", "dn2")
+        cluster.note()
+        cluster.silence(Health.DEAD)
+        cluster.nodes.hear("dn2", (), ())
+        cluster.note_in_vain()
+        dead, due = set(cluster.nodes.dead), cluster.nodes.unnoted()
+
+        assert (set(), ["dn1"]) == (dead, due)
+        assert ["dn1"] == cluster.note()
+        assert {"dn1"} == cluster.nodes.dead
+
+    def test_one_that_is_back_is_noted_again(self, cluster: Cluster) -> None:
+        """Who was seen dead, and was heard since, is not dead; that it is back is yet to note."""
+        cluster.join("dn1")
+        cluster.silence(Health.DEAD)
+        cluster.note()
+        cluster.nodes.hear("dn1", (), ())
+        cluster.note_in_vain()
+
+        assert (set(), ["dn1"]) == (cluster.nodes.dead, cluster.nodes.unnoted())
+        assert ["dn1"] == cluster.note()
+
+    def test_a_first_note_that_failed_was_none(self, cluster: Cluster) -> None:
+        """Nobody was seen before, and nobody is after."""
+        cluster.join("dn1")
+        cluster.note_in_vain()
+
+        assert ["dn1"] == cluster.nodes.unnoted()
+
+    def test_nothing_is_told_of_what_failed(self, cluster: Cluster) -> None:
+        """The next note tells it, once."""
+        cluster.join("dn1")
+        in_vain = cluster.note_in_vain()
+        with logged() as logs:
+            cluster.note()
+
+        assert ["state_not_written"] == in_vain
+        assert ["node_health_changed"] == [line["event"] for line in logs]
