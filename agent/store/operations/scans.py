@@ -9,7 +9,7 @@ from agent.errors import BlockFailed, Code, SutureError, Unavailable
 from agent.store.index.doubt_rows import Doubts
 from agent.store.index.facts import ScanBase, ScanCommit, facts_of
 from agent.store.index.rows import DescriptorEntry, ReplicaRow, ScanCursor
-from agent.store.index.transactions import Change
+from agent.store.index.transactions import Change, Snapshot
 from agent.store.operations.closing import follow_state, unhealthy
 from agent.store.operations.write_rules import recounted
 from agent.store.options import StoreOptions
@@ -75,9 +75,11 @@ def commit_scan(
     with volume.index.read() as rows:
         before = tree_replica(rows, container_id)
         merged = sticky(rows, container_id, tree) if complete else tree
+        true = counted(rows, container_id, before) if complete else before
 
     def alter(rows: Change, row: ReplicaRow) -> ReplicaRow:
-        row = counted(rows, container_id, row)
+        # Of the same generation, or this is not called: no block came or went since it was counted.
+        row = replace(row, block_count=true.block_count, bytes_used=true.bytes_used)
         after = judged(options, container_id, row, findings, complete=complete, is_whole=is_whole)
         replace_scanned(rows, container_id, findings)
         rows.delete_cursor(container_id)
@@ -147,11 +149,12 @@ def judged(
     return replace(row, state=state, former_state=None)
 
 
-def counted(rows: Change, container_id: ContainerId, row: ReplicaRow) -> ReplicaRow:
+def counted(rows: Snapshot, container_id: ContainerId, row: ReplicaRow) -> ReplicaRow:
     """Return the row with counts that its block rows bear out.
 
     Rows that were lost, and found again by a repair, leave the counts behind. The BCSID is not
-    touched: it claims that every block up to it is here, which a count does not show.
+    touched: it claims that every block up to it is here, which a count does not show. In a large
+    replica it takes seconds: not while others wait to write.
     """
     if row.block_count == sum(1 for _ in rows.blocks(container_id)):
         return row
