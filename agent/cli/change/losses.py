@@ -87,7 +87,8 @@ def remove_node(
 ) -> int:
     """Strike dead datanodes and all they had off the books.
 
-    Nothing is deleted on their disks: one that returns registers, and has what it reports.
+    Nothing is deleted on their disks: one that returns registers, and has what it reports. If this
+    is cut off, run it again for those that scm nodes still shows: the rest goes then.
     """
     with connect(scm) as client:
         request = scm_pb2.RemoveNodesRequest(datanode_ids=datanode_ids(client, ids), force=force)

@@ -179,6 +179,37 @@ class TestRemoved:
         assert shown == done
         assert (frozenset(), None) == (left, node)
 
+    def test_a_removal_that_was_cut_off_goes_on_when_it_is_asked_for_again(
+        self, tmp_path: Path
+    ) -> None:
+        """The control plane dies half way: until then the node is dead, and what is left of
+        it is known."""
+        with filled(tmp_path, COUNT) as world:
+            fall_silent(world, "dn1")
+
+            def die_when_some_is_gone(_: int) -> None:
+                if len(world.state.replicas.on("dn1")) < COUNT:
+                    raise KeyboardInterrupt
+
+            in_between(world, die_when_some_is_gone)
+            with pytest.raises(KeyboardInterrupt):
+                world.control.operators.remove_nodes(["dn1"], is_forced=False, is_dry_run=False)
+            world.restart()
+            for node in ("dn2", "dn3", "dn4"):
+                world.join(node)
+            confirm(world, "dn2", "dn3", "dn4")
+            fall_silent(world, "dn1")
+            left = len(world.state.replicas.on("dn1"))
+            (done,) = world.control.operators.remove_nodes(
+                ["dn1"], is_forced=False, is_dry_run=False
+            )
+            held = world.state.replicas.on("dn1")
+            node = world.state.nodes.get("dn1")
+
+        assert 0 < left < COUNT
+        assert ("OK", True) == (done.code, done.message.startswith(f"{left} replicas leave"))
+        assert (frozenset(), None) == (held, node)
+
     def test_one_that_calls_before_all_is_struck_off_stays(self, tmp_path: Path) -> None:
         """It has to register, and then what it names is in the books again, all of it."""
         with filled(tmp_path, COUNT) as world:
