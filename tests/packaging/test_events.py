@@ -24,18 +24,29 @@ class Said:
 
 
 def places() -> Iterator[Said]:
-    """Yield every call of a logger in the product."""
+    """Yield every call of a logger in the product, those that wait for a commit among them."""
     for folder in ("agent", "ozone", "scanner", "scm"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Call) and is_log(node.func):
-                    assert isinstance(node.func, ast.Attribute)
-                    arguments = node.args[1:] if node.func.attr == "log" else node.args
+                if isinstance(node, ast.Call) and (called := called_log(node)) is not None:
+                    method, arguments = called
+                    arguments = arguments[1:] if method == "log" else arguments
                     texts = [a.value for a in arguments if isinstance(a, ast.Constant)]
                     where = f"{path.relative_to(ROOT)}:{node.lineno}"
                     assert texts, f"{where}: an event has a literal name"
                     facts = frozenset(keyword.arg for keyword in node.keywords if keyword.arg)
                     yield Said(str(texts[0]), facts, where, folder)
+
+
+def called_log(call: ast.Call) -> tuple[str, list[ast.expr]] | None:
+    """Return the method of a logger that is called, and what it is told; None: none is."""
+    function, arguments = call.func, call.args
+    if isinstance(function, ast.Attribute) and function.attr == "on_commit" and len(arguments) > 1:
+        function, *arguments = arguments
+    if not is_log(function):
+        return None
+    assert isinstance(function, ast.Attribute)
+    return function.attr, arguments
 
 
 def is_log(function: ast.expr) -> bool:
