@@ -285,6 +285,12 @@ class _Hooks:
     pace: Callable[[int], None]
     pieces: Pieces | None
 
+    def spend(self, length_bytes: int) -> bool:
+        """Take account of a read; return whether to go on."""
+        self.progress(length_bytes)
+        self.pace(length_bytes)
+        return not self.stop()
+
 
 class _CursorKeeper:
     """Puts a scan's marks into the index, not all of them: each is a durable write."""
@@ -356,6 +362,7 @@ def _scan_once(
             mark=keeper.offer if resumable_s else no_mark,
             insists=insists,
         )
+        outcome = reader.settled(outcome, hooks.spend)
     finally:
         reader.close()
     if outcome.stopped_because == STOPPED:

@@ -1,8 +1,9 @@
 """One replica of Ozone, as the scanner sees it (`scanner.ports.ReplicaReader`).
 
 The rows come from a view of the database that may be minutes old; what looks wrong in it is looked
-up again, in a view that is not older than the look. A block whose row is gone by then, that Ozone
-was told to delete, or whose container has left its place, is no finding.
+up again: at once in a view that is at most a minute older than the look, and when the walk is over,
+for all findings, in one that is not older than the last look (`settled`). A block whose row is gone
+by then, that Ozone was told to delete, or whose container has left its place, is no finding.
 """
 
 import contextlib
@@ -10,7 +11,9 @@ import errno
 import os
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -33,11 +36,15 @@ from ozone.disk.simplerows import SimpleRows, read_simple
 from ozone.disk.treefile import TREE_BYTES_MAX, OzoneTree, decode_tree
 from ozone.disk.unknown import Unknown
 from ozone.scrub.comparison import Comparison, Ledger
-from ozone.scrub.swapped_files import Misplaced, exchanges
+from ozone.scrub.swapped_files import OF_BYTES, TRIED_MAX, Misplaced, exchanges, explained
 from scanner.chunk_verdict import insisted, name_of, read_failure
-from scanner.finding import Fault, Verdict
+from scanner.finding import Fault, Finding, Verdict
+from scanner.notebook import FINDINGS_PER_REPLICA_MAX, NO_BLOCK
 from scanner.ports import Pieces, Structure, StructureFault
+from scanner.replica_scan import CHANGED, STOPPED
+from scanner.scan_outcome import ScanOutcome
 
+VIEW_AGE_S: Final = 60.0  # rows as old as this are good to begin with: what differs is looked up
 SUFFIX: Final = ".block"
 SKIPPED_MAX: Final = 100  # blocks that cannot be judged, by name; their number is always told
 LENGTHS_MAX: Final = 4 * ROWS_PER_BATCH  # rows are read a batch ahead of the files
@@ -68,6 +75,15 @@ def identity_of(paths: ContainerPaths) -> int:
     with contextlib.suppress(OSError):  # lost, or it gives an error: who opens it tells
         chunks = paths.chunks.stat().st_ino
     return (here.st_ino << 20 ^ here.st_dev << 8 ^ chunks) & (1 << 63) - 1
+
+
+class _EndedError(Exception):
+    """Somebody ends the read. Never leaves this module."""
+
+
+def _is_of_row(finding: Finding) -> bool:
+    """Whether a finding is about a block that has a row."""
+    return finding.block_id != NO_BLOCK and finding.fault is not Fault.BLOCK_ROW_MISSING
 
 
 class _CommittedFile(BlockFile):
@@ -113,6 +129,7 @@ class OzoneReader:
         self._rows_since = rows_since
         self._rows = rows_since(began_at_s)
         self._looked_at_s = began_at_s
+        self._rows_age_s = VIEW_AGE_S  # to open a database takes a second, and there are many looks
         self._buffers = buffers or ReadBuffers()
         self._pieces = pieces
         self._insists = insists
@@ -230,11 +247,11 @@ class OzoneReader:
         self._lengths_bytes.update(zip(block_ids, lengths_bytes, strict=True))
 
     def row(self, block_id: BlockId) -> bytes | None:
-        """Return the block's row as it is after the last look at its bytes; None when it is gone,
-        or is to be."""
+        """Return the block's row as it is after the last look at its bytes, or, while `settled` is
+        still to come, a minute before; None when it is gone, or is to be."""
         if not self.is_current():
             return None
-        rows = self._rows_since(self._looked_at_s)
+        rows = self._rows_since(self._looked_at_s - self._rows_age_s)
         row, tail = rows.pair(block_id)
         if (row is None and tail is None) or block_id in rows.condemned():
             return None
@@ -323,6 +340,7 @@ class OzoneReader:
         """List the replica's files and judge descriptor, tree file and directories."""
         faults = [*self._tree_faults]
         self._looked_at_s = time.monotonic()
+        self._rows_age_s = 0.0  # what follows is about this look
         ids, foreign = np.empty(0, np.uint64), list[str]()
         if self._directory_fd == ABSENT_FD and self._directory_error is None:
             missing = f"{self._paths.chunks} does not exist"
@@ -403,6 +421,71 @@ class OzoneReader:
         except OSError:
             return False
 
+    # when the walk is over
+
+    def settled(self, outcome: ScanOutcome, spend: Callable[[int], bool]) -> ScanOutcome:
+        """Return what is left of an outcome behind the last look: without blocks that were deleted
+        meanwhile, and with the names of files that lie in each other's place. `spend` takes account
+        of a read, and says whether to go on. Raises Unavailable."""
+        self._rows_age_s = 0.0
+        outcome = self._standing(outcome)
+        damaged = dict.fromkeys(one.block_id for one in outcome.findings if one.fault in OF_BYTES)
+        if outcome.stopped_because or len(damaged) < 2:
+            return outcome
+        try:
+            theirs = self._misplaced(tuple(islice(damaged, TRIED_MAX)), spend)
+        except _EndedError:
+            return replace(outcome, stopped_because=STOPPED)
+        return replace(outcome, findings=tuple(explained(outcome.findings, theirs)))
+
+    def _standing(self, outcome: ScanOutcome) -> ScanOutcome:
+        """Leave out the findings of blocks that are gone; where a row is another now, or those that
+        are gone took the place of others, the container has to be read again."""
+        asked = {item.block_id for item in outcome.findings if _is_of_row(item)}
+        if not asked or not self.is_current():
+            return outcome
+        rows, buried = self._rows_since(self._looked_at_s), self._tombstones_now()
+        gone = set()
+        for block_id in asked:
+            pair = rows.pair(block_id)
+            if pair == (None, None) or block_id in buried or block_id in rows.condemned():
+                gone.add(block_id)
+            elif pair != self._rows.pair(block_id):
+                return replace(outcome, stopped_because=CHANGED)
+        kept = [item for item in outcome.findings if item.block_id not in gone]
+        damage_count = sum(item.is_damage for item in outcome.findings)
+        if gone and damage_count >= FINDINGS_PER_REPLICA_MAX:
+            return replace(outcome, stopped_because=CHANGED)
+        count = outcome.finding_count - (len(outcome.findings) - len(kept))
+        return replace(outcome, findings=tuple(kept), finding_count=count)
+
+    def _misplaced(
+        self, block_ids: Sequence[BlockId], spend: Callable[[int], bool]
+    ) -> Mapping[BlockId, BlockId]:
+        """Return of damaged blocks by block whose file is in its place, where it is another's."""
+
+        def read(block_id: BlockId, offset: int, length_bytes: int) -> memoryview:
+            name, fd = f"{block_id}{SUFFIX}", self._directory_fd
+            file = BlockFile(name, self._buffers, directory_fd=fd, pieces=self._pieces)
+            try:
+                view = file.read(offset, length_bytes)
+            finally:
+                file.close()
+            if not spend(len(view)):
+                raise _EndedError
+            return view
+
+        damaged = {}
+        with contextlib.suppress(OSError):  # the disk that is damaged may fail: then nobody knows
+            for block_id in block_ids:
+                block = self.block(block_id)
+                if block is not None:
+                    name = f"{block_id}{SUFFIX}"
+                    status = os.stat(name, dir_fd=self._directory_fd, follow_symlinks=False)
+                    damaged[block_id] = Misplaced(block, status.st_size)
+            return exchanges(damaged, read)
+        return {}
+
     def recorded_root(self) -> int | None:
         """Return the root that Ozone keeps in the database; None where it keeps none."""
         return self._rows.number(RECORDED_ROOT)
@@ -414,34 +497,3 @@ class OzoneReader:
     def compare(self, scanned: Tree) -> Comparison:
         """Compare Ozone's tree with the rows and with what was read."""
         return self.ledger.compare(self._tree, self.recorded_root(), scanned)
-
-
-def misplaced(
-    reader: OzoneReader, paths: ContainerPaths, block_ids: Iterable[BlockId]
-) -> dict[BlockId, BlockId]:
-    """Return of these damaged blocks by block whose file is in its place, where it is another's."""
-    damaged = {}
-    with contextlib.suppress(OSError):  # the disk that is damaged may fail: then nobody knows
-        for block_id in block_ids:
-            block = reader.block(block_id)
-            if block is not None:
-                size_bytes = (paths.chunks / f"{block_id}{SUFFIX}").stat().st_size
-                damaged[block_id] = Misplaced(block, size_bytes)
-    buffers = ReadBuffers()
-    with contextlib.suppress(OSError):
-        fd = os.open(paths.chunks, DIRECTORY_FLAGS)
-        try:
-            return exchanges(damaged, lambda *place: _piece(fd, buffers, *place))
-        finally:
-            os.close(fd)
-    return {}
-
-
-def _piece(
-    directory_fd: int, buffers: ReadBuffers, block_id: BlockId, offset: int, length_bytes: int
-) -> memoryview:
-    file = BlockFile(f"{block_id}{SUFFIX}", buffers, directory_fd=directory_fd)
-    try:
-        return file.read(offset, length_bytes)
-    finally:
-        file.close()

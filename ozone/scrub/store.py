@@ -30,18 +30,16 @@ from ozone.disk.rows import BYTES_USED, ContainerRows
 from ozone.disk.unknown import Unknown
 from ozone.scrub.comparison import Agreement, Comparison
 from ozone.scrub.history import History
-from ozone.scrub.reader import OzoneReader, identity_of, misplaced, read_descriptor
+from ozone.scrub.reader import VIEW_AGE_S, OzoneReader, identity_of, read_descriptor
 from ozone.scrub.result import ContainerResult, Standing
-from scanner.finding import Fault, Finding, Forensic, Verdict
+from scanner.finding import Fault, Finding, Verdict
 from scanner.notebook import NO_BLOCK
 from scanner.ports import Pieces
 from scanner.scan_outcome import ScanOutcome
 from scanner.unreadable_verdict import grown, is_over
 
-VIEW_AGE_S: Final = 60.0  # rows as old as this are good to begin with: what differs is looked up
 SURPLUS_MAX: Final = 100  # blocks with bytes behind their end that are named
 LOOKED_AT: Final = frozenset({Standing.DAMAGED, Standing.DOUBTFUL})  # by a person, in the end
-OF_BYTES: Final = frozenset({Fault.CHUNK_CHECKSUM, Fault.CHUNK_SHORT, Fault.CHUNK_MISSING})
 NOT_OVER: Final = "not everything in it was read and judged: it is read again"
 SCHEMA_SHARED: Final = 3  # one database for all containers of the volume
 
@@ -420,7 +418,7 @@ class OzoneStore:
             read_at_ms=now_ms,
             bytes_read=bytes_read,
             block_count=tree.block_count,
-            findings=(*_explained(findings, reader, replica.paths), *surplus),
+            findings=(*findings, *surplus),
             finding_count=len(findings) + len(reader.surplus),
             comparison=reader.compare(tree),
             skipped=reader.skipped,
@@ -443,22 +441,3 @@ class OzoneStore:
             finding_count=len(places),
             why=NOT_OVER,
         )
-
-
-def _explained(
-    findings: Sequence[Finding], reader: OzoneReader, paths: ContainerPaths
-) -> list[Finding]:
-    """Return the findings; of a block in whose place another's file is, that is told."""
-    damaged = {item.block_id: None for item in findings if item.fault in OF_BYTES}
-    theirs = misplaced(reader, paths, damaged) if len(damaged) > 1 else {}
-    return [
-        replace(
-            item,
-            forensic=Forensic.MISDIRECTED,
-            evidence=f"{item.evidence}; the file in its place has the bytes of block "
-            f"{theirs[item.block_id]}",
-        )
-        if item.fault in OF_BYTES and item.block_id in theirs
-        else item
-        for item in findings
-    ]

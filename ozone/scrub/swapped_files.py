@@ -2,22 +2,30 @@
 place, or names that a file system mixed up.
 
 A chunk's checksums cover the chunk as it was cut for its own block, so a file in the wrong place
-looks damaged in each of its chunks. Where its length is that of another damaged block, that block's
-checksums are tried on it. Pure: who calls it brings the bytes.
+looks damaged in each of its chunks. Where its length is that of other damaged blocks, their
+checksums are looked for in it: each chunk is read once, whoever it may belong to, and nothing
+behind the first window that is nobody's. Pure: who calls it brings the bytes.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final, TypeAlias
 
-from merkle.checksum import windows_verify
+from merkle.checksum import checksum_width_bytes, window_checksums
 from merkle.replica import BlockData, BlockId, ChecksumType
+from scanner.finding import Fault, Finding, Forensic
 
+OF_BYTES: Final = frozenset({Fault.CHUNK_CHECKSUM, Fault.CHUNK_SHORT, Fault.CHUNK_MISSING})
 TRIED_MAX: Final = 100  # damaged blocks of one container: with more, something else is wrong
 TRIED_BYTES_MAX: Final = 64 * 1024**2  # of one file: as much by accident there is not
+FORMS_MAX: Final = 4  # of blocks of one length: a client cuts all of its blocks alike
 
 Read = Callable[[BlockId, int, int], bytes | memoryview]
 """Return bytes of a block's file: block, offset, length."""
+
+Place: TypeAlias = tuple[int, int, int, ChecksumType, int]
+"""A chunk: which of its block's, offset, length, and the kind and the bytes of its windows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,25 +38,55 @@ class Misplaced:
 
 def exchanges(damaged: Mapping[BlockId, Misplaced], read: Read) -> dict[BlockId, BlockId]:
     """Return by block whose file is in its place, where it is another's. Raises OSError."""
+    tried = list(islice(damaged.values(), TRIED_MAX))
+    forms: dict[int, dict[tuple[Place, ...], list[BlockData]]] = {}
+    for item in tried:
+        form = _form(item.block)
+        if form:
+            alike = forms.setdefault(item.block.length_bytes, {})
+            alike.setdefault(form, []).append(item.block)
     found = {}
-    for block_id, item in list(damaged.items())[:TRIED_MAX]:
-        for other_id, other in list(damaged.items())[:TRIED_MAX]:
-            fits = other_id != block_id and other.block.length_bytes == item.file_bytes
-            if fits and _is_file_of(other.block, block_id, read):
-                found[block_id] = other_id
+    for item in tried:
+        at = item.block.block_id
+        for form, blocks in islice(forms.get(item.file_bytes, {}).items(), FORMS_MAX):
+            others = [block for block in blocks if block.block_id != at]
+            owners = _owners(form, others, at, read)
+            if owners:
+                found[at] = owners[0].block_id
                 break
     return found
 
 
-def _is_file_of(block: BlockData, at: BlockId, read: Read) -> bool:
-    summed = [c for c in block.chunks if c.checksum_type is not ChecksumType.NONE]
-    tried = [chunk for chunk in summed if chunk.end <= TRIED_BYTES_MAX]
-    return bool(tried) and all(
-        windows_verify(
-            chunk.checksum_type,
-            chunk.bytes_per_checksum,
-            chunk.window_checksums,
-            read(at, chunk.offset, chunk.length_bytes),
-        )
-        for chunk in tried
+def _form(block: BlockData) -> tuple[Place, ...]:
+    """Return how a block is cut, as far as there are checksums and it is tried."""
+    return tuple(
+        (index, chunk.offset, chunk.length_bytes, chunk.checksum_type, chunk.bytes_per_checksum)
+        for index, chunk in enumerate(block.chunks)
+        if chunk.checksum_type is not ChecksumType.NONE and chunk.end <= TRIED_BYTES_MAX
     )
+
+
+def _owners(
+    form: Sequence[Place], others: Sequence[BlockData], at: BlockId, read: Read
+) -> Sequence[BlockData]:
+    """Return of blocks that are cut alike those whose checksums the file at this block has."""
+    index, offset, length_bytes, kind, window_bytes = form[0]
+    first = (index, offset, min(window_bytes, length_bytes), kind, window_bytes)
+    for index, offset, length_bytes, kind, window_bytes in (first, *form):
+        if not others:
+            break
+        sums = window_checksums(kind, window_bytes, read(at, offset, length_bytes))
+        size = checksum_width_bytes(kind) * -(-length_bytes // window_bytes)
+        others = [one for one in others if one.chunks[index].window_checksums[:size] == sums]
+    return others
+
+
+def explained(findings: Sequence[Finding], theirs: Mapping[BlockId, BlockId]) -> Iterator[Finding]:
+    """Yield the findings; of a block in whose place another's file is, that is told."""
+    for item in findings:
+        if item.fault in OF_BYTES and item.block_id in theirs:
+            whose = f"the file in its place has the bytes of block {theirs[item.block_id]}"
+            evidence = f"{item.evidence}; {whose}"
+            yield replace(item, forensic=Forensic.MISDIRECTED, evidence=evidence)
+        else:
+            yield item

@@ -38,6 +38,11 @@ Place = tuple[BlockId, int]
 class OpenReader(ReplicaReader, Protocol):
     """A replica that is being read."""
 
+    def settled(self, outcome: ScanOutcome, spend: Callable[[int], bool], /) -> ScanOutcome:
+        """Return what holds of the outcome of its scan, now that the walk is over. `spend` takes
+        account of a read, and says whether to go on. Raise SutureError."""
+        ...
+
     def close(self) -> None:
         """Give back what reading took."""
         ...

@@ -1,0 +1,241 @@
+"""Scrubs of containers with much damage, beside a datanode that writes all the time."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from agent.runtime.clock import SystemClock
+from agent.scan.container_scan import ScanReport, scan_container
+from merkle.replica import ContainerId
+from ozone.disk.database import Database, View
+from ozone.disk.layout import find_volume
+from ozone.scrub import reader
+from ozone.scrub.history import History
+from ozone.scrub.result import Standing
+from ozone.scrub.scrub import OzoneTools, ScrubWish
+from ozone.scrub.store import OzoneStore
+from scanner import notebook
+from scanner.finding import Fault, Forensic
+from scanner.replica_scan import STOPPED
+from tests.support.ozone.ozone_scrubs import BIG, damage, running_volume, scrubbed
+from tests.support.ozone.ozone_volumes import MadeVolume
+
+DAMAGED = range(100, 160)
+ELSEWHERE = 4_000_000  # a container whose rows nobody reads here
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[MadeVolume]:
+    """A volume whose datanode runs."""
+    with running_volume(tmp_path / "data") as volume:
+        yield volume
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Which databases were opened."""
+    seen: list[Path] = []
+    open_once = Database._open_once
+
+    def counted(self: Database) -> View:
+        seen.append(self._path)
+        return open_once(self)
+
+    monkeypatch.setattr(Database, "_open_once", counted)
+    return seen
+
+
+def flip(path: Path) -> None:
+    """Change the first byte of a file."""
+    data = path.read_bytes()
+    path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+
+
+def writing(made: MadeVolume) -> Callable[[int], None]:
+    """Return a listener that has the datanode write a row at every read."""
+    count = iter(range(1, 1_000_000))
+
+    def read(_length_bytes: int) -> None:
+        made.put_row(ELSEWHERE, next(count), b"row")
+
+    return read
+
+
+def at_big(action: Callable[[], None]) -> Callable[[int], None]:
+    """Return a listener that acts once, when the large block is read."""
+    waiting = [action]
+
+    def read(length_bytes: int) -> None:
+        if length_bytes == len(BIG) and waiting:
+            waiting.pop()()
+
+    return read
+
+
+@pytest.mark.parametrize("lose", [flip, Path.unlink])
+def test_a_database_is_not_opened_for_each_damaged_block(
+    made: MadeVolume, tmp_path: Path, opened: list[Path], lose: Callable[[Path], None]
+) -> None:
+    """
+    Opening a large one takes a second, beside a datanode that feels it: hundreds of damaged blocks
+    would be minutes. One look at the rows behind all reads is enough for all.
+    """
+    for block_id in DAMAGED:
+        made.add_block(1, block_id, b"some" * block_id)
+        if block_id % 2:
+            lose(made.file(1, block_id))
+
+    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+    result = scrubbed(wish, writing(made))[1]
+
+    assert list(DAMAGED[1::2]) == [block_id for block_id, _ in damage(result)]
+    assert len(opened) <= 3
+
+
+def test_rows_that_are_damaged_are_not_looked_up_one_by_one(
+    made: MadeVolume, tmp_path: Path, opened: list[Path]
+) -> None:
+    """
+    Between them lie whole blocks, of which each is a look of its own.
+    """
+    for block_id in DAMAGED:
+        made.add_block(1, block_id, b"some" * block_id)
+        if block_id % 2:
+            made.put_row(1, block_id, b"\xff\xff")
+
+    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+    result = scrubbed(wish, writing(made))[1]
+
+    assert [(n, Fault.BLOCK_ROW_DAMAGED) for n in DAMAGED if n % 2] == damage(result)
+    assert len(opened) <= 3
+
+
+def test_what_is_deleted_meanwhile_is_told_from_what_is_lost(
+    made: MadeVolume, tmp_path: Path
+) -> None:
+    """
+    Of the blocks without a file those are findings that have a row behind the last read: neither
+    what has none any more, nor what is condemned.
+    """
+    for block_id in DAMAGED:
+        made.add_block(1, block_id, b"some" * block_id)
+        made.file(1, block_id).unlink()
+    made.add_block(1, 1_000, BIG)
+    flip(made.file(1, 1_000))
+
+    def delete() -> None:
+        for block_id in DAMAGED[::2]:
+            made.drop_row(1, block_id)
+        made.condemn(1, DAMAGED[1])
+
+    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+    result = scrubbed(wish, at_big(delete))[1]
+
+    lost = [(block_id, Fault.BLOCK_FILE_MISSING) for block_id in DAMAGED[3::2]]
+    assert [*lost, (1_000, Fault.CHUNK_CHECKSUM)] == damage(result)
+    assert len(lost) + 2 == result.finding_count  # there is no tree, which is noted
+
+
+def test_a_row_that_is_another_behind_the_last_read_has_its_container_read_again(
+    made: MadeVolume, tmp_path: Path
+) -> None:
+    """
+    A reconcile wrote chunk and row anew: what was found is of a block that is no more.
+    """
+    flip(made.file(1, 9))
+    made.add_block(1, 11, BIG)
+
+    def mend() -> None:
+        made.add_block(1, 9, b"another" * 1000)
+
+    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+    result = scrubbed(wish, at_big(mend))[1]
+
+    assert ([], Standing.WHOLE) == (damage(result), result.standing)
+
+
+def test_damage_is_not_forgotten_with_a_deleted_block_that_had_more(
+    made: MadeVolume, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Only so many findings are kept of a container. Where those of a deleted block took the place of
+    others, it is read again.
+    """
+    for module in (notebook, reader):
+        monkeypatch.setattr(module, "FINDINGS_PER_REPLICA_MAX", 20)
+    made.add_block(1, 11, *[b"chunk"] * 25)
+    made.file(1, 11).write_bytes(b"?" * made.file(1, 11).stat().st_size)
+    made.add_block(1, 12, b"lost")
+    made.file(1, 12).unlink()
+    made.add_block(1, 13, BIG)
+
+    def delete() -> None:
+        made.file(1, 11).unlink()
+        made.drop_row(1, 11)
+
+    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+    result = scrubbed(wish, at_big(delete))[1]
+
+    assert [(12, Fault.BLOCK_FILE_MISSING)] == damage(result)
+
+
+def exchange(made: MadeVolume, one: int, other: int) -> None:
+    """Have two files of container 1 change places."""
+    first, second = made.file(1, one), made.file(1, other)
+    away = first.with_name("away")
+    first.rename(away)
+    second.rename(first)
+    away.rename(second)
+
+
+def test_whose_file_it_is_is_found_at_the_pace_and_may_be_ended(
+    made: MadeVolume, tmp_path: Path
+) -> None:
+    """
+    Files that changed places are read once more to say whose they are, beside a datanode that feels
+    it. What is read is accounted for like all else, and Ctrl-C ends it; the next read tells.
+    """
+    for block_id, shift in ((11, 0), (12, 1)):
+        made.add_block(1, block_id, BIG[shift:] + BIG[:shift])
+    exchange(made, 11, 12)
+    read: list[int] = []
+    paced: list[int] = []
+
+    with closing(History(tmp_path / "history.sqlite")) as history:
+        store = OzoneStore(
+            find_volume(made.root), history, tmp_path, SystemClock(), database=made.database
+        )
+        tools = OzoneTools(store=store)
+
+        def scan(stop: Callable[[], bool]) -> ScanReport:
+            read.clear()
+            paced.clear()
+            return scan_container(
+                tools,
+                ContainerId(1),
+                stop=stop,
+                progress=read.append,
+                pace=paced.append,
+                resumable_s=60.0,
+            )
+
+        whole = scan(lambda: False)
+        searched = sum(read) - whole.bytes_read
+        had, behind = len(read), sum(read) - searched
+        ended = scan(lambda: sum(read) > behind)
+        seen = len(read)
+        again = scan(lambda: False)
+
+    for report in (whole, again):
+        looks = [item.forensic for item in report.findings if item.is_damage]
+        assert [Forensic.MISDIRECTED] * 2 == looks
+    assert 2 * len(BIG) <= searched <= 3 * len(BIG)
+    assert read == paced
+    assert (False, STOPPED, 2) == (
+        ended.committed,
+        ended.held_because,
+        sum(item.is_damage for item in ended.findings),
+    )
+    assert seen < had
