@@ -29,7 +29,7 @@ from ozone.disk.layout import HDDS, Volume
 from ozone.repair.commands import repair_command
 from ozone.scrub.comparison import Agreement, Reason
 from ozone.scrub.result import MEANINGS, ContainerResult, Standing
-from ozone.scrub.scrub import ScrubWish, Watched, default_state_dir, scrub
+from ozone.scrub.scrub import ScrubWish, Watched, default_state_dir, said, scrub
 from ozone.scrub.service import ServiceWish, serve
 from scanner.finding import Finding, Forensic
 
@@ -126,6 +126,7 @@ def scrub_command(
     )
     found: dict[str, tuple[Volume, list[ContainerResult]]] = {}
     failures: dict[str, Exception] = {}
+    absent: list[str] = []
     with bytes_progress("scrub", 0, quiet=as_json) as progress:
         bar = _Bar(progress)
 
@@ -140,18 +141,23 @@ def scrub_command(
             found.setdefault(volume.storage_id, (volume, []))
             failures[str(volume.hdds)] = error
 
-        scrub(wish, Watched(begun, bar.read, done, failed))
+        def missed(path: Path, error: Exception) -> None:
+            absent.append(str(path))
+            failures[str(path)] = error
+
+        scrub(wish, Watched(begun, bar.read, done, failed, missed))
     volumes = sorted(found.values(), key=lambda item: _place(item[0], data_dirs))
     results = [result for _, each in volumes for result in each]
     not_found = sorted(wish.container_ids - {result.container_id for result in results})
     if as_json:
-        emit(document(volumes, failures, not_found))
+        emit(document(volumes, failures, absent, not_found))
     else:
         tell(volumes)
         for container_id in not_found:
             say(f"container {container_id}: NOT_FOUND on any volume that was read")
         for path, error in failures.items():
-            say(f"{path}: FAILED: {error}")
+            word = "ABSENT" if path in absent else "FAILED"
+            say(f"{path}: {word}: {said(error)}")
     if failures:
         return Exit.FAILED
     is_quiet = not not_found and all(result.standing in QUIET for result in results)
@@ -234,6 +240,7 @@ def _usage(option: str) -> Iterator[None]:
 def document(
     volumes: Sequence[tuple[Volume, Sequence[ContainerResult]]],
     failures: Mapping[str, Exception],
+    absent: Sequence[str],
     not_found: Sequence[ContainerId],
 ) -> dict[str, Any]:
     """Return the JSON of a scrub."""
@@ -251,6 +258,7 @@ def document(
             for volume, found in volumes
         ],
         "failed": {path: str(error) for path, error in failures.items()},
+        "absent": list(absent),
         "not_found": list(not_found),
         "standings": {standing.value: standings[standing] for standing in Standing},
     }
@@ -299,13 +307,12 @@ def finding_row(finding: Finding) -> tuple[object, ...]:
 def tell_volume(volume: Volume, results: Sequence[ContainerResult]) -> None:
     """Print the sum of a volume."""
     standings = Counter(result.standing for result in results)
-    said = ", ".join(
+    counts = ", ".join(
         f"{count} {standing.value}" for standing in Standing if (count := standings[standing])
     )
     read_bytes = sum(result.bytes_read for result in results)
-    say(
-        f"{volume.hdds}: {counted(len(results), 'container')}: {said or 'none'}; {size(read_bytes)}"
-    )
+    containers = counted(len(results), "container")
+    say(f"{volume.hdds}: {containers}: {counts or 'none'}; {size(read_bytes)}")
     read = [result.comparison for result in results if result.read_at_ms]
     agreements = Counter(comparison.agreement for comparison in read)
     for agreement in Agreement:

@@ -76,6 +76,7 @@ AGENT: Final[Mapping[str, Event]] = {
         "A replica is reported without its root; the next report tries again.", (CONTAINER,)
     ),
     "ozone_scrub_started": Event("A volume of Ozone is read from now on.", (VOLUME,)),
+    "ozone_volume_absent": Event("No volume of Ozone that can be read is in a directory; and why."),
     "page_failed": Event("A page of the HTTP listener could not be made."),
     "parity_not_verified": Event("Shards could not be read or compared.", (CONTAINER,)),
     "parity_verified": Event("Shards were computed from each other and compared.", (CONTAINER,)),

@@ -84,11 +84,8 @@ def find_volume(data_dir: Path) -> Volume:
     """Return the volume at a data directory, or at the `hdds` below it. Raises Refused, OSError."""
     hdds = data_dir if (data_dir / VERSION_NAME).is_file() else data_dir / HDDS
     version = hdds / VERSION_NAME
-    hint = "name a directory of hdds.datanode.dir, as in the datanode's ozone-site.xml"
     if not version.is_file():
-        raise Refused(
-            Code.INCONSISTENT_VOLUME, f"{data_dir} holds no {HDDS}/{VERSION_NAME}", hint=hint
-        )
+        raise _no_volume(data_dir)
     with version.open("rb") as file:
         raw = file.read(VERSION_BYTES_MAX)
     fields = read_properties(raw.decode("utf-8", "replace"))
@@ -99,6 +96,15 @@ def find_volume(data_dir: Path) -> Volume:
     if any("/" in name or name in {".", ".."} for name in (storage_id, cluster_id)):
         raise Refused(Code.INCONSISTENT_VOLUME, f"{version}: storageID or clusterID is no name")
     return Volume(hdds, _cluster(hdds, cluster_id), storage_id, cluster_id, fields["datanodeUuid"])
+
+
+def _no_volume(data_dir: Path) -> Refused:
+    """Say what is where a volume should be: most often a disk that is not mounted."""
+    hint = "name a directory of hdds.datanode.dir, as in the datanode's ozone-site.xml"
+    lacks = f"holds no {HDDS}/{VERSION_NAME}"
+    if data_dir.is_dir() and not any(data_dir.iterdir()):
+        lacks, hint = f"is empty and {lacks}", f"mount its disk; or {hint}"
+    return Refused(Code.INCONSISTENT_VOLUME, f"{data_dir} {lacks}", hint=hint)
 
 
 def check_there(volume: Volume, *, held_containers: bool = True) -> None:

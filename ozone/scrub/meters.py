@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -78,12 +78,28 @@ class Watched:
     counted: Counted = field(default_factory=Counted)
 
 
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A directory that held no volume that could be read when the service started, and whether it
+    is over: then it is watched."""
+
+    place: Path
+    loop: Loop
+    is_over: Callable[[], bool]
+    why: str
+
+    def last_error(self) -> str:
+        """Return why it is not read, as it was seen last."""
+        return self.loop.status().last_error or self.why
+
+
 class _Collector(Collector):
-    def __init__(self, watched: Sequence[Watched]) -> None:
+    def __init__(self, watched: Sequence[Watched], awaited: Sequence[Awaited]) -> None:
         self._watched = watched
+        self._awaited = [item for item in awaited if not item.is_over()]
 
     def collect(self) -> Iterator[Metric]:
-        yield from _progress(self._watched)
+        yield from _progress(self._watched, self._awaited)
         standings = GaugeMetricFamily(
             "suture_ozone_containers",
             "Containers by what the last read of each came to.",
@@ -125,7 +141,7 @@ GAUGES: Final = {
 }
 
 
-def _progress(watched: Sequence[Watched]) -> Iterator[Metric]:
+def _progress(watched: Sequence[Watched], awaited: Sequence[Awaited]) -> Iterator[Metric]:
     read = CounterMetricFamily(
         "suture_ozone_scanned_bytes_total", "Bytes read since the start.", labels=LABELS
     )
@@ -136,8 +152,19 @@ def _progress(watched: Sequence[Watched]) -> Iterator[Metric]:
         path = str(item.volume.hdds)
         read.add_metric([path], item.worker.scanned_bytes)
         errors.add_metric([path], item.loop.status().error_count)
+    absent = GaugeMetricFamily(
+        "suture_ozone_volume_absent",
+        "Whether no volume that can be read is in its directory.",
+        labels=LABELS,
+    )
+    for item in watched:
+        absent.add_metric([str(item.volume.hdds)], 0)
+    for one in awaited:
+        errors.add_metric([str(one.place)], one.loop.status().error_count)
+        absent.add_metric([str(one.place)], 1)
     yield read
     yield errors
+    yield absent
     for shown, (name, meaning) in GAUGES.items():
         gauge = GaugeMetricFamily(name, meaning, labels=LABELS)
         for item in watched:
@@ -148,16 +175,16 @@ def _progress(watched: Sequence[Watched]) -> Iterator[Metric]:
         yield gauge
 
 
-def metrics_page(watched: Sequence[Watched]) -> Page:
+def metrics_page(watched: Sequence[Watched], awaited: Sequence[Awaited]) -> Page:
     """Return the page of a scrape."""
     registry = CollectorRegistry()
-    registry.register(_Collector(watched))
+    registry.register(_Collector(watched, awaited))
     return Page(exposition(registry), CONTENT_TYPE)
 
 
-def health_page(watched: Sequence[Watched], quiet_max_s: float) -> Page:
-    """Return whether every volume is being read: 200, or 503 with the reason."""
-    volumes = {}
+def health_page(watched: Sequence[Watched], awaited: Sequence[Awaited], quiet_max_s: float) -> Page:
+    """Return whether every volume that is there is being read: 200, or 503 with the reason."""
+    volumes: dict[str, dict[str, object]] = {}
     for item in watched:
         status = item.loop.status()
         volumes[str(item.volume.hdds)] = {
@@ -166,7 +193,15 @@ def health_page(watched: Sequence[Watched], quiet_max_s: float) -> Page:
             "last_error": status.last_error,
             "refused": {str(one.container_id): one.why for one in item.store.refused},
         }
-    is_well = not any(item.loop.status().is_stalled(quiet_max_s) for item in watched)
+    for waiting in awaited:
+        if not waiting.is_over():
+            volumes[str(waiting.place)] = {
+                "state": "absent",
+                "is_stalled": waiting.loop.status().is_stalled(quiet_max_s),
+                "last_error": waiting.last_error(),
+                "refused": {},
+            }
+    is_well = not any(volume["is_stalled"] for volume in volumes.values())
     code = HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE
     body = json.dumps({"volumes": volumes, "is_well": is_well}, indent=2).encode()
     return Page(body, "application/json", code)

@@ -1,14 +1,14 @@
 """One scrub: every closed container of the volumes named, read once.
 
 The volumes are read at once, one thread each, so that it takes the time of the slowest; one that
-fails stops no other. A scrub that was cut off goes on where it was: a round ends only when
-everything was read. Nobody else may scrub with the same state directory meanwhile.
+fails, or is not there, stops no other. A scrub that was cut off goes on where it was: a round ends
+only when everything was read. Nobody else may scrub with the same state directory meanwhile.
 """
 
 import fcntl
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -83,7 +83,7 @@ class ScrubWish:
     bytes_per_s_max: int = 0
 
 
-def _is_not_told(_volume: Volume, _error: Exception) -> None:
+def _is_not_told(_volume: Volume | Path, _error: Exception) -> None:
     pass
 
 
@@ -98,6 +98,7 @@ class Watched:
     read: Callable[[int], None]  # bytes, after each read
     done: Callable[[ContainerResult], None]
     failed: Callable[[Volume, Exception], None] = _is_not_told  # the volume could not be read
+    absent: Callable[[Path, Exception], None] = _is_not_told  # no volume is in this directory
 
 
 def default_state_dir() -> Path:
@@ -108,22 +109,36 @@ def default_state_dir() -> Path:
     return Path(home) / "suture-ozone"
 
 
-def find_volumes(wish: ScrubWish) -> list[Volume]:
-    """Return the volumes that are to be read. Raises Refused where a path cannot be right."""
+def find_volumes(
+    wish: ScrubWish, absent: Callable[[Path, Exception], None] = _is_not_told
+) -> list[Volume]:
+    """Return the volumes that are to be read, and tell of directories that hold none. Raises
+    Refused where a path cannot be right, or, as OSError, what is wrong with the only one."""
     library()
-    volumes = [find_volume(path) for path in wish.data_dirs]
-    seen: set[str] = set()
-    for path, volume in zip(wish.data_dirs, volumes, strict=True):
-        if volume.storage_id in seen:
-            raise Refused(Code.MALFORMED_REQUEST, f"{path}: volume {volume.storage_id} named twice")
-        seen.add(volume.storage_id)
-        if wish.state_dir.resolve().is_relative_to(volume.hdds.resolve()):
-            raise Refused(
-                Code.MALFORMED_REQUEST,
-                f"{wish.state_dir} lies on Ozone's volume, where nothing is ever written",
-                hint="--state-dir says where else",
-            )
+    volumes: list[Volume] = []
+    for path in wish.data_dirs:
+        try:
+            volume = find_volume(path)
+        except (Refused, OSError) as error:
+            if len(wish.data_dirs) == 1:
+                raise
+            absent(path, error)
+            continue
+        check_place(path, volume, volumes, wish.state_dir)
+        volumes.append(volume)
     return volumes
+
+
+def check_place(path: Path, volume: Volume, others: Iterable[Volume], state_dir: Path) -> None:
+    """Refuse a volume that is one of the others, or has our state on it."""
+    if any(other.storage_id == volume.storage_id for other in others):
+        raise Refused(Code.MALFORMED_REQUEST, f"{path}: volume {volume.storage_id} named twice")
+    if state_dir.resolve().is_relative_to(volume.hdds.resolve()):
+        raise Refused(
+            Code.MALFORMED_REQUEST,
+            f"{state_dir} lies on Ozone's volume, where nothing is ever written",
+            hint="--state-dir says where else",
+        )
 
 
 def database_of(volume: Volume, others: Sequence[Path]) -> Path:
@@ -158,10 +173,12 @@ def state(state_dir: Path) -> Iterator[Path]:
 
 
 def scrub(wish: ScrubWish, watched: Watched, clock: Clock | None = None) -> None:
-    """Read the volumes and tell of every container. A volume that cannot be read is told of, and
-    where there is no other its error raised. Raises Refused, OSError."""
+    """Read the volumes and tell of every container. A volume that cannot be read, or is not there,
+    is told of, and where only one was named its error raised. Raises SutureError, OSError."""
     clock = clock or SystemClock()
-    volumes = find_volumes(wish)
+    volumes = find_volumes(wish, watched.absent)
+    if not volumes:
+        return
     with state(wish.state_dir) as scratch:
         shared = _Shared(wish, _in_turns(watched), clock, scratch)
         runs = [_Run(shared, volume) for volume in volumes]
@@ -176,7 +193,7 @@ def scrub(wish: ScrubWish, watched: Watched, clock: Clock | None = None) -> None
         for future in futures:
             future.result()
     failed = [run.failed for run in runs if run.failed is not None]
-    if len(failed) == len(runs):
+    if failed and len(wish.data_dirs) == 1:
         raise failed[0]
 
 
@@ -196,6 +213,7 @@ def _in_turns(watched: Watched) -> Watched:
         one_at_a_time(watched.read),
         one_at_a_time(watched.done),
         one_at_a_time(watched.failed),
+        watched.absent,
     )
 
 
@@ -306,8 +324,8 @@ class _VolumeScrub:
                 if is_gone:
                     check_there(self._store.volume)
                 if self._store.unkept is not None:  # told, although it cannot be remembered
-                    return replace(self._store.unkept, why=_said(error))
-                why = f"moved or deleted meanwhile: {error}" if is_gone else _said(error)
+                    return replace(self._store.unkept, why=said(error))
+                why = f"moved or deleted meanwhile: {error}" if is_gone else said(error)
                 return self._unread(item, why, is_open=is_gone)
             if not report.committed:
                 return self._unread(item, report.held_because, report.findings)
@@ -336,6 +354,7 @@ class _VolumeScrub:
         )
 
 
-def _said(error: SutureError) -> str:
+def said(error: Exception) -> str:
     """Say what is wrong, and what can be done."""
-    return f"{error} ({error.hint})" if error.hint else str(error)
+    hint = error.hint if isinstance(error, SutureError) else ""
+    return f"{error} ({hint})" if hint else str(error)

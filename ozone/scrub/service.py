@@ -2,10 +2,13 @@
 
 volume ─► OzoneStore ─► the agent's own VolumeScanWorker in a Loop    one thread a volume
                              schedule, pace, resumption, breaker: as on volumes of ours
+
+A directory that holds no volume that can be read, because its disk is not mounted or gives errors,
+keeps no other from being read: it is told, looked at again and again, and read once it can be.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,19 +16,27 @@ from typing import Final
 
 import structlog
 
-from agent.errors import Code, Refused
+from agent.errors import Code, Refused, SutureError
 from agent.runtime.clock import Clock, SystemClock
 from agent.runtime.http_listener import WebListener
-from agent.runtime.loop import QUIET_MAX_S, Loop, LoopSet, Pulse
+from agent.runtime.loop import QUIET_MAX_S, Loop, LoopSet, Pulse, Step
 from agent.runtime.service_manager import Supervisor, WatchdogWorker
 from agent.runtime.stop_request import StopRequest
 from agent.scan.background_scan import RoundPolicy, VolumeScanWorker
 from agent.scan.container_scan import MarkingGuard
 from agent.scan.throttle import Pressure, ScanPace
-from ozone.disk.layout import Volume
+from ozone.disk.layout import HDDS, Volume, find_volume
 from ozone.scrub.history import History
-from ozone.scrub.meters import Watched, health_page, metrics_page
-from ozone.scrub.scrub import OzoneTools, ScrubWish, database_of, find_volumes, state
+from ozone.scrub.meters import Awaited, Watched, health_page, metrics_page
+from ozone.scrub.scrub import (
+    OzoneTools,
+    ScrubWish,
+    check_place,
+    database_of,
+    find_volumes,
+    said,
+    state,
+)
 from ozone.scrub.store import OzoneStore
 from scanner.pacing import PaceLimits
 from scanner.schedule import Feasibility, Schedule
@@ -64,12 +75,43 @@ def check_promise(volume: Volume, used_bytes: int, wish: ServiceWish) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A volume that can be read."""
+
+    volume: Volume
+    scan: VolumeScanWorker
+    store: OzoneStore
+    history: Path
+
+
+class _Waiting:
+    """The worker of a directory that holds no volume yet; the scan of the volume once it does."""
+
+    def __init__(self, place: Path, found: Callable[[], _Begun]) -> None:
+        self._found = found
+        self._scan: VolumeScanWorker | None = None
+        self.begun: Callable[[_Begun], None] = lambda _: None
+        self.name = f"scan-{place}"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is a volume now."""
+        return self._scan is not None
+
+    def step(self) -> Step:
+        """Look for the volume, or read it. Raises SutureError, OSError while it is not there."""
+        if self._scan is None:
+            begun = self._found()
+            self._scan = begun.scan
+            self.begun(begun)
+        return self._scan.step()
+
+
 class _Scrubbing:
     """The loops of one service."""
 
-    def __init__(
-        self, wish: ServiceWish, volumes: Sequence[Volume], scratch: Path, clock: Clock
-    ) -> None:
+    def __init__(self, wish: ServiceWish, scratch: Path, clock: Clock) -> None:
         self._wish = wish
         self._clock = clock
         self._stop = threading.Event()
@@ -78,27 +120,61 @@ class _Scrubbing:
         self._scratch = scratch
         self.loops = LoopSet()
         self.watched: list[Watched] = []
+        self.awaited: list[Awaited] = []
         self._histories: list[History] = []
-        for volume in volumes:
-            self._add(volume)
 
-    def _add(self, volume: Volume) -> None:
+    def add(self, volume: Volume) -> None:
+        """Read a volume; tell of it and try it again where that cannot begin now. Raises Refused
+        where the promise cannot be kept."""
+        pulse = Pulse(self._clock)
+        try:
+            worker = self._begun(volume, pulse)
+        except (SutureError, OSError) as error:
+            if isinstance(error, Refused) and error.code is Code.INVALID_CONFIG:
+                raise
+            self.wait_for(volume.hdds, error)
+            return
+        loop = Loop(worker.scan, clock=self._clock, pulse=pulse)
+        self._watch(worker, loop)
+        self.loops.add(loop)
+
+    def wait_for(self, path: Path, error: Exception) -> None:
+        """Tell of a directory without a volume that can be read, and look at it again and again."""
+        pulse = Pulse(self._clock)
+        place = path if path.name == HDDS else path / HDDS
+        waiting = _Waiting(place, lambda: self._found(path, pulse))
+        loop = Loop(waiting, clock=self._clock, pulse=pulse)
+        waiting.begun = lambda one: self._watch(one, loop)
+        self.awaited.append(Awaited(place, loop, lambda: waiting.is_over, said(error)))
+        self.loops.add(loop)
+        log.error("ozone_volume_absent", path=str(path), why=said(error))
+
+    def _found(self, path: Path, pulse: Pulse) -> "_Begun":
+        volume = find_volume(path)
+        others = [item.volume for item in self.watched]
+        check_place(path, volume, others, self._wish.scrub.state_dir)
+        return self._begun(volume, pulse)
+
+    def _begun(self, volume: Volume, pulse: Pulse) -> "_Begun":
+        """Open what reading a volume takes. Raises SutureError, OSError."""
         scrub = self._wish.scrub
         path = scrub.state_dir / f"{volume.storage_id}.sqlite"
-        history = History(path)
-        self._histories.append(history)
         scratch = self._scratch / volume.storage_id
-        scratch.mkdir()
-        store = OzoneStore(
-            volume,
-            history,
-            scratch,
-            self._clock,
-            database=database_of(volume, scrub.database_dirs),
-        )
-        used_bytes = sum(replica.used_bytes for replica in store.listing().replicas)
-        check_promise(volume, used_bytes, self._wish)
-        pulse = Pulse(self._clock)
+        scratch.mkdir(exist_ok=True)
+        with ExitStack() as undone:
+            history = History(path)
+            undone.callback(history.close)
+            store = OzoneStore(
+                volume,
+                history,
+                scratch,
+                self._clock,
+                database=database_of(volume, scrub.database_dirs),
+            )
+            used_bytes = sum(replica.used_bytes for replica in store.listing().replicas)
+            check_promise(volume, used_bytes, self._wish)
+            undone.pop_all()
+        self._histories.append(history)
         worker = VolumeScanWorker(
             OzoneTools(store=store, guard=self._guard, clock=self._clock),
             volume.storage_id,
@@ -116,10 +192,13 @@ class _Scrubbing:
             stop=self._stop,
             pulse=pulse,
         )
-        loop = Loop(worker, clock=self._clock, pulse=pulse)
-        worker.hold.wake = loop.wake
-        self.loops.add(loop)
-        self.watched.append(Watched(volume, worker, loop, path, store))
+        return _Begun(volume, worker, store, path)
+
+    def _watch(self, begun: "_Begun", loop: Loop) -> None:
+        begun.scan.hold.wake = loop.wake
+        self.watched.append(Watched(begun.volume, begun.scan, loop, begun.history, begun.store))
+        volume = begun.volume
+        log.info("ozone_scrub_started", volume_id=volume.storage_id, path=str(volume.hdds))
 
     def stop(self) -> Sequence[str]:
         """Stop all; return the loops that did not."""
@@ -141,25 +220,31 @@ def serve(
     """Scrub until `stop`; return the exit code. Raises Refused, OSError."""
     clock = clock or SystemClock()
     supervisor = Supervisor(environment)
-    volumes = find_volumes(wish.scrub)
+    absent: dict[Path, Exception] = {}
+    volumes = find_volumes(wish.scrub, absent.__setitem__)
+    if not volumes:
+        raise next(iter(absent.values()))
     with ExitStack() as stack:
         scratch = stack.enter_context(state(wish.scrub.state_dir))
-        scrubbing = _Scrubbing(wish, volumes, scratch, clock)
+        scrubbing = _Scrubbing(wish, scratch, clock)
+        for volume in volumes:
+            scrubbing.add(volume)
+        for path, error in absent.items():
+            scrubbing.wait_for(path, error)
         watchdog = WatchdogWorker(supervisor, lambda: scrubbing.loops.stalled(QUIET_MAX_S))
         scrubbing.loops.add(Loop(watchdog, clock=clock))
         if wish.listen:
             pages = {
-                "/metrics": lambda: metrics_page(scrubbing.watched),
-                "/healthz": lambda: health_page(scrubbing.watched, QUIET_MAX_S),
+                "/metrics": lambda: metrics_page(scrubbing.watched, scrubbing.awaited),
+                "/healthz": lambda: health_page(scrubbing.watched, scrubbing.awaited, QUIET_MAX_S),
             }
             listener = WebListener(wish.listen, pages)
             listener.start()
             stack.callback(listener.stop)
             log.info("ozone_metrics_served", address=listener.address)
         scrubbing.loops.start()
-        for volume in volumes:
-            log.info("ozone_scrub_started", volume_id=volume.storage_id, path=str(volume.hdds))
-        supervisor.ready(f"reading {len(volumes)} volumes of Ozone")
+        missed = f", {len(scrubbing.awaited)} absent" if scrubbing.awaited else ""
+        supervisor.ready(f"reading {len(scrubbing.watched)} volumes of Ozone{missed}")
         stop.wait()
         supervisor.stopping("reading ends")
         unfinished = scrubbing.stop()

@@ -414,6 +414,7 @@ CHAPTERS: Final[dict[str, Callable[[Reader, Own], None]]] = {
     "SutureOzoneNotRead": ozone,
     "SutureOzoneScanLate": ozone,
     "SutureOzoneScanFails": ozone,
+    "SutureOzoneVolumeAbsent": ozone,
     "Is my data whole?": damaged,
     "Collect the evidence for somebody else.": evidence,
     "SutureHashesDiffer": evidence,

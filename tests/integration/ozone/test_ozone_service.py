@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from http.client import HTTPConnection
@@ -37,10 +37,10 @@ WAIT_S = 60.0
 
 @contextmanager
 def service(
-    volume: Path, state: Path, notify: Path, log: Path
+    volumes: Sequence[Path], state: Path, notify: Path, log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run the service; it is ended, and waited for, at the end of the block."""
-    command = [sys.executable, "-m", "agent.cli.start", "ozone", "serve", str(volume)]
+    command = [sys.executable, "-m", "agent.cli.start", "ozone", "serve", *map(str, volumes)]
     command += ["--state-dir", str(state), "--listen", "127.0.0.1:0", "--interval", "1min"]
     environment = {**os.environ, "NOTIFY_SOCKET": str(notify)}
     with log.open("wb") as errors:
@@ -87,7 +87,7 @@ def test_a_service_reads_tells_and_ends(tmp_path: Path) -> None:
     with (
         closing(manager),
         changes(data_dir) as seen,
-        service(data_dir, tmp_path / "state", tmp_path / "notify", log) as process,
+        service([data_dir], tmp_path / "state", tmp_path / "notify", log) as process,
     ):
         ready = manager.recv(1000).decode()
         until(lambda: len(events(log, "replica_scanned")) == 3)
