@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.errors import Code, Unavailable
+from merkle.damaged import Damaged
 from merkle.replica import ContainerId
 from ozone.disk.database import BLOCKS, DELETES, LAST_CHUNKS, NUMBERS, READ, View, library
 from ozone.disk.rows import ContainerRows
 from ozone.transfer.entries import TABLE_SUFFIX, TABLES, Entry, malformed
 from ozone.transfer.scratch import Scratch, scratch_errors
+from ozone.transfer.sorted_table import check_blocks
 
 SCHEMA: Final = 3  # the only one whose rows are dumped to be sent
 SEQUENCE: Final = "#BCSID"
@@ -30,6 +32,7 @@ TABLE_BYTES_MAX: Final = {  # of each file, and of the rows in it, which may be 
     DELETES: 8 * 1024**2,  # of 800,000 blocks that are condemned
 }
 ROW_BYTES_MAX: Final = 8 * 1024**2  # a gibibyte in windows of a kibibyte
+BLOCK_BYTES_MAX: Final = 2 * ROW_BYTES_MAX  # a row that is too large is told as a row
 STATED: Final = "rocksdb.aggregated-table-properties"
 SIZES: Final = re.compile(r"raw (?:key|value) size=(\d+);")
 
@@ -57,6 +60,8 @@ def rows_of(scratch: Path, container_id: ContainerId) -> Iterator[ContainerRows]
     if not files[READ[0]].exists():
         raise malformed(f"there is no {TABLES}/{READ[0]}{TABLE_SUFFIX}")
     names = [name for name, path in files.items() if path.exists() and path.stat().st_size]
+    for name in names:
+        _check_blocks(name, files[name])
     options = _options(rocks)
     options.create_missing_column_families(True)
     with _refused():  # all at once: each one that is added later costs a new manifest
@@ -72,6 +77,16 @@ def rows_of(scratch: Path, container_id: ContainerId) -> Iterator[ContainerRows]
         yield ContainerRows(_Tables(scratch, database, names, 0.0), container_id, SCHEMA)
     finally:
         database.close()
+
+
+def _check_blocks(name: str, path: Path) -> None:
+    """Refuse a table of which a block states more than any row needs: the library believes it."""
+    try:
+        with scratch_errors():
+            check_blocks(path, BLOCK_BYTES_MAX)
+    except Damaged as damage:
+        what = f"its tables cannot be read: {TABLES}/{name}{TABLE_SUFFIX}: {damage}"
+        raise malformed(what) from damage
 
 
 class _Tables(View):

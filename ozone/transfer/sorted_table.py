@@ -1,0 +1,250 @@
+"""What the blocks of a sorted table of RocksDB unpack to, by what stands before each: looked at
+before the library is given a table of somebody else.
+
+A block may say that it unpacks to 4 GiB, and the library believes it: it allocates as much, fills
+it from a few kilobytes if they say so, and ends the process where that fails. Index and properties
+are unpacked here, within the same bound, to find the others as the library will find them.
+
+    blocks │ properties │ index │ metaindex: names and handles │ footer: handles, format, magic
+    a block: content, its compression (1 byte), checksum (4); packed content begins with its size
+"""
+
+import mmap
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import zstandard
+
+from merkle.damaged import Damaged
+
+BLOCKS_MAX: Final = 1_000_000  # of a table of 512 MiB, of 4 KiB each: eight times as many
+MAGIC: Final = 0x88E241B785F4CFF7
+FOOTER: Final = struct.Struct("<B40sIQ")  # checksum type, handles, format, magic
+FORMATS: Final = range(2, 7)
+NAMED_SINCE: Final = 6  # from this format on the metaindex names the index, and has a size only
+METAINDEX_SIZE: Final = struct.Struct("<12xI24x")
+TRAILER_BYTES: Final = 5
+NONE, SNAPPY, LZ4, LZ4HC, ZSTD = 0, 1, 4, 5, 7  # those whose size before the content binds
+SIZED: Final = frozenset({SNAPPY, LZ4, LZ4HC, ZSTD})
+PROPERTIES: Final = b"rocksdb.properties"
+INDEX: Final = b"rocksdb.index"
+INDEX_TYPE: Final = b"rocksdb.block.based.table.index.type"
+IS_RELATIVE: Final = b"rocksdb.index.value.is.delta.encoded"
+NUMBER_BYTES_MAX: Final = 10
+COUNT_MASK: Final = 0x7FFF_FFFF  # the highest bit is a flag
+COPY_TAGS: Final = {1: 1, 2: 2, 3: 4}  # of snappy: bytes of the distance
+
+
+class Handle(NamedTuple):
+    """Where a block lies, without its trailer."""
+
+    offset: int
+    size_bytes: int
+
+
+def check_blocks(path: Path, block_bytes_max: int) -> None:
+    """Raise Damaged unless all blocks of a table lie in its file, one after the other, and unpack
+    to no more than that each; for what cannot be told, too. Raises OSError."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        try:
+            _Table(data, block_bytes_max).check()
+        except Damaged:
+            raise
+        except (LookupError, ValueError, struct.error, zstandard.ZstdError) as error:
+            raise Damaged(f"no sorted table: {error}") from error
+
+
+class _Table:
+    def __init__(self, data: mmap.mmap, block_bytes_max: int) -> None:
+        self._data = data
+        self._block_bytes_max = block_bytes_max
+
+    def check(self) -> None:
+        """Look at each block."""
+        start = len(self._data) - FOOTER.size
+        if start < 0:
+            raise Damaged(f"{len(self._data)} bytes are no sorted table")
+        _, handles, version, magic = FOOTER.unpack_from(self._data, start)
+        if magic != MAGIC or version not in FORMATS:
+            raise Damaged(f"a table of format {version}, magic {magic:x}")
+        metaindex, at = _handle(handles, 0)
+        if version >= NAMED_SINCE:
+            size_bytes = METAINDEX_SIZE.unpack(handles)[0]
+            metaindex = Handle(start - TRAILER_BYTES - size_bytes, size_bytes)
+        named = {key: _handle(value, 0)[0] for key, value in _entries(self._unpacked(metaindex))}
+        index = named[INDEX] if version >= NAMED_SINCE else _handle(handles, at)[0]
+        for handle in named.values():
+            self._check(handle)
+        is_relative = self._is_relative(named.get(PROPERTIES))
+        end = 0
+        for count, handle in enumerate(_indexed(self._unpacked(index), is_relative=is_relative)):
+            if handle.offset < end or count >= BLOCKS_MAX:
+                raise Damaged(f"block {count} at byte {handle.offset}: none may begin there")
+            self._check(handle)
+            end = handle.offset + handle.size_bytes + TRAILER_BYTES
+
+    def _is_relative(self, properties: Handle | None) -> bool:
+        """Return the form of the index. Raises Damaged for one that is an index of indexes."""
+        if properties is None:
+            return False
+        stated = dict(_entries(self._unpacked(properties)))
+        kind = int.from_bytes(stated.get(INDEX_TYPE, bytes(4))[:4], "little")
+        if kind:
+            raise Damaged(f"an index of type {kind}")
+        return IS_RELATIVE in stated and _number(stated[IS_RELATIVE], 0)[0] != 0
+
+    def _check(self, handle: Handle) -> tuple[int, int, int]:
+        """Return of a block its compression, where its content begins, and to how much it unpacks.
+        Raises Damaged where that may not be."""
+        end = handle.offset + handle.size_bytes
+        if handle.offset < 0 or end + TRAILER_BYTES > len(self._data) - FOOTER.size:
+            raise Damaged(f"a block of {handle.size_bytes} bytes at byte {handle.offset}")
+        kind, start, size_bytes = self._data[end], handle.offset, handle.size_bytes
+        if kind in SIZED:
+            size_bytes, start = _number(self._data, start)
+        elif kind != NONE:
+            raise Damaged(f"the block at byte {handle.offset} is packed by method {kind}")
+        if size_bytes > self._block_bytes_max:
+            raise Damaged(
+                f"the block at byte {handle.offset} unpacks to {size_bytes} bytes, at most "
+                f"{self._block_bytes_max}"
+            )
+        return kind, start, size_bytes
+
+    def _unpacked(self, handle: Handle) -> bytes:
+        kind, start, size_bytes = self._check(handle)
+        content = self._data[start : handle.offset + handle.size_bytes]
+        if kind == SNAPPY:
+            content = _unsnapped(content, size_bytes)
+        elif kind in {LZ4, LZ4HC}:
+            content = _unpacked_lz4(content, size_bytes)
+        elif kind == ZSTD:
+            unpacker = zstandard.ZstdDecompressor(max_window_size=0)
+            with unpacker.stream_reader(content) as stream:
+                content = stream.read(size_bytes + 1)
+        if len(content) != size_bytes:
+            raise Damaged(f"the block at byte {handle.offset} has not the size that it states")
+        return content
+
+
+def _number(data: bytes | mmap.mmap, at: int) -> tuple[int, int]:
+    """Return a number of at most 64 bits, seven of them a byte, and where it ends."""
+    value = 0
+    for index in range(NUMBER_BYTES_MAX):
+        octet = int(data[at + index])
+        value |= (octet & 0x7F) << 7 * index
+        if octet < 0x80:
+            return value, at + index + 1
+    raise Damaged("a number that does not end")
+
+
+def _handle(data: bytes, at: int) -> tuple[Handle, int]:
+    offset, at = _number(data, at)
+    size_bytes, at = _number(data, at)
+    return Handle(offset, size_bytes), at
+
+
+def _end_of(block: bytes) -> int:
+    """Return where the entries of a block end: behind them are restart points and their count."""
+    count: int = struct.unpack_from("<I", block, len(block) - 4)[0] & COUNT_MASK
+    end = len(block) - 4 - 4 * count
+    if end < 0:
+        raise Damaged(f"{count} restart points in {len(block)} bytes")
+    return end
+
+
+def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield keys and values of a block; of each key only what the one before does not have."""
+    at, end, key = 0, _end_of(block), b""
+    while at < end:
+        shared, at = _number(block, at)
+        more, at = _number(block, at)
+        size_bytes, at = _number(block, at)
+        if shared > len(key) or at + more + size_bytes > end:
+            raise Damaged("an entry that is longer than its block")
+        key = key[:shared] + block[at : at + more]
+        at += more
+        yield key, block[at : at + size_bytes]
+        at += size_bytes
+
+
+def _indexed(block: bytes, *, is_relative: bool) -> Iterator[Handle]:
+    """Yield the blocks of an index; `is_relative`: one whose key shares bytes with the one before
+    follows it, and only by how much its size differs is written."""
+    at, end, last = 0, _end_of(block), Handle(0, 0)
+    while at < end:
+        shared, at = _number(block, at)
+        more, at = _number(block, at)
+        if not is_relative:
+            _, at = _number(block, at)
+        at += more
+        if is_relative and shared:
+            folded, at = _number(block, at)
+            size_bytes = last.size_bytes + (folded >> 1 ^ -(folded & 1))
+            last = Handle(last.offset + last.size_bytes + TRAILER_BYTES, size_bytes)
+            if size_bytes < 0:
+                raise Damaged(f"a block of {size_bytes} bytes")
+        else:
+            last, at = _handle(block, at)
+        yield last
+
+
+def _copied(out: bytearray, *, distance: int, length_bytes: int, size_bytes: int) -> None:
+    """Repeat what was unpacked so far back, which may reach into what is repeated."""
+    if not 0 < distance <= len(out) or len(out) + length_bytes > size_bytes:
+        raise Damaged("a copy of what is not there, or of too much")
+    start = len(out) - distance
+    while length_bytes > 0:
+        piece = out[start : start + length_bytes]
+        out += piece
+        length_bytes -= len(piece)
+
+
+def _unsnapped(data: bytes, size_bytes: int) -> bytes:
+    out, at = bytearray(), 0
+    while at < len(data):
+        tag = data[at]
+        at += 1
+        if not tag & 3:
+            length_bytes, width = tag >> 2, max(0, (tag >> 2) - 59)
+            if width:
+                length_bytes = int.from_bytes(data[at : at + width], "little")
+                at += width
+            out += data[at : at + length_bytes + 1]
+            at += length_bytes + 1
+            continue
+        width = COPY_TAGS[tag & 3]
+        distance = int.from_bytes(data[at : at + width], "little")
+        at += width
+        length_bytes = (tag >> 2) + 1
+        if width == 1:
+            distance |= tag >> 5 << 8
+            length_bytes = (tag >> 2 & 7) + 4
+        _copied(out, distance=distance, length_bytes=length_bytes, size_bytes=size_bytes)
+    return bytes(out)
+
+
+def _unpacked_lz4(data: bytes, size_bytes: int) -> bytes:
+    def length(at: int, begun: int) -> tuple[int, int]:
+        value = begun
+        while begun == 15:
+            octet = data[at]
+            at, value = at + 1, value + octet
+            if octet < 255:
+                break
+        return value, at
+
+    out, at = bytearray(), 0
+    while at < len(data):
+        token = data[at]
+        literal_bytes, at = length(at + 1, token >> 4)
+        out += data[at : at + literal_bytes]
+        at += literal_bytes
+        if at >= len(data):
+            break
+        distance = int.from_bytes(data[at : at + 2], "little")
+        length_bytes, at = length(at + 2, token & 15)
+        _copied(out, distance=distance, length_bytes=length_bytes + 4, size_bytes=size_bytes)
+    return bytes(out)
