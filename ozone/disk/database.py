@@ -208,6 +208,7 @@ class Database:
                 (Path(scratch) / name).symlink_to(self._path.absolute() / name)
             with _reading(self._path, scratch):
                 names = rocks.Rdict.list_cf(scratch)
+                _check_names(self._path, names)
                 families = {name: _options(rocks) for name in READ if name in names}
                 database = rocks.Rdict(
                     scratch,
@@ -216,6 +217,16 @@ class Database:
                     access_type=rocks.AccessType.read_only(False),
                 )
                 return View(self._path, database, names, opened_at_s)
+
+
+def _check_names(path: Path, names: list[str]) -> None:
+    """Refuse a database without a table of blocks: where the list of its files ends early, RocksDB
+    takes it for that of an earlier day, on which nothing was in it."""
+    if BLOCKS not in names:
+        raise Unavailable(
+            Code.UNABLE_TO_READ_METADATA_DB,
+            f"{path}: Corruption: no column family {BLOCKS}, which every datanode's has",
+        )
 
 
 def _options(rocks: Any) -> Any:

@@ -9,6 +9,7 @@ by then, that Ozone was told to delete, or whose container has left its place, i
 import contextlib
 import errno
 import os
+import stat
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,8 +56,11 @@ RowsSince = Callable[[float], ContainerRows]
 
 
 def read_small(path: Path, bytes_max: int) -> bytes:
-    """Return a file whole. Raises Damaged beyond `bytes_max`, OSError."""
-    with path.open("rb") as file:
+    """Return a file whole. Raises Damaged beyond `bytes_max` or for what is no file, OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # who opens a pipe would wait
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise Damaged(f"{path.name} is no file")
         data = file.read(bytes_max + 1)
     if len(data) > bytes_max:
         raise Damaged(f"{path.name}: more than {bytes_max} bytes")
@@ -247,8 +251,8 @@ class OzoneReader:
         self._lengths_bytes.update(zip(block_ids, lengths_bytes, strict=True))
 
     def row(self, block_id: BlockId) -> bytes | None:
-        """Return the block's row as it is after the last look at its bytes, or, while `settled` is
-        still to come, a minute before; None when it is gone, or is to be."""
+        """Return the block's row as it is after the last look at its bytes, or, until `settled`, a
+        minute before; None when it is gone, or is to be."""
         if not self.is_current():
             return None
         rows = self._rows_since(self._looked_at_s - self._rows_age_s)
@@ -339,8 +343,7 @@ class OzoneReader:
     def structure(self) -> Structure:
         """List the replica's files and judge descriptor, tree file and directories."""
         faults = [*self._tree_faults]
-        self._looked_at_s = time.monotonic()
-        self._rows_age_s = 0.0  # what follows is about this look
+        self._looked_at_s, self._rows_age_s = time.monotonic(), 0.0  # all that follows is about it
         ids, foreign = np.empty(0, np.uint64), list[str]()
         if self._directory_fd == ABSENT_FD and self._directory_error is None:
             missing = f"{self._paths.chunks} does not exist"
@@ -441,11 +444,10 @@ class OzoneReader:
     def _standing(self, outcome: ScanOutcome) -> ScanOutcome:
         """Leave out the findings of blocks that are gone; where a row is another now, or those that
         are gone took the place of others, the container has to be read again."""
-        asked = {item.block_id for item in outcome.findings if _is_of_row(item)}
+        asked, gone = {item.block_id for item in outcome.findings if _is_of_row(item)}, set()
         if not asked or not self.is_current():
             return outcome
         rows, buried = self._rows_since(self._looked_at_s), self._tombstones_now()
-        gone = set()
         for block_id in asked:
             pair = rows.pair(block_id)
             if pair == (None, None) or block_id in buried or block_id in rows.condemned():
@@ -480,8 +482,7 @@ class OzoneReader:
             for block_id in block_ids:
                 block = self.block(block_id)
                 if block is not None:
-                    name = f"{block_id}{SUFFIX}"
-                    status = os.stat(name, dir_fd=self._directory_fd, follow_symlinks=False)
+                    status = os.lstat(f"{block_id}{SUFFIX}", dir_fd=self._directory_fd)
                     damaged[block_id] = Misplaced(block, status.st_size)
             return exchanges(damaged, read)
         return {}

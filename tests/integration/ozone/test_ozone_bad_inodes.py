@@ -179,3 +179,21 @@ def test_a_descriptor_that_changes_while_its_container_is_read_ends_no_scrub(
     ]
     assert fault == [what for _, what in damage(results[1])]
     assert ("CLOSED", 3) == (results[1].state, results[1].schema)
+
+
+@pytest.mark.parametrize("name", ["2.container", "2.tree"])
+def test_a_pipe_in_the_place_of_a_file_holds_up_no_scrub(
+    three: MadeVolume, wish: ScrubWish, name: str
+) -> None:
+    """
+    Who opens a pipe waits for somebody who writes. It is told of, and the others are read.
+    """
+    path = three.folder(BAD) / "metadata" / name
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+    results = scrubbed(wish)
+
+    faults = {item.fault for item in results[BAD].findings if name in item.evidence}
+    assert faults & {Fault.DESCRIPTOR_DAMAGED, Fault.TREE_DAMAGED}
+    assert [Standing.WHOLE] * 2 == [results[number].standing for number in (1, 3)]
