@@ -145,8 +145,17 @@ def container_ids(volume: Volume) -> Iterator[ContainerId]:
         with entries:
             for entry in entries:
                 container_id = number_of(entry.name)
-                if container_id is not None and entry.is_dir(follow_symlinks=False):
+                if container_id is not None and _is_directory(entry):
                     yield ContainerId(container_id)
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a directory, or leads to one as Ozone follows it; so is what nobody can tell:
+    who looks into it says why."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return True
 
 
 def number_of(text: str) -> int | None:

@@ -24,7 +24,7 @@ from agent.scan.throttle import Pressure, ScanPace
 from agent.store.index.facts import ScanBase
 from agent.store.reads_past_cache import ReadBuffers
 from merkle.checksum import Algorithm
-from merkle.replica import TREE_STATES, ContainerId
+from merkle.replica import TREE_STATES, ContainerId, ReplicaState
 from ozone.disk.database import clear_scratch, library
 from ozone.disk.layout import DATABASE, HDDS, Volume, check_there, find_volume
 from ozone.scrub.history import History
@@ -303,7 +303,9 @@ class _VolumeScrub:
     def _one(self, item: Replica, *, is_fresh: bool) -> ContainerResult:
         container_id = item.paths.container_id
         if item.descriptor.state not in TREE_STATES:
-            return self._unread(item, f"{item.descriptor.state}: still being written", is_open=True)
+            state = item.descriptor.state
+            doing = "deleted" if state is ReplicaState.DELETED else "written"
+            return self._unread(item, f"{state}: still being {doing}", is_open=True)
         if not is_fresh:
             try:
                 self._pace.begin(self._stop.is_set)

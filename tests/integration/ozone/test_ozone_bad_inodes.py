@@ -197,3 +197,27 @@ def test_a_pipe_in_the_place_of_a_file_holds_up_no_scrub(
     faults = {item.fault for item in results[BAD].findings if name in item.evidence}
     assert faults & {Fault.DESCRIPTOR_DAMAGED, Fault.TREE_DAMAGED}
     assert [Standing.WHOLE] * 2 == [results[number].standing for number in (1, 3)]
+
+
+def test_a_container_that_a_link_leads_to_is_read(
+    three: MadeVolume, wish: ScrubWish, tmp_path: Path
+) -> None:
+    """
+    Somebody moved it to another disk; Ozone follows the link and serves it. A link that leads to
+    nothing is no container, one in a circle is told of.
+    """
+    folder = three.folder(BAD)
+    folder.rename(tmp_path / "moved")
+    folder.symlink_to(tmp_path / "moved")
+    three.folder(4).symlink_to(tmp_path / "nowhere")
+    three.folder(5).symlink_to(three.folder(5))
+    (tmp_path / "moved" / "chunks" / "20.block").unlink()
+
+    results = scrubbed(wish)
+
+    assert {
+        1: Standing.WHOLE,
+        2: Standing.DAMAGED,
+        3: Standing.WHOLE,
+        5: Standing.NOT_READ,
+    } == {number: result.standing for number, result in results.items()}
