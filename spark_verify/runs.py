@@ -4,9 +4,10 @@
     out/<table>/_schema.json     what its columns are
     out/runs/run_id=<id>/        a row that says that all tables of the run are whole
     out/run_id=<id>/             texts of a run, which is finished if there is a _SUCCESS
-    out/.run_id=<id>.partial/    on a local disk, a run that grows, laid out as `out`, locked by the
-                                 process that writes it; when it is whole its tables are moved to
-                                 their places, then its row of `runs`, then its texts
+    out/.run_id=<id>.partial/    on a local disk, a run that grows, locked by the process that
+                                 writes it, in a directory of its attempt's own, laid out as `out`;
+                                 when it is whole its tables are moved to their places, then its row
+                                 of `runs`, then its texts
 
 Elsewhere nothing can be locked, and in a store nothing renamed. There a run grows where it will
 be, in files that bear the name of their attempt. When all are there, the attempt claims the run;
@@ -362,11 +363,13 @@ def attempt(out: Place, run_id: str) -> Iterator[Attempt]:
     Raises RunConflict when another process on this machine writes a run of this id.
     """
     remove_left(out)
+    name = uuid.uuid4().hex[:12]  # tasks of one that was killed may write still: into theirs
     if out.is_local:
         with work_directory(Path(out.path), run_id) as path:
-            yield Attempt(Place.of(path), out, run_id, "")
+            (path / name).mkdir()
+            yield Attempt(Place.of(path / name), out, run_id, "")
         return
-    grown = Attempt(out, out, run_id, f"-{uuid.uuid4().hex[:12]}")
+    grown = Attempt(out, out, run_id, f"-{name}")
     for claim in grown.claims():  # of one that was killed at its end; one that lives is refused
         claim.remove()
     try:
@@ -447,10 +450,9 @@ def _remove_unlocked(path: Path) -> None:
     with suppress(FileNotFoundError):
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path, ignore_errors=True)
-        except BlockingIOError:
-            pass  # it grows
+            with suppress(BlockingIOError):  # it grows
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
         finally:
             os.close(handle)
 
@@ -469,7 +471,7 @@ def work_directory(out: Path, run_id: str) -> Iterator[Path]:
         _lock(handle, path, run_id)
         try:
             for left in path.iterdir():  # by a run that was killed
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
+                shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink()
             yield path
         finally:
             if _is_at(handle, path):

@@ -6,16 +6,17 @@
 The tasks are those that Spark is given (`distribution`), and so are the files they write, byte by
 byte. What is exchanged lies in a directory that is this run's own.
 
-A process ends when its connection does: whoever kills the one that started it, kills all.
+A process ends when the one does that started it, in the middle of a task, too.
 """
 
 import multiprocessing
 import os
 import signal
+import threading
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -116,17 +117,29 @@ def _workers(count: int, job: Job) -> Iterator[list[Connection]]:
 def _serve(connection: Connection, job: Job) -> None:
     """Do one task after the other, until nobody is there who asks."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started this process is told, too
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     pa.set_cpu_count(1)
     while True:
         try:
             function, arguments = connection.recv()
-        except EOFError:
+        except (EOFError, ConnectionError):
             return
         try:
-            connection.send((function(*arguments, job), None))
+            answer = function(*arguments, job), None
         except Exception as error:  # noqa: BLE001 -- raised where the task was given
             error.add_note(traceback.format_exc())
-            connection.send((None, error))
+            answer = None, error
+        with suppress(ConnectionError):
+            connection.send(answer)
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it has ended, as it does without a word where it
+    is killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _each(workers: Sequence[Connection], tasks: Sequence[Task]) -> Iterator[Any]:

@@ -35,6 +35,18 @@ if __name__ == "__main__":
     verify(Request(sys.argv[1], sys.argv[2], run_id="r", here_rows=0, reporting_min_percent=0))
 """
 
+HANGS = """
+import os, signal
+from pathlib import Path
+from spark_verify.tasks import processes
+
+def judge_range(number, own, job):
+    (Path(__file__).parent / f"task-{os.getpid()}").touch()
+    signal.pause()
+
+processes.judge_range = processes._judge = judge_range
+"""
+
 
 @pytest.fixture(scope="module")
 def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -187,9 +199,38 @@ def test_who_is_killed_takes_nobody_with_it_and_leaves_nobody(
     assert ("ProcessLost: a process of the verification was killed" in said) == (
         who == "one that works"
     )
-    wait_until(lambda: not any(Path(f"/proc/{pid}/cwd").exists() for pid in children), within_s=60)
+    wait_until(lambda: not any(map(is_running, children)), within_s=60)
     assert not (tmp_path / "out" / "run_id=r").exists()
     assert ProcessLost.code == "PROCESS_LOST"
+
+
+def test_a_task_ends_with_who_asked_for_it(snapshot: Path, tmp_path: Path) -> None:
+    """
+    One of minutes, too: until then it would read, take memory, and write rows that nobody wants.
+    """
+    (tmp_path / "loop.py").write_text(HANGS + LOOP)
+    command = [sys.executable, tmp_path / "loop.py", snapshot, tmp_path / "out"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    said = tmp_path / "said"
+    with (
+        said.open("w") as errors,
+        subprocess.Popen(command, env=environment, stderr=errors) as verifying,
+    ):
+        wait_until(lambda: list(tmp_path.glob("task-*")) != [], within_s=120)
+        children = working(verifying.pid)
+        verifying.terminate()
+
+    try:
+        wait_until(lambda: not any(map(is_running, children)), within_s=60)
+    finally:
+        for pid in filter(is_running, children):
+            os.kill(pid, signal.SIGKILL)
+    assert said.read_text() == ""
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process does anything still."""
+    return Path(f"/proc/{pid}/cwd").exists()
 
 
 def working(pid: int) -> list[int]:

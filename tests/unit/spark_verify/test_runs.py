@@ -7,6 +7,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from health.rules import Rules
@@ -15,14 +17,20 @@ from spark_verify.file_systems import Place
 from spark_verify.input_columns import RESULT_VERSION
 from spark_verify.runs import (
     PACKAGES,
+    TEXTS,
+    attempt,
     code_checksum,
+    files_of,
     finished,
     inputs_of,
     remove_left,
     run_id_of,
+    run_of,
+    table_of,
     work_directory,
 )
 from spark_verify.snapshot.manifest import Manifest
+from spark_verify.tasks.result_files import write
 
 MANIFEST = Manifest(2, "s1", 5_000, 1, "c", {"containers": 1, "replicas": 3})
 
@@ -194,6 +202,38 @@ class TestWork:
         with work_directory(tmp_path, "r") as work:
             assert list(work.iterdir()) == []
         assert list(tmp_path.iterdir()) == []
+
+    def test_what_tasks_of_a_killed_run_still_write_is_no_part_of_the_next(
+        self, tmp_path: Path
+    ) -> None:
+        """
+        They outlive who asked for them, and the lock does not: a run of the same name begins
+        while they have rows of another snapshot to write, with more partitions than it has.
+        """
+        out = Place.of(tmp_path)
+        program = (
+            "import os, sys\n"
+            "from spark_verify.file_systems import Place\n"
+            "from spark_verify.runs import attempt\n"
+            "with attempt(Place.of(sys.argv[1]), 'r') as killed:\n"
+            "    print(killed.root, flush=True)\n"
+            "    os._exit(1)\n"
+        )
+        command = [sys.executable, "-c", program, str(tmp_path)]
+        killed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        theirs = Place.of(killed.stdout.strip())
+        row = pa.table({"snapshot_id": ["s1"]})
+
+        with attempt(out, "r") as grown:
+            write(row, table_of(run_of(grown.root, "r"), "health"), "00000")
+            for number in ("00000", "00001"):
+                write(pa.table({"snapshot_id": ["s0"]}), theirs / "health" / "run_id=r", number)
+            grown.commit(dict.fromkeys(TEXTS, ""), row)
+
+        files = files_of(run_of(out, "r"), "health")
+        assert [file.name for file in files] == ["part-00000.parquet"]
+        assert pq.read_table(files[0].path, partitioning=None).to_pylist() == row.to_pylist()
+        assert list(tmp_path.glob(".*")) == []
 
 
 def test_rows_of_a_run_that_never_ended_go(tmp_path: Path) -> None:
