@@ -65,9 +65,9 @@ COLUMNS: Final = (
     Column("algorithm", "|u1", "tree.algorithm"),
     *map(_told, ("finding_count", "bytes_used", "block_count", "bcsid", "data_scan_at_ms")),
     Column("root", "<u8", "tree.root"),
-    Column("generation", "<u8", "tree.generation"),
-    Column("tree_block_count", "<u8", "tree.block_count"),
-    Column("tombstone_count", "<u8", "tree.tombstone_count"),
+    Column("generation", "<u8", "tree.generation", ID_MAX),
+    Column("tree_block_count", "<u8", "tree.block_count", ID_MAX),
+    Column("tombstone_count", "<u8", "tree.tombstone_count", ID_MAX),
     Column("tombstones_checksum", "<u8", "tree.tombstones_checksum"),
     *(_told(number.name) for number in LATER),
 )

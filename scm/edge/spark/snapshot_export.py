@@ -31,6 +31,11 @@ OWN_RULES: Final = (
 )
 """Rules that options say."""
 
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+"""What a column holds at most. A datanode that says more, which none can mean, costs the cluster
+no snapshot: it is written as the most there is."""
+
 
 @dataclass(frozen=True, slots=True)
 class PendingOp:
@@ -102,7 +107,7 @@ def export(world: World, directory: Path, *, keep_count: int, address: str = "")
     with writing(target, snapshot_id) as files:
         files.add("containers", _container_rows(world))
         files.add("replicas", (_replica_row(world, replica) for replica in world.replicas))
-        files.add("nodes", map(_node_row, world.nodes))
+        files.add("nodes", (_node_row(world, view) for view in world.nodes))
         files.add("pending_ops", map(_pending_row, world.pending))
         files.finish(
             as_of_ms=world.as_of_ms,
@@ -146,6 +151,8 @@ def _container_rows(world: World) -> Iterator[Row]:
         is_alive = container.state is ContainerState.OPEN and healthy.issuperset(container.pipeline)
         row = {
             **_OF_CONTAINER(container),
+            # Of a clock that was ahead when it was written; no snapshot is later than itself.
+            "state_since_ms": min(container.state_since_ms, world.as_of_ms),
             "replication_type": "EC" if container.scheme else "RATIS",
             "acknowledged_bcsid": world.acknowledged.get(container.container_id),
             "key_count": block_count(container, mine),
@@ -164,6 +171,7 @@ def _container_rows(world: World) -> Iterator[Row]:
 def _replica_row(world: World, replica: Replica) -> Row:
     key = (replica.container_id, replica.datanode_id)
     row = _OF_REPLICA(replica)
+    row["reported_at_ms"] = min(replica.reported_at_ms, world.as_of_ms)
     row["used_bytes"] = replica.bytes_used
     row["is_barred"] = key in world.barred or replica.datanode_id in world.barred_nodes
     row["is_hopeful"] = key in world.hopeful
@@ -175,22 +183,22 @@ def _replica_row(world: World, replica: Replica) -> Row:
         row["tree_algorithm"] = tree.algorithm
         row["root"] = signed(tree.root)
         row["tombstones_checksum"] = signed(tree.tombstones_checksum)
-        row["tombstone_count"] = tree.tombstone_count
-        row["tree_generation"] = signed(tree.generation)
+        row["tombstone_count"] = min(tree.tombstone_count, INT_MAX)
+        row["tree_generation"] = min(tree.generation, LONG_MAX)
     return row
 
 
-def _node_row(view: NodeView) -> Row:
+def _node_row(world: World, view: NodeView) -> Row:
     node, live = view.node, view.live
-    queues = {} if live is None else dict(live.queues)
+    queues = {} if live is None else {kind: min(n, INT_MAX) for kind, n in live.queues}
     return {
         **_OF_NODE(node),
         "health": view.health,
         "op_expiry_ms": node.op_expiry_ms or None,
-        "last_heartbeat_at_ms": view.heartbeat_at_ms,
+        "last_heartbeat_at_ms": min(view.heartbeat_at_ms, world.as_of_ms),
         "has_reported": view.has_reported,
-        "capacity_bytes": 0 if live is None else live.capacity_bytes,
-        "available_bytes": 0 if live is None else live.available_bytes,
+        "capacity_bytes": 0 if live is None else min(live.capacity_bytes, LONG_MAX),
+        "available_bytes": 0 if live is None else min(live.available_bytes, LONG_MAX),
         "queued_replicate": queues.get(Kind.REPLICATE, 0),
         "queued_reconstruct": queues.get(RECONSTRUCT_TYPE, 0),
         "queued_delete": queues.get(Kind.DELETE, 0),

@@ -1,0 +1,90 @@
+"""Snapshots of a control plane whose clock was wrong once, or one of whose datanodes is."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from merkle.replica import ID_MAX
+from scm.edge.call_values import Heartbeat
+from scm.state.facts import Kind
+from spark_verify.exits import Exit
+from spark_verify.pipeline import Request, verify
+from tests.support.control.scm_world import ScmWorld, confirm, volume
+
+TEN_YEARS_S = 10 * 365 * 86_400
+NODES = ("dn1", "dn2", "dn3")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ScmWorld]:
+    """Three nodes."""
+    with ScmWorld(tmp_path / "scm").running() as made:
+        made.join(*NODES)
+        yield made
+
+
+def verified(world: ScmWorld, out: Path) -> int:
+    """Export a snapshot and verify it; return what `suture-verify` would exit with."""
+    snapshot = world.control.queries.export_snapshot().place
+    summary = verify(Request(snapshot, out)).summary
+    assert (1, 3) == (summary["containers"], summary["rows"]["replicas"])
+    code: int = summary["exit_code"]
+    return code
+
+
+def test_a_clock_that_was_ahead_once_ends_no_verification(world: ScmWorld, tmp_path: Path) -> None:
+    """
+    A container that was closed under the wrong clock says so for ever, and so does a datanode that
+    was heard last under it: nobody could mend that, and every snapshot was refused for years.
+    """
+    world.clock.set_wall_s(TEN_YEARS_S)
+    world.made_closed()
+    for known in list(world.state.replicas.values()):
+        told = replace(known, reported_at_ms=world.clock.now_ms())
+        world.beat(known.datanode_id, told, full=True)
+    world.clock.set_wall_s(-TEN_YEARS_S)
+
+    assert verified(world, tmp_path / "out") == Exit.OK
+
+
+def full_queues(world: ScmWorld) -> None:
+    world.queues["dn1"] = ((Kind.REPLICATE, 2**32 - 1),)
+    world.call("dn1")
+
+
+def large_disks(world: ScmWorld) -> None:
+    disks = (volume(capacity_bytes=ID_MAX, available_bytes=ID_MAX),) * 2
+    world.control.datanodes.heartbeat(Heartbeat("dn1", 1, disks, (), (), (), None, 0))
+
+
+def tree_with(**fields: int) -> Callable[[ScmWorld], None]:
+    """Return what reports a tree with such numbers."""
+
+    def report(world: ScmWorld) -> None:
+        known = world.state.replicas.get((1, "dn1"))
+        assert known is not None
+        assert known.tree is not None
+        world.beat("dn1", replace(known, tree=replace(known.tree, **fields)))
+
+    return report
+
+
+@pytest.mark.parametrize(
+    "say",
+    [tree_with(generation=2**63), tree_with(tombstone_count=2**31), full_queues, large_disks],
+    ids=["generation", "tombstones", "queue", "capacity"],
+)
+def test_a_number_of_one_datanode_ends_no_verification(
+    world: ScmWorld, tmp_path: Path, say: Callable[[ScmWorld], None]
+) -> None:
+    """
+    One that a snapshot has no room for, of a flipped bit or a defect there: the snapshot was
+    refused, or could not be written, for all of the cluster.
+    """
+    world.made_closed()
+    confirm(world, *NODES)
+    say(world)
+
+    assert verified(world, tmp_path / "out") == Exit.OK
