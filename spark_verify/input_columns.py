@@ -17,9 +17,8 @@ SCHEMA_VERSION: Final = snapshot_columns.SCHEMA_VERSION
 RESULT_VERSION: Final = 3
 """Of the output, written into its manifest and summary."""
 
-ROWS_PER_CONTAINER_MAX: Final = 16_383
-"""Replicas, or pending ops, of one container: some twenty are usual, and ten thousand are what a
-replication without brakes leaves. What is judged side by side is bounded."""
+ROWS_PER_CONTAINER_MAX: Final = snapshot_columns.ROWS_PER_CONTAINER_MAX
+"""Replicas, or pending ops: what is judged side by side is bounded."""
 
 SAMPLE_MAX: Final = 100
 """Container ids kept per kind of container unless an option says otherwise, as many as Ozone's

@@ -7,14 +7,20 @@ Which run a row is of says the name of its directory, `run_id`, which engines of
 more column. A run is whole if `runs` has its row.
 """
 
+import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
+from spark_verify.file_systems import Place
 from spark_verify.input_columns import KINDS, RESULT_VERSION
 
 RUNS: Final = "runs"
+
+SCHEMA: Final = "_schema.json"
+"""Hidden, by its name, from who reads a table."""
 
 RUN_ID: Final = ("run_id", "string", "name of the run: the directory that the rows lie in")
 """The column by which all tables are partitioned."""
@@ -200,3 +206,14 @@ def type_name(kind: pa.DataType) -> str:
     if pa.types.is_struct(kind):
         return f"struct<{','.join(f'{own.name}:{type_name(own.type)}' for own in kind)}>"
     return {"int64": "bigint", "int32": "int", "bool": "boolean"}.get(str(kind), str(kind))
+
+
+def describe_tables(out: Place) -> None:
+    """Write beside the rows of each table what its columns are, unless it stands there already, or
+    what a later release says of it."""
+    for name in RESULTS:
+        path = out / name / SCHEMA
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            if json.loads(path.read_text())["version"] >= RESULT_VERSION:
+                continue
+        path.write_text(json.dumps(described(name), indent=2) + "\n")

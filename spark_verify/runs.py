@@ -44,7 +44,7 @@ from health.rules import Rules
 from spark_verify.errors import FlagRefused, RunConflict
 from spark_verify.file_systems import Place
 from spark_verify.input_columns import RESULT_VERSION, SAMPLE_MAX
-from spark_verify.result_tables import RESULTS, RUNS, described
+from spark_verify.result_tables import RESULTS, RUNS, describe_tables
 from spark_verify.snapshot.manifest import Manifest
 from spark_verify.snapshot.snapshot_reading import parquet_files
 
@@ -58,8 +58,8 @@ TEXTS: Final = ("summary.json", "report.html", "manifest.json")
 RUN: Final = "run_id="
 """How the name of a run's directory begins."""
 
-SCHEMA: Final = "_schema.json"
-"""Hidden, by its name, from who reads a table."""
+RUN_ID_CHARS_MAX: Final = 128
+"""Of a plan by a longer name the control plane takes no row."""
 
 CLAIM: Final = "_COMMIT"
 """How the name begins of the file by which an attempt says that it is about to become the run."""
@@ -95,15 +95,20 @@ PACKAGES: Final = (
 def run_id_of(given: str, manifest: Manifest, changed_nodes: Sequence[str]) -> str:
     """Return the id of a run: the given one, else one that follows from snapshot and nodes.
 
-    Raises FlagRefused, RunConflict when it would name no directory.
+    Raises FlagRefused, RunConflict when it would name no directory, or is too long.
     """
     run_id = given or manifest.snapshot_id
     if changed_nodes and not given:
         named = "\n".join(sorted(set(changed_nodes)))
         run_id += f"-changed-{zlib.crc32(named.encode()):08x}"
+    refused = FlagRefused if given else RunConflict
     if not run_id.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        refused = FlagRefused if given else RunConflict
         raise refused(f"run id {run_id!r} is no name for a directory")
+    if len(run_id) > RUN_ID_CHARS_MAX:
+        raise refused(
+            f"run id: {len(run_id)} characters are more than {RUN_ID_CHARS_MAX}",
+            hint="choose a shorter --run-id",
+        )
     return run_id
 
 
@@ -343,17 +348,6 @@ def _move_over(source: Place, target: Place) -> None:
         target.remove()
         target.parent.create()
         source.move(target)
-
-
-def describe_tables(out: Place) -> None:
-    """Write beside the rows of each table what its columns are, unless it stands there already, or
-    what a later release says of it."""
-    for name in RESULTS:
-        path = out / name / SCHEMA
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            if json.loads(path.read_text())["version"] >= RESULT_VERSION:
-                continue
-        path.write_text(json.dumps(described(name), indent=2) + "\n")
 
 
 @contextmanager

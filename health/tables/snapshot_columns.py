@@ -35,6 +35,11 @@ SCHEMA_VERSION: Final = 5
 KEYS_TOLD_MAX: Final = 100
 """Keys at risk that a manifest names."""
 
+ROWS_PER_CONTAINER_MAX: Final = 16_383
+"""Replicas, or pending ops, of one container: some twenty are usual, and ten thousand are what a
+replication without brakes leaves. What is judged side by side is bounded, and so is what a row of a
+plan names."""
+
 Kind = Literal["long", "int", "string", "boolean"]
 
 

@@ -19,7 +19,7 @@ from scm.edge.call_values import Heartbeat
 from scm.edge.wire import (
     IDS_MAX,
     NAME_CHARS_MAX,
-    PLAN_REPLICAS_MAX,
+    PEERS_KEPT_MAX,
     TEXT_CHARS_MAX,
     cut,
     op_state_from,
@@ -231,5 +231,5 @@ def _reconcile_bytes(message: scm_pb2.CommandStatus) -> bytes:
     short = scm_pb2.ReconcileOutcome()
     short.CopyFrom(message.reconcile)
     del short.chunks[:]
-    del short.peers[PLAN_REPLICAS_MAX:]
+    del short.peers[PEERS_KEPT_MAX:]
     return short.SerializeToString()

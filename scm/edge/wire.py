@@ -19,6 +19,7 @@ from agent.rpc.wire.codec import (
     parse_int,
     parse_state,
 )
+from health.tables.snapshot_columns import ROWS_PER_CONTAINER_MAX
 from merkle.replica import BLOCK_BYTES_MAX, ID_MAX
 from scm.administration.decommission import REQUESTED_STATES, Request
 from scm.replication.reconciling.plan_check import ACTIONS, PlanReplica, PlanRow
@@ -29,7 +30,7 @@ TEXT_CHARS_MAX: Final = 1_024  # messages; longer ones are cut
 KEYS_MAX: Final = 10_000  # keys per CommitKey
 IDS_MAX: Final = 10_000  # containers or commands per call
 PLAN_ROWS_MAX: Final = 10_000
-PLAN_REPLICAS_MAX: Final = 64
+PEERS_KEPT_MAX: Final = 64  # of one reconcile's outcome
 DETAILED_KINDS: Final = ("reconcile", "replicate", "delete_blocks", "reconstruct")
 CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -266,7 +267,7 @@ def _plan_row(message: scm_pb2.PlanRow, where: str) -> PlanRow:
             f"{where}.action: {cut(message.action, 40)!r} is unknown, known are "
             + ", ".join(ACTIONS),
         )
-    parse_count(message.replicas, f"{where}.replicas", PLAN_REPLICAS_MAX)
+    parse_count(message.replicas, f"{where}.replicas", ROWS_PER_CONTAINER_MAX)
     return PlanRow(
         container_id=parse_container_id(message.container_id, f"{where}.container_id"),
         replicas=tuple(
@@ -288,5 +289,5 @@ def _plan_row(message: scm_pb2.PlanRow, where: str) -> PlanRow:
 
 
 def _names(values: Sequence[str], where: str) -> tuple[str, ...]:
-    parse_count(values, where, PLAN_REPLICAS_MAX)
+    parse_count(values, where, ROWS_PER_CONTAINER_MAX)
     return tuple(parse_name(value, f"{where}[{i}]") for i, value in enumerate(values))

@@ -25,14 +25,13 @@ from spark_verify.file_systems import Place
 from spark_verify.pipeline import Request, Result, verify
 from spark_verify.previous_run import Previous
 from spark_verify.report.sql_views import ORDER, views
-from spark_verify.result_tables import RESULTS
+from spark_verify.result_tables import RESULTS, describe_tables
 from spark_verify.runs import (
     LEFT_MS,
     SUCCESS,
     TEXTS,
     Attempt,
     attempt,
-    describe_tables,
     finished_runs,
     remove_left,
     table_of,

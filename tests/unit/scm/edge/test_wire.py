@@ -114,7 +114,7 @@ class TestRefusals:
             (lambda: wire.container_ids_from([0]), "container_ids[0]"),
             (plan(action="explode"), "rows[0].action"),
             (plan(targets=[""]), "rows[0].targets[0]"),
-            (plan(sources=["a"] * 65), "rows[0].sources: 65"),
+            (plan(sources=["a"] * 16_384), "rows[0].sources: 16384"),
             (lambda: wire.doomed_keys_from(scm_pb2.DeleteKeysRequest()), "keys: is empty"),
             (lambda: wire.worlds_from([1], [1, 2]), "worlds: 1 for 2"),
             (
@@ -162,6 +162,20 @@ PARSERS: dict[str, tuple[object, Callable[..., object]]] = {
 
 
 class TestValues:
+    def test_a_row_names_as_many_replicas_as_a_verification_judges(self) -> None:
+        """A container that copies got out of hand of needs it most, and the rows beside it, which
+        come in the same call, need it as well."""
+        replicas = [
+            scm_pb2.PlanReplica(datanode_id=f"dn{number}", state=container_pb2.CLOSED)
+            for number in range(16_383)
+        ]
+        row = scm_pb2.PlanRow(container_id=2, action="reconcile", replicas=replicas)
+        message = scm_pb2.ApplyPlanRequest(snapshot_id="s", run_id="r" * 128, rows=[row])
+
+        (taken,) = wire.plan_rows_from(message)
+
+        assert 16_383 == len(taken.replicas)
+
     def test_a_replica_that_cannot_be_loaded_is_unhealthy(self) -> None:
         """Whatever state it claims."""
         report = scm_pb2.ContainerReport(
