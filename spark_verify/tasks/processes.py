@@ -125,7 +125,7 @@ def _serve(connection: Connection, job: Job) -> None:
         except (EOFError, ConnectionError):
             return
         try:
-            answer = function(*arguments, job), None
+            answer: tuple[Any, Exception | None] = function(*arguments, job), None
         except Exception as error:  # noqa: BLE001 -- raised where the task was given
             error.add_note(traceback.format_exc())
             answer = None, error

@@ -1,6 +1,7 @@
 """Reads the plan that the Spark verification wrote, for the SCM."""
 
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -13,6 +14,8 @@ UINT64 = 2**64
 
 PLAN_ORDER: Final = [(name, "ascending") for name in ("priority", "container_id", "action")]
 """Of the rows: most urgent first, equal plans in equal order."""
+
+ROWS_PER_PAGE: Final = 5_000  # in one message: as values and as a message each is some kilobytes
 
 SCAN: Final = "scan"  # rows that the SCM has no command for: who applies the plan asks the datanode
 
@@ -82,18 +85,27 @@ class Run:
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         """Return the rows of a table, the most urgent first. Raises OSError, ArrowException."""
+        found: list[dict[str, Any]] = self.table(table).to_pylist()
+        return found
+
+    def table(self, table: str, *, only: str = "", but: str = "") -> Any:
+        """Return the rows of a table as Arrow has them, the most urgent first: those of an action,
+        or all but those of one. Raises OSError, ArrowException."""
         import pyarrow.parquet  # only where a plan is read: other commands begin without it
 
         above, _, own = self.path.rpartition("/")
         is_beside = self.manifest.get("result_version", 0) >= TABLES_BESIDE
         directory = f"{above}/{table}/{own}" if is_beside else f"{self.path}/{table}"
         paths = self._own_files(directory) if self.attempt else directory
+        wanted = [("action", *rule) for rule in (("==", only), ("!=", but)) if rule[1]]
         read = pyarrow.parquet.read_table(
-            paths, filesystem=self.files, partitioning=None, page_checksum_verification=True
+            paths,
+            filesystem=self.files,
+            partitioning=None,
+            page_checksum_verification=True,
+            filters=wanted or None,
         )
-        # Each of the files is sorted, but there may be several.
-        found: list[dict[str, Any]] = read.sort_by(PLAN_ORDER).to_pylist()
-        return found
+        return read.sort_by(PLAN_ORDER)  # each of the files is sorted, but there may be several
 
     def _own_files(self, directory: str) -> list[str]:
         """Return the files of a table, without those of attempts that did not become the run."""
@@ -104,6 +116,14 @@ class Run:
         if not found:
             raise FileNotFoundError(f"{directory} has no file of attempt {self.attempt}")
         return found
+
+    def request(self, rows: Iterable[scm_pb2.PlanRow] = ()) -> scm_pb2.ApplyPlanRequest:
+        """Return rows of it as they are sent. Raises Refused."""
+        try:
+            snapshot_id, run_id = self.manifest["snapshot_id"], self.manifest["run_id"]
+        except KeyError as error:
+            raise unreadable(self.name, error) from error
+        return scm_pb2.ApplyPlanRequest(snapshot_id=snapshot_id, run_id=run_id, rows=rows)
 
     @property
     def scope(self) -> str:
@@ -125,20 +145,32 @@ def unreadable(name: str, error: Exception) -> Refused:
 def read_plan(run: Run, *, only: str = "") -> scm_pb2.ApplyPlanRequest:
     """Read `reconcile_plan/` and `plan/` of a finished run, reconcile rows first.
 
-    `only` is the action of the rows that are wanted; empty: all.
+    `only` is the action of the rows that are wanted; empty: all. Raises Refused.
+    """
+    request = run.request()
+    for page in plan_pages(run, only=only):
+        request.rows.extend(page.rows)
+    return request
+
+
+def plan_pages(run: Run, *, only: str = "", but: str = "") -> Iterator[scm_pb2.ApplyPlanRequest]:
+    """Yield the rows that `read_plan` does, but those of an action, some at a time. All files are
+    read before the first. Raises Refused.
+
     Roots are signed in Parquet, which has no unsigned 64-bit type for Spark; here they become
     unsigned again. A run without `_SUCCESS` is unfinished and refused.
     """
     import pyarrow
 
     try:
-        rows = [plan_row(row) for row in run.rows("reconcile_plan")]
-        rows += [action_row(row) for row in run.rows("plan")]
-        return scm_pb2.ApplyPlanRequest(
-            snapshot_id=run.manifest["snapshot_id"],
-            run_id=run.manifest["run_id"],
-            rows=[row for row in rows if only in {"", row.action}],
-        )
+        tables = [
+            (made_of, run.table(name, only=only, but=but))
+            for name, made_of in (("reconcile_plan", plan_row), ("plan", action_row))
+        ]
+        for made_of, table in tables:
+            for first in range(0, table.num_rows, ROWS_PER_PAGE):
+                rows = map(made_of, table.slice(first, ROWS_PER_PAGE).to_pylist())
+                yield run.request(rows)
     except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException) as error:
         raise unreadable(run.name, error) from error
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 import structlog
 
 from agent.errors import SutureError
-from agent.rpc.wire.plan_file import SCAN, Run, read_plan
+from agent.rpc.wire.plan_file import SCAN, Run, plan_pages
 from agent.runtime.exits import Exit
 from agent.runtime.loop import Pulse, Step, Throttled
 from scm.edge import wire
@@ -32,7 +32,6 @@ TOLD_MAX: Final = 500  # characters of what a program said
 LINES_TOLD: Final = 5
 PAUSE_S_MIN: Final = 30.0  # between two runs: a node that comes and goes does not keep Spark busy
 DONE_CODES: Final = frozenset({Exit.OK, Exit.TO_DO, Exit.DATA_AT_RISK})
-ROWS_PER_CALL: Final = 5_000
 
 _log = structlog.get_logger("suture.scm")
 
@@ -147,17 +146,12 @@ class SparkLoop:
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return " | ".join(lines[-LINES_TOLD:])[-TOLD_MAX:]
 
-    def _apply(self, run: Path) -> list[str]:
-        request = read_plan(Run.opened(str(run)))
-        rows = [row for row in request.rows if row.action != SCAN]  # the datanode scans by itself
-        codes = []
-        for first in range(0, len(rows), ROWS_PER_CALL):
-            del request.rows[:]
-            request.rows.extend(rows[first : first + ROWS_PER_CALL])
-            decisions = self._control.operators.apply_plan(
-                wire.plan_rows_from(request), dry_run=False
-            )
-            codes += [str(decision.code) for decision in decisions]
+    def _apply(self, run: Path) -> Counter[str]:
+        codes: Counter[str] = Counter()
+        # The datanode scans by itself, and of such rows there may be millions.
+        for page in plan_pages(Run.opened(str(run)), but=SCAN):
+            decisions = self._control.operators.apply_plan(wire.plan_rows_from(page), dry_run=False)
+            codes.update(str(decision.code) for decision in decisions)
         return codes
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,7 +60,7 @@ def large_disks(world: ScmWorld) -> None:
     world.control.datanodes.heartbeat(Heartbeat("dn1", 1, disks, (), (), (), None, 0))
 
 
-def tree_with(**fields: int) -> Callable[[ScmWorld], None]:
+def tree_with(**fields: Any) -> Callable[[ScmWorld], None]:
     """Return what reports a tree with such numbers."""
 
     def report(world: ScmWorld) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
@@ -14,6 +15,7 @@ import pytest
 
 from agent.cli.change.node_commands import report_text
 from agent.rpc.v1 import scm_pb2
+from agent.rpc.wire import plan_file
 from agent.runtime.loop import Loop, Pulse
 from merkle.replica import ReplicaState
 from scm.edge.spark.spark_loop import PAUSE_S_MIN, RUNS_KEPT, SparkLoop
@@ -162,6 +164,32 @@ def test_a_round_orders_what_the_plan_says_and_the_rules_confirm(
     assert {Kind.RECONCILE} == {c.kind for c in world.state.commands.values()}
     arguments = json.loads((tmp_path / "runs" / "arguments.json").read_text())
     assert ["--json", "--keep", str(RUNS_KEPT), "--changed-node=dn3"] == arguments
+
+
+def test_a_mass_of_scans_costs_a_round_no_memory(
+    world: ScmWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a cluster that grows the plan may list millions, and the control plane has a use for none:
+    it was killed for its memory by its own verification, at each round. What it has a use for
+    comes in as many calls as it takes, and each row once."""
+    monkeypatch.setattr(plan_file, "ROWS_PER_PAGE", 2)
+    monkeypatch.setattr(plan_file, "ANSWER_BYTES_MAX", 2**20)  # as much is asked for at once
+    made = loop(world, tmp_path, PROGRAM)
+    file = tmp_path / "plan" / "plan" / "part-0.parquet"
+    wrong, scan = pyarrow.parquet.read_table(file).to_pylist()
+    rows = pyarrow.Table.from_pylist([wrong, *[scan] * 20_000, wrong, wrong])
+    pyarrow.parquet.write_table(rows, file)
+
+    tracemalloc.start()
+    try:
+        made.verify_once()
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    verified = world.control.queries.report().verified
+    assert ("", {"OK": 1, "STALE_PLAN": 3}) == (verified.error, verified.decisions)
+    assert peak_bytes < 6 * 1024**2, peak_bytes
 
 
 @pytest.mark.parametrize(
