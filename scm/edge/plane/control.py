@@ -9,7 +9,7 @@ The modules of `parts.py` decide; what is here, and in the modules beside it, sa
 It sends nothing: datanodes fetch their commands.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -206,6 +206,12 @@ class ControlPlane:
             changed = sorted(parts.changed_nodes)
             parts.changed_nodes.clear()
             return [node for node in changed if parts.state.nodes.get(node) is not None]
+
+    def nodes_changed(self, datanode_ids: Sequence[str]) -> None:
+        """Have nodes taken again: what was to be done about them failed."""
+        with self._parts.lock:
+            for datanode_id in datanode_ids:
+                self._node_changed(datanode_id)
 
     def _node_changed(self, datanode_id: str) -> None:
         self._parts.changed_nodes.setdefault(datanode_id, self._parts.clock.monotonic_s())

@@ -31,6 +31,7 @@ POLL_S: Final = 1.0
 TOLD_MAX: Final = 500  # characters of what a program said
 LINES_TOLD: Final = 5
 PAUSE_S_MIN: Final = 30.0  # between two runs: a node that comes and goes does not keep Spark busy
+DOUBLINGS_MAX: Final = 10  # of that, one after each round that failed
 DONE_CODES: Final = frozenset({Exit.OK, Exit.TO_DO, Exit.DATA_AT_RISK})
 
 _log = structlog.get_logger("suture.scm")
@@ -61,6 +62,7 @@ class SparkLoop:
         self._deadline_s = deadline_s
         self._pulse = pulse or Pulse()
         self._ran_at_s = time.monotonic()
+        self._failed_count = 0
         self._is_stopping = False
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
@@ -73,11 +75,18 @@ class SparkLoop:
     def step(self) -> Step:
         """Verify, if it is time."""
         waited_s = time.monotonic() - self._ran_at_s
-        if waited_s >= min(PAUSE_S_MIN, self._interval_s):
+        pause_s = PAUSE_S_MIN * 2 ** min(self._failed_count, DOUBLINGS_MAX)
+        if waited_s >= min(pause_s, self._interval_s):
             changed = self._control.take_changed_nodes()
             if changed or waited_s >= self._interval_s:
                 self._ran_at_s = time.monotonic()
-                self.verify_once(changed if waited_s < self._interval_s else [])
+                self._failed_count += 1
+                try:
+                    if self.verify_once(changed if waited_s < self._interval_s else []):
+                        self._failed_count = 0
+                finally:
+                    if self._failed_count:
+                        self._control.nodes_changed(changed)
                 self._ran_at_s = time.monotonic()
         return Throttled(POLL_S)
 
@@ -88,8 +97,9 @@ class SparkLoop:
             if self._process is not None:
                 self._process.terminate()
 
-    def verify_once(self, changed: Sequence[str] = ()) -> None:
-        """Do one round; what fails is logged, and the next round is another try."""
+    def verify_once(self, changed: Sequence[str] = ()) -> bool:
+        """Do one round; what fails is logged, and the next round is another try. Return whether
+        nothing did."""
         decisions: Counter[str] = Counter()
         message = "ended by a defect; the log has it"
         try:
@@ -102,6 +112,7 @@ class SparkLoop:
             _log.error("verification_failed", error=message)
         finally:
             self._control.note_verified(decisions, message)
+        return not message
 
     def _verify(self, changed: Sequence[str]) -> Path:
         exported = self._control.queries.export_snapshot()

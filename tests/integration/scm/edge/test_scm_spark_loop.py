@@ -307,6 +307,32 @@ def test_nodes_that_change_keep_it_busy_twice_a_minute_at_most(
     assert ["--json", "--keep", str(RUNS_KEPT), *nodes] == json.loads(told.read_text())
 
 
+@pytest.mark.parametrize("waited_s", [PAUSE_S_MIN, 1e9], ids=["of a node", "of all"])
+@pytest.mark.parametrize("failing", ["raise SystemExit(1)", "print('null')"])
+def test_what_changed_is_verified_after_a_round_that_failed(
+    world: ScmWorld, tmp_path: Path, failing: str, waited_s: float
+) -> None:
+    """Else what a dead node had waits for a whole interval, because a disk was full for a minute.
+    A program that fails each time is not started twice a minute, though."""
+    made = loop(world, tmp_path, PROGRAM)
+    program, told = tmp_path / "program.py", tmp_path / "runs" / "arguments.json"
+    program.write_text(failing)
+    made._ran_at_s = time.monotonic() - waited_s
+    Loop(made).run_step()
+    program.write_text(PROGRAM)
+
+    made._ran_at_s = time.monotonic() - PAUSE_S_MIN
+    made.step()
+    early = told.exists()
+    made._ran_at_s = time.monotonic() - 2 * PAUSE_S_MIN
+    made.step()
+
+    assert not early
+    nodes = [f"--changed-node=dn{number}" for number in range(1, 5)]
+    assert ["--json", "--keep", str(RUNS_KEPT), *nodes] == json.loads(told.read_text())
+    assert [] == world.control.take_changed_nodes()
+
+
 def test_a_defect_is_noted_and_does_not_end_the_rounds(world: ScmWorld, tmp_path: Path) -> None:
     """An error that nobody listed: the loop counts it, and tries again."""
     made = loop(world, tmp_path, 'print(\'{"snapshot_id": 5, "changed_nodes": null}\')')
