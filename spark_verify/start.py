@@ -4,6 +4,8 @@ import os
 import sys
 from typing import Final
 
+from spark_verify.exits import Exit
+
 OF_THE_EXTRA: Final = frozenset({"jinja2", "pyarrow", "pyspark"})
 
 
@@ -18,6 +20,8 @@ def main() -> None:
         from spark_verify.job import main as run
 
         run()
+    except KeyboardInterrupt:  # while packages are imported: later it is the command's
+        sys.exit(Exit.INTERRUPTED)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in OF_THE_EXTRA:

@@ -6,12 +6,13 @@ Only what Spark Connect also offers is used here and everywhere: no RDD, no Spar
 import atexit
 import os
 import shutil
+import signal
 import socket
 import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path
 from typing import IO, Any, Final
@@ -114,15 +115,30 @@ def _start(builder: Any, master: str) -> SparkSession:
     around it says nothing to who runs this."""
     if master.startswith("local"):
         _name_this_host()
+    before = _children()
     with tempfile.TemporaryFile() as words:
         try:
             with _heard(words):
                 session: SparkSession = builder.getOrCreate()
+        except KeyboardInterrupt:
+            # PySpark takes away where its JVM is to say that it is there: it never ends by itself.
+            for pid in _children() - before:
+                os.kill(pid, signal.SIGTERM)
+            raise
         except failures() as error:
             words.seek(0)
             said = words.read().decode("utf-8", errors="replace")
             raise SparkRefused(f"Spark does not start: {reason_of(error, said)}") from error
     return session
+
+
+def _children() -> set[int]:
+    """Return the processes that this one started, where the kernel says which."""
+    found: set[int] = set()
+    for task in Path("/proc/self/task").glob("*"):
+        with suppress(OSError):
+            found |= set(map(int, (task / "children").read_text().split()))
+    return found
 
 
 def _name_this_host() -> None:

@@ -1,6 +1,7 @@
 """Spark starts on any host, and where it does not the reason is told in a line."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from spark_verify.tasks.session import reason_of
 from tests.support.verification.java import skip_without_java
 from tests.support.verification.snapshots import container, gather
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,6 +69,61 @@ def test_a_start_that_fails_is_told_in_a_line(tmp_path: Path) -> None:
     assert "/nonexistent/bin/java: No such file or directory" in last
     assert "Traceback" not in failed.stderr
     assert not list((tmp_path / "out").glob("*"))
+
+
+JAVA = r"""#!/bin/sh
+printf '\0\nsh\0-c\0echo $$ > {started}.part; mv {started}.part {started}; exec sleep 600\0'
+"""
+
+
+def test_who_stops_it_while_spark_starts_leaves_no_java(tmp_path: Path) -> None:
+    """
+    It has gigabytes, and the output that whoever started this waits for: it stayed for good.
+    """
+    started, java = tmp_path / "started", tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(JAVA.format(started=started))
+    java.chmod(0o755)
+    snapshot = gather([container(1, "R CLOSED 10", "C=7x3")]).write(tmp_path / "s")
+    job = ["-m", "spark_verify.start", str(snapshot), "--out", str(tmp_path / "out")]
+    with (tmp_path / "said").open("w") as said:
+        own = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_")}
+        with subprocess.Popen(
+            [sys.executable, *job, "--master", "local[1]"],
+            cwd=ROOT,
+            env=own | {"JAVA_HOME": str(tmp_path / "java")},
+            stdout=said,
+            stderr=said,
+        ) as verifying:
+            wait_until(started.exists, within_s=120)
+            verifying.send_signal(signal.SIGINT)
+    pid = int(started.read_text())
+
+    try:
+        wait_until(lambda: not Path(f"/proc/{pid}/cwd").exists(), within_s=60)
+    finally:
+        if Path(f"/proc/{pid}/cwd").exists():
+            os.kill(pid, signal.SIGKILL)
+    assert 130 == verifying.returncode
+    assert "Traceback" not in (tmp_path / "said").read_text()
+
+
+def test_who_stops_it_while_it_begins_is_told_no_stack(tmp_path: Path) -> None:
+    """
+    Its libraries take seconds to load, and it ends as it does later.
+    """
+    words = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
+    (tmp_path / "typer.py").write_text(words)
+    done = subprocess.run(
+        [sys.executable, "-m", "spark_verify.start", "s", "--out", "o"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (130, "", "") == (done.returncode, done.stdout, done.stderr)
 
 
 def test_a_cluster_that_cannot_be_made_without_java_is_told_in_a_line(tmp_path: Path) -> None:
