@@ -10,6 +10,8 @@ from typing import Final
 RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(Error|Refused)\b: ")
 """How a traceback of Python ends; classes of Java have their package before them."""
 
+MORE_MEMORY: Final = "has this machine too little memory? --master names a cluster of Spark"
+
 
 class VerifyError(Exception):
     """Base of all; `code` is stable, `hint` tells a person what to do next."""
@@ -69,9 +71,9 @@ class RunConflict(VerifyError):
 
 def failures() -> tuple[type[Exception], ...]:
     """Return what can go wrong in a run and is told in a line: the job's own errors, the file
-    system's, and where Spark was used what its actions raise (most errors are translated
-    by PySpark, some come raw from Java)."""
-    found: list[type[Exception]] = [VerifyError, OSError]
+    system's, too little memory, and where Spark was used what its actions raise (most errors are
+    translated by PySpark, some come raw from Java)."""
+    found: list[type[Exception]] = [VerifyError, OSError, MemoryError]
     if "pyspark" in sys.modules:
         from pyspark.errors import PySparkException
 
@@ -86,9 +88,17 @@ def failures() -> tuple[type[Exception], ...]:
 def told(error: Exception) -> str:
     """Return in one line what went wrong: of what a task in Java or Python raised the innermost
     cause, not that some call failed."""
+    if isinstance(error, MemoryError):
+        return ": ".join(filter(None, ["too little memory", str(error).partition("\n")[0]]))
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
     if isinstance(error, VerifyError | OSError):
         return lines[0]
     causes = [line.partition("Caused by: ")[2] for line in lines if line.startswith("Caused by: ")]
     raised = [line for line in lines if RAISED.match(line)]
     return (raised[-1:] or causes[-1:] or [line for line in lines if line[0] != ":"])[0]
+
+
+def hint_of(error: Exception) -> str:
+    """Return what a person can do next, if that is known."""
+    hint: str = MORE_MEMORY if isinstance(error, MemoryError) else getattr(error, "hint", "")
+    return hint

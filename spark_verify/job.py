@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from spark_verify.errors import FlagRefused, LakeRefused, failures, told
+from spark_verify.errors import FlagRefused, LakeRefused, failures, hint_of, told
 from spark_verify.exits import Exit
 from spark_verify.file_systems import Place
 from spark_verify.options import Chosen
@@ -288,7 +288,7 @@ def _remove_old(run: Place, keep: Keep, lake: Lake | None, progress: Progress) -
 
 def _say_error(error: Exception, *, as_json: bool) -> None:
     message = told(error)
-    hint = getattr(error, "hint", "")
+    hint = hint_of(error)
     code = getattr(error, "code", "VERIFY_FAILED")
     if as_json:
         typer.echo(json.dumps({"error": code, "message": message, "hint": hint}))

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from spark_verify.errors import ProcessLost
+from spark_verify.errors import MORE_MEMORY, ProcessLost
 from spark_verify.snapshot.ranges import ranges_of
 from spark_verify.snapshot.snapshot_reading import Part
 from spark_verify.tasks.distribution import Counted, added_up, judge_blobs, judge_range, read_blobs
@@ -168,10 +168,7 @@ def _give(worker: Connection, task: Task) -> None:
 
 
 def _lost() -> ProcessLost:
-    return ProcessLost(
-        "a process of the verification was killed",
-        hint="has this machine too little memory? --master names a cluster of Spark",
-    )
+    return ProcessLost("a process of the verification was killed", hint=MORE_MEMORY)
 
 
 def _answer(worker: Connection) -> Any:

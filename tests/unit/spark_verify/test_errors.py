@@ -1,7 +1,13 @@
 """What is told of what went wrong, in one line."""
 
+import json
+import sys
+from pathlib import Path
+
+import pyarrow as pa
 import pytest
 
+from spark_verify import job
 from spark_verify.errors import SnapshotRefused, told
 
 JAVA = """An error occurred while calling o101.getResult.
@@ -34,3 +40,38 @@ def test_the_cause_is_told(error: Exception, line: str) -> None:
     Not the call that happened to meet it.
     """
     assert line == told(error)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (MemoryError("Unable to allocate 6.87 MiB"), "too little memory: Unable to allocate 6.87"),
+        (pa.ArrowMemoryError("malloc of size 64 failed"), "too little memory: malloc of size 64"),
+        (MemoryError(), "too little memory"),
+    ],
+)
+def test_too_little_memory_is_told_in_a_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    message: str,
+) -> None:
+    """
+    And as JSON, which the control plane tells: it had a piece of a stack.
+    """
+
+    def verify(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(job, "verify", verify)
+    monkeypatch.setattr(sys, "argv", ["suture-verify", "s", "--out", str(tmp_path), "--json"])
+    with pytest.raises(SystemExit) as ended:
+        job.main()
+
+    said = capsys.readouterr()
+    assert ended.value.code == 1
+    answer = json.loads(said.out)
+    assert answer["message"].startswith(message)
+    assert "--master names a cluster" in answer["hint"]
+    assert said.err == f"suture-verify: {answer['message']}\nhint: {answer['hint']}\n"
