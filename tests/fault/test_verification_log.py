@@ -60,6 +60,15 @@ def write(path: Path, count: int, time: Time | None = None, *, keep_ms: int = 0)
     return log
 
 
+def refuse_cuts(patch: pytest.MonkeyPatch, code: int) -> None:
+    """Have no file cut off: the disk takes no change."""
+
+    def refuse(_fd: int, _size_bytes: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    patch.setattr(os, "ftruncate", refuse)
+
+
 class TestKill:
     """A process that dies before any step of an append, or in the middle of its write."""
 
@@ -222,6 +231,74 @@ class TestWhatGoesWrong:
         last = list(entries(read_log(tmp_path)))[-1]
         assert last.facts["missed"] >= 1
         assert (last.head, 0) == (log.heads.now, log.heads.missed_count)
+
+    @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.EIO])
+    def test_a_torn_line_that_could_not_be_cut_off_is_cut_off_later(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+    ) -> None:
+        """A power cut must not read as tampering for ever because the first start met a disk that
+        took no change."""
+        write(tmp_path, 9)
+        newest = tmp_path / files_of(tmp_path)[-1]
+        newest.write_bytes(newest.read_bytes() + b"deadbeef {torn")
+        before = newest.read_bytes()
+        with monkeypatch.context() as patch:
+            refuse_cuts(patch, code)
+            log = opened(tmp_path, file_bytes=10**6)
+            log.append(Kind.DELETE, {"what": "missed"})
+        assert before == newest.read_bytes()
+
+        log.append(Kind.DELETE, {"what": "later"})
+
+        files = read_log(tmp_path)
+        assert check(files).gap is None
+        assert [Kind.TORN, Kind.DELETE] == [one.facts["kind"] for one in entries(files)][-2:]
+        assert [*range(9), "later"] == told(tmp_path)
+        assert list(entries(files))[-1].head == log.heads.now
+
+    def test_half_a_line_that_could_not_be_taken_back_is_taken_back_later(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A file system that becomes read-only in the middle of a write, and is mounted anew, was
+        edited by nobody."""
+        log = write(tmp_path, 1)
+
+        def torn(fd: int, data: bytes, offset: int) -> None:
+            os.pwrite(fd, data[:50], offset)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(log_module, "write_all", torn)
+            refuse_cuts(patch, errno.EROFS)
+            log.append(Kind.DELETE, {"what": "lost"})
+
+        log.append(Kind.DELETE, {"what": "later"})
+
+        files = read_log(tmp_path)
+        assert check(files).gap is None
+        assert [0, "later"] == told(tmp_path)
+        assert Kind.TORN in [one.facts["kind"] for one in entries(files)]
+        assert 0 == log.heads.missed_count
+
+    def test_an_old_file_that_cannot_be_read_keeps_nothing_from_being_logged(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It has no part in where the log ends: a bad sector in it must not end the log."""
+        write(tmp_path, 9)
+        oldest, real = files_of(tmp_path)[0], log_module.open_file
+
+        def refuse(path: Path) -> int:
+            if path.name == oldest:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+            return real(path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(log_module, "open_file", refuse)
+            log = opened(tmp_path)
+            log.append(Kind.DELETE, {"what": "later"})
+
+        assert [*range(9), "later"] == told(tmp_path)
+        assert 0 == log.heads.missed_count
 
     def test_a_link_in_the_place_of_the_newest_file_begins_no_other_chain(
         self, tmp_path: Path

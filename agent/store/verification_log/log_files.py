@@ -128,9 +128,15 @@ class VerificationLog:
     # -- the lock is held, or nobody else knows us yet
 
     def _open(self) -> None:
+        """Find where the log ends, and mend it there: until both are done the next entry tries
+        again, and nothing is written behind a torn line."""
         names = self._files()
-        tails = [tail_of(self._directory / name) for name in names[-2:]]
+        self._find_end(names)
         self._is_open = True
+        self._note_version(names)
+
+    def _find_end(self, names: Sequence[str]) -> None:
+        tails = [tail_of(self._directory / name) for name in names[-2:]]
         if not tails:
             return
         tail = tails[-1]
@@ -147,7 +153,6 @@ class VerificationLog:
             self._cut(self._directory / self._name, tail.whole_bytes)
             facts = {"bytes": len(tail.torn), "sha256": _sha256(tail.torn)}
             self._append(Kind.TORN, facts)
-        self._note_version(names)
 
     def _note_version(self, names: Sequence[str]) -> None:
         """Begin a file where another version wrote the last one: each says who writes. Note since
@@ -211,13 +216,20 @@ class VerificationLog:
                 write_all(fd, line, self._size_bytes)
                 os.fsync(fd)
             except OSError:
-                os.ftruncate(fd, self._size_bytes)
+                self._take_back(fd)
                 raise
         finally:
             os.close(fd)
         self._size_bytes += len(line)
         self._head = head
         return None
+
+    def _take_back(self, fd: int) -> None:
+        """Cut off what was written of a line; where that fails, too, the next entry finds it."""
+        try:
+            os.ftruncate(fd, self._size_bytes)
+        except OSError:
+            self._is_open = False
 
     def _write_elsewhere(self, facts: Mapping[str, object]) -> None:
         """Go on in another file: the newest is gone, or is not what we left, and is left so."""
