@@ -178,7 +178,9 @@ SCM: Final[Mapping[str, Event]] = {
     "deletes_told_again": Event(
         "A shard has more blocks than others: its datanode may have missed a delete.", (CONTAINER,)
     ),
-    "history_row_damaged": Event("A row of the weeks before cannot be read; it is left out."),
+    "history_row_damaged": Event(
+        "A row of the weeks before, or of anchors, cannot be read; it is left out."
+    ),
     "maintenance_over": Event("Its time is over; it is in service.", (DATANODE,)),
     "node_health_changed": Event("By the age of its last heartbeat.", (DATANODE,)),
     "node_may_be_switched_off": Event("Nothing needs it any more.", (DATANODE,)),

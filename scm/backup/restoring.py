@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, Refused, SutureError, Unavailable
 from scm.backup import manifest as manifests
 from scm.backup.image import DATA, begin_anew, look_through, sync_file
 from scm.backup.manifest import Manifest
@@ -80,6 +80,20 @@ def _restored(
 ) -> Restored:
     growing = to / GROWING
     growing.mkdir(DIRECTORY_MODE)
+    try:
+        restored = _grown(backup, manifest, growing, now_ms, looked_at)
+    except SutureError:
+        shutil.rmtree(growing, ignore_errors=True)  # the next backup needs its place
+        raise
+    sync_file(growing)
+    growing.rename(to / "state")
+    sync_file(to)
+    return restored
+
+
+def _grown(
+    backup: Path, manifest: Manifest, growing: Path, now_ms: int, looked_at: Callable[[int], object]
+) -> Restored:
     shutil.copyfile(backup / manifests.STATE / DATA, growing / DATA)
     sync_file(growing / DATA)
     if manifests.sha256_of(growing / DATA) != (manifest.sha256, manifest.size_bytes):
@@ -87,15 +101,17 @@ def _restored(
             Code.IO_EXCEPTION, f"{growing / DATA} does not read back as it was written"
         )
     image = look_through(growing, looked_at)
-    if (image.cluster_id, image.counts) != (manifest.cluster_id, manifest.counts):
+    found = image.cluster_id, _rows_in(image.counts)
+    if found != (manifest.cluster_id, _rows_in(manifest.counts)):
         raise Refused(
             Code.INCONSISTENT_VOLUME, f"{backup} is damaged: it holds not what its manifest says"
         )
-    restored = begin_anew(growing, taken_at_ms=manifest.taken_at_ms, now_ms=now_ms)
-    sync_file(growing)
-    growing.rename(to / "state")
-    sync_file(to)
-    return restored
+    return begin_anew(growing, taken_at_ms=manifest.taken_at_ms, now_ms=now_ms)
+
+
+def _rows_in(counts: dict[str, int]) -> dict[str, int]:
+    """Return the tables that have rows: an earlier version does not count those it lacks."""
+    return {table: count for table, count in counts.items() if count}
 
 
 def _check_empty(to: Path) -> None:

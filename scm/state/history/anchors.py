@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from scm.state import records
-from scm.state.tables import Table
+from scm.state.history.history_tables import HistoryTable
 
 ANCHORS_MAX: Final = 400  # of one volume: at one a day, a year and a month
 VOLUMES_MAX: Final = 100_000
@@ -55,7 +55,7 @@ def _anchor(told: Sequence[Any]) -> Anchor:
     return Anchor(int(at_ms), int(count), str(checksum))
 
 
-class AnchorTable(Table[tuple[str, str], Anchored]):
+class AnchorTable(HistoryTable[tuple[str, str], Anchored]):
     """Anchors by datanode and volume."""
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
 """The tables of what is remembered: rows like those of all others, and few of them.
 
 Nothing is decided by them: a damaged row is left out and told, and keeps nobody from starting.
+Backups were there before they were: the earliest lack them, and are whole (`scm.backup.image`).
 """
 
 from collections.abc import Hashable, Iterable

@@ -1,0 +1,124 @@
+"""Backups that an earlier version took: it had fewer tables, and they are whole all the same."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import lmdb
+import pytest
+
+from agent.errors import Refused
+from scm.backup import manifest as manifests
+from scm.backup.image import DATA
+from scm.backup.restoring import restore_backup
+from scm.backup.taking import take_backup
+from scm.state.database import State
+from scm.state.history.anchors import Anchor, Anchored
+from tests.integration.scm.backup.test_backups import NOW_MS, fill
+from tests.support.control.scm_world import MAP_BYTES
+from tests.support.heard import logged
+
+FIRST: Final = frozenset(
+    {
+        *("nodes", "containers", "replicas_by_node", "allocations", "keys", "commands"),
+        *("outcomes", "transactions", "deleted", "holds", "forgotten"),
+    }
+)
+"""The tables that a state had when the first backup was taken: one without any of these is not
+whole. All later ones an earlier backup lacks, and it is needed when the control plane is lost."""
+LATER: Final = sorted({table.name for table in State.blank_tables()} - FIRST)
+
+
+def lacking(path: Path, table: str) -> Path:
+    """Make a state as a version without this table left it."""
+    fill(path)
+    with lmdb.open(str(path / "state"), max_dbs=32) as environment:
+        database = environment.open_db(table.encode(), create=False)
+        with environment.begin(write=True) as transaction:
+            transaction.drop(database)
+    return path
+
+
+def taken_before(data: Path, to: Path, table: str) -> Path:
+    """Take the backup that a version without this table took: its manifest counts no rows of it."""
+    taken = take_backup(data, to, now_ms=NOW_MS, version="1", keep_count=0)
+    counts = {name: count for name, count in taken.manifest.counts.items() if name != table}
+    earlier = replace(taken.manifest, counts=counts)
+    (taken.path / manifests.NAME).write_bytes(earlier.encoded())
+    return taken.path
+
+
+@pytest.mark.parametrize("table", LATER)
+def test_a_table_that_came_later_may_be_missing(table: str, tmp_path: Path) -> None:
+    """A backup of before is restored after an upgrade, and works; so is one taken in between,
+    before the control plane was started anew."""
+    data = lacking(tmp_path / "data", table)
+
+    path = taken_before(data, tmp_path / "to", table)
+    restore_backup(path, tmp_path / "new", now_ms=NOW_MS + 1)
+
+    state = State.open(tmp_path / "new", map_bytes=MAP_BYTES)
+    assert ["a name"] == [one.name for one in state.keys.values()]
+    state.close()
+
+
+@pytest.mark.parametrize("table", sorted(FIRST))
+def test_no_other_table_may_be_missing(table: str, tmp_path: Path) -> None:
+    """A state without its keys is damaged, and must not take the place of a backup with them."""
+    data = lacking(tmp_path / "data", table)
+
+    with pytest.raises(Refused, match="MDB_NOTFOUND"):
+        take_backup(data, tmp_path / "to", now_ms=NOW_MS, version="1", keep_count=0)
+
+
+@pytest.mark.parametrize("table", LATER)
+def test_a_damaged_row_of_what_is_remembered_stops_nothing(table: str, tmp_path: Path) -> None:
+    """Nothing is decided by it: the control plane starts, and says so, and is backed up."""
+    fill(tmp_path / "data")
+    with lmdb.open(str(tmp_path / "data" / "state"), max_dbs=32) as environment:
+        database = environment.open_db(table.encode())
+        with environment.begin(write=True) as transaction:
+            transaction.put(b"dn1\0v1", b"no row", db=database)
+
+    taken = take_backup(
+        tmp_path / "data", tmp_path / "to", now_ms=NOW_MS, version="1", keep_count=0
+    )
+    with logged() as events:
+        state = State.open(tmp_path / "data", map_bytes=MAP_BYTES)
+
+    assert 0 == taken.manifest.counts[table]
+    assert [table] == [one["table"] for one in events if one["event"] == "history_row_damaged"]
+    state.close()
+
+
+def test_the_anchors_of_other_volumes_are_there(tmp_path: Path) -> None:
+    """Of two volumes one row is damaged: the other's evidence is as it was."""
+    fill(tmp_path)
+    whole = Anchored("dn2", "v2", (Anchor(NOW_MS, 7, "ab" * 32),))
+    state = State.open(tmp_path, map_bytes=MAP_BYTES)
+    with state.change() as change:
+        change.put(state.anchors, whole)
+        change.rows[("anchors", b"dn1\0v1")] = b"no row"
+    state.close()
+
+    state = State.open(tmp_path, map_bytes=MAP_BYTES)
+
+    assert [whole] == state.anchors.values()
+    state.close()
+
+
+def test_a_backup_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
+    """Whoever tries the next one into the same directory must not find it taken."""
+    fill(tmp_path / "data")
+    good = take_backup(tmp_path / "data", tmp_path / "to", now_ms=NOW_MS, version="1", keep_count=0)
+    bad = take_backup(
+        tmp_path / "data", tmp_path / "to", now_ms=NOW_MS + 1, version="1", keep_count=0
+    )
+    other = replace(bad.manifest, counts={**bad.manifest.counts, "keys": 2})
+    (bad.path / manifests.NAME).write_bytes(other.encoded())
+
+    with pytest.raises(Refused, match="it holds not what its manifest says"):
+        restore_backup(bad.path, tmp_path / "new", now_ms=NOW_MS + 2)
+    restore_backup(good.path, tmp_path / "new", now_ms=NOW_MS + 2)
+
+    assert (tmp_path / "new" / "state" / DATA).is_file()
