@@ -25,6 +25,7 @@ from scm.edge.wire import (
     op_state_from,
     parse_address,
     parse_count,
+    parse_id,
     parse_name,
 )
 from scm.state.facts import Outcome, OutcomeState, Volume
@@ -50,7 +51,7 @@ _OUTCOME_STATES: Final[dict[int, OutcomeState]] = {
 def registration_from(message: scm_pb2.RegisterRequest) -> Registration:
     """Check a datanode's registration."""
     return Registration(
-        datanode_id=parse_name(message.datanode_id, "datanode_id"),
+        datanode_id=parse_id(message.datanode_id, "datanode_id"),
         address=parse_address(message.address, "address"),
         rack=parse_name(message.rack or RACK_DEFAULT, "rack"),
         version=cut(message.version, NAME_CHARS_MAX),
@@ -65,7 +66,7 @@ def registration_from(message: scm_pb2.RegisterRequest) -> Registration:
 
 def heartbeat_from(message: scm_pb2.HeartbeatRequest, *, now_ms: int) -> Heartbeat:
     """Check a heartbeat with all its reports."""
-    datanode_id = sys.intern(parse_name(message.datanode_id, "datanode_id"))
+    datanode_id = sys.intern(parse_id(message.datanode_id, "datanode_id"))
     parse_count(message.queues, "queues", QUEUES_MAX)
     parse_count(message.command_statuses, "command_statuses", IDS_MAX)
     for i, status in enumerate(message.command_statuses):
@@ -143,7 +144,7 @@ def _volume_id(message: datanode_pb2.VolumeStatus, where: str) -> str:
     """Return the id of a volume; one that failed may have none: its VERSION cannot be read."""
     if message.failed and not message.volume_id:
         return ""
-    return parse_name(message.volume_id, where)
+    return parse_id(message.volume_id, where)
 
 
 def _report(message: scm_pb2.ContainerReport, datanode_id: str, where: str, now_ms: int) -> Report:

@@ -16,6 +16,7 @@ from agent.rpc.wire.codec import (
     parse_bcsid,
     parse_block_id,
     parse_container_id,
+    parse_datanode_id,
     parse_int,
     parse_state,
 )
@@ -193,6 +194,12 @@ def node_order_from(message: scm_pb2.OrderNodesRequest) -> tuple[list[str], Kind
         raise malformed("type", f"{cut(message.type, 40)!r} is none of {', '.join(known)}")
     ids = [parse_name(value, f"datanode_ids[{i}]") for i, value in enumerate(message.datanode_ids)]
     return ids, Kind(message.type)
+
+
+def parse_id(value: str, where: str) -> str:
+    """Return the id of a datanode or volume if it is a plain name, as agents take no other: keys of
+    the state are made of it, and they have few bytes."""
+    return parse_datanode_id(parse_name(value, where), where)
 
 
 def parse_name(value: str, where: str) -> str:

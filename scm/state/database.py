@@ -265,7 +265,8 @@ class State:
     def change(self) -> Iterator[Change]:
         """Collect a change and make it durable at the end; undo it if anything fails.
 
-        Raises Unavailable(DISK_OUT_OF_SPACE) or Unavailable(UNAVAILABLE) if it cannot be kept.
+        Raises Unavailable(DISK_OUT_OF_SPACE) or Unavailable(UNAVAILABLE) if it cannot be kept, and
+        Refused(MALFORMED_REQUEST) if it never could be.
         """
         change = Change(self)
         try:
@@ -363,6 +364,10 @@ class State:
                         transaction.delete(key, db=self._databases[name])
                     else:
                         transaction.put(key, row, db=self._databases[name])
+        except lmdb.BadValsizeError as error:  # that row, not the disk: others are taken
+            name, key = max(change.rows, key=lambda row: len(row[1]))
+            why = f"a name is too long to be kept: a key of {len(key)} bytes in table {name}"
+            raise Refused(Code.MALFORMED_REQUEST, why) from error
         except lmdb.Error as error:
             refusal = _refusal(error)
             self.writability.failed(str(refusal))

@@ -32,6 +32,19 @@ def heartbeat(*replicas: container_pb2.ReplicaReport) -> Callable[[], object]:
     return lambda: datanode_wire.heartbeat_from(message, now_ms=1)
 
 
+def volumes(*volume_ids: str) -> Callable[[], object]:
+    """Parse a registration with these volumes."""
+    told = [datanode_pb2.VolumeStatus(volume_id=volume_id) for volume_id in volume_ids]
+    message = scm_pb2.RegisterRequest(datanode_id="dn1", address="host:1", boot_id=1, volumes=told)
+    return lambda: datanode_wire.registration_from(message)
+
+
+def reporter(datanode_id: str) -> Callable[[], object]:
+    """Parse the heartbeat of a datanode with this id."""
+    message = scm_pb2.HeartbeatRequest(datanode_id=datanode_id, boot_id=1)
+    return lambda: datanode_wire.heartbeat_from(message, now_ms=1)
+
+
 def status(**fields: object) -> Callable[[], object]:
     """Parse a heartbeat with one command status."""
     message = scm_pb2.HeartbeatRequest(
@@ -69,6 +82,11 @@ class TestRefusals:
             (register(datanode_id=""), "datanode_id"),
             (register(datanode_id="x" * 129), "datanode_id"),
             (register(datanode_id="a\nb"), "datanode_id"),
+            (register(datanode_id="\U0001f600" * 128), "datanode_id"),
+            (register(datanode_id="dn\u00e4"), "datanode_id"),
+            (volumes(""), "volumes[0].volume_id"),
+            (volumes("v1", "\U0001f600" * 128), "volumes[1].volume_id"),
+            (reporter("\U0001f600" * 128), "datanode_id"),
             (register(address="host"), "address"),
             (register(address=":1"), "address"),
             (register(address="host:0"), "address"),

@@ -182,6 +182,22 @@ class TestAtomicity:
         assert "the state is full" in state.writability.trouble
         state.close()
 
+    def test_a_row_that_can_never_be_kept_is_no_trouble_of_the_disk(self, tmp_path: Path) -> None:
+        """One caller's name that is too long for a key must not have everybody told, on a healthy
+        disk, that nothing can be written."""
+        state = open_state(tmp_path)
+        name = "\U0001f600" * 128
+
+        with pytest.raises(Refused) as caught, state.change() as change:  # noqa: PT012
+            change.put(state.nodes, NODE)
+            change.put(state.nodes, replace(NODE, datanode_id=name))
+
+        assert "a key of 512 bytes in table nodes" in str(caught.value)
+        assert Code.MALFORMED_REQUEST is caught.value.code
+        assert "" == state.writability.trouble
+        assert 0 == len(state.nodes)
+        state.close()
+
     def test_what_waits_for_a_commit_is_called_only_after_it(self, tmp_path: Path) -> None:
         """A log that tells of a change before it is durable tells of what may never have been."""
         state = open_state(tmp_path, map_bytes=256 * 1024)
