@@ -410,6 +410,59 @@ class TestFiles:
         assert begun + 2 == len(files_of(tmp_path))
         assert list(range(20)) == told(tmp_path)[:20]
 
+    @pytest.mark.parametrize("begun", ["ahead", "nowhere"])
+    def test_a_file_that_says_not_when_it_began_keeps_no_older_one(
+        self, tmp_path: Path, begun: str
+    ) -> None:
+        """One file of an hour in which the clock was ten years ahead, or with a damaged first line,
+        must not let the log grow for ten years, or for ever."""
+        time = Time()
+        log = opened(tmp_path, time, keep_ms=10 * DAY_MS)
+        for day in range(5):
+            log.append(Kind.DELETE, {"what": day})
+            time.ms += DAY_MS
+        before = files_of(tmp_path)
+        time.ms += 3_650 * DAY_MS
+        while files_of(tmp_path) == before:
+            log.append(Kind.DELETE, {"what": 5})
+        time.ms -= 3_650 * DAY_MS
+        if begun == "nowhere":
+            newest = tmp_path / files_of(tmp_path)[-1]
+            newest.write_bytes(b"x" + newest.read_bytes()[1:])
+
+        counts = []
+        for day in range(5, 60):
+            log.append(Kind.DELETE, {"what": day})
+            counts.append(len(files_of(tmp_path)))
+            oldest = int(str(told(tmp_path)[0]))
+            assert day - oldest >= min(day, 10), "what is to be kept is gone"
+            time.ms += DAY_MS
+
+        days = [int(str(day)) for day in told(tmp_path)]
+        assert max(counts) < 12
+        assert check(read_log(tmp_path)).gap is None
+        assert list(range(min(days), 60)) == days
+        assert 10 <= len(days) < 20
+
+    def test_a_clock_that_is_behind_for_a_while_takes_nothing_away(self, tmp_path: Path) -> None:
+        """A machine that begins in 1970 and learns the time later loses none of its evidence."""
+        time = Time()
+        log = opened(tmp_path, time, keep_ms=10 * DAY_MS)
+        for day in range(6):
+            log.append(Kind.DELETE, {"what": day})
+            time.ms += DAY_MS
+        before, now_ms = files_of(tmp_path), time.ms
+        time.ms = 0
+        while files_of(tmp_path) == before:
+            log.append(Kind.DELETE, {"what": 6})
+        time.ms = now_ms
+        begun = len(files_of(tmp_path))
+        while len(files_of(tmp_path)) < begun + 2:
+            log.append(Kind.DELETE, {"what": 7})
+
+        assert begun + 2 == len(files_of(tmp_path))
+        assert list(range(6)) == told(tmp_path)[:6]
+
     def test_old_files_that_somebody_removed_are_missed(self, tmp_path: Path) -> None:
         """Nobody told that they go."""
         write(tmp_path, 12)

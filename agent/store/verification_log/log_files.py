@@ -17,7 +17,7 @@ import stat
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -242,19 +242,22 @@ class VerificationLog:
     def _retire(self) -> None:
         """Let go of files of which every entry is too old, having told so.
 
-        Ages are those of when the file before this one was begun, if that is earlier than now: a
-        clock that is years ahead for a while must not take the evidence away.
+        A file's entries are older than any file behind it. Ages are those of when the file before
+        this one was begun, if that is earlier than now: a clock that is years ahead for a while
+        must not take the evidence away. Nor does a file that was begun meanwhile say how old those
+        before it are: the next one does.
         """
         names = self._files()
         if not self._keep_ms or len(names) < 2:
             return
         now_ms = min(self._now_ms(), first_at_ms(self._directory / names[-2]))
         old: list[str] = []
-        for name, following in pairwise(names):
-            begun_at_ms = first_at_ms(self._directory / following)
-            if now_ms - begun_at_ms < self._keep_ms:
+        for number, following in enumerate(names):
+            age_ms = now_ms - first_at_ms(self._directory / following)
+            if age_ms >= self._keep_ms:
+                old = names[:number]
+            elif age_ms >= 0:
                 break
-            old.append(name)
         if not old:
             return
         through = first_number_of(names[len(old)]) - 1
