@@ -45,6 +45,7 @@ from scm.state import options as scm_options
 from scm.state.clock import Clock
 from scm.state.database import State
 from scm.state.options import ScmOptions
+from scm.state.page_check import check_pages
 
 STOP_GRACE_S: Final = 5.0  # calls in flight may finish
 TICK_QUIET_S_MIN: Final = 30.0  # without a tick: then time stands still
@@ -127,7 +128,7 @@ def serve(
         check_address(options.snapshot_address)
     audit = AuditLog(Path(options.audit_file) if options.audit_file else None)
     limits = Limits(options.streams_max, options.connections_max, options.calls_per_s_max)
-    state = State.open(data, map_bytes=options.lmdb_map_bytes, is_cold=is_cold)
+    state = State.open(data, map_bytes=options.lmdb_map_bytes, is_cold=is_cold, check=check_pages)
     try:
         clock = Clock()
         control = ControlPlane(

@@ -20,6 +20,7 @@ from scm.state import records, single_values
 from scm.state.database import DATABASES_MAX, State
 from scm.state.facts import ContainerState, Replica
 from scm.state.history.history_tables import HistoryTable
+from scm.state.page_check import check_pages
 from scm.state.replicas.replica_table import ReplicaTable
 from scm.state.single_values import Restored, counters_anew
 from scm.state.tables import ContainerTable, Table
@@ -56,9 +57,11 @@ def check_state(source: Path) -> None:
 def copy_state(source: Path, target: Path) -> None:
     """Copy the state below `source`, at one instant and without holes, into the directory `target`.
 
-    Raises Refused if there is none, Unavailable if it cannot be read or written.
+    Raises Refused if there is none, or one with a damaged page, and Unavailable if it cannot be
+    read or written.
     """
     check_state(source)
+    check_pages(source)
     try:
         with _opened(source, readonly=True, map_size=MAP_BYTES) as environment:
             environment.reader_check()  # of a copy that was killed: its pages were kept for it

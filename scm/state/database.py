@@ -206,12 +206,20 @@ class State:
             self._databases[table.name] = environment.open_db(table.name.encode())
 
     @classmethod
-    def open(cls, directory: Path, *, map_bytes: int, is_cold: bool = False) -> Self:
+    def open(
+        cls,
+        directory: Path,
+        *,
+        map_bytes: int,
+        is_cold: bool = False,
+        check: Callable[[Path], object] = lambda _path: None,
+    ) -> Self:
         """Open or create the state in `directory` and begin a new term.
 
         A cold start forgets the replicas, which are reported again, but those on nodes that are in
         maintenance and cannot report; and the commands, which followed from them. Each start of a
-        state that was restored, and is not recovered, is a cold one.
+        state that was restored, and is not recovered, is a cold one. `check` looks at the files
+        first, while nobody else can open them.
 
         Raises Refused(VOLUME_IN_USE) naming the owner if another process has it, and
         Refused(INCONSISTENT_VOLUME) if others may change it or it holds rows that cannot be
@@ -222,6 +230,7 @@ class State:
         check_directory(directory / "state")
         owner = Ownership.take(directory / "LOCK")
         try:
+            check(directory / "state")
             state = cls(_environment(directory / "state", map_bytes), owner)
             with without_collection():
                 state._bring_up()
@@ -229,6 +238,9 @@ class State:
                     state._forget()
                 state._load()
             state._begin_term()
+        except Refused:
+            owner.release()
+            raise
         except (records.DamagedRow, lmdb.Error) as error:
             owner.release()
             raise Refused(Code.INCONSISTENT_VOLUME, f"state in {directory}: {error}") from error

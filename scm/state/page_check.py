@@ -1,0 +1,68 @@
+"""Whether LMDB can go through the pages of a state: tried by another process, which may die of it.
+
+LMDB trusts its file. A page of zeros ends whoever reads it, by an assertion or a signal, before
+anything can be said; so does a sector that cannot be read. Here a child goes first, through all
+pages that are in use, by the copy of LMDB itself, to nowhere: at the speed of memory, or of the
+disk where a start would read them anyway.
+"""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import lmdb
+
+from agent.errors import Code, Refused
+
+DATA: Final = "data.mdb"
+DATABASES_MAX: Final = 32
+MAP_BYTES: Final = 2**40  # as large as any state: only address space
+HINT: Final = "check the disk and the kernel's log, keep what is there, then: suture scm restore"
+_IS_DAMAGED: Final = 3  # the exit code of a child that was told so by LMDB
+_DEADLY: Final = frozenset({signal.SIGABRT, signal.SIGBUS, signal.SIGSEGV})
+
+
+def check_pages(source: Path) -> None:
+    """Raise Refused(INCONSISTENT_VOLUME) if the pages of the state below `source` would end who
+    reads them. What else is wrong with it, whoever opens it is told."""
+    if not (source / DATA).is_file():
+        return
+    child = subprocess.run(  # noqa: S603 - this file, by our own interpreter
+        [sys.executable, "-P", __file__, str(source)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    died_of = -child.returncode
+    if died_of in _DEADLY:
+        why = f"reading it ends in {signal.Signals(died_of).name}"
+    elif child.returncode == _IS_DAMAGED:
+        why = child.stderr.strip()
+    else:
+        return
+    raise Refused(
+        Code.INCONSISTENT_VOLUME, f"the state in {source} has a damaged page: {why}", hint=HINT
+    )
+
+
+def _go_through(source: str) -> None:
+    """Have LMDB read all pages in use, and exit with what it says."""
+    try:
+        with (
+            lmdb.open(
+                source, readonly=True, create=False, max_dbs=DATABASES_MAX, map_size=MAP_BYTES
+            ) as environment,
+            Path("/dev/null").open("wb") as nowhere,
+        ):
+            environment.copyfd(nowhere.fileno(), compact=True)
+    except (lmdb.CorruptedError, lmdb.PageNotFoundError) as error:
+        sys.stderr.write(str(error))
+        sys.exit(_IS_DAMAGED)
+
+
+if __name__ == "__main__":
+    _go_through(sys.argv[1])
