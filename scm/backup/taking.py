@@ -122,7 +122,7 @@ def _remove_old(new: Path, cluster_id: str, keep_count: int) -> tuple[Path, ...]
         for path, found in list_backups(to)
         if isinstance(found, Manifest) and found.cluster_id == cluster_id and path != new
     ]
-    old = others[: len(others) + 1 - keep_count]
+    old = others[: max(0, len(others) + 1 - keep_count)]
     for path in old:
         grave = to / f".{path.name}{REMOVING}"
         path.rename(grave)  # what is half removed must not look like a backup

@@ -147,6 +147,22 @@ class TestTaking:
 
         assert [foreign, damaged, *made[-2:]] == [path for path, _ in list_backups(tmp_path / "to")]
 
+    def test_none_goes_while_there_are_no_more_than_are_kept(
+        self, data: Path, tmp_path: Path
+    ) -> None:
+        """
+        The history that was asked for is there as soon as it can be, and a longer one begins with
+        what the shorter one left.
+        """
+        made = [take(data, tmp_path / "to", hours=hours, keep=5) for hours in range(5)]
+        assert made == [path for path, _ in list_backups(tmp_path / "to")]
+
+        made += [take(data, tmp_path / "to", hours=hours, keep=5) for hours in range(5, 9)]
+        assert made[-5:] == [path for path, _ in list_backups(tmp_path / "to")]
+
+        longer = take(data, tmp_path / "to", hours=9, keep=10)
+        assert [*made[-5:], longer] == [path for path, _ in list_backups(tmp_path / "to")]
+
     def test_a_new_one_stays_although_the_clock_went_back(self, data: Path, tmp_path: Path) -> None:
         """
         It is the newest, whatever its name says.
