@@ -21,6 +21,7 @@ import structlog
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Unavailable
 from merkle.checksum import container_checksum
+from merkle.replica import ID_MAX
 from scm.cluster.basis import Basis
 from scm.cluster.lifecycle import end_writes
 from scm.cluster.replica_map import Reports
@@ -36,6 +37,12 @@ REPLACED: Final = "REPLACED"  # an older put had it, and is kept under another n
 KEPT_ASIDE: Final = "KEPT_ASIDE"  # a newer put has it: this one is kept under another name
 KNOWN: Final = "KNOWN"
 DELETED: Final = "DELETED"  # its delete is ordered
+
+MADE_SINCE_MAX: Final = 4_000_000
+"""Containers that may have been made since a backup, thrice those of a month of one a second. An id
+beyond them is nobody's: a stray directory, or what some client asked a datanode to create. Tables
+hold a byte for every id up to the last one, and ids are never taken back."""
+LOCAL_ID_SEEN_MAX: Final = ID_MAX // 2  # a block of a higher id leaves too few for those to come
 
 _WHY: Final = "it was made after the backup that the control plane was restored from"
 _log = structlog.get_logger("suture.scm")
@@ -98,8 +105,21 @@ class Recovery:
             owner, rows = state.replicas.owned(needed)
             buried = np.unique(owner[rows["tombstone_count"] > 0])
             asked.update(c for c in (needed[i] for i in buried) if self._has_other_deleted(c))
-        ids = (c for c in asked if state.forgotten.get(c) is None)
+        ids = (c for c in asked if self._is_there(c))
         return ToRecover(state.restored, missing if state.restored else (), tuple(sorted(ids)))
+
+    def _is_there(self, container_id: int) -> bool:
+        """Whether anything can be shown of a container: it may be deleted since it was unfinished,
+        or lost with the disk of whoever named it."""
+        state = self._state
+        if state.forgotten.get(container_id) is not None:
+            return False
+        is_made = state.containers.get(container_id) is not None
+        return is_made or bool(state.replicas.of(container_id))
+
+    def _may_be_ours(self, container_id: int) -> bool:
+        """Whether it is one that may have been made since the backup, by its id."""
+        return container_id < self._state.counters["next_container_id"] + MADE_SINCE_MAX
 
     def _made_between(self, since: Restored, end_id: int) -> list[int]:
         """Return the containers that were made after the backup and before the recovery."""
@@ -169,11 +189,13 @@ class Recovery:
                 "backup is not known yet",
                 hint="start it and wait; --force goes on without, and recover can be run again",
             )
-        seen = self._reports.unknown_container_ids.union(
-            container.container_id for container in state.containers.values()
-        )
+        seen = {
+            number for number in self._reports.unknown_container_ids if self._may_be_ours(number)
+        }
+        seen.update(container.container_id for container in state.containers.values())
         change.move_counter("next_container_id", max(seen, default=0) + 1 + CONTAINER_GAP)
-        change.move_counter("next_local_id", last_local_id + 1)
+        if last_local_id <= LOCAL_ID_SEEN_MAX:
+            change.move_counter("next_local_id", last_local_id + 1)
         change.end_restore()
         facts = {"who": "scm", "missing": list(missing), "forced": is_forced}
         change.note(Note("restore finished", Code.SAFE_MODE if missing else "OK", facts))
@@ -184,7 +206,7 @@ class Recovery:
         state, container_id = self._state, one.container_id
         replicas = state.replicas.of(container_id)
         is_known = state.containers.get(container_id) or state.forgotten.get(container_id)
-        if is_known or not replicas:
+        if is_known or not replicas or not self._may_be_ours(container_id):
             return None
         indexes = {replica.replica_index for replica in replicas}
         scheme = parse_scheme(one.scheme) if one.scheme else None

@@ -174,7 +174,8 @@ class Views:
         first = max(1, start)
         unknown = sorted(i for i in self._reports.unknown_container_ids if i >= first)
         page: list[ContainerView] = []
-        for container_id in merge(range(first, self._state.counters["next_container_id"]), unknown):
+        made = range(first, self._state.counters["next_container_id"])
+        for container_id in merge(filter(self._is_made, made), unknown):
             view = self.container(container_id)
             if view is None or (page and page[-1].container_id == container_id):
                 continue
@@ -182,6 +183,12 @@ class Views:
                 return page, container_id
             page.append(view)
         return page, 0
+
+    def _is_made(self, container_id: int) -> bool:
+        """Whether it was made here; an id of a gap is passed by without a look at its replicas."""
+        state = self._state
+        is_known = state.containers.get(container_id) is not None
+        return is_known or state.forgotten.get(container_id) is not None
 
     def address(self, datanode_id: str) -> str:
         """Return where a datanode listens; empty if it never registered."""

@@ -16,11 +16,13 @@ from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.client.putnote import Found, files_of
 from agent.client.rediscovery import Seen, look_into
+from agent.errors import Code, Refused
 from agent.rpc.v1 import container_pb2, scm_pb2
 
 KEYS_PER_CALL: Final = 5_000
 CONTAINERS_PER_CALL: Final = 1_000
 SHOWN_MAX: Final = 20
+UNKNOWN: Final = "UNKNOWN"  # the state of a container that the control plane never made
 
 
 @dataclass
@@ -28,6 +30,7 @@ class Result:
     """What was found, and what became of it."""
 
     adopted: set[int] = field(default_factory=set)
+    unknown: set[int] = field(default_factory=set)  # to the control plane, adopted ones among them
     deleted: set[str] = field(default_factory=set)
     codes: dict[str, list[str]] = field(default_factory=dict)  # keys, by what became of them
     aside: dict[str, str] = field(default_factory=dict)  # the other name, and whose older put it is
@@ -46,11 +49,16 @@ class Result:
             if one.kept_as:
                 self.aside[one.kept_as] = one.key
 
+    def left(self) -> list[int]:
+        """Return the containers that the control plane does not know, and did not take over."""
+        return sorted(self.unknown - self.adopted)
+
     def document(self, *, is_finished: bool) -> dict[str, Any]:
         """Return it as JSON shows it."""
         return {
             "finished": is_finished,
             "adopted_containers": sorted(self.adopted),
+            "left_containers": self.left(),
             "keys": self.codes,
             "kept_aside": self.aside,
             "deleted_keys": sorted(self.deleted),
@@ -88,7 +96,7 @@ def recover(
                 if as_json:
                     emit(result.document(is_finished=False))
                 return Exit.UNAVAILABLE
-        seen = list(_looked_into(client, state.container_ids, quiet=as_json))
+        seen = list(_looked_into(client, state.container_ids, result, quiet=as_json))
         for one in seen:
             result.silent.update(one.silent)
             result.nameless_count += len(one.nameless)
@@ -109,8 +117,8 @@ def recover(
             say("suture scm report names the keys of containers that nobody has, if there are any")
     if state.restored and not is_end and not dry_run:
         return Exit.UNAVAILABLE
-    is_clear = not (result.aside or result.unfinished or result.uncertain or result.silent)
-    return Exit.OK if is_clear and not result.torn_count else Exit.TO_DO
+    to_do = (result.aside, result.unfinished, result.uncertain, result.silent, result.left())
+    return Exit.TO_DO if any(to_do) or result.torn_count else Exit.OK
 
 
 def _what(state: scm_pb2.GetRecoveryResponse) -> str:
@@ -121,12 +129,22 @@ def _what(state: scm_pb2.GetRecoveryResponse) -> str:
     return f"restored from a backup of {taken}; {count} to look into"
 
 
-def _looked_into(client: Client, ids: Sequence[int], *, quiet: bool) -> Iterator[Seen]:
+def _looked_into(
+    client: Client, ids: Sequence[int], result: Result, *, quiet: bool
+) -> Iterator[Seen]:
     with items_progress("containers", len(ids), quiet=quiet) as progress:
         for container_id in ids:
             request = scm_pb2.GetContainerInfoRequest(container_id=container_id)
-            yield look_into(client.scm.get_container_info(request).container, client.peer)
             progress.advance(progress.tasks[0].id)
+            try:
+                info = client.scm.get_container_info(request).container
+            except Refused as error:
+                if error.code is not Code.CONTAINER_NOT_FOUND:
+                    raise
+                continue  # whoever named it has lost it since
+            if info.state == UNKNOWN:
+                result.unknown.add(container_id)
+            yield look_into(info, client.peer)
 
 
 def _requests(seen: Sequence[Seen], result: Result) -> Iterator[scm_pb2.RecoverRequest]:
@@ -183,6 +201,10 @@ def _show(result: Result, *, dry_run: bool) -> None:
     would = "would be " if dry_run else ""
     if result.adopted:
         say(f"{counted(len(result.adopted), 'container')} {would}taken over")
+    _list(
+        "not taken over: ids too high to be of this cluster, or shards whose code nothing names",
+        [str(number) for number in result.left()],
+    )
     for code, names in sorted(result.codes.items()):
         say(f"{counted(len(names), 'key')} {code}")
     _list("of two puts the older is kept as", [f"{b} (of {a})" for b, a in result.aside.items()])

@@ -9,81 +9,33 @@ import pytest
 
 from agent.errors import Code, Refused, Unavailable
 from merkle.checksum import Algorithm, container_checksum
-from merkle.replica import ReplicaState
-from scm.administration.after_restore import Looked
 from scm.backup.image import begin_anew
 from scm.cluster.nodes import Registration
 from scm.edge.answers import counts_message
-from scm.edge.call_values import Recovered, RecoveryCall
 from scm.edge.overview.cluster_verdict import judged
-from scm.state.facts import ContainerState, Key, KeyBlock, Kind, OpState, Replica
+from scm.state.facts import ContainerState, Kind, OpState, Replica
 from scm.state.history.interval_samples import Verdict
 from scm.state.single_values import CONTAINER_GAP
+from tests.support.control.restored import (
+    NODES,
+    TAKEN_MS,
+    codes,
+    looked,
+    names,
+    put,
+    recover,
+    report,
+    restored_world,
+)
 from tests.support.control.scm_world import ScmWorld, confirm, pass_time, replica, summary, volume
 from tests.support.heard import logged
-
-NODES = ("dn1", "dn2", "dn3")
-TAKEN_MS = 1_800_000_000_000
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[ScmWorld]:
-    """A control plane of three nodes, restored from a backup with a closed container (1) and one
-    that was being written then (2)."""
-    made = ScmWorld(tmp_path / "data")
-    made.join(*NODES)
-    confirm(made, *NODES)
-    made.made_closed()
-    made.write("writer", "being written", 10)
-    made.state.close()
-    begin_anew(tmp_path / "data" / "state", taken_at_ms=TAKEN_MS - 1, now_ms=TAKEN_MS)
-    made.start()
-    with made.running():
+    """A restored control plane."""
+    with restored_world(tmp_path / "data") as made:
         yield made
-
-
-def report(world: ScmWorld, *container_ids: int, state: ReplicaState = ReplicaState.CLOSED) -> None:
-    """Let every node name these replicas, as all it has."""
-    world.join(*NODES)
-    for node in NODES:
-        mine = [replica(node, state, container_id=number) for number in container_ids]
-        world.beat(node, *mine, full=True)
-
-
-def put(name: str, container_id: int, local_id: int) -> Key:
-    """A key of one block, as its block tells of it."""
-    return Key(name, 10, 1, (KeyBlock(container_id, local_id, 5, 10),))
-
-
-def looked(container_id: int, *deleted: int, scheme: str = "") -> Looked:
-    """What was seen of a container."""
-    return Looked(container_id, scheme, frozenset(deleted))
-
-
-def recover(
-    world: ScmWorld,
-    *found: Key,
-    containers: tuple[Looked, ...] = (),
-    is_end: bool = False,
-    is_forced: bool = False,
-    is_dry_run: bool = False,
-    last_local_id: int = 0,
-) -> Recovered:
-    """Tell the control plane what was found."""
-    call = RecoveryCall(
-        containers, found, last_local_id=last_local_id, is_end=is_end, is_forced=is_forced
-    )
-    return world.control.operators.recover(call, is_dry_run=is_dry_run)
-
-
-def codes(made: Recovered) -> list[tuple[str, str]]:
-    """Return what became of each key."""
-    return [(one.name, one.code) for one in made.brought]
-
-
-def names(world: ScmWorld) -> set[str]:
-    """Return the names of all keys."""
-    return {key.name for key in world.state.keys.values()}
 
 
 def with_tombstone(*, container_id: int, local_id: int) -> Replica:

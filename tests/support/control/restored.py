@@ -1,0 +1,75 @@
+"""A control plane that was restored from a backup, what datanodes tell it, and its recovery."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from merkle.replica import ReplicaState
+from scm.administration.after_restore import Looked
+from scm.backup.image import begin_anew
+from scm.edge.call_values import Recovered, RecoveryCall
+from scm.state.facts import Key, KeyBlock
+from tests.support.control.scm_world import ScmWorld, confirm, replica
+
+NODES = ("dn1", "dn2", "dn3")
+TAKEN_MS = 1_800_000_000_000
+
+
+@contextmanager
+def restored_world(data: Path) -> Iterator[ScmWorld]:
+    """A control plane of three nodes, restored from a backup with a closed container (1) and one
+    that was being written then (2)."""
+    made = ScmWorld(data)
+    made.join(*NODES)
+    confirm(made, *NODES)
+    made.made_closed()
+    made.write("writer", "being written", 10)
+    made.state.close()
+    begin_anew(data / "state", taken_at_ms=TAKEN_MS - 1, now_ms=TAKEN_MS)
+    made.start()
+    with made.running():
+        yield made
+
+
+def report(world: ScmWorld, *container_ids: int, state: ReplicaState = ReplicaState.CLOSED) -> None:
+    """Let every node name these replicas, as all it has."""
+    world.join(*NODES)
+    for node in NODES:
+        mine = [replica(node, state, container_id=number) for number in container_ids]
+        world.beat(node, *mine, full=True)
+
+
+def put(name: str, container_id: int, local_id: int) -> Key:
+    """A key of one block, as its block tells of it."""
+    return Key(name, 10, 1, (KeyBlock(container_id, local_id, 5, 10),))
+
+
+def looked(container_id: int, *deleted: int, scheme: str = "") -> Looked:
+    """What was seen of a container."""
+    return Looked(container_id, scheme, frozenset(deleted))
+
+
+def recover(
+    world: ScmWorld,
+    *found: Key,
+    containers: tuple[Looked, ...] = (),
+    is_end: bool = False,
+    is_forced: bool = False,
+    is_dry_run: bool = False,
+    last_local_id: int = 0,
+) -> Recovered:
+    """Tell the control plane what was found."""
+    call = RecoveryCall(
+        containers, found, last_local_id=last_local_id, is_end=is_end, is_forced=is_forced
+    )
+    return world.control.operators.recover(call, is_dry_run=is_dry_run)
+
+
+def codes(made: Recovered) -> list[tuple[str, str]]:
+    """Return what became of each key."""
+    return [(one.name, one.code) for one in made.brought]
+
+
+def names(world: ScmWorld) -> set[str]:
+    """Return the names of all keys."""
+    return {key.name for key in world.state.keys.values()}
