@@ -1,10 +1,9 @@
 """scm recover: after a restore, bring back what datanodes have and the backup does not know."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import islice
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -19,10 +18,13 @@ from agent.client.rediscovery import Seen, look_into
 from agent.errors import Code, Refused
 from agent.rpc.v1 import container_pb2, scm_pb2
 
-KEYS_PER_CALL: Final = 5_000
 CONTAINERS_PER_CALL: Final = 1_000
+DELETED_PER_CALL: Final = 1_000_000  # half of what is taken, and of a message, less than 10 MiB
+BLOCKS_PER_CALL: Final = 10_000  # of keys, and so the containers that they need
 SHOWN_MAX: Final = 20
 UNKNOWN: Final = "UNKNOWN"  # the state of a container that the control plane never made
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -148,9 +150,15 @@ def _looked_into(
 
 
 def _requests(seen: Sequence[Seen], result: Result) -> Iterator[scm_pb2.RecoverRequest]:
-    """Yield what is told: containers first, then keys, each call with the containers it needs."""
-    looked = {one.container_id: _container(one) for one in seen}
-    for some in _batches(list(looked.values()), CONTAINERS_PER_CALL):
+    """Yield what is told: containers first, then keys, each call with the containers it needs.
+
+    What was deleted is told once: who takes it in goes through all keys.
+    """
+    parts = [part for one in seen for part in _parts(one)]
+    a_container = DELETED_PER_CALL // CONTAINERS_PER_CALL
+    for some in _batches(
+        parts, lambda part: a_container + len(part.deleted_local_ids), DELETED_PER_CALL
+    ):
         yield scm_pb2.RecoverRequest(containers=some)
     found = []
     for one in files_of(part for each in seen for part in each.parts):
@@ -160,24 +168,40 @@ def _requests(seen: Sequence[Seen], result: Result) -> Iterator[scm_pb2.RecoverR
         if not one.is_certain:
             result.uncertain.append(one.key)
         found.append(one)
-    for keys in _batches(found, KEYS_PER_CALL):
-        needed = {block.container_id for key in keys for block in key.blocks}
+    schemes = {one.container_id: one.scheme for one in seen}
+    for keys in _batches(found, lambda key: 1 + len(key.blocks), BLOCKS_PER_CALL):
+        needed = sorted({block.container_id for key in keys for block in key.blocks})
         yield scm_pb2.RecoverRequest(
-            containers=[looked[container_id] for container_id in sorted(needed)],
+            containers=[
+                scm_pb2.RecoveredContainer(container_id=number, scheme=schemes[number])
+                for number in needed[:BLOCKS_PER_CALL]  # taken over before, but by a dry run
+            ],
             keys=[_key(key) for key in keys],
         )
 
 
-def _batches(items: Sequence[Any], count: int) -> Iterator[list[Any]]:
-    iterator = iter(items)
-    while batch := list(islice(iterator, count)):
+def _batches(items: Iterable[T], weight: Callable[[T], int], weight_max: int) -> Iterator[list[T]]:
+    """Yield items in order, so many at once as weigh no more than that, and at least one."""
+    batch: list[T] = []
+    total = 0
+    for item in items:
+        if batch and total + weight(item) > weight_max:
+            yield batch
+            batch, total = [], 0
+        batch.append(item)
+        total += weight(item)
+    if batch:
         yield batch
 
 
-def _container(one: Seen) -> scm_pb2.RecoveredContainer:
-    return scm_pb2.RecoveredContainer(
-        container_id=one.container_id, scheme=one.scheme, deleted_local_ids=one.deleted
-    )
+def _parts(one: Seen) -> Iterator[scm_pb2.RecoveredContainer]:
+    """Yield a container with what was deleted in it, in parts that a call has room for."""
+    for start in range(0, max(1, len(one.deleted)), DELETED_PER_CALL):
+        yield scm_pb2.RecoveredContainer(
+            container_id=one.container_id,
+            scheme=one.scheme,
+            deleted_local_ids=one.deleted[start : start + DELETED_PER_CALL],
+        )
 
 
 def _key(found: Found) -> scm_pb2.KeyInfo:

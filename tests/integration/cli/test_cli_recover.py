@@ -1,14 +1,18 @@
 """`suture scm recover` against a control plane that was restored: it comes to its end."""
 
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from agent.cli.change.recover import Result, _looked_into
+from agent.cli.change.recover import Result, _looked_into, _requests
 from agent.cli.terminal.output import Exit
 from agent.client.client import Client
+from agent.client.putnote import PartBlock, PutNote
+from agent.client.rediscovery import Seen
+from scm.edge.messages.recovering import found_from
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
 from scm.state.clock import Clock
@@ -66,3 +70,41 @@ def test_what_is_lost_while_it_is_looked_into_is_passed_by(
         seen = list(_looked_into(client, [2, 9], Result(), quiet=True))
 
     assert [2] == [one.container_id for one in seen]
+
+
+class TestManyAtOnce:
+    """What is told in one call is bounded; a cluster of small files that come and go is not."""
+
+    @pytest.mark.parametrize(("container_count", "deleted_count"), [(1_001, 2_001), (1, 2_000_001)])
+    def test_all_deleted_blocks_are_told(self, container_count: int, deleted_count: int) -> None:
+        """
+        In calls that the control plane takes, be they of many containers, or of one.
+        """
+        ids = range(1, container_count + 1)
+        seen = [Seen(number, deleted=list(range(1, deleted_count + 1))) for number in ids]
+
+        told: Counter[int] = Counter()
+        for request in _requests(seen, Result()):
+            for one in found_from(request).looked:
+                told[one.container_id] += len(one.deleted)
+
+        assert dict.fromkeys(ids, deleted_count) == told
+
+    def test_all_keys_are_told(self) -> None:
+        """
+        Also where each lies in several containers, whose deleted blocks were told before.
+        """
+        part_count = 3
+        note = PutNote("one", part_count, part_count * 10, 1)
+        seen = [
+            Seen(number, parts=[PartBlock(number, 1, 1, 10, f"{key}", part, note)], deleted=[2])
+            for key in range(5_000)
+            for part, number in enumerate(range(key * part_count + 1, (key + 1) * part_count + 1))
+        ]
+
+        calls = [found_from(request) for request in _requests(seen, Result())]
+
+        keys = {key.name: len(key.blocks) for call in calls for key in call.keys}
+        assert {str(key): part_count for key in range(5_000)} == keys
+        told = sum(len(one.deleted) for call in calls for one in call.looked)
+        assert len(seen) == told
