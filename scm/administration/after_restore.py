@@ -13,6 +13,7 @@ one is kept under another name: whether the newer was ever acknowledged nobody k
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import Final
 
 import numpy as np
@@ -20,6 +21,7 @@ import structlog
 
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Unavailable
+from agent.rpc.wire.bounds import KEY_BYTES_MAX
 from merkle.checksum import container_checksum
 from merkle.replica import ID_MAX
 from scm.cluster.basis import Basis
@@ -246,12 +248,23 @@ class Recovery:
             change.put(self._state.keys, key)
             return Brought(key.name, RECOVERED)
         newer, older = (key, known) if _age(key) > _age(known) else (known, key)
-        aside = replace(older, name=f"{key.name}~{_age(older)}")
+        aside = replace(older, name=self._free_name(older))
         change.put(self._state.keys, aside)
         if newer is known:
             return Brought(key.name, KEPT_ASIDE, aside.name)
         change.put(self._state.keys, key)
         return Brought(key.name, REPLACED, aside.name)
+
+    def _free_name(self, key: Key) -> str:
+        """Return another name for the older of two puts: one that no key has, and that calls take
+        however long the key's own is."""
+        for number in count():
+            suffix = f"~{_age(key)}" + (f".{number}" if number else "")
+            room = KEY_BYTES_MAX - len(suffix)
+            name = key.name.encode()[:room].decode(errors="ignore") + suffix
+            if self._state.keys.get(name) is None:
+                return name
+        raise AssertionError("numbers have no end")
 
     def _count(self, change: Change, block: KeyBlock) -> None:
         container = self._state.containers.get(block.container_id)

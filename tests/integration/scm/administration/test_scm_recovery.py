@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Refused, Unavailable
+from agent.rpc.wire.bounds import KEY_BYTES_MAX
 from merkle.checksum import Algorithm, container_checksum
 from scm.backup.image import begin_anew
 from scm.cluster.nodes import Registration
 from scm.edge.answers import counts_message
 from scm.edge.overview.cluster_verdict import judged
+from scm.edge.wire import parse_key
 from scm.state.facts import ContainerState, Kind, OpState, Replica
 from scm.state.history.interval_samples import Verdict
 from scm.state.single_values import CONTAINER_GAP
@@ -205,6 +207,36 @@ class TestKeys:
         assert not world.state.transactions.has_any(9)
         again = recover(world, put("twice", 9, 90), put("twice", 9, 80), put("twice", 9, 95))
         assert {"KNOWN"} == {code for _name, code in codes(again)}
+
+    def test_the_older_puts_other_name_is_nobodys(self, world: ScmWorld) -> None:
+        """
+        A key that happens to have that name keeps it, and its blocks.
+        """
+        report(world, 1, 2, 9)
+        recover(world, put("a", 9, 80), put("a~80", 9, 70), containers=(looked(9),))
+
+        made = recover(world, put("a", 9, 90))
+
+        shown = ("a", "a~80", made.brought[0].kept_as)
+        found = [world.control.clients.lookup(name)[0] for name in shown]
+        assert [90, 70, 80] == [key.blocks[0].local_id for key in found]
+
+    @pytest.mark.parametrize("name", ["n" * KEY_BYTES_MAX, "\N{SNOWMAN}" * (KEY_BYTES_MAX // 3)])
+    def test_the_other_name_is_one_that_calls_take(self, name: str, world: ScmWorld) -> None:
+        """
+        However long the key's own is: else nobody could read or remove it.
+        """
+        report(world, 1, 2, 9)
+        recover(world, put(name, 9, 80), containers=(looked(9),))
+
+        made = recover(world, put(name, 9, 90), put(name, 9, 70))
+
+        asides = [one.kept_as for one in made.brought]
+        assert 2 == len(set(asides))
+        for aside in asides:
+            assert aside == parse_key(aside, "key")
+            assert aside.startswith(name[:300])
+        assert {name, *asides} <= names(world)
 
     def test_what_is_ordered_deleted_does_not_come_back(self, world: ScmWorld) -> None:
         """
