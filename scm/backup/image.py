@@ -105,11 +105,18 @@ def look_through(
 
 def begin_anew(directory: Path, *, taken_at_ms: int, now_ms: int) -> Restored:
     """Make a copy of a state fit to be worked on: its ids are ahead of all that were given out
-    since it was copied, and it remembers that it has to be recovered. In one transaction."""
+    since it was copied, and it remembers that it has to be recovered. In one transaction.
+
+    Raises OSError if it cannot be written.
+    """
     size_bytes = (directory / DATA).stat().st_size + ROOM_BYTES
     containers = ContainerTable()
     with (
-        _opened(directory, map_size=size_bytes, metasync=True, sync=True) as environment,
+        _disk_errors(directory),
+        # Nobody else has it yet; and where the disk is full, the map of a lock is death by SIGBUS.
+        _opened(
+            directory, map_size=size_bytes, metasync=True, sync=True, lock=False
+        ) as environment,
         environment.begin(write=True) as transaction,
     ):
         meta = environment.open_db(single_values.DATABASE, txn=transaction, create=False)
@@ -133,7 +140,6 @@ def begin_anew(directory: Path, *, taken_at_ms: int, now_ms: int) -> Restored:
             transaction.put(name.encode(), records.pack([number]), db=meta)
         transaction.put(single_values.RESTORED, single_values.restored_row(found), db=meta)
     sync_file(directory / DATA)
-    (directory / "lock.mdb").unlink(missing_ok=True)  # its owner is another user, perhaps
     return found
 
 
@@ -187,6 +193,15 @@ def _look_at(
 
 def _replica_of(row: bytes, version: int) -> Replica:
     return records.replica_from(records.widened(row, version))
+
+
+@contextmanager
+def _disk_errors(directory: Path) -> Iterator[None]:
+    """Raise an error of LMDB as the one of the disk that it is."""
+    try:
+        yield
+    except lmdb.Error as error:
+        raise OSError(f"state in {directory}: {error}") from error
 
 
 @contextmanager

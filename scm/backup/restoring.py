@@ -14,9 +14,9 @@ from typing import Final
 
 from agent.errors import Code, Refused, SutureError, Unavailable
 from scm.backup import manifest as manifests
-from scm.backup.image import DATA, begin_anew, look_through, sync_file
+from scm.backup.image import DATA, ROOM_BYTES, begin_anew, look_through, sync_file
 from scm.backup.manifest import Manifest
-from scm.state.directory import DIRECTORY_MODE, Ownership
+from scm.state.directory import DIRECTORY_MODE, Ownership, made_directory
 from scm.state.single_values import Restored
 
 GROWING: Final = "state.restoring"
@@ -43,7 +43,7 @@ def restore_backup(
 
     `cluster_id`, if given, is the cluster it must be of. Raises Refused, before anything is
     written, if the backup is damaged or of another cluster or of the future, or if `to` holds
-    anything.
+    anything; Unavailable if there is no room, or it cannot be written.
     """
     manifest = manifests.read_manifest(backup)
     if cluster_id and cluster_id != manifest.cluster_id:
@@ -60,7 +60,8 @@ def restore_backup(
         )
     _check_empty(to)
     manifests.check_bytes(backup, manifest)
-    to.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+    _check_room(to, manifest.size_bytes + ROOM_BYTES)
+    made_directory(to)
     owner = Ownership.take(to / "LOCK")
     try:
         _check_empty(to)
@@ -127,4 +128,16 @@ def _check_empty(to: Path) -> None:
             Code.INVALID_CONFIG,
             f"{to} is not empty: it holds {', '.join(names[:5])}",
             hint="name a new directory, or move what is there elsewhere; nothing of it was changed",
+        )
+
+
+def _check_room(to: Path, needed_bytes: int) -> None:
+    """Raise Unavailable unless the disk of `to` has room: a state begins with changes."""
+    there = next(path for path in (to, *to.absolute().parents) if path.exists())
+    free_bytes = shutil.disk_usage(there).free
+    if free_bytes < needed_bytes:
+        raise Unavailable(
+            Code.DISK_OUT_OF_SPACE,
+            f"{free_bytes} bytes are free on the disk of {to}, and {needed_bytes} needed",
+            hint="make room, or name a directory on another disk; nothing was written",
         )

@@ -1,0 +1,56 @@
+"""A restore onto a disk without enough room says so, and what to do: there is no second try at
+leisure while a cluster has no control plane."""
+
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Code, Unavailable
+from scm.backup.restoring import GROWING, restore_backup
+from scm.backup.taking import take_backup
+from tests.support.control.scm_world import MAP_BYTES, ScmWorld, confirm
+from tests.support.faults.small_disk import small_disk
+
+pytestmark = pytest.mark.fault
+
+NOW_MS = 1_800_000_000_000
+DISK_BYTES = 2 * MAP_BYTES
+
+
+@pytest.fixture
+def backup(tmp_path: Path) -> Path:
+    """A backup of a small cluster."""
+    world = ScmWorld(tmp_path / "data")
+    world.join("dn1", "dn2", "dn3")
+    confirm(world, "dn1", "dn2", "dn3")
+    world.made_closed()
+    world.state.close()
+    return take_backup(tmp_path / "data", tmp_path / "to", now_ms=NOW_MS, version="1").path
+
+
+def test_it_is_not_begun_without_room(backup: Path, tmp_path: Path) -> None:
+    """
+    A state that fits to the byte cannot begin a change: nothing is written, and the room named.
+    """
+    size_bytes = (backup / "state" / "data.mdb").stat().st_size
+    with small_disk(tmp_path / "disk", size_bytes=size_bytes + 20_480) as disk:
+        with pytest.raises(Unavailable, match="bytes are free") as caught:
+            restore_backup(backup, disk.path / "scm" / "new", now_ms=NOW_MS + 1)
+
+        assert Code.DISK_OUT_OF_SPACE is caught.value.code
+        assert [] == list(disk.path.iterdir())
+
+
+def test_one_that_fills_up_meanwhile_is_told(backup: Path, tmp_path: Path) -> None:
+    """
+    By others, after the copy was made: the process lives on to say what is left, and to remove it.
+    """
+    with small_disk(tmp_path / "disk", size_bytes=DISK_BYTES) as disk:
+        new = disk.path / "new"
+
+        with pytest.raises(Unavailable, match="cannot write") as caught:
+            restore_backup(backup, new, now_ms=NOW_MS + 1, looked_at=lambda _count: disk.fill())
+
+        assert Code.IO_EXCEPTION is caught.value.code
+        assert f"remove {new / GROWING}" in caught.value.hint
+        assert not (new / "state").exists()
