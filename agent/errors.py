@@ -55,6 +55,7 @@ class Code(StrEnum):
     KEY_NOT_FOUND = "KEY_NOT_FOUND"
     KEY_EXISTS = "KEY_EXISTS"
     KEY_LOST = "KEY_LOST"  # a container of it was given up
+    KEY_REPLACED = "KEY_REPLACED"  # while it was read
     STALE_PLAN = "STALE_PLAN"
     NOT_PROVEN = "NOT_PROVEN"  # that another datanode has, on its medium, what would go here
     INVALID_CONFIG = "INVALID_CONFIG"

@@ -5,7 +5,8 @@
     └─ Refused          never retry as is
        ├─ KeyNotFound   there is no such key
        ├─ KeyExists     it was to be stored without `replace`
-       └─ KeyLost       a container of it was given up
+       ├─ KeyLost       a container of it was given up
+       └─ KeyReplaced   while it was read: what was read is of no use with what is there now
 
 An argument that can never be right is a ValueError or a TypeError, before anything is asked. What
 keeps a file of one's own from being read is an OSError.
@@ -33,10 +34,15 @@ class KeyLost(Refused):
     """A container that holds some of the key was given up."""
 
 
+class KeyReplaced(Refused):
+    """The key was replaced while it was read: begin again, and keep nothing of what was read."""
+
+
 KINDS: Final[dict[Code, type[Refused]]] = {
     Code.KEY_NOT_FOUND: KeyNotFound,
     Code.KEY_EXISTS: KeyExists,
     Code.KEY_LOST: KeyLost,
+    Code.KEY_REPLACED: KeyReplaced,
 }
 
 

@@ -157,7 +157,57 @@ class Client:
         With `datanode_id`, or the beginning of one, only that replica is read; else every chunk
         that any replica has healthy is read, and nothing that does not verify is yielded. What kept
         an erasure-coded key from being read as it was written is added to `degraded`.
+
+        Containers move while a large key is read: where its bytes cannot be had any more, the key
+        is looked up again, and read on from there. Raises Refused(KEY_REPLACED) if it consists of
+        other blocks by then: of two versions no bytes are mixed.
         """
+        at, looked_up_at = start, -1
+        while True:
+            try:
+                for part in self._read_from(answer, at, stop, datanode_id):
+                    at += len(part)
+                    yield part
+            except Unavailable as error:
+                if at == looked_up_at:  # not a byte more than the last time
+                    raise
+                answer, looked_up_at = self._found_again(answer, error), at
+            else:
+                return
+
+    def _found_again(
+        self, answer: scm_pb2.LookupKeyResponse, error: Unavailable
+    ) -> scm_pb2.LookupKeyResponse:
+        """Return where a key is now. Raises `error`, for which it is asked, if that is where it was
+        or cannot be learned."""
+        key = answer.key.key
+        try:
+            now = self.find(key)
+        except Unavailable:
+            raise error from None
+        except Refused as refused:
+            if refused.code is not Code.KEY_NOT_FOUND:
+                raise
+            message = f"key {key} was deleted while it was read"
+            raise Refused(Code.KEY_NOT_FOUND, message) from error
+        if now.key.blocks != answer.key.blocks:
+            raise Refused(
+                Code.KEY_REPLACED,
+                f"key {key} was replaced while it was read",
+                hint="read it again from its beginning: what was read is of the version before",
+            ) from error
+        if now.containers == answer.containers:
+            raise error
+        return now
+
+    def _read_from(
+        self,
+        answer: scm_pb2.LookupKeyResponse,
+        start: int,
+        stop: int | None,
+        datanode_id: str | None,
+    ) -> Iterator[Data]:
+        """Yield a part of a key, as `read` does, from where `answer` says that it is."""
         located = {item.container_id: item for item in answer.containers}
         groups: dict[int, GroupReader] = {}  # by container, for this file: shards may move later
         spans = spans_of(answer.key.blocks, start, stop)

@@ -48,6 +48,7 @@ GRPC_CODES: Final[Mapping[Code, grpc.StatusCode]] = {
     Code.UNABLE_TO_FIND_CHUNK: grpc.StatusCode.NOT_FOUND,
     Code.KEY_NOT_FOUND: grpc.StatusCode.NOT_FOUND,
     Code.KEY_LOST: grpc.StatusCode.DATA_LOSS,
+    Code.KEY_REPLACED: grpc.StatusCode.ABORTED,
     Code.CONTAINER_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
     Code.KEY_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
     Code.CONTAINER_NOT_OPEN: grpc.StatusCode.FAILED_PRECONDITION,

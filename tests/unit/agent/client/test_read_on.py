@@ -1,0 +1,152 @@
+"""A key is looked up again where its bytes cannot be had any more, and read on from there."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from agent.client.client import Client
+from agent.errors import Code, Refused, Unavailable
+from agent.rpc.v1 import container_pb2, scm_pb2
+from merkle.replica import BlockId, ContainerId
+
+MIB = 1024**2
+BLOCK_BYTES = 3 * MIB
+CONTENT = bytes(range(256)) * (BLOCK_BYTES // 256)
+
+
+class Cluster:
+    """Datanodes by their ports, and a control plane that says where the block is now."""
+
+    def __init__(self) -> None:
+        self.sends_until: dict[int, int] = {}  # port -> where its replica ends
+        self.asked: list[tuple[int, int]] = []  # port and offset, in their order
+        self.answers: list[scm_pb2.LookupKeyResponse | Refused] = []
+        self.looked_up_count = 0
+
+    def peer(self, address: str) -> "Datanode":
+        """Return the datanode at an address."""
+        return Datanode(self, int(address.partition(":")[2]))
+
+    def find(self, _key: str) -> scm_pb2.LookupKeyResponse:
+        """Say what is said next, and the last of it for ever."""
+        answer = self.answers[min(self.looked_up_count, len(self.answers) - 1)]
+        self.looked_up_count += 1
+        if isinstance(answer, Refused):
+            raise answer
+        return answer
+
+
+class Datanode:
+    """Sends the block up to a place, in parts of a MiB, and then no more."""
+
+    def __init__(self, cluster: Cluster, port: int) -> None:
+        self._cluster = cluster
+        self._port = port
+
+    def parts_from(
+        self, _container_id: ContainerId, _block_id: BlockId, offset: int, _end: int, **_: object
+    ) -> Iterator[tuple[int, bytes]]:
+        """Send what is left behind `offset`, up to where this datanode ends."""
+        self._cluster.asked.append((self._port, offset))
+        for at in range(offset, self._cluster.sends_until.get(self._port, 0), MIB):
+            yield at, CONTENT[at : at + MIB]
+        raise Refused(Code.CONTAINER_NOT_FOUND, "no container 1")
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """The cluster of one test."""
+    return Cluster()
+
+
+@pytest.fixture
+def client(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """A client of it."""
+    with Client("127.0.0.1:1") as opened:
+        monkeypatch.setattr(opened, "peer", cluster.peer)
+        monkeypatch.setattr(opened, "find", cluster.find)
+        yield opened
+
+
+def at_port(port: int, *, local_id: int = 1) -> scm_pb2.LookupKeyResponse:
+    """Return a key of one block, on one datanode."""
+    block = scm_pb2.BlockLocation(
+        block_id=container_pb2.BlockId(container_id=1, local_id=local_id), length=BLOCK_BYTES
+    )
+    where = container_pb2.DatanodeEndpoint(datanode_id=f"dn{port}", address=f"127.0.0.1:{port}")
+    return scm_pb2.LookupKeyResponse(
+        key=scm_pb2.KeyInfo(key="k", size=BLOCK_BYTES, blocks=[block]),
+        containers=[scm_pb2.ContainerReplicas(container_id=1, replicas=[where])],
+    )
+
+
+def test_each_byte_comes_once_however_often_the_block_moves(
+    client: Client, cluster: Cluster
+) -> None:
+    """
+    In the middle of a block, and more than once.
+    """
+    cluster.sends_until = {1: MIB, 2: 2 * MIB, 3: BLOCK_BYTES}
+    cluster.answers = [at_port(2), at_port(3)]
+
+    read = b"".join(client.read(at_port(1), start=7, stop=BLOCK_BYTES - 7))
+
+    assert CONTENT[7:-7] == read
+    assert 2 == cluster.looked_up_count
+
+
+def test_nobody_who_failed_is_asked_again_where_nothing_moved(
+    client: Client, cluster: Cluster
+) -> None:
+    """
+    Each was asked: what is lost is said at once, not after the deadlines of a second round.
+    """
+    cluster.sends_until = {1: MIB}
+    cluster.answers = [at_port(1)]
+
+    with pytest.raises(Unavailable, match=f"no replica gives block 1 .* at offset {MIB}"):
+        list(client.read(at_port(1)))
+
+    assert [(1, 0)] == cluster.asked
+    assert 1 == cluster.looked_up_count
+
+
+def test_places_that_change_for_ever_are_not_followed_for_ever(
+    client: Client, cluster: Cluster
+) -> None:
+    """
+    The key is looked up again once for a byte that does not come.
+    """
+    cluster.answers = [at_port(number) for number in (2, 3, 4, 5)]
+
+    with pytest.raises(Unavailable, match="dn2: no container 1"):
+        list(client.read(at_port(1)))
+
+    assert 1 == cluster.looked_up_count
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (at_port(2, local_id=2), Code.KEY_REPLACED),
+        (Refused(Code.KEY_NOT_FOUND, "no key k"), Code.KEY_NOT_FOUND),
+        (Refused(Code.KEY_LOST, "key k is lost"), Code.KEY_LOST),
+    ],
+    ids=["replaced", "deleted", "lost"],
+)
+def test_what_became_of_the_key_is_said(
+    client: Client, cluster: Cluster, answer: scm_pb2.LookupKeyResponse | Refused, code: Code
+) -> None:
+    """
+    And who has other bytes under its name is not asked, though they are as many.
+    """
+    cluster.sends_until = {1: MIB, 2: BLOCK_BYTES}
+    cluster.answers = [answer]
+    read: list[bytes] = []
+
+    with pytest.raises(Refused) as caught:
+        read.extend(map(bytes, client.read(at_port(1))))
+
+    assert code is caught.value.code
+    assert CONTENT[:MIB] == b"".join(read)
+    assert {1} == {port for port, _ in cluster.asked}
