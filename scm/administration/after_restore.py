@@ -154,7 +154,7 @@ class Recovery:
         for key in self._state.keys.values() if gone else ():
             if not gone.isdisjoint((block.container_id, block.local_id) for block in key.blocks):
                 change.remove(self._state.keys, key.name)
-                self._deletions.retire(change, key)
+                self._deletions.retire(change, [key])
                 names.append(key.name)
         return sorted(names)
 

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from math import inf
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -88,6 +89,7 @@ class BlockDeletion:
         self._retry_max = options.delete_blocks_retry_max
         self._replica_min = options.delete_blocks_replica_min
         self._failures: defaultdict[str, Counter[int]] = defaultdict(Counter)  # by transaction
+        self._unsent: dict[int, int] = {}  # by container: a transaction that nobody was sent
         self._resting = state.settled()  # containers whose transactions only the dead owe
         self._stirred = state.stirred()
         self._to_tell: defaultdict[str, dict[int, None]] = defaultdict(dict)
@@ -105,16 +107,34 @@ class BlockDeletion:
         self, change: Change, names: Sequence[str], *, dry_run: bool
     ) -> list[KeyDeletion]:
         """Delete keys; those that do not exist are named, the others are gone when this returns."""
-        return [self._delete_key(change, name, dry_run=dry_run) for name in names]
+        deletions, gone = [], []
+        for name in names:
+            key = self._state.keys.get(name)
+            if key is None:
+                deletions.append(KeyDeletion(name, Code.KEY_NOT_FOUND))
+                continue
+            deletions.append(KeyDeletion(name, "OK", key.size_bytes))
+            if not dry_run:
+                change.remove(self._state.keys, name)
+                gone.append(key)
+        ids = dict(zip([key.name for key in gone], self.retire(change, gone), strict=True))
+        return [replace(one, transaction_ids=ids.pop(one.name, ())) for one in deletions]
 
-    def retire(self, change: Change, key: Key) -> tuple[int, ...]:
-        """Have the blocks of a key that is gone deleted; return the ids of the transactions."""
-        by_container = sorted((block.container_id, block.local_id) for block in key.blocks)
-        return tuple(
-            transaction_id
-            for container_id, blocks in groupby(by_container, key=lambda pair: pair[0])
-            for transaction_id in self._record(change, container_id, [b for _id, b in blocks])
+    def retire(self, change: Change, keys: Sequence[Key]) -> list[tuple[int, ...]]:
+        """Have the blocks of keys that are gone deleted; return the ids of each one's
+        transactions."""
+        blocks = sorted(
+            (block.container_id, block.local_id, place)
+            for place, key in enumerate(keys)
+            for block in key.blocks
         )
+        ids: list[dict[int, None]] = [{} for _key in keys]
+        for container_id, group in groupby(blocks, key=itemgetter(0)):
+            there = list(group)
+            numbers = self._record(change, container_id, [local_id for _id, local_id, _p in there])
+            for (_id, _local_id, place), number in zip(there, numbers, strict=False):
+                ids[place][number] = None
+        return [tuple(numbers) for numbers in ids]
 
     def give_up(self, change: Change, container: Container) -> None:
         """Forget which blocks of a container were promised: it takes no commits any more. What
@@ -185,6 +205,8 @@ class BlockDeletion:
             return
         owed = self._owed_by(datanode_id)
         if owed:
+            for transaction in owed:
+                self._unsent.pop(transaction.container_id, None)
             self._commands.queue(
                 change,
                 Kind.DELETE_BLOCKS,
@@ -200,13 +222,16 @@ class BlockDeletion:
         command = self._state.commands.get(outcome.command_id)
         if self._retry_max and command and outcome.state is not OutcomeState.SKIPPED:
             self._count_failures(command, outcome)
+        container_ids = {}
         for key in outcome.acknowledged:
             transaction = self._state.transactions.get(key)
             if transaction is None or outcome.datanode_id in transaction.acknowledged_by:
                 continue
             known_by = (*transaction.acknowledged_by, outcome.datanode_id)
             change.put(self._state.transactions, replace(transaction, acknowledged_by=known_by))
-            self.finish(change, key[0])
+            container_ids[key[0]] = None
+        for container_id in container_ids:  # it goes through all that are owed there
+            self.finish(change, container_id)
 
     def finish(self, change: Change, container_id: int) -> None:
         """End the transactions of a container that nobody owes any more; what they deleted is
@@ -345,28 +370,29 @@ class BlockDeletion:
             )
         )
 
-    def _delete_key(self, change: Change, name: str, *, dry_run: bool) -> KeyDeletion:
-        key = self._state.keys.get(name)
-        if key is None:
-            return KeyDeletion(name, Code.KEY_NOT_FOUND)
-        if dry_run:
-            return KeyDeletion(name, "OK", key.size_bytes)
-        change.remove(self._state.keys, name)
-        return KeyDeletion(name, "OK", key.size_bytes, self.retire(change, key))
-
     def _record(self, change: Change, container_id: int, local_ids: list[int]) -> list[int]:
+        """Have blocks deleted; return the id of each one's transaction, or nothing.
+
+        They are added to one that nobody was sent yet: each costs every datanode, and every look at
+        what its container owes. Not to one that was sent: its acknowledgement would say nothing of
+        them.
+        """
         ids: list[int] = []
         if self._state.forgotten.get(container_id) is not None:
             return ids  # nothing of it is deleted if it comes back
-        for first in range(0, len(local_ids), BLOCKS_PER_TRANSACTION):
-            transaction = Transaction(
-                change.next_id("next_transaction_id"),
-                container_id,
-                tuple(local_ids[first : first + BLOCKS_PER_TRANSACTION]),
-                self._clock.wall_ms(),
-            )
-            change.put(self._state.transactions, transaction)
-            ids.append(transaction.transaction_id)
+        table = self._state.transactions
+        open_one = table.get((container_id, self._unsent.get(container_id, 0)))
+        rest = tuple(local_ids)
+        while rest:
+            if open_one is None or len(open_one.local_ids) >= BLOCKS_PER_TRANSACTION:
+                number = change.next_id("next_transaction_id")
+                open_one = Transaction(number, container_id, (), self._clock.wall_ms())
+                self._unsent[container_id] = number
+            room = BLOCKS_PER_TRANSACTION - len(open_one.local_ids)
+            open_one = replace(open_one, local_ids=open_one.local_ids + rest[:room])
+            change.put(table, open_one)
+            ids += [open_one.transaction_id] * len(rest[:room])
+            rest = rest[room:]
         return ids
 
     def _tell_holders(self, container_ids: Iterable[int]) -> None:

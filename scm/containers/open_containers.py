@@ -296,7 +296,7 @@ class Writers:
                 )
             self._settle(change, allocation, block.length_bytes)
         if known is not None:
-            self._deletions.retire(change, known)
+            self._deletions.retire(change, [known])
         change.put(self._state.keys, key)
         return {block.container_id for block in key.blocks}
 

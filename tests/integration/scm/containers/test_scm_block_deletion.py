@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from agent.errors import Code, Unavailable
 from scm.containers import block_deletion
 from scm.containers.block_deletion import UNEVEN_S
 from scm.edge.call_values import HeartbeatAnswer
+from scm.state.database import Change
 from scm.state.facts import (
     Container,
     ContainerState,
@@ -244,6 +246,132 @@ def test_unknown_keys_are_named_and_a_dry_run_changes_nothing(world: ScmWorld) -
 
     assert [("k", "OK"), ("nope", "KEY_NOT_FOUND")] == [(d.name, d.code) for d in trial]
     assert (1, []) == (len(world.state.keys), transactions(world))
+
+
+class TestManyDeletesOfOneContainer:
+    """A container may have a million small keys, and a client may delete them one by one."""
+
+    def made_with(self, world: ScmWorld, count: int) -> list[str]:
+        """Write so many keys into one container that is closed then; return their names."""
+        blocks = world.control.clients.allocate("a", [10] * count)
+        names = [f"small-{number}" for number in range(count)]
+        keys = [key(name, [block], [10]) for name, block in zip(names, blocks, strict=True)]
+        world.control.clients.commit("a", keys, may_replace=False, failed=())
+        world.control.clients.finish("a", close=True)
+        for node in NODES:
+            reported = replica(node, container_id=1, bcsid=count)
+            world.execute(node, world.beat(node, reported))
+        return names
+
+    def delete_each(self, world: ScmWorld, names: list[str]) -> None:
+        """Delete keys with a call for each."""
+        for name in names:
+            world.control.operators.delete_keys([name], dry_run=False)
+
+    def test_what_nobody_was_told_yet_is_one_transaction(self, world: ScmWorld) -> None:
+        """
+        A command takes a hundred transactions: one block in each, and a million blocks are days of
+        heartbeats, each of which goes through all that is left.
+        """
+        names = self.made_with(world, 30)
+
+        self.delete_each(world, names)
+
+        [command] = sent(world, "dn1")
+        assert 1 == len(transactions(world))
+        assert [30] == [len(set(t.local_ids)) for t in command.transactions]
+
+    def test_a_transaction_is_no_larger_than_a_datanode_takes(
+        self, world: ScmWorld, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        A datanode executes one in a step; and each block is in exactly one.
+        """
+        monkeypatch.setattr(block_deletion, "BLOCKS_PER_TRANSACTION", 4)
+        names = self.made_with(world, 10)
+
+        deletions = world.control.operators.delete_keys(names, dry_run=False)
+
+        made = transactions(world)
+        assert [2, 4, 4] == sorted(len(t.local_ids) for t in made)
+        assert list(range(1, 11)) == sorted(b for t in made for b in t.local_ids)
+        of_block = {local_id: t.transaction_id for t in made for local_id in t.local_ids}
+        assert [(of_block[i],) for i in range(1, 11)] == [d.transaction_ids for d in deletions]
+
+    def test_nothing_is_added_to_what_was_sent(self, world: ScmWorld) -> None:
+        """
+        A datanode acknowledges what it was told: a block that came later would be taken for
+        deleted and stay on its disk for ever.
+        """
+        first, second, third = self.made_with(world, 3)
+        self.delete_each(world, [first])
+        [command] = sent(world, "dn1")
+
+        self.delete_each(world, [second])
+        world.restart()
+        world.join(*NODES, boot_id=2)
+        self.delete_each(world, [third])
+        world.control.operators.leave_safe_mode()
+        world.call("dn1", outcomes=(done(command),), boot_id=2)
+
+        assert [(1,), (2,), (3,)] == [t.local_ids for t in transactions(world)]
+        assert [(1,)] == [t.local_ids for t in transactions(world) if t.acknowledged_by]
+
+    def test_what_came_to_nothing_is_not_added_to(
+        self, world: ScmWorld, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        A delete that the disk did not take leaves the key; the next one deletes its own block only.
+        """
+        first, second = self.made_with(world, 2)
+        with monkeypatch.context() as broken:
+            broken.setattr(world.state, "_commit", _disk_is_full)
+            with pytest.raises(Unavailable):
+                self.delete_each(world, [first])
+
+        self.delete_each(world, [second])
+
+        assert [(2,)] == [t.local_ids for t in transactions(world)]
+
+    def test_a_heartbeat_takes_no_more_steps_where_more_is_deleted(
+        self, world: ScmWorld, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        All of it is done under the lock. It was the square of what was deleted: after some thousand
+        deletes no call of anybody was answered any more.
+        """
+        monkeypatch.setattr(block_deletion, "BLOCKS_PER_TRANSACTION", 1)
+        names = self.made_with(world, 300)
+        looks = {}
+        for count in (5, 80):
+            self.delete_each(world, [names.pop() for _ in range(count)])
+            seen = looked_at(monkeypatch, world)
+            for node in NODES:
+                [command] = sent(world, node)
+                assert count == len(command.transactions)
+                world.beat(node, outcomes=(done(command),))
+            assert [] == transactions(world)
+            looks[count] = len(seen)
+
+        assert looks[5] == looks[80]
+
+
+def looked_at(monkeypatch: pytest.MonkeyPatch, world: ScmWorld) -> list[int]:
+    """Return a list that grows by a container each time all of its transactions are gone
+    through."""
+    seen: list[int] = []
+    through = type(world.state.transactions).of
+
+    def counted(container_id: int) -> list[Transaction]:
+        seen.append(container_id)
+        return through(world.state.transactions, container_id)
+
+    monkeypatch.setattr(world.state.transactions, "of", counted)
+    return seen
+
+
+def _disk_is_full(_change: Change) -> None:
+    raise Unavailable(Code.DISK_OUT_OF_SPACE, "the disk is full")
 
 
 class TestConfirming:
