@@ -222,7 +222,7 @@ class BlockDeletion:
         command = self._state.commands.get(outcome.command_id)
         if self._retry_max and command and outcome.state is not OutcomeState.SKIPPED:
             self._count_failures(command, outcome)
-        container_ids = {}
+        container_ids: dict[int, None] = {}
         for key in outcome.acknowledged:
             transaction = self._state.transactions.get(key)
             if transaction is None or outcome.datanode_id in transaction.acknowledged_by:
