@@ -79,6 +79,17 @@ def test_a_unit_is_confined(service: Path) -> None:
 
 
 @pytest.mark.parametrize("service", SERVICES, ids=lambda path: path.name)
+def test_what_serves_many_may_open_many_files(service: Path) -> None:
+    """
+    A thousand datanodes and their clients are more connections than systemd's own limit lets be.
+    """
+    text = service.read_text()
+    limits = re.findall(r"^LimitNOFILE=(\d+)$", text, re.MULTILINE)
+
+    assert "Type=oneshot" in text or [limit for limit in limits if int(limit) >= 65_536]
+
+
+@pytest.mark.parametrize("service", SERVICES, ids=lambda path: path.name)
 def test_a_unit_passes_options_that_exist(service: Path) -> None:
     """
     The command that the unit starts offers every option that it is given.

@@ -3,6 +3,9 @@ bytes for right, or right ones for wrong, commits nothing."""
 
 import errno
 import itertools
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +26,7 @@ from merkle.replica import BlockId, ChecksumType, ChunkInfo, ReplicaState
 from scanner import replica_scan
 from scanner.chunk_verdict import FirstRead
 from tests.support.clock import FakeClock
+from tests.support.faults.refused_calls import SETPRIORITY
 from tests.support.storage.stored_replica import CLUSTER, CONTAINER, DATANODE, StoredReplica, opened
 
 NOW_MS = 1_700_000_000_000
@@ -262,6 +266,28 @@ class TestFormer:
 
         assert told == window_checksums(kind, 4096, data)
         assert again == window_checksums(kind, 512, b"x")
+
+    @pytest.mark.skipif(
+        os.uname().machine not in SETPRIORITY, reason="the filter knows no numbers of this machine"
+    )
+    def test_it_answers_where_it_may_not_be_nice(self) -> None:
+        """The unit's SystemCallFilter= refuses that, for all that the agent starts."""
+        asked = (
+            "import os\n"
+            "from agent.scan.shadow.former import FormerHasher\n"
+            "from merkle.replica import ChecksumType\n"
+            "from tests.support.faults.refused_calls import refuse_setpriority\n"
+            "refuse_setpriority()\n"
+            "try:\n    os.nice(1)\nexcept PermissionError:\n    print('refused')\n"
+            "hasher = FormerHasher()\n"
+            "print(hasher.sums(ChecksumType.CRC32C, 512, b'x').hex())\n"
+            "hasher.close()\n"
+        )
+
+        told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True)
+
+        expected = window_checksums(ChecksumType.CRC32C, 512, b"x").hex()
+        assert ["refused", expected] == told.stdout.split(), told.stderr
 
     def test_one_that_was_killed_is_started_again(self) -> None:
         """The caller hears of it once."""
