@@ -7,11 +7,13 @@ replaced lie in the state directory. Files keep owner and mode, and what is made
 neighbours, so that the datanode's user can go on with it. Nothing that verifies is written over.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -188,9 +190,12 @@ class Installer:
     ) -> str:
         if size_bytes <= chunk.offset:
             return ""
+        read = partial(blockfile.read_past_cache, path, chunk.offset, chunk.length_bytes)
         try:
-            old = blockfile.read_past_cache(path, chunk.offset, chunk.length_bytes)
+            old = blockfile.read_agreed(read, read())
         except OSError:  # the medium does not give them back: that is why they are replaced
+            return ""
+        if not old:
             return ""
         at_ms = self._now_ms()
         return quarantine.keep(
@@ -231,12 +236,16 @@ class Installer:
         if not entry.kept:
             return b""
         path = quarantine.content_path(self._layout, entry.kept)
+        read = partial(read_file, path, bytes_max=CHUNK_BYTES_MAX)
         with block_errors(path):
             try:
-                return read_file(path, bytes_max=CHUNK_BYTES_MAX)
+                old = blockfile.read_agreed(read, read())
             except FileNotFoundError:
                 self.remarks.append(f"{entry.path} is left as it is: {path} is gone")
                 return b""
+            if not old:
+                raise OSError(errno.EBADMSG, "reads otherwise each time", str(path))
+            return old
 
     def _roll_back(self, entry: Entry, *, forgets: bool = True) -> None:
         """Restore what the file held, as far as that is known, and end the entry. `forgets`: what

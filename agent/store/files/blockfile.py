@@ -8,7 +8,7 @@ import errno
 import mmap
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -17,6 +17,7 @@ from agent.errors import Code, Refused
 from agent.store.files.durable import FILE_MODE, disk_errors, sync_directory, write_all
 
 ALIGNMENT_BYTES: Final = 4096  # of offset, length and memory for O_DIRECT; a multiple of any sector
+REREADS_MAX: Final = 3  # of bytes that may be put back
 ABSENT: Final = -1
 DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 FILE_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -99,6 +100,20 @@ def read_past_cache(path: Path, offset: int, length_bytes: int) -> bytes:
         return _read_after_drop(path, offset, length_bytes)
     finally:
         os.close(fd)
+
+
+def read_agreed(read: Callable[[], bytes], before: bytes) -> bytes:
+    """Return what two reads in a row give, of which `before` was the first; nothing where none do.
+
+    What one read gives may be what memory has made of it: it must not be put back over bytes that
+    were whole. Raises OSError.
+    """
+    for _ in range(REREADS_MAX):
+        again = read()
+        if again == before:
+            return again
+        before = again
+    return b""
 
 
 def _read_aligned(fd: int, offset: int, length_bytes: int) -> bytes:

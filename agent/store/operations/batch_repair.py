@@ -20,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Final
@@ -179,21 +180,24 @@ def _taken(
 
 def _checked(container_id: ContainerId, block: _Block, offer: Offer) -> bytes:
     """Return what the medium holds at the place of a chunk that may be written there, nothing where
-    it gives nothing back. Raises `Refused` as the install of one chunk does."""
+    it gives nothing back, or something else each time: then there is nothing to bring back. Raises
+    `Refused` as the install of one chunk does."""
     chunk, block_id = offer.chunk, offer.block_id
     check_offered(block_id, chunk, offer.data)
     check_fits(block_id, block.block, chunk)
     blockfile.check_reached(block.path, max(block.size_bytes, 0), chunk.offset)
-    old = b""
+    first = old = b""
     if block.had_bytes > chunk.offset:
+        read = partial(blockfile.read_past_cache, block.path, chunk.offset, chunk.length_bytes)
         with suppress(OSError):  # why it is replaced
-            old = blockfile.read_past_cache(block.path, chunk.offset, chunk.length_bytes)
+            first = read()
+            old = blockfile.read_agreed(read, first)
     recorded = chunk_at(block.block, chunk.offset)
     if recorded is not None and not offer.is_ordered:
-        check_damaged(container_id, block_id, recorded, old)
+        check_damaged(container_id, block_id, recorded, old or first)
         check_recorded(block_id, recorded, chunk)
     else:
-        check_proven(block_id, chunk, old, offer.proof)
+        check_proven(block_id, chunk, old or first, offer.proof)
     return old
 
 

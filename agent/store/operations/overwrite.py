@@ -12,6 +12,7 @@ import errno
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -144,12 +145,15 @@ def roll_back(volume: Volume, container_id: ContainerId, entry: InstallEntry) ->
 
 
 def kept_of(volume: Volume, entry: InstallEntry) -> bytes:
-    """Return the old bytes of an entry out of its copy. Raises OSError where the copy is short."""
+    """Return the old bytes of an entry out of its copy. Raises OSError where the copy is short, or
+    reads otherwise each time."""
     kept = quarantine.content_path(volume.layout, entry.quarantine)
-    if not entry.is_of_batch:
-        return read_file(kept, bytes_max=entry.chunk.length_bytes)
-    data = blockfile.read(kept, entry.kept_start, entry.kept_bytes)
-    if len(data) < entry.kept_bytes:
+    if entry.is_of_batch:
+        read = partial(blockfile.read, kept, entry.kept_start, entry.kept_bytes)
+    else:
+        read = partial(read_file, kept, bytes_max=entry.chunk.length_bytes)
+    data = blockfile.read_agreed(read, read())
+    if not data or (entry.is_of_batch and len(data) < entry.kept_bytes):
         raise OSError(errno.EBADMSG, f"{len(data)} of {entry.kept_bytes} bytes", str(kept))
     return data
 
@@ -172,9 +176,12 @@ def _keep_old(
     check_space(volume, kept_bytes + added_bytes, reserve_bytes=options.reserve_bytes)
     if size <= chunk.offset:
         return _Old(size, "")
+    read = partial(blockfile.read_past_cache, path, chunk.offset, chunk.length_bytes)
     try:
-        old = blockfile.read_past_cache(path, chunk.offset, chunk.length_bytes)
+        old = blockfile.read_agreed(read, read())
     except OSError:  # the medium does not give them back: that is why they are replaced
+        return _Old(size, "")
+    if not old:
         return _Old(size, "")
     note = Note(
         container_id=container_id,

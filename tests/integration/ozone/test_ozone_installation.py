@@ -11,8 +11,10 @@ from agent.errors import BlockFailed, Code, Refused, Unavailable
 from agent.store.files import blockfile
 from merkle.checksum import crc32c
 from merkle.replica import BlockId, ContainerId
+from ozone.repair import installation
 from ozone.repair.installation import Installer
 from ozone.repair.journal import Entry, Journal, decode_entry
+from tests.support.faults.flips import failing_memory
 from tests.support.ozone.ozone_victim import (
     BLOCK,
     CHUNK_BYTES,
@@ -117,6 +119,51 @@ def test_bytes_that_do_not_arrive_are_taken_back(
 
     assert old_bytes("flipped") == file_of(tmp_path).read_bytes()
     assert [] == one.unfinished()
+
+
+def test_what_memory_made_of_a_chunk_is_not_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A host with a bad DIMM takes whole bytes for damaged: Ozone's file must not be worse for it.
+    """
+    prepare(tmp_path, "flipped")
+    file_of(tmp_path).write_bytes(WHOLE)
+    one = installer(tmp_path)
+
+    with monkeypatch.context() as bad:
+        failing_memory(bad)
+        with pytest.raises(BlockFailed, match="read back otherwise"):
+            one.install(paths_of(tmp_path), BLOCK, chunk_of(1), PARTS[1])
+
+    assert WHOLE == file_of(tmp_path).read_bytes()
+    assert [] == one.unfinished()
+
+
+def test_a_copy_that_reads_otherwise_each_time_is_not_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    What memory made of it is nobody's; it is kept, and told.
+    """
+    prepare(tmp_path, "flipped")
+    one, reads = installer(tmp_path), iter(range(100))
+    monkeypatch.setattr(
+        installation, "read_file", lambda *_, **__: bytes([next(reads)]) * CHUNK_BYTES
+    )
+    monkeypatch.setattr(installation, "check_arrived", refuses)
+
+    with pytest.raises(BlockFailed, match="reads otherwise each time"):
+        one.install(paths_of(tmp_path), BLOCK, chunk_of(1), PARTS[1])
+
+    assert WHOLE == file_of(tmp_path).read_bytes()
+    assert 1 == len(one.unfinished())
+    assert 1 == len(list(one.quarantine.glob("*.bytes")))
+
+
+def refuses(_entry: Entry) -> None:
+    """Find that nothing arrived."""
+    raise BlockFailed(Code.IO_EXCEPTION, "read back otherwise")
 
 
 def test_what_arrived_before_the_end_stays(tmp_path: Path) -> None:

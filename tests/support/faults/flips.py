@@ -10,10 +10,14 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+import pytest
+
+from agent.store.files import blockfile
 from agent.store.scan_reader import DiskReader
 from scanner.finding import Finding, Forensic, Verdict
 from tests.support.storage.replica_reader import AlteredReader, MemoryReplica, flipping, noise, scan
@@ -35,6 +39,24 @@ class Lies:
 
     flip_count: int
     verdicts: Counter[Verdict]
+
+
+def failing_memory(monkeypatch: pytest.MonkeyPatch, *, good: Container[int] = ()) -> list[int]:
+    """Flip another bit in what each read of a medium gives, but in those of these numbers; return
+    the numbers of the reads so far, from 1 on."""
+    reads: list[int] = []
+    for name in ("read", "read_past_cache"):
+        real = getattr(blockfile, name)
+
+        def read(*place: object, real: Callable[..., bytes] = real) -> bytes:
+            data = bytearray(real(*place))
+            reads.append(len(reads) + 1)
+            if data and reads[-1] not in good:
+                data[reads[-1] % len(data)] ^= 1
+            return bytes(data)
+
+        monkeypatch.setattr(blockfile, name, read)
+    return reads
 
 
 def flip_in_memory(flip_count: int) -> Lies:
