@@ -41,7 +41,7 @@ KNOWN: Final = "KNOWN"
 DELETED: Final = "DELETED"  # its delete is ordered
 
 MADE_SINCE_MAX: Final = 4_000_000
-"""Containers that may have been made since a backup, thrice those of a month of one a second. An id
+"""Containers that may have been made since a backup: one a second for more than a month. An id
 beyond them is nobody's: a stray directory, or what some client asked a datanode to create. Tables
 hold a byte for every id up to the last one, and ids are never taken back."""
 LOCAL_ID_SEEN_MAX: Final = ID_MAX // 2  # a block of a higher id leaves too few for those to come

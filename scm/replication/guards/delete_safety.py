@@ -101,7 +101,9 @@ def unblock_victim(case: Case) -> Placed | None:
     """Return the unhealthy replica to remove because no node has room for a copy beside it.
 
     At least two replicas stay, one of them whole, of the same origin in a quasi-closed container;
-    nothing is pending; a replica that a repair may heal, or that is excluded, is not touched.
+    nothing is pending; a replica that a repair may heal, or that is excluded, is not touched. Of
+    several the one with the fewest commits, then blocks: what is whole in the others may be all
+    there is but for one replica.
     """
     here = present(case.placed)
     matching = [p for p in here if not is_bad(case.container, p.replica)]
@@ -125,7 +127,11 @@ def unblock_victim(case: Case) -> Placed | None:
             or p.replica.bcsid < case.container.sequence_id
         )
     ]
-    return min(bad, key=lambda p: (p.replica.bcsid, stable_order(p.replica)), default=None)
+    return min(
+        bad,
+        key=lambda p: (p.replica.bcsid, p.replica.block_count, stable_order(p.replica)),
+        default=None,
+    )
 
 
 def may_remove(case: Case, datanode_id: str, *, keep_count: int) -> bool:

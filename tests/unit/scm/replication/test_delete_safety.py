@@ -184,6 +184,12 @@ class TestUnblock:
         """The container has all commits up to 5."""
         assert expected == self.victim(case(words))
 
+    def test_one_that_lost_blocks_goes_before_one_that_has_them(self) -> None:
+        """What is whole in the other is nowhere else but in the good one."""
+        fuller = changed(case("C U U"), 2, {"block_count": 2})
+
+        assert "dn3" == self.victim(changed(fuller, 3, {"block_count": 1}))
+
     @pytest.mark.parametrize(
         "more",
         [
