@@ -47,7 +47,13 @@ class LedOracle(Oracle):
     def _lenders(self, place: Held) -> int:
         """Return how many other datanodes have a block whole on their media, and its row."""
         others = [Held(node.name, *place[1:]) for node in self.nodes if node.name != place.node]
-        return sum(self._is_lasting(other) and other not in self.rowless for other in others)
+        return sum(self._is_lasting(other) and not self._is_rowless(other) for other in others)
+
+    def _is_rowless(self, place: Held) -> bool:
+        """Whether the index is known to lack the row: it was lost there, or where the replica was
+        copied from."""
+        is_known = self._node(place.node).is_up
+        return place in self.rowless or (is_known and not self._has_row(place))
 
     def may_harm(self, place: Held) -> bool:
         """Whether enough other datanodes have the block whole."""

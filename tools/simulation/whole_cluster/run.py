@@ -113,9 +113,16 @@ class LedRun(Stage):
     # What operators do.
 
     def _depart(self, event: Event) -> None:
+        """Give an order as people do: not while another datanode is out, since its return was
+        ordered in a message that was lost; it is ordered again first."""
+        name, wanted = self.nodes[event.node].name, WANTED[event.amount]
+        if wanted != IN_SERVICE:
+            for other in self._out_of_service().keys() - {name}:
+                self._order(other, IN_SERVICE)
+        self._order(name, wanted)
+
+    def _order(self, name: str, wanted: str) -> None:
         scm = ScmClient(SCM_ADDRESS, security=PLAIN)
-        name = self.nodes[event.node].name
-        wanted = WANTED[event.amount]
         request = scm_pb2.SetOperationalStatesRequest(datanode_ids=[name], op_state=wanted)
         [decision] = scm.set_operational_states(request).decisions
         self.note(f"   {name} {wanted}: {decision.code} {decision.message}")
