@@ -1,7 +1,6 @@
 """Moves between volumes that were cut off with both replicas in place, and what meets them then."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,24 +12,17 @@ from agent.store.volume_services import Left
 from agent.store.volumes.service_mode import Mode
 from agent.store.volumes.volume import Volume
 from merkle.replica import ContainerId
-from tests.support.storage.two_volumes import Host
+from tests.support.storage.two_volumes import Host, Killed, filled
 
 COUNT = 6
-
-
-class Killed(BaseException):
-    """What a SIGKILL is to the code that it hits: nothing after it runs."""
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
     """Two volumes with containers, of which a retires."""
-    with ThreadPoolExecutor(8) as executor:
-        made = Host(tmp_path, executor)
-        made.fill(COUNT)
+    with filled(tmp_path, COUNT) as made:
         made.store.services.change(made.id_of("a"), Mode.RETIRING)
         yield made
-        made.store.close()
 
 
 def cut_off(host: Host, monkeypatch: pytest.MonkeyPatch, container_id: ContainerId) -> None:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from agent.scan.slow_disks import SlowDisks
 from agent.store.volumes.service_mode import Mode
 from merkle.replica import ContainerId
 from tests.support.heard import logged
-from tests.support.storage.two_volumes import Host
+from tests.support.storage.two_volumes import Host, filled
 
 COUNT = 8
 LOOK_S = 1.0
@@ -26,11 +25,8 @@ LOOK_S = 1.0
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
     """Two volumes with containers."""
-    with ThreadPoolExecutor(8) as executor:
-        made = Host(tmp_path, executor)
-        made.fill(COUNT)
+    with filled(tmp_path, COUNT) as made:
         yield made
-        made.store.close()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,24 +13,17 @@ from agent.store import volume_services
 from agent.store.volume_services import Left
 from agent.store.volumes.service_mode import Mode
 from merkle.replica import ID_MAX, Bcsid, BlockId, ContainerId, ReplicaState
-from tests.support.storage.two_volumes import BLOCKS, Host, content
+from tests.support.storage.two_volumes import BLOCKS, Host, Killed, content, filled
 
 COUNT = 4
 ONE = BlockId(1)
 
 
-class Killed(BaseException):
-    """What a SIGKILL is to the code that it hits: nothing after it runs."""
-
-
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
     """Two volumes with containers."""
-    with ThreadPoolExecutor(8) as executor:
-        made = Host(tmp_path, executor)
-        made.fill(COUNT)
+    with filled(tmp_path, COUNT) as made:
         yield made
-        made.store.close()
 
 
 def cut_off(host: Host, monkeypatch: pytest.MonkeyPatch) -> ContainerId:

@@ -21,11 +21,7 @@ from merkle.replica import (
     ReplicaState,
 )
 from tests.support.storage.stored_replica import CLUSTER
-from tests.support.storage.two_volumes import Host
-
-
-class Killed(BaseException):
-    """What a SIGKILL is to the code that it hits: nothing after it runs."""
+from tests.support.storage.two_volumes import Host, Killed
 
 
 @pytest.fixture

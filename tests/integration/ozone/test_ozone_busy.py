@@ -9,7 +9,6 @@ import pytest
 from agent.runtime.clock import SystemClock
 from agent.scan.container_scan import ScanReport, scan_container
 from merkle.replica import ContainerId
-from ozone.disk.database import Database, View
 from ozone.disk.layout import find_volume
 from ozone.scrub import reader
 from ozone.scrub.history import History
@@ -20,7 +19,7 @@ from scanner import notebook
 from scanner.finding import Fault, Forensic
 from scanner.replica_scan import STOPPED
 from tests.support.ozone.ozone_scrubs import BIG, damage, running_volume, scrubbed
-from tests.support.ozone.ozone_volumes import MadeVolume
+from tests.support.ozone.ozone_volumes import MadeVolume, opened_databases
 
 DAMAGED = range(100, 160)
 ELSEWHERE = 4_000_000  # a container whose rows nobody reads here
@@ -36,15 +35,7 @@ def made(tmp_path: Path) -> Iterator[MadeVolume]:
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Which databases were opened."""
-    seen: list[Path] = []
-    open_once = Database._open_once
-
-    def counted(self: Database) -> View:
-        seen.append(self._path)
-        return open_once(self)
-
-    monkeypatch.setattr(Database, "_open_once", counted)
-    return seen
+    return opened_databases(monkeypatch)
 
 
 def flip(path: Path) -> None:

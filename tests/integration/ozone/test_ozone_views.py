@@ -14,7 +14,7 @@ from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.runtime.clock import SystemClock
 from merkle.replica import BlockId, ContainerId
 from ozone.disk import database
-from ozone.disk.database import BLOCKS, Database, View
+from ozone.disk.database import BLOCKS, Database
 from ozone.disk.layout import find_volume
 from ozone.disk.rows import ContainerRows
 from ozone.scrub import history as history_module
@@ -23,7 +23,7 @@ from ozone.scrub.history import History
 from ozone.scrub.result import ContainerResult
 from ozone.scrub.store import OzoneStore
 from tests.support.ozone.ozone_scrubs import running_volume
-from tests.support.ozone.ozone_volumes import MadeVolume, key
+from tests.support.ozone.ozone_volumes import MadeVolume, key, opened_databases
 
 HERE = ContainerId(1)
 
@@ -98,15 +98,7 @@ def test_a_database_that_is_not_there_is_named(tmp_path: Path, scratch: Path) ->
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Which databases were opened, or could not be."""
-    seen: list[Path] = []
-    open_once = Database._open_once
-
-    def counted(self: Database) -> View:
-        seen.append(self._path)
-        return open_once(self)
-
-    monkeypatch.setattr(Database, "_open_once", counted)
-    return seen
+    return opened_databases(monkeypatch)
 
 
 def damaged(made: MadeVolume) -> Callable[[], None]:

@@ -26,6 +26,7 @@ import pytest
 import zstandard
 from rocksdict import BlockBasedOptions, Options, Rdict
 
+from ozone.disk.database import Database, View
 from ozone.disk.messages import BLOCK_DATA, CHECKSUM_INFO, DELETED_BLOCKS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -278,3 +279,16 @@ def crc32c_of(data: bytes) -> int:
 def each(root: Path, pattern: str) -> Iterator[Path]:
     """Yield the files of a pattern in a fixed order."""
     yield from sorted(root.glob(pattern))
+
+
+def opened_databases(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Return a list that gets the path of each database that is opened, or cannot be."""
+    seen: list[Path] = []
+    open_once = Database._open_once
+
+    def counted(self: Database) -> View:
+        seen.append(self._path)
+        return open_once(self)
+
+    monkeypatch.setattr(Database, "_open_once", counted)
+    return seen

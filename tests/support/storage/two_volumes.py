@@ -1,8 +1,9 @@
 """One datanode with volumes a and b, and the worker that empties them, without its loop."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,6 +28,10 @@ from tests.support.storage.stored_replica import CLUSTER, DATANODE, MAP_BYTES, n
 
 WINDOW_BYTES = 16 * 1024
 BLOCKS = 3
+
+
+class Killed(BaseException):
+    """What a SIGKILL is to the code that it hits: nothing after it runs."""
 
 
 @dataclass
@@ -134,3 +139,13 @@ class Host:
 def content(container_id: int, block_id: int) -> bytes:
     """Return the bytes of a block."""
     return noise(40_000 + block_id, container_id * 100 + block_id)
+
+
+@contextmanager
+def filled(path: Path, count: int) -> Iterator[Host]:
+    """Yield a datanode with so many containers."""
+    with ThreadPoolExecutor(8) as executor:
+        made = Host(path, executor)
+        made.fill(count)
+        yield made
+        made.store.close()
