@@ -15,7 +15,6 @@ from agent.store.operations.batch_repair import FILES_SYNCED_MAX, Offer, install
 from agent.store.replica_store import ReplicaStore
 from agent.store.scan_reader import DiskReader
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ContainerId
-from tests.support.faults.flips import failing_memory
 from tests.support.storage.stores import (
     CHUNK_BYTES,
     check_clean,
@@ -457,69 +456,6 @@ class TestInterrupted:
 
         assert before == files(store)
         assert None is store.block_row(ONE, BlockId(1))
-        assert [] == journal(store)
-        store.close()
-
-    def test_what_memory_made_of_chunks_is_not_put_back(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """
-        A host with a bad DIMM takes whole bytes for damaged: the medium must not be worse for it.
-        """
-        store = open_store(tmp_path)
-        closed_replica(store)
-        before = files(store)
-
-        with monkeypatch.context() as bad:
-            reads = failing_memory(bad)
-            installed = store.install_chunks(ONE, WANTED)
-
-        assert frozenset() == installed
-        assert len(reads) > len(WANTED)
-        assert before == files(store)
-        assert [] == journal(store)
-        store.close()
-
-    def test_a_chunk_that_reads_whole_twice_is_not_written_over(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """
-        One read that fails says nothing of the medium.
-        """
-        store = open_store(tmp_path)
-        closed_replica(store)
-        before = files(store)
-
-        with monkeypatch.context() as bad:
-            failing_memory(bad, good=(2, 3))
-            bad.setattr(blockfile, "overwrite_pieces", None)
-            installed = store.install_chunks(ONE, WANTED[:1])
-
-        assert frozenset() == installed
-        assert before == files(store)
-        store.close()
-
-    def test_a_copy_that_reads_otherwise_each_time_restores_nothing(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """
-        What was made up on the way is not put in the place; sound memory brings all back.
-        """
-        store = open_store(tmp_path)
-        closed_replica(store)
-        damage(store)
-        before = files(store)
-        self.begun(store, monkeypatch)
-        begun = files(store)["1.block"]
-
-        with monkeypatch.context() as bad:
-            failing_memory(bad)
-            store = reopened(store, tmp_path)
-        assert begun == files(store)["1.block"]
-        assert [] != journal(store)
-        store = reopened(store, tmp_path)
-
-        assert before == files(store)
         assert [] == journal(store)
         store.close()
 

@@ -1,0 +1,136 @@
+"""Repairs on a host whose memory makes something else of what is read: no medium gets worse."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.errors import VolumeFailed
+from agent.store.files import blockfile
+from agent.store.operations import batch_repair
+from agent.store.operations.batch_repair import Offer
+from agent.store.replica_store import ReplicaStore
+from merkle.replica import BlockId, ContainerId
+from tests.support.faults.flips import failing_memory
+from tests.support.storage.stores import (
+    CHUNK_BYTES,
+    chunk_of,
+    closed_replica,
+    content,
+    flip_bit,
+    open_store,
+    reopened,
+)
+
+ONE = ContainerId(1)
+BLOCK = BlockId(2)
+SECOND = content((2, 1))
+CHUNK = chunk_of(SECOND, CHUNK_BYTES)
+OFFERS = (
+    Offer(BLOCK, CHUNK, SECOND),
+    Offer(BlockId(9), chunk_of(content((9, 0))), content((9, 0))),
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ReplicaStore]:
+    """A store with a closed container 1 of blocks 1, 2 and 3, two chunks each."""
+    opened = open_store(tmp_path)
+    closed_replica(opened)
+    yield opened
+    opened.close()
+
+
+def is_unfinished(store: ReplicaStore) -> bool:
+    """Whether the journal of container 1 has an entry."""
+    with store.volume_set.places[ONE].index.read() as rows:
+        return any(True for _ in rows.journal(ONE))
+
+
+def held(store: ReplicaStore) -> bytes:
+    """Return the file of the block."""
+    return store.paths(ONE).block_file(BLOCK).read_bytes()
+
+
+def test_what_memory_made_of_a_chunk_is_not_put_back(
+    store: ReplicaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Whole bytes are taken for damaged, and what is written for lost: the old ones come back, and
+    not as they were misread.
+    """
+    before = held(store)
+
+    with monkeypatch.context() as bad:
+        reads = failing_memory(bad)
+        with pytest.raises(VolumeFailed, match="read back otherwise"):
+            store.repair(ONE).install_chunk(BLOCK, CHUNK, SECOND)
+
+    assert len(reads) > 2
+    assert before == held(store)
+    assert not is_unfinished(store)
+
+
+def test_nor_what_it_made_of_chunks_of_a_batch(
+    store: ReplicaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Nor is anything left of a new block that seems not to have arrived.
+    """
+    before = held(store)
+
+    with monkeypatch.context() as bad:
+        reads = failing_memory(bad)
+        installed = store.install_chunks(ONE, OFFERS)
+
+    assert frozenset() == installed
+    assert len(reads) > len(OFFERS)
+    assert before == held(store)
+    assert not store.paths(ONE).block_file(BlockId(9)).exists()
+    assert not is_unfinished(store)
+
+
+def test_a_chunk_that_reads_whole_twice_is_not_written_over(
+    store: ReplicaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    One read that fails says nothing of the medium.
+    """
+    with monkeypatch.context() as bad:
+        failing_memory(bad, good=(2, 3))
+        bad.setattr(blockfile, "overwrite_pieces", None)
+        installed = store.install_chunks(ONE, OFFERS[:1])
+
+    assert frozenset() == installed
+    assert not is_unfinished(store)
+
+
+def test_a_copy_that_reads_otherwise_each_time_restores_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    What was made up on the way is not put in the place; sound memory brings the old bytes back.
+    """
+    store = open_store(tmp_path)
+    closed_replica(store)
+    flip_bit(store.paths(ONE).block_file(BLOCK), CHUNK_BYTES + 5)
+    before = held(store)
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(blockfile, "overwrite_pieces", killed)
+        patched.setattr(batch_repair, "_take_back", lambda *_: None)
+        with pytest.raises(KeyboardInterrupt):
+            store.install_chunks(ONE, OFFERS[:1])
+    with monkeypatch.context() as bad:
+        failing_memory(bad)
+        store = reopened(store, tmp_path)
+    assert before == held(store)
+    assert is_unfinished(store)
+    store = reopened(store, tmp_path)
+
+    assert before == held(store)
+    assert not is_unfinished(store)
+    store.close()
