@@ -31,7 +31,7 @@ from scm.cluster.safemode import SafeMode
 from scm.containers.block_deletion import BlockDeletion
 from scm.state.audit_trail import Note
 from scm.state.database import Change
-from scm.state.facts import Container, ContainerState, Key, KeyBlock
+from scm.state.facts import Container, ContainerState, Key, KeyBlock, replica_bytes
 from scm.state.single_values import CONTAINER_GAP, Restored
 
 RECOVERED: Final = "RECOVERED"  # nobody had that name
@@ -269,9 +269,10 @@ class Recovery:
     def _count(self, change: Change, block: KeyBlock) -> None:
         container = self._state.containers.get(block.container_id)
         assert container is not None, "looked at before"
+        stored_bytes = replica_bytes(container.scheme, block.length_bytes)
         counted = replace(
             container,
-            committed_bytes=container.committed_bytes + block.length_bytes,
+            committed_bytes=container.committed_bytes + stored_bytes,
             committed_count=container.committed_count + 1,
         )
         change.put(self._state.containers, counted)

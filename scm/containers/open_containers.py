@@ -23,7 +23,14 @@ from scm.cluster.nodes import Nodes
 from scm.containers.block_deletion import BlockDeletion
 from scm.state.clock import Clock
 from scm.state.database import Change, State
-from scm.state.facts import Allocation, Container, ContainerState, Key, data_count_of
+from scm.state.facts import (
+    Allocation,
+    Container,
+    ContainerState,
+    Key,
+    block_bytes_max,
+    replica_bytes,
+)
 from scm.state.options import ScmOptions
 
 BLOCKS_PER_CONTAINER_MAX: Final = 1_000_000
@@ -88,14 +95,15 @@ class Writers:
         for name in names:
             if self._state.keys.get(name) is not None:
                 raise _key_exists(name)
-        bytes_max = self._options.container_bytes_max * data_count_of(scheme)
+        bytes_max = block_bytes_max(scheme, self._options.container_bytes_max)
         for size_bytes in sizes:
             if size_bytes > bytes_max:
                 raise Refused(
                     Code.INVALID_WRITE_SIZE,
                     f"block of {size_text(size_bytes)} ({size_bytes} bytes) does not fit "
-                    f"into a container of {size_text(bytes_max)} ({bytes_max} bytes)",
+                    f"into a container, which takes {size_text(bytes_max)} ({bytes_max} bytes)",
                     hint="split it into several blocks",
+                    block_bytes_max=bytes_max,
                 )
         return [self._promise(change, client_id, size_bytes, scheme) for size_bytes in sizes]
 
@@ -178,10 +186,11 @@ class Writers:
         return ended
 
     def _promise(self, change: Change, client_id: str, size_bytes: int, scheme: str) -> Promise:
-        container = self._container_for(change, client_id, size_bytes, scheme)
+        taken_bytes = replica_bytes(scheme, size_bytes)
+        container = self._container_for(change, client_id, taken_bytes, scheme)
         grown = replace(
             container,
-            allocated_bytes=container.allocated_bytes + size_bytes,
+            allocated_bytes=container.allocated_bytes + taken_bytes,
             allocated_bcsid=container.allocated_bcsid + 1,
         )
         allocation = Allocation(
@@ -197,26 +206,25 @@ class Writers:
         return Promise(allocation, grown.pipeline)
 
     def _container_for(
-        self, change: Change, client_id: str, size_bytes: int, scheme: str
+        self, change: Change, client_id: str, taken_bytes: int, scheme: str
     ) -> Container:
         for container in self._state.containers.open_of(client_id):
             if container.is_sealed or container.scheme != scheme:
                 continue
-            if self._takes(container, size_bytes):
+            if self._takes(container, taken_bytes):
                 return container
             change.put(self._state.containers, replace(container, is_sealed=True))
             self._close_settled(change, {container.container_id})
         for container in self._state.containers.open_of(""):  # released by a finished session
             if _is_short(container) and not self._goes_on(container):
                 self.end(change, container, "a replica was left behind")
-            elif container.scheme == scheme and self._takes(container, size_bytes):
+            elif container.scheme == scheme and self._takes(container, taken_bytes):
                 return replace(container, client_id=client_id)
         return self._new_container(change, client_id, scheme)
 
-    def _takes(self, container: Container, size_bytes: int) -> bool:
+    def _takes(self, container: Container, taken_bytes: int) -> bool:
         return (
-            container.allocated_bytes + size_bytes
-            <= self._options.container_bytes_max * container.data_count
+            container.allocated_bytes + taken_bytes <= self._options.container_bytes_max
             and container.allocated_bcsid < BLOCKS_PER_CONTAINER_MAX
             and self._is_well(container)
             and (not _is_short(container) or self._goes_on(container))
@@ -331,12 +339,13 @@ class Writers:
     def _settle(self, change: Change, allocation: Allocation, length_bytes: int) -> None:
         container = self._state.containers.get(allocation.container_id)
         assert container is not None, "an allocation never outlives its container"
+        stored_bytes = replica_bytes(container.scheme, length_bytes)
         change.put(
             self._state.containers,
             replace(
                 container,
                 sequence_id=max(container.sequence_id, allocation.bcsid),
-                committed_bytes=container.committed_bytes + length_bytes,
+                committed_bytes=container.committed_bytes + stored_bytes,
                 committed_count=container.committed_count + 1,
             ),
         )

@@ -176,12 +176,34 @@ def data_count_of(scheme: str) -> int:
     return parse_scheme(scheme).data_count if scheme else 1
 
 
+def replica_bytes(scheme: str, length_bytes: int) -> int:
+    """Return what a block of a key takes of the replica that has most of it: all its bytes, or its
+    longest shard, which the first and those of parity are."""
+    if not scheme:
+        return length_bytes
+    code = parse_scheme(scheme)
+    stripe_count, rest_bytes = divmod(length_bytes, code.stripe_bytes)
+    return stripe_count * code.cell_bytes + min(rest_bytes, code.cell_bytes)
+
+
+def block_bytes_max(scheme: str, container_bytes_max: int) -> int:
+    """Return how long a block may be of which no replica is to have more than a container."""
+    if not scheme:
+        return container_bytes_max
+    code = parse_scheme(scheme)
+    stripe_count, rest_bytes = divmod(container_bytes_max, code.cell_bytes)
+    return stripe_count * code.stripe_bytes + rest_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Container:
     """One container. `pipeline` names the datanodes chosen for it that reported no replica yet.
 
     While OPEN, `client_id` is the writer's session (empty: released, may be adopted by another)
     and `is_sealed` says that no more blocks are promised in it.
+
+    Its bytes are those of the replica that has most, a copy or a shard (`replica_bytes`). Earlier
+    versions counted all bytes of the keys in erasure-coded ones: never fewer.
     """
 
     container_id: int

@@ -42,7 +42,7 @@ class ScmOptions:
     replication_factor: int = _option(3, "Replicas of every new container.", low=1, high=10)
     container_bytes_max: int = _option(
         CONTAINER_BYTES_MAX,
-        "A container takes blocks up to this many bytes.",
+        "A container takes blocks until a replica, copy or shard, has this many bytes.",
         low=64 * 1024,
         high=CONTAINER_BYTES_MAX,
     )

@@ -15,7 +15,7 @@ from scm.cluster.nodes import Registration
 from scm.edge.answers import counts_message
 from scm.edge.overview.cluster_verdict import judged
 from scm.edge.wire import parse_key
-from scm.state.facts import ContainerState, Kind, OpState, Replica
+from scm.state.facts import ContainerState, Key, KeyBlock, Kind, OpState, Replica
 from scm.state.history.interval_samples import Verdict
 from scm.state.single_values import CONTAINER_GAP
 from tests.support.control.restored import (
@@ -335,6 +335,24 @@ class TestKeys:
         adopted = world.state.containers.get(9)
         assert adopted is not None
         assert ("xor-2-1-1024k", 3) == (adopted.scheme, adopted.replication_factor)
+
+    def test_keys_that_come_back_count_as_much_as_a_shard_has_of_them(
+        self, world: ScmWorld
+    ) -> None:
+        """
+        As those count that were written since: six stripes and a half are seven cells of 64 KiB.
+        """
+        report(world, 1, 2, 9)
+        block = KeyBlock(9, 90, 5, 6 * 2 * 65_536 + 65_537)
+        found = Key("coded", block.length_bytes, 1, (block,))
+        for index, node in enumerate(NODES, start=1):
+            world.beat(node, replica(node, container_id=9, replica_index=index))
+
+        recover(world, found, containers=(looked(9, scheme="xor-2-1-64k"),))
+
+        adopted = world.state.containers.get(9)
+        assert adopted is not None
+        assert 7 * 65_536 == adopted.committed_bytes
 
 
 def test_a_copy_of_the_directory_is_no_second_restore(world: ScmWorld, tmp_path: Path) -> None:
