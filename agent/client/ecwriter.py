@@ -54,6 +54,7 @@ class EcWriterSession(WriterSession):
         self._shard_stream = shard_stream
         self.scheme = str(scheme)
         cells_count = max(1, SHARD_BYTES_DEFAULT // scheme.cell_bytes)
+        self.unit_bytes = scheme.stripe_bytes
         self.block_bytes = cells_count * scheme.stripe_bytes
         self._code = scheme
 

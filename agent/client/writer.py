@@ -33,7 +33,7 @@ from agent.client.file_pieces import (
     pieces_of,
 )
 from agent.client.putnote import PutNote
-from agent.errors import Code, SutureError, Unavailable
+from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.calls.channel import begun, patient
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc, scm_pb2
@@ -84,6 +84,7 @@ class WriterSession:
 
     scheme = ""  # of the containers; the erasure code's name in `agent.client.ecwriter`
     block_bytes = BLOCK_BYTES_DEFAULT
+    unit_bytes = CHUNK_BYTES_DEFAULT  # a block is of whole ones, if it can be
 
     def __init__(
         self,
@@ -116,17 +117,12 @@ class WriterSession:
         """Store `sources` and commit their keys in one step; all or a clear error."""
         self._put_count += 1
         put_id, at_ms = f"{self.client_id}-{self._put_count}", SystemClock().now_ms()
-        pieces = [
-            with_other(piece, note=PutNote(put_id, len(parts), source.size_bytes, at_ms))
-            for source in sources
-            for parts in [pieces_of(source, self.block_bytes, scheme=self.scheme)]
-            for piece in parts
-        ]
         new = () if replace else tuple(source.key for source in sources)
-        allocations = self._allocate([piece.size_bytes for piece in pieces], new)
+        placed = self._place(sources, put_id, at_ms, new)
         written: dict[str, list[Location]] = {}
-        placed = list(zip(pieces, allocations, strict=True))
-        for piece, location in zip(pieces, self._put_placed(placed, ATTEMPTS_MAX), strict=True):
+        for (piece, _), location in zip(
+            placed, self._put_placed(placed, ATTEMPTS_MAX), strict=True
+        ):
             written.setdefault(piece.source.key, []).append(location)
         stored = [
             Stored(
@@ -146,6 +142,34 @@ class WriterSession:
         waits for a control plane that is being restarted."""
         request = scm_pb2.FinishWritesRequest(client_id=self.client_id, close=close)
         self._ask(lambda: self._scm.finish_writes(request), must_end=lambda: not is_patient)
+
+    def _place(
+        self, sources: Sequence[Source], put_id: str, at_ms: int, new_keys: Sequence[str]
+    ) -> list[Placed]:
+        """Divide files into blocks that are promised; into smaller ones where containers are."""
+        while True:
+            pieces = [
+                with_other(piece, note=PutNote(put_id, len(parts), source.size_bytes, at_ms))
+                for source in sources
+                for parts in [pieces_of(source, self.block_bytes, scheme=self.scheme)]
+                for piece in parts
+            ]
+            try:
+                blocks = self._allocate([piece.size_bytes for piece in pieces], new_keys)
+            except Refused as refused:
+                if not self._has_smaller_blocks(refused):
+                    raise
+            else:
+                return list(zip(pieces, blocks, strict=True))
+
+    def _has_smaller_blocks(self, refused: Refused) -> bool:
+        """Make blocks as small as the control plane's containers want them, if it says so."""
+        told = refused.facts.get("block_bytes_max", "")
+        bytes_max = int(told) if told.isdecimal() else 0
+        if not 0 < bytes_max < self.block_bytes:
+            return False
+        self.block_bytes = bytes_max - bytes_max % self.unit_bytes or bytes_max
+        return True
 
     def _allocate(
         self, sizes: list[int], new_keys: Sequence[str] = ()
