@@ -324,7 +324,7 @@ class Pending:
     op_expiry_ms: int = 0
     queued_at_s: float = 0.0  # monotonic, of this process
     sent_at_s: float | None = None  # monotonic, of this process
-    lifetime_ms: int = 0  # as the datanode was told, from its receipt; 0 while queued
+    lifetime_ms: int = 0  # as the datanode was told last, from its receipt; 0: never sent
     deadline_ms: int = 0  # the same by our wall clock, for people and Spark
     is_answered: bool = False  # EXECUTED, not yet seen in a report; forgotten at a restart
     is_second: bool = False  # reconcile: leaves when those of the minority are answered

@@ -39,6 +39,9 @@ STALE_TERM: Final = "STALE_TERM"
 
 _REPAIRS: Final = frozenset({Kind.REPLICATE, Kind.RECONSTRUCT, Kind.RECONCILE})
 
+# Why a command failed as we have it, without its datanode's word.
+_GIVEN_UP: Final = frozenset({Code.DEADLINE_PASSED, Code.UNAVAILABLE})
+
 # Kinds that are over only when reports show what they asked for.
 _SHOWN: Final = frozenset({Kind.REPLICATE, Kind.RECONSTRUCT, Kind.DELETE})
 
@@ -271,22 +274,20 @@ class PendingOps:
         """Give up what was not answered in time, and let excluded replicas try again; return the
         containers it was about.
 
-        A delete that was sent is never given up while the replica is there: it is sent again,
-        because nobody knows whether it is still to be executed.
+        A delete that was sent is never given up while the replica is there, however long it waits
+        to be sent again: nobody knows whether it is still to be executed.
         """
+        now_s = self._clock.monotonic_s()
         late = command_limits.expired(
             self._state.commands.values(),
-            now_s=self._clock.monotonic_s(),
+            now_s=now_s,
             deadline_s=self._options.command_deadline_ms / 1000,
             bytes_per_s=self._options.deadline_bytes_per_s,
         )
         for command in late:
-            is_sent_delete = command.kind is Kind.DELETE and command.sent_at_s is not None
-            if is_sent_delete and not self._is_shown(command):
+            if _is_sent_delete(command) and not self._is_shown(command):
                 again = replace(command, sent_at_s=None, deadline_ms=0, is_answered=False)
-                change.touch(self._state.commands, again)
-            elif command.is_answered:
-                change.remove(self._state.commands, command.command_id)
+                change.touch(self._state.commands, replace(again, queued_at_s=now_s))
             else:
                 self.drop(change, command, OutcomeState.FAILED, Code.DEADLINE_PASSED, "no answer")
         self._pauses.forget_old()
@@ -314,14 +315,11 @@ class PendingOps:
             command.command_id: command
             for command in commands
             if (command.kind in _REPAIRS and not self._is_rebuilding(command))
-            or (command.kind is Kind.DELETE and command.sent_at_s is None)
+            or (command.kind is Kind.DELETE and not _is_sent_delete(command))
         }
         for command in given_up.values():
-            if command.is_answered:  # its outcome is kept; no report will show what came of it
-                change.remove(self._state.commands, command.command_id)
-            else:
-                message = f"{datanode_id} is dead"
-                self.drop(change, command, OutcomeState.FAILED, Code.UNAVAILABLE, message)
+            message = f"{datanode_id} is dead"
+            self.drop(change, command, OutcomeState.FAILED, Code.UNAVAILABLE, message)
         return [command.container_id for command in given_up.values()]
 
     def node_leaves(self, change: Change, datanode_id: str) -> list[int]:
@@ -337,17 +335,17 @@ class PendingOps:
             and not (command.kind is Kind.RECONSTRUCT and command.is_answered)
         ]
         for command in coming:
-            if command.is_answered:
-                change.remove(self._state.commands, command.command_id)
-            else:
-                message = f"{datanode_id} is to leave"
-                self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, message)
+            message = f"{datanode_id} is to leave"
+            self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, message)
         return [command.container_id for command in coming]
 
     def drop(
         self, change: Change, command: Pending, state: OutcomeState, code: Code, message: str
     ) -> None:
-        """End a command without its datanode."""
+        """End a command without its datanode; what that has answered stays its outcome."""
+        if command.is_answered:  # no report will show what came of it
+            change.remove(self._state.commands, command.command_id)
+            return
         outcome = Outcome(
             command_id=command.command_id,
             datanode_id=command.datanode_id,
@@ -398,13 +396,20 @@ class PendingOps:
             change.touch(self._state.commands, replace(pending, sent_at_s=None, deadline_ms=0))
 
     def _correct(self, change: Change, outcome: Outcome) -> None:
-        """Take a later answer over "skipped" and over our own giving up; ignore repetitions."""
+        """Take a later answer over "skipped" and over our own giving up, for its time or because
+        its datanode was thought dead; ignore repetitions."""
         known = self._state.outcome(outcome.command_id)
         if known is None or known.datanode_id != outcome.datanode_id:
             return
-        was_given_up = known.state is OutcomeState.SKIPPED or known.code == Code.DEADLINE_PASSED
+        was_given_up = known.state is OutcomeState.SKIPPED or known.code in _GIVEN_UP
         if was_given_up and outcome.state is not OutcomeState.SKIPPED:
             change.put(
                 self._state.outcomes,
                 replace(outcome, kind=known.kind, container_id=known.container_id),
             )
+
+
+def _is_sent_delete(command: Pending) -> bool:
+    """Whether a datanode may have been told to delete a replica, if only once."""
+    was_sent = command.sent_at_s is not None or command.lifetime_ms > 0
+    return command.kind is Kind.DELETE and was_sent

@@ -1,0 +1,180 @@
+"""What datanodes answer late, twice, or after they were given up: the last word is the truth."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from scm.cluster.commands.command_limits import QUEUED_AGE_S_MAX
+from scm.cluster.commands.loads import DELETE_LIMIT
+from scm.state.facts import Kind, OutcomeState, Pending
+from scm.state.options import ScmOptions
+from tests.support.control.scm_world import ScmWorld, confirm, outcome, pass_time, replica
+
+OPTIONS = ScmOptions(
+    command_deadline_ms=100_000,
+    datanode_deadline_margin_ms=40_000,
+    stale_after_ms=30_000,
+    dead_after_ms=60_000,
+    check_interval_ms=1_000,
+    exclude_failure_count=0,
+)
+NODES = ("dn1", "dn2", "dn3", "dn4")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ScmWorld]:
+    """Four nodes."""
+    with ScmWorld(tmp_path, OPTIONS).running() as made:
+        made.join(*NODES)
+        confirm(made, *NODES)
+        yield made
+
+
+def queued(world: ScmWorld, kind: Kind) -> list[Pending]:
+    """Return the commands of a kind."""
+    return [c for c in world.state.commands.values() if c.kind is kind]
+
+
+def copying(world: ScmWorld) -> Pending:
+    """Have a container copied because a replica is lost; return the order, which was sent."""
+    made = world.made_closed()
+    lost, *_others = [r.datanode_id for r in world.state.replicas.of(made.container_id)]
+    world.beat(lost, full=True)
+    pass_time(world, 3, *NODES)
+    [command] = queued(world, Kind.REPLICATE)
+    assert command.sent_at_s is not None
+    return command
+
+
+def result(world: ScmWorld, command: Pending) -> tuple[str, str]:
+    """Return how a command ended."""
+    [found], pending = world.control.queries.outcomes([command.command_id], 10)
+    assert command.command_id not in pending
+    return found.state, found.code
+
+
+def stay_silent(world: ScmWorld, node: str) -> None:
+    """Let one node be dead, while the others go on."""
+    pass_time(world, 62, *(other for other in NODES if other != node))
+
+
+def grow_old(world: ScmWorld) -> None:
+    """Let more time pass, in large steps, than an order may wait to be sent."""
+    for _ in range(QUEUED_AGE_S_MAX // 20 + 10):
+        world.clock.advance_s(20)
+        world.keep_alive(*NODES)
+        world.control.tick()
+
+
+def remove(world: ScmWorld, node: str) -> None:
+    """Remove a node that is dead."""
+    stay_silent(world, node)
+    [decision] = world.control.operators.remove_nodes([node], is_forced=True, is_dry_run=False)
+    assert "OK" == decision.code
+
+
+@pytest.mark.parametrize("give_up", [stay_silent, remove])
+def test_what_was_given_up_with_its_datanode_was_done_after_all(
+    world: ScmWorld, give_up: Callable[[ScmWorld, str], None]
+) -> None:
+    """It was cut off, not dead, and answers when it is back; a repetition changes nothing."""
+    command = copying(world)
+    give_up(world, command.datanode_id)
+    before = result(world, command)
+    world.join(command.datanode_id)
+
+    for state in (OutcomeState.EXECUTED, OutcomeState.EXECUTED, OutcomeState.SKIPPED):
+        world.beat(command.datanode_id, outcomes=(outcome(command, state),))
+
+    assert ("FAILED", "UNAVAILABLE") == before
+    assert ("EXECUTED", "") == result(world, command)
+
+
+def test_what_was_done_stays_done_when_its_container_is_given_up(world: ScmWorld) -> None:
+    """The copy was made, and lost with all others before a report showed it: it did not fail."""
+    command = copying(world)
+    world.beat(command.datanode_id, outcomes=(outcome(command),))
+    for node in NODES:
+        world.beat(node, full=True)
+    waiting = [one.is_answered for one in queued(world, Kind.REPLICATE)]
+
+    [fate] = world.control.operators.forget_containers(
+        [command.container_id], worlds=(), is_dry_run=False
+    )
+
+    assert ([True], "OK") == (waiting, fate.code)
+    assert [] == queued(world, Kind.REPLICATE)
+    assert ("EXECUTED", "") == result(world, command)
+
+
+def deleting(world: ScmWorld) -> Pending:
+    """Have one replica too many deleted; return the order, which was sent."""
+    made = world.made_closed()
+    [spare] = set(NODES) - {r.datanode_id for r in world.state.replicas.of(made.container_id)}
+    world.beat(spare, replica(spare, bcsid=made.sequence_id))
+    confirm(world, *NODES)
+    pass_time(world, 3, *NODES)
+    [command] = queued(world, Kind.DELETE)
+    assert command.sent_at_s is not None
+    return command
+
+
+def test_a_delete_that_was_sent_is_not_given_up_for_its_age(world: ScmWorld) -> None:
+    """
+    It may be stuck at a disk that hangs while the datanode takes no other: if it were forgotten,
+    another replica could be deleted before this one goes, too.
+    """
+    command = deleting(world)
+    world.queues[command.datanode_id] = (("delete", DELETE_LIMIT),)
+    grow_old(world)
+    [still] = queued(world, Kind.DELETE)
+    world.beat(command.datanode_id, outcomes=(outcome(command),), full=True)
+
+    assert command.command_id == still.command_id
+    assert [] == queued(world, Kind.DELETE)
+    assert 3 == len(world.state.replicas.of(command.container_id))
+
+
+def test_nor_with_its_datanode_when_it_waits_to_be_sent_again(world: ScmWorld) -> None:
+    """That is cut off for a while may do what it has at any time."""
+    command = deleting(world)
+    world.queues[command.datanode_id] = (("delete", DELETE_LIMIT),)
+    pass_time(world, 101, *NODES)
+    [again] = queued(world, Kind.DELETE)
+    stay_silent(world, command.datanode_id)
+    [kept] = queued(world, Kind.DELETE)
+    world.join(command.datanode_id)
+    world.beat(command.datanode_id, outcomes=(outcome(command),), full=True)
+
+    assert again.sent_at_s is None
+    assert command.command_id == kept.command_id
+    assert ("EXECUTED", "") == result(world, command)
+
+
+def test_it_ends_when_nobody_has_the_replica_any_more(world: ScmWorld) -> None:
+    """Without an answer: what it was to bring about is so."""
+    command = deleting(world)
+    world.queues[command.datanode_id] = (("delete", DELETE_LIMIT),)
+    pass_time(world, 200, *NODES)
+    world.beat(command.datanode_id, full=True)
+    grow_old(world)
+
+    assert [] == queued(world, Kind.DELETE)
+
+
+def test_an_old_one_that_is_answered_waits_for_the_report(world: ScmWorld) -> None:
+    """It was done, and is neither sent nor taken for failed before the report that shows it."""
+    command = deleting(world)
+    world.queues[command.datanode_id] = (("delete", DELETE_LIMIT),)
+    grow_old(world)
+    world.queues.clear()
+    world.beat(command.datanode_id, outcomes=(outcome(command),))
+    world.control.tick()
+    sent = world.call(command.datanode_id).commands
+    world.beat(command.datanode_id, full=True)
+    world.control.tick()
+
+    assert () == sent
+    assert [] == queued(world, Kind.DELETE)
+    assert ("EXECUTED", "") == result(world, command)
