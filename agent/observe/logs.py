@@ -4,12 +4,15 @@ So does what nobody expected: an exception that nobody caught, in any thread, an
 say. Only a crash of the interpreter itself speaks otherwise. The events: `agent.observe.events`.
 """
 
+import errno
+import json
 import logging
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final
 
@@ -62,8 +65,50 @@ class Bounded:
         return event
 
 
+class _Outlet:
+    """Stderr as it is when we log. A line that it does not take is lost and counted, and the next
+    one that it takes tells of that: a full disk, or a reader that has gone, must not end the call
+    or the worker that had something to say. Threads may race for the count; it is about right.
+    """
+
+    def __init__(self) -> None:
+        self._lost_count = 0
+        self._why = ""
+
+    def write(self, line: str) -> None:
+        """Write a line, or count it."""
+        try:
+            if self._lost_count:
+                _put(self._told())
+                self._lost_count = 0
+            _put(line)
+        except (OSError, ValueError) as error:  # ValueError: somebody has closed it
+            self._lost_count += 1
+            number = error.errno if isinstance(error, OSError) else None
+            self._why = errno.errorcode.get(number or 0, str(error))
+
+    def flush(self) -> None:
+        """Do nothing: a line was flushed when it was written."""
+
+    def _told(self) -> str:
+        told = {
+            "event": "log_not_written",
+            "level": "warning",
+            "line_count": self._lost_count,
+            "error": self._why,
+            "timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+        }
+        return f"{json.dumps(told)}\n"
+
+
+def _put(line: str) -> None:
+    sys.stderr.write(line)
+    sys.stderr.flush()
+
+
 def configure(level: str = "info") -> None:
     """Send events at `level` and above to stderr; call once, at the start of a process."""
+    outlet = _Outlet()
     structlog.configure(
         processors=[
             Bounded(time.monotonic),
@@ -74,7 +119,7 @@ def configure(level: str = "info") -> None:
             structlog.processors.JSONRenderer(default=str),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=lambda *_: structlog.WriteLogger(sys.stderr),  # as it is when we log
+        logger_factory=lambda *_: structlog.WriteLogger(outlet),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
     )
 

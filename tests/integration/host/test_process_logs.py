@@ -1,8 +1,11 @@
 """What goes to stderr of a process: JSON, also what nobody expected."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import BinaryIO
 
 DEFECTS = """
 import gc, logging, threading, warnings
@@ -51,3 +54,59 @@ def test_what_nobody_caught_is_json_too() -> None:
     assert "ZeroDivisionError" == caught["exception"][0]["exc_type"]
     assert "of the process" == process["exception"][0]["exc_value"]
     assert all(line["timestamp"] and line["level"] for line in lines)
+
+
+UNHEARD = """
+import sys
+from agent.observe import logs
+from agent.runtime.loop import Busy, Done, Loop
+logs.configure("info")
+logs.take_over()
+class Fails:
+    name = "scan"
+    count = 0
+    def step(self):
+        self.count += 1
+        if self.count == 1:
+            raise ValueError("as a worker does on a bad day")
+        return Done()
+loop = Loop(Fails())
+loop.start()
+assert loop.join(30)
+print(loop.status().state.value)
+"""
+
+
+def went_on(stderr: BinaryIO | int) -> str:
+    """Return what became of a worker whose error could not be logged."""
+    done = subprocess.run(
+        [sys.executable, "-c", UNHEARD],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        check=False,
+    )
+    assert 0 == done.returncode
+    return done.stdout.strip()
+
+
+def test_a_full_disk_under_the_log_ends_no_worker() -> None:
+    """
+    A log that went to a file on a disk that is full, as after a rotation that failed, raised
+    ENOSPC out of each call that said something: the thread that logged its error died of that.
+    """
+    with Path("/dev/full").open("wb") as full:
+        assert "done" == went_on(full)
+
+
+def test_a_log_that_nobody_reads_any_more_ends_no_worker() -> None:
+    """
+    The same with EPIPE, where a program read the log, and ended.
+    """
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        assert "done" == went_on(writing)
+    finally:
+        os.close(writing)

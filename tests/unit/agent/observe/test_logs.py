@@ -1,6 +1,8 @@
 """The log: what is said too often is dropped, counted, and told."""
 
+import errno
 import io
+import json
 import sys
 
 import pytest
@@ -63,3 +65,37 @@ def test_a_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
 
     (line,) = stream.each
     assert line.endswith("}\n")
+
+
+class Fills(Writes):
+    """A stream of which the disk is full, until it is not."""
+
+    is_full = True
+
+    def write(self, text: str) -> int:
+        """Refuse, or keep it."""
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(text)
+
+
+def test_what_the_log_did_not_take_is_counted_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who reads the log has to know that there is a hole in it; and nobody who logs may fail."""
+    stream, before = Fills(), structlog.get_config()
+    monkeypatch.setattr(sys, "stderr", stream)
+    try:
+        configure()
+        for _ in range(3):
+            structlog.get_logger().info("agent_stopped")
+        stream.is_full = False
+        structlog.get_logger().info("agent_started")
+        structlog.get_logger().info("agent_stopped")
+    finally:
+        structlog.configure(**before)
+
+    told = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert ["log_not_written", "agent_started", "agent_stopped"] == [one["event"] for one in told]
+    assert 3 == told[0]["line_count"]
+    assert "ENOSPC" == told[0]["error"]
+    assert told[0]["timestamp"]
+    assert told[0]["level"]
