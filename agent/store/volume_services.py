@@ -201,7 +201,7 @@ class VolumeServices:
                 container_id=container_id,
             )
         delete_replica(left, container_id, force=True)
-        self._set.forget_second(container_id, left)
+        self._set.has_gone(container_id, left)
 
     def take_back_move(self, volume_id: str, container_id: ContainerId) -> None:
         """Serve the replica that was left on `volume_id` again, and delete its copy; not once the
@@ -214,7 +214,7 @@ class VolumeServices:
         self._on_change(container_id)
         self._set.leave_second(container_id, copy)
         delete_replica(copy, container_id, force=True)
-        self._set.forget_second(container_id, copy)
+        self._set.has_gone(container_id, copy)
 
     def check_alone(self, container_id: ContainerId) -> None:
         """Refuse to delete a replica while another volume has one, too: a start would serve that

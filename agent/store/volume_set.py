@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
 
 from agent.errors import Code, SutureError, VolumeFailed
@@ -10,11 +11,12 @@ from agent.store.operations.arrival import Arrivals
 from agent.store.operations.deleting import Graves, remove_graves
 from agent.store.operations.reading import facts_or_failure, failed_facts, index_version
 from agent.store.options import StoreOptions
-from agent.store.recovery.startup_recovery import Shelf
+from agent.store.recovery.startup_recovery import UNFINISHED, Rank, Shelf, rank
 from agent.store.replica.evidence import purge_quarantine
 from agent.store.volumes.nodestate import NodeState, newest_state, write_state
 from agent.store.volumes.probe import Probe, probe
 from agent.store.volumes.volume import Volume
+from merkle.damaged import Damaged
 from merkle.replica import ContainerId
 
 
@@ -83,7 +85,8 @@ class VolumeSet:
         return self.by_id(volume_id).layout.canary
 
     def fail_volume(self, volume_id: str, reason: str) -> tuple[ContainerId, ...]:
-        """Fence a volume until the next start: its replicas are refused and no longer reported.
+        """Fence a volume until the next start: its replicas are refused and no longer reported, or
+        served by another volume that has one, too.
 
         Returns the containers that were on it. Nothing on the volume is touched.
         """
@@ -93,9 +96,31 @@ class VolumeSet:
         self.working = tuple(other for other in self.working if other is not volume)
         self._fenced = (*self._fenced, volume)
         self.failed = (*self.failed, failed_facts(volume, reason))
+        seconds = self._seconds_of(lost)
         for container_id in lost:
-            self.places.pop(container_id, None)
+            if (second := seconds.get(container_id)) is not None:
+                self.places[container_id] = second
+                self.forget_second(container_id, second)
+            else:
+                self.places.pop(container_id, None)
         return lost
+
+    def _seconds_of(self, lost: Sequence[ContainerId]) -> dict[ContainerId, Volume]:
+        """Return the volumes that a start would serve these from, with the lost one left out."""
+        found: dict[ContainerId, tuple[Rank, Volume]] = {}
+        for volume in self.working:
+            for container_id in _served_by_a_start(volume, lost):
+                with suppress(SutureError, Damaged):
+                    candidate = rank(volume, container_id), volume
+                    best = found.get(container_id, candidate)
+                    found[container_id] = max(best, candidate, key=itemgetter(0))
+        return {container_id: volume for container_id, (_, volume) in found.items()}
+
+    def has_gone(self, container_id: ContainerId, volume: Volume) -> None:
+        """Tell of a second one no more, nor serve it, which a fence may have begun meanwhile."""
+        self.forget_second(container_id, volume)
+        if self.places.get(container_id) is volume:
+            self.places.pop(container_id, None)
 
     def admit(self, volume: Volume, shelf: Shelf) -> None:
         """Serve what is on a volume that was opened while others serve."""
@@ -113,8 +138,9 @@ class VolumeSet:
             self.leave_second(container_id, volume)
 
     def is_lost(self, container_id: ContainerId) -> bool:
-        """Return whether the replica was on a volume that is fenced: gone until the next start."""
-        return container_id in self.lost
+        """Return whether the replica was on a volume that is fenced, and no other one serves it:
+        gone until the next start."""
+        return container_id in self.lost and container_id not in self.places
 
     def let_go_of_pages(self) -> None:
         """Take the indexes' pages out of this process's memory: after work on all replicas."""
@@ -162,6 +188,19 @@ class VolumeSet:
 def _has_row(volume: Volume, container_id: ContainerId) -> bool:
     with volume.index.read() as rows:
         return rows.has_replica(container_id)
+
+
+def _served_by_a_start(volume: Volume, container_ids: Sequence[ContainerId]) -> list[ContainerId]:
+    """Return those of which a volume has a replica that no start would remove, nor make another."""
+    found = []
+    with suppress(SutureError), volume.index.read() as rows:
+        for container_id in container_ids:
+            if not rows.has_replica(container_id):
+                continue
+            with suppress(Damaged):
+                if rows.replica(container_id).state not in UNFINISHED:
+                    found.append(container_id)
+    return found
 
 
 def _second(container_id: ContainerId, volume: Volume) -> Unloadable:

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from agent.errors import Code, SutureError, VolumeFailed
 from agent.store.files.durable import disk_errors, error_of, remove_file, remove_tree
@@ -350,7 +351,10 @@ def place(volume: Volume, container_id: ContainerId, shelf: Shelf) -> None:
     )
 
 
-def rank(volume: Volume, container_id: ContainerId) -> tuple[bool, int, bool, int, bool]:
+Rank: TypeAlias = tuple[bool, int, bool, int, bool]
+
+
+def rank(volume: Volume, container_id: ContainerId) -> Rank:
     """Return what makes one of two replicas the better: CLOSED, then BCSID, then health, then the
     blocks of which it knows that they were deleted: none comes back with the other one. Of two
     that are equal so far, the copy on a volume that stays."""
