@@ -47,6 +47,9 @@ from agent.store.index.indexpages import (
 
 SMALL_BYTES: Final = 256 * 1024**2  # a disk reads that in two seconds
 BATCH_PAGES: Final = 1024  # read and judged at once
+UNWRITTEN_PAGES_MAX: Final = 2**20  # LMDB has at most an eighth of that in memory at once
+"""Pages at the end that a transaction took and gave back are counted, and free, and not written: a
+file may be shorter than its pages, and well. Then it is read whole."""
 TRANSACTION_KEY_BYTES: Final = 8  # of the database of free pages
 HINT: Final = (
     "check the disk and the kernel's log, then restart the agent; if the disk is lost, replace it: "
@@ -101,7 +104,9 @@ class _Check:
         self._meta = self._newest_meta()
         self._page_bytes = self._meta.free.page_bytes
         page_count = self._meta.last_page + 1
-        if page_count * self._page_bytes > size_bytes:
+        unwritten_count = page_count - size_bytes // self._page_bytes
+        self._is_short = unwritten_count > 0
+        if unwritten_count > UNWRITTEN_PAGES_MAX:
             raise PageFault(
                 f"{size_bytes} bytes, where {page_count} pages of {self._page_bytes} are in use: "
                 "the file was cut short"
@@ -113,7 +118,8 @@ class _Check:
     def run(self, key_bytes: Mapping[str, int], *, whole: bool) -> None:
         """Judge it. Raises `PageFault`, OSError."""
         named = dict(self._named())
-        if not whole and len(self._is_reached) * self._page_bytes > SMALL_BYTES:
+        is_large = len(self._is_reached) * self._page_bytes > SMALL_BYTES
+        if is_large and not whole and not self._is_short:
             return
         for name, database in named.items():
             if database.flags:
@@ -215,7 +221,8 @@ class _Check:
         while view:
             count = os.preadv(self._fd, [view], at)
             if not count:
-                raise PageFault(f"page {at // self._page_bytes} is behind the end of the file")
+                number = at // self._page_bytes
+                raise PageFault(f"page {number} is behind the end of the file: it was cut short")
             view, at = view[count:], at + count
             self.read_bytes += count
 

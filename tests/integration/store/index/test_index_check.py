@@ -27,6 +27,7 @@ PAGE = 4096
 MAP_BYTES = 64 * 1024**2
 SEEDS = 80
 CHILD_TIMEOUT_S = 20
+SMALL_BYTES = indexcheck.SMALL_BYTES
 SIZES_BYTES = (30, 300, 1_500, 3_000, 9_000)
 
 
@@ -134,6 +135,63 @@ class TestCheck:
         index.close()
 
         assert check_index(tmp_path, key_bytes=KEY_BYTES, whole=True) > 100 * PAGE
+
+    @pytest.mark.parametrize("large_bytes", [0, SMALL_BYTES])
+    def test_an_index_whose_last_pages_were_never_written_is_well(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large_bytes: int
+    ) -> None:
+        """
+        One transaction made rows and removed the last again: LMDB counts the pages, and does not
+        write them. The volume was left out as one that was cut, at each start again.
+        """
+        monkeypatch.setattr(indexcheck, "SMALL_BYTES", large_bytes)
+        index = Index(tmp_path, map_bytes=MAP_BYTES)
+
+        def change(rows: Change) -> None:
+            for block_id in range(1, 6):
+                rows.put_block(ContainerId(1), BlockId(block_id), bytes(10 * PAGE))
+            rows.delete_block(ContainerId(1), BlockId(5))
+
+        index.write(change)
+        index.close()
+        data = (tmp_path / "data.mdb").read_bytes()
+        counted = max(struct.unpack_from("<Q", data, at + 136)[0] + 1 for at in (0, PAGE))
+        assert len(data) < counted * PAGE, "else this proves nothing"
+
+        index = Index(tmp_path, map_bytes=MAP_BYTES, check_whole=False)
+
+        with index.read() as rows:
+            assert [1, 2, 3, 4] == [block_id for block_id, _ in rows.blocks(ContainerId(1))]
+        churn(index, 1, rounds=5)
+        index.close()
+        check_index(tmp_path, key_bytes=KEY_BYTES, whole=True)
+        assert end_of(tmp_path) == "fine"
+
+    def test_a_large_one_that_is_short_is_read_whole(
+        self, good: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        Whether what it lacks is free only a look at everything says.
+        """
+        monkeypatch.setattr(indexcheck, "SMALL_BYTES", 0)
+        (tmp_path / "data.mdb").write_bytes(good[: len(good) // 2])
+
+        with pytest.raises(VolumeFailed, match="cut short"):
+            check_index(tmp_path, key_bytes=KEY_BYTES)
+
+    def test_a_count_of_pages_that_cannot_be_takes_no_memory(
+        self, good: bytes, tmp_path: Path
+    ) -> None:
+        """
+        A bit of the meta page flipped: room for so many pages would end the agent.
+        """
+        data = bytearray(good)
+        for at in (0, PAGE):
+            data[at + 136 + 5] ^= 1
+        (tmp_path / "data.mdb").write_bytes(data)
+
+        with pytest.raises(VolumeFailed, match="cut short"):
+            check_index(tmp_path, key_bytes=KEY_BYTES, whole=True)
 
     def test_what_passes_never_kills_its_user(self, good: bytes, tmp_path: Path) -> None:
         """
