@@ -5,7 +5,8 @@ page full of garbage do not end a call but the process: the whole host, for one 
 pread(2) the same faults are an errno or a number that cannot be.
 
     both meta pages ─ the file has all pages ─ each database from its root: every page read, at its
-    place, reached once ─ free pages are in bounds and in no other use
+    place, reached once, keys in order, as many rows as it counts ─ free pages are in bounds and in
+    no other use
 
 A small index is checked at each start. A large one is only when its last process did not close it:
 one that died of its map, or was killed. It is read once then, at the speed of the disk.
@@ -23,10 +24,12 @@ import numpy as np
 from agent.errors import Code, VolumeFailed
 from agent.store.files.durable import open_file
 from agent.store.index.indexerrors import DATA_FILE
+from agent.store.index.indexorder import KeyOrder
 from agent.store.index.indexpages import (
     BIG_DATA,
     FIRST_PAGE,
     HEADER_BYTES,
+    INTEGER_KEY,
     KINDS,
     META_BYTES,
     OVERFLOW,
@@ -118,6 +121,10 @@ class _Check:
     def run(self, key_bytes: Mapping[str, int], *, whole: bool) -> None:
         """Judge it. Raises `PageFault`, OSError."""
         named = dict(self._named())
+        if (strange := named.keys() - key_bytes.keys()) and key_bytes.keys() - named.keys():
+            raise PageFault(
+                f"database {min(strange)!r} is none of ours, and one of ours is missing"
+            )
         is_large = len(self._is_reached) * self._page_bytes > SMALL_BYTES
         if is_large and not whole and not self._is_short:
             return
@@ -155,9 +162,11 @@ class _Check:
         keep: list[bytes] | None = None,
     ) -> None:
         """Read a database whole; `keep` takes the data of its nodes."""
+        entry_count = 0
         for pages, nodes in self._leaves(database, key_bytes, node_count_min=node_count_min):
             if (nodes.flags & ~BIG_DATA).any():
                 raise PageFault("a node has flags that no row of ours has")
+            entry_count += len(nodes.at)
             is_big = (nodes.flags & BIG_DATA) != 0
             flat, data_at = pages.reshape(-1), nodes.data_at
             if keep is not None:
@@ -171,28 +180,46 @@ class _Check:
                     data = self._overflow(int(starts[number]), int(sizes[number]))
                     if keep is not None:
                         keep.append(data)
+        if entry_count != database.entry_count:
+            raise PageFault(f"a database counts {database.entry_count} rows, and has {entry_count}")
 
     def _leaves(
         self, database: Database, key_bytes: int | None, *, node_count_min: int
     ) -> Iterator[tuple[Bytes, Nodes]]:
-        """Yield the leaves of a database, and their nodes, level by level from its root."""
+        """Yield the leaves of a database, and their nodes, level by level from its root: a level in
+        the order of its keys, read as it lies in the file."""
         level = np.array([database.root] if database.depth else [], np.uint64).astype(np.int64)
+        is_native = database.flags & INTEGER_KEY != 0
+        keys = KeyOrder(key_bytes, is_native=is_native) if key_bytes and len(level) else None
         for depth in range(database.depth):
             is_leaf = depth == database.depth - 1
             self._reach(level, "is reached twice")
-            below: list[Numbers] = []
-            for pages, numbers in self._pages(np.sort(level)):
+            below: list[tuple[Numbers, Numbers]] = []
+            for pages, places in self._pages(level):
                 nodes = judge_pages(
-                    pages, numbers, is_leaf=is_leaf, node_count_min=1 if is_leaf else node_count_min
+                    pages,
+                    level[places],
+                    is_leaf=is_leaf,
+                    node_count_min=1 if is_leaf else node_count_min,
                 )
                 is_right = (nodes.key_bytes == key_bytes) | (nodes.is_first & (not is_leaf))
                 if key_bytes is not None and not is_right.all():
                     raise PageFault(f"a key is not {key_bytes} bytes long")
+                within = places[nodes.at // self._page_bytes]
                 if is_leaf:
+                    if keys is not None:
+                        keys.take_leaves(pages, nodes, within, level)
                     yield pages, nodes
-                else:
-                    below.append(children(pages, nodes))
-            level = np.concatenate(below) if below else level
+                    continue
+                if keys is not None:
+                    keys.take_branches(pages, nodes, within)
+                below.append((within, children(pages, nodes)))
+            if is_leaf and keys is not None:
+                keys.end_leaves(level)
+            elif not is_leaf:
+                if keys is not None:
+                    keys.end_branches()
+                level = _in_order(below)
 
     def _reach(self, numbers: Numbers, what: str) -> None:
         """Note that these pages are used, each for one thing only."""
@@ -205,16 +232,18 @@ class _Check:
             raise PageFault(f"page {named} {what}")
         self._is_reached[numbers] = True
 
-    def _pages(self, numbers: Numbers) -> Iterator[tuple[Bytes, Numbers]]:
-        """Read pages, by ascending number, in batches."""
-        for begin in range(0, len(numbers), BATCH_PAGES):
-            batch = numbers[begin : begin + BATCH_PAGES]
+    def _pages(self, level: Numbers) -> Iterator[tuple[Bytes, Numbers]]:
+        """Read pages as they lie in the file, in batches; yield which of the level each is, too."""
+        in_file = np.argsort(level)
+        for begin in range(0, len(level), BATCH_PAGES):
+            places = in_file[begin : begin + BATCH_PAGES]
+            batch = level[places]
             pages = np.empty((len(batch), self._page_bytes), np.uint8)
             runs = np.flatnonzero(np.diff(batch) != 1) + 1
             edges = [0, *runs.tolist(), len(batch)]
             for first, end in pairwise(edges):
                 self._read_into(pages[first:end], int(batch[first]))
-            yield pages, batch
+            yield pages, places
 
     def _read_into(self, pages: Bytes, first: int) -> None:
         view, at = memoryview(pages.data).cast("B"), first * self._page_bytes
@@ -247,3 +276,9 @@ class _Check:
         data = os.pread(self._fd, length_bytes, offset)
         self.read_bytes += len(data)
         return data
+
+
+def _in_order(below: list[tuple[Numbers, Numbers]]) -> Numbers:
+    """Return the children of a level in the order of their keys."""
+    places, found = (np.concatenate(column) for column in zip(*below, strict=True))
+    return found[np.argsort(places, kind="stable")]

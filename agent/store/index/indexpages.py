@@ -48,7 +48,7 @@ class Database:
     page_bytes: int  # 0 but in the database of free pages
     flags: int
     depth: int
-    page_count: int
+    entry_count: int
     root: int
 
 
@@ -82,10 +82,10 @@ def decode_database(data: bytes) -> Database:
     """Read the root of a database. Raises `PageFault`."""
     if len(data) != _DATABASE.size:
         raise PageFault(f"the root of a database in {len(data)} bytes")
-    page_bytes, flags, depth, branches, leaves, overflows, _, root = _DATABASE.unpack(data)
+    page_bytes, flags, depth, _, _, _, entry_count, root = _DATABASE.unpack(data)
     if depth > DEPTH_MAX or (depth == 0) != (root == NO_PAGE):
         raise PageFault(f"a database with root {root} and depth {depth}")
-    return Database(page_bytes, flags, depth, branches + leaves + overflows, root)
+    return Database(page_bytes, flags, depth, entry_count, root)
 
 
 def decode_meta(data: bytes, number: int) -> Meta:
