@@ -252,7 +252,8 @@ class Reconciler:
         known = self._fruitless.get(container_id) or self._fruitless_older.get(container_id)
         if known is None or known.roots != roots:
             return None
-        return known if self._now_ms() - known.at_ms < FRUITLESS_MS_MAX else None
+        age_ms = self._now_ms() - known.at_ms  # negative: the clock was ahead then
+        return known if 0 <= age_ms < FRUITLESS_MS_MAX else None
 
     def _remember(
         self,
