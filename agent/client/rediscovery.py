@@ -50,7 +50,7 @@ def look_into(info: scm_pb2.ContainerInfo, dial: Callable[[str], Peer]) -> Seen:
             seen.silent[one.datanode.datanode_id] = str(error)
             continue
         for block in blocks:
-            shown.setdefault(block.block_id, block)
+            shown[block.block_id] = _later(shown.get(block.block_id, block), block)
             of_index = lengths.setdefault(block.block_id, {})
             length_bytes = group_length_bytes(block) or 0
             index = one.replica.replica_index
@@ -67,6 +67,11 @@ def look_into(info: scm_pb2.ContainerInfo, dial: Callable[[str], Peer]) -> Seen:
         seen.deleted = sorted(b for b in buried if len(lengths.get(b, ())) < needed)
     seen.last_local_id = max([0, *shown, *buried])
     return seen
+
+
+def _later(one: BlockData, other: BlockData) -> BlockData:
+    """Return of two rows of a block the one with more commits: a replica may have missed some."""
+    return max(one, other, key=lambda block: (block.bcsid, block.length_bytes))
 
 
 def _note(
