@@ -402,8 +402,9 @@ class State:
                     transaction.put(self.replicas.key_since_6(key), row, db=replicas)
                 transaction.drop(old)
             if version in records.FORMAT_VERSIONS_WIDENED:
-                for key, row in list(transaction.cursor(db=replicas)):
-                    transaction.put(key, records.widened(bytes(row), version), db=replicas)
+                with transaction.cursor(db=replicas) as cursor:
+                    for key, row in cursor:  # goes on behind what it puts
+                        cursor.put(key, records.widened(bytes(row), version))
             transaction.put(b"format_version", records.pack([records.FORMAT_VERSION]), db=meta)
 
     def _forget(self) -> None:
