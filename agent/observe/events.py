@@ -38,7 +38,8 @@ AGENT: Final[Mapping[str, Event]] = {
     "config_not_reloaded": Event("A reload found a wrong config; nothing was changed."),
     "config_reloaded": Event("What a reload changed, and what needs a restart."),
     "deleted_files_removed": Event(
-        "Files of deleted replicas that could not be removed before are.", (VOLUME,)
+        "Files of deleted replicas, and of arrivals given up, that could not be removed are.",
+        (VOLUME,),
     ),
     "deleted_files_stay": Event(
         "Files of deleted replicas take room and cannot be removed; it is tried again every hour.",

@@ -350,3 +350,11 @@ def remove_tree(path: Path) -> None:
                 else:
                     Path(entry.path).unlink()
         path.rmdir()
+
+
+def remove(path: Path) -> None:
+    """Remove what has a name, a directory with all that is in it. Raises OSError."""
+    if path.is_dir() and not path.is_symlink():
+        remove_tree(path)
+    else:
+        remove_file(path)

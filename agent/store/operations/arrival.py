@@ -9,7 +9,6 @@ replica is whole and stays, if not its rows are taken back.
 """
 
 import os
-import shutil
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -37,7 +36,7 @@ from agent.store.index.transactions import Change
 from agent.store.operations.closing import unhealthy
 from agent.store.options import StoreOptions
 from agent.store.replica.descriptor import descriptor_of, encode_descriptor
-from agent.store.replica.obstacles import make_way, take_away
+from agent.store.replica.obstacles import clear_away, make_way, take_away
 from agent.store.replica.packs import PackWriter
 from agent.store.volumes.volume import Volume
 from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
@@ -180,19 +179,34 @@ class Arrival:
         )
         self._rows_path: Path = volume.layout.importing / f"{container_id}{ROWS_SUFFIX}"
         with disk_errors(self._paths.root):
-            remove_tree(self._paths.root)
-            self._paths.root.mkdir(DIRECTORY_MODE)
-            self._paths.chunks.mkdir(DIRECTORY_MODE)
-            self._paths.descriptor.parent.mkdir(DIRECTORY_MODE)
-            self._rows: BinaryIO = os.fdopen(open_new(self._rows_path), "wb")
-            self._directory_fd = os.open(
-                self._paths.chunks, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-            )
+            try:
+                self._rows, self._directory_fd = self._made()
+            except OSError:
+                self._clear_away()
+                raise
         self._submit = submit
         self._files = FileWriter(self._directory_fd, submit)
         self._pack: PackWriter | None = None
         self._allocated_bytes = 0  # of the file that was begun
         self._is_open = True
+
+    def _made(self) -> tuple[BinaryIO, int]:
+        """Make the place to build in; return the file for the rows, and the directory of chunks."""
+        remove_tree(self._paths.root)
+        self._paths.root.mkdir(DIRECTORY_MODE)
+        self._paths.chunks.mkdir(DIRECTORY_MODE)
+        self._paths.descriptor.parent.mkdir(DIRECTORY_MODE)
+        rows = os.fdopen(open_new(self._rows_path), "wb")
+        try:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+            return rows, os.open(self._paths.chunks, flags)
+        except OSError:
+            rows.close()
+            raise
+
+    def _clear_away(self) -> None:
+        for path in (self._paths.root, self._rows_path):
+            clear_away(self.volume, path)
 
     # -- while it comes
 
@@ -324,9 +338,7 @@ class Arrival:
         os.close(self._directory_fd)
         with suppress(OSError):
             self._rows.close()
-        shutil.rmtree(self._paths.root, ignore_errors=True)  # what stays, the next start sweeps
-        with suppress(OSError):
-            self._rows_path.unlink()
+        self._clear_away()
         self._arrivals.forget(self.announced.container_id)
 
     def _record(

@@ -5,7 +5,6 @@ OPEN ─► CLOSING: no more writes ─ uncommitted bytes to quarantine ─ tree
 """
 
 import os
-import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -32,7 +31,7 @@ from agent.store.options import StoreOptions
 from agent.store.replica import quarantine
 from agent.store.replica.contradictions import replace_scanned
 from agent.store.replica.descriptor import descriptor_of, write_descriptor
-from agent.store.replica.obstacles import clear_place, make_home, make_way, take_away
+from agent.store.replica.obstacles import clear_away, clear_place, make_home, make_way, take_away
 from agent.store.replica.packs import size_in, unpack
 from agent.store.replica.quarantine import Note
 from agent.store.replica.states import FORMER_STATE, Event, next_state
@@ -71,7 +70,7 @@ def create_replica(volume: Volume, container_id: ContainerId, row: ReplicaRow) -
             take_away(volume, container_id)  # if it stays, the next start records it
             raise
         finally:
-            shutil.rmtree(building.root, ignore_errors=True)
+            clear_away(volume, building.root)
 
 
 def close_replica(

@@ -19,6 +19,7 @@ from agent.store.files.durable import (
     block_errors,
     disk_errors,
     move,
+    remove,
     remove_file,
     remove_tree,
     sync_directory,
@@ -377,9 +378,9 @@ class Graves:
 
 
 def remove_graves(volume: Volume, known: Collection[Path]) -> Graves:
-    """Remove what deletes have left. `known` is what was there at the last look, and only that is
-    touched: of the rest a delete may be under way. A failing disk is not asked long. Raises
-    VolumeFailed."""
+    """Remove what deletes have left, and what was given up. `known` is what was there at the last
+    look, and only that is touched: of the rest a delete may be under way. A failing disk is not
+    asked long. Raises VolumeFailed."""
     with disk_errors(volume.layout.deleting):
         found = set(volume.layout.deleting.iterdir())
     old = [grave for grave in known if grave in found]
@@ -387,7 +388,7 @@ def remove_graves(volume: Volume, known: Collection[Path]) -> Graves:
     removed_count = 0
     for grave in old[:GRAVES_MAX]:
         try:
-            remove_tree(grave)
+            remove(grave)
         except OSError as error:
             failed[grave] = f"{grave} cannot be removed: {error.strerror}"
             if len(failed) == GRAVES_FAILED_MAX:

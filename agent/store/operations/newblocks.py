@@ -33,7 +33,7 @@ from agent.store.operations.write_rules import (
     writable_replica,
 )
 from agent.store.options import StoreOptions
-from agent.store.replica.obstacles import clear_place
+from agent.store.replica.obstacles import clear_away, clear_place
 from agent.store.trouble import Trouble, noticed
 from agent.store.volumes.volume import Volume, check_space
 from merkle.blockrow import encode_block
@@ -157,18 +157,22 @@ class NewBlocks:
         """Remove what was not committed. Harmless after `commit`."""
         growing, self._growing = self._growing, None
         if growing is not None:
-            growing.file.abandon()
+            self._abandon(growing.file)
         whole, self._whole = self._whole, []
         for one in whole:
             if one.file is not None:
-                one.file.abandon()
+                self._abandon(one.file)
+
+    def _abandon(self, file: DirectFile) -> None:
+        file.abandon()
+        clear_away(self._volume, file.path)
 
     def _taken(self, whole: Iterable[_Whole]) -> ExitStack:
         """Return what removes, when it ends, files that have not found their place."""
         stack = ExitStack()
         for one in whole:
             if one.file is not None:
-                stack.callback(one.file.abandon)
+                stack.callback(self._abandon, one.file)
         return stack
 
     def _checked(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from agent.errors import Code, SutureError, VolumeFailed
-from agent.store.files.durable import disk_errors, error_of, remove_file, remove_tree
+from agent.store.files.durable import disk_errors, error_of, remove
 from agent.store.files.layout import container_id_of, group_name
 from agent.store.index.facts import RecoveryStep, Unloadable
 from agent.store.index.rows import (
@@ -102,10 +102,7 @@ def empty_temporary(volume: Volume, shelf: Shelf) -> None:
             left = list(directory.iterdir())
         for path in left:
             try:
-                if path.is_dir() and not path.is_symlink():
-                    remove_tree(path)
-                else:
-                    remove_file(path)
+                remove(path)
             except OSError as error:
                 shelf.note(volume, ContainerId(0), f"{path} cannot be removed: {error.strerror}")
     remove_cut_off(volume.layout)

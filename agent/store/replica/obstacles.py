@@ -13,6 +13,7 @@ The caller holds the container's lease.
 import os
 import stat
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ from agent.store.files.durable import (
     make_directories,
     move,
     open_new,
+    remove,
     remove_tree,
     sync_directory,
 )
@@ -40,6 +42,7 @@ KINDS: Final = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFREG: "a file",
 }
+_numbers = count()
 
 
 def clear_place(
@@ -132,6 +135,16 @@ def take_away(volume: Volume, container_id: ContainerId) -> bool:
             remove_tree(grave)
             sync_directory(root.parent)
     return _facts(root) is None
+
+
+def clear_away(volume: Volume, path: Path) -> None:
+    """Remove what was being built and is given up. Where that fails it is moved to where it is
+    tried again every hour, under a name that nobody else has; else it goes at the next start."""
+    try:
+        remove(path)
+    except OSError:
+        with suppress(OSError):
+            path.rename(volume.layout.deleting / f"{path.name}.{next(_numbers)}")
 
 
 def has_home(paths: ReplicaPaths) -> bool:

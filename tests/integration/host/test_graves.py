@@ -78,7 +78,7 @@ def test_a_failing_disk_is_not_asked_long_and_every_one_has_its_turn(
     keeper = Housekeeper(replica.store, 1.0, clock=FakeClock())
     keeper.step()
     asked: list[str] = []
-    remove = deleting.remove_tree
+    remove = deleting.remove
 
     def failing(path: Path) -> None:
         asked.append(path.name)
@@ -86,7 +86,7 @@ def test_a_failing_disk_is_not_asked_long_and_every_one_has_its_turn(
             raise OSError(errno.EIO, "Input/output error")
         remove(path)
 
-    monkeypatch.setattr(deleting, "remove_tree", failing)
+    monkeypatch.setattr(deleting, "remove", failing)
     keeper.step()
     assert GRAVES_FAILED_MAX == len(asked)
     assert COUNT == len(graves(replica))

@@ -265,7 +265,7 @@ class TestStart:
         def failing(path: Path) -> None:
             raise OSError(errno.EPERM, os.strerror(errno.EPERM), str(path))
 
-        monkeypatch.setattr(startup_recovery, "remove_tree", failing)
+        monkeypatch.setattr(startup_recovery, "remove", failing)
         replica.reopen()
 
         steps = replica.store.recovery.steps
