@@ -11,6 +11,7 @@ sending: however long the SCM is away, it is never older than that.
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, Protocol
@@ -256,7 +257,8 @@ class Heartbeat:
     ) -> tuple[list[scm_pb2.ContainerReport], list[scm_pb2.ColumnReport]]:
         """Return the reports to send; `changed` receives the changed replicas they tell of.
 
-        A page of a full report goes by columns to an SCM that takes them.
+        A page of a full report goes by columns to an SCM that takes them, but where one of its
+        replicas says what has no place there: the SCM leaves out that replica alone.
         """
         reports: list[scm_pb2.ContainerReport] = []
         by_columns: list[scm_pb2.ColumnReport] = []
@@ -268,10 +270,10 @@ class Heartbeat:
             reports.append(scm_pb2.ContainerReport(full=False, last=True, replicas=replicas))
         page = self._full_report_page()
         self._full_ended = page is not None and page.last
-        if page is not None and self._takes_columns:
-            by_columns.append(column_report(page))
-        elif page is not None:
-            reports.append(page)
+        if page is not None:
+            with suppress(Refused):
+                by_columns += [column_report(page)] if self._takes_columns else []
+            reports += [] if by_columns else [page]
         if self._full_ended:
             self._tell_meanwhile()
         return reports, by_columns

@@ -46,6 +46,7 @@ class Registration:
     op_state: OpState | None = None  # as the datanode keeps it; None: never told
     op_expiry_ms: int = 0
     layout_version: int = LAYOUT_VERSION
+    refused: tuple[str, ...] = ()  # what of it breaks a rule, and is left out
 
 
 def health_of(age_s: float, *, has_called: bool, options: ScmOptions) -> Health:

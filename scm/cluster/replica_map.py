@@ -40,6 +40,9 @@ class Report:
     replicas: Sequence[Replica]
     is_continued: bool = False
     is_unfinished: bool = False
+    refused_ids: Ids = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Containers of which it says what breaks a rule: they are there, and as they were known."""
+    refused: str = ""  # the first of that
 
     def parts(self, count_max: int) -> Iterator["Report"]:
         """Yield it in parts of at most so many replicas, at least one."""
@@ -95,12 +98,12 @@ class Reports:
         take = self._apply_page if report.is_full else self._apply_some
         return set(take(change, report, told).tolist())
 
-    def _apply_some(self, change: Change, _report: Report, told: Reported) -> Ids:
+    def _apply_some(self, change: Change, report: Report, told: Reported) -> Ids:
         datanode_id = told.datanode_id
         there, gone = told.settled()
         assembly = self._assemblies.get(datanode_id)
         if assembly is not None:
-            assembly.seen.append(there["container_id"])
+            assembly.seen += [there["container_id"], report.refused_ids]
             assembly.deleted.difference_update(there["container_id"].tolist())
             assembly.deleted.update(gone["container_id"].tolist())
         return self._record(change, told, there, gone)
@@ -130,7 +133,7 @@ class Reports:
                 page=report.page,
             )
             return self._record(change, told, there, gone)
-        assembly.seen.append(there["container_id"])
+        assembly.seen += [there["container_id"], report.refused_ids]
         if assembly.deleted:
             there = picked(there, ~np.isin(there["container_id"], list(assembly.deleted)))
         changed = self._record(change, told, there, gone)

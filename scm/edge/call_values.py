@@ -39,6 +39,7 @@ class Heartbeat:
     queues: tuple[tuple[str, int], ...]
     op_state: OpState | None = None  # as the datanode keeps it; None: never told
     op_expiry_ms: int = 0
+    refused: tuple[str, ...] = ()  # what of it breaks a rule, and is left out
 
 
 @dataclass(frozen=True, slots=True)

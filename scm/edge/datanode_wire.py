@@ -1,14 +1,18 @@
 """What datanodes say, as the control plane's values: registrations, heartbeats, reports, outcomes.
 
-As in `scm.edge.wire`, each field is checked here, and Refused(MALFORMED_REQUEST) names it.
+As in `scm.edge.wire`, each field is checked here, and Refused(MALFORMED_REQUEST) names it: who
+calls must be known, and whether it is in service when it joins. A volume, an answer or a replica
+of which a number cannot be believed is left out alone (`refused`): its datanode lives, and has the
+rest.
 """
 
 import sys
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 import numpy as np
 
+from agent.errors import Refused
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.rpc.wire.codec import malformed, parse_block_id, parse_container_id, parse_int
 from agent.rpc.wire.replica_columns import Columns, columns_from, columns_of
@@ -28,7 +32,7 @@ from scm.edge.wire import (
     parse_id,
     parse_name,
 )
-from scm.state.facts import Outcome, OutcomeState, Volume
+from scm.state.facts import OpState, Outcome, OutcomeState, Volume
 from scm.state.replicas.reported_replicas import Reported
 
 LAYOUT_BEFORE_SAID: Final = 1  # of agents so old that they do not say
@@ -41,6 +45,9 @@ ORPHANS_MAX: Final = 1_000  # of one reconstruction, by name; it says how many t
 RACK_DEFAULT: Final = "/default-rack"
 RECONCILE_BYTES_MAX: Final = 256 * 1024  # one outcome's detail; beyond it the chunk rows are cut
 
+T = TypeVar("T")
+V = TypeVar("V")
+
 _OUTCOME_STATES: Final[dict[int, OutcomeState]] = {
     scm_pb2.CommandStatus.EXECUTED: OutcomeState.EXECUTED,
     scm_pb2.CommandStatus.FAILED: OutcomeState.FAILED,
@@ -50,6 +57,7 @@ _OUTCOME_STATES: Final[dict[int, OutcomeState]] = {
 
 def registration_from(message: scm_pb2.RegisterRequest) -> Registration:
     """Check a datanode's registration."""
+    refused: list[str] = []
     return Registration(
         datanode_id=parse_id(message.datanode_id, "datanode_id"),
         address=parse_address(message.address, "address"),
@@ -57,43 +65,78 @@ def registration_from(message: scm_pb2.RegisterRequest) -> Registration:
         version=cut(message.version, NAME_CHARS_MAX),
         cluster_id=message.cluster_id and parse_name(message.cluster_id, "cluster_id"),
         boot_id=parse_int(message.boot_id, "boot_id", low=1, high=2**64 - 1),
-        volumes=_volumes(message.volumes),
+        volumes=_each(message.volumes, _volume, "volumes", refused, count_max=VOLUMES_MAX),
         op_state=op_state_from(message.op_state, "op_state") if message.op_state else None,
         op_expiry_ms=parse_int(message.op_expiry_ms, "op_expiry_ms", low=0, high=ID_MAX),
         layout_version=message.layout_version or LAYOUT_BEFORE_SAID,
+        refused=tuple(refused),
     )
 
 
 def heartbeat_from(message: scm_pb2.HeartbeatRequest, *, now_ms: int) -> Heartbeat:
     """Check a heartbeat with all its reports."""
     datanode_id = sys.intern(parse_id(message.datanode_id, "datanode_id"))
-    parse_count(message.queues, "queues", QUEUES_MAX)
-    parse_count(message.command_statuses, "command_statuses", IDS_MAX)
-    for i, status in enumerate(message.command_statuses):
-        where = f"command_statuses[{i}].delete_blocks.transactions"
-        parse_count(status.delete_blocks.transactions, where, IDS_MAX)
+    refused: list[str] = []
+
+    def report(message: scm_pb2.ContainerReport, where: str) -> Report:
+        return _report(message, datanode_id, where, now_ms)
+
+    def column_report(message: scm_pb2.ColumnReport, where: str) -> Report:
+        return _column_report(message, datanode_id, where, now_ms)
+
+    def outcome(message: scm_pb2.CommandStatus, where: str) -> Outcome:
+        return _outcome(message, datanode_id, where, now_ms)
+
+    reports = (
+        *_each(message.reports, report, "reports", refused, count_max=IDS_MAX),
+        *_each(message.column_reports, column_report, "column_reports", refused, count_max=IDS_MAX),
+    )
+    refused += [report.refused for report in reports if report.refused]
+    statuses, states = message.command_statuses, _each([message], _op_state, "", refused)
+    op_state, op_expiry_ms = states[0] if states else (None, 0)
     return Heartbeat(
         datanode_id=datanode_id,
         boot_id=message.boot_id,
-        volumes=_volumes(message.volumes),
-        reports=(
-            *(
-                _report(report, datanode_id, f"reports[{i}]", now_ms)
-                for i, report in enumerate(message.reports)
-            ),
-            *(
-                _column_report(report, datanode_id, f"column_reports[{i}]", now_ms)
-                for i, report in enumerate(message.column_reports)
-            ),
-        ),
-        outcomes=tuple(
-            _outcome(status, datanode_id, f"command_statuses[{i}]", now_ms)
-            for i, status in enumerate(message.command_statuses)
-        ),
-        queues=tuple((parse_name(q.type, "queues.type"), q.count) for q in message.queues),
-        op_state=op_state_from(message.op_state, "op_state") if message.op_state else None,
-        op_expiry_ms=parse_int(message.op_expiry_ms, "op_expiry_ms", low=0, high=ID_MAX),
+        volumes=_each(message.volumes, _volume, "volumes", refused, count_max=VOLUMES_MAX),
+        reports=reports,
+        outcomes=_each(statuses, outcome, "command_statuses", refused, count_max=IDS_MAX),
+        queues=_each(message.queues, _queue, "queues", refused, count_max=QUEUES_MAX),
+        op_state=op_state,
+        op_expiry_ms=op_expiry_ms,
+        refused=tuple(refused),
     )
+
+
+def _each(
+    items: Sequence[T],
+    parse: Callable[[T, str], V],
+    where: str,
+    refused: list[str],
+    *,
+    count_max: int = 1,
+) -> tuple[V, ...]:
+    """Return what is understood of these, of too many the first; `refused` takes why the rest is
+    not."""
+    found = []
+    if len(items) > count_max:
+        refused.append(f"{where}: {len(items)} are more than {count_max} in one call")
+    for i, item in enumerate(items[:count_max]):
+        try:
+            found.append(parse(item, f"{where}[{i}]"))
+        except Refused as error:
+            refused.append(str(error))
+    return tuple(found)
+
+
+def _queue(message: scm_pb2.QueueCount, where: str) -> tuple[str, int]:
+    return parse_name(message.type, f"{where}.type"), message.count
+
+
+def _op_state(message: scm_pb2.HeartbeatRequest, _where: str) -> tuple[OpState | None, int]:
+    """Return what a datanode keeps of an operator's decision; where that is nothing that can be, it
+    is told again."""
+    op_state = op_state_from(message.op_state, "op_state") if message.op_state else None
+    return op_state, parse_int(message.op_expiry_ms, "op_expiry_ms", low=0, high=ID_MAX)
 
 
 def claimed_deletes_from(message: scm_pb2.ConfirmDeletesRequest) -> tuple[int, list[int]]:
@@ -103,33 +146,26 @@ def claimed_deletes_from(message: scm_pb2.ConfirmDeletesRequest) -> tuple[int, l
     return parse_container_id(message.container_id, "container_id"), list(ids)
 
 
-def _volumes(messages: Sequence[datanode_pb2.VolumeStatus]) -> tuple[Volume, ...]:
-    parse_count(messages, "volumes", VOLUMES_MAX)
-    return tuple(
-        Volume(
-            volume_id=_volume_id(message, f"volumes[{i}].volume_id"),
-            path=cut(message.path),
-            capacity_bytes=parse_int(
-                message.capacity_bytes, f"volumes[{i}].capacity_bytes", low=0, high=ID_MAX
-            ),
-            available_bytes=parse_int(
-                message.available_bytes, f"volumes[{i}].available_bytes", low=0, high=ID_MAX
-            ),
-            used_bytes=parse_int(
-                message.used_bytes, f"volumes[{i}].used_bytes", low=0, high=ID_MAX
-            ),
-            container_count=message.container_count,
-            failed=message.failed,
-            scanned_bytes=message.scanned_bytes,
-            oldest_scan_at_ms=message.oldest_scan_at_ms,
-            error=cut(message.error),
-            data_bytes=message.data_bytes,
-            in_time_bytes=message.in_time_bytes,
-            service=cut(message.service),
-            log_count=parse_int(message.log_count, f"volumes[{i}].log_count", low=0, high=ID_MAX),
-            log_checksum=_log_checksum(message, f"volumes[{i}].log_checksum"),
-        )
-        for i, message in enumerate(messages)
+def _volume(message: datanode_pb2.VolumeStatus, where: str) -> Volume:
+    def number(name: str) -> int:
+        return parse_int(getattr(message, name), f"{where}.{name}", low=0, high=ID_MAX)
+
+    return Volume(
+        volume_id=_volume_id(message, f"{where}.volume_id"),
+        path=cut(message.path),
+        capacity_bytes=number("capacity_bytes"),
+        available_bytes=number("available_bytes"),
+        used_bytes=number("used_bytes"),
+        container_count=message.container_count,
+        failed=message.failed,
+        scanned_bytes=message.scanned_bytes,
+        oldest_scan_at_ms=message.oldest_scan_at_ms,
+        error=cut(message.error),
+        data_bytes=message.data_bytes,
+        in_time_bytes=message.in_time_bytes,
+        service=cut(message.service),
+        log_count=number("log_count"),
+        log_checksum=_log_checksum(message, f"{where}.log_checksum"),
     )
 
 
@@ -148,38 +184,54 @@ def _volume_id(message: datanode_pb2.VolumeStatus, where: str) -> str:
 
 
 def _report(message: scm_pb2.ContainerReport, datanode_id: str, where: str, now_ms: int) -> Report:
-    replicas = columns_of(message.replicas, f"{where}.replicas")
+    where = f"{where}.replicas"
+    told = _believed(columns_of(message.replicas, where), where)
     return Report(
         is_full=message.full,
         report_id=message.report_id,
         page=message.page,
         is_last=message.last,
-        replicas=_reported(replicas, datanode_id, f"{where}.replicas", now_ms),
+        replicas=_reported(told, datanode_id, now_ms),
+        refused_ids=told.refused_ids,
+        refused=told.refused,
     )
 
 
 def _column_report(
     message: scm_pb2.ColumnReport, datanode_id: str, where: str, now_ms: int
 ) -> Report:
-    replicas = columns_from(message.replicas, f"{where}.replicas")
+    where = f"{where}.replicas"
+    told = _believed(columns_from(message.replicas, where), where)
     return Report(
         is_full=True,
         report_id=message.report_id,
         page=message.page,
         is_last=message.last,
-        replicas=_reported(replicas, datanode_id, f"{where}.replicas", now_ms),
+        replicas=_reported(told, datanode_id, now_ms),
+        refused_ids=told.refused_ids,
+        refused=told.refused,
     )
 
 
-def _reported(columns: Columns, datanode_id: str, where: str, now_ms: int) -> Reported:
-    """Check the words of replicas; no origin is the datanode itself."""
-    origins = set(columns.numbers["origin"].tolist()) - {0}
+def _believed(columns: Columns, where: str) -> Columns:
+    """Return columns without the replicas whose origin is no name."""
+    refused, why = [], ""
+    for place in sorted(set(columns.numbers["origin"].tolist()) - {0}):
+        try:
+            parse_name(columns.words[place], f"{where}.origin_datanode_id")
+        except Refused as error:
+            refused.append(place)
+            why = why or str(error)
+    return columns.without(np.isin(columns.numbers["origin"], refused), why)
+
+
+def _reported(columns: Columns, datanode_id: str, now_ms: int) -> Reported:
+    """Return replicas with words that are not too long; no origin is the datanode itself."""
     volumes = set(columns.numbers["volume"].tolist())
-    words = [""]
-    for place, word in enumerate(columns.words[1:], 1):
-        if place in origins:
-            parse_name(word, f"{where}.origin_datanode_id")
-        words.append(cut(word, NAME_CHARS_MAX if place in volumes else TEXT_CHARS_MAX))
+    words = [
+        cut(word, NAME_CHARS_MAX if place in volumes else TEXT_CHARS_MAX)
+        for place, word in enumerate(columns.words)
+    ]
     origin = columns.numbers["origin"]
     own = {"origin": np.where(origin == 0, len(words), origin)}
     whole = Columns({**columns.numbers, **own}, words)
@@ -190,6 +242,8 @@ def _outcome(message: scm_pb2.CommandStatus, datanode_id: str, where: str, now_m
     state = _OUTCOME_STATES.get(message.state)
     if state is None:
         raise malformed(f"{where}.state", f"command state {message.state} is unknown")
+    results = message.delete_blocks.transactions
+    parse_count(results, f"{where}.delete_blocks.transactions", IDS_MAX)
     return Outcome(
         command_id=parse_int(message.command_id, f"{where}.command_id", low=1, high=ID_MAX),
         datanode_id=datanode_id,
@@ -201,9 +255,7 @@ def _outcome(message: scm_pb2.CommandStatus, datanode_id: str, where: str, now_m
         message=cut(message.message),
         detail=_detail(message),
         acknowledged=tuple(
-            (result.container_id, result.transaction_id)
-            for result in message.delete_blocks.transactions
-            if result.done
+            (result.container_id, result.transaction_id) for result in results if result.done
         ),
         moved_bytes=message.replicate.bytes_sent,
         duration_ms=message.replicate.duration_ms,

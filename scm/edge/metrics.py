@@ -54,6 +54,8 @@ class Figures:
     """When the last verification by Spark ended; 0: none yet."""
     has_verify_failed: bool
     is_unwritable: bool
+    refusing: int
+    """Datanodes of whose reports something was left out lately."""
 
 
 class Meters:
@@ -153,6 +155,11 @@ class FiguresCollector(Collector):
         )
         yield _gauge(
             "suture_scm_state_unwritable", "Changes are refused: 1 or 0.", now.is_unwritable
+        )
+        yield _gauge(
+            "suture_scm_nodes_refused_in_part",
+            "Datanodes of whose reports something was left out in two hours: it breaks a rule.",
+            now.refusing,
         )
         yield from self._worker_metrics()
 

@@ -9,7 +9,7 @@ seen to be new. What `COLUMNS` declares is also what the control plane keeps, in
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final, Protocol
 
@@ -109,13 +109,30 @@ class Columns:
 
     numbers: Mapping[str, NDArray[Any]]  # by name, of `ID`, `COLUMNS` and `WORDS`
     words: Sequence[str]  # that `WORDS` name by place, the first empty
+    refused_ids: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Containers of replicas that broke a rule, and are left out."""
+    refused: str = ""
+    """The first field that broke one, and how; "": none did."""
 
     def __len__(self) -> int:
         return len(self.numbers[ID.name])
 
+    def without(self, is_out: NDArray[np.bool_], why: str) -> "Columns":
+        """Return these without the replicas that break a rule: the others are as good as before."""
+        if not is_out.any():
+            return self
+        ids = self.numbers[ID.name][is_out]
+        known = ids[(ids >= ID.low) & (ids <= ID_MAX)].astype(np.int64)
+        return Columns(
+            {name: values[~is_out] for name, values in self.numbers.items()},
+            self.words,
+            np.concatenate((self.refused_ids, known)),
+            self.refused or why,
+        )
+
 
 def columns_of(messages: Sequence[pb.ReplicaReport], where: str) -> Columns:
-    """Return reports as columns. Raises Refused naming the field that broke a rule."""
+    """Return reports as columns, without those that break a rule."""
     numbers: dict[str, NDArray[Any]] = {}
     for column, values in zip(_PLAIN, _turned(map(_PLAIN_OF, messages), _PLAIN), strict=True):
         kind = np.int64 if column.name == "state" else np.uint64  # an enum may be negative
@@ -139,7 +156,10 @@ def columns_of(messages: Sequence[pb.ReplicaReport], where: str) -> Columns:
 
 
 def columns_from(message: scm_pb2.ReplicaColumns, where: str) -> Columns:
-    """Return columns as they came. Raises Refused naming the column that broke a rule."""
+    """Return columns as they came, without replicas that break a rule.
+
+    Raises Refused naming the column that says nothing about any.
+    """
     count = message.count
     if count > REPLICAS_MAX:
         raise malformed(f"{where}.count", f"{count} are more than {REPLICAS_MAX} in one call")
@@ -217,12 +237,18 @@ def report_of(known: Known, *, contradiction_count: int, load_error: str = "") -
 
 
 def column_report(page: scm_pb2.ContainerReport) -> scm_pb2.ColumnReport:
-    """Return a page of a full report by columns."""
+    """Return a page of a full report by columns.
+
+    Raises Refused where a replica breaks a rule: it may have no place there.
+    """
+    columns = columns_of(page.replicas, "replicas")
+    if columns.refused:
+        raise Refused(Code.MALFORMED_REQUEST, columns.refused)
     return scm_pb2.ColumnReport(
         report_id=page.report_id,
         page=page.page,
         last=page.last,
-        replicas=message_of(columns_of(page.replicas, "replicas")),
+        replicas=message_of(columns),
     )
 
 
@@ -241,38 +267,51 @@ def _turned(rows: Any, names: Sequence[Any]) -> list[tuple[Any, ...]]:
     return list(zip(*rows, strict=True)) or [()] * len(names)
 
 
+class _Sieve:
+    """Which replicas break a rule, and the first of them; `path` names a field of a replica."""
+
+    def __init__(self, count: int, path: Callable[[int, str], str]) -> None:
+        self.is_out = np.zeros(count, np.bool_)
+        self.first = ""
+        self._path = path
+
+    def refuse(
+        self, is_out: NDArray[np.bool_], field: str, values: NDArray[Any], what: str
+    ) -> None:
+        """Leave these replicas out; `what` says it of a value."""
+        if not is_out.any():
+            return
+        i = int(is_out.argmax())
+        self.first = self.first or f"{self._path(i, field)}: {what.format(int(values[i]))}"
+        self.is_out |= is_out
+
+
 def _checked(
     numbers: dict[str, NDArray[Any]], words: Sequence[str], path: Callable[[int, str], str]
 ) -> Columns:
     """Return columns that keep their bounds, with states and algorithms as places of words; `path`
     names a field of a replica."""
+    sieve = _Sieve(len(numbers[ID.name]), path)
     for column in (ID, *COLUMNS):
         values = numbers[column.name]
         is_out = values < column.low if column.low else np.zeros(len(values), np.bool_)
         if column.high is not None:
             is_out |= values > column.high
-        if is_out.any():
-            i = int(is_out.argmax())
-            bounds = f"{int(values[i])} is not within {column.low}..{column.high}"
-            raise malformed(path(i, column.field or column.name), bounds)
+        bounds = f"{{}} is not within {column.low}..{column.high}"
+        sieve.refuse(is_out, column.field or column.name, values, bounds)
     is_loaded = numbers["error"] == 0
     # One that cannot be loaded has no state that could be believed.
     state = np.where(is_loaded, _coded(numbers["state"], _STATE_CODES), _UNHEALTHY)
-    for i in np.flatnonzero(state == _UNKNOWN)[:1].tolist():
-        number = int(numbers["state"][i])
-        raise malformed(path(i, "state"), f"replica state {number} is unknown")
+    sieve.refuse(state == _UNKNOWN, "state", numbers["state"], "replica state {} is unknown")
     has_tree = (numbers["flags"] & HAS_TREE).astype(np.bool_)
     algorithm = np.where(has_tree, _coded(numbers["algorithm"], _ALGORITHM_CODES), 0)
-    for i in np.flatnonzero(algorithm == _UNKNOWN)[:1].tolist():
-        field = path(i, "tree.algorithm")
-        number = int(numbers["algorithm"][i])
-        what = f"{field}: tree algorithm {number} is unknown"
-        raise Refused(Code.NO_SUCH_ALGORITHM, what, field=field)
+    unknown = "tree algorithm {} is unknown"
+    sieve.refuse(algorithm == _UNKNOWN, "tree.algorithm", numbers["algorithm"], unknown)
     numbers["state"], numbers["algorithm"] = state, algorithm
     if not has_tree.all():
         for column in _OF_TREE:
             numbers[column.name] = np.where(has_tree, numbers[column.name], 0)
-    return Columns(numbers, words)
+    return Columns(numbers, words).without(sieve.is_out, sieve.first)
 
 
 def _coded(numbers: NDArray[Any], codes: NDArray[np.uint8]) -> NDArray[np.uint8]:

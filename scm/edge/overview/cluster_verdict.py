@@ -43,6 +43,7 @@ class Look:
     uncounted_count: int  # containers not counted since they changed
     conditions: Mapping[str, int]  # containers by health state, those that are not HEALTHY
     unlooked_count: int  # containers that the replication manager is behind with
+    refused: tuple[str, ...] = ()  # lines about what datanodes say that was left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,8 @@ def _not_known(look: Look) -> Iterator[tuple[str, str]]:
     sums = look.sums
     if not look.gate.is_open:
         yield f"safe mode: {look.gate.reason}", "suture scm safemode"
+    for text in look.refused:
+        yield text, "journalctl --unit suture-scm --grep report_refused_in_part"
     if not sums.node_count:
         yield "no datanode has registered yet", "suture scm nodes"
     if sums.silent:

@@ -14,7 +14,7 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -29,8 +29,8 @@ from agent.rpc.wire import codec
 from agent.store.files.layout import Layout
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockData, BlockId, ContainerId
-from scm.edge import datanode_wire
-from scm.state.facts import Volume
+from scm.cluster.nodes import Registration
+from scm.edge import call_values, datanode_wire
 from tests.support.control.scripted_scm import CLUSTER_ID, ScriptedScm
 from tests.support.faults.eio_disk import EioDisk, forget_mapped, forget_pages, run
 from tests.support.faults.victim import Zygote
@@ -78,20 +78,22 @@ class HearingScm(ScriptedScm):
         self, request: scm_pb2.RegisterRequest, context: grpc.ServicerContext
     ) -> scm_pb2.RegisterResponse:
         """Answer from the script."""
-        self._hear(lambda: datanode_wire.registration_from(request).volumes)
+        self._hear(lambda: datanode_wire.registration_from(request))
         return super().Register(request, context)
 
     def Heartbeat(  # noqa: N802
         self, request: scm_pb2.HeartbeatRequest, context: grpc.ServicerContext
     ) -> scm_pb2.HeartbeatResponse:
         """Answer from the script."""
-        self._hear(lambda: datanode_wire.heartbeat_from(request, now_ms=1).volumes)
+        self._hear(lambda: datanode_wire.heartbeat_from(request, now_ms=1))
         return super().Heartbeat(request, context)
 
-    def _hear(self, parse: Callable[[], Sequence[Volume]]) -> None:
+    def _hear(self, parse: Callable[[], Registration | call_values.Heartbeat]) -> None:
         with self.changed:
             try:
-                self.volumes = {one.path: one.error for one in parse() if one.failed}
+                heard = parse()
+                self.volumes = {one.path: one.error for one in heard.volumes if one.failed}
+                self.refused += heard.refused
             except SutureError as error:
                 self.refused.append(str(error))
 

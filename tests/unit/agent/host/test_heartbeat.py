@@ -210,6 +210,22 @@ class TestReports:
         pages = [report for request in scm.heard for report in request.reports if report.full]
         assert [[1, 2, 3]] == [[replica.container_id for replica in p.replicas] for p in pages]
 
+    def test_a_number_that_has_no_place_in_columns_silences_nobody(self) -> None:
+        """
+        Such a page goes with a message a replica: the control plane leaves out that replica alone,
+        and the datanode is heard.
+        """
+        scm, replicas = Scm(), Replicas(3)
+        scm.takes_columns = True
+        replicas.bcsids[2] = 2**64 - 1
+        beat = heartbeat(scm, replicas, FakeClock())
+
+        run_until_quiet(beat)
+
+        (page,) = [report for request in scm.heard for report in request.reports if report.full]
+        assert [1, 2, 3] == [replica.container_id for replica in page.replicas]
+        assert not any(request.column_reports for request in scm.heard)
+
     def test_a_change_that_could_not_be_read_is_told_later(self) -> None:
         """
         When one of the changed replicas cannot be read, all of them are told with the next call.

@@ -4,13 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.errors import Refused, SutureError
+from agent.errors import Refused
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.rpc.wire.replica_columns import column_report
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import Summary
 from scm.edge import datanode_wire
+from scm.edge.call_values import Heartbeat
 from scm.state.facts import Replica
 
 STATES = {
@@ -89,11 +90,16 @@ def said(message: container_pb2.ReplicaReport) -> Replica:
     )
 
 
+def heard(page: scm_pb2.ColumnReport) -> Heartbeat:
+    """Return what the control plane reads from the wire of a page."""
+    sent = scm_pb2.HeartbeatRequest(datanode_id="dn1", boot_id=1, column_reports=[page])
+    came = scm_pb2.HeartbeatRequest.FromString(sent.SerializeToString())
+    return datanode_wire.heartbeat_from(came, now_ms=NOW_MS)
+
+
 def taken(page: scm_pb2.ColumnReport) -> list[Replica]:
     """Return the replicas of a page as the control plane reads it from the wire."""
-    sent = scm_pb2.HeartbeatRequest(datanode_id="dn1", boot_id=1, column_reports=[page])
-    heard = scm_pb2.HeartbeatRequest.FromString(sent.SerializeToString())
-    (report,) = datanode_wire.heartbeat_from(heard, now_ms=NOW_MS).reports
+    (report,) = heard(page).reports
     assert report.is_full
     return list(report.replicas)
 
@@ -154,37 +160,49 @@ GOOD = {
 
 class TestBroken:
     @pytest.mark.parametrize(
-        ("broken", "where"),
+        ("broken", "where", "kept"),
         [
-            ({"container_id": bytes(15)}, "container_id"),
-            ({"container_id": bytes(16)}, "container_id[0]"),
-            ({"container_id": (1).to_bytes(8, "little") + b"\xff" * 8}, "container_id[1]"),
-            ({"state": b"\4\6"}, "state[1]"),
-            ({"state": b""}, "state[0]"),
-            ({"replica_index": b"\0\41"}, "replica_index[1]"),
-            ({"flags": b"\0\10"}, "flags[1]"),
-            ({"flags": b"\2\0", "algorithm": b"\7\0"}, "tree.algorithm[0]"),
-            ({"generation": bytes(15) + b"\x80"}, "tree.generation[1]"),
-            ({"tree_block_count": bytes(7) + b"\x80" + bytes(8)}, "tree.block_count[0]"),
-            ({"tombstone_count": bytes(15) + b"\xff"}, "tree.tombstone_count[1]"),
-            ({"bcsid": bytes(15) + b"\x80"}, "bcsid[1]"),
-            ({"finding_count": bytes(4) + b"\1" + bytes(11)}, "finding_count[0]"),
-            ({"volume": (1).to_bytes(4, "little") + bytes(4)}, "volume"),
-            ({"words": ["a", ""]}, "words"),
-            ({"words": ["a\n"], "origin": b"\1\0\0\0\0\0\0\0"}, "origin_datanode_id"),
-            ({"count": 100_001, "container_id": b"", "state": b""}, "count"),
+            ({"container_id": bytes(15)}, "container_id", None),
+            ({"container_id": bytes(16)}, "container_id[0]", 0),
+            ({"container_id": (1).to_bytes(8, "little") + b"\xff" * 8}, "container_id[1]", 1),
+            ({"state": b"\4\6"}, "state[1]", 1),
+            ({"state": b""}, "state[0]", 0),
+            ({"replica_index": b"\0\41"}, "replica_index[1]", 1),
+            ({"flags": b"\0\10"}, "flags[1]", 1),
+            ({"flags": b"\2\0", "algorithm": b"\7\0"}, "tree.algorithm[0]", 1),
+            ({"generation": bytes(15) + b"\x80"}, "tree.generation[1]", 1),
+            ({"tree_block_count": bytes(7) + b"\x80" + bytes(8)}, "tree.block_count[0]", 1),
+            ({"tombstone_count": bytes(15) + b"\xff"}, "tree.tombstone_count[1]", 1),
+            ({"bcsid": bytes(15) + b"\x80"}, "bcsid[1]", 1),
+            ({"finding_count": bytes(4) + b"\1" + bytes(11)}, "finding_count[0]", 1),
+            ({"volume": (1).to_bytes(4, "little") + bytes(4)}, "volume", None),
+            ({"words": ["a", ""]}, "words", None),
+            ({"words": ["a\n"], "origin": b"\1\0\0\0\0\0\0\0"}, "origin_datanode_id", 1),
+            ({"count": 100_001, "container_id": b"", "state": b""}, "count", None),
         ],
     )
     def test_the_column_is_named_and_the_replica(
-        self, broken: dict[str, object], where: str
+        self, broken: dict[str, object], where: str, kept: int | None
     ) -> None:
-        """A page with one broken number is refused as a whole."""
+        """A replica with a broken number is left out alone; columns that do not fit each other say
+        nothing of any."""
         columns = scm_pb2.ReplicaColumns(**{**GOOD, **broken})  # type: ignore[arg-type]
 
-        with pytest.raises(Refused) as refused:
-            taken(scm_pb2.ColumnReport(replicas=columns))
+        call = heard(scm_pb2.ColumnReport(replicas=columns))
 
-        assert f"column_reports[0].replicas.{where}" == refused.value.facts["field"]
+        (refused,) = call.refused
+        assert refused.startswith(f"column_reports[0].replicas.{where}: ")
+        assert ([] if kept is None else [kept]) == [len(report.replicas) for report in call.reports]
+
+    def test_a_page_that_has_no_place_for_a_number_is_not_made(self) -> None:
+        """The agent sends it with a message a replica then: one number more or less in it would be
+        that of another replica."""
+        good = container_pb2.ReplicaReport(container_id=1, state=container_pb2.CLOSED)
+        bad = container_pb2.ReplicaReport(container_id=2, state=container_pb2.CLOSED)
+        bad.replica_index = 2**20
+
+        with pytest.raises(Refused, match=r"replicas\[1\]\.replica_index"):
+            column_report(scm_pb2.ContainerReport(full=True, replicas=[good, bad]))
 
     @settings(deadline=None)
     @given(
@@ -208,8 +226,9 @@ class TestBroken:
     def test_nothing_else_is_raised(self, fields: dict[str, object]) -> None:
         """Whatever a stranger sends."""
         columns = scm_pb2.ReplicaColumns(**fields)  # type: ignore[arg-type]
-        try:
-            replicas = taken(scm_pb2.ColumnReport(replicas=columns))
-        except SutureError:
-            return
-        assert fields["count"] == len(replicas)
+
+        call = heard(scm_pb2.ColumnReport(replicas=columns))
+
+        assert bool(call.refused) == (
+            [fields["count"]] != [len(report.replicas) for report in call.reports]
+        )
