@@ -142,6 +142,8 @@ class Recovery:
                     change.on_undo(partial(unknown.add, one.container_id))
                 adopted.append(one.container_id)
                 change.on_commit(_log.warning, "container_adopted", container_id=one.container_id)
+        if self._state.restored is None:  # else its end moves it, once it is known how far
+            change.move_counter("next_container_id", max(adopted, default=0) + 1)
         return adopted
 
     def finish_deletes(self, change: Change, looked: Iterable[Looked]) -> list[str]:
@@ -179,8 +181,14 @@ class Recovery:
 
     def finish(self, change: Change, *, last_local_id: int, is_forced: bool) -> None:
         """Let decisions begin. Raises Unavailable naming the known nodes that have not reported,
-        unless forced: what only they have is not known yet, and stays where it is."""
+        unless forced: what only they have is not known yet, and stays where it is.
+
+        A state that was put back by hand, and is not known to be restored, is to give out no number
+        of a block again either.
+        """
         state = self._state
+        if last_local_id <= LOCAL_ID_SEEN_MAX:
+            change.move_counter("next_local_id", last_local_id + 1)
         if state.restored is None:
             return
         missing = self._safe_mode.look(self._reports.confirmed).missing
@@ -196,8 +204,6 @@ class Recovery:
         }
         seen.update(container.container_id for container in state.containers.values())
         change.move_counter("next_container_id", max(seen, default=0) + 1 + CONTAINER_GAP)
-        if last_local_id <= LOCAL_ID_SEEN_MAX:
-            change.move_counter("next_local_id", last_local_id + 1)
         change.end_restore()
         facts = {"who": "scm", "missing": list(missing), "forced": is_forced}
         change.note(Note("restore finished", Code.SAFE_MODE if missing else "OK", facts))

@@ -422,6 +422,27 @@ class TestOlderState:
 
         assert 0 == older.control.queries.count_containers().stray
 
+    def test_what_is_taken_over_is_looked_after_and_no_number_comes_again(
+        self, older: ScmWorld
+    ) -> None:
+        """
+        A container of a number that is yet to come was judged by nobody, and whoever was promised
+        one after its replicas had gone would have been given it. Nor does a block come again.
+        """
+        report(older, 1, 2, 6)
+        pass_time(older, 5, *NODES)
+        puts = put("a", 2, 450), put("b", 6, 500)
+        recover(older, *puts, containers=(looked(6), looked(2)), last_local_id=500, is_end=True)
+        pass_time(older, 5, *NODES)
+
+        report(older)
+        pass_time(older, 5, *NODES)
+        found = older.control.queries.report()
+        (promised,) = older.control.clients.allocate("c", [10])
+
+        assert {2, 6} <= set(found.conditions["MISSING"][1])
+        assert (7, 501) == (promised.container_id, promised.local_id)
+
     def test_what_a_person_let_go_of_is_no_stray(self, older: ScmWorld) -> None:
         """
         A replica of a forgotten container is expected, and shown as that.
