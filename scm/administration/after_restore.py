@@ -12,7 +12,6 @@ one is kept under another name: whether the newer was ever acknowledged nobody k
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import count
 from typing import Final
 
@@ -136,10 +135,7 @@ class Recovery:
             container = self._adopted(one)
             if container is not None:
                 change.put(self._state.containers, container)
-                unknown = self._reports.unknown_container_ids
-                if one.container_id in unknown:
-                    unknown.discard(one.container_id)
-                    change.on_undo(partial(unknown.add, one.container_id))
+                self._reports.note_known(change, one.container_id)
                 adopted.append(one.container_id)
                 change.on_commit(_log.warning, "container_adopted", container_id=one.container_id)
         if self._state.restored is None:  # else its end moves it, once it is known how far

@@ -85,7 +85,7 @@ class Forgetting:
             if not is_dry_run:
                 change.remove(self._state.forgotten, container_id)
                 change.put(self._state.containers, forgotten.container)
-                self._reports.unknown_container_ids.discard(container_id)
+                self._reports.note_known(change, container_id)
                 change.note(_note("container recalled", container_id, forgotten.key_count))
                 change.on_commit(_log.warning, "container_recalled", container_id=container_id)
             fates.append(Fate(container_id, "OK", f"was {forgotten.container.state}"))
@@ -173,7 +173,7 @@ class Forgetting:
             self._state.forgotten, Forgotten(container, self._clock.wall_ms(), fate.key_count)
         )
         change.remove(self._state.containers, container_id)
-        self._reports.unknown_container_ids.add(container_id)
+        self._reports.note_stranger(change, container_id)
         change.note(_note("container forgotten", container_id, fate.key_count))
         change.on_commit(
             _log.warning, "container_forgotten", container_id=container_id, key_count=fate.key_count

@@ -12,6 +12,7 @@ about it: deleting what one does not know is how data is lost.
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import structlog
@@ -23,6 +24,8 @@ from scm.state.replicas.holders import Ids
 from scm.state.replicas.reported_replicas import Reported
 
 _log = structlog.get_logger("suture.scm")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,6 +93,14 @@ class Reports:
         self.confirmed.discard(datanode_id)
         self.cut_off.discard(datanode_id)
 
+    def note_known(self, change: Change, container_id: int) -> None:
+        """Note that a container is one of ours from now on."""
+        _take_out(change, self.unknown_container_ids, container_id)
+
+    def note_stranger(self, change: Change, container_id: int) -> None:
+        """Note that a container is none of ours any more."""
+        _put_in(change, self.unknown_container_ids, container_id)
+
     def apply(self, change: Change, datanode_id: str, report: Report) -> set[int]:
         """Apply one report; return the ids of the containers whose replicas changed."""
         told = report.replicas
@@ -116,7 +127,7 @@ class Reports:
             change.on_undo(partial(self._restore, datanode_id, assembly, assembly.next_page))
         if report.page == 0 and not report.is_continued:
             assembly = _Assembly(report.report_id)
-            self.cut_off.discard(datanode_id)
+            _take_out(change, self.cut_off, datanode_id)
         elif (
             assembly is None
             or assembly.report_id != report.report_id
@@ -124,7 +135,7 @@ class Reports:
         ):
             # A page was lost. What this one says is still true; what it does not say is not known.
             self._assemblies.pop(datanode_id, None)
-            self.cut_off.add(datanode_id)
+            _put_in(change, self.cut_off, datanode_id)
             change.on_commit(
                 _log.warning,
                 "report_page_out_of_order",
@@ -142,9 +153,7 @@ class Reports:
             self._assemblies[datanode_id] = assembly
             return changed
         self._assemblies.pop(datanode_id, None)
-        if datanode_id not in self.confirmed:
-            self.confirmed.add(datanode_id)
-            change.on_undo(partial(self.confirmed.discard, datanode_id))
+        _put_in(change, self.confirmed, datanode_id)
         held = self._state.replicas.ids_on(datanode_id)
         missing = held[~np.isin(held, np.concatenate(assembly.seen))]
         removed = change.remove_all(self._state.replicas, datanode_id, missing)
@@ -155,7 +164,7 @@ class Reports:
         self._assemblies[datanode_id] = assembly
 
     def _record(self, change: Change, told: Reported, there: Rows, gone: Rows) -> Ids:
-        self._note_unknown(told.datanode_id, there["container_id"].tolist())
+        self._note_unknown(change, told.datanode_id, there["container_id"].tolist())
         changed = change.take(self._state.replicas, there, told)
         if not len(gone):
             return changed
@@ -163,12 +172,15 @@ class Reports:
         removed = change.remove_all(self._state.replicas, told.datanode_id, ids)
         return np.concatenate((changed, removed))
 
-    def _note_unknown(self, datanode_id: str, container_ids: Collection[int]) -> None:
+    def _note_unknown(
+        self, change: Change, datanode_id: str, container_ids: Collection[int]
+    ) -> None:
         for container_id in self._state.containers.missing(container_ids):
             if container_id not in self.unknown_container_ids:
-                self.unknown_container_ids.add(container_id)
+                self.note_stranger(change, container_id)
                 self._note_later(datanode_id, container_id)
-                _log.warning(
+                change.on_commit(
+                    _log.warning,
                     "unknown_container_reported",
                     container_id=container_id,
                     datanode_id=datanode_id,
@@ -185,3 +197,17 @@ class Reports:
                 datanode_id=datanode_id,
                 next_container_id=self._state.counters["next_container_id"],
             )
+
+
+def _put_in(change: Change, noted: set[T], one: T) -> None:
+    """Note one; if the change fails it is not."""
+    if one not in noted:
+        noted.add(one)
+        change.on_undo(partial(noted.discard, one))
+
+
+def _take_out(change: Change, noted: set[T], one: T) -> None:
+    """Note one no more; if the change fails it is."""
+    if one in noted:
+        noted.discard(one)
+        change.on_undo(partial(noted.add, one))

@@ -12,6 +12,7 @@ removes.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -114,22 +115,31 @@ class Balancer:
         return self.status()
 
     def turn(self, change: Change) -> None:
-        """Follow the moves, and begin the next iteration when all of this one are over."""
+        """Follow the moves, and begin the next iteration when all of this one are over.
+
+        If the change fails none of its orders was made: all is as it was before.
+        """
+        change.on_undo(partial(self._restore, self._run, dict(self._moves)))
         for move, began_s in list(self._moves.values()):
             self._follow(change, move, began_s)
         if not self._run.is_running or self._moves:
             return
         if is_balanced(self._cases.candidates(), self._run.threshold_percent):
-            self._end("balanced")
+            self._end("balanced", change)
         elif self._run.iteration >= self._run.iteration_count_max:
-            self._end(f"{self._run.iteration} iterations are done")
+            self._end(f"{self._run.iteration} iterations are done", change)
         else:
             self._iterate(change)
+
+    def _restore(self, run: Balance, moves: dict[int, tuple[Move, float]]) -> None:
+        self._run, self._moves = run, moves
+        self._manager.moving.clear()
+        self._manager.moving.update(moves)
 
     def _iterate(self, change: Change) -> None:
         moves = self._plan(self._run.threshold_percent)
         if not moves:
-            self._end("no move makes it better")
+            self._end("no move makes it better", change)
             return
         self._run = replace(self._run, iteration=self._run.iteration + 1)
         for move in moves:
@@ -213,11 +223,14 @@ class Balancer:
             return None
         return self._cases.case(container)
 
-    def _end(self, message: str) -> None:
+    def _end(self, message: str, change: Change | None = None) -> None:
+        """End the run; with the change that it ends in it is told once that is durable."""
         self._run = replace(self._run, is_running=False, message=message)
-        _log.info(
+        tell = partial(
+            _log.info,
             "balance_ended",
             reason=message,
             moved_count=self._run.moved_count,
             moved_bytes=self._run.moved_bytes,
         )
+        tell() if change is None else change.on_commit(tell)

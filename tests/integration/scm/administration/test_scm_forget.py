@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli.terminal.output import Exit
-from agent.errors import Code, Refused
+from agent.errors import Code, Refused, Unavailable
 from agent.observe.audit import AuditLog
 from merkle.replica import ReplicaState
 from scm.edge.plane.control import ControlPlane
@@ -20,6 +20,8 @@ from scm.state.options import ScmOptions
 from spark_verify.pipeline import Request, verify
 from tests.support.command_line import CommandLine
 from tests.support.control.scm_world import ScmWorld, confirm, pass_time, replica
+from tests.support.control.unwritable import unwritable
+from tests.support.heard import logged
 
 NODES = ("dn1", "dn2", "dn3", "dn4")
 OPTIONS = ScmOptions(
@@ -151,6 +153,37 @@ def test_what_is_damaged_and_nobodys_is_given_up(world: ScmWorld) -> None:
     world.control.operators.delete_keys([key_name(world)], dry_run=False)
 
     assert (Code.INELIGIBLE, "OK") == (before, give_up(world.control))
+
+
+class TestNotNoted:
+    """The disk of the state is full: what was answered with an error did not happen."""
+
+    def test_a_container_that_is_not_forgotten_is_ours(self, world: ScmWorld) -> None:
+        """Nobody is sent to take over what was never let go of."""
+        with logged(), unwritable(), pytest.raises(Unavailable):
+            give_up(world.control)
+
+        assert () == world.control.queries.to_recover().container_ids
+
+    def test_a_container_that_is_not_taken_back_is_none(self, world: ScmWorld) -> None:
+        """What somebody has of it is a stranger's."""
+        assert "OK" == give_up(world.control)
+        with logged(), unwritable(), pytest.raises(Unavailable):
+            world.control.operators.recall_containers([1], is_dry_run=False)
+
+        assert {1} == world.control._parts.reports.unknown_container_ids
+
+    def test_a_stranger_that_is_not_noted_is_told_when_it_is(self, world: ScmWorld) -> None:
+        """The log tells of what is in the books."""
+        (node, *_rest) = left(world)
+        with logged() as said:
+            with unwritable(), pytest.raises(Unavailable):
+                world.beat(node, replica(node, container_id=9))
+            early = [line["event"] for line in said]
+            world.beat(node, replica(node, container_id=9))
+
+        assert "unknown_container_reported" not in early
+        assert 1 == [line["event"] for line in said].count("unknown_container_reported")
 
 
 class TestRefused:

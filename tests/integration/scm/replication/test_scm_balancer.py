@@ -1,15 +1,19 @@
 """What the balancer moves: whole replicas of healthy containers, with nothing against them."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from agent.errors import Unavailable
 from scm.edge.call_values import Heartbeat
 from scm.state.facts import OutcomeState
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, outcome, replica, volume
+from tests.support.control.unwritable import unwritable
+from tests.support.heard import logged
 
 FULL, EMPTY = ("dn1", "dn2", "dn3"), ("dn4", "dn5")
 CAPACITY = 100_000
@@ -132,3 +136,38 @@ def test_a_move_that_failed_ends_no_tick(world: ScmWorld) -> None:
     shown = world.control.queries.balance_status()
     assert (False, 0) == (shown.is_running, shown.moved_count)
     assert () == world.control.operators.balance(10.0, 10, dry_run=True).moves
+
+
+def test_a_move_that_could_not_be_noted_is_not_under_way(world: ScmWorld) -> None:
+    """The disk of the state is full: nobody was told to copy anything, and when there is room again
+    the iteration begins as if nothing had been."""
+    number = closed(world, 7, 7, 7)
+    world.join(*EMPTY)
+    beats(world)
+    world.control.tick()  # what else there is to write
+    world.control.operators.balance(10.0, 1, dry_run=False)
+
+    with logged(), unwritable(), pytest.raises(Unavailable):
+        world.control.tick()
+    in_vain = world.control.queries.balance_status()
+    world.control.tick()
+    begun = world.control.queries.balance_status()
+
+    assert (True, 0, ()) == (in_vain.is_running, in_vain.iteration, in_vain.moves)
+    assert (1, [number]) == (begun.iteration, [move.container_id for move in begun.moves])
+
+
+def test_a_run_whose_end_could_not_be_noted_ends_once(world: ScmWorld) -> None:
+    """With what else the tick had to write: the log says it when it is so."""
+    closed(world, 7, 7, 7)
+    world.control.operators.balance(10.0, 1, dry_run=False)
+    with logged() as said:
+        with suppress(RuntimeError), world.state.change() as change:
+            world.control._parts.balancer.turn(change)
+            raise RuntimeError("nothing of it is kept")
+        in_vain = world.control.queries.balance_status()
+        world.control.tick()
+
+    assert in_vain.is_running
+    assert not world.control.queries.balance_status().is_running
+    assert 1 == [line["event"] for line in said].count("balance_ended")

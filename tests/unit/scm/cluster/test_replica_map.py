@@ -9,6 +9,8 @@ from merkle.replica import ReplicaState
 from scm.cluster.replica_map import Report, Reports
 from scm.state.facts import Kind
 from tests.support.control.scm_world import ScmWorld, replica
+from tests.support.control.unwritable import unwritable
+from tests.support.heard import logged
 
 DELETED = ReplicaState.DELETED
 
@@ -73,6 +75,32 @@ class TestFullReport:
 
             assert {1, 3, 5} == held(world)
             assert [Kind.REREGISTER] == [c.kind for c, _ in asked], "it is to name them all again"
+
+    def test_a_lost_page_that_could_not_be_noted_is_not_remembered(self, tmp_path: Path) -> None:
+        """The disk of the state is full: the datanode is told nothing, and goes on as before."""
+        with ScmWorld(tmp_path).running() as world:
+            world.join("dn1")
+            world.call("dn1", page(1, 0, 1))
+            with logged(), unwritable(), pytest.raises(Unavailable):
+                world.call("dn1", page(1, 2, 3, last=True))
+
+            answers = [
+                world.call("dn1", page(1, 1, 2)),
+                world.call("dn1", page(1, 2, 3, last=True)),
+            ]
+
+            assert {1, 2, 3} == held(world)
+            assert [(), ()] == [answer.commands for answer in answers]
+
+    def test_a_report_that_could_not_be_noted_ends_no_doubt(self, tmp_path: Path) -> None:
+        """Whoever lost a page and names all anew, in vain, is asked for all again."""
+        with ScmWorld(tmp_path).running() as world:
+            world.join("dn1")
+            world.call("dn1", page(1, 1, 2))
+            with logged(), unwritable(), pytest.raises(Unavailable):
+                world.call("dn1", page(2, 0, 1, 2, 3, last=True))
+
+            assert {"dn1"} == world.control._parts.reports.cut_off
 
     def test_a_page_of_another_report_removes_nothing(self, tmp_path: Path) -> None:
         """Pages of two reports are never put together."""
