@@ -113,6 +113,11 @@ class NodeRemoval:
         """Return those of some nodes that may not be removed whatever they hold, and why not."""
         return [d for n in datanode_ids if (d := self._refusal(n)) is not None]
 
+    def is_gone(self, datanode_id: str) -> bool:
+        """Whether there is nothing to remove: who repeats an order that was cut off, or came
+        through without its answer, need not know how far it came."""
+        return self._state.nodes.get(datanode_id) is None
+
     def begin(self, datanode_id: str) -> None:
         """Have a node that is to be removed register anew if it calls before all is struck off: it
         names all that it holds then."""
@@ -147,8 +152,8 @@ class NodeRemoval:
         )
 
     def _refusal(self, datanode_id: str) -> NodeDecision | None:
-        if self._state.nodes.get(datanode_id) is None:
-            return NodeDecision(datanode_id, Code.WRONG_DATANODE, "never registered")
+        if self.is_gone(datanode_id):
+            return None
         if self._safe_mode.is_on:
             return NodeDecision(datanode_id, Code.SAFE_MODE, "in safe mode nothing is decided")
         health = self._nodes.health(datanode_id)
@@ -178,6 +183,12 @@ class NodeRemoval:
         living = self._nodes.living(self._state.replicas.of(container_id))
         newest = max((r.bcsid for r in living), default=0)
         return container.state is ContainerState.CLOSED or mine is None or mine.bcsid <= newest
+
+
+def gone(datanode_id: str) -> NodeDecision:
+    """Say of a node that there is nothing to remove."""
+    message = "is not in the books: it was removed before, or never registered"
+    return NodeDecision(datanode_id, "OK", message)
 
 
 def judge(losses: Mapping[str, BooksLoss], *, is_forced: bool) -> list[NodeDecision]:

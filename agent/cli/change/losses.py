@@ -88,10 +88,11 @@ def remove_node(
     """Strike dead datanodes and all they had off the books.
 
     Nothing is deleted on their disks: one that returns registers, and has what it reports. If this
-    is cut off, run it again for those that scm nodes still shows: the rest goes then.
+    is cut off, run it again: those that are gone already keep no other.
     """
     with connect(scm) as client:
-        request = scm_pb2.RemoveNodesRequest(datanode_ids=datanode_ids(client, ids), force=force)
+        named = datanode_ids(client, ids, may_be_gone=True)
+        request = scm_pb2.RemoveNodesRequest(datanode_ids=named, force=force)
         if dry_run or not yes:
             request.dry_run = True
             trial = client.scm.remove_nodes(request)

@@ -32,10 +32,19 @@ def selected(client: Client, given: list[str] | None) -> Callable[[str], bool]:
     return frozenset(datanode_ids(client, given)).__contains__
 
 
-def datanode_ids(client: Client, given: list[str]) -> list[str]:
-    """Return the datanodes that are named by id, prefix, address or rack, each once."""
+def datanode_ids(client: Client, given: list[str], *, may_be_gone: bool = False) -> list[str]:
+    """Return the datanodes that are named by id, prefix, address or rack, each once.
+
+    With `may_be_gone` also what is the id of none: whoever is asked says what that means.
+    """
     nodes = known_nodes(client)
-    found = [node.datanode_id for name in given for node in _nodes_named(nodes, name)]
+    found: list[str] = []
+    for name in given:
+        is_free = not any(node.datanode_id.startswith(name) for node in nodes)
+        if may_be_gone and is_free and not {"/", ":"} & set(name):
+            found.append(name)
+        else:
+            found += [node.datanode_id for node in _nodes_named(nodes, name)]
     return list(dict.fromkeys(found))
 
 

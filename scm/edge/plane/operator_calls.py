@@ -6,7 +6,7 @@ from typing import Final
 
 from scm.administration.decommission import Prospect, Request
 from scm.administration.forgetting import Fate
-from scm.administration.node_removal import BooksLoss, judge
+from scm.administration.node_removal import BooksLoss, gone, judge
 from scm.administration.operator_commands import NodeDecision
 from scm.cluster.safemode import Gate
 from scm.containers.block_deletion import KeyDeletion
@@ -139,20 +139,23 @@ class OperatorCalls:
     ) -> list[NodeDecision]:
         """Strike dead nodes and all they had off the books, as far as nobody needs that.
 
-        In portions; one that calls before all it had is struck off is not removed.
+        In portions; one that calls before all it had is struck off is not removed. One that is
+        gone already keeps no other.
         """
         parting = self._parts.parting
         with self._parts.lock:
             refused = parting.refused(datanode_ids)
+            there = [node for node in datanode_ids if not parting.is_gone(node)]
         if refused:
             return refused
-        losses = self._parts.node_losses.of(datanode_ids)
-        decisions = judge(losses, is_forced=is_forced)
-        if is_dry_run or any(d.code != "OK" for d in decisions):
-            return decisions
-        with self._parts.change() as change:
-            self._parts.end_writes_on(change, datanode_ids, "one of its nodes was removed")
-        return [self._remove(d, losses[d.datanode_id]) for d in decisions]
+        losses = self._parts.node_losses.of(there)
+        found = {node: gone(node) for node in datanode_ids}
+        found |= {d.datanode_id: d for d in judge(losses, is_forced=is_forced)}
+        if not is_dry_run and all(d.code == "OK" for d in found.values()):
+            with self._parts.change() as change:
+                self._parts.end_writes_on(change, there, "one of its nodes was removed")
+            found |= {node: self._remove(found[node], losses[node]) for node in there}
+        return list(found.values())
 
     def _remove(self, decision: NodeDecision, loss: BooksLoss) -> NodeDecision:
         """Strike one node off the books; return why not if it calls meanwhile."""
@@ -162,6 +165,8 @@ class OperatorCalls:
             with self._parts.change() as change:
                 for refused in parting.refused([datanode_id]):
                     return refused
+                if parting.is_gone(datanode_id):
+                    return gone(datanode_id)
                 if not is_begun:
                     is_begun = True
                     self._parts.departures.forget(datanode_id)

@@ -11,6 +11,7 @@ from agent.cli.terminal.output import Exit
 from agent.errors import Code, Refused, Unavailable
 from agent.observe.audit import AuditLog
 from merkle.replica import ReplicaState
+from scm.administration.node_removal import BooksLoss
 from scm.edge.plane.control import ControlPlane
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
@@ -264,6 +265,45 @@ def test_dead_nodes_are_removed_from_the_command_line(world: ScmWorld, suture: C
     assert "can be read from nobody else: 1" in " ".join(refused.split())
     assert 3 == done.count("OK")
     assert living == [node["datanode_id"] for node in nodes]
+
+
+def test_a_removal_is_repeated_as_it_was_given(world: ScmWorld, suture: CommandLine) -> None:
+    """Whoever lost the answer, or was cut off half way, need not find out which are gone: they are
+    named, and the others go."""
+    (first, *rest), living = held(world), left(world)
+    suture("scm", "remove-node", first, "--yes", "--force")
+
+    shown = suture("scm", "remove-node", first, *rest, "--dry-run", "--force")
+    again = suture("scm", "remove-node", first, *rest, "--yes", "--force")
+    once_more = suture.json("scm", "remove-node", first, *rest, "--yes")
+    nodes = suture.json("scm", "nodes")
+
+    assert [1, 1] == [" ".join(said.split()).count("removed before") for said in (shown, again)]
+    assert ["OK"] * 3 == [one["code"] for one in once_more]
+    assert living == [node["datanode_id"] for node in nodes]
+    removed = (world.path.parent / "audit.log").read_text().count('"node removed"')
+    assert 3 == removed, "what is not there is not removed again"
+
+
+def test_a_removal_that_another_was_faster_with_is_none(world: ScmWorld) -> None:
+    """Two people who remove one node at once are told so, and its removal is noted once."""
+    (first, *_rest) = held(world)
+    operators = world.control.operators
+    (shown,) = operators.remove_nodes([first], is_forced=True, is_dry_run=True)
+    operators.remove_nodes([first], is_forced=True, is_dry_run=False)
+
+    late = operators._remove(shown, BooksLoss(1, (), 0))
+
+    assert "removed before" in late.message
+    assert 1 == (world.path.parent / "audit.log").read_text().count('"node removed"')
+
+
+def test_an_address_of_nobody_is_refused(world: ScmWorld, suture: CommandLine) -> None:
+    """Only an id says who is gone."""
+    first, *_rest = held(world)
+    suture("scm", "remove-node", "nobody:9859", first, "--yes", "--force", code=Exit.FAILED)
+
+    assert first in held(world)
 
 
 def test_the_report_names_the_keys_of_what_is_lost(world: ScmWorld, suture: CommandLine) -> None:
