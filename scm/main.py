@@ -33,7 +33,8 @@ from agent.rpc.wire.addresses import check_address
 from agent.runtime import exits
 from agent.runtime.callthreads import CallThreads
 from agent.runtime.exits import Exit
-from agent.runtime.loop import Loop, LoopSet, Pulse
+from agent.runtime.loop import QUIET_MAX_S, Loop, LoopSet, Pulse
+from agent.runtime.service_manager import Supervisor, WatchdogWorker
 from agent.runtime.stop_request import StopRequest
 from agent.runtime.thread_switching import take_short_turns
 from scm.edge.http_pages import HttpStatus
@@ -65,8 +66,16 @@ class Ticker(threading.Thread):
     plane whose time stands still looks alive and orders nothing.
     """
 
-    def __init__(self, control: ControlPlane, *, interval_s: float, on_death: StopRequest) -> None:
+    def __init__(
+        self,
+        control: ControlPlane,
+        *,
+        interval_s: float,
+        on_death: StopRequest,
+        pulse: Pulse | None = None,
+    ) -> None:
         super().__init__(name="ticker", daemon=True)
+        self._pulse = pulse or Pulse()
         self._control = control
         self._interval_s = interval_s
         self._on_death = on_death
@@ -79,14 +88,21 @@ class Ticker(threading.Thread):
         quiet_s = time.monotonic() - self._ticked_at_s
         return quiet_s < max(TICK_QUIET_S_MIN, TICKS_MISSED_MAX * self._interval_s)
 
+    def hung(self) -> tuple[str, ...]:
+        """Return what keeps the watchdog from being fed.
+
+        A tick may take long after a start, or when many nodes die; each portion of it moves on.
+        """
+        return (self.name,) if self._pulse.quiet_s() > QUIET_MAX_S else ()
+
     def run(self) -> None:
         """Tick until `stop`."""
         try:
-            while not self._stopping.wait(self._interval_s):
+            while not self._pause(self._interval_s):
                 try:
-                    self._control.tick(self._stopping.wait, self._look_on)
+                    self._control.tick(self._pause, self._look_on)
                     self._look_on()
-                    self._control.note_history(self._stopping.wait)
+                    self._control.note_history(self._pause)
                 except SutureError as error:
                     _log.error("tick_failed", code=error.code, error=str(error))
                 self._ticked_at_s = time.monotonic()
@@ -101,9 +117,14 @@ class Ticker(threading.Thread):
         until_s = began_s + self._interval_s / 2
         while began_s < until_s and self._control.look_on():
             took_s = time.monotonic() - began_s
-            if self._stopping.wait(took_s):
+            if self._pause(took_s):
                 return
             began_s = time.monotonic()
+
+    def _pause(self, seconds: float) -> bool:
+        """Show life, and wait; return whether the loop is to end."""
+        self._pulse.beat()
+        return self._stopping.wait(seconds)
 
     def stop(self) -> None:
         """End the loop and wait for it."""
@@ -153,12 +174,15 @@ def serve(
             loops = LoopSet()
             verifier = _verifier(verify, control, data, options, loops)
             ticker = Ticker(control, interval_s=options.heartbeat_interval_ms / 1000, on_death=stop)
+            supervisor = Supervisor()
+            if supervisor.watchdog_interval_s:
+                loops.add(Loop(WatchdogWorker(supervisor, ticker.hung)))
             watched = HttpStatus(control, executor, loops, ticker.is_ticking)
             built.health.is_well = lambda: not watched.troubles()
             with _listening(watched, options.observe_listen) as web:
                 loops.start()
                 try:
-                    return _run(built, control, ticker, stop, security, web)
+                    return _run(built, control, ticker, stop, security, web, supervisor)
                 finally:
                     if verifier is not None:
                         verifier.stop()
@@ -212,15 +236,18 @@ def _run(
     stop: StopRequest,
     security: Security,
     web: str,
+    supervisor: Supervisor,
 ) -> int:
     built.server.start()
     ticker.start()
     try:
         _log.info("scm_started", address=built.address, term=control.term, notice=NOTICE)
         _announce(built.address, web, control)
+        supervisor.ready(f"serving on {built.address}, term {control.term}")
         while not stop.wait_or_reload():
             security.reload()
     finally:
+        supervisor.stopping()
         built.health.enter_graceful_shutdown()
         built.server.stop(STOP_GRACE_S).wait()
         ticker.stop()
