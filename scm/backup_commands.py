@@ -131,6 +131,8 @@ def restore(
             {"path": str(to), "manifest": asdict(done.manifest), "restored": asdict(done.restored)}
         )
         return Exit.OK
+    if done.was_cut_off:
+        say(f"what an earlier restore into {to} left that was cut off is removed")
     say(f"restored into {to}: {_words(done.manifest)}")
     say(
         "ids of blocks, commands and transactions, and the term, go on from the clock: "

@@ -7,7 +7,7 @@ Ids go ahead, and the state remembers that it was restored, before any control p
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,10 +16,16 @@ from agent.errors import Code, Refused, SutureError, Unavailable
 from scm.backup import manifest as manifests
 from scm.backup.image import DATA, ROOM_BYTES, begin_anew, look_through, sync_file
 from scm.backup.manifest import Manifest
-from scm.state.directory import DIRECTORY_MODE, Ownership, made_directory
+from scm.state.directory import (
+    DIRECTORY_MODE,
+    GROWING,
+    Ownership,
+    cut_off_bytes,
+    made_directory,
+    remove_cut_off,
+)
 from scm.state.single_values import Restored
 
-GROWING: Final = "state.restoring"
 _IGNORED: Final = frozenset({"LOCK", "lost+found"})
 
 
@@ -29,6 +35,7 @@ class Done:
 
     manifest: Manifest
     restored: Restored
+    was_cut_off: bool = False  # a restore here before, of which the rest was removed
 
 
 def restore_backup(
@@ -43,7 +50,8 @@ def restore_backup(
 
     `cluster_id`, if given, is the cluster it must be of. Raises Refused, before anything is
     written, if the backup is damaged or of another cluster or of the future, or if `to` holds
-    anything; Unavailable if there is no room, or it cannot be written.
+    anything but what a restore left there that was killed; Unavailable if there is no room, or it
+    cannot be written.
     """
     manifest = manifests.read_manifest(backup)
     if cluster_id and cluster_id != manifest.cluster_id:
@@ -58,14 +66,17 @@ def restore_backup(
             "the clock of this machine, or of the one that took it, is wrong",
             hint="set the clock first: ids after a restore are taken from it",
         )
-    _check_empty(to)
+    left_bytes = cut_off_bytes(to)
+    _check_empty(to, {GROWING} if left_bytes else set())
     manifests.check_bytes(backup, manifest)
-    _check_room(to, manifest.size_bytes + ROOM_BYTES)
+    _check_room(to, manifest.size_bytes + ROOM_BYTES - left_bytes)
     made_directory(to)
     owner = Ownership.take(to / "LOCK")
     try:
+        was_cut_off = not (to / "state").exists() and remove_cut_off(to)
         _check_empty(to)
-        return Done(manifest, _restored(backup, manifest, to, now_ms, looked_at))
+        restored = _restored(backup, manifest, to, now_ms, looked_at)
+        return Done(manifest, restored, was_cut_off)
     except OSError as error:
         raise Unavailable(
             Code.IO_EXCEPTION,
@@ -115,14 +126,15 @@ def _rows_in(counts: dict[str, int]) -> dict[str, int]:
     return {table: count for table, count in counts.items() if count}
 
 
-def _check_empty(to: Path) -> None:
+def _check_empty(to: Path, ignored: Collection[str] = ()) -> None:
     """Refuse a directory that holds anything: it may be the state that is still needed."""
     try:
-        names = sorted(set(os.listdir(to)) - _IGNORED)  # noqa: PTH208 - also of what is no directory
+        found = set(os.listdir(to))  # noqa: PTH208 - also of what is no directory
     except FileNotFoundError:
         return
     except NotADirectoryError as error:
         raise Refused(Code.INVALID_CONFIG, f"{to} is no directory") from error
+    names = sorted(found - _IGNORED.union(ignored))
     if names:
         raise Refused(
             Code.INVALID_CONFIG,

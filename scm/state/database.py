@@ -27,7 +27,13 @@ from agent.errors import Code, Refused, Unavailable
 from merkle.replica import ID_MAX
 from scm.state import records, single_values
 from scm.state.audit_trail import Note
-from scm.state.directory import Ownership, check_directory, made_directory, make_durable
+from scm.state.directory import (
+    Ownership,
+    check_directory,
+    made_directory,
+    make_durable,
+    settle_cut_off,
+)
 from scm.state.facts import Deleted, OpState, Outcome
 from scm.state.history.anchors import AnchorTable
 from scm.state.history.history_tables import SampleTable, TurnTable, VerificationTable
@@ -230,6 +236,7 @@ class State:
         check_directory(directory / "state")
         owner = Ownership.take(directory / "LOCK")
         try:
+            settle_cut_off(directory)
             check(directory / "state")
             state = cls(_environment(directory / "state", map_bytes), owner)
             with without_collection():

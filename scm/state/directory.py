@@ -2,15 +2,23 @@
 
 import fcntl
 import os
+import shutil
 import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
 
+import structlog
+
 from agent.errors import Code, Refused
 
 DIRECTORY_MODE: Final = 0o750
+GROWING: Final = "state.restoring"  # beside the place of the state, while a restore is at work
+
+_FILES: Final = frozenset({"data.mdb", "lock.mdb"})
+
+_log = structlog.get_logger("suture.scm")
 
 
 class Ownership:
@@ -44,6 +52,41 @@ class Ownership:
     def release(self) -> None:
         """Give the directory back; the kernel does so too when the process dies."""
         os.close(self._descriptor)
+
+
+def cut_off_bytes(directory: Path) -> int:
+    """Return how much room that takes which a restore left here that was killed; 0: nothing."""
+    growing = directory / GROWING
+    if growing.is_symlink() or not growing.is_dir():
+        return 0
+    files = list(growing.iterdir())
+    if any(file.name not in _FILES or file.is_symlink() or file.is_dir() for file in files):
+        return 0  # no restore made that
+    return sum(file.lstat().st_blocks * 512 for file in files) or 1
+
+
+def remove_cut_off(directory: Path) -> bool:
+    """Remove that, part of a copy of a backup; whoever calls owns the directory: none is at work
+    in it. Return whether there was any."""
+    is_there = cut_off_bytes(directory) > 0
+    if is_there:
+        shutil.rmtree(directory / GROWING)
+    return is_there
+
+
+def settle_cut_off(directory: Path) -> None:
+    """Make sure that a control plane may begin in its directory after a restore was killed there.
+
+    Raises Refused where that left no state: a new one would take the place of what is restored.
+    """
+    if (directory / GROWING).exists() and not (directory / "state").exists():
+        raise Refused(
+            Code.INCONSISTENT_VOLUME,
+            f"a restore into {directory} was cut off: there is no state yet",
+            hint="run suture scm restore again, it begins anew",
+        )
+    if remove_cut_off(directory):
+        _log.warning("restore_cut_off_removed", path=str(directory / GROWING))
 
 
 def made_directory(path: Path) -> list[Path]:

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Unavailable
-from scm.backup.restoring import GROWING, restore_backup
+from scm.backup.image import ROOM_BYTES
+from scm.backup.restoring import restore_backup
 from scm.backup.taking import take_backup
+from scm.state.directory import GROWING
 from tests.support.control.scm_world import MAP_BYTES, ScmWorld, confirm
 from tests.support.faults.small_disk import small_disk
 
@@ -39,6 +41,19 @@ def test_it_is_not_begun_without_room(backup: Path, tmp_path: Path) -> None:
 
         assert Code.DISK_OUT_OF_SPACE is caught.value.code
         assert [] == list(disk.path.iterdir())
+
+
+def test_what_one_left_that_was_killed_is_room(backup: Path, tmp_path: Path) -> None:
+    """
+    On a disk that takes one state it would keep every other from beginning.
+    """
+    size_bytes = (backup / "state" / "data.mdb").stat().st_size
+    with small_disk(tmp_path / "disk", size_bytes=size_bytes * 3 // 2 + ROOM_BYTES) as disk:
+        left = disk.path / "new" / GROWING
+        left.mkdir(parents=True)
+        (left / "data.mdb").write_bytes(bytes(size_bytes))
+
+        assert restore_backup(backup, disk.path / "new", now_ms=NOW_MS + 1).was_cut_off
 
 
 def test_one_that_fills_up_meanwhile_is_told(backup: Path, tmp_path: Path) -> None:

@@ -306,7 +306,7 @@ class TestRestoring:
         with pytest.raises(Refused, match="taken 60 s after now"):
             restore_backup(path, tmp_path / "new", now_ms=NOW_MS - 60_000)
 
-    @pytest.mark.parametrize("name", ["state", "state.restoring", "notes.txt"])
+    @pytest.mark.parametrize("name", ["state", "notes.txt"])
     def test_a_directory_with_anything_in_it_is_refused(
         self, name: str, data: Path, tmp_path: Path
     ) -> None:
