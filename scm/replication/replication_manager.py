@@ -377,7 +377,7 @@ class ReplicationManager:
             # Where each datanode has a shard, a double one is all that keeps a copy of another out.
             make_room = self._removals.make_room if container.scheme else self._removals.unblock
             make_room(change, case)
-        if not ordered and not is_put_off and self._is_without_place(case):
+        if not ordered and not is_put_off and self._is_without_place(case, lost, copied):
             self._queue.rest(container.container_id)
         return is_rebuilt and ordered == sum(row.copies for row in copied)
 
@@ -404,14 +404,15 @@ class ReplicationManager:
         self._queue.sleep(case.container.container_id, from_ids)
         return True
 
-    def _is_without_place(self, case: Case) -> bool:
-        """Whether only another datanode could change that none can take a copy: where a replica
-        is bad, or there twice, it may give way in time."""
+    def _is_without_place(self, case: Case, lost: Row | None, copied: Sequence[Row]) -> bool:
+        """Whether only another datanode could change that none can take a copy, or none on a rack
+        that is of use: where a replica is bad, or there twice, it may give way in time."""
         indexes = [p.replica.replica_index for p in case.placed]
         return (
             not any(is_bad(case.container, p.replica) for p in case.placed)
             and (not case.container.scheme or len(indexes) == len(set(indexes)))
-            and not self.targets(case, 1)
+            and not (lost is not None and self.targets(case, 1))
+            and not any(self._useful_targets(case, row) for row in copied)
         )
 
     def _wake_if_more_are_able(self) -> None:

@@ -1,7 +1,7 @@
 """Containers that lack a replica for which there is no datanode: they are not tried in vain, and
 are copied as soon as one can take them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -60,10 +60,12 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
         yield made
 
 
-def turn(world: ScmWorld, *, free_bytes: int = 0) -> None:
+def turn(
+    world: ScmWorld, *, free_bytes: int = 0, alive: Sequence[str] = (*HOLDERS, "leaves")
+) -> None:
     """Let a second pass; the full datanode says what it has free."""
     world.clock.advance_s(1)
-    world.keep_alive(*HOLDERS, "leaves")
+    world.keep_alive(*alive)
     free = volume(available_bytes=free_bytes)
     world.control.datanodes.heartbeat(Heartbeat("full", 1, (free,), (), (), (), None, 0))
     world.control.tick()
@@ -194,3 +196,53 @@ def test_what_a_damaged_replica_keeps_out_is_not_forgotten(world: ScmWorld) -> N
 
     assert [] == waiting
     assert [("full", 1)] == [(c.datanode_id, c.container_id) for c in deletes]
+
+
+class TestNoUsefulRack:
+    """Replicas that should be spread wider, where no other rack has room: a copy beside one of them
+    would be removed again."""
+
+    @pytest.fixture
+    def crowded(self, tmp_path: Path) -> Iterator[ScmWorld]:
+        """Whole containers on three of four datanodes of one rack; that of another rack is
+        full."""
+        with ScmWorld(tmp_path, OPTIONS).running() as made:
+            made.join("dn1", "dn2", "dn3", "dn4", racks=("/a",))
+            made.join("full", racks=("/b",))
+            with made.state.change() as change:
+                for number in range(1, COUNT + 1):
+                    change.put(made.state.containers, container(container_id=number))
+                    change.next_id("next_container_id")
+            for node in ("dn1", "dn2", "dn3"):
+                held = (replica(node, container_id=n) for n in range(1, COUNT + 1))
+                made.beat(node, *held, full=True)
+            confirm(made, "dn4", "full")
+            yield made
+
+    @staticmethod
+    def turn(world: ScmWorld, *, free_bytes: int = 0) -> None:
+        """Let a second pass; the datanode of the other rack says what it has free."""
+        turn(world, free_bytes=free_bytes, alive=("dn1", "dn2", "dn3", "dn4"))
+
+    def test_it_is_not_tried_in_each_turn(self, crowded: ScmWorld) -> None:
+        """Where a rack is full that may be all containers of a cluster; only what the round comes
+        to, one in a turn here, is tried again."""
+        for _ in range(3):
+            self.turn(crowded)
+        early = tries(crowded)
+        for _ in range(20):
+            self.turn(crowded)
+
+        assert COUNT == len(crowded.control._parts.manager.under)
+        assert tries(crowded) - early <= 20
+        assert {} == copies(crowded)
+
+    def test_it_is_spread_when_the_rack_has_room(self, crowded: ScmWorld) -> None:
+        """At once."""
+        for _ in range(5):
+            self.turn(crowded)
+
+        for _ in range(2):
+            self.turn(crowded, free_bytes=1024**3)
+
+        assert {"full"} == set(copies(crowded).values())
