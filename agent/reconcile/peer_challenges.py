@@ -110,15 +110,22 @@ class Challenges:
         try:
             data = self._store.read_medium(container_id, readable, chunk.offset, chunk.length_bytes)
         except SutureError:
-            self._ask_scan(container_id, "a chunk cannot be read")
-            return OWN
+            return self._own(found, "a chunk cannot be read")
         if not verifies(chunk, data):
-            self._ask_scan(container_id, "a chunk is not what its row says")
-            return OWN
+            return self._own(found, "a chunk is not what its row says")
         asked = random.choice(holders)  # noqa: S311 - no secret
         peer, offset = self._dial(asked.address), chunk.offset
         word = ask_for_chunk(asked.datanode_id, peer, container_id, block_id, offset, data)
         return PROVEN if word.proof else FAILED if word.is_false else UNANSWERED
+
+    def _own(self, found: tuple[ContainerId, BlockId, ChunkInfo], why: str) -> str:
+        """Have a replica here read; "" if what could not be read was deleted meanwhile. Raises
+        SutureError where the replica was, or its block."""
+        container_id, block_id, chunk = found
+        if chunk not in self._store.block(container_id, block_id).chunks:
+            return ""
+        self._ask_scan(container_id, why)
+        return OWN
 
     def _drawn(self) -> tuple[ContainerId, BlockId, ChunkInfo] | None:
         """Draw a replica, a block of it and a chunk of that."""

@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from agent.reconcile.peer_challenges import Challenges
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.loop import Throttled
+from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId
 from tests.support.clock import FakeClock
 from tests.support.heard import logged
@@ -170,6 +172,27 @@ def test_what_cannot_be_read_here_is_scanned_here(two: Two) -> None:
 
     assert {"own": 3} == two.results
     assert 3 == len(two.scans)
+
+
+def test_what_is_deleted_meanwhile_is_nobodys_fault(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Deletes go on while questions are asked: neither medium is doubted for it, nor read.
+    """
+    store = two.mine.replica.store
+    real = type(store).read_medium
+
+    def deleted(self: ReplicaStore, *asked: Any) -> bytes:
+        if CONTAINER in store.replica_ids():
+            store.delete_container(CONTAINER, force=True)
+        return real(self, *asked)
+
+    monkeypatch.setattr(ReplicaStore, "read_medium", deleted)
+    two.ask(3)
+
+    assert {} == two.results
+    assert [] == two.scans
 
 
 def test_who_is_asked_has_itself_scanned(two: Two) -> None:
