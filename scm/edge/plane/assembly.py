@@ -23,7 +23,7 @@ from scm.cluster.cases import Cases
 from scm.cluster.commands.pending_ops import PendingOps
 from scm.cluster.last_copies import LastCopies
 from scm.cluster.nodes import Nodes
-from scm.cluster.refusals import Refusals
+from scm.cluster.refused_parts import RefusedParts
 from scm.cluster.replica_map import Reports
 from scm.cluster.safemode import SafeMode
 from scm.containers.block_deletion import BlockDeletion
@@ -76,7 +76,7 @@ class Parts:
         self.export_lock = threading.Lock()
         self.nodes = Nodes(state, clock, options)
         self.reports = Reports(state)
-        self.refusals = Refusals(clock)
+        self.refused_parts = RefusedParts(clock)
         cases = Cases(state, self.nodes, self.reports, clock, options)
         self.commands = PendingOps(state, self.nodes, clock, options)
         basis = self.basis = Basis(state, self.nodes, self.commands, cases, clock, options)

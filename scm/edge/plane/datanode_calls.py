@@ -30,7 +30,7 @@ class DatanodeCalls:
         with self._parts.change() as change:
             is_new_process = self._parts.nodes.register(change, registration)
             self._parts.reports.forget(registration.datanode_id)
-            self._parts.refusals.note(registration.datanode_id, registration.refused)
+            self._parts.refused_parts.note(registration.datanode_id, registration.refused)
             self._parts.deletions.registered(registration.datanode_id)
             self._parts.state.stir(
                 self._parts.state.replicas.ids_on(registration.datanode_id)
@@ -62,7 +62,7 @@ class DatanodeCalls:
         with self._parts.change() as change:
             if not self._is_heard(call, is_awaited):
                 return HeartbeatAnswer(is_known=False)
-            self._parts.refusals.note(call.datanode_id, call.refused)
+            self._parts.refused_parts.note(call.datanode_id, call.refused)
             is_open = self._take_in(change, call, outcomes, parts)
             if is_open:
                 self._parts.deletions.offer(change, call.datanode_id)

@@ -171,6 +171,7 @@ class OperatorCalls:
                     is_begun = True
                     self._parts.departures.forget(datanode_id)
                     self._parts.reports.forget(datanode_id)
+                    self._parts.refused_parts.forget(datanode_id)
                     parting.begin(datanode_id)
                 struck = parting.strike_some(change, datanode_id)
                 self._parts.struck(change, struck)

@@ -73,7 +73,7 @@ class Queries:
     def refused(self) -> list[str]:
         """Return what is to be said of datanodes of whose reports something was left out."""
         with self._parts.lock:
-            return self._parts.refusals.lines()
+            return self._parts.refused_parts.lines()
 
     def count_containers(self) -> Counts:
         """Return how many containers are how; what is still to count, a part at a time."""
@@ -198,7 +198,7 @@ class Queries:
                 verified_at_s=parts.chronicle.last_verified().at_ms / 1000,
                 has_verify_failed=bool(parts.chronicle.last_verified().error),
                 is_unwritable=is_unwritable,
-                refusing=parts.refusals.count,
+                refusing=parts.refused_parts.count,
                 verdict=verdict,
                 sums=sums,
             )
@@ -221,7 +221,7 @@ class Queries:
                 uncounted_count=parts.totals.due_count,
                 conditions=parts.manager.conditions(),
                 unlooked_count=parts.manager.unlooked_count() if is_behind else 0,
-                refused=tuple(parts.refusals.lines()),
+                refused=tuple(parts.refused_parts.lines()),
             )
         return replace(look, sums=summed(nodes)), nodes
 

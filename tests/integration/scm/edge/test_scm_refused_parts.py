@@ -257,6 +257,19 @@ class TestTold:
         assert "part of what" not in served.said()
         assert 0 == served.control.queries.figures().refusing
 
+    def test_of_one_that_was_removed_nothing_is_told(self, served: Served) -> None:
+        """
+        It says nothing any more.
+        """
+        served.node.heartbeat(full(told(1), told(2, block_count=TOO_MUCH)))
+        served.world.clock.advance_s(3_600)
+        served.control.tick()
+        served.control.operators.leave_safe_mode()
+
+        (done,) = served.control.operators.remove_nodes(["dn1"], is_forced=True, is_dry_run=False)
+
+        assert ("OK", 0) == (done.code, served.control.queries.figures().refusing)
+
     def test_whoever_asks_for_the_status_is_told(self, served: Served) -> None:
         """
         `suture status` says so, as it says what troubles the control plane.

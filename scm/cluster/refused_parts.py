@@ -15,7 +15,7 @@ KEPT_S: Final = 2 * 3600.0  # a full report comes every hour, and says it again
 _log = structlog.get_logger("suture.scm")
 
 
-class Refusals:
+class RefusedParts:
     """Which datanodes said such a thing lately. Callers hold the control plane's lock."""
 
     def __init__(self, clock: Clock) -> None:
