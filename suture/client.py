@@ -14,7 +14,7 @@ from typing import IO, Final, Self, TypeAlias
 from agent.client.client import Client as ClusterClient
 from agent.client.download import write_whole
 from agent.client.file_pieces import Source
-from agent.client.keylist import key_fault, key_pages
+from agent.client.keylist import OK, delete_keys, key_fault, key_pages
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Refused
 from agent.rpc.security.tls import files_of, secured
@@ -175,11 +175,14 @@ class Client:
         return _info(self._found(key).key)
 
     def delete(self, key: str) -> None:
-        """Delete a key; datanodes delete its blocks in the background. Raises KeyNotFound."""
-        request = scm_pb2.DeleteKeysRequest(keys=[_checked(key)])
+        """Delete a key; datanodes delete its blocks in the background. Raises KeyNotFound.
+
+        While the control plane restarts it is waited for, up to two minutes. What somebody stores
+        under the key meanwhile stays.
+        """
         with by_kind():
-            (deletion,) = self._cluster.scm.delete_keys(request).deletions
-            if deletion.code != "OK":
+            (deletion,) = delete_keys(self._cluster.scm, [_checked(key)])
+            if deletion.code != OK:
                 raise Refused(Code(deletion.code), f"no such key: {key}")
 
     def _found(self, key: str) -> scm_pb2.LookupKeyResponse:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +20,7 @@ from agent.cli.terminal.output import (
     say,
     show,
     size,
+    waiting_told,
 )
 from agent.cli.terminal.selection import datanode_id
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
@@ -97,18 +98,6 @@ def put(
         f"{'container' if len(containers) == 1 else 'containers'} "
         f"{', '.join(map(str, containers))}; every file is on {fewest} datanodes or more"
     )
-
-
-def waiting_told() -> Callable[[SutureError], None]:
-    """Return what says on stderr, once, why nothing is stored yet."""
-    told: list[str] = []
-
-    def tell(error: SutureError) -> None:
-        if not told:
-            remark(f"waiting for the control plane: {error}")
-        told.append(str(error))
-
-    return tell
 
 
 def sources_of(paths: Sequence[str], prefix: str) -> Iterable[Source]:

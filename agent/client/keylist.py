@@ -1,16 +1,23 @@
-"""The names of keys: which can be, and which there are."""
+"""The names of keys: which can be, which there are, and which shall be no more.
+
+which key is it? ──► delete that one ──no answer──► again, as long as a restart takes
+                                                    gone: the try before was it
+"""
 
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from agent.errors import Code, Refused
+from agent.errors import Code, Refused, SutureError
+from agent.rpc.calls.channel import patient
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire.bounds import KEY_BYTES_MAX
 
 KEYS_PER_PAGE: Final = 1000
 SHOWN_CHARS: Final = 40  # of a text that is no key
+OK: Final = "OK"
+REPEATED: Final = frozenset({Code.UNAVAILABLE, Code.BUSY})
 REFUSED: Final = frozenset({"Cc", "Cs"})  # control characters; bytes that were no UTF-8
 
 
@@ -64,6 +71,45 @@ def all_keys(
     """Yield the same key by key."""
     for page in key_pages(scm, prefix, container_ids):
         yield from page
+
+
+def delete_keys(
+    scm: ScmClient,
+    names: Sequence[str],
+    *,
+    dry_run: bool = False,
+    waits: Callable[[SutureError], None] = lambda _: None,
+) -> Sequence[scm_pb2.KeyDeletion]:
+    """Delete keys; return what became of each, in the order given: OK, or KEY_NOT_FOUND.
+
+    A control plane that does not answer after it has shown what is there is being restarted: it is
+    asked again for up to two minutes, of which `waits` hears. Deleted is what it showed. What was
+    stored under the name since stays: for whoever stored it, the delete came before.
+    """
+    names = list(dict.fromkeys(names))
+    shown = scm.show_deletions(scm_pb2.DeleteKeysRequest(keys=names, dry_run=True)).deletions
+    there = [one for one in shown if one.code == OK]
+    if dry_run or not there:
+        return shown
+    if not all(one.world for one in there):  # an older control plane, which knows no worlds
+        return scm.delete_keys(scm_pb2.DeleteKeysRequest(keys=names)).deletions
+    request = scm_pb2.DeleteKeysRequest(
+        keys=[one.key for one in there], worlds=[one.world for one in there]
+    )
+    tries = 0
+
+    def ask() -> scm_pb2.DeleteKeysResponse:
+        nonlocal tries
+        tries += 1
+        return scm.delete_keys(request)
+
+    answer = patient(ask, codes=REPEATED, must_end=lambda: False, waits=waits)
+    gone = {Code.STALE_PLAN, Code.KEY_NOT_FOUND} if tries > 1 else {Code.STALE_PLAN}
+    made = {one.key: one for one in answer.deletions}
+    for one in there:
+        one.transaction_ids.extend(made[one.key].transaction_ids)
+        one.code = OK if made[one.key].code in gone else made[one.key].code
+    return shown
 
 
 def _has_one(key: scm_pb2.KeyInfo, container_ids: frozenset[int]) -> bool:

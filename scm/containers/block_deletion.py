@@ -11,6 +11,7 @@ only dead datanodes owe is in nobody's way: it rests until they are back and tol
 replicas are gone from the books.
 """
 
+import hashlib
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
@@ -67,6 +68,15 @@ class KeyDeletion:
     code: str
     size_bytes: int = 0
     transaction_ids: tuple[int, ...] = ()
+    world: int = 0  # which key of this name it is
+
+
+def world_of(key: Key) -> int:
+    """Return what tells a key from every other one of its name: a block is never promised twice,
+    and a file without bytes has its time. Never 0, and the same after a restart."""
+    first = [(block.container_id, block.local_id) for block in key.blocks[:1]]
+    text = f"{key.created_at_ms} {first}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) or 1
 
 
 class BlockDeletion:
@@ -104,16 +114,23 @@ class BlockDeletion:
         }
 
     def delete_keys(
-        self, change: Change, names: Sequence[str], *, dry_run: bool
+        self, change: Change, names: Sequence[str], worlds: Sequence[int] = (), *, dry_run: bool
     ) -> list[KeyDeletion]:
-        """Delete keys; those that do not exist are named, the others are gone when this returns."""
+        """Delete keys; those that do not exist are named, the others are gone when this returns.
+
+        Of what is another key by now than `worlds` say, nothing is deleted.
+        """
         deletions, gone = [], []
-        for name in names:
+        for number, name in enumerate(names):
             key = self._state.keys.get(name)
             if key is None:
                 deletions.append(KeyDeletion(name, Code.KEY_NOT_FOUND))
                 continue
-            deletions.append(KeyDeletion(name, "OK", key.size_bytes))
+            world = world_of(key)
+            if worlds and world != worlds[number]:
+                deletions.append(KeyDeletion(name, Code.STALE_PLAN, key.size_bytes, world=world))
+                continue
+            deletions.append(KeyDeletion(name, "OK", key.size_bytes, world=world))
             if not dry_run:
                 change.remove(self._state.keys, name)
                 gone.append(key)

@@ -199,6 +199,7 @@ def deletions_message(deletions: Iterable[KeyDeletion]) -> scm_pb2.DeleteKeysRes
                 code=deletion.code,
                 size=deletion.size_bytes,
                 transaction_ids=deletion.transaction_ids,
+                world=deletion.world,
             )
             for deletion in deletions
         ]

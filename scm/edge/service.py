@@ -226,12 +226,17 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         return response
 
     def DeleteKeys(  # noqa: N802
-        self, request: scm_pb2.DeleteKeysRequest, _context: grpc.ServicerContext
+        self, request: scm_pb2.DeleteKeysRequest, context: grpc.ServicerContext
     ) -> scm_pb2.DeleteKeysResponse:
         """Delete keys and, in time, their blocks."""
         names = wire.doomed_keys_from(request)
         return answers.deletions_message(
-            self._operators.delete_keys(names, dry_run=request.dry_run)
+            self._operators.delete_keys(
+                names,
+                wire.worlds_from(request.worlds, names),
+                dry_run=request.dry_run,
+                is_wanted=context.is_active,
+            )
         )
 
     def ReplicateContainers(  # noqa: N802

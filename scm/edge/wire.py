@@ -182,7 +182,7 @@ def doomed_keys_from(message: scm_pb2.DeleteKeysRequest) -> list[str]:
 def worlds_from(worlds: Sequence[int], shown: Sequence[object]) -> list[int]:
     """Check the fingerprints of a dry run: none, or one for each container or row it showed."""
     if worlds and len(worlds) != len(shown):
-        raise malformed("worlds", f"{len(worlds)} for {len(shown)} containers or rows")
+        raise malformed("worlds", f"{len(worlds)} for {len(shown)} containers, rows or keys")
     return list(worlds)
 
 

@@ -18,11 +18,21 @@ from agent.cli.inspect.scm_commands import (
     wait_and_show,
 )
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import Exit, emit, grid, remark, say, short, show, size
+from agent.cli.terminal.output import (
+    Exit,
+    emit,
+    grid,
+    remark,
+    say,
+    short,
+    show,
+    size,
+    waiting_told,
+)
 from agent.cli.terminal.selection import OnOption, datanode_id, selected
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
-from agent.client.keylist import checked_key
+from agent.client.keylist import checked_key, delete_keys
 from agent.config.given import ANSWER_BYTES_MAX, given_bytes
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
@@ -424,12 +434,12 @@ def rm(
             refuse_unasked(as_json=as_json)
             if not typer.confirm(f"delete {', '.join(names)}?", err=True):
                 return Exit.FAILED
-        answer = client.scm.delete_keys(scm_pb2.DeleteKeysRequest(keys=names, dry_run=dry_run))
+        deletions = delete_keys(client.scm, names, dry_run=dry_run, waits=waiting_told())
     if as_json:
-        emit([facts(deletion) for deletion in answer.deletions])
-    for deletion in () if as_json else answer.deletions:
+        emit([facts(deletion) for deletion in deletions])
+    for deletion in () if as_json else deletions:
         if deletion.code == "OK":
             say(f"{'would delete' if dry_run else 'deleted'} {deletion.key}, {size(deletion.size)}")
         else:
             remark(f"{deletion.key}: no such key")
-    return Exit.OK if all(d.code == "OK" for d in answer.deletions) else Exit.FAILED
+    return Exit.OK if all(d.code == "OK" for d in deletions) else Exit.FAILED

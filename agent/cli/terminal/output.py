@@ -7,7 +7,7 @@ wire.
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -138,6 +138,18 @@ def complain(text: str) -> None:
 def remark(text: str) -> None:
     """Print one line on stderr beside the result."""
     aside.print(printable(text), soft_wrap=True)
+
+
+def waiting_told() -> Callable[[SutureError], None]:
+    """Return what says on stderr, once, why nothing comes of it yet."""
+    told: list[str] = []
+
+    def tell(error: SutureError) -> None:
+        if not told:
+            remark(f"waiting for the control plane: {error}")
+        told.append(str(error))
+
+    return tell
 
 
 def grid(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:

@@ -34,6 +34,15 @@ PATIENCE_S: Final = 120.0  # a control plane that restarts: its start, and three
 _RETRIED_CODES: Final = frozenset({Code.UNAVAILABLE, Code.BUSY})
 
 T = TypeVar("T")
+
+
+class Closed(Unavailable):
+    """Our own end of a connection was closed: nothing is repeated over it."""
+
+    def __init__(self) -> None:
+        super().__init__(Code.UNAVAILABLE, "the connection was closed")
+
+
 Method = Callable[..., Any]  # a grpc multi-callable; its stubs are untyped
 
 
@@ -91,7 +100,7 @@ def call(
     except grpc.RpcError as error:
         raise error_from(error, party) from error
     except ValueError as error:  # grpc's way to say that the channel is closed
-        raise Unavailable(Code.UNAVAILABLE, "the connection was closed") from error
+        raise Closed from error
 
 
 def stream(method: Method, request: Any, *, timeout_s: float) -> Iterator[Any]:
@@ -102,7 +111,7 @@ def stream(method: Method, request: Any, *, timeout_s: float) -> Iterator[Any]:
     try:
         answers = method(request, timeout=timeout_s, metadata=carried())
     except ValueError as error:
-        raise Unavailable(Code.UNAVAILABLE, "the connection was closed") from error
+        raise Closed from error
     return _messages(answers)
 
 
@@ -129,7 +138,7 @@ def begun(method: Method, request: Any, *, timeout_s: float) -> Any:  # the call
             request, timeout=timeout_s, metadata=carried()
         )
     except ValueError as error:
-        raise Unavailable(Code.UNAVAILABLE, "the connection was closed") from error
+        raise Closed from error
 
 
 def upload(
@@ -225,9 +234,7 @@ def patient(
     attempts = tenacity.Retrying(
         stop=lambda state: must_end() or (state.seconds_since_start or 0.0) >= timeout_s,
         wait=tenacity.wait_random_exponential(multiplier=RETRY_WAIT_S, max=RETRY_WAIT_S_MAX),
-        retry=tenacity.retry_if_exception(
-            lambda error: isinstance(error, Unavailable) and error.code in codes
-        ),
+        retry=tenacity.retry_if_exception(lambda error: _may_end(error, codes)),
         before_sleep=tell,
         sleep=sleep or time.sleep,  # as it is now: a default would be bound when this is imported
         reraise=True,
@@ -236,4 +243,9 @@ def patient(
 
 
 def _is_worth_repeating(error: BaseException) -> bool:
-    return isinstance(error, Unavailable) and error.code in _RETRIED_CODES
+    return _may_end(error, _RETRIED_CODES)
+
+
+def _may_end(error: BaseException, codes: Collection[Code]) -> bool:
+    """Whether what failed so, with one of `codes`, may succeed later over this connection."""
+    return isinstance(error, Unavailable) and error.code in codes and not isinstance(error, Closed)

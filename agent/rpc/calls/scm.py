@@ -147,6 +147,12 @@ class ScmClient:
         answer: pb.DeleteKeysResponse = self._once(self._stub.DeleteKeys, request)
         return answer
 
+    def show_deletions(self, request: pb.DeleteKeysRequest) -> pb.DeleteKeysResponse:
+        """Return what would be deleted, and which keys they are."""
+        assert request.dry_run, "a delete is not repeated"
+        answer: pb.DeleteKeysResponse = self._repeated(self._stub.DeleteKeys, request)
+        return answer
+
     def replicate_containers(self, request: pb.ReplicateContainersRequest) -> pb.ContainerDecisions:
         """Order one more copy of each container."""
         answer: pb.ContainerDecisions = self._once(self._stub.ReplicateContainers, request)

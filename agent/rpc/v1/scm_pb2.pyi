@@ -940,24 +940,28 @@ class ListOutcomesResponse(_message.Message):
     def __init__(self, outcomes: _Optional[_Iterable[_Union[Outcome, _Mapping]]] = ..., pending_command_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DeleteKeysRequest(_message.Message):
-    __slots__ = ("keys", "dry_run")
+    __slots__ = ("keys", "dry_run", "worlds")
     KEYS_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    WORLDS_FIELD_NUMBER: _ClassVar[int]
     keys: _containers.RepeatedScalarFieldContainer[str]
     dry_run: bool
-    def __init__(self, keys: _Optional[_Iterable[str]] = ..., dry_run: bool = ...) -> None: ...
+    worlds: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, keys: _Optional[_Iterable[str]] = ..., dry_run: bool = ..., worlds: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class KeyDeletion(_message.Message):
-    __slots__ = ("key", "code", "size", "transaction_ids")
+    __slots__ = ("key", "code", "size", "transaction_ids", "world")
     KEY_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     TRANSACTION_IDS_FIELD_NUMBER: _ClassVar[int]
+    WORLD_FIELD_NUMBER: _ClassVar[int]
     key: str
     code: str
     size: int
     transaction_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, key: _Optional[str] = ..., code: _Optional[str] = ..., size: _Optional[int] = ..., transaction_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    world: int
+    def __init__(self, key: _Optional[str] = ..., code: _Optional[str] = ..., size: _Optional[int] = ..., transaction_ids: _Optional[_Iterable[int]] = ..., world: _Optional[int] = ...) -> None: ...
 
 class DeleteKeysResponse(_message.Message):
     __slots__ = ("deletions",)

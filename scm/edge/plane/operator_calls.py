@@ -1,9 +1,10 @@
 """What operators order of the control plane: each order is looked at first, all or none."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from agent.errors import Code, Unavailable
 from scm.administration.decommission import Prospect, Request
 from scm.administration.forgetting import Fate
 from scm.administration.node_removal import BooksLoss, gone, judge
@@ -18,6 +19,7 @@ from scm.state.database import Change
 from scm.state.facts import Kind, OpState
 
 TRIES: Final = 3  # of a look that other orders made void
+DELETES_PER_TURN: Final = 200  # keys, while the lock is held
 
 
 class _DryRun(Exception):
@@ -34,7 +36,7 @@ def _end_if(is_dry_run: bool, made: Recovered) -> None:
 
 
 class OperatorCalls:
-    """Every call is one locked, atomic, durable change."""
+    """Every call is one locked, atomic, durable change; keys are deleted in several."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -234,7 +236,24 @@ class OperatorCalls:
         with self._parts.lock:
             return self._parts.safe_mode.leave()
 
-    def delete_keys(self, names: Sequence[str], *, dry_run: bool) -> list[KeyDeletion]:
-        """Delete keys and, as datanodes get to it, their blocks."""
-        with self._parts.change() as change:
-            return self._parts.deletions.delete_keys(change, names, dry_run=dry_run)
+    def delete_keys(
+        self,
+        names: Sequence[str],
+        worlds: Sequence[int] = (),
+        *,
+        dry_run: bool,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> list[KeyDeletion]:
+        """Delete keys and, as datanodes get to it, their blocks: some at a time, so that other
+        calls get their turn. Raises Unavailable(CANCELLED) once this is not wanted any more."""
+        deletions: list[KeyDeletion] = []
+        for start in range(0, len(names), DELETES_PER_TURN):
+            turn = slice(start, start + DELETES_PER_TURN)
+            with self._parts.change() as change:
+                if not is_wanted():
+                    told = f"the caller has gone: {start} of {len(names)} keys were looked at"
+                    raise Unavailable(Code.CANCELLED, told)
+                deletions += self._parts.deletions.delete_keys(
+                    change, names[turn], worlds[turn], dry_run=dry_run
+                )
+        return deletions
