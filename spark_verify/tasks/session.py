@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path
 from typing import IO, Any, Final
+from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
@@ -57,6 +58,15 @@ LARGE_ROWS: Final = 10_000_000
 CONNECT: Final = "sc://"
 """How the address of a Spark Connect server begins."""
 
+PORTS: Final = {"sc": 15002, "spark": 7077}
+"""Where a server of Spark Connect, and the master of a cluster, listen unless told otherwise."""
+
+REACH_S: Final = 10.0
+"""For one of them to take a connection: Spark by itself goes on for minutes, and says little."""
+
+PROXIES: Final = ("grpc_proxy", "https_proxy", "http_proxy")
+"""Through which Spark Connect reaches hosts that a connection of our own does not."""
+
 DRIVER_MIB_MIN: Final = 1024
 DRIVER_MIB_MAX: Final = 8192
 
@@ -70,6 +80,7 @@ def open_session(*, replica_count: int, master: str = "") -> SparkSession:
     `master` overrides; with neither, all cores of this machine. Workers elsewhere are given the
     modules that tasks need; they bring numpy and pyarrow.
     """
+    check_reached(master or os.environ.get("SPARK_REMOTE", ""))
     builder = SparkSession.Builder().appName("suture-verify")
     is_given = is_submitted() or SparkSession.getActiveSession() is not None
     if is_given and not master:
@@ -85,6 +96,40 @@ def open_session(*, replica_count: int, master: str = "") -> SparkSession:
         spark.addArtifacts(str(packed_modules(_scratch())), pyfile=True)
     _tune(spark, replica_count)
     return spark
+
+
+def check_reached(master: str) -> None:
+    """Raise SparkRefused where nobody takes a connection at the address of a master, of which one
+    is enough where several are named."""
+    scheme, _, rest = master.partition("://")
+    is_relayed = scheme == "sc" and any(map(os.environ.get, PROXIES))
+    if scheme not in PORTS or is_relayed:
+        return
+    named = rest.partition("/")[0]  # behind it may be a secret
+    faults = [_fault_at(place, PORTS[scheme]) for place in named.split(",")]
+    if all(faults):
+        raise SparkRefused(
+            f"no Spark at {scheme}://{named}: {'; '.join(faults)}",
+            hint="is it running there? --master names the master of a cluster, spark://HOST:7077, "
+            "or a server of Spark Connect, sc://HOST:15002",
+        )
+
+
+def _fault_at(place: str, port: int) -> str:
+    """Return why HOST, or HOST:PORT, takes no connection; "" where it does."""
+    try:
+        at = urlsplit(f"//{place}")
+        address = (at.hostname or "", at.port or port)
+        if not address[0]:
+            return "no host is named"
+        socket.create_connection(address, REACH_S).close()
+    except TimeoutError:
+        return f"no answer within {REACH_S:g} s"
+    except OSError as error:
+        return error.strerror or str(error)
+    except ValueError as error:  # of what is no address
+        return str(error)
+    return ""
 
 
 def _has_workers_elsewhere(spark: SparkSession) -> bool:

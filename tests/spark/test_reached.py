@@ -1,0 +1,95 @@
+"""A master at whose address nobody listens is named at once; before Spark is asked for it."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from spark_verify.errors import SparkRefused
+from spark_verify.tasks import session
+from spark_verify.tasks.session import check_reached, open_session
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """An address that is ours, and at which nobody listens."""
+    with closing(socket.socket()) as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+@pytest.fixture
+def listening() -> Iterator[str]:
+    """One at which somebody does."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have none in the environment, whatever the machine is."""
+    for name in (*session.PROXIES, "SPARK_REMOTE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("scheme", ["sc", "spark"])
+def test_a_master_that_is_not_there_is_named_at_once(silent: str, scheme: str) -> None:
+    """
+    Spark asks for it again for minutes, and whoever started it does not know what it waits for.
+    """
+    with pytest.raises(SparkRefused, match=f"no Spark at {scheme}://{silent}: Connection refused"):
+        open_session(replica_count=0, master=f"{scheme}://{silent}")
+
+
+def test_so_is_one_in_the_environment(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    It is used as it is, and may be wrong as well.
+    """
+    monkeypatch.setenv("SPARK_REMOTE", f"sc://{silent}")
+
+    with pytest.raises(SparkRefused, match=silent):
+        open_session(replica_count=0)
+
+
+def test_no_secret_is_shown(silent: str) -> None:
+    """
+    The address of a server of Spark Connect may have a token behind it.
+    """
+    with pytest.raises(SparkRefused) as caught:
+        check_reached(f"sc://{silent}/;token=secret;use_ssl=true")
+
+    assert "secret" not in str(caught.value)
+
+
+def test_one_of_several_masters_is_enough(silent: str, listening: str) -> None:
+    """
+    Those of a cluster stand in for each other; and what is no host elsewhere is left to Spark.
+    """
+    check_reached(f"spark://{silent},{listening}")
+    check_reached(f"sc://{listening}/;token=x")
+    check_reached("local[*]")
+    check_reached("yarn")
+    check_reached("k8s://https://nowhere.invalid:6443")
+    with pytest.raises(SparkRefused, match="Connection refused; Connection refused"):
+        check_reached(f"spark://{silent},{silent}")
+
+
+@pytest.mark.parametrize("place", ["host:port", "", "host:99999", "no-such-host.invalid"])
+def test_what_is_no_address_is_refused_in_a_line(place: str) -> None:
+    """
+    Also a name that nobody knows.
+    """
+    with pytest.raises(SparkRefused, match="no Spark at sc://"):
+        check_reached(f"sc://{place}")
+
+
+def test_what_is_reached_through_a_proxy_is_left_to_spark(
+    silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A connection of our own says nothing about it.
+    """
+    monkeypatch.setenv("https_proxy", "http://proxy.invalid:3128")
+
+    check_reached(f"sc://{silent}")
