@@ -15,7 +15,7 @@ from threading import Event, Lock
 from typing import Final, Generic, Self, TypedDict, TypeVar, Unpack
 
 from agent.errors import Code, Unavailable
-from suture.client import Client, Content, KeyInfo, Progress, Stored
+from suture.client import Client, Content, KeyInfo, Progress, Stored, closed
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection; a call that waits fails with Unavailable."""
+        """Close every connection. A call that waits fails with Unavailable, as does a later one."""
         await asyncio.to_thread(self._client.close)
         self._pool.shutdown(wait=False)
 
@@ -135,7 +135,11 @@ class AsyncClient:
     async def _run(self, work: Callable[[], T]) -> T:
         context = copy_context()
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, lambda: context.run(work))
+        try:
+            awaited = loop.run_in_executor(self._pool, lambda: context.run(work))
+        except RuntimeError as error:  # of a pool that takes nothing more
+            raise closed() from error
+        return await awaited
 
 
 class _Steps(Generic[T]):

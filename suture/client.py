@@ -4,7 +4,8 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import ExitStack
+from concurrent.futures import CancelledError
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ from agent.client.download import write_whole
 from agent.client.file_pieces import Source
 from agent.client.keylist import OK, delete_keys, key_fault, key_pages
 from agent.ec.scheme import parse_scheme
-from agent.errors import Code, Refused
+from agent.errors import Code, Refused, Unavailable
 from agent.rpc.security.tls import files_of, secured
 from agent.rpc.v1 import scm_pb2
 from suture.errors import by_kind
@@ -83,7 +84,8 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close every connection; a call under way in another thread fails with Unavailable."""
+        """Close every connection. What is under way in other threads fails with Unavailable, and so
+        does what is called later; a key that was being stored is there whole or not at all."""
         self._cluster.close()
 
     def put(
@@ -120,7 +122,7 @@ class Client:
         bytes have gone out, and of fewer than none when they go out again; what it raises stops it.
         """
         scheme = parse_scheme(replication) if replication else None
-        with ExitStack() as open_files, by_kind():
+        with ExitStack() as open_files, self._asked():
             sources = [_source(key, content, open_files) for key, content in contents.items()]
             stored, _ = self._cluster.put(
                 sources, replace=replace, scheme=scheme, progress=progress
@@ -166,7 +168,7 @@ class Client:
         """Yield the same as they come: page by page."""
         if fault := key_fault(prefix, is_beginning=True):
             raise ValueError(f"no key begins so: {prefix!r} {fault}")
-        with by_kind():
+        with self._asked():
             for page in key_pages(self._cluster.scm, prefix):
                 yield tuple(_info(key) for key in page)
 
@@ -180,19 +182,37 @@ class Client:
         While the control plane restarts it is waited for, up to two minutes. What somebody stores
         under the key meanwhile stays.
         """
-        with by_kind():
+        with self._asked():
             (deletion,) = delete_keys(self._cluster.scm, [_checked(key)])
             if deletion.code != OK:
                 raise Refused(Code(deletion.code), f"no such key: {key}")
 
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        """Raise what the body raises, as what callers distinguish, and what is left of its call
+        where the client was closed as just that."""
+        try:
+            with by_kind():
+                yield
+        except (Unavailable, CancelledError, RuntimeError) as error:  # the last of closed threads
+            if not self._cluster.is_closed:
+                raise
+            facts = error.facts if isinstance(error, Unavailable) else {}
+            raise closed(**facts) from error
+
     def _found(self, key: str) -> scm_pb2.LookupKeyResponse:
-        with by_kind():
+        with self._asked():
             return self._cluster.find(_checked(key))
 
     def _pieces(self, found: scm_pb2.LookupKeyResponse, start: int, stop: int | None) -> Pieces:
-        with by_kind():
+        with self._asked():
             for piece in self._cluster.read(found, start=start, stop=stop):
                 yield bytes(piece)
+
+
+def closed(**facts: str) -> Unavailable:
+    """Return what a call ends with whose client was closed."""
+    return Unavailable(Code.UNAVAILABLE, "the client was closed", **facts)
 
 
 def _checked(key: str) -> str:

@@ -22,6 +22,7 @@ from agent.client.shares import balanced, put_share
 from agent.client.writer import Stored, Waits, WriterSession
 from agent.ec.scheme import SHARDS_MAX, Scheme, parse_scheme
 from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.rpc.calls.channel import Closed
 from agent.rpc.calls.peer import Peer
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
@@ -46,6 +47,7 @@ class Client:
         self._conduct = Conduct()
         self._peers: dict[str, Peer] = {}
         self._cells: ThreadPoolExecutor | None = None
+        self.is_closed = False
         self._lock = Lock()  # of what is made on first use
 
     def __enter__(self) -> "Client":
@@ -55,12 +57,16 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close every connection."""
-        if self._cells is not None:
-            self._cells.shutdown(wait=False, cancel_futures=True)
+        """Close every connection, and open none any more. What is under way in other threads ends
+        soon, each in its own way; `is_closed` says why. The control plane goes first: nobody tells
+        it of datanodes that fail because of this."""
+        with self._lock:
+            self.is_closed = True
+        self.scm.close()
         for peer in self._peers.values():
             peer.close()
-        self.scm.close()
+        if self._cells is not None:
+            self._cells.shutdown(wait=False, cancel_futures=True)
 
     def put(
         self,
@@ -258,6 +264,8 @@ class Client:
         if known is not None:
             return known
         with self._lock:
+            if self.is_closed:
+                raise Closed
             if address not in self._peers:
                 self._peers[address] = Peer(address, security=self.security)
             return self._peers[address]
@@ -322,6 +330,8 @@ class Client:
     def _executor(self) -> ThreadPoolExecutor:
         """Return the threads that fetch cells, made on first use."""
         with self._lock:
+            if self.is_closed:
+                raise Closed
             if self._cells is None:
                 self._cells = ThreadPoolExecutor(SHARDS_MAX, thread_name_prefix="cell")
             return self._cells

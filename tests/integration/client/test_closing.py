@@ -1,0 +1,162 @@
+"""What `close` of a client does to calls under way, and to those that come later."""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+
+import pytest
+
+from agent.client.writer import WriterSession
+from agent.demo.cluster import Cluster
+from agent.errors import Code
+from agent.rpc.calls.channel import patient
+from agent.rpc.calls.scm import ScmClient
+from agent.rpc.v1 import scm_pb2
+from suture import AsyncClient, Client, KeyNotFound, SutureError, Unavailable
+
+BLOCK_BYTES = 3 * 1024**2
+SIZE_BYTES = 2 * BLOCK_BYTES + 12_345
+SCHEMES = pytest.mark.parametrize("replication", ["", "xor-2-1-16k"], ids=["copies", "coded"])
+CLOSED = "the client was closed"
+
+
+@pytest.fixture(autouse=True)
+def blocks_of_some_mib(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have files become several blocks."""
+    monkeypatch.setattr(WriterSession, "block_bytes", BLOCK_BYTES)
+
+
+def content() -> bytes:
+    """Return bytes of which no two pieces are alike."""
+    return random.Random(11).randbytes(SIZE_BYTES)
+
+
+def refusal(call: Callable[[], object]) -> tuple[Code, str]:
+    """Return the error of the client's own that a call ends with."""
+    with pytest.raises(SutureError) as caught:
+        call()
+    assert isinstance(caught.value, Unavailable)
+    return caught.value.code, str(caught.value)
+
+
+@SCHEMES
+def test_a_read_under_way_says_so(cluster: Cluster, replication: str) -> None:
+    """
+    No datanode is accused, and nothing of how the bytes are fetched shows.
+    """
+    name = f"closing/read/{replication}"
+    with Client(cluster.scm.address) as writer:
+        writer.put(name, content(), replication=replication, replace=True)
+    client = Client(cluster.scm.address)
+    pieces = client.stream(name)
+    next(pieces)
+
+    client.close()
+
+    assert (Code.UNAVAILABLE, CLOSED) == refusal(lambda: list(pieces))
+
+
+@SCHEMES
+def test_a_put_under_way_says_so_and_stores_nothing(cluster: Cluster, replication: str) -> None:
+    """
+    At once, and no datanode is told of as one that failed: it would get no more blocks.
+    """
+    name = f"closing/put/{replication}"
+    client = Client(cluster.scm.address)
+
+    def close(_length_bytes: int) -> None:
+        client.close()
+
+    said = refusal(lambda: client.put(name, content(), replication=replication, progress=close))
+
+    assert (Code.UNAVAILABLE, CLOSED) == said
+    with Client(cluster.scm.address) as other:
+        with pytest.raises(KeyNotFound):
+            other.info(name)
+        other.put(name, b"another", replication=replication)
+
+
+def test_so_does_every_call_after_it(cluster: Cluster, tmp_path: Path) -> None:
+    """
+    And no connection is opened for one; to close again does nothing.
+    """
+    with Client(cluster.scm.address) as writer:
+        writer.put("closing/after", b"x", replace=True)
+        writer.put("closing/coded", b"x", replace=True, replication="xor-2-1-16k")
+    with Client(cluster.scm.address) as client:
+        opened = [client.stream("closing/after"), client.stream("closing/coded")]
+        listed = client.list("closing/")
+    calls: list[Callable[[], object]] = [
+        lambda: client.put("closing/more", b"x"),
+        lambda: client.get("closing/after"),
+        lambda: client.download("closing/after", tmp_path / "file"),
+        lambda: client.info("closing/after"),
+        lambda: client.delete("closing/after"),
+        lambda: list(listed),
+        lambda: list(opened[0]),
+        lambda: list(opened[1]),
+    ]
+
+    said = [refusal(call) for call in calls]
+    client.close()
+
+    assert [(Code.UNAVAILABLE, CLOSED)] * len(calls) == said
+    assert [] == list(tmp_path.iterdir())
+    assert {} == client._cluster._peers
+    assert client._cluster._cells is None
+
+
+def test_so_does_what_is_awaited(cluster: Cluster) -> None:
+    """
+    Under way, waiting for its turn, and called later.
+    """
+
+    async def scenario() -> list[BaseException | None]:
+        client = AsyncClient(cluster.scm.address)
+        await client.put("closing/async", content(), replace=True)
+        stream = client.stream("closing/async")
+        await anext(stream)
+        waiting = [asyncio.create_task(client.get("closing/async")) for _ in range(20)]
+        await asyncio.sleep(0)
+        await client.close()
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
+        later = await asyncio.gather(
+            drained(stream),
+            drained(client.list("closing/")),
+            client.info("closing/async"),
+            client.put("closing/more", b"x"),
+            client.delete("closing/async"),
+            client.close(),
+            return_exceptions=True,
+        )
+        return [one for one in (*ended, *later) if not isinstance(one, bytes)]
+
+    async def drained(source: AsyncGenerator[object, None]) -> None:
+        async for _ in source:
+            pass
+
+    *said, last = asyncio.run(scenario())
+
+    assert last is None
+    assert len(said) >= 5
+    assert {(Unavailable, CLOSED)} == {(type(one), str(one)) for one in said}
+
+
+def test_nobody_is_waited_for_over_a_connection_of_ours_that_is_closed(cluster: Cluster) -> None:
+    """
+    A control plane that is silent is being restarted, and waited for; here nobody is silent.
+    """
+    waits: list[SutureError] = []
+    with ScmClient(cluster.scm.address) as scm:
+        scm.list_nodes(scm_pb2.ListNodesRequest())
+
+    with pytest.raises(Unavailable, match="the connection was closed"):
+        patient(
+            lambda: scm.list_nodes(scm_pb2.ListNodesRequest()),
+            codes={Code.UNAVAILABLE},
+            must_end=lambda: len(waits) > 0,
+            waits=waits.append,
+        )
+
+    assert [] == waits
