@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from agent.cli.quick import plain
+from agent.cli.start import STDOUT
 from agent.cli.terminal.credentials import is_secured
 from agent.errors import Code, Refused, SutureError, Unavailable, lacking
 from agent.runtime.exits import Exit
@@ -40,7 +41,7 @@ def run(arguments: Sequence[str], *, imported: Callable[[], object] = lambda: No
     try:
         call = prepared(arguments)
         imported()
-        return call()
+        return written(call())
     except SutureError as error:
         if error.code is Code.UNAVAILABLE and not error.hint:
             error.hint = SECURED_HINT if is_secured() else PLAINTEXT_HINT
@@ -52,12 +53,21 @@ def run(arguments: Sequence[str], *, imported: Callable[[], object] = lambda: No
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except (BrokenPipeError, SystemExit):  # typer and rich exit so when the reader has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader has gone; the rest is for nobody
+        leave_stdout()  # the reader has gone; the rest is for nobody
         return Exit.READER_GONE
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
+        if error.filename == STDOUT:
+            leave_stdout()
+            where, as_json = f"cannot write to {STDOUT}: ", False
         fail(Refused(Code.IO_EXCEPTION, f"{where}{error.strerror or error}"), as_json=as_json)
         return Exit.FAILED
+
+
+def written(code: int) -> int:
+    """Return an exit code that holds once stdout has all of the answer. Raises OSError."""
+    sys.stdout.flush()
+    return code
 
 
 def fail(error: SutureError, *, as_json: bool) -> None:
@@ -67,7 +77,11 @@ def fail(error: SutureError, *, as_json: bool) -> None:
     try:
         output.fail(error, as_json=as_json)
         sys.stdout.flush()
-    except OSError as lost:  # stdout takes nothing: where it goes to a file, the disk is full
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        unsaid = Refused(Code.IO_EXCEPTION, f"cannot write to stdout: {lost.strerror or lost}")
-        output.fail(unsaid, as_json=False)
+    except OSError:  # stdout takes nothing, and what went wrong first is not lost for that
+        leave_stdout()
+        output.fail(error, as_json=False)
+
+
+def leave_stdout() -> None:
+    """Have what is still to be written there go nowhere: it takes nothing more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

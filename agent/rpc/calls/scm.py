@@ -133,7 +133,7 @@ class ScmClient:
     def export_snapshot(self, request: pb.ExportSnapshotRequest) -> pb.ExportSnapshotResponse:
         """Have the state written as a snapshot."""
         answer: pb.ExportSnapshotResponse = call(
-            self._stub.ExportSnapshot, request, timeout_s=EXPORT_TIMEOUT_S
+            self._stub.ExportSnapshot, request, timeout_s=EXPORT_TIMEOUT_S, party=self._party
         )
         return answer
 
@@ -242,13 +242,15 @@ class ScmClient:
     def get_recovery(self, request: pb.GetRecoveryRequest) -> pb.GetRecoveryResponse:
         """Return what must be looked into after a restore."""
         answer: pb.GetRecoveryResponse = call(
-            self._stub.GetRecovery, request, timeout_s=RECOVERY_TIMEOUT_S
+            self._stub.GetRecovery, request, timeout_s=RECOVERY_TIMEOUT_S, party=self._party
         )
         return answer
 
     def recover(self, request: pb.RecoverRequest) -> pb.RecoverResponse:
         """Bring back what was found of what a restored control plane does not know."""
-        answer: pb.RecoverResponse = call(self._stub.Recover, request, timeout_s=RECOVERY_TIMEOUT_S)
+        answer: pb.RecoverResponse = call(
+            self._stub.Recover, request, timeout_s=RECOVERY_TIMEOUT_S, party=self._party
+        )
         return answer
 
     def _once(self, method: Method, request: object) -> Any:  # the method's answer

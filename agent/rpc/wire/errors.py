@@ -178,6 +178,8 @@ def _foreign(code: grpc.StatusCode, details: str, party: str) -> SutureError:
     if code is grpc.StatusCode.UNAVAILABLE and REFUSED_STREAM.search(details):
         message = f"busy: {_cut(details, MESSAGE_BYTES_MAX)}"
         return Unavailable(Code.BUSY, f"{party} is {message}" if party else message)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED and party:
+        return Unavailable(Code.UNAVAILABLE, f"{party} gave no answer in time")
     prefix = f"{party} is " if party and code is grpc.StatusCode.UNAVAILABLE else ""
     message = f"{prefix}{code.name.lower()}: {_cut(details, MESSAGE_BYTES_MAX)}"
     if code in _RETRY_GRPC_CODES:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -68,7 +69,9 @@ def test_a_signal_to_end_lets_it_tidy_up(number: signal.Signals, tmp_path: Path)
     assert [] == list(tmp_path.iterdir())
 
 
-def printing(text: str, *, way: str = '"$@"', **environment: str) -> CompletedProcess[str]:
+def printing(
+    text: str, *, way: str = '"$@"', words: Sequence[str] = ("ls", "--json"), **environment: str
+) -> CompletedProcess[str]:
     """Run a `suture` that prints `text` and ends well, as a shell starts it."""
     code = (
         "from agent.cli import start, main\n"
@@ -80,7 +83,7 @@ def printing(text: str, *, way: str = '"$@"', **environment: str) -> CompletedPr
         "start.main()\n"
     )
     return subprocess.run(
-        ["/bin/bash", "-c", way, "bash", sys.executable, "-c", code, "ls", "--json"],
+        ["/bin/bash", "-c", way, "bash", sys.executable, "-c", code, *words],
         env=os.environ | environment,
         capture_output=True,
         text=True,
@@ -108,6 +111,52 @@ def test_a_full_disk_below_the_output_is_said() -> None:
 
     assert Exit.FAILED == ended.returncode
     assert "error: cannot write to stdout: No space left on device [IO_EXCEPTION]\n" == ended.stderr
+
+
+GONE = "import select; at = select.poll(); at.register(1, 0); at.poll(60_000)"
+"""What a command waits with until nobody reads its stdout."""
+
+
+@pytest.mark.parametrize(
+    "text", ["emit(1)", "say('a')", "emit('x' * 100_000)", "say('x' * 100_000)"]
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", [("ls", "--json"), ("ls",)])
+def test_so_it_is_however_little_is_printed(
+    text: str, unbuffered: str, words: Sequence[str]
+) -> None:
+    """
+    What fits into the buffer is written when Python ends, which has no words of ours for it; and a
+    disk that is full is not one of the cluster's.
+    """
+    ended = printing(text, way='"$@" > /dev/full', words=words, PYTHONUNBUFFERED=unbuffered)
+
+    assert Exit.FAILED == ended.returncode
+    assert "error: cannot write to stdout: No space left on device [IO_EXCEPTION]\n" == ended.stderr
+
+
+def test_what_went_wrong_is_said_where_stdout_takes_nothing() -> None:
+    """
+    With --json errors go there as well: one that cannot is for whoever reads stderr.
+    """
+    code = "from agent.errors import Code, Refused; raise Refused(Code.KEY_EXISTS, 'key f exists')"
+    full = printing(code, way='"$@" > /dev/full')
+    gone = printing(f"{GONE}; {code}", way='"$@" | true; exit ${PIPESTATUS[0]}')
+
+    assert [(Exit.FAILED, "error: key f exists [KEY_EXISTS]\n")] * 2 == [
+        (ended.returncode, ended.stderr) for ended in (full, gone)
+    ]
+
+
+@pytest.mark.parametrize("text", ["emit(1)", "say('a')"])
+def test_a_reader_that_goes_before_a_short_answer_is_no_success(text: str) -> None:
+    """
+    As for a long one: the pipe is closed before anything is written.
+    """
+    way = '"$@" | true; exit ${PIPESTATUS[0]}'
+    ended = printing(f"{GONE}; {text}", way=way, PYTHONUNBUFFERED="")
+
+    assert (Exit.READER_GONE, "") == (ended.returncode, ended.stderr)
 
 
 def test_a_reader_that_goes_is_no_success() -> None:

@@ -1,0 +1,51 @@
+"""A control plane that is not there, or takes connections and never answers, is named."""
+
+import socket
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+
+from agent.errors import Code, Unavailable
+from agent.rpc.calls.scm import ScmClient
+from agent.rpc.v1 import scm_pb2 as pb
+
+
+def test_one_that_never_answers_is_named() -> None:
+    """
+    Who has several clusters, or a wrong --scm in the environment, looks there and not elsewhere.
+    """
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with (
+            ScmClient(address, timeout_s=0.1) as scm,
+            pytest.raises(Unavailable, match=f"^the SCM at {address} gave no answer in time$"),
+        ):
+            scm.list_nodes(pb.ListNodesRequest())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda scm: scm.export_snapshot(pb.ExportSnapshotRequest()),
+        lambda scm: scm.get_recovery(pb.GetRecoveryRequest()),
+        lambda scm: scm.recover(pb.RecoverRequest()),
+    ],
+    ids=["snapshot", "recovery", "recover"],
+)
+def test_one_that_is_not_there_is_named_by_long_calls_too(
+    call: Callable[[ScmClient], object],
+) -> None:
+    """
+    They have a time of their own, and the same answer.
+    """
+    with closing(socket.socket()) as bound:
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        with (
+            ScmClient(address) as scm,
+            pytest.raises(Unavailable, match=f"^the SCM at {address} is unavailable") as caught,
+        ):
+            call(scm)
+
+    assert Code.UNAVAILABLE is caught.value.code
