@@ -139,7 +139,10 @@ class WriterSession:
 
     def finish(self, *, close: bool, is_patient: bool = False) -> None:
         """End the session; with `close`, its containers are closed now. One that `is_patient`
-        waits for a control plane that is being restarted."""
+        waits for a control plane that is being restarted; of any other, one that has never answered
+        has nothing to end that is known of, and who gave up need not wait for it again."""
+        if not (self._was_heard or is_patient):
+            return
         request = scm_pb2.FinishWritesRequest(client_id=self.client_id, close=close)
         self._ask(lambda: self._scm.finish_writes(request), must_end=lambda: not is_patient)
 

@@ -6,6 +6,8 @@ from contextlib import closing
 
 import pytest
 
+from agent.client.client import Client
+from agent.client.writer import WriterSession
 from agent.errors import Code, Unavailable
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2 as pb
@@ -22,6 +24,20 @@ def test_one_that_never_answers_is_named() -> None:
             pytest.raises(Unavailable, match=f"^the SCM at {address} gave no answer in time$"),
         ):
             scm.list_nodes(pb.ListNodesRequest())
+
+
+def test_one_that_never_answered_is_not_asked_to_end_a_session() -> None:
+    """
+    After Ctrl-C, or its first silence, each session of a put would wait for it once more.
+    """
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with ScmClient(address, timeout_s=0.1) as scm, Client(address) as client:
+            session = WriterSession(scm, client._dial)
+            with pytest.raises(Unavailable, match="gave no answer in time"):
+                session._allocate([10])
+
+            session.finish(close=False)
 
 
 @pytest.mark.parametrize(
