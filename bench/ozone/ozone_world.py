@@ -30,7 +30,7 @@ from merkle.checksum import (
 )
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 from ozone.disk.messages import BLOCK_DATA, CHECKSUM_INFO
-from ozone.disk.rows import BYTES_USED, RECORDED_ROOT
+from ozone.disk.rows import BLOCK_COUNT, BYTES_USED, RECORDED_ROOT
 from tests.support.ozone.ozone_volumes import descriptor_text, key
 
 KIB: Final = 1024
@@ -174,7 +174,11 @@ def _describe(
         families["block_data"][key(number, block.block_id)] = _row(number, block)
     root, tree = _tree(number, blocks)
     used_bytes = sum(block.length_bytes for block in blocks)
-    for name, value in ((RECORDED_ROOT, root), (BYTES_USED, used_bytes)):
+    for name, value in (
+        (RECORDED_ROOT, root),
+        (BYTES_USED, used_bytes),
+        (BLOCK_COUNT, len(blocks)),
+    ):
         families["metadata"][key(number, name)] = struct.pack(">q", value)
     folder = world.container(number)
     (folder / "metadata").mkdir()

@@ -24,6 +24,7 @@ INTERNAL: Final = b"#"  # what Ozone keeps beside the blocks
 NUMBER: Final = struct.Struct(">q")
 RECORDED_ROOT: Final = "#DATACHECKSUM"
 BYTES_USED: Final = "#BYTESUSED"
+BLOCK_COUNT: Final = "#BLOCKCOUNT"
 
 ID_DIGITS: Final = len(str(ID_MAX))  # a number of fewer digits is not too large
 
@@ -48,6 +49,7 @@ class ContainerRows:
         self._container_id = container_id
         self._condemned: frozenset[BlockId] | None = None
         self.unknown_count = 0  # keys that no block has, of those that were read
+        self._block_count: int | None = None  # not before all were read
 
     def blocks(self) -> Iterator[tuple[BlockId, bytes | None, bytes | None]]:
         """Yield by ascending id the row of each block and of its last chunk; one may be None."""
@@ -57,7 +59,7 @@ class ContainerRows:
     def batches(self) -> Iterator[RowBatch]:
         """Yield what `blocks` does, many at a time."""
         tails = dict(self._numbered(LAST_CHUNKS))
-        self.unknown_count = 0
+        self.unknown_count = block_count = 0
         digits = self._view.key_lengths(BLOCKS, self._prefix)
         digits |= {len(str(block_id)) for block_id in tails}
         for index, count in enumerate(sorted(digits) or [0]):
@@ -65,8 +67,27 @@ class ContainerRows:
             for keys, rows in self._view.batches(BLOCKS, self._prefix):
                 if not index:
                     self.unknown_count += _strange_count(keys)
-                yield _merged(keys, rows, count, waiting, tails)
+                batch = _merged(keys, rows, count, waiting, tails)
+                block_count += len(batch.block_ids)
+                yield batch
+            block_count += len(waiting)
             yield RowBatch(waiting, [None] * len(waiting), [tails[number] for number in waiting])
+        self._block_count = block_count
+
+    def lost(self, *, has_files: bool) -> str:
+        """Say that rows seem to be lost, of which all that are left were read; "" for no.
+
+        Ozone counts a container's blocks in the write that has the row, and its power may fail
+        before rows and count have come into a table both. It counts bytes too, but also those that
+        were never committed. `has_files`: files of blocks are there.
+        """
+        found = self._block_count
+        counted = self.number(BLOCK_COUNT)
+        if counted is None and (found or (found == 0 and has_files)):
+            return "the database has no count of its blocks, which Ozone always keeps"
+        if counted is not None and found is not None and found < counted:
+            return f"the database counts {counted} blocks and has the rows of {found}"
+        return ""
 
     def pair(self, block_id: BlockId) -> Pair:
         """Return the rows of one block, as `blocks` does; (None, None) where there is none."""

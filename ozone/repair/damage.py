@@ -88,7 +88,7 @@ def read_replica(
         findings=tuple(one for one in outcome.findings if one.is_damage and one.block_id in blocks),
         others=tuple(one for one in others if not _is_mended_with(one, blocks)),
         bytes_read=outcome.bytes_read,
-        unjudged=tuple(reader.skipped.values()),
+        unjudged=(*reader.skipped.values(), *filter(None, [rows.lost(has_files=reader.has_files)])),
     )
 
 

@@ -247,8 +247,11 @@ class History:
 def _facts(result: ContainerResult) -> dict[str, Any]:
     facts = asdict(result)
     del facts["findings"]
+    # As before there were such facts: an older program reads it, too.
     if result.is_verified:
-        del facts["is_verified"]  # as before there was such a fact: an older program reads it, too
+        del facts["is_verified"]
+    if not result.lost_rows:
+        del facts["lost_rows"]
     facts["skipped"] = {str(key): why for key, why in result.skipped.items()}
     return facts
 

@@ -131,7 +131,7 @@ class OzoneReader:
         self._paths = paths
         self._identity = identity
         self._rows_since = rows_since
-        self._rows = rows_since(began_at_s)
+        self.rows = rows_since(began_at_s)
         self._looked_at_s = began_at_s
         self._rows_age_s = VIEW_AGE_S  # to open a database takes a second, and there are many looks
         self._buffers = buffers or ReadBuffers()
@@ -140,6 +140,7 @@ class OzoneReader:
         self._directory_error: OSError | None = None
         self._tree: OzoneTree | None = None
         self._tree_faults: list[StructureFault] = []
+        self.has_files = False
         self._buried: tuple[tuple[int, int, int], Mapping[BlockId, int]] | None = None
         self._lengths_bytes: dict[BlockId, int] = {}
         self.ledger = Ledger()
@@ -207,7 +208,7 @@ class OzoneReader:
         left out, and named in `skipped`.
         """
         ledger, skipped, skipped_count = Ledger(), dict[BlockId, str](), 0
-        for batch in self._rows.batches():
+        for batch in self.rows.batches():
             simple = self._simple(batch)
             ledger.add_stable(simple.block_ids, simple.checksums)
             self._note_lengths(simple.block_ids.tolist(), simple.lengths_bytes.tolist())
@@ -306,7 +307,7 @@ class OzoneReader:
 
     def block(self, block_id: BlockId) -> BlockData | None:
         """Return a block as the rows had it when the read began; None where none can be read."""
-        row, tail = self._rows.pair(block_id)
+        row, tail = self.rows.pair(block_id)
         with contextlib.suppress(Damaged, Unknown):
             if row is not None or tail is not None:
                 return decode_stored(self.container_id, block_id, row, tail).block
@@ -357,6 +358,7 @@ class OzoneReader:
                 faults.append(fault)
         faults.extend(StructureFault(Fault.FOREIGN_FILE, name) for name in sorted(foreign))
         faults.extend(self._descriptor_faults())
+        self.has_files = ids.size > 0
         return Structure(tuple(faults), ids, self._expected_blocks(ids))
 
     def _list(self) -> tuple[U64s, list[str]]:
@@ -452,7 +454,7 @@ class OzoneReader:
             pair = rows.pair(block_id)
             if pair == (None, None) or block_id in buried or block_id in rows.condemned():
                 gone.add(block_id)
-            elif pair != self._rows.pair(block_id):
+            elif pair != self.rows.pair(block_id):
                 return replace(outcome, stopped_because=CHANGED)
         kept = [item for item in outcome.findings if item.block_id not in gone]
         damage_count = sum(item.is_damage for item in outcome.findings)
@@ -487,14 +489,6 @@ class OzoneReader:
             return exchanges(damaged, read)
         return {}
 
-    def recorded_root(self) -> int | None:
-        """Return the root that Ozone keeps in the database; None where it keeps none."""
-        return self._rows.number(RECORDED_ROOT)
-
-    def unknown_row_count(self) -> int:
-        """Return how many keys among the container's rows no block has."""
-        return self._rows.unknown_count
-
     def compare(self, scanned: Tree) -> Comparison:
         """Compare Ozone's tree with the rows and with what was read."""
-        return self.ledger.compare(self._tree, self.recorded_root(), scanned)
+        return self.ledger.compare(self._tree, self.rows.number(RECORDED_ROOT), scanned)

@@ -29,8 +29,8 @@ class ContainerResult:
 
     `findings` are damage first, bounded; `finding_count` is all of them. `skipped` names blocks
     that cannot be judged, with the reason, some of `skipped_count`. `unknown_row_count`: keys of
-    the database that no block has. `why`: the reason of NOT_READ and SKIPPED. `is_verified`: the
-    descriptor has a checksum.
+    the database that no block has; `lost_rows`: why it seems to lack some. `why`: the reason of
+    NOT_READ and SKIPPED. `is_verified`: the descriptor has a checksum.
     """
 
     container_id: ContainerId
@@ -47,6 +47,7 @@ class ContainerResult:
     skipped: Mapping[BlockId, str] = field(default_factory=dict)
     skipped_count: int = 0
     unknown_row_count: int = 0
+    lost_rows: str = ""
     why: str = ""
     is_open: bool = False
     is_verified: bool = True
@@ -87,6 +88,8 @@ class ContainerResult:
         if self.skipped_count:
             first = next(iter(self.skipped.values()), "")
             said.append(f"{self.skipped_count} blocks cannot be judged: {first}")
+        if self.lost_rows:
+            said.append(self.lost_rows)
         if self.unknown_row_count:
             said.append(f"{self.unknown_row_count} rows of a kind that is not known")
         suspects = [item for item in self.findings if item.verdict in UNSETTLED]

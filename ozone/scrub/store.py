@@ -423,7 +423,8 @@ class OzoneStore:
             comparison=reader.compare(tree),
             skipped=reader.skipped,
             skipped_count=reader.skipped_count,
-            unknown_row_count=reader.unknown_row_count(),
+            unknown_row_count=reader.rows.unknown_count,
+            lost_rows=reader.rows.lost(has_files=reader.has_files),
             is_verified=replica.descriptor.is_verified,
         )
 

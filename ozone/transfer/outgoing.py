@@ -25,7 +25,7 @@ from merkle.replica import CONTAINER_BYTES_MAX, TREE_STATES, BlockId, ContainerI
 from ozone.disk.database import BLOCKS, DELETES, LAST_CHUNKS, NUMBERS
 from ozone.disk.descriptor import Descriptor, encode_descriptor
 from ozone.disk.encoding import encode_row, encode_tree_file
-from ozone.disk.rows import BYTES_USED, NUMBER, RECORDED_ROOT, SEPARATOR
+from ozone.disk.rows import BLOCK_COUNT, BYTES_USED, NUMBER, RECORDED_ROOT, SEPARATOR
 from ozone.serving.trees import Folded, OzoneView, ozone_view
 from ozone.transfer.entries import (
     BLOCK_SUFFIX,
@@ -40,7 +40,6 @@ from ozone.transfer.messages import Compression
 from ozone.transfer.scratch import Scratch
 from ozone.transfer.tables import SCHEMA, SEQUENCE, write_table
 
-BLOCK_COUNT: Final = "#BLOCKCOUNT"
 DAMAGED: Final = "damage was met while it was sent"  # why a replica is scanned
 ROW_BYTES: Final = 1024  # of a block, about, without the checksums of its windows
 BYTES_PER_SUM_BYTE: Final = 4096  # Ozone's windows are of 16 KiB, with 4 bytes of checksum each

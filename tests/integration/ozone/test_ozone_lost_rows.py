@@ -1,13 +1,18 @@
 """Databases of Ozone that lost something and can be opened all the same."""
 
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ozone.scrub.result import Standing
+from ozone.scrub.history import History
+from ozone.scrub.result import ContainerResult, Standing
 from ozone.scrub.scrub import ScrubWish
 from scanner.finding import Fault
 from tests.support.ozone.ozone_scrubs import damage, running_volume, scrubbed
+from tests.support.ozone.ozone_volumes import MadeVolume
 
 
 @pytest.mark.parametrize("has_tree", [False, True])
@@ -39,3 +44,93 @@ def test_a_list_of_files_that_was_cut_is_no_container_without_blocks(
 
     assert Standing.NOT_READ in standings
     assert Standing.WHOLE not in standings
+
+
+def remembered(state_dir: Path) -> Sequence[ContainerResult]:
+    """Return what the history of the volume says."""
+    (path,) = state_dir.glob("*.sqlite")
+    with closing(History(path)) as history:
+        return list(history.results())
+
+
+def lose_log(made: MadeVolume) -> None:
+    """Lose what was written last, as a host does whose power fails: Ozone syncs no row."""
+    for log in made.database.glob("*.log"):
+        log.unlink()
+
+
+def test_rows_that_went_with_the_log_leave_no_container_that_is_whole(tmp_path: Path) -> None:
+    """
+    The log is lost whose rows had not come into a table yet, and the count of the blocks had. Each
+    block that is left is as it was written, and without a tree nothing else tells of the others.
+    """
+    with running_volume(tmp_path / "data") as made:
+        made.flush("block_data")
+        made.add_block(1, 11, b"eleven" * 100)
+        made.flush("metadata")
+        lose_log(made)
+
+        (result,) = scrubbed(
+            ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+        ).values()
+
+    assert (Standing.DOUBTFUL, 2) == (result.standing, result.block_count)
+    assert ("the database counts 3 blocks and has the rows of 2",) == result.doubts()
+
+
+def test_a_database_that_lost_all_it_had_leaves_no_container_that_is_whole(
+    tmp_path: Path,
+) -> None:
+    """
+    Nothing had come into a table, not even the count: what is empty now has files of blocks.
+    """
+    with running_volume(tmp_path / "data") as made:
+        lose_log(made)
+
+        (result,) = scrubbed(
+            ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+        ).values()
+
+    assert (Standing.DOUBTFUL, 0) == (result.standing, result.block_count)
+    assert ("the database has no count of its blocks, which Ozone always keeps",) == result.doubts()
+
+
+def test_what_lost_rows_is_not_remembered_as_whole(tmp_path: Path) -> None:
+    """
+    The service shows what its history has; and one of before there was such a doubt is read on.
+    """
+    wish = ScrubWish(data_dirs=[tmp_path / "data"], state_dir=tmp_path / "state")
+    with running_volume(tmp_path / "data") as made:
+        scrubbed(wish)
+        (before,) = remembered(wish.state_dir)
+        made.count(1, 1)
+        scrubbed(replace(wish, anew=True))
+        (after,) = remembered(wish.state_dir)
+
+    assert (Standing.WHOLE, Standing.DOUBTFUL) == (before.standing, after.standing)
+
+
+def test_a_container_that_never_had_a_block_is_whole(tmp_path: Path) -> None:
+    """
+    Ozone begins to count with the first block.
+    """
+    with running_volume(tmp_path / "data") as made:
+        made.add_container(2)
+
+        results = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))
+
+    assert {Standing.WHOLE} == {result.standing for result in results.values()}
+
+
+def test_a_count_that_is_behind_its_rows_is_no_doubt(tmp_path: Path) -> None:
+    """
+    Nothing is missing from what is there.
+    """
+    with running_volume(tmp_path / "data") as made:
+        made.count(1, -1)
+
+        (result,) = scrubbed(
+            ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+        ).values()
+
+    assert Standing.WHOLE is result.standing

@@ -200,6 +200,28 @@ def test_a_replica_is_not_marked_closed_while_a_peer_is_not_heard(
     assert before == whole.descriptor(1).read_bytes()
 
 
+def test_a_replica_that_lost_rows_is_not_marked_closed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Its database counts more blocks than it has rows of: what is there is as it was written, and
+    the peer that answers may have lost the same.
+    """
+    made = MadeVolume(tmp_path / "data")
+    made.add_container(1, state="UNHEALTHY")
+    made.add_block(1, 101, FIRST_PART)
+    made.count(1, 1)
+    made.close()
+    volume = DamagedVolume(made.root, tmp_path / "state", ())
+
+    with serving([{1: served((101, (FIRST_PART,)))}]) as peers:
+        assert Exit.FAILED == volume.repair(1, addresses(peers), "--yes", "--mark-closed")
+
+    said = capsys.readouterr()
+    assert "not judged: the database counts 2 blocks and has the rows of 1" in said.out + said.err
+    assert "state: UNHEALTHY" in volume.descriptor(1).read_text()
+
+
 def test_what_was_deleted_here_is_not_missed(
     whole: DamagedVolume, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,6 +17,7 @@ import os
 import struct
 import tarfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -129,6 +130,7 @@ class MadeVolume:
     format_version: int = 5  # of RocksDB's tables: what Ozone 2.2 writes
     _database: Any = field(init=False)
     _families: dict[str, Any] = field(init=False)
+    _counts: Counter[int] = field(init=False, default_factory=Counter)
 
     def __post_init__(self) -> None:
         hdds = self.root / "hdds"
@@ -211,7 +213,15 @@ class MadeVolume:
             chunks=chunks,
             size=offset,
         )
+        is_new = key(container_id, block_id) not in self._families["block_data"]
         self.put_row(container_id, block_id, message.SerializeToString())
+        self.count(container_id, 1 if is_new else 0)
+
+    def count(self, container_id: int, more: int) -> None:
+        """Count blocks, as a datanode does with each row that it puts or removes."""
+        self._counts[container_id] += more
+        count = struct.pack(">q", self._counts[container_id])
+        self.put_row(container_id, "#BLOCKCOUNT", count, "metadata")
 
     def put_row(
         self, container_id: int, block_id: int | str, row: bytes, family: str = "block_data"
@@ -222,6 +232,11 @@ class MadeVolume:
     def drop_row(self, container_id: int, block_id: int) -> None:
         """Remove a block's row, as a delete does last."""
         del self._families["block_data"][key(container_id, block_id)]
+        self.count(container_id, -1)
+
+    def flush(self, family: str) -> None:
+        """Have what was put into a table so far in a file of its own, not in the log only."""
+        self._families[family].flush()
 
     def condemn(self, container_id: int, *block_ids: int) -> None:
         """Note that blocks are to be deleted, as a datanode does when it is told so."""
@@ -250,7 +265,8 @@ class MadeVolume:
         """Rewrite all of the database's files, as a datanode does now and then: what was written
         around all others makes them overlap."""
         for container_id in (0, 1 << 40):
-            self.put_row(container_id, "#around", b"")
+            for name in ("block_data", "metadata"):
+                self.put_row(container_id, "#around", b"", name)
         for family in self._families.values():
             family.flush()
             family.compact_range(None, None)
