@@ -7,6 +7,7 @@ built from them without parsing each. docs/DISK_FORMAT.md has the layouts byte b
 
 import json
 import struct
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, Final, TypeAlias, assert_never
@@ -187,6 +188,16 @@ def decode_standing(container_id: ContainerId, row: bytes) -> tuple[int, Bcsid]:
     _origin_at(body, what)
     _, replica_index, bcsid = _STANDING.unpack_from(body, len(_WORDS))
     return replica_index, Bcsid(bcsid)
+
+
+def is_newer(row: bytes) -> bool:
+    """Whether a newer agent wrote the row of a replica: then it is not damaged."""
+    if not row or row[0] <= REPLICA_VERSION:
+        return False
+    with suppress(Damaged):
+        unseal(row, "")
+        return True
+    return False
 
 
 def _origin_at(body: memoryview, what: str) -> int:

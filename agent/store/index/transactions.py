@@ -23,6 +23,7 @@ from typing import Final
 
 import lmdb
 
+from agent.errors import Code, Refused
 from agent.runtime.memory import let_go_of_pages
 from agent.store.index import replica_history
 from agent.store.index.columns import DamagedRows, ReplicaColumns, decode_columns
@@ -35,6 +36,7 @@ from agent.store.index.packformat import (
     encode_packed,
 )
 from agent.store.index.rows import (
+    REPLICA_VERSION,
     JournalEntry,
     ReplicaRow,
     ScanCursor,
@@ -49,6 +51,7 @@ from agent.store.index.rows import (
     encode_finding,
     encode_journal,
     encode_replica,
+    is_newer,
     journal_key,
     not_found,
     shown_part,
@@ -99,6 +102,19 @@ class Snapshot:
                 yield container_id, decode_replica(container_id, row)
             except Damaged as damage:
                 yield container_id, damage
+
+    def check_not_newer(self, path: Path) -> None:
+        """Raise Refused where a newer agent wrote the row of a replica on the volume at `path`."""
+        with self._txn.cursor(self._dbs.replicas) as cursor:
+            for key, row in cursor:
+                if is_newer(row):
+                    raise Refused(
+                        Code.INCONSISTENT_VOLUME,
+                        f"{path}: replica row of container {_U64.unpack(key)[0]}: version "
+                        f"{row[0]}, this agent reads {REPLICA_VERSION}",
+                        hint="start the agent version that wrote the volume",
+                    )
+        self.let_go_of_pages()
 
     def columns(self) -> tuple[ReplicaColumns, DamagedRows]:
         """Return all replicas as columns, and what is wrong with damaged rows.

@@ -68,6 +68,8 @@ def recover(volumes: list[Volume], options: StoreOptions) -> Shelf:
     shelf = Shelf()
     for volume in volumes:
         try:
+            with volume.index.read() as rows:
+                rows.check_not_newer(volume.layout.volume)
             empty_temporary(volume, shelf)
             roll_journal(volume, options, shelf)
             load_volume(volume, options, shelf)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from agent.errors import Refused
@@ -61,6 +62,76 @@ def test_a_clean_stop_needs_no_recovery(tmp_path: Path) -> None:
     assert before == (store.replicas(), store.blocks(ONE), store.tree(ONE))
     assert ([], ()) == (steps(store), store.unloadable())
     store.close()
+
+
+def test_a_replica_that_a_newer_agent_wrote_is_not_taken_for_damaged(tmp_path: Path) -> None:
+    """
+    After a downgrade: its row has its checksum and one number more. Made anew out of the
+    descriptor, it would lack what only the row knows; the volume is left as it is.
+    """
+    store = open_store(tmp_path, volume_count=2)
+    for container_id in (1, 2):
+        closed_replica(store, container_id, block_ids=(1,))
+    [layout] = {store.volume_set.places[ONE].layout}
+    index = layout.cluster / "db"
+    store.close()
+    newer = rewritten_by_newer(index)
+    (layout.importing / "left").mkdir(parents=True)
+
+    store = open_store(tmp_path, volume_count=2)
+
+    [failed] = [volume for volume in store.volumes() if volume.failed]
+    served = [facts.container_id for facts in store.replicas()]
+    store.close()
+    assert layout.volume == failed.path
+    assert "replica row of container 1: version 2, this agent reads 1" in failed.error
+    assert [2] == served
+    assert newer == replica_row(index)
+    assert (layout.importing / "left").is_dir()
+
+
+def test_a_row_whose_version_is_damaged_costs_no_other(tmp_path: Path) -> None:
+    """
+    Without its checksum nothing says that a newer agent wrote it: the replica is adopted.
+    """
+    store = open_store(tmp_path)
+    for container_id in (1, 2):
+        closed_replica(store, container_id, block_ids=(1,))
+    index = store.volume_set.places[ONE].layout.cluster / "db"
+    store.close()
+    put_row(index, b"\2" + replica_row(index)[1:])
+
+    store = open_store(tmp_path)
+
+    served = [facts.container_id for facts in store.replicas()]
+    store.close()
+    assert [1, 2] == sorted(served)
+
+
+def replica_row(index: Path) -> bytes:
+    """Return the row of the replica of container 1, as it lies in the index."""
+    with (
+        lmdb.open(str(index), max_dbs=16, readonly=True) as environment,
+        environment.begin() as txn,
+    ):
+        row = txn.get(bytes(7) + b"\1", db=environment.open_db(b"replicas", txn, create=False))
+    assert row is not None
+    return bytes(row)
+
+
+def rewritten_by_newer(index: Path) -> bytes:
+    """Write that row as version 2 has it, with one number more; return it."""
+    row = replica_row(index)
+    body = b"\2" + row[1:100] + (77).to_bytes(8) + row[100:-4]
+    newer = body + crc32c(body).to_bytes(4)
+    put_row(index, newer)
+    return newer
+
+
+def put_row(index: Path, row: bytes) -> None:
+    """Write the row of the replica of container 1 behind the store's back."""
+    with lmdb.open(str(index), max_dbs=16) as environment, environment.begin(write=True) as txn:
+        txn.put(bytes(7) + b"\1", row, db=environment.open_db(b"replicas", txn, create=False))
 
 
 def test_what_was_being_built_or_deleted_is_removed(tmp_path: Path) -> None:
