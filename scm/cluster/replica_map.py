@@ -81,11 +81,9 @@ class Reports:
         self.cut_off: set[str] = set()
         """Datanodes whose full report lost a page: nobody knows whether they named them all."""
         self._is_older = False  # than what datanodes saw, and told so
-        self.unknown_container_ids: set[int] = {
-            container_id
-            for container_id in state.replicas.container_ids().tolist()
-            if state.containers.get(container_id) is None
-        }
+        self.unknown_container_ids: set[int] = set(
+            state.containers.missing(state.replicas.container_ids().tolist())
+        )
 
     def forget(self, datanode_id: str) -> None:
         """Believe nothing said before: the datanode has restarted and reports all again."""
@@ -154,8 +152,7 @@ class Reports:
             return changed
         self._assemblies.pop(datanode_id, None)
         _put_in(change, self.confirmed, datanode_id)
-        held = self._state.replicas.ids_on(datanode_id)
-        missing = held[~np.isin(held, np.concatenate(assembly.seen))]
+        missing = self._state.replicas.ids_besides(datanode_id, np.concatenate(assembly.seen))
         removed = change.remove_all(self._state.replicas, datanode_id, missing)
         return np.concatenate((changed, removed))
 
@@ -164,8 +161,8 @@ class Reports:
         self._assemblies[datanode_id] = assembly
 
     def _record(self, change: Change, told: Reported, there: Rows, gone: Rows) -> Ids:
-        self._note_unknown(change, told.datanode_id, there["container_id"].tolist())
         changed = change.take(self._state.replicas, there, told)
+        self._note_unknown(change, told.datanode_id, changed.tolist())
         if not len(gone):
             return changed
         ids = gone["container_id"]
@@ -175,6 +172,7 @@ class Reports:
     def _note_unknown(
         self, change: Change, datanode_id: str, container_ids: Collection[int]
     ) -> None:
+        """Tell of containers that nobody made here, by what is new: the others were noted then."""
         for container_id in self._state.containers.missing(container_ids):
             if container_id not in self.unknown_container_ids:
                 self.note_stranger(change, container_id)

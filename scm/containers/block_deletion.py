@@ -56,6 +56,7 @@ LOOKS_PER_TURN: Final = 2_000  # containers that are being deleted, while the lo
 
 _DONE: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
 _GONE: Final = frozenset({ContainerState.DELETED})
+_GOING: Final = (ContainerState.DELETING, ContainerState.DELETED)  # compared: a set would hash each
 
 _log = structlog.get_logger("suture.scm")
 
@@ -109,8 +110,7 @@ class BlockDeletion:
         self._unfinished: dict[int, None] = {
             container.container_id: None
             for container in state.containers.values()
-            if container.state in {ContainerState.DELETING, ContainerState.DELETED}
-            and state.replicas.of(container.container_id)
+            if container.state in _GOING and state.replicas.of(container.container_id)
         }
 
     def delete_keys(

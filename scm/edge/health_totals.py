@@ -19,6 +19,7 @@ from merkle.replica import TREE_STATES, ReplicaState
 from scm.edge.views import comparison
 from scm.state.database import State
 from scm.state.facts import Container, ContainerState, Replica, data_count_of
+from scm.state.replicas.holders import distinct
 from scm.state.replicas.replica_table import NO_WORD, ReplicaTable
 
 COUNTED_MAX: Final = 4_000  # in one turn, some 10 ms: after a restart all containers are to count
@@ -125,8 +126,7 @@ class Totals:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        made_here = (container.container_id for container in state.containers.values())
-        self._backlog = np.union1d(state.replicas.container_ids(), np.fromiter(made_here, np.int64))
+        self._backlog = distinct(state.replicas.container_ids(), state.containers.ids())
         self._backlog_at = 0  # those before were counted
         self._due: set[int] = set()
         for table in (state.containers, state.replicas):

@@ -54,16 +54,15 @@ from scm.state.single_values import (
 from scm.state.tables import (
     AllocationTable,
     ContainerTable,
-    DeletedTable,
     ForgottenTable,
     HoldTable,
     NodeTable,
-    OutcomeTable,
     PendingTable,
     Table,
     TransactionTable,
     id_key,
 )
+from scm.state.tables_on_disk import DeletedTable, OutcomeTable
 from scm.state.writability import Writability
 
 OUTCOMES_MAX: Final = 10_000  # enough for days of questions, small enough to keep

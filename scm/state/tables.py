@@ -11,19 +11,19 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from scm.state import records
 from scm.state.facts import (
     Allocation,
     Container,
     ContainerState,
-    Deleted,
     Forgotten,
     Hold,
     Key,
     Kind,
     Node,
-    Outcome,
-    OutcomeState,
     Pending,
     Transaction,
 )
@@ -34,7 +34,7 @@ V = TypeVar("V")
 
 LOADED_AT_ONCE: Final = 16_384  # rows
 _ID: Final = struct.Struct(">Q")
-_ID_PAIR: Final = struct.Struct(">QQ")
+ID_PAIR: Final = struct.Struct(">QQ")
 
 
 def id_key(number: int) -> bytes:
@@ -193,6 +193,10 @@ class ContainerTable(Table[int, Container]):
         elif value.state in {ContainerState.CLOSING, ContainerState.QUASI_CLOSED}:
             self.closing.add(value.container_id)
 
+    def ids(self) -> NDArray[np.int64]:
+        """Return the ids of all containers."""
+        return np.fromiter(self._rows, np.int64, len(self._rows))
+
     def missing(self, container_ids: Iterable[int]) -> list[int]:
         """Return which of some ids are of no container."""
         known = self._rows
@@ -228,7 +232,7 @@ class PairTable(Table[tuple[int, int], V]):
         value: Callable[[bytes], V],
     ) -> None:
         super().__init__(
-            name, key_bytes=lambda key: _ID_PAIR.pack(*key), key_of=key_of, row=row, value=value
+            name, key_bytes=lambda key: ID_PAIR.pack(*key), key_of=key_of, row=row, value=value
         )
         self.by_container: dict[int, set[int]] = {}
         """The numbers of each container that has rows."""
@@ -369,28 +373,6 @@ class TransactionTable(PairTable[Transaction]):
         )
 
 
-class DeletedTable(Table[tuple[int, int], Deleted]):
-    """Blocks that were deleted, by container and transaction: on disk only, because there may be
-    very many and few ask (`State.deleted_in`)."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "deleted",
-            key_bytes=lambda key: _ID_PAIR.pack(*key),
-            key_of=lambda deleted: (deleted.container_id, deleted.transaction_id),
-            row=records.deleted_row,
-            value=records.deleted_from,
-        )
-
-    def load(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Leave them where they are."""
-
-    def apply(self, key: tuple[int, int], value: Deleted | None) -> Deleted | None:
-        """Keep nothing in memory."""
-        del key, value
-        return None
-
-
 class HoldTable(Table[tuple[int, str], Hold]):
     """What nothing is ordered about, by container and datanode; no datanode: all of it."""
 
@@ -443,48 +425,6 @@ class ForgottenTable(Table[int, Forgotten]):
         if not self._rows:
             return []
         return sorted({b.container_id for b in key.blocks if b.container_id in self._rows})
-
-
-class OutcomeTable(Table[int, Outcome]):
-    """Which outcomes are on disk, oldest first; their bodies are too large to keep in memory."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "outcomes",
-            key_bytes=id_key,
-            key_of=lambda outcome: outcome.command_id,
-            row=records.outcome_row,
-            value=records.outcome_from,
-        )
-        self._ids: dict[int, None] = {}
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def apply(self, key: int, value: Outcome | None) -> Outcome | None:
-        """Remember or forget the id; nothing but the id can be undone."""
-        was_there = key in self._ids
-        if value is None:
-            self._ids.pop(key, None)
-        else:
-            self._ids[key] = None
-        return _FORGOTTEN if was_there else None
-
-    def __contains__(self, key: int) -> bool:
-        return key in self._ids
-
-    def oldest(self, count: int) -> list[int]:
-        """Return up to `count` ids, oldest first."""
-        return sorted(self._ids)[:count]
-
-    def newest(self, count: int, *, before_id: int = 0) -> list[int]:
-        """Return up to `count` ids, newest first, all of them below `before_id` unless it is 0."""
-        older = self._ids if before_id == 0 else {i for i in self._ids if i < before_id}
-        return sorted(older, reverse=True)[:count]
-
-
-_FORGOTTEN: Final = Outcome(0, "", 0, OutcomeState.SKIPPED, "", 0, "", "", b"")
-"""Stands for an outcome whose body is on disk only."""
 
 
 def discard(index: dict[K, set[int]], key: K, member: int) -> None:

@@ -132,11 +132,15 @@ class Held:
 
     def find(self, container_ids: Ids) -> Slots:
         """Return the places of these containers' replicas here; NOBODY where there is none."""
-        if not len(self.ids):
-            return np.zeros(len(container_ids), np.int64)
-        places = np.searchsorted(self.ids, container_ids)
-        places[places == len(self.ids)] = 0
-        return np.where(self.ids[places] == container_ids, self.slots[places], NOBODY)
+        places, is_here = self._places(container_ids)
+        slots = np.zeros(len(container_ids), np.int64)
+        slots[is_here] = self.slots[places[is_here]]
+        return slots
+
+    def besides(self, container_ids: Ids) -> Ids:
+        """Return the containers here that are not among these."""
+        places, is_here = self._places(container_ids)
+        return np.delete(self.ids, places[is_here])
 
     def add(self, container_ids: Ids, slots: Slots) -> None:
         """Add containers that are not here, ascending."""
@@ -153,6 +157,20 @@ class Held:
         places = np.searchsorted(self.ids, container_ids)
         self.ids = np.delete(self.ids, places)
         self.slots = np.delete(self.slots, places)
+
+    def _places(self, container_ids: Ids) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Return where these containers are or would be, and which of them are here."""
+        places = np.searchsorted(self.ids, container_ids)
+        is_here = places < len(self.ids)
+        is_here[is_here] = self.ids[places[is_here]] == container_ids[is_here]
+        return places, is_here
+
+
+def distinct(*ids: Ids) -> Ids:
+    """Return ids, each once, ascending. `np.unique` hashes them, for many times as long."""
+    ascending = np.sort(np.concatenate(ids), kind="stable")
+    once: Ids = ascending[np.diff(ascending, prepend=0) != 0]
+    return once
 
 
 def _grown(values: NDArray[np.uint32], place: int) -> NDArray[np.uint32]:

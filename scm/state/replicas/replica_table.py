@@ -253,6 +253,10 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         held = self._held.get(datanode_id)
         return np.zeros(0, np.int64) if held is None else held.ids
 
+    def ids_besides(self, datanode_id: str, container_ids: Ids) -> Ids:
+        """Return the ids of the containers that a datanode holds beside these, ascending."""
+        return self._held_by(datanode_id).besides(container_ids)
+
     def count_on(self, datanode_id: str) -> int:
         """Return how many replicas a datanode holds."""
         return len(self.ids_on(datanode_id))

@@ -1,0 +1,72 @@
+"""Tables whose rows stay on disk, because they are too many or too large for the memory."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from scm.state import records
+from scm.state.facts import Deleted, Outcome, OutcomeState
+from scm.state.tables import ID_PAIR, Table, id_key
+
+
+class DeletedTable(Table[tuple[int, int], Deleted]):
+    """Blocks that were deleted, by container and transaction: on disk only, because there may be
+    very many and few ask (`State.deleted_in`)."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "deleted",
+            key_bytes=lambda key: ID_PAIR.pack(*key),
+            key_of=lambda deleted: (deleted.container_id, deleted.transaction_id),
+            row=records.deleted_row,
+            value=records.deleted_from,
+        )
+
+    def load(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Leave them where they are."""
+
+    def apply(self, key: tuple[int, int], value: Deleted | None) -> Deleted | None:
+        """Keep nothing in memory."""
+        del key, value
+        return None
+
+
+class OutcomeTable(Table[int, Outcome]):
+    """Which outcomes are on disk, oldest first; their bodies are too large to keep in memory."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "outcomes",
+            key_bytes=id_key,
+            key_of=lambda outcome: outcome.command_id,
+            row=records.outcome_row,
+            value=records.outcome_from,
+        )
+        self._ids: dict[int, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def apply(self, key: int, value: Outcome | None) -> Outcome | None:
+        """Remember or forget the id; nothing but the id can be undone."""
+        was_there = key in self._ids
+        if value is None:
+            self._ids.pop(key, None)
+        else:
+            self._ids[key] = None
+        return _FORGOTTEN if was_there else None
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._ids
+
+    def oldest(self, count: int) -> list[int]:
+        """Return up to `count` ids, oldest first."""
+        return sorted(self._ids)[:count]
+
+    def newest(self, count: int, *, before_id: int = 0) -> list[int]:
+        """Return up to `count` ids, newest first, all of them below `before_id` unless it is 0."""
+        older = self._ids if before_id == 0 else {i for i in self._ids if i < before_id}
+        return sorted(older, reverse=True)[:count]
+
+
+_FORGOTTEN: Final = Outcome(0, "", 0, OutcomeState.SKIPPED, "", 0, "", "", b"")
+"""Stands for an outcome whose body is on disk only."""
