@@ -21,6 +21,9 @@ from itertools import accumulate, pairwise
 from operator import attrgetter
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from agent.rpc.wire.replica_columns import COLUMNS, CONTRADICTORY, EMPTY, HAS_TREE, Column
 from health.tables.replica_numbers import LATER, LATEST, later_count
 from merkle.checksum import Algorithm
@@ -66,6 +69,8 @@ _KEPT: Final = (
 )
 REPLICA_NUMBERS: Final = tuple((c.name, c.type.replace("<", ">")) for c in _KEPT)
 """The numbers of a packed replica as numpy reads them: name and type."""
+REPLICA_HEAD: Final = np.dtype([("checksum", ">u4"), ("container_id", ">u8"), *REPLICA_NUMBERS])
+"""The row of a replica before its names, as numpy reads it."""
 _LETTERS: Final = {"|u1": "B", "<u8": "Q"}
 _NUMBERS: Final = struct.Struct(">" + "".join(_LETTERS[c.type] for c in _KEPT))
 _PLACES: Final = {c.name: i for i, c in enumerate(_KEPT)}
@@ -119,7 +124,10 @@ def unpack_all(rows: Sequence[bytes], field_count: int) -> list[list[Any]]:
     """Return what `unpack` does of each row: together, for a third of the time. Raises
     DamagedRow."""
     bodies = [row[_CRC.size :] for row in rows]
-    _check_all(rows, bodies)
+    if not all(bodies):
+        raise DamagedRow("a row is too short for a checksum")
+    checksums = np.frombuffer(b"".join([row[: _CRC.size] for row in rows]), ">u4")
+    _check_all(checksums, bodies)
     found: list[list[Any]] = _DECODER.decode(f"[{b','.join(bodies).decode()}]")
     if len(found) != len(rows) or {(type(one), len(one)) for one in found} - {(list, field_count)}:
         raise DamagedRow(f"a row does not have {field_count} fields")
@@ -192,21 +200,24 @@ def names_bytes(names: tuple[str, str, str, str]) -> bytes:
     return b"".join(_LENGTH.pack(len(string)) + string for string in strings)
 
 
-def replica_heads(rows: Sequence[bytes]) -> tuple[bytes, list[bytes]]:
-    """Return container ids and numbers of rows, one behind the other, and their names as they
-    lie. Raises DamagedRow."""
-    _check_all(rows, [row[_CRC.size :] for row in rows])
-    if min(map(len, rows)) < _NAMES_AT:
+def replica_heads(rows: Sequence[bytes]) -> tuple[NDArray[np.void], list[bytes]]:
+    """Return container ids and numbers of rows as `REPLICA_HEAD`, and their names as they lie.
+    Raises DamagedRow."""
+    names = [row[_NAMES_AT:] for row in rows]
+    if not all(names):
         raise DamagedRow("a row is too short for a replica")
-    return b"".join([row[_CRC.size : _NAMES_AT] for row in rows]), [row[_NAMES_AT:] for row in rows]
+    heads = np.frombuffer(b"".join([row[:_NAMES_AT] for row in rows]), REPLICA_HEAD)
+    _check_all(heads["checksum"], [row[_CRC.size :] for row in rows])
+    return heads, names
 
 
-def _check_all(rows: Sequence[bytes], bodies: Sequence[bytes]) -> None:
-    """Compare each row's checksum with that of its body. Raises DamagedRow."""
-    found = b"".join([row[: _CRC.size] for row in rows])
-    if found != struct.pack(f">{len(rows)}I", *map(zlib.crc32, bodies)):
-        for row in rows:
-            _check(row)
+def _check_all(found: NDArray[np.uint32], bodies: Sequence[bytes]) -> None:
+    """Compare the checksums that were found with those of the bodies. Raises DamagedRow."""
+    expected = np.fromiter(map(zlib.crc32, bodies), np.uint32, len(bodies))
+    is_damaged = found != expected
+    if is_damaged.any():
+        size = len(bodies[int(is_damaged.argmax())]) + _CRC.size
+        raise DamagedRow(f"row of {size} bytes does not match its checksum")
 
 
 def _check(row: bytes) -> None:
@@ -230,8 +241,8 @@ def names_of(data: bytes) -> tuple[str, str, str, str]:
 
 def replica_from(row: bytes) -> Replica:
     """Decode a replica."""
-    head, (names,) = replica_heads([row])
-    return replica_of(_ID.unpack_from(head)[0], names_of(names), head, _ID.size)
+    heads, (names,) = replica_heads([row])
+    return replica_of(int(heads["container_id"][0]), names_of(names), row, _HEAD.size)
 
 
 def widened(row: bytes, version: int) -> bytes:

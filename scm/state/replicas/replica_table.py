@@ -1,9 +1,10 @@
 """The replicas in memory: rows in arrays, because there are millions of them."""
 
 import struct
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from typing import Final, overload
 
 import numpy as np
@@ -99,20 +100,18 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         while portion := list(islice(waiting, LOADED_AT_ONCE)):
             try:
                 heads, names = records.replica_heads([row for _key, row in portion])
-                for one in set(names) - known.keys():
+                places = defaultdict[bytes, int](count().__next__)
+                which = np.fromiter(map(places.__getitem__, names), np.int64, len(names))
+                for one in places.keys() - known.keys():
                     known[one] = self._words(records.names_of(one))
             except ValueError:
                 self._find_damage(portion)
                 raise
             loaded = np.zeros(len(portion), ROW)
-            size = len(heads) // len(portion)
-            packed = np.frombuffer(heads, np.uint8).reshape(-1, size)
-            loaded["container_id"] = packed[:, :8].copy().view(">i8")[:, 0]
-            _bytes_of(loaded)[:, NUMBERS_AT:] = packed[:, 8:]
-            places = {one: i for i, one in enumerate(dict.fromkeys(names))}
-            own = np.array([known[one] for one in places], np.uint32)
-            words = own[np.fromiter(map(places.__getitem__, names), np.int64, len(names))]
-            for place, name in enumerate(("datanode", "origin", "volume", "error")):
+            loaded["container_id"] = heads["container_id"]
+            _bytes_of(loaded)[:, NUMBERS_AT:] = _bytes_of(heads)[:, -_NUMBERS_BYTES:]
+            words = np.array([known[one] for one in places], np.uint32)[which]
+            for place, name in enumerate(_WORD_COLUMNS):
                 loaded[name] = words[:, place]
             for number in dict.fromkeys(words[:, 0].tolist()):
                 self._append(self._names[number], picked(loaded, words[:, 0] == number))
@@ -345,11 +344,12 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
 
 
 _REPORTED_AT: Final[int] = ROW.fields["reported_at_ms"][1] // 8  # type: ignore[index]
+_NUMBERS_BYTES: Final = ROW.itemsize - NUMBERS_AT  # with which a row ends here and on the disk
 _WORD_COLUMNS: Final = ("datanode", "origin", "volume", "error")
 
 
 def _bytes_of(rows: Rows) -> NDArray[np.uint8]:
-    return rows.view(np.uint8).reshape(len(rows), ROW.itemsize)
+    return rows.view(np.uint8).reshape(len(rows), rows.itemsize)
 
 
 def _recovering_count(rows: Rows) -> int:
