@@ -180,17 +180,24 @@ def verify(request: Request, progress: Progress = lambda _: None) -> Result:
     out = Place.of(request.out)
     target = run_of(out, run_id)
     known = finished(target, inputs)
-    if known is not None:
-        progress(f"run {run_id} is finished already")
-        return Result(target, known)
-    with attempt(out, run_id) as grown:
-        run = Run(request, manifest, run_id, inputs, out, grown, progress, {})
-        summary = _run(run)
-        told = _result_manifest(run, summary)
-        texts = json.dumps(summary, indent=2), render(summary), json.dumps(told, indent=2)
-        named = {name: text + "\n" for name, text in zip(TEXTS, texts, strict=True)}
-        grown.commit(named, _row_of_runs(summary))
-    return Result(target, summary)
+    if known is None:
+        with attempt(out, run_id) as grown:
+            known = finished(target, inputs)  # by another process, until this one could begin
+            if known is None:
+                run = Run(request, manifest, run_id, inputs, out, grown, progress, {})
+                return Result(target, _committed(run))
+    progress(f"run {run_id} is finished already")
+    return Result(target, known)
+
+
+def _committed(run: Run) -> dict[str, Any]:
+    """Do the run, and make it a finished one; return its summary."""
+    summary = _run(run)
+    told = _result_manifest(run, summary)
+    texts = json.dumps(summary, indent=2), render(summary), json.dumps(told, indent=2)
+    named = {name: text + "\n" for name, text in zip(TEXTS, texts, strict=True)}
+    run.attempt.commit(named, _row_of_runs(summary))
+    return summary
 
 
 def _run(run: Run) -> dict[str, Any]:

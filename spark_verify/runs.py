@@ -7,7 +7,8 @@
     out/.run_id=<id>.partial/    on a local disk, a run that grows, locked by the process that
                                  writes it, in a directory of its attempt's own, laid out as `out`;
                                  when it is whole its tables are moved to their places, then its row
-                                 of `runs`, then its texts
+                                 of `runs`, then its texts. Who makes or removes such a directory,
+                                 or a run, has `out` locked meanwhile
 
 Elsewhere nothing can be locked, and in a store nothing renamed. There a run grows where it will
 be, in files that bear the name of their attempt. When all are there, the attempt claims the run;
@@ -19,12 +20,9 @@ answer is returned again to that question only. To any other it would be a wrong
 right: containers that were never looked at would be called clean.
 """
 
-import fcntl
 import hashlib
 import json
-import os
 import re
-import shutil
 import time
 import uuid
 import zlib
@@ -45,6 +43,14 @@ from spark_verify.errors import FlagRefused, RunConflict
 from spark_verify.file_systems import Place
 from spark_verify.input_columns import RESULT_VERSION, SAMPLE_MAX
 from spark_verify.result_tables import RESULTS, RUNS, describe_tables
+from spark_verify.run_directories import (
+    RUN,
+    alone,
+    busy,
+    partial_of,
+    remove_unlocked,
+    work_directory,
+)
 from spark_verify.snapshot.manifest import Manifest
 from spark_verify.snapshot.snapshot_reading import parquet_files
 
@@ -54,9 +60,6 @@ FIRST: Final = "health"
 
 TEXTS: Final = ("summary.json", "report.html", "manifest.json")
 """Files of a run beside its tables."""
-
-RUN: Final = "run_id="
-"""How the name of a run's directory begins."""
 
 RUN_ID_CHARS_MAX: Final = 128
 """Of a plan by a longer name the control plane takes no row."""
@@ -264,7 +267,8 @@ class Attempt:
         assert tuple(texts) == TEXTS
         if not self.root.is_local:
             self._claim()
-            self._check_parts()
+        self._check_parts()
+        if not self.root.is_local:
             table_of(self.target, RUNS).remove()  # the row of one that was killed at its end
         describe_tables(self.out)
         own = run_of(self.root, self.run_id)
@@ -273,7 +277,7 @@ class Attempt:
         with (table_of(own, RUNS) / f"part-00000{self.suffix}.parquet").created() as stream:
             pq.write_table(row, stream, write_page_checksum=True)
         if not self.root.is_local and not self._own_claim.is_file():
-            raise _busy(self.run_id)  # who began since then took this attempt for a killed one
+            raise busy(self.run_id)  # who began since then took this attempt for a killed one
         (own / SUCCESS).write_text(self.suffix)
         if self.root.is_local:
             for name in RESULTS:  # `runs` comes last of them: who asks it first sees whole tables
@@ -308,14 +312,14 @@ class Attempt:
             is_lowest = all(self._own_claim.name < claim.name for claim in others)
             if is_taken or not is_lowest or time.monotonic() > end_s:
                 self._own_claim.remove()
-                raise _busy(self.run_id)
+                raise busy(self.run_id)
             time.sleep(CLAIM_POLL_S)
 
     def _check_parts(self) -> None:
         """Refuse to become a run of which rows are missing: another process that became it first
         removed them, and its own result was removed after that."""
         for name in RESULTS:
-            files = parquet_files(table_of(self.target, name))
+            files = parquet_files(table_of(run_of(self.root, self.run_id), name))
             own = [file for file in files if file.name.endswith(f"{self.suffix}.parquet")]
             if name != RUNS and self.parts and len(own) != self.parts:
                 raise RunConflict(
@@ -377,21 +381,28 @@ def remove_left(out: Place, now_ms: int = 0) -> None:
     """Remove what killed runs left, whatever their ids: on a local disk what nobody has locked,
     elsewhere what is of no finished attempt and did not grow for a day."""
     if out.is_local:
-        for path in Path(out.path).glob(f".{RUN}*.partial"):
-            _remove_unlocked(path)
+        if out.is_directory():
+            with alone(Path(out.path)):
+                _remove_left_here(out)
+        return
     oldest_ms = (now_ms or time.time_ns() // 1_000_000) - LEFT_MS
     for run in _unfinished(out):
-        # Who moves its tables here has this directory until the run is there as well.
-        if out.is_local and (_partial(out, run.name).is_directory() or _is_finished(run)):
-            continue
-        places = places_of(run)[:-1] if out.is_local else places_of(run)
+        places = places_of(run)
         files = [one for place in places for one in place.listed(recursive=True) if one.is_file]
-        grown = [one.changed_at_ms for one in files]
-        if out.is_local or max(grown, default=oldest_ms) < oldest_ms:
+        if max((one.changed_at_ms for one in files), default=oldest_ms) < oldest_ms:
             for place in places:
                 place.remove()
-    if not out.is_local:
-        _remove_beside(out, oldest_ms)
+    _remove_beside(out, oldest_ms)
+
+
+def _remove_left_here(out: Place) -> None:
+    for path in Path(out.path).glob(f".{RUN}*.partial"):
+        remove_unlocked(path)
+    for run in _unfinished(out):
+        # Who moves its tables here has this directory until the run is there as well.
+        if not partial_of(out, run.name).is_directory() and not _is_finished(run):
+            for place in places_of(run)[:-1]:
+                place.remove()
 
 
 def _remove_beside(out: Place, oldest_ms: int) -> None:
@@ -420,77 +431,17 @@ def _unfinished(out: Place) -> list[Place]:
 
 def remove_run(run: Place) -> None:
     """Remove a finished run. Whoever looks sees all of it or nothing, but for who reads it now."""
-    if run.parent.is_local:
-        hidden = _partial(run.parent, f"{run.name}.removed")
-        run.move(hidden)  # at once; what stays of it if we are killed goes with the next run
-        doomed = [*places_of(run)[:-1], hidden]
-    else:
+    if not run.parent.is_local:
         (run / SUCCESS).remove()
-        doomed = places_of(run)
-    for place in doomed:
-        place.remove()
-
-
-def _partial(out: Place, name: str) -> Place:
-    """Return the hidden directory beside runs in which one grows."""
-    return out / f".{name}.partial"
+        for place in places_of(run):
+            place.remove()
+        return
+    hidden = partial_of(run.parent, f"{run.name}.removed")
+    with alone(Path(run.parent.path)):  # until it is gone it is not done again
+        run.move(hidden)  # at once; what stays of it if we are killed goes with the next run
+        for place in [*places_of(run)[:-1], hidden]:
+            place.remove()
 
 
 def _is_finished(run: Place) -> bool:
     return (run / SUCCESS).is_file()
-
-
-def _remove_unlocked(path: Path) -> None:
-    with suppress(FileNotFoundError):
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            with suppress(BlockingIOError):  # it grows
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
-        finally:
-            os.close(handle)
-
-
-@contextmanager
-def work_directory(out: Path, run_id: str) -> Iterator[Path]:
-    """Give this process alone the empty directory in which a run grows; hidden, so that nobody
-    reads half a run. What is still there at the end is removed.
-
-    Raises RunConflict when another process writes a run of this id.
-    """
-    path = Path(_partial(Place.of(out), f"{RUN}{run_id}").path)
-    path.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        _lock(handle, path, run_id)
-        try:
-            for left in path.iterdir():  # by a run that was killed
-                shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink()
-            yield path
-        finally:
-            if _is_at(handle, path):
-                shutil.rmtree(path, ignore_errors=True)
-    finally:
-        os.close(handle)
-
-
-def _lock(handle: int, path: Path, run_id: str) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise _busy(run_id) from None
-    if not _is_at(handle, path):  # removed by the other one meanwhile: it has just finished
-        raise _busy(run_id)
-
-
-def _busy(run_id: str) -> RunConflict:
-    return RunConflict(
-        f"another process writes run {run_id} at this moment",
-        hint="wait for it, or choose another --run-id",
-    )
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    with suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(handle), path.stat())
-    return False

@@ -16,7 +16,8 @@ import pyarrow as pa
 from spark_verify.errors import FlagRefused
 from spark_verify.file_systems import Place
 from spark_verify.result_tables import RESULTS, RUN_ID, RUNS, described
-from spark_verify.runs import RUN, files_of
+from spark_verify.run_directories import RUN
+from spark_verify.runs import files_of
 from spark_verify.snapshot.snapshot_reading import ROWS_PER_PAGE, parquet_file
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from health.rules import Rules
 from spark_verify.errors import FlagRefused, RunConflict
 from spark_verify.file_systems import Place
 from spark_verify.input_columns import RESULT_VERSION
+from spark_verify.run_directories import work_directory
 from spark_verify.runs import (
     PACKAGES,
     TEXTS,
@@ -27,7 +28,6 @@ from spark_verify.runs import (
     run_id_of,
     run_of,
     table_of,
-    work_directory,
 )
 from spark_verify.snapshot.manifest import Manifest
 from spark_verify.tasks.result_files import write
@@ -189,7 +189,7 @@ class TestWork:
         program = (
             "import sys, time\n"
             "from pathlib import Path\n"
-            "from spark_verify.runs import work_directory\n"
+            "from spark_verify.run_directories import work_directory\n"
             "with work_directory(Path(sys.argv[1]), 'r') as work:\n"
             "    (work / 'half').touch()\n"
             "    print('begun', flush=True)\n"
