@@ -10,7 +10,6 @@ What is written becomes a finished run at the end, and not before (`runs`).
 """
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -74,7 +73,7 @@ from spark_verify.tasks.distribution import (
 )
 from spark_verify.tasks.judge_batches import nodes_of
 from spark_verify.tasks.judging import PARTS, Case, Job
-from spark_verify.tasks.processes import processes_here, run_in_processes
+from spark_verify.tasks.processes import cores_here, processes_here, run_in_processes
 from spark_verify.tasks.result_files import sweep
 from spark_verify.tasks.row_exchange import Layout
 from spark_verify.tasks.scan_rows import silent_nodes
@@ -256,7 +255,7 @@ def _counted(parts: list[Part], case: Case, silent: tuple[str, ...], run: Run) -
     if rows <= request.here_rows and not request.master and not is_submitted():
         run.say(f"judging {what} in this process")
         return run_here(parts, job(Layout(1)))
-    layout = Layout.of(rows, partitions_min=min(os.cpu_count() or 1, len(parts)))
+    layout = Layout.of(rows, partitions_min=min(cores_here(), len(parts)))
     if not request.master and not has_session():
         count = processes_here()
         run.say(f"judging {what} in {count} processes")

@@ -9,6 +9,7 @@ byte. What is exchanged lies in a directory that is this run's own.
 A process ends when the one does that started it, in the middle of a task, too.
 """
 
+import math
 import multiprocessing
 import os
 import signal
@@ -33,6 +34,9 @@ from spark_verify.tasks.judging import Job
 BYTES_PER_PROCESS: Final = 1 << 30
 """Memory of a task, of any kind and with its libraries: half of it was measured."""
 
+ROOT: Final = Path("/")
+"""Below it the kernel says what this process may use."""
+
 Task = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function that takes these arguments and the job."""
 
@@ -53,11 +57,52 @@ class Blob:
             return file.read(self.length_bytes)
 
 
-def processes_here() -> int:
-    """Return how many tasks this machine does at once: one a core that may be used, if its memory
-    allows."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1, min(len(os.sched_getaffinity(0)), memory // BYTES_PER_PROCESS))
+def processes_here(root: Path = ROOT) -> int:
+    """Return how many tasks this machine does at once: one a core that may be used, if the memory
+    that may be used allows."""
+    return max(1, min(cores_here(root), memory_here_bytes(root) // BYTES_PER_PROCESS))
+
+
+def cores_here(root: Path = ROOT) -> int:
+    """Return how many cores this process may use, a part of one as a whole one."""
+    quotas = map(_quota_cores, _control_groups(root))
+    return max(1, math.ceil(min([len(os.sched_getaffinity(0)), *quotas])))
+
+
+def memory_here_bytes(root: Path = ROOT) -> int:
+    """Return how much memory this process and its children may use together."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for group in _control_groups(root):
+        for name in ("memory.max", "memory.high", "memory.limit_in_bytes"):
+            with suppress(OSError, ValueError):  # no such file, or the word for no limit
+                found.append(int((group / name).read_text()))
+    return min(found)
+
+
+def _quota_cores(group: Path) -> float:
+    with suppress(OSError, ValueError):
+        quota, period = (group / "cpu.max").read_text().split()
+        return int(quota) / int(period)
+    with suppress(OSError, ValueError):
+        quota = (group / "cpu.cfs_quota_us").read_text()
+        if int(quota) > 0:
+            return int(quota) / int((group / "cpu.cfs_period_us").read_text())
+    return math.inf
+
+
+def _control_groups(root: Path) -> Iterator[Path]:
+    """Yield where the limits of this process may stand: in its control groups, in those above, and
+    in what a container sees in their place.
+
+    Each controller of version 1 has a tree of its own; its line here has a name, that of version 2
+    has none.
+    """
+    with suppress(OSError, ValueError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            for tree in {controllers, *controllers.split(",")} if controllers else ("", "unified"):
+                own = root / "sys/fs/cgroup" / tree / path.lstrip("/")
+                yield from (own, *own.parents)
 
 
 def run_in_processes(parts: Sequence[Part], job: Job, *, processes: int, exchange: Path) -> Counted:

@@ -24,6 +24,7 @@ from spark_verify.errors import SparkRefused, failures
 from spark_verify.runs import PACKAGES, SOURCES, code_checksum
 from spark_verify.snapshot.snapshot_reading import REASON_CHARACTERS_MAX
 from spark_verify.tasks.distribution import is_submitted
+from spark_verify.tasks.processes import cores_here, memory_here_bytes
 
 ROWS_PER_PARTITION: Final = 500_000
 """Replica rows a shuffle partition holds: about 40 MB, small enough to aggregate in memory."""
@@ -268,8 +269,8 @@ def _scratch() -> Path:
 
 
 def _driver_mib() -> int:
-    """Half of this machine's memory, within bounds."""
-    half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2 // 1024**2
+    """Half of the memory that may be used here, within bounds."""
+    half = memory_here_bytes() // 2 // 1024**2
     return min(max(half, DRIVER_MIB_MIN), DRIVER_MIB_MAX)
 
 
@@ -277,7 +278,7 @@ def _tune(spark: SparkSession, replica_count: int) -> None:
     """Set what may be set on a running session, also a remote one."""
     partitions = max(1, -(-replica_count // ROWS_PER_PARTITION))
     if replica_count >= SMALL_ROWS:
-        partitions = max(partitions, 2 * (os.cpu_count() or 1))
+        partitions = max(partitions, 2 * cores_here())
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
     # Adaptive planning re-plans after each stage: worth it only when there is something to adapt.
