@@ -2,16 +2,26 @@
 
 import errno
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 SETTINGS_BYTES_MAX: Final = 1024**2  # of a client's settings, and of certificates
 ANSWER_BYTES_MAX: Final = 256 * 1024**2  # of what a command printed for millions of containers
+PIECE_BYTES: Final = 256 * 1024
+
+
+def read_up_to(stream: Any, count: int) -> bytes:
+    """Return what a stream holds, `count` bytes at most. It takes the memory of what there is: a
+    single call makes room for all that it is asked for, which may be a thousand times as much."""
+    found = bytearray()
+    while piece := stream.read(min(PIECE_BYTES, count - len(found))):
+        found += piece
+    return bytes(found)
 
 
 def given_bytes(path: Path, *, bytes_max: int) -> bytes:
     """Return the content of a file. Raises OSError, EFBIG for one of more than `bytes_max`."""
     with path.open("rb") as file:
-        content = file.read(bytes_max + 1)
+        content = read_up_to(file, bytes_max + 1)
     if len(content) > bytes_max:
         raise OSError(errno.EFBIG, f"it has over {bytes_max} bytes", str(path))
     return content

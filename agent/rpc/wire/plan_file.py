@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from agent.config.given import ANSWER_BYTES_MAX
+from agent.config.given import read_up_to
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire import addresses
@@ -22,6 +22,10 @@ SCAN: Final = "scan"  # rows that the SCM has no command for: who applies the pl
 
 TABLES_BESIDE: Final = 3
 """Version of the result from which its tables lie beside the run, and not in it."""
+
+TEXT_BYTES_MAX: Final = (
+    64 * 1024**2
+)  # of a text of a run: a name of 100 bytes is there for each node
 
 MANIFEST: Final = "manifest.json"
 
@@ -67,8 +71,7 @@ class Run:
         """Return what a file of JSON says. Raises Refused."""
         text = self._read(file)
         try:
-            # One byte more than may be is no JSON: it is not looked at.
-            found = json.loads(text if len(text) <= ANSWER_BYTES_MAX else b"")
+            found = json.loads(text)
         except ValueError as error:
             raise unreadable(self.name, error) from error
         if not isinstance(found, dict):
@@ -78,9 +81,12 @@ class Run:
     def _read(self, file: str) -> bytes:
         try:
             with self.files.open_input_stream(f"{self.path}/{file}") as stream:
-                found: bytes = stream.read(ANSWER_BYTES_MAX + 1)
+                found = read_up_to(stream, TEXT_BYTES_MAX + 1)
         except OSError as error:
             raise unreadable(self.name, error) from error
+        if len(found) > TEXT_BYTES_MAX:
+            told = ValueError(f"{file} has more than {TEXT_BYTES_MAX} bytes")
+            raise unreadable(self.name, told)
         return found
 
     def rows(self, table: str) -> list[dict[str, Any]]:
