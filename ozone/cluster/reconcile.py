@@ -116,7 +116,8 @@ def reconcile_plan(run: Run) -> Plan:
     request_read = read_plan(run, only="reconcile")
     summary = run.said("summary.json")
     try:
-        classes = {row["container_id"]: row["checksum_class"] for row in run.rows("reconcile_plan")}
+        told = run.rows("reconcile_plan", ("container_id", "checksum_class"))
+        classes = {row["container_id"]: row["checksum_class"] for row in told}
         return Plan(
             run_id=request_read.run_id,
             cluster_id=str(summary["cluster_id"]),

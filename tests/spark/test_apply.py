@@ -11,12 +11,18 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from agent.cli.change import apply as module
+from agent.cli.inspect.scm_commands import scan_decision
 from agent.cli.main import run
 from agent.cli.terminal.output import Exit
+from agent.rpc.v1 import scm_pb2
+from agent.rpc.wire import plan_file
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
 from scm.state.clock import Clock
@@ -296,3 +302,113 @@ def test_without_a_question_each_row_stands_for_itself(
     codes = {decision["container_id"]: decision["code"] for decision in given}
     assert {SURPLUS: "STALE_PLAN", SHORT: "OK", DIFFERENT: "OK"} == codes
     assert ALL[1:] == stage.ordered()
+
+
+def with_scans(plan: Path, directory: Path) -> Path:
+    """Return the same run with a scan of each replica of two containers in its plan."""
+    run = Path(shutil.copytree(plan.parent, directory / "scans")) / plan.name
+    (path,) = (run.parent / "plan" / plan.name).iterdir()
+    table = pq.read_table(path, partitioning=None)
+    scan = table.slice(0, 1).to_pylist()[0] | {"action": "scan", "priority": 9, "sources": []}
+    rows = [
+        scan | {"container_id": container_id, "targets": [node]}
+        for container_id in (SHORT, DIFFERENT)
+        for node in NODES
+    ]
+    pq.write_table(
+        pa.Table.from_pylist(rows, schema=table.schema), path.with_name("part-9.parquet")
+    )
+    return run
+
+
+class Made:
+    """Counts the rows that were made for scans; for the rest it is the module of the messages."""
+
+    def __init__(self) -> None:
+        self.scans: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(scm_pb2, name)
+
+    def PlanRow(self, **fields: Any) -> scm_pb2.PlanRow:  # noqa: N802 -- as the message is called
+        self.scans.extend([fields["container_id"]] * (fields["action"] == "scan"))
+        return scm_pb2.PlanRow(**fields)
+
+
+def test_scans_are_made_when_they_are_asked_for_and_one_at_a_time(
+    suture: CommandLine, plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    A plan may have a million: not one is made for a plan that is refused as a whole, and of one
+    that is looked at no more than have been asked for.
+    """
+    run, made, decided = with_scans(plan, tmp_path), Made(), list[int]()
+
+    def deciding(*arguments: Any, **options: Any) -> scm_pb2.ContainerDecision:
+        decided.append(len(made.scans))
+        return scan_decision(*arguments, **options)
+
+    monkeypatch.setattr(plan_file, "scm_pb2", made)
+    monkeypatch.setattr(plan_file, "ROWS_PER_PAGE", 3)
+    monkeypatch.setattr(module, "scan_decision", deciding)
+
+    suture.json("scm", "apply", str(run), code=Exit.FAILED)  # there is nobody to ask
+    refused = list(made.scans)
+    shown = suture.json("scm", "apply", str(run), "--dry-run", code=Exit.FAILED)
+
+    assert refused == []
+    assert decided == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [SHORT] * 4 + [DIFFERENT] * 4 == [row["container_id"] for row in shown[3:]]
+    assert {"OK", "STALE_PLAN"} == {row["code"] for row in shown[3:]}
+
+
+def test_a_plan_whose_scans_cannot_be_read_is_refused_before_anything_is_ordered(
+    suture: CommandLine, stage: Stage, plan: Path, tmp_path: Path
+) -> None:
+    """
+    They come last, and lie in files of their own: what is damaged there is found before.
+    """
+    run = with_scans(plan, tmp_path)
+    path = run.parent / "plan" / run.name / "part-9.parquet"
+    whole = path.read_bytes()
+    for place in (len(whole) // 2, 40):
+        path.write_bytes(whole[:place] + bytes(8) + whole[place + 8 :])
+
+        answer = suture.json("scm", "apply", str(run), "--yes", code=Exit.FAILED)
+
+        assert "cannot be read" in answer["error"]["message"]
+        assert [] == stage.ordered()
+
+
+def test_scans_that_were_shown_are_those_that_are_done(
+    suture: CommandLine,
+    stage: Stage,
+    plan: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Of rows and scans alike: what would not be done is left out, and another plan is refused.
+    """
+    run = with_scans(plan, tmp_path)
+    shown = suture.json("scm", "apply", str(run), "--dry-run", code=Exit.FAILED)
+    (tmp_path / "shown").write_text(json.dumps(shown))
+    (tmp_path / "short").write_text(json.dumps(shown[:-1]))
+    apply = ("scm", "apply", str(run), "--yes", "--as-shown")
+    asked = list[int]()
+
+    def deciding(_: Any, row: scm_pb2.PlanRow, *, dry_run: bool) -> scm_pb2.ContainerDecision:
+        assert not dry_run
+        asked.append(row.container_id)
+        return scm_pb2.ContainerDecision(container_id=row.container_id, code="OK")
+
+    monkeypatch.setattr(module, "scan_decision", deciding)
+
+    other = suture.json(*apply, str(tmp_path / "short"), code=Exit.FAILED)
+    given = suture.json(*apply, str(tmp_path / "shown"))
+
+    wanted = [row["container_id"] for row in shown if row["code"] == "OK"]
+    assert "MALFORMED_REQUEST" == other["error"]["code"]
+    assert wanted == [row["container_id"] for row in given]
+    assert wanted[3:] == asked
+    assert ALL == stage.ordered()

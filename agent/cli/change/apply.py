@@ -1,6 +1,7 @@
 """scm apply: show what a plan of suture-verify would do, ask, and hand it to the control plane."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -27,7 +28,7 @@ from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
-from agent.rpc.wire.plan_file import SCAN, Run, read_plan
+from agent.rpc.wire.plan_file import SCAN, Run, Scans, read_plan
 
 PLAN_ROWS: Final = 5_000  # in one call
 
@@ -56,25 +57,27 @@ def apply(
     done.
     """
     run = Run.opened(plan)
-    request = read_plan(run)
+    request = read_plan(run, but=SCAN)
     if run.scope:
         remark(run.scope)
-    rows: Rows = sorted(request.rows, key=lambda row: row.action == SCAN)
+    rows: Rows = request.rows
+    scans = Scans.of(run)
     with connect(scm) as client:
         handed = Handed(client, request.snapshot_id, request.run_id)
         if dry_run:
-            return show_orders(handed.decide(rows, [], dry_run=True), as_json=as_json)
+            return show_orders(handed.decide(rows, scans, [], dry_run=True), as_json=as_json)
         code, worlds = Exit.OK, list[int]()
         if as_shown is not None:
-            rows, worlds = still_wanted(rows, decisions_in(as_shown, rows))
+            shown = decisions_in(as_shown, chain(rows, scans))
+            rows, scans, worlds = still_wanted(rows, scans, shown)
         if not yes and any(row.action == "delete" for row in rows):
             refuse_unasked(as_json=as_json)
-            trial = handed.decide(rows, worlds, dry_run=True)
+            trial = handed.decide(rows, scans, worlds, dry_run=True)
             code = Exit(show_orders(trial, as_json=False))
-            rows, worlds = still_wanted(rows, trial.decisions)
-            if not rows or not typer.confirm(question(rows), err=True):
+            rows, scans, worlds = still_wanted(rows, scans, trial.decisions)
+            if not (rows or scans) or not typer.confirm(question(rows, len(scans)), err=True):
                 return Exit.FAILED
-        answer = handed.decide(rows, worlds, dry_run=False)
+        answer = handed.decide(rows, scans, worlds, dry_run=False)
         if wait_s:
             done = wait_and_show(client, answer, wait_s, as_json=as_json)
         else:
@@ -91,23 +94,22 @@ class Handed:
         self._run_id = run_id
 
     def decide(
-        self, rows: Rows, worlds: Sequence[int], *, dry_run: bool
+        self, rows: Rows, scans: Scans, worlds: Sequence[int], *, dry_run: bool
     ) -> scm_pb2.ContainerDecisions:
-        """Return what becomes of rows; scans are asked for here, the rest is the SCM's.
+        """Return what becomes of rows, which are the SCM's, and of scans, which are asked for here.
 
         `worlds` are what the rows were shown with: if any changed, nothing is done. The SCM sees to
         that within one call; rows for several calls are all looked at before the first is done.
         """
-        ordered = [row for row in rows if row.action != SCAN]
-        if worlds and len(ordered) > PLAN_ROWS and not dry_run:
-            again = self._ordered(ordered, worlds, dry_run=True)
+        if worlds and len(rows) > PLAN_ROWS and not dry_run:
+            again = self._ordered(rows, worlds, dry_run=True)
             if any(decision.code != "OK" for decision in again.decisions):
                 return aborted(again)
-        answer = self._ordered(ordered, worlds, dry_run=dry_run)
-        is_begun = not ordered or any(decision.code == "OK" for decision in answer.decisions)
+        answer = self._ordered(rows, worlds, dry_run=dry_run)
+        is_begun = not rows or any(decision.code == "OK" for decision in answer.decisions)
         if dry_run or not worlds or is_begun:
             answer.decisions.extend(
-                scan_decision(self._client, row, dry_run=dry_run) for row in rows[len(ordered) :]
+                scan_decision(self._client, row, dry_run=dry_run) for row in scans
             )
         return answer
 
@@ -121,7 +123,7 @@ class Handed:
                 run_id=self._run_id,
                 rows=rows[first : first + PLAN_ROWS],
                 dry_run=dry_run,
-                worlds=worlds[: len(rows)][first : first + PLAN_ROWS],
+                worlds=worlds[first : first + PLAN_ROWS],
             )
             answer.decisions.extend(self._client.scm.apply_plan(page).decisions)
         return answer
@@ -138,21 +140,24 @@ def aborted(again: scm_pb2.ContainerDecisions) -> scm_pb2.ContainerDecisions:
     return again
 
 
-def still_wanted(rows: Rows, shown: Sequence[scm_pb2.ContainerDecision]) -> tuple[Rows, list[int]]:
-    """Return the rows that would be done, and what they were shown with."""
-    wanted = [pair for pair in zip(rows, shown, strict=True) if pair[1].code == "OK"]
-    return [row for row, _ in wanted], [decision.world for _, decision in wanted]
+def still_wanted(
+    rows: Rows, scans: Scans, shown: Sequence[scm_pb2.ContainerDecision]
+) -> tuple[Rows, Scans, list[int]]:
+    """Return the rows and the scans that would be done, and what the rows were shown with."""
+    wanted = [pair for pair in zip(rows, shown, strict=False) if pair[1].code == "OK"]
+    codes = [decision.code == "OK" for decision in shown[len(rows) :]]
+    return [row for row, _ in wanted], scans.only(codes), [told.world for _, told in wanted]
 
 
-def question(rows: Rows) -> str:
+def question(rows: Rows, scan_count: int) -> str:
     """Say what is about to be done, the worst first."""
     doomed = sum(len(row.targets) for row in rows if row.action == "delete")
-    others = sum(row.action != "delete" for row in rows)
+    others = sum(row.action != "delete" for row in rows) + scan_count
     also = f" and does {counted(others, 'other thing')}" if others else ""
     return f"the plan deletes {counted(doomed, 'replica')}{also}; apply it as shown?"
 
 
-def decisions_in(path: Path, rows: Rows) -> list[scm_pb2.ContainerDecision]:
+def decisions_in(path: Path, rows: Iterable[scm_pb2.PlanRow]) -> list[scm_pb2.ContainerDecision]:
     """Return the decisions on `rows` that a dry run printed. Raises Refused."""
     try:
         shown = [

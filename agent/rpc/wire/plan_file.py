@@ -1,7 +1,7 @@
 """Reads the plan that the Spark verification wrote, for the SCM."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -89,14 +89,18 @@ class Run:
             raise unreadable(self.name, told)
         return found
 
-    def rows(self, table: str) -> list[dict[str, Any]]:
-        """Return the rows of a table, the most urgent first. Raises OSError, ArrowException."""
-        found: list[dict[str, Any]] = self.table(table).to_pylist()
+    def rows(self, table: str, columns: Collection[str]) -> list[dict[str, Any]]:
+        """Return columns of a table's rows, the most urgent first. Raises OSError,
+        ArrowException."""
+        found: list[dict[str, Any]] = self.table(table, columns).to_pylist()
         return found
 
-    def table(self, table: str, *, only: str = "", but: str = "") -> Any:
+    def table(
+        self, table: str, columns: Collection[str] = (), *, only: str = "", but: str = ""
+    ) -> Any:
         """Return the rows of a table as Arrow has them, the most urgent first: those of an action,
-        or all but those of one. Raises OSError, ArrowException."""
+        or all but those of one, and with all columns, if none is named. Raises OSError,
+        ArrowException."""
         import pyarrow.parquet  # only where a plan is read: other commands begin without it
 
         above, _, own = self.path.rpartition("/")
@@ -108,6 +112,7 @@ class Run:
             paths,
             filesystem=self.files,
             partitioning=None,
+            columns=[*{*columns, *dict(PLAN_ORDER)}] if columns else None,
             page_checksum_verification=True,
             filters=wanted or None,
         )
@@ -148,13 +153,14 @@ def unreadable(name: str, error: Exception) -> Refused:
     return Refused(Code.MALFORMED_REQUEST, f"plan in {name} cannot be read: {error}")
 
 
-def read_plan(run: Run, *, only: str = "") -> scm_pb2.ApplyPlanRequest:
+def read_plan(run: Run, *, only: str = "", but: str = "") -> scm_pb2.ApplyPlanRequest:
     """Read `reconcile_plan/` and `plan/` of a finished run, reconcile rows first.
 
-    `only` is the action of the rows that are wanted; empty: all. Raises Refused.
+    `only` is the action of the rows that are wanted, `but` one whose rows are not; empty: all.
+    Raises Refused.
     """
     request = run.request()
-    for page in plan_pages(run, only=only):
+    for page in plan_pages(run, only=only, but=but):
         request.rows.extend(page.rows)
     return request
 
@@ -179,6 +185,42 @@ def plan_pages(run: Run, *, only: str = "", but: str = "") -> Iterator[scm_pb2.A
                 yield run.request(rows)
     except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException) as error:
         raise unreadable(run.name, error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Scans:
+    """The rows of a plan that want a scan, in their order: there may be a million, so they are kept
+    as Arrow has them, and made some at a time."""
+
+    table: Any
+
+    @classmethod
+    def of(cls, run: Run) -> "Scans":
+        """Read those of a run. Raises Refused, and nothing later."""
+        import pyarrow
+
+        try:
+            table = run.table("plan", ("container_id", "targets"), only=SCAN)
+            table.validate(full=True)
+        except (OSError, ValueError, KeyError, pyarrow.ArrowException) as error:
+            raise unreadable(run.name, error) from error
+        return cls(table)
+
+    def __iter__(self) -> Iterator[scm_pb2.PlanRow]:
+        for first in range(0, len(self), ROWS_PER_PAGE):
+            for row in self.table.slice(first, ROWS_PER_PAGE).to_pylist():
+                yield scm_pb2.PlanRow(
+                    container_id=row["container_id"], action=SCAN, targets=row["targets"]
+                )
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def only(self, wanted: Sequence[bool]) -> "Scans":
+        """Return those that are wanted."""
+        import pyarrow
+
+        return Scans(self.table.filter(pyarrow.array(wanted, pyarrow.bool_())))
 
 
 def plan_row(row: dict[str, object]) -> scm_pb2.PlanRow:
