@@ -170,7 +170,8 @@ def _pages(file: Place, groups: Iterable[Group], schema: pa.Schema) -> Iterator[
                 if field.name not in table.column_names:  # it was written before that was
                     table = table.append_column(field, pa.nulls(len(table), field.type))
             _check_words(table)
-            yield table.select(schema.names)
+            # By their names alone: in one file a column may be nullable, in the next not.
+            yield pa.table({name: table[name] for name in schema.names})
 
 
 def _check_words(page: pa.Table) -> None:
