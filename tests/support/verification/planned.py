@@ -1,0 +1,124 @@
+"""What a plan may say of a container, in plain Python: which is reconciled and why, and what of its
+copies, shards and deletes would be wrong whatever else is right.
+
+Written from the rules, one container at a time, as `classifier` is; it shares nothing with the
+judge.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from tests.support.verification.classifier import Case, bad, ec_indexes, eligibility, empty
+from tests.support.verification.compared_roots import TREE, compare
+from tests.support.verification.snapshots import ReplicaRow
+
+Row = dict[str, Any]
+"""A row of `plan/`: action, sources, targets, indexes, copies, is_forced."""
+
+
+def reconciled(case: Case) -> str | None:
+    """Return why a container is to be reconciled; None where it is not."""
+    word, _, tombstones, _, _ = compare(case)
+    if case.box.suppressed or word == "EMPTY":
+        return None
+    here = answering(case)
+    reasons = {
+        "replicas contradict each other": word == "CONTRADICTORY",
+        "roots differ, no majority": word == "MISMATCH_SPLIT",
+        "roots differ, minority": word == "MISMATCH_MINORITY",
+        "replica UNHEALTHY": any(r.state == "UNHEALTHY" for r in here),
+        "scan findings": any(r.finding_count for r in here),
+        "tombstones differ": tombstones,
+    }
+    told = "; ".join(reason for reason, applies in reasons.items() if applies)
+    code = eligibility(case)
+    if code == "OK":
+        return told or None
+    is_ec = case.box.replication_type == "EC" and code == "INELIGIBLE_REPLICATION_TYPE"
+    return told if is_ec and any(mendable(case, r, word) for r in here) else None
+
+
+def answering(case: Case) -> list[ReplicaRow]:
+    """Return the replicas that have a tree and can be asked for it now."""
+    return [r for r in case.replicas if r.state in TREE and case.up(r)]
+
+
+def damaged(r: ReplicaRow) -> bool:
+    return r.state == "UNHEALTHY" or r.finding_count > 0
+
+
+def mendable(case: Case, r: ReplicaRow, word: str) -> bool:
+    """Whether a shard is damaged that can be computed in place: from as many shards of other
+    indexes as the code has data, and where its equals do not contradict it, unless nothing whole
+    of its index stays."""
+    if not damaged(r) or word == "CONTRADICTORY" or any(o.op == "RECONCILE" for o in case.ops):
+        return False
+    here = answering(case)
+    alike = [other for other in here if other.replica_index == r.replica_index]
+    indexes = {other.replica_index for other in here} - (
+        {r.replica_index} if alike == [r] else set()
+    )
+    stays = any(not damaged(other) and case.op(other) == "S" for other in alike)
+    may_touch = not word.startswith("MISMATCH") or not stays or case.op(r) == "M"
+    return len(indexes) >= (case.box.ec_data or 0) and may_touch
+
+
+def wrongs(case: Case, plan: Iterable[Row]) -> Iterator[str]:
+    """Yield what is wrong with the rows of a plan about a container."""
+    rows, held = list(plan), {r.datanode_id: r for r in case.replicas}
+    if case.box.suppressed and any(row["action"] != "scan" for row in rows):
+        yield "something is done about what an operator suppressed"
+    for row in rows:
+        strange = [node for node in row["sources"] if node not in held]
+        if strange:
+            yield f"{row['action']} from {strange}, which has no replica"
+        elif row["action"] in ("replicate", "reconstruct"):
+            yield from wrong_sources(case, row, [held[node] for node in row["sources"]])
+    doomed = [node for row in rows if row["action"] == "delete" for node in row["targets"]]
+    if len(set(doomed)) < len(doomed) or not set(doomed) <= set(held):
+        yield f"deletes {doomed} of {sorted(held)}"
+    elif any(row["is_forced"] for row in rows if row["action"] == "delete"):
+        yield from wrong_deletes(case, {node: held[node] for node in doomed})
+    elif doomed and not all(held[node].is_empty for node in doomed):
+        yield "deletes without force what holds data"
+
+
+def wrong_sources(case: Case, row: Row, sources: list[ReplicaRow]) -> Iterator[str]:
+    """Yield what is wrong with the sources of a copy or a reconstruction."""
+    unread = [r for r in sources if not case.up(r) or case.going(r) or r.load_error or r.is_barred]
+    if not sources or unread:
+        yield f"{row['action']} from {unread or 'nowhere'}"
+    if row["action"] == "replicate":
+        # Of a quasi-closed one each origin is copied, also one that has only UNHEALTHY replicas.
+        good = [r for r in case.present if r.state in TREE and not bad(case, r)]
+        if case.box.state == "CLOSED" and good and any(r.state == "UNHEALTHY" for r in sources):
+            yield "copies an UNHEALTHY replica though a good one is there"
+        return
+    indexes = [r.replica_index for r in sources]
+    online = ec_indexes(case).online
+    if len(set(indexes)) < (case.box.ec_data or 0):
+        yield f"computes from shards {indexes}, which are too few"
+    if set(row["indexes"]) & online or not all(1 <= i <= case.width for i in row["indexes"]):
+        yield f"computes shards {row['indexes']} beside {sorted(online)}"
+
+
+def wrong_deletes(case: Case, doomed: dict[str, ReplicaRow]) -> Iterator[str]:
+    """Yield what would be missing once all that is planned and pending is gone."""
+    if any(not case.up(r) or case.gone(r) for r in doomed.values()):
+        yield "deletes on a node that does not answer"
+
+    def stays(r: ReplicaRow) -> bool:
+        is_here = case.up(r) and case.op(r) == "S" and not case.going(r)
+        return is_here and r.datanode_id not in doomed
+
+    good = [r for r in case.present if not bad(case, r)]
+    left = [r for r in good if stays(r)]
+    if case.box.state != "CLOSED" or empty(case):
+        return  # of each origin of a quasi-closed one: `test_delete_laws`
+    lost = [r for r in good if r.datanode_id in doomed]
+    if case.box.replication_type == "EC":
+        indexes = {r.replica_index for r in left}
+        if any(r.replica_index not in indexes for r in lost):
+            yield f"deletes the last whole shard of an index: {lost}"
+    elif lost and len(left) < case.box.replication_factor:
+        yield f"deletes {len(lost)} of {len(good)} good replicas; {len(left)} stay"
