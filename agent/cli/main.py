@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from agent.cli.quick import plain
-from agent.cli.start import STDOUT
 from agent.cli.terminal.credentials import is_secured
+from agent.cli.terminal.streams import STDOUT
 from agent.errors import Code, Refused, SutureError, Unavailable, lacking
 from agent.runtime.exits import Exit
 
