@@ -13,8 +13,8 @@ import lmdb
 
 from agent.errors import Code, Unavailable
 from agent.store.files.durable import disk_errors, remove_file
+from agent.store.index.check.indexcheck import check_index
 from agent.store.index.databases import DATABASES, LATER, Databases
-from agent.store.index.indexcheck import check_index
 from agent.store.index.indexerrors import DATA_FILE, LOCK_FILE, index_errors
 from agent.store.index.mapgate import MapGate
 from agent.store.index.read_transaction import Reading

@@ -13,10 +13,10 @@ import pytest
 
 from agent.errors import Code, SutureError, VolumeFailed
 from agent.store.files.layout import Layout
-from agent.store.index import indexcheck
+from agent.store.index.check import indexcheck
+from agent.store.index.check.indexcheck import check_index
 from agent.store.index.databases import DATABASES
 from agent.store.index.environment import Index
-from agent.store.index.indexcheck import check_index
 from agent.store.index.rows import KEY_BYTES
 from agent.store.index.transactions import Change
 from agent.store.recovery.fsck import fsck

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from agent.errors import VolumeFailed
+from agent.store.index.check.indexcheck import check_index
 from agent.store.index.environment import Index
-from agent.store.index.indexcheck import check_index
 from agent.store.index.rows import KEY_BYTES
 from agent.store.index.transactions import Change
 from merkle.replica import BlockId, ContainerId

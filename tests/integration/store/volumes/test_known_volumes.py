@@ -9,7 +9,7 @@ import pytest
 from agent.errors import Refused, SutureError, VolumeFailed
 from agent.store.files.layout import Layout, decode_version
 from agent.store.files.mounts import unmounted
-from agent.store.index import indexcheck
+from agent.store.index.check import indexcheck
 from agent.store.index.facts import VolumeFacts
 from agent.store.recovery.opening import check_single
 from agent.store.replica_store import ReplicaStore

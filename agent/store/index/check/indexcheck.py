@@ -23,9 +23,8 @@ import numpy as np
 
 from agent.errors import Code, VolumeFailed
 from agent.store.files.durable import open_file
-from agent.store.index.indexerrors import DATA_FILE
-from agent.store.index.indexorder import KeyOrder
-from agent.store.index.indexpages import (
+from agent.store.index.check.indexorder import KeyOrder
+from agent.store.index.check.indexpages import (
     BIG_DATA,
     FIRST_PAGE,
     HEADER_BYTES,
@@ -47,6 +46,7 @@ from agent.store.index.indexpages import (
     judge_pages,
     numbers_at,
 )
+from agent.store.index.indexerrors import DATA_FILE
 
 SMALL_BYTES: Final = 256 * 1024**2  # a disk reads that in two seconds
 BATCH_PAGES: Final = 1024  # read and judged at once

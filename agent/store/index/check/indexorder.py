@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from agent.store.index.indexpages import Bytes, Nodes, Numbers, PageFault
+from agent.store.index.check.indexpages import Bytes, Nodes, Numbers, PageFault
 
 Keys: TypeAlias = npt.NDArray[np.bytes_]  # all of one length: compared byte by byte
 _LOWEST: Final = b""

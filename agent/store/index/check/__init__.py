@@ -1,0 +1,1 @@
+"""Whether the file of an index can be used: its pages and keys, read without LMDB."""
