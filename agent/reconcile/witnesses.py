@@ -253,15 +253,17 @@ class ReplicaWitnesses:
     def _samples(
         self, container_id: ContainerId, theirs: Tree
     ) -> Iterator[tuple[BlockId, ChunkInfo, bytes]]:
-        live = theirs.block_ids[~theirs.deleted].tolist()
+        chunk_count = len(theirs.chunk_spans)
         lot = Random(secrets.token_bytes(NONCE_BYTES))  # noqa: S311 - its seed is the secret
-        for block_id in map(BlockId, lot.sample(live, min(SAMPLES, len(live)))):
+        drawn = np.array(lot.sample(range(chunk_count), min(SAMPLES, chunk_count)), np.int64)
+        for place, index in zip(theirs.block_of(drawn).tolist(), drawn.tolist(), strict=True):
+            block_id, offset = BlockId(int(theirs.block_ids[place])), theirs.leaf(index).offset
             try:
                 found = self.store.readable(container_id, block_id)
-                if not found.block.chunks:
+                chunk = next((one for one in found.block.chunks if one.offset == offset), None)
+                if chunk is None:
                     continue
-                chunk = lot.choice(found.block.chunks)
-                data = self.store.read_medium(container_id, found, chunk.offset, chunk.length_bytes)
+                data = self.store.read_medium(container_id, found, offset, chunk.length_bytes)
             except SutureError:
                 continue  # it is damaged here: there is nothing to compare with
             if verifies(chunk, data):

@@ -278,6 +278,25 @@ def test_who_read_it_lately_need_not_read_it_again(two: tuple[Datanode, Datanode
     assert (False, reads) == (has(mine), told(other).count("verdict"))
 
 
+@pytest.mark.parametrize("block", [1, 2, 3])
+@pytest.mark.parametrize("at", [5, CHUNK_BYTES + 5])
+def test_any_chunk_lost_since_the_witness_read_it_is_found(
+    two: tuple[Datanode, Datanode], block: int, at: int
+) -> None:
+    """
+    The witness does not read again what it read within the hour. Sixteen chunks are proven, and a
+    replica that has no more than those is proven whole, however few blocks they are in.
+    """
+    mine, other = two
+    other.replica.scan()
+    other.replica.flip(BlockId(block), at)
+
+    error = refusal(lambda: delete(mine, [other], deletes(mine, age_max_s=3600.0)))
+
+    assert (Code.NOT_PROVEN, True) == (error.code, has(mine))
+    assert "does not hold these bytes" in str(error)
+
+
 def test_what_changed_meanwhile_stays(
     two: tuple[Datanode, Datanode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
