@@ -49,13 +49,13 @@ def datanode_ids(client: Client, given: list[str], *, may_be_gone: bool = False)
 
 
 def datanode_id(client: Client, given: str) -> str:
-    """Return the one datanode with this address, or whose id begins so; refuse none and several."""
+    """Return the one datanode of this address or id, or whose id begins so; refuse others."""
     return one_node(known_nodes(client), given).datanode_id
 
 
 def one_node(nodes: Sequence[scm_pb2.NodeInfo], given: str) -> scm_pb2.NodeInfo:
-    """Return the one datanode with this address, or whose id begins so; refuse none and several."""
-    found = [node for node in nodes if given and node.address == given]
+    """Return the one datanode of this address or id, or whose id begins so; refuse others."""
+    found = [node for node in nodes if given and given in {node.address, node.datanode_id}]
     found = found or [node for node in nodes if given and node.datanode_id.startswith(given)]
     if len(found) == 1:
         return found[0]
