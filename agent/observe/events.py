@@ -203,6 +203,11 @@ SCM: Final[Mapping[str, Event]] = {
     "replica_left_behind": Event("A writer went on without it.", (CONTAINER, DATANODE)),
     "replicate_ordered": Event("A copy is to be made.", (CONTAINER, COMMAND)),
     "report_page_out_of_order": Event("A report begins again.", (DATANODE,)),
+    "report_refused_in_part": Event(
+        "What a datanode says breaks a rule; that part is left out, and the rest counts.",
+        (DATANODE,),
+    ),
+    "restore_cut_off_removed": Event("Part of a copy that a killed restore had left."),
     "scm_started": Event("Calls are answered from now on."),
     "scm_stopped": Event("The state is closed."),
     "shard_gives_way": Event("A bad or double shard is removed.", (CONTAINER, DATANODE)),

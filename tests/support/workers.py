@@ -30,6 +30,7 @@ TOGETHER: Final = {
     "one cluster": (
         "tests/integration/host/test_agent_process.py",
         "tests/integration/cli/test_cli.py",
+        "tests/integration/client/test_closing.py",
         "tests/integration/client/test_library.py",
     ),
 }

@@ -226,11 +226,14 @@ class Balancer:
     def _end(self, message: str, change: Change | None = None) -> None:
         """End the run; with the change that it ends in it is told once that is durable."""
         self._run = replace(self._run, is_running=False, message=message)
-        tell = partial(
-            _log.info,
-            "balance_ended",
-            reason=message,
-            moved_count=self._run.moved_count,
-            moved_bytes=self._run.moved_bytes,
-        )
+        tell = partial(_tell_end, self._run)
         tell() if change is None else change.on_commit(tell)
+
+
+def _tell_end(run: Balance) -> None:
+    _log.info(
+        "balance_ended",
+        reason=run.message,
+        moved_count=run.moved_count,
+        moved_bytes=run.moved_bytes,
+    )
