@@ -173,7 +173,6 @@ def test_a_mass_of_scans_costs_a_round_no_memory(
     it was killed for its memory by its own verification, at each round. What it has a use for
     comes in as many calls as it takes, and each row once."""
     monkeypatch.setattr(plan_file, "ROWS_PER_PAGE", 2)
-    monkeypatch.setattr(plan_file, "ANSWER_BYTES_MAX", 2**20)  # as much is asked for at once
     made = loop(world, tmp_path, PROGRAM)
     file = tmp_path / "plan" / "plan" / "part-0.parquet"
     wrong, scan = pyarrow.parquet.read_table(file).to_pylist()
