@@ -34,7 +34,7 @@ def remove_unlocked(path: Path) -> None:
     with suppress(FileNotFoundError):
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            if _is_locked(handle):  # else it grows
+            if _try_lock(handle):  # else it grows
                 shutil.rmtree(path, ignore_errors=True)
         finally:
             os.close(handle)
@@ -50,7 +50,7 @@ def alone(out: Path) -> Iterator[None]:
     handle = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
     end_s = time.monotonic() + ALONE_S_MAX
     try:
-        while not _is_locked(handle):
+        while not _try_lock(handle):
             if time.monotonic() > end_s:
                 raise RunConflict(
                     f"another process has been removing runs in {out} for {ALONE_S_MAX:.0f} s",
@@ -62,7 +62,7 @@ def alone(out: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _is_locked(handle: int) -> bool:
+def _try_lock(handle: int) -> bool:
     """Lock a directory; return whether that was done, which it is not where another has it."""
     with suppress(BlockingIOError):
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -82,7 +82,7 @@ def work_directory(out: Path, run_id: str) -> Iterator[Path]:
     with alone(out):
         path.mkdir(exist_ok=True)
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        is_own = _is_locked(handle) and _is_at(handle, path)  # else its owner has just finished
+        is_own = _try_lock(handle) and _is_at(handle, path)  # else its owner has just finished
     try:
         if not is_own:
             raise busy(run_id)

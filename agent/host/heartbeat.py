@@ -11,7 +11,6 @@ sending: however long the SCM is away, it is never older than that.
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, Protocol
@@ -257,8 +256,7 @@ class Heartbeat:
     ) -> tuple[list[scm_pb2.ContainerReport], list[scm_pb2.ColumnReport]]:
         """Return the reports to send; `changed` receives the changed replicas they tell of.
 
-        A page of a full report goes by columns to an SCM that takes them, but where one of its
-        replicas says what has no place there: the SCM leaves out that replica alone.
+        A page of a full report goes by columns where it can.
         """
         reports: list[scm_pb2.ContainerReport] = []
         by_columns: list[scm_pb2.ColumnReport] = []
@@ -271,12 +269,24 @@ class Heartbeat:
         page = self._full_report_page()
         self._full_ended = page is not None and page.last
         if page is not None:
-            with suppress(Refused):
-                by_columns += [column_report(page)] if self._takes_columns else []
-            reports += [] if by_columns else [page]
+            columns = self._by_columns(page)
+            if columns is None:
+                reports.append(page)
+            else:
+                by_columns.append(columns)
         if self._full_ended:
             self._tell_meanwhile()
         return reports, by_columns
+
+    def _by_columns(self, page: scm_pb2.ContainerReport) -> scm_pb2.ColumnReport | None:
+        """Return a page by columns; None where the SCM takes none, or a replica says what has no
+        place in them: of a page of messages the SCM leaves out that replica alone."""
+        if not self._takes_columns:
+            return None
+        try:
+            return column_report(page)
+        except Refused:
+            return None
 
     def _tell_meanwhile(self) -> None:
         """Report again what changed while the full report went out page by page.

@@ -144,7 +144,7 @@ def still_wanted(
     rows: Rows, scans: Scans, shown: Sequence[scm_pb2.ContainerDecision]
 ) -> tuple[Rows, Scans, list[int]]:
     """Return the rows and the scans that would be done, and what the rows were shown with."""
-    wanted = [pair for pair in zip(rows, shown, strict=False) if pair[1].code == "OK"]
+    wanted = [pair for pair in zip(rows, shown[: len(rows)], strict=True) if pair[1].code == "OK"]
     codes = [decision.code == "OK" for decision in shown[len(rows) :]]
     return [row for row, _ in wanted], scans.only(codes), [told.world for _, told in wanted]
 

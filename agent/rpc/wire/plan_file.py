@@ -23,9 +23,8 @@ SCAN: Final = "scan"  # rows that the SCM has no command for: who applies the pl
 TABLES_BESIDE: Final = 3
 """Version of the result from which its tables lie beside the run, and not in it."""
 
-TEXT_BYTES_MAX: Final = (
-    64 * 1024**2
-)  # of a text of a run: a name of 100 bytes is there for each node
+TEXT_BYTES_MAX: Final = 64 * 1024**2
+"""Of a text of a run; it names each datanode, in some 100 bytes."""
 
 MANIFEST: Final = "manifest.json"
 
