@@ -6,7 +6,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -25,12 +24,6 @@ CODED_EVERY: Final = 40  # of so many seeds one writes erasure-coded keys under 
 CODED_AT: Final = 30
 DROPS_AT: Final = 5  # and one has orders to delete whole replicas
 STEPS_MIN: Final = 1_000  # of a whole schedule
-
-
-@cache  # once: what a schedule leaves would stay for ever
-def _freeze_imports() -> None:
-    """Have what is imported not looked through after each schedule."""
-    gc.freeze()
 
 
 def is_led(seed: int) -> bool:
@@ -63,7 +56,7 @@ def simulate(seed: int, events: Sequence[Event] | None = None, *, traced: bool =
     root = Path(
         tempfile.mkdtemp(prefix="suture-simulation-", dir=MEMORY if MEMORY.is_dir() else None)
     )
-    _freeze_imports()
+    gc.freeze()  # what is imported, and what earlier schedules left, is not looked through again
     gc.disable()  # or it would run what generators leave behind at moments of its own
     told, sys.unraisablehook = sys.unraisablehook, lambda _: None  # generators of dead processes
     stage: Stage | None = None

@@ -74,7 +74,7 @@ class Fiber:
     condition: Callable[[], bool] | None = None  # what it waits for
     until_s: float | None = None
     has_ended: bool = False
-    is_critical: int = 0  # no other goes on while it is not 0
+    is_quiet: bool = False  # what it does to disks is not part of the schedule
     number: int = 0
     hand: Hand | None = None
 
@@ -132,7 +132,7 @@ class Scheduler:
         fiber = self.current
         if self.step_count > STEPS_MAX:
             raise Stuck(f"more than {STEPS_MAX} steps")
-        if len(self.fibers) > 1 and not fiber.is_critical and self.dice.random() < SWITCH_ODDS:
+        if len(self.fibers) > 1 and self.dice.random() < SWITCH_ODDS:
             self._switch(fiber)
         if fiber.must_die():
             raise Died(fiber.lives[-1])

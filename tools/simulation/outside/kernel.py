@@ -79,7 +79,6 @@ class Kernel:
         self.opened: dict[int, Opened] = {}
         self.released: set[int] = set()  # descriptors that dead processes had
         self.environments: dict[Life, list[Any]] = {}
-        self.is_quiet = False
         self._real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in SYSCALLS}
         self._real_lmdb, self._real_statvfs = lmdb.open, os.statvfs
         self._real_open, self._real_fdopen = io.open, os.fdopen
@@ -108,12 +107,14 @@ class Kernel:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Look at disks without a step, and without faults."""
-        was, self.is_quiet = self.is_quiet, True
+        """Look at disks without a step, and without faults. Other fibers, which may go on
+        meanwhile, do as ever."""
+        fiber = self._scheduler.current
+        was, fiber.is_quiet = fiber.is_quiet, True
         try:
             yield
         finally:
-            self.is_quiet = was
+            fiber.is_quiet = was
 
     def died(self, life: Life) -> None:
         """Close what a dead process had open; its fibers have ended."""
@@ -128,12 +129,15 @@ class Kernel:
 
     # Finding out whose call it is.
 
+    def _is_watched(self) -> bool:
+        return self._scheduler.is_inside() and not self._scheduler.current.is_quiet
+
     def _life(self) -> Life | None:
         lives = self._scheduler.current.lives
         return lives[-1] if lives else None
 
     def _disk(self, path: Any, dir_fd: int | None = None) -> tuple[Disk, str] | None:
-        if self.is_quiet or not self._scheduler.is_inside() or self._life() is None:
+        if not self._is_watched() or self._life() is None:
             return None
         text = os.fspath(path) if not isinstance(path, int) else ""
         if dir_fd is not None and not text.startswith("/"):
@@ -147,7 +151,7 @@ class Kernel:
         return None
 
     def file(self, fd: Any) -> Opened | None:
-        if self.is_quiet or not isinstance(fd, int) or not self._scheduler.is_inside():
+        if not isinstance(fd, int) or not self._is_watched():
             return None
         return self.opened.get(fd)
 

@@ -1,0 +1,29 @@
+"""Looking at simulated disks without a step concerns who looks, and nobody else."""
+
+from pathlib import Path
+from random import Random
+
+from tools.simulation.outside.disk import Disk
+from tools.simulation.outside.fibers import Life, Scheduler
+from tools.simulation.outside.kernel import Faults, Kernel
+
+
+def test_what_others_do_while_one_looks_is_part_of_the_schedule(tmp_path: Path) -> None:
+    """
+    A directory made meanwhile is a step, and the disk knows it.
+    """
+    scheduler = Scheduler(Random(1))
+    steps: list[str] = []
+    scheduler.on_step = steps.append
+    kernel = Kernel(scheduler, Faults())
+    disk = Disk(tmp_path / "disk")
+    kernel.disks.append(disk)
+    made = disk.root / "made"
+
+    with kernel.installed(), kernel.quiet():
+        other = scheduler.spawn("other", made.mkdir, Life("other"))
+        scheduler.block(lambda: other.has_ended)
+
+    assert made.is_dir()
+    assert [f"mkdir {made}"] == steps
+    assert disk.directory(str(made)) is not None
