@@ -15,6 +15,7 @@ from tests.support.waiting import wait_until
 
 POM = Path(__file__).with_name("pom.xml")
 START_S_MAX = 120.0
+QUICK = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")  # it does little, and not long
 CLUSTER = "org.apache.hadoop.test.MiniDFSClusterManager"
 
 
@@ -43,7 +44,7 @@ def mini_hdfs(directory: Path) -> Iterator[Hdfs]:
     java = (
         str(Path(os.environ["JAVA_HOME"]) / "bin" / "java") if "JAVA_HOME" in os.environ else "java"
     )
-    command = [java, "-Xmx512m", f"-Dtest.build.data={directory}", "-cp", jars, CLUSTER]
+    command = [java, *QUICK, f"-Dtest.build.data={directory}", "-cp", jars, CLUSTER]
     with (
         (directory / "hdfs.log").open("w") as log,
         subprocess.Popen(
