@@ -125,7 +125,7 @@ class Recovery:
     def _made_between(self, since: Restored, end_id: int) -> list[int]:
         """Return the containers that were made after the backup and before the recovery."""
         first_id = since.first_new_container_id
-        made = (container.container_id for container in self._state.containers.values())
+        made = self._state.containers.ids().tolist()
         return [number for number in made if first_id <= number < end_id]
 
     def adopt(self, change: Change, looked: Iterable[Looked]) -> list[int]:
@@ -198,7 +198,7 @@ class Recovery:
         seen = {
             number for number in self._reports.unknown_container_ids if self._may_be_ours(number)
         }
-        seen.update(container.container_id for container in state.containers.values())
+        seen.update(state.containers.ids().tolist())
         change.move_counter("next_container_id", max(seen, default=0) + 1 + CONTAINER_GAP)
         change.end_restore()
         facts = {"who": "scm", "missing": list(missing), "forced": is_forced}

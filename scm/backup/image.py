@@ -123,7 +123,7 @@ def begin_anew(directory: Path, *, taken_at_ms: int, now_ms: int) -> Restored:
         rows = environment.open_db(containers.name.encode(), txn=transaction, create=False)
         containers.load(iter(transaction.cursor(db=rows)))
         counters = single_values.read(partial(transaction.get, db=meta)).counters
-        unfinished = {c.container_id for c in containers.values() if c.state in _UNFINISHED}
+        unfinished = {c.container_id for c in containers.not_closed() if c.state in _UNFINISHED}
         first_new_id = counters["next_container_id"]
         row = transaction.get(single_values.RESTORED, db=meta)
         if row is not None:  # it was taken while an earlier restore was not recovered

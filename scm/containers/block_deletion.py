@@ -109,7 +109,7 @@ class BlockDeletion:
         self._uneven: dict[int, tuple[frozenset[tuple[str, int]], float]] = {}  # since when
         self._unfinished: dict[int, None] = {
             container.container_id: None
-            for container in state.containers.values()
+            for container in state.containers.not_closed()
             if container.state in _GOING and state.replicas.of(container.container_id)
         }
 

@@ -194,8 +194,7 @@ class Totals:
 
     def _note_all(self, container_ids: Sequence[int]) -> None:
         """Work out the flags of containers: of most as columns, of the few others one by one."""
-        get = self._state.containers.get
-        found = [get(number) for number in container_ids]
+        found = self._state.containers.look(container_ids)
         flags = flags_of_all(self._state.replicas, container_ids, found)
         for place, container_id in enumerate(container_ids):
             flag = flags[place]

@@ -10,6 +10,7 @@ only together with `FORMAT_VERSION`.
 
 import base64
 import json
+import re
 import struct
 import sys
 import zlib
@@ -83,6 +84,13 @@ _ALGORITHMS: Final = tuple(Algorithm)
 _CONTAINER_STATES: Final = {str(state): state for state in ContainerState}
 _CONTAINER_PLACES: Final = tuple(getattr(Container, one.name).__set__ for one in fields(Container))
 _CONTAINER_FIELDS: Final = len(_CONTAINER_PLACES)
+_NUMBER: Final = "(?:0|[1-9][0-9]{0,18}),"
+_WORD: Final = r'"[ !#-\[\]-~]*"'
+_AT_REST: Final = re.compile(  # the row of a container, as `pack` writes it
+    rf'.{{4}}\[([1-9][0-9]{{0,18}}),"CLOSED",(?:{_NUMBER}){{3}}\[\],{_WORD},(?:true|false),'
+    rf"(?:{_NUMBER}){{4}}{_WORD},{_WORD}\]".encode(),
+    re.DOTALL,
+)
 _KEY_FIELDS: Final = 4
 _NODE_FIELDS: Final = (10, 11)  # of version 5, and of this one
 _PENDING_FIELDS: Final = (13, 14, 15)  # of version 4, of version 6, and of this one
@@ -171,6 +179,17 @@ def containers_from(rows: Sequence[bytes]) -> list[Container]:
     for place, values in zip(_CONTAINER_PLACES, columns, strict=True):
         deque(map(place, made, values), maxlen=0)
     return made
+
+
+def ids_at_rest(rows: Sequence[bytes]) -> list[int | None]:
+    """Return the ids of containers that are closed with nobody to wait for; None in the place of
+    any other. What the row of one is decoded to needs not be known before somebody asks: nothing
+    in it is left to be found wrong. Raises DamagedRow."""
+    if rows and min(map(len, rows)) < _CRC.size:
+        raise DamagedRow("a row is too short for a checksum")
+    checksums = np.frombuffer(b"".join([row[: _CRC.size] for row in rows]), ">u4")
+    _check_all(checksums, [row[_CRC.size :] for row in rows])
+    return [None if found is None else int(found[1]) for found in map(_AT_REST.fullmatch, rows)]
 
 
 def _container_of(values: list[Any]) -> Container:

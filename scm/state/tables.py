@@ -9,7 +9,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import islice
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,12 +81,14 @@ class Table(Generic[K, V]):
         waiting = iter(rows)
         while portion := list(islice(waiting, LOADED_AT_ONCE)):
             try:
-                values = self._values_of([row for _key, row in portion])
+                self._take_in_rows([row for _key, row in portion])
             except (ValueError, TypeError):
                 self._find_damage(portion)
                 raise
-            self._take_in(values)
         self._all_taken_in()
+
+    def _take_in_rows(self, rows: Sequence[bytes]) -> None:
+        self._take_in(self._values_of(rows))
 
     def _take_in(self, values: Sequence[V]) -> None:
         """Take in what comes from the disk; nobody has to be told."""
@@ -142,7 +144,11 @@ class NodeTable(Table[str, Node]):
 
 
 class ContainerTable(Table[int, Container]):
-    """Containers by id; the open ones by writer, the unfinished ones as a set."""
+    """Containers by id; the open ones by writer, the unfinished ones as a set.
+
+    Most are closed, and nothing happens to them for months: these stay the rows that they are on
+    disk until somebody asks for one, or a start with millions would take twice as long.
+    """
 
     def __init__(self) -> None:
         super().__init__(
@@ -153,6 +159,7 @@ class ContainerTable(Table[int, Container]):
             value=records.container_from,
             values=records.containers_from,
         )
+        self._stored = cast("dict[int, Container | bytes]", self._rows)
         self._open_by_client: dict[str, set[int]] = {}
         self.closing: set[int] = set()
         self.states: Counter[ContainerState] = Counter()
@@ -160,21 +167,47 @@ class ContainerTable(Table[int, Container]):
         self.touched: set[int] = set()
         """Containers that were set or removed since `scm.edge.health_totals` took these."""
 
-    def _take_in(self, values: Sequence[Container]) -> None:
-        """Take in what comes from the disk: most of it is closed, and in no index."""
-        ids = [value.container_id for value in values]
-        self._rows.update(zip(ids, values, strict=True))
-        self.touched.update(ids)
-        for state, count in Counter([value.state for value in values]).items():
-            self.states[state] += count
-        for value in values:
-            if value.state is not ContainerState.CLOSED:
-                self._index(value)
+    def _take_in_rows(self, rows: Sequence[bytes]) -> None:
+        ids = records.ids_at_rest(rows)
+        others = [place for place, number in enumerate(ids) if number is None]
+        stored: list[Container | bytes] = list(rows)
+        decoded = records.containers_from([rows[place] for place in others])
+        for place, value in zip(others, decoded, strict=True):
+            ids[place], stored[place] = value.container_id, value
+            self.states[value.state] += 1
+            self._index(value)
+        self.states[ContainerState.CLOSED] += len(rows) - len(others)
+        known = cast("list[int]", ids)
+        self._stored.update(zip(known, stored, strict=True))
+        self.touched.update(known)
+
+    def get(self, key: int) -> Container | None:
+        """Return a container, if there is one; from now on it is ready."""
+        found = self._stored.get(key)
+        if isinstance(found, bytes):
+            found = self._stored[key] = records.container_from(found)
+        return found
+
+    def look(self, container_ids: Iterable[int]) -> list[Container | None]:
+        """Return containers, None where there is none: for who looks at all, and once."""
+        get = self._stored.get
+        return self._decoded([get(number) for number in container_ids])
+
+    def values(self) -> list[Container]:
+        """Return a snapshot of all containers."""
+        return self._decoded(list(self._stored.values()))
+
+    @staticmethod
+    def _decoded(stored: Sequence[V | bytes]) -> list[V]:
+        rows = [one for one in stored if isinstance(one, bytes)]
+        made = iter(cast("list[V]", records.containers_from(rows)))
+        return [next(made) if isinstance(one, bytes) else one for one in stored]
 
     def apply(self, key: int, value: Container | None) -> Container | None:
         """Set or remove, and keep the indexes."""
         self.touched.add(key)
-        before = super().apply(key, value)
+        before = self.get(key)
+        super().apply(key, value)
         self._stir(key)
         if before is not None:
             self.states[before.state] -= 1
@@ -204,12 +237,19 @@ class ContainerTable(Table[int, Container]):
 
     def at_rest(self, container_ids: Iterable[int]) -> list[int]:
         """Return which of some containers are closed, with nobody to wait for."""
-        get, closed = self._rows.get, ContainerState.CLOSED
+        get, closed = self._stored.get, ContainerState.CLOSED
         return [
             number
             for number in container_ids
-            if (found := get(number)) is not None and found.state is closed and not found.pipeline
+            if isinstance(found := get(number), bytes)
+            or (found is not None and found.state is closed and not found.pipeline)
         ]
+
+    def not_closed(self) -> list[Container]:
+        """Return all that are in any state but closed."""
+        closed = ContainerState.CLOSED
+        found = (one for one in self._stored.values() if not isinstance(one, bytes))
+        return [one for one in found if one.state is not closed]
 
     def open_of(self, client_id: str) -> list[Container]:
         """Return the open containers of one writer's session, oldest first."""

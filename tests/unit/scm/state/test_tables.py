@@ -1,5 +1,8 @@
 """The tables' indexes agree with their rows, whatever is put, removed and undone."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -109,7 +112,13 @@ class TestContainerTable:
 
         loaded.load((b"", records.container_row(container)) for container in put)
 
+        ids = [container.container_id for container in put]
+        assert one_by_one.at_rest([*ids, 99]) == loaded.at_rest([*ids, 99])
+        assert one_by_one.not_closed() == loaded.not_closed()
         assert put == loaded.values()
+        assert [*put, None] == loaded.look([*ids, 99])
+        assert [*put, None] == [loaded.get(number) for number in [*ids, 99]]
+        assert put == loaded.values(), "as they are once they were asked for"
         assert +one_by_one.states == +loaded.states
         assert one_by_one.closing == loaded.closing
         assert one_by_one.touched == loaded.touched
@@ -118,6 +127,37 @@ class TestContainerTable:
         }
         for client in "ab":
             assert one_by_one.open_of(client) == loaded.open_of(client)
+
+    def test_one_at_rest_that_is_replaced_is_put_back_as_it_was(self) -> None:
+        """Nobody had asked for it since it came from the disk."""
+        table = ContainerTable()
+        table.load([(id_key(CLOSED.container_id), records.container_row(CLOSED))])
+        opened = replace(CLOSED, state=ContainerState.OPEN, client_id="a")
+
+        undo = table.swap(CLOSED.container_id, opened)
+        assert [opened] == table.open_of("a")
+        undo()
+
+        assert [] == table.open_all()
+        assert [CLOSED] == table.values()
+        assert {ContainerState.CLOSED: 1} == +table.states
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"state": ContainerState.OPEN},
+            {"pipeline": ("dn1",)},
+            {"client_id": 'a"b'},
+            {"client_id": "\u00fc"},
+            {"close_reason": "a\\b"},
+            {"sequence_id": -1},
+        ],
+    )
+    def test_what_is_not_plainly_at_rest_is_read_whole(self, changes: dict[str, Any]) -> None:
+        """Of a row that stays one, nothing may be found wrong later."""
+        rows = [records.container_row(one) for one in (CLOSED, replace(CLOSED, **changes))]
+
+        assert [CLOSED.container_id, None] == records.ids_at_rest(rows)
 
     @pytest.mark.parametrize(
         "bad",
