@@ -19,6 +19,7 @@ from merkle.replica import TREE_STATES, ReplicaState
 from scm.edge.views import comparison
 from scm.state.database import State
 from scm.state.facts import Container, ContainerState, Replica, data_count_of
+from scm.state.records import AtRest
 from scm.state.replicas.holders import distinct
 from scm.state.replicas.replica_table import NO_WORD, ReplicaTable
 
@@ -32,6 +33,7 @@ WHOLE: Final = frozenset(ReplicaState) - {
 }
 _WRITTEN: Final = frozenset({ContainerState.OPEN, ContainerState.CLOSING})
 _GONE: Final = frozenset({ContainerState.DELETING, ContainerState.DELETED})
+_NOT_CLOSED: Final = _WRITTEN | _GONE
 _HAS_TREE_STATE: Final = np.array([state in TREE_STATES for state in ReplicaState])
 _IS_WHOLE_STATE: Final = np.array([state in WHOLE for state in ReplicaState])
 """By number of a state."""
@@ -194,12 +196,13 @@ class Totals:
 
     def _note_all(self, container_ids: Sequence[int]) -> None:
         """Work out the flags of containers: of most as columns, of the few others one by one."""
-        found = self._state.containers.look(container_ids)
-        flags = flags_of_all(self._state.replicas, container_ids, found)
+        containers = self._state.containers
+        factors = [factor_of(one) for one in containers.look(container_ids)]
+        flags = flags_of_all(self._state.replicas, container_ids, factors)
         for place, container_id in enumerate(container_ids):
             flag = flags[place]
             if flag is None:
-                self._note(container_id, found[place])
+                self._note(container_id, containers.get(container_id))
             elif flag or container_id in self._flags:
                 self._set(container_id, flag)
 
@@ -226,21 +229,29 @@ class Totals:
                     having.pop(container_id, None)
 
 
+def factor_of(container: Container | AtRest | None) -> int | None:
+    """Return how many replicas a container is to have; None where that alone does not say enough:
+    it is not closed, not ours, or erasure-coded."""
+    if container is None or container.scheme:
+        return None
+    if isinstance(container, Container) and container.state in _NOT_CLOSED:
+        return None
+    return container.replication_factor or REPLICAS_WANTED
+
+
 def flags_of_all(
-    table: ReplicaTable, container_ids: Sequence[int], found: Sequence[Container | None]
+    table: ReplicaTable, container_ids: Sequence[int], factors: Sequence[int | None]
 ) -> list[Flag | None]:
     """Return what `flags_of` says of containers at rest, from the columns of their replicas.
+    `factors` is how many replicas each is to have: None where it is not closed, not ours, or
+    erasure-coded.
 
-    None: of this one it cannot be said so: it is not closed, not ours, erasure-coded, or has trees
-    of several algorithms, and the order of its replicas counts.
+    None: of this one it cannot be said so, for that, or because it has trees of several algorithms,
+    and the order of its replicas counts.
     """
     count = len(container_ids)
-    is_plain = np.fromiter((_is_plain(container) for container in found), np.bool_, count)
-    wanted = np.fromiter(
-        (0 if one is None else one.replication_factor or REPLICAS_WANTED for one in found),
-        np.int64,
-        count,
-    )
+    is_plain = np.fromiter((one is not None for one in factors), np.bool_, count)
+    wanted = np.fromiter((one or 0 for one in factors), np.int64, count)
     owner, rows = table.owned(container_ids)
     has_error = rows["error"] != NO_WORD
     number = rows["state"]
@@ -276,12 +287,3 @@ def flags_of_all(
         (Flag(flag) if flag else _NO_FLAG) if is_known else None
         for flag, is_known in zip(flags.tolist(), (is_plain & ~is_mixed).tolist(), strict=True)
     ]
-
-
-def _is_plain(container: Container | None) -> bool:
-    return (
-        container is not None
-        and not container.scheme
-        and container.state not in _WRITTEN
-        and container.state not in _GONE
-    )

@@ -188,19 +188,16 @@ class ContainerTable(Table[int, Container]):
             found = self._stored[key] = records.container_from(found)
         return found
 
-    def look(self, container_ids: Iterable[int]) -> list[Container | None]:
-        """Return containers, None where there is none: for who looks at all, and once."""
-        get = self._stored.get
-        return self._decoded([get(number) for number in container_ids])
+    def look(self, container_ids: Iterable[int]) -> list[Container | records.AtRest | None]:
+        """Return containers, None where there is none: for who looks at all, and needs but that of
+        one at rest."""
+        found = map(self._stored.get, container_ids)
+        return [records.at_rest(one) if isinstance(one, bytes) else one for one in found]
 
     def values(self) -> list[Container]:
         """Return a snapshot of all containers."""
-        return self._decoded(list(self._stored.values()))
-
-    @staticmethod
-    def _decoded(stored: Sequence[V | bytes]) -> list[V]:
-        rows = [one for one in stored if isinstance(one, bytes)]
-        made = iter(cast("list[V]", records.containers_from(rows)))
+        stored = list(self._stored.values())
+        made = iter(records.containers_from([one for one in stored if isinstance(one, bytes)]))
         return [next(made) if isinstance(one, bytes) else one for one in stored]
 
     def apply(self, key: int, value: Container | None) -> Container | None:

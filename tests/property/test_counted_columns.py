@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import Summary
-from scm.edge.health_totals import flags_of, flags_of_all
+from scm.edge.health_totals import factor_of, flags_of, flags_of_all
 from scm.state.facts import Container, ContainerState, Replica
 from scm.state.replicas.replica_table import ReplicaTable
 from tests.support.control.scm_world import container, replica
@@ -59,7 +59,7 @@ def test_side_by_side_as_one_by_one(world: list[tuple[Container | None, list[Rep
             table.apply((number, own.datanode_id), own)
     ids = list(range(1, len(world) + 1))
 
-    found = flags_of_all(table, ids, [made for made, _ in world])
+    found = flags_of_all(table, ids, [factor_of(made) for made, _ in world])
 
     for number, flags in zip(ids, found, strict=True):
         made = world[number - 1][0]
