@@ -104,6 +104,7 @@ def opened(
                 index = Index(layout.database, map_bytes=MAP_BYTES, readonly=True)
                 stack.callback(index.close)
                 rows = stack.enter_context(index.read())
+                rows.check_not_newer(layout.volume)
             except SutureError as error:
                 unreadable[str(path)] = str(error)
                 continue

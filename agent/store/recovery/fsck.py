@@ -7,12 +7,12 @@ A bug of the store must not hide itself, so counts and ends are summed here from
 """
 
 from collections.abc import Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.store.files import blockfile
 from agent.store.files.durable import TEMPORARY_SUFFIX, read_head
 from agent.store.files.layout import (
@@ -107,7 +107,7 @@ class _Tally:
 
 def fsck(volume_path: Path, *, read_data: bool = False) -> FsckReport:
     """Check a volume. Raises `Refused`: VOLUME_IN_USE while an agent runs on it,
-    INCONSISTENT_VOLUME if there is no volume to check."""
+    INCONSISTENT_VOLUME if there is no volume to check, or a newer agent wrote it."""
     layout = volume_layout(volume_path.resolve())
     tally = _Tally()
     with reading_lock(layout):
@@ -118,6 +118,7 @@ def fsck(volume_path: Path, *, read_data: bool = False) -> FsckReport:
             tally.add(layout.database, "INDEX_UNREADABLE", str(error))
             return tally.report()
         with closing(index):
+            _check_not_newer(layout, index)
             _check_index(layout, index, tally, read_data=read_data)
     return tally.report()
 
@@ -146,6 +147,11 @@ def _check_directories(layout: Layout, tally: _Tally) -> None:
     for path in _entries(layout.quarantine, tally):
         if path.name.endswith(TEMPORARY_SUFFIX):
             tally.add(path, "TEMPORARY_LEFT", "a cut-off copy; the next start removes it")
+
+
+def _check_not_newer(layout: Layout, index: Index) -> None:
+    with suppress(Unavailable), index.read() as rows:  # `_check_index` says so
+        rows.check_not_newer(layout.volume)
 
 
 def _check_index(layout: Layout, index: Index, tally: _Tally, *, read_data: bool) -> None:

@@ -7,6 +7,7 @@ import lmdb
 import pytest
 
 from agent.errors import Refused
+from agent.salvage import source_volumes
 from agent.store.files import blockfile
 from agent.store.index.rows import (
     DescriptorEntry,
@@ -88,6 +89,29 @@ def test_a_replica_that_a_newer_agent_wrote_is_not_taken_for_damaged(tmp_path: P
     assert [2] == served
     assert newer == replica_row(index)
     assert (layout.importing / "left").is_dir()
+
+
+def test_neither_fsck_nor_salvage_takes_what_a_newer_agent_wrote_for_damaged(
+    tmp_path: Path,
+) -> None:
+    """
+    Both say which agent can read the volume.
+    """
+    store = open_store(tmp_path)
+    closed_replica(store, 1, block_ids=(1,))
+    layout = store.volume_set.places[ONE].layout
+    store.close()
+    rewritten_by_newer(layout.cluster / "db")
+    said = "replica row of container 1: version 2, this agent reads 1"
+    unreadable: dict[str, str] = {}
+
+    with pytest.raises(Refused, match=said) as refused:
+        fsck(layout.volume)
+    with source_volumes.opened([layout.volume], unreadable) as volumes:
+        assert () == volumes
+
+    assert "start the agent version that wrote the volume" == refused.value.hint
+    assert [said in why for why in unreadable.values()] == [True]
 
 
 def test_a_row_whose_version_is_damaged_costs_no_other(tmp_path: Path) -> None:
