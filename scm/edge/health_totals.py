@@ -33,7 +33,7 @@ WHOLE: Final = frozenset(ReplicaState) - {
 }
 _WRITTEN: Final = frozenset({ContainerState.OPEN, ContainerState.CLOSING})
 _GONE: Final = frozenset({ContainerState.DELETING, ContainerState.DELETED})
-_NOT_CLOSED: Final = _WRITTEN | _GONE
+_NOT_COMPARED: Final = _WRITTEN | _GONE
 _HAS_TREE_STATE: Final = np.array([state in TREE_STATES for state in ReplicaState])
 _IS_WHOLE_STATE: Final = np.array([state in WHOLE for state in ReplicaState])
 """By number of a state."""
@@ -231,10 +231,10 @@ class Totals:
 
 def factor_of(container: Container | AtRest | None) -> int | None:
     """Return how many replicas a container is to have; None where that alone does not say enough:
-    it is not closed, not ours, or erasure-coded."""
+    it is being written or deleted, is not ours, or is erasure-coded."""
     if container is None or container.scheme:
         return None
-    if isinstance(container, Container) and container.state in _NOT_CLOSED:
+    if isinstance(container, Container) and container.state in _NOT_COMPARED:
         return None
     return container.replication_factor or REPLICAS_WANTED
 
@@ -243,11 +243,10 @@ def flags_of_all(
     table: ReplicaTable, container_ids: Sequence[int], factors: Sequence[int | None]
 ) -> list[Flag | None]:
     """Return what `flags_of` says of containers at rest, from the columns of their replicas.
-    `factors` is how many replicas each is to have: None where it is not closed, not ours, or
-    erasure-coded.
+    `factors` is what `factor_of` says of each.
 
-    None: of this one it cannot be said so, for that, or because it has trees of several algorithms,
-    and the order of its replicas counts.
+    None: of this one it cannot be said so, because it has no factor, or has trees of several
+    algorithms, and the order of its replicas counts.
     """
     count = len(container_ids)
     is_plain = np.fromiter((one is not None for one in factors), np.bool_, count)

@@ -182,7 +182,7 @@ def containers_from(rows: Sequence[bytes]) -> list[Container]:
 
 
 class AtRest(NamedTuple):
-    """What can be read off the row of a container at rest, faster than all of it."""
+    """What can be read from the row of a container at rest without decoding all of it."""
 
     replication_factor: int
     scheme: str
@@ -201,8 +201,8 @@ def _at_rest(factor: bytes, scheme: bytes) -> AtRest:
 
 def ids_at_rest(rows: Sequence[bytes]) -> list[int | None]:
     """Return the ids of containers that are closed with nobody to wait for; None in the place of
-    any other. What the row of one is decoded to needs not be known before somebody asks: nothing
-    in it is left to be found wrong. Raises DamagedRow."""
+    any other. The row of such a container can be decoded later: that cannot fail any more. Raises
+    DamagedRow."""
     if rows and min(map(len, rows)) < _CRC.size:
         raise DamagedRow("a row is too short for a checksum")
     checksums = np.frombuffer(b"".join([row[: _CRC.size] for row in rows]), ">u4")

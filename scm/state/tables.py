@@ -147,7 +147,7 @@ class ContainerTable(Table[int, Container]):
     """Containers by id; the open ones by writer, the unfinished ones as a set.
 
     Most are closed, and nothing happens to them for months: these stay the rows that they are on
-    disk until somebody asks for one, or a start with millions would take twice as long.
+    disk until somebody asks for one. To decode millions at a start takes longer than to read them.
     """
 
     def __init__(self) -> None:
@@ -182,15 +182,15 @@ class ContainerTable(Table[int, Container]):
         self.touched.update(known)
 
     def get(self, key: int) -> Container | None:
-        """Return a container, if there is one; from now on it is ready."""
+        """Return a container, if there is one; it is decoded once."""
         found = self._stored.get(key)
         if isinstance(found, bytes):
             found = self._stored[key] = records.container_from(found)
         return found
 
     def look(self, container_ids: Iterable[int]) -> list[Container | records.AtRest | None]:
-        """Return containers, None where there is none: for who looks at all, and needs but that of
-        one at rest."""
+        """Return containers, None where there is none: for a caller that looks at all of them, and
+        needs only the factor and the scheme of those at rest."""
         found = map(self._stored.get, container_ids)
         return [records.at_rest(one) if isinstance(one, bytes) else one for one in found]
 
