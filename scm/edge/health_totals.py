@@ -197,7 +197,7 @@ class Totals:
     def _note_all(self, container_ids: Sequence[int]) -> None:
         """Work out the flags of containers: of most as columns, of the few others one by one."""
         containers = self._state.containers
-        factors = [factor_of(one) for one in containers.look(container_ids)]
+        factors = [factor_of(one) for one in containers.peek_all(container_ids)]
         flags = flags_of_all(self._state.replicas, container_ids, factors)
         for place, container_id in enumerate(container_ids):
             flag = flags[place]

@@ -188,9 +188,9 @@ class ContainerTable(Table[int, Container]):
             found = self._stored[key] = records.container_from(found)
         return found
 
-    def look(self, container_ids: Iterable[int]) -> list[Container | records.AtRest | None]:
-        """Return containers, None where there is none: for a caller that looks at all of them, and
-        needs only the factor and the scheme of those at rest."""
+    def peek_all(self, container_ids: Iterable[int]) -> list[Container | records.AtRest | None]:
+        """Return containers, None where there is none: for a caller that goes through all, and of
+        those at rest needs only the factor and the scheme."""
         found = map(self._stored.get, container_ids)
         return [records.at_rest(one) if isinstance(one, bytes) else one for one in found]
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tools.simulation.stage import Result
 
 TOLD_MAX: Final = 20
-LIVES_MAX: Final = 40  # schedules of one process: the next looks through what each leaves
+LIVES_MAX: Final = 40  # schedules of one process: what each leaves stays in its memory
 HUNG_S: Final = 600.0  # of real time; a schedule takes less than ten
 
 

@@ -150,7 +150,7 @@ def _check_directories(layout: Layout, tally: _Tally) -> None:
 
 
 def _check_not_newer(layout: Layout, index: Index) -> None:
-    with suppress(Unavailable), index.read() as rows:  # `_check_index` says so
+    with suppress(Unavailable), index.read() as rows:  # `_check_index` reports that
         rows.check_not_newer(layout.volume)
 
 

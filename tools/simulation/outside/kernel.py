@@ -107,8 +107,8 @@ class Kernel:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Look at disks without a step, and without faults. Other fibers, which may go on
-        meanwhile, do as ever."""
+        """Look at disks without a step, and without faults. What other fibers do
+        meanwhile is part of the schedule."""
         fiber = self._scheduler.current
         was, fiber.is_quiet = fiber.is_quiet, True
         try:

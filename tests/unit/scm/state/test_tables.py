@@ -116,7 +116,9 @@ class TestContainerTable:
         assert one_by_one.at_rest([*ids, 99]) == loaded.at_rest([*ids, 99])
         assert one_by_one.not_closed() == loaded.not_closed()
         assert put == loaded.values()
-        told = [None if one is None else one.replication_factor for one in loaded.look([*ids, 99])]
+        told = [
+            None if one is None else one.replication_factor for one in loaded.peek_all([*ids, 99])
+        ]
         assert [*(container.replication_factor for container in put), None] == told
         assert [*put, None] == [loaded.get(number) for number in [*ids, 99]]
         assert put == loaded.values(), "as they are once they were asked for"
@@ -129,16 +131,18 @@ class TestContainerTable:
         for client in "ab":
             assert one_by_one.open_of(client) == loaded.open_of(client)
 
-    @pytest.mark.parametrize("scheme", ["", "rs-3-2-1024k"])
-    def test_what_is_read_off_a_row_is_what_is_in_it(self, scheme: str) -> None:
+    @pytest.mark.parametrize(("factor", "scheme"), [(1, ""), (3, ""), (5, "rs-3-2-1024k")])
+    def test_what_is_read_off_a_row_is_what_is_in_it(self, factor: int, scheme: str) -> None:
         """Its checksum may look like anything."""
         rows = [
-            records.container_row(replace(CLOSED, sequence_id=number, scheme=scheme))
+            records.container_row(
+                replace(CLOSED, sequence_id=number, replication_factor=factor, scheme=scheme)
+            )
             for number in range(2_000)
         ]
 
         assert any(b"," in row[:4] for row in rows)
-        assert {(3, scheme)} == {records.at_rest(row) for row in rows}
+        assert {(factor, scheme)} == {records.at_rest(row) for row in rows}
 
     def test_one_at_rest_that_is_replaced_is_put_back_as_it_was(self) -> None:
         """Nobody had asked for it since it came from the disk."""
