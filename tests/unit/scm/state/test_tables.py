@@ -179,13 +179,14 @@ class TestContainerTable:
         "bad",
         [
             records.container_row(CLOSED).replace(b"CLOSED", b"OPEN"),
+            records.container_row(CLOSED).replace(b'"CLOSED",3', b'"CLOSED",2'),
             b"abc",
             records.pack([1, 2]),
             b"",
             records.pack([7, "GONE", 3, 0, 0, [], "", False, 0, 0, 0, 0, "", ""]),
             records.pack([7, "CLOSED", 3, 0, 0, None, "", False, 0, 0, 0, 0, "", ""]),
         ],
-        ids=["changed", "short", "fields", "empty", "state", "pipeline"],
+        ids=["changed", "changed at rest", "short", "fields", "empty", "state", "pipeline"],
     )
     def test_a_damaged_row_among_many_is_named(self, bad: bytes) -> None:
         """By its key, though rows are read together."""
