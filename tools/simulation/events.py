@@ -4,7 +4,8 @@ Each event has a seed of its own, so one that is left out changes nothing in the
 one burst happen side by side; between bursts what died is buried, and the oracle looks.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
 from typing import Final
@@ -14,6 +15,7 @@ COPIES: Final = 3
 CONTAINERS: Final = 2
 BURSTS: Final = 10
 CALM_ODDS: Final = 0.5
+KEPT_ODDS: Final = 0.5
 IN_SERVICE: Final = "IN_SERVICE"
 WANTED: Final = ("DECOMMISSIONING", IN_SERVICE, "ENTERING_MAINTENANCE")  # by a departure's amount
 YOUTH: Final = 3  # bursts in which a container is written to
@@ -44,6 +46,22 @@ class Kind(StrEnum):
     WEATHER = "weather"  # how messages fare from now on
     CLOCK = "clock"  # a wall clock jumps, or drifts from now on
 
+
+FAULTS: Final = {
+    Kind.ROT: 6,
+    Kind.ROT_TREE: 1,
+    Kind.LIE: 2,
+    Kind.ERRORS: 1,
+    Kind.FLIPS: 2,
+    Kind.CUT: 6,
+    Kind.KILL: 2,
+    Kind.DOWN: 1,
+    Kind.WEATHER: 2,
+    Kind.CLOCK: 1,
+}
+"""What goes wrong by chance, and how often beside the others."""
+
+DEATHS: Final = (Kind.CUT, Kind.CUT, Kind.KILL, Kind.LIE, Kind.ERRORS)  # in the middle of a repair
 
 ACTIVITIES: Final = frozenset(
     {
@@ -92,34 +110,57 @@ class Event:
         return f"burst {self.burst:2}: {self.kind} {words.get(self.kind, '')}".rstrip()
 
 
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How long a schedule is, how much there is in it, and what goes wrong."""
+
+    bursts: int = BURSTS
+    containers: int = CONTAINERS
+    faults: Mapping[Kind, int] = field(default_factory=lambda: FAULTS)
+    faults_a_burst: Sequence[int] = (0, 1, 1, 2, 3)  # one of these
+
+
+WHOLE: Final = Shape()
+
+
+def some_of(faults: Mapping[Kind, int], dice: Random) -> dict[Kind, int]:
+    """Return about half of the kinds of faults, which come in place of the others.
+
+    This is swarm testing (Groce, Zhang, Eide, Chen and Regehr, ISSTA 2012): in a schedule in which
+    everything may happen, one fault hides what another would have shown.
+    """
+    chosen = [kind for kind in faults if dice.random() < KEPT_ODDS]
+    return {kind: faults[kind] for kind in chosen or [dice.choice(list(faults))]}
+
+
 def placed_on(container: int) -> list[int]:
     """Return the nodes on which a container is begun."""
     return [(container + number) % NODES for number in range(COPIES)]
 
 
-def draw(seed: int) -> list[Event]:
+def draw(seed: int, shape: Shape = WHOLE) -> list[Event]:
     """Return the schedule of a seed."""
     dice = Random(f"{seed} events")
-    blocks = dict.fromkeys(range(CONTAINERS), 0)
+    blocks = dict.fromkeys(range(shape.containers), 0)
     events: list[Event] = []
-    for burst in range(BURSTS):
-        for container in range(CONTAINERS):
+    for burst in range(shape.bursts):
+        for container in range(shape.containers):
             events += _of_container(dice, burst, container, blocks)
-        events += _nemesis(dice, burst, blocks)
-        events += _ordeal(dice, burst, blocks)
+        events += _nemesis(dice, burst, blocks, shape)
+        events += _ordeal(dice, burst, blocks, shape)
     return events
 
 
-def draw_drops(seed: int) -> list[Event]:
+def draw_drops(seed: int, shape: Shape = WHOLE) -> list[Event]:
     """Return the schedule of a seed, and in it orders to delete replicas while media lie."""
     dice = Random(f"{seed} drops")
-    events = draw(seed)
+    events = draw(seed, shape)
     counts = {
         number + 1: max((e.block for e in events if e.container == number + 1), default=1)
-        for number in range(CONTAINERS)
+        for number in range(shape.containers)
     }
-    for burst in range(YOUTH + 1, BURSTS):
-        for container in range(CONTAINERS):
+    for burst in range(YOUTH + 1, shape.bursts):
+        for container in range(shape.containers):
             if burst - 2 * container > YOUTH:
                 events += _drops(dice, burst, container, counts[container + 1])
     return sorted(events, key=lambda event: event.burst)
@@ -137,9 +178,9 @@ def _drops(dice: Random, burst: int, container: int, count: int) -> list[Event]:
     return events
 
 
-def _ordeal(dice: Random, burst: int, blocks: dict[int, int]) -> list[Event]:
+def _ordeal(dice: Random, burst: int, blocks: dict[int, int], shape: Shape) -> list[Event]:
     """Return damage, a repair of it and a death in the middle: what chance alone seldom draws."""
-    container = dice.randrange(CONTAINERS)
+    container = dice.randrange(shape.containers)
     if burst - 2 * container <= YOUTH or not blocks[container] or dice.random() < CALM_ODDS:
         return []
     node = dice.choice(placed_on(container + 1))
@@ -149,11 +190,13 @@ def _ordeal(dice: Random, burst: int, blocks: dict[int, int]) -> list[Event]:
         for block in dice.sample(range(1, blocks[container] + 1), count)
     ]
     events.append(_event(dice, burst, Kind.SCAN, node=node, container=container))
-    if burst + 1 < BURSTS:
+    deaths = [one for one in DEATHS if one in shape.faults]
+    if burst + 1 < shape.bursts:
         events.append(_event(dice, burst + 1, Kind.RECONCILE, node=node, container=container))
-        kind = dice.choice((Kind.CUT, Kind.CUT, Kind.KILL, Kind.LIE, Kind.ERRORS))
-        amount = {Kind.LIE: 2, Kind.ERRORS: 50}.get(kind, dice.randint(1, 60))
-        events.append(_event(dice, burst + 1, kind, node=node, amount=amount))
+        if deaths:
+            kind = dice.choice(deaths)
+            amount = {Kind.LIE: 2, Kind.ERRORS: 50}.get(kind, dice.randint(1, 60))
+            events.append(_event(dice, burst + 1, kind, node=node, amount=amount))
     return events
 
 
@@ -192,17 +235,11 @@ def _of_container(dice: Random, burst: int, container: int, blocks: dict[int, in
     ]
 
 
-def _nemesis(dice: Random, burst: int, blocks: dict[int, int]) -> list[Event]:
+def _nemesis(dice: Random, burst: int, blocks: dict[int, int], shape: Shape) -> list[Event]:
     events = []
-    for _ in range(dice.choice((0, 1, 1, 2, 3))):
-        kind = dice.choices(
-            (
-                *(Kind.ROT, Kind.ROT_TREE, Kind.LIE, Kind.ERRORS, Kind.FLIPS),
-                *(Kind.CUT, Kind.KILL, Kind.DOWN, Kind.WEATHER, Kind.CLOCK),
-            ),
-            (6, 1, 2, 1, 2, 6, 2, 1, 2, 1),
-        )[0]
-        container = dice.randrange(CONTAINERS)
+    for _ in range(dice.choice(shape.faults_a_burst)):
+        kind = dice.choices(list(shape.faults), list(shape.faults.values()))[0]
+        container = dice.randrange(shape.containers)
         amounts = {Kind.LIE: (1, 2, 4), Kind.ERRORS: (5, 20, 100), Kind.FLIPS: (100, 400)}
         amount = dice.choice(amounts.get(kind, (0,)))
         if kind in {Kind.CUT, Kind.KILL}:

@@ -7,14 +7,16 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 from typing import Final
 
 import structlog
 
-from tools.simulation.events import Event, draw, draw_drops
+from tools.simulation.events import WHOLE, Event, Shape, draw, draw_drops, some_of
 from tools.simulation.run import Run
 from tools.simulation.stage import Result, Stage
 from tools.simulation.whole_cluster.coded import CodedRun
+from tools.simulation.whole_cluster.events import WHOLE as WHOLE_LED
 from tools.simulation.whole_cluster.events import draw as draw_led
 from tools.simulation.whole_cluster.run import LedRun
 
@@ -23,6 +25,8 @@ LED_EVERY: Final = 10  # of so many seeds one has a control plane
 CODED_EVERY: Final = 40  # of so many seeds one writes erasure-coded keys under its control plane
 CODED_AT: Final = 30
 DROPS_AT: Final = 5  # and one has orders to delete whole replicas
+SWARM_FROM: Final = 10_000_000  # and the seeds behind it: short, with some kinds of faults
+SWARM_A_BURST: Final = (0, 1, 2, 3)  # faults, one of these
 STEPS_MIN: Final = 1_000  # of a whole schedule
 
 
@@ -41,11 +45,27 @@ def has_drops(seed: int) -> bool:
     return seed % LED_EVERY == DROPS_AT
 
 
+def is_swarm(seed: int) -> bool:
+    """Whether the schedule of a seed is a short one with some kinds of faults only."""
+    return seed >= SWARM_FROM
+
+
+def shape_of(seed: int) -> Shape:
+    """Return how long the schedule of a seed is, and what goes wrong in it."""
+    whole = WHOLE_LED if is_led(seed) else WHOLE
+    if not is_swarm(seed):
+        return whole
+    bursts, containers = (6, whole.containers) if is_led(seed) else (7, 1)
+    faults = some_of(whole.faults, Random(f"{seed} swarm"))
+    return Shape(bursts, containers, faults, SWARM_A_BURST)
+
+
 def drawn(seed: int) -> list[Event]:
     """Return the schedule of a seed."""
+    shape = shape_of(seed)
     if is_led(seed):
-        return draw_led(seed)
-    return draw_drops(seed) if has_drops(seed) else draw(seed)
+        return draw_led(seed, shape)
+    return draw_drops(seed, shape) if has_drops(seed) else draw(seed, shape)
 
 
 def simulate(seed: int, events: Sequence[Event] | None = None, *, traced: bool = False) -> Result:

@@ -3,10 +3,9 @@
 from random import Random
 from typing import Final
 
-from tools.simulation.events import NODES, Event, Kind
+from tools.simulation.events import NODES, Event, Kind, Shape
 
 BURSTS: Final = 11
-PUTS_UNTIL: Final = 6  # bursts
 SEEDS_ROUND: Final = 80
 BEREAVED: Final = frozenset({0, 20, 40, 60, 70})  # of a round of seeds: a node never comes back
 DEPARTING: Final = frozenset({10, 30, 50})  # likewise: an operator has nodes leave service
@@ -22,15 +21,19 @@ NEMESES: Final = {
     Kind.WEATHER: 3,
     Kind.CLOCK: 1,
 }
+WHOLE: Final = Shape(BURSTS, CONTAINERS_MAX, NEMESES, (0, 1, 1, 2))
 
 
-def draw(seed: int) -> list[Event]:
-    """Return the schedule of a seed. `block` of a put numbers it, of others says which is meant."""
+def draw(seed: int, shape: Shape = WHOLE) -> list[Event]:
+    """Return the schedule of a seed. `block` of a put numbers it, of others says which is meant.
+
+    Clients put keys in the first half of it.
+    """
     dice = Random(f"{seed} led events")
     events: list[Event] = []
     puts = 0
-    for burst in range(BURSTS):
-        if burst < PUTS_UNTIL:
+    for burst in range(shape.bursts):
+        if burst <= shape.bursts // 2:
             for _ in range(dice.choice((0, 1, 1, 2))):
                 puts += 1
                 amount = dice.choice((1, 1, 2))
@@ -39,23 +42,23 @@ def draw(seed: int) -> list[Event]:
             events.append(
                 Event(burst, Kind.DELETE, 0, 0, dice.randint(1, puts), 0, dice.randrange(2**32))
             )
-        events += [_nemesis(dice, burst) for _ in range(dice.choice((0, 1, 1, 2)))]
+        events += [_nemesis(dice, burst, shape) for _ in range(dice.choice(shape.faults_a_burst))]
     place = seed % SEEDS_ROUND
     if place in DEPARTING:
-        events += _departures(seed)
-    return [*events, *_bereavement(seed)] if place in BEREAVED else events
+        events += _departures(seed, shape)
+    return [*events, *_bereavement(seed, shape)] if place in BEREAVED else events
 
 
-def _departures(seed: int) -> list[Event]:
+def _departures(seed: int, shape: Shape) -> list[Event]:
     """Return when an operator has which datanodes leave service, one at a time, and return."""
     dice = Random(f"{seed} departures")
     events = []
     burst = dice.randint(1, 4)
-    while burst < BURSTS:
+    while burst < shape.bursts:
         node = dice.randrange(NODES)
         events.append(Event(burst, Kind.DEPART, node, amount=dice.choice((0, 0, 2))))
         burst += dice.randint(1, 4)
-        if burst < BURSTS and dice.random() < 0.6:
+        if burst < shape.bursts and dice.random() < 0.6:
             events.append(Event(burst, Kind.DEPART, node, amount=1))
             burst += dice.randint(0, 2)
         else:
@@ -63,19 +66,19 @@ def _departures(seed: int) -> list[Event]:
     return events
 
 
-def _bereavement(seed: int) -> list[Event]:
+def _bereavement(seed: int, shape: Shape) -> list[Event]:
     """Return what is lost at last: rows of the index, and for good a datanode that has them."""
     dice = Random(f"{seed} bereavement")
     gone, *left = dice.sample(range(NODES), NODES)
-    events = [Event(BURSTS - 1, Kind.LEAVE, gone)]
+    events = [Event(shape.bursts - 1, Kind.LEAVE, gone)]
     for node in left[: dice.randint(1, 2)]:
         for _ in range(dice.randint(1, 2)):
-            events.append(Event(BURSTS - 1, Kind.ROT_ROW, node, seed=dice.randrange(2**32)))
+            events.append(Event(shape.bursts - 1, Kind.ROT_ROW, node, seed=dice.randrange(2**32)))
     return events
 
 
-def _nemesis(dice: Random, burst: int) -> Event:
-    [kind] = dice.choices(list(NEMESES), list(NEMESES.values()))
+def _nemesis(dice: Random, burst: int, shape: Shape) -> Event:
+    [kind] = dice.choices(list(shape.faults), list(shape.faults.values()))
     amount = 0
     if kind in {Kind.CUT, Kind.KILL}:
         amount = int(dice.expovariate(1 / 60)) + 1
@@ -88,7 +91,7 @@ def _nemesis(dice: Random, burst: int) -> Event:
         burst,
         kind,
         dice.randrange(machines),
-        dice.randint(1, CONTAINERS_MAX),
+        dice.randint(1, shape.containers),
         dice.randrange(1, 100),
         amount,
         dice.randrange(2**32),
