@@ -137,15 +137,22 @@ def closes_due(
 ) -> list[CloseCommand]:
     """Return the close commands that would bring the replicas further, by datanode id.
 
+    What is still open of a deleted container is closed, so that nothing is added to it before it
+    is judged (`scm.containers.emptying`).
+
     `acknowledged_bcsid` is the last commit that a key ever needed; None: not known for sure.
     """
+    bcsid = container.sequence_id
+    if container.state is ContainerState.DELETED and is_written(container):
+        late = (r for r in replicas if r.state in _WRITABLE and not (r.is_empty or r.load_error))
+        nodes = sorted(r.datanode_id for r in late if r.bcsid <= bcsid)
+        return [CloseCommand(node, bcsid, force=False) for node in nodes]
     if container.state not in {
         ContainerState.CLOSING,
         ContainerState.QUASI_CLOSED,
         ContainerState.CLOSED,
     }:
         return []
-    bcsid = container.sequence_id
     orders = {node: CloseCommand(node, bcsid, force=False) for node in container.pipeline}
     for replica in replicas:
         orders.pop(replica.datanode_id, None)

@@ -31,7 +31,7 @@ from scm.cluster.case import LEAVING, is_bad
 from scm.cluster.cases import Cases
 from scm.cluster.commands.pending_ops import PendingOps
 from scm.cluster.nodes import Nodes
-from scm.containers.emptying import next_step
+from scm.containers.emptying import RETURNED, next_step
 from scm.state.clock import Clock
 from scm.state.database import Change, State
 from scm.state.facts import (
@@ -355,6 +355,8 @@ class BlockDeletion:
         if step.event is not None:
             seen = lifecycle.advance(container, step.event, now_ms=self._clock.wall_ms())
             change.put(self._state.containers, seen)
+            if step.event in RETURNED:
+                self._begin_again(change, container_id)  # it was not told what the others were
             change.on_commit(
                 lambda: _log.info(
                     "container_state_changed", container_id=container_id, state=seen.state

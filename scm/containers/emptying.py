@@ -3,7 +3,8 @@
 A container goes when every replica says that it is empty, nothing in it belongs to a key, and no
 delete of blocks is owed. Its replicas are then deleted without force: each datanode looks for
 itself whether it is empty. A replica with data that appears later was thought gone; it is not
-destroyed on our memory's word alone, but makes the container come back.
+destroyed on our memory's word alone, but makes the container come back. One that has no more than
+was deleted is deleted, too: where it is still open, once it is closed (`scm.cluster.lifecycle`).
 """
 
 from collections.abc import Collection, Sequence
@@ -15,6 +16,8 @@ from scm.cluster.lifecycle import Event, is_written
 from scm.state.facts import Container, ContainerState, Replica
 
 _CLOSED: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED})
+RETURNED: Final = frozenset({Event.RETURNED, Event.RETURNED_CLOSED})
+_OPEN: Final = frozenset({ReplicaState.OPEN, ReplicaState.CLOSING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +89,14 @@ def _gone(container: Container, replicas: Sequence[Replica], *, is_unused: bool)
         return Step(Event.CLEANED_UP if is_deleting else None)
     with_data = [r for r in replicas if not r.is_empty]
     deletes = tuple(r.datanode_id for r in replicas if r.is_empty and not r.load_error)
-    known = tuple(  # nobody deleted anything of what was never written
-        r.datanode_id
+    known = [  # nobody deleted anything of what was never written
+        r
         for r in with_data
-        if is_written(container) and r.bcsid <= container.sequence_id
-        if r.state in _CLOSED and not r.load_error
-    )
-    if len(known) == len(with_data) and is_unused:
-        return Step(None, deletes, known)
+        if is_written(container) and r.bcsid <= container.sequence_id and not r.load_error
+    ]
+    is_gone = container.state is ContainerState.DELETED
+    expected = _CLOSED | _OPEN if is_gone else _CLOSED
+    if is_unused and len(known) == len(with_data) and all(r.state in expected for r in known):
+        return Step(None, deletes, tuple(r.datanode_id for r in known if r.state in _CLOSED))
     closed = any(r.state is ReplicaState.CLOSED for r in with_data)
     return Step(Event.RETURNED_CLOSED if closed else Event.RETURNED)

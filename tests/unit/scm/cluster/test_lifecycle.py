@@ -267,7 +267,9 @@ class TestClosesDue:
         ("state", "reports", "expected"),
         [
             (OPEN, "O5 O5", []),
-            (DELETED, "O5", []),
+            (DELETED, "O5", [("dn1", False)]),
+            (DELETED, "O6 O5! C5 Q4", []),
+            (ContainerState.DELETING, "O5", []),
             (CLOSING, "O5 G3 O5", [("dn1", False), ("dn2", False), ("dn3", False)]),
             (CLOSED, "C5=7 O5 C5=7", [("dn2", False)]),
             (CLOSED, "C5=7 U5=8", []),

@@ -62,7 +62,10 @@ def replicas(words: str) -> list[Replica]:
         ("quasi-closed data, as known", DELETING, "Q@4 C!", Step(None, ("dn2",), ("dn1",))),
         ("quasi-closed data, newer than known", DELETED, "Q@6", Step(Event.RETURNED)),
         ("one of two newer than known", DELETED, "C Q@6", Step(Event.RETURNED_CLOSED)),
-        ("the closed one is empty", DELETED, "C! O", Step(Event.RETURNED)),
+        ("an open one, as known, is closed first", DELETED, "C! O@4", Step(None, ("dn1",))),
+        ("beside a closed one", DELETED, "C O", Step(None, (), ("dn1",))),
+        ("an open one, newer than known", DELETED, "C! O@6", Step(Event.RETURNED)),
+        ("of one that is being deleted", DELETING, "C! O@4", Step(Event.RETURNED)),
     ],
 )
 def test_a_container_goes_when_it_is_empty_and_returns_with_data(
