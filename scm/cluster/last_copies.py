@@ -7,7 +7,7 @@ on the list.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Final
 
@@ -18,6 +18,7 @@ from merkle.replica import ReplicaState
 from scm.cluster.nodes import Nodes
 from scm.state.database import Change, State
 from scm.state.facts import Health
+from scm.state.quiet_containers import Due
 
 LAST_COPIES_MAX: Final = 1_000  # told at once: some 5 KB of each heartbeat's answer
 COUNTED_MAX: Final = 1_000  # in one call, some 10 ms: after a restart all containers are to count
@@ -31,16 +32,20 @@ class LastCopies:
     def __init__(self, state: State, nodes: Nodes) -> None:
         self._state = state
         self._nodes = nodes
-        self._first = state.replicas.container_ids()  # of a start, to be counted from its end
-        self._uncounted: set[int] = set()
+        self._uncounted = Due()
+        self._uncounted.add_all(state.replicas.container_ids())
         self._holder: dict[int, str] = {}
         self._held: defaultdict[str, set[int]] = defaultdict(set)
 
-    def recount(self, change: Change, container_ids: Iterable[int]) -> None:
-        """Note that the replicas of these, or their nodes, change; and back if it is undone."""
-        changed = frozenset(container_ids)
-        self._uncounted |= changed
-        change.on_undo(partial(self._uncounted.update, changed))
+    def recount(self, change: Change, container_ids: Collection[int]) -> None:
+        """Note that the replicas of these change; and back if it is undone."""
+        if container_ids:
+            self.recount_all(change, np.fromiter(container_ids, np.int64, len(container_ids)))
+
+    def recount_all(self, change: Change, container_ids: NDArray[np.int64]) -> None:
+        """Note the same of an array of containers, or that their node changes."""
+        self._uncounted.add_all(container_ids)
+        change.on_undo(partial(self._uncounted.add_all, container_ids))
 
     def on(self, datanode_id: str) -> tuple[int, ...]:
         """Return the containers of which this datanode has the last healthy copy, ascending; of
@@ -48,11 +53,7 @@ class LastCopies:
 
         No more than COUNTED_MAX changed containers are counted in one call; the rest in the next.
         """
-        due = [self._uncounted.pop() for _ in range(min(COUNTED_MAX, len(self._uncounted)))]
-        rest_count = len(self._first) - (COUNTED_MAX - len(due))
-        due += self._first[max(0, rest_count) :].tolist()
-        self._first = self._first[: max(0, rest_count)]
-        if due:
+        if due := self._uncounted.take(COUNTED_MAX):
             self._count(due)
         held = self._held.get(datanode_id, set())
         if len(held) <= LAST_COPIES_MAX:

@@ -19,7 +19,7 @@ from merkle.replica import TREE_STATES, ReplicaState
 from scm.edge.views import comparison
 from scm.state.database import State
 from scm.state.facts import Container, ContainerState, Replica, data_count_of
-from scm.state.records import AtRest
+from scm.state.records import NO_COUNT
 from scm.state.replicas.holders import distinct
 from scm.state.replicas.replica_table import NO_WORD, ReplicaTable
 
@@ -33,7 +33,6 @@ WHOLE: Final = frozenset(ReplicaState) - {
 }
 _WRITTEN: Final = frozenset({ContainerState.OPEN, ContainerState.CLOSING})
 _GONE: Final = frozenset({ContainerState.DELETING, ContainerState.DELETED})
-_NOT_COMPARED: Final = _WRITTEN | _GONE
 _HAS_TREE_STATE: Final = np.array([state in TREE_STATES for state in ReplicaState])
 _IS_WHOLE_STATE: Final = np.array([state in WHOLE for state in ReplicaState])
 """By number of a state."""
@@ -56,6 +55,7 @@ class Flag(IntFlag):
 
 
 _NO_FLAG: Final = Flag(0)
+NOT_SAID: Final = -1
 TO_DO: Final = (
     Flag.UNHEALTHY
     | Flag.DIFFER
@@ -147,9 +147,10 @@ class Totals:
         else:
             chosen = {self._due.pop() for _ in range(COUNTED_MAX)}
         stop = self._backlog_at + COUNTED_MAX - len(chosen)
-        ids = [*chosen, *self._backlog[self._backlog_at : stop].tolist()]
+        changed = np.fromiter(chosen, np.int64, len(chosen))
+        ids = np.concatenate((changed, self._backlog[self._backlog_at : stop]))
         self._backlog_at = min(stop, len(self._backlog))
-        if ids:
+        if len(ids):
             self._note_all(ids)
         return not self.due_count
 
@@ -194,17 +195,21 @@ class Totals:
             stray=having(Flag.STRAY),
         )
 
-    def _note_all(self, container_ids: Sequence[int]) -> None:
+    def _note_all(self, container_ids: NDArray[np.int64]) -> None:
         """Work out the flags of containers: of most as columns, of the few others one by one."""
         containers = self._state.containers
-        factors = [factor_of(one) for one in containers.peek_all(container_ids)]
-        flags = flags_of_all(self._state.replicas, container_ids, factors)
-        for place, container_id in enumerate(container_ids):
-            flag = flags[place]
-            if flag is None:
-                self._note(container_id, containers.get(container_id))
-            elif flag or container_id in self._flags:
-                self._set(container_id, flag)
+        counts = containers.wanted.of(container_ids)
+        flags = flags_of_all(self._state.replicas, container_ids, counts)
+        for container_id in container_ids[flags < 0].tolist():
+            self._note(container_id, containers.get(container_id))
+        is_plain = flags == 0
+        for container_id in self._flags.keys() & set(container_ids[is_plain].tolist()):
+            self._set(container_id, _NO_FLAG)
+        is_odd = flags > 0
+        for container_id, flag in zip(
+            container_ids[is_odd].tolist(), flags[is_odd].tolist(), strict=True
+        ):
+            self._set(container_id, Flag(flag))
 
     def _note(self, container_id: int, container: Container | None) -> None:
         replicas = self._state.replicas.of(container_id)
@@ -229,28 +234,17 @@ class Totals:
                     having.pop(container_id, None)
 
 
-def factor_of(container: Container | AtRest | None) -> int | None:
-    """Return how many replicas a container is to have; None where that alone does not say enough:
-    it is being written or deleted, is not ours, or is erasure-coded."""
-    if container is None or container.scheme:
-        return None
-    if isinstance(container, Container) and container.state in _NOT_COMPARED:
-        return None
-    return container.replication_factor or REPLICAS_WANTED
-
-
 def flags_of_all(
-    table: ReplicaTable, container_ids: Sequence[int], factors: Sequence[int | None]
-) -> list[Flag | None]:
+    table: ReplicaTable, container_ids: NDArray[np.int64], replica_counts: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """Return what `flags_of` says of containers at rest, from the columns of their replicas.
-    `factors` is what `factor_of` says of each.
+    `replica_counts` is what `WantedCounts.of` says of each.
 
-    None: of this one it cannot be said so, because it has no factor, or has trees of several
+    NOT_SAID: of this one it cannot be said so, because it has no count, or has trees of several
     algorithms, and the order of its replicas counts.
     """
     count = len(container_ids)
-    is_plain = np.fromiter((one is not None for one in factors), np.bool_, count)
-    wanted = np.fromiter((one or 0 for one in factors), np.int64, count)
+    wanted = np.where(replica_counts == 0, REPLICAS_WANTED, replica_counts)
     owner, rows = table.owned(container_ids)
     has_error = rows["error"] != NO_WORD
     number = rows["state"]
@@ -282,7 +276,5 @@ def flags_of_all(
         (Flag.UNKNOWN, ~differ & ((trees == 0) | (trees != there))),
     ):
         flags[is_so] |= flag
-    return [
-        (Flag(flag) if flag else _NO_FLAG) if is_known else None
-        for flag, is_known in zip(flags.tolist(), (is_plain & ~is_mixed).tolist(), strict=True)
-    ]
+    flags[is_mixed | (replica_counts == NO_COUNT)] = NOT_SAID
+    return flags

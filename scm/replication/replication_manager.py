@@ -13,7 +13,6 @@ be done. What no datanode could take rests until one more could.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from math import ceil
 from typing import Final
 
@@ -43,6 +42,7 @@ from scm.replication.repairing.repair_queue import RepairQueue
 from scm.state import facts
 from scm.state.database import Change
 from scm.state.facts import Container, ContainerState, Kind, Priority
+from scm.state.quiet_containers import Due
 
 LOOKS_PER_TURN: Final = 2_000  # while the lock is held, some 0.03 s
 ATTEMPTS_PER_TURN: Final = 500
@@ -80,7 +80,7 @@ class ReplicationManager:
         self._options = basis.options
         self._judge = judge
         self._coding = coding
-        self._due: dict[int, None] = {}
+        self._due = Due()
         self._round_at = 1  # of the round: the next container,
         self._round_stop = 1  # and where the part of this turn ends
         self._settled = self._state.settled()
@@ -105,13 +105,13 @@ class ReplicationManager:
 
     def look_at(self, container_ids: Iterable[int]) -> None:
         """Have containers looked at in the next turn."""
-        self._due.update(dict.fromkeys(container_ids))
+        self._due.add(container_ids)
 
     def look_at_node(self, datanode_id: str) -> None:
         """Have all containers of a node looked at: it came, went, or is to leave."""
         held = self._state.replicas.ids_on(datanode_id)
         self._state.stir(held)
-        self.look_at(held.tolist())
+        self._due.add_all(held)
 
     def states(self) -> States:
         """Return the health state of each container as of its last look."""
@@ -176,9 +176,7 @@ class ReplicationManager:
     def look_on(self) -> list[int]:
         """Look at some of what is due, then of this turn's part of the round, and order nothing
         yet; return what was looked at."""
-        chosen = list(islice(self._due, LOOKS_PER_TURN))
-        for container_id in chosen:
-            del self._due[container_id]
+        chosen = self._due.take(LOOKS_PER_TURN)
         if len(chosen) < LOOKS_PER_TURN:
             chosen += self._of_round(LOOKS_PER_TURN - len(chosen))
         if chosen:

@@ -1,17 +1,27 @@
-"""Which containers need no look: nothing is to be done, and nothing about them changed since.
+"""Which containers need no look: nothing is to be done, and nothing about them changed since; and
+which wait for one.
 
     look ──nothing to do──► add ──► skipped by every round
                              ▲ │
                      look ◄──┘ └── a row about it changes: the table itself takes the mark away
 
 One byte a container, because there are millions of them and all but a few need nothing: a round
-through a million of them looks for zeros in an array.
+through a million of them looks for zeros in an array. All that a datanode holds is due at once
+when it comes or dies, so that those too are arrays.
 """
 
+from collections import deque
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from scm.state.replicas.holders import distinct
+
+MARKED_MAX: Final = 2**26
+"""Ids from here on may be of containers that datanodes report, and nobody here made."""
 
 
 class Settled:
@@ -25,6 +35,12 @@ class Settled:
 
     def __len__(self) -> int:
         return int(np.count_nonzero(np.frombuffer(self._marks, np.uint8)))
+
+    def which(self, container_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which of these are marked; any ids may be given."""
+        found = container_ids < len(self._marks)
+        found[found] = np.frombuffer(self._marks, np.bool_)[container_ids[found]]
+        return found
 
     def add(self, container_id: int) -> None:
         """Mark a container this control plane made: the ids of those are small and dense."""
@@ -76,6 +92,7 @@ class Stirred:
 
     def __init__(self) -> None:
         self._ids: set[int] = set()
+        self._many: list[NDArray[np.int64]] = []
 
     def discard(self, container_id: int) -> None:
         """Note that something about a container changes."""
@@ -83,9 +100,56 @@ class Stirred:
 
     def discard_all(self, container_ids: NDArray[np.int64]) -> None:
         """Note the same of several."""
-        self._ids.update(container_ids.tolist())
+        self._many.append(container_ids)
 
     def take(self, among: AbstractSet[int]) -> set[int]:
         """Return those that are `among` these; from now on none is noted."""
-        taken, self._ids = self._ids, set()
-        return taken & among
+        taken, many = self._ids & among, self._many
+        self._ids, self._many = set(), []
+        if many and among:
+            asked = np.fromiter(among, np.int64, len(among))
+            taken.update(asked[np.isin(asked, np.concatenate(many))].tolist())
+        return taken
+
+
+class Due:
+    """The containers that wait for something, each once, in the order in which they came. Callers
+    hold the control plane's lock."""
+
+    def __init__(self) -> None:
+        self._parts: deque[NDArray[np.int64]] = deque()
+        self._marked = (
+            Settled()
+        )  # which are in them; an id that is too large for a mark may be twice
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def add(self, container_ids: Iterable[int]) -> None:
+        """Add those of some that do not wait yet."""
+        self.add_all(np.fromiter(container_ids, np.int64))
+
+    def add_all(self, container_ids: NDArray[np.int64]) -> None:
+        """Do the same for an array of any ids."""
+        if not len(container_ids):
+            return
+        found = distinct(container_ids)
+        found = found[~self._marked.which(found)]
+        if len(found):
+            self._marked.add_all(found[found < MARKED_MAX])
+            self._parts.append(found)
+
+    def take(self, count_max: int) -> list[int]:
+        """Take the first of them, at most `count_max`."""
+        taken: list[int] = []
+        while self._parts and len(taken) < count_max:
+            part = self._parts.popleft()
+            room = count_max - len(taken)
+            if len(part) > room:
+                self._parts.appendleft(part[room:])
+            self._marked.discard_all(part[:room])
+            taken += part[:room].tolist()
+        return taken

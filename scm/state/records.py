@@ -84,13 +84,15 @@ _ALGORITHMS: Final = tuple(Algorithm)
 _CONTAINER_STATES: Final = {str(state): state for state in ContainerState}
 _CONTAINER_PLACES: Final = tuple(getattr(Container, one.name).__set__ for one in fields(Container))
 _CONTAINER_FIELDS: Final = len(_CONTAINER_PLACES)
+_DIGITS: Final = b"0123456789"
 _NUMBER: Final = "(?:0|[1-9][0-9]{0,18}),"
 _WORD: Final = r'"[ !#-\[\]-~]*"'
-_AT_REST: Final = re.compile(  # the row of a container, as `pack` writes it
-    rf'.{{4}}\[([1-9][0-9]{{0,18}}),"CLOSED",(?:{_NUMBER}){{3}}\[\],{_WORD},(?:true|false),'
-    rf'(?:{_NUMBER}){{4}}{_WORD},"[a-z0-9-]*"\]'.encode(),
-    re.DOTALL,
+_AT_REST: Final = re.compile(  # the body of the row of a container, as `pack` writes it
+    rf'\[[1-9][0-9]{{0,18}},"CLOSED",(?:{_NUMBER}){{3}}\[\],{_WORD},(?:true|false),'
+    rf'(?:{_NUMBER}){{4}}{_WORD},"(?P<scheme>[a-z0-9-]*)"\]'.encode()
 )
+NO_COUNT: Final = -1
+"""In place of a number of replicas: it does not say enough of this container."""
 _KEY_FIELDS: Final = 4
 _NODE_FIELDS: Final = (10, 11)  # of version 5, and of this one
 _PENDING_FIELDS: Final = (13, 14, 15)  # of version 4, of version 6, and of this one
@@ -182,32 +184,43 @@ def containers_from(rows: Sequence[bytes]) -> list[Container]:
 
 
 class AtRest(NamedTuple):
-    """What can be read from the row of a container at rest without decoding all of it."""
+    """What is read off the rows of containers that are closed with nobody to wait for: which rows
+    these are, the containers' ids, and how many replicas they are to have, of erasure-coded ones
+    NO_COUNT."""
 
-    replication_factor: int
-    scheme: str
-
-
-def at_rest(row: bytes) -> AtRest:
-    """Read what is needed of containers at rest, of which there are millions (`ids_at_rest`)."""
-    body = row[_CRC.size :]
-    return _at_rest(body.split(b",", 3)[2], body[body.rindex(b",") + 2 : -2])
+    places: list[int]
+    ids: list[int]
+    replica_counts: list[int]
 
 
-@lru_cache(maxsize=1_024)
-def _at_rest(factor: bytes, scheme: bytes) -> AtRest:
-    return AtRest(int(factor), scheme.decode())
+def at_rest(rows: Sequence[bytes]) -> AtRest:
+    """Find the containers at rest, of which there are millions. The row of one can be decoded
+    later: that cannot fail any more. Raises DamagedRow.
 
-
-def ids_at_rest(rows: Sequence[bytes]) -> list[int | None]:
-    """Return the ids of containers that are closed with nobody to wait for; None in the place of
-    any other. The row of such a container can be decoded later: that cannot fail any more. Raises
-    DamagedRow."""
+    But for digits most rows are the same, and what is a number in one is a number in the others, as
+    their checksums are right: one of each kind is looked at closely.
+    """
     if rows and min(map(len, rows)) < _CRC.size:
         raise DamagedRow("a row is too short for a checksum")
     checksums = np.frombuffer(b"".join([row[: _CRC.size] for row in rows]), ">u4")
-    _check_all(checksums, [row[_CRC.size :] for row in rows])
-    return [None if found is None else int(found[1]) for found in map(_AT_REST.fullmatch, rows)]
+    bodies = [row[_CRC.size :] for row in rows]
+    _check_all(checksums, bodies)
+    kinds = [body.translate(None, _DIGITS) for body in bodies]
+    looked_at = [
+        (kind, match)
+        for kind, body in dict(zip(kinds, bodies, strict=True)).items()
+        if (match := _AT_REST.fullmatch(body)) is not None
+    ]
+    is_coded = {kind: bool(match["scheme"]) for kind, match in looked_at}
+    places = [place for place, kind in enumerate(kinds) if kind in is_coded]
+    return AtRest(
+        places,
+        [int(bodies[place][1:].split(b",", 1)[0]) for place in places],
+        [
+            NO_COUNT if is_coded[kinds[place]] else int(bodies[place].split(b",", 3)[2])
+            for place in places
+        ],
+    )
 
 
 def _container_of(values: list[Any]) -> Container:

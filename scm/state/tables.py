@@ -28,6 +28,7 @@ from scm.state.facts import (
     Transaction,
 )
 from scm.state.quiet_containers import Settled, Stirred
+from scm.state.replicas.wanted_counts import WantedCounts
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -166,20 +167,25 @@ class ContainerTable(Table[int, Container]):
         """How many are in each state."""
         self.touched: set[int] = set()
         """Containers that were set or removed since `scm.edge.health_totals` took these."""
+        self.wanted = WantedCounts()
 
     def _take_in_rows(self, rows: Sequence[bytes]) -> None:
-        ids = records.ids_at_rest(rows)
-        others = [place for place, number in enumerate(ids) if number is None]
+        found = records.at_rest(rows)
+        is_other = np.ones(len(rows), np.bool_)
+        is_other[found.places] = False
+        others = np.flatnonzero(is_other).tolist()
+        ids = np.zeros(len(rows), np.int64)
+        ids[found.places] = found.ids
+        self.wanted.set_all(ids[found.places], np.array(found.replica_counts, np.int64))
         stored: list[Container | bytes] = list(rows)
         decoded = records.containers_from([rows[place] for place in others])
         for place, value in zip(others, decoded, strict=True):
             ids[place], stored[place] = value.container_id, value
             self.states[value.state] += 1
             self._index(value)
-        self.states[ContainerState.CLOSED] += len(rows) - len(others)
-        known = cast("list[int]", ids)
-        self._stored.update(zip(known, stored, strict=True))
-        self.touched.update(known)
+            self.wanted.note(value.container_id, value)
+        self.states[ContainerState.CLOSED] += len(found.ids)
+        self._stored.update(zip(ids.tolist(), stored, strict=True))
 
     def get(self, key: int) -> Container | None:
         """Return a container, if there is one; it is decoded once."""
@@ -187,12 +193,6 @@ class ContainerTable(Table[int, Container]):
         if isinstance(found, bytes):
             found = self._stored[key] = records.container_from(found)
         return found
-
-    def peek_all(self, container_ids: Iterable[int]) -> list[Container | records.AtRest | None]:
-        """Return containers, None where there is none: for a caller that goes through all, and of
-        those at rest needs only the factor and the scheme."""
-        found = map(self._stored.get, container_ids)
-        return [records.at_rest(one) if isinstance(one, bytes) else one for one in found]
 
     def values(self) -> list[Container]:
         """Return a snapshot of all containers."""
@@ -215,6 +215,7 @@ class ContainerTable(Table[int, Container]):
         self.closing.discard(key)
         if value is not None:
             self._index(value)
+        self.wanted.note(key, value)
         return before
 
     def _index(self, value: Container) -> None:

@@ -2,15 +2,17 @@
 
 from dataclasses import replace
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import Summary
-from scm.edge.health_totals import factor_of, flags_of, flags_of_all
+from scm.edge.health_totals import NOT_SAID, flags_of, flags_of_all
 from scm.state.facts import Container, ContainerState, Replica
 from scm.state.replicas.replica_table import ReplicaTable
+from scm.state.tables import ContainerTable
 from tests.support.control.scm_world import container, replica
 
 NODES = ("dn-a", "dn-b", "dn-c", "dn-d")
@@ -57,14 +59,18 @@ def test_side_by_side_as_one_by_one(world: list[tuple[Container | None, list[Rep
         for one in replicas:
             own = replace(one, container_id=number)
             table.apply((number, own.datanode_id), own)
-    ids = list(range(1, len(world) + 1))
+    containers = ContainerTable()
+    for number, (made, _) in enumerate(world, 1):
+        if made is not None:
+            containers.apply(number, made)
+    ids = np.arange(1, len(world) + 1)
 
-    found = flags_of_all(table, ids, [factor_of(made) for made, _ in world])
+    found = flags_of_all(table, ids, containers.wanted.of(ids))
 
-    for number, flags in zip(ids, found, strict=True):
+    for number, flags in zip(ids.tolist(), found.tolist(), strict=True):
         made = world[number - 1][0]
         trees = [r.tree.algorithm for r in table.of(number) if r.tree is not None]
-        if flags is not None:
+        if flags != NOT_SAID:
             assert flags_of(made, table.of(number)) == flags
         else:
             is_plain = made is not None and not made.scheme and made.state.name.endswith("CLOSED")

@@ -146,7 +146,7 @@ class ControlPlane:
         changed = self._parts.nodes.note_health(change, count_max=1)
         for datanode_id in changed:
             held = self._parts.state.replicas.ids_on(datanode_id)
-            self._parts.last_copies.recount(change, held.tolist())
+            self._parts.last_copies.recount_all(change, held)
             self._node_changed(datanode_id)
             self._parts.manager.look_at_node(datanode_id)
             self._parts.observer.observe(change, self._unsettled_on(datanode_id))

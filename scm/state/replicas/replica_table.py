@@ -220,7 +220,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         found = [self._replica(*self._arena.at(slot)) for slot in self._chains.of(container_id)]
         return tuple(sorted(found, key=lambda replica: replica.datanode_id))
 
-    def owned(self, container_ids: Sequence[int]) -> tuple[NDArray[np.int64], Rows]:
+    def owned(self, container_ids: Sequence[int] | Ids) -> tuple[NDArray[np.int64], Rows]:
         """Return all replicas of these containers as one array, each with the place of its
         container.
 

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
 from scm.state.facts import Allocation, Hold, Key, KeyBlock, Transaction
 from scm.state.key_table import KeyTable
-from scm.state.quiet_containers import Settled
+from scm.state.quiet_containers import MARKED_MAX, Due, Settled, Stirred
 from scm.state.replicas.replica_table import ReplicaTable
 from scm.state.tables import (
     AllocationTable,
@@ -52,6 +54,55 @@ def test_an_id_that_is_nobodys_costs_nothing() -> None:
 
     assert 2**62 not in settled
     assert 3 not in settled
+
+
+@given(st.lists(st.lists(st.integers(1, 9)) | st.integers(0, 4)))
+def test_each_waits_once_and_those_that_came_first_are_taken_first(
+    steps: list[list[int] | int],
+) -> None:
+    """Lists come, and numbers of them are taken: what a dict of what waits would give."""
+    due, model = Due(), dict[int, None]()
+    for step in steps:
+        if isinstance(step, list):
+            due.add(step)
+            model.update(dict.fromkeys(sorted(step)))
+        else:
+            first = list(model)[:step]
+            assert first == due.take(step)
+            for number in first:
+                del model[number]
+        assert (len(model), bool(model)) == (len(due), bool(due))
+    assert list(model) == due.take(99)
+
+
+def test_an_id_of_any_size_waits() -> None:
+    """It has no mark, so that no memory is spent on those before it."""
+    due = Due()
+    due.add([2**62, 3, MARKED_MAX])
+    due.add([3])
+
+    assert [3, MARKED_MAX, 2**62] == due.take(9)
+
+
+@given(
+    st.lists(st.integers(1, 9) | st.lists(st.integers(1, 9))),
+    st.sets(st.integers(1, 12) | st.just(2**62)),
+)
+def test_what_changed_is_told_once_to_who_asks(
+    changes: list[int | list[int]], among: set[int]
+) -> None:
+    """One by one, or many at once."""
+    stirred, expected = Stirred(), set[int]()
+    for change in changes:
+        if isinstance(change, list):
+            stirred.discard_all(np.array(change, np.int64))
+            expected.update(change)
+        else:
+            stirred.discard(change)
+            expected.add(change)
+
+    assert expected & among == stirred.take(among)
+    assert set() == stirred.take(among)
 
 
 ROWS = (

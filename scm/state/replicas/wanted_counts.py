@@ -1,0 +1,49 @@
+"""How many replicas containers are to have: a byte each, because there are millions of them."""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scm.state.facts import Container, ContainerState
+from scm.state.quiet_containers import MARKED_MAX
+from scm.state.records import NO_COUNT
+
+_COUNT_MAX: Final = 254
+_KEPT: Final = frozenset({ContainerState.QUASI_CLOSED, ContainerState.CLOSED})
+
+
+class WantedCounts:
+    """By container, as far as a number says enough: not of one that is written or deleted, nor of
+    an erasure-coded one."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()  # less NO_COUNT
+
+    def of(self, container_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many replicas each of these is to have, 0 where nobody said, NO_COUNT where
+        the container itself is to be asked; any ids may be given."""
+        found = np.full(len(container_ids), NO_COUNT)
+        is_near = container_ids < len(self._bytes)
+        known = np.frombuffer(self._bytes, np.uint8)[container_ids[is_near]]
+        found[is_near] = known.astype(np.int64) + NO_COUNT
+        return found
+
+    def note(self, container_id: int, container: Container | None) -> None:
+        """Note how a container is now; None: there is none any more."""
+        self.set_all(np.array([container_id]), np.array([_count_of(container)]))
+
+    def set_all(self, container_ids: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+        """Set several, as `of` is to say them."""
+        is_near = container_ids < MARKED_MAX
+        ids, near = container_ids[is_near], counts[is_near]
+        missing = int(ids.max(initial=0)) + 1 - len(self._bytes)
+        self._bytes.extend(bytes(max(0, missing)))
+        known = np.where(near > _COUNT_MAX, NO_COUNT, near) - NO_COUNT
+        np.frombuffer(self._bytes, np.uint8)[ids] = known
+
+
+def _count_of(container: Container | None) -> int:
+    if container is None or container.scheme or container.state not in _KEPT:
+        return NO_COUNT
+    return container.replication_factor
