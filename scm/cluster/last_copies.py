@@ -1,9 +1,9 @@
 """Which datanode has the last healthy copy of a container: what it should read before all else.
 
 A copy is healthy when its datanode called it CLOSED or QUASI_CLOSED, found nothing wrong with it,
-and is not DEAD. A hint: it is counted from what was reported, and nothing is deleted, copied or
-repaired for it. Shards of an erasure-coded container are not copies of each other; they are never
-on the list.
+and was not DEAD when datanodes were looked at last: all that one holds is counted again after that.
+A hint: it is counted from what was reported, and nothing is deleted, copied or repaired for it.
+Shards of an erasure-coded container are not copies of each other; they are never on the list.
 """
 
 from collections import defaultdict
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from merkle.replica import ReplicaState
 from scm.cluster.nodes import Nodes
 from scm.state.database import Change, State
-from scm.state.facts import Health
 from scm.state.quiet_containers import Due
 
 LAST_COPIES_MAX: Final = 1_000  # told at once: some 5 KB of each heartbeat's answer
@@ -67,9 +66,7 @@ class LastCopies:
         owner, rows = self._state.replicas.owned(container_ids)
         is_healthy = _WHOLE[rows["state"]] & (rows["finding_count"] == 0)
         is_healthy &= self._is_among(rows["error"], lambda word: not word)
-        is_healthy &= self._is_among(
-            rows["datanode"], lambda node: self._nodes.health(node) is not Health.DEAD
-        )
+        is_healthy &= self._is_among(rows["datanode"], lambda node: node not in self._nodes.dead)
         count = len(container_ids)
         is_sole = np.bincount(owner[is_healthy], minlength=count) == 1
         is_sole[owner[rows["replica_index"] != 0]] = False
