@@ -72,6 +72,7 @@ class Nodes:
         self._failed_at_s: dict[str, float] = {}
         self._failures: dict[str, int] = {}  # of writers, since one succeeded or it registered
         self._seen_health: dict[str, Health] = {}
+        self._rest: list[str] = []  # that `note_health` is to look at in its next calls
         self._rack_count: int | None = None  # counted when it is asked for
         self.dead: set[str] = set()
         """Nodes that were DEAD when health was noted last, and have not called since."""
@@ -318,31 +319,40 @@ class Nodes:
     def note_health(self, change: Change, *, count_max: int = sys.maxsize) -> list[str]:
         """Log nodes whose health changed since the last call, of many the first; return their ids.
 
+        A call goes on where the one before it ended: if each looked at all nodes again, a thousand
+        that die at once would take a million looks. When it returns nothing, all were looked at.
+
         One that has not called yet is no change: a restart must not go through all replicas for it.
         """
         changed: list[str] = []
         self._rack_count = None
-        for node in self._state.nodes.values():
-            health = self.health(node.datanode_id)
-            before = self._seen_health.get(node.datanode_id)
-            if health is before:
-                continue
-            if len(changed) == count_max:
-                break
-            self._see(change, node.datanode_id, health)
-            if before is None and health is Health.STALE:
-                continue  # not heard since our own start: as its row has it, nothing has changed
-            changed.append(node.datanode_id)
-            # Keeps the row's idea of "last heard" useful after a restart, at no cost per call.
-            heard_at_ms = self.heartbeat_at_ms(node)
-            is_online = health is not Health.DEAD and (node.was_online or health is Health.HEALTHY)
-            row = replace(node, last_heartbeat_at_ms=heard_at_ms, was_online=is_online)
-            change.put(self._state.nodes, row)
-            level = logging.INFO if health is Health.HEALTHY else logging.WARNING
-            change.on_commit(
-                _log.log, level, "node_health_changed", datanode_id=node.datanode_id, health=health
-            )
+        if not self._rest:
+            self._rest = [node.datanode_id for node in reversed(self._state.nodes.values())]
+        while self._rest and len(changed) < count_max:
+            node = self._state.nodes.get(self._rest.pop())
+            if node is not None and self._note(change, node):
+                changed.append(node.datanode_id)
         return changed
+
+    def _note(self, change: Change, node: Node) -> bool:
+        """Log it if a node's health changed; return whether that concerns what it holds."""
+        health = self.health(node.datanode_id)
+        before = self._seen_health.get(node.datanode_id)
+        if health is before:
+            return False
+        self._see(change, node.datanode_id, health)
+        if before is None and health is Health.STALE:
+            return False  # not heard since our own start: as its row has it, nothing has changed
+        # Keeps the row's idea of "last heard" useful after a restart, at no cost per call.
+        heard_at_ms = self.heartbeat_at_ms(node)
+        is_online = health is not Health.DEAD and (node.was_online or health is Health.HEALTHY)
+        row = replace(node, last_heartbeat_at_ms=heard_at_ms, was_online=is_online)
+        change.put(self._state.nodes, row)
+        level = logging.INFO if health is Health.HEALTHY else logging.WARNING
+        change.on_commit(
+            _log.log, level, "node_health_changed", datanode_id=node.datanode_id, health=health
+        )
+        return True
 
     def _see(self, change: Change, datanode_id: str, health: Health) -> None:
         """Remember how a node was seen; if the change fails what follows of it is yet to be done,
@@ -355,6 +365,7 @@ class Nodes:
             if before is not None:
                 seen[datanode_id] = before
             (dead.add if was_dead else dead.discard)(datanode_id)
+            self._rest.clear()  # all over again
 
         change.on_undo(restore)
         seen[datanode_id] = health

@@ -74,15 +74,15 @@ class Cluster:
         assert node is not None
         return node
 
-    def note(self) -> list[str]:
-        """Note everybody's health."""
+    def note(self, count_max: int = 1_000) -> list[str]:
+        """Note everybody's health, as far as so many changes go."""
         with self.state.change() as change:
-            return self.nodes.note_health(change)
+            return self.nodes.note_health(change, count_max=count_max)
 
-    def note_in_vain(self) -> list[str]:
-        """Note everybody's health in a change that cannot be kept; return what is logged of it."""
+    def note_in_vain(self, count_max: int = 1_000) -> list[str]:
+        """Do the same in a change that cannot be kept; return what is logged of it."""
         with logged() as logs, unwritable(), pytest.raises(Unavailable):
-            self.note()
+            self.note(count_max)
         return [line["event"] for line in logs]
 
     def silence(self, health: Health) -> None:

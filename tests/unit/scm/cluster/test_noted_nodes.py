@@ -180,6 +180,30 @@ class TestNoteHealth:
 
         assert (["b", "c"], ["b", "c"]) == (cluster.nodes.unnoted(), cluster.note())
 
+    def test_each_is_looked_at_twice_at_most_though_few_are_taken_at_a_time(
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Of a hundred that die at once, each call takes one."""
+        names = [f"dn{number:02}" for number in range(100)]
+        cluster.join(*names)
+        cluster.note()
+        cluster.silence(Health.DEAD)
+        asked: list[str] = []
+        health = cluster.nodes.health
+
+        def counted(node: str) -> Health:
+            asked.append(node)
+            return health(node)
+
+        monkeypatch.setattr(cluster.nodes, "health", counted)
+
+        taken: list[str] = []
+        while found := cluster.note(count_max=1):
+            taken += found
+
+        assert names == taken
+        assert len(asked) <= 2 * len(names)
+
     def test_after_a_restart_only_what_is_new_is_a_change(self, cluster: Cluster) -> None:
         """Who has not called yet is none; who has called, or had its time to, is."""
         cluster.join("calls", "silent")
@@ -262,6 +286,16 @@ class TestNotesInVain:
         assert (set(), ["dn1"]) == (dead, due)
         assert ["dn1"] == cluster.note()
         assert {"dn1"} == cluster.nodes.dead
+
+    def test_the_next_call_begins_with_all_of_them(self, cluster: Cluster) -> None:
+        """What failed is not put off until those behind it were looked at, and then once more."""
+        cluster.join("dn1", "dn2")
+        cluster.note()
+        cluster.silence(Health.DEAD)
+        cluster.nodes.hear("dn2", (), ())
+        cluster.note_in_vain(count_max=1)
+
+        assert ["dn1"] == cluster.note(count_max=1)
 
     def test_one_that_is_back_is_noted_again(self, cluster: Cluster) -> None:
         """Who was seen dead, and was heard since, is not dead; that it is back is yet to note."""
