@@ -23,7 +23,7 @@ from scm.state.history.history_tables import HistoryTable
 from scm.state.page_check import check_pages
 from scm.state.replicas.replica_table import ReplicaTable
 from scm.state.single_values import Restored, counters_anew
-from scm.state.tables import ContainerTable, Table
+from scm.state.tables import ContainerTable, Table, rows_on_disk
 
 DATA: Final = "data.mdb"
 MAP_BYTES: Final = 2**40  # as large as any state: only address space, of which nothing is written
@@ -121,7 +121,7 @@ def begin_anew(directory: Path, *, taken_at_ms: int, now_ms: int) -> Restored:
     ):
         meta = environment.open_db(single_values.DATABASE, txn=transaction, create=False)
         rows = environment.open_db(containers.name.encode(), txn=transaction, create=False)
-        containers.load(iter(transaction.cursor(db=rows)))
+        containers.load(*rows_on_disk(partial(transaction.cursor, rows)))
         counters = single_values.read(partial(transaction.get, db=meta)).counters
         unfinished = {c.container_id for c in containers.not_closed() if c.state in _UNFINISHED}
         first_new_id = counters["next_container_id"]

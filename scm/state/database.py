@@ -61,6 +61,7 @@ from scm.state.tables import (
     Table,
     TransactionTable,
     id_key,
+    rows_on_disk,
 )
 from scm.state.tables_on_disk import DeletedTable, OutcomeTable
 from scm.state.writability import Writability
@@ -437,7 +438,7 @@ class State:
         with self._environment.begin() as transaction:
             self._load_meta(transaction)
             for table in self._tables():
-                table.load(iter(transaction.cursor(db=self._databases[table.name])))
+                table.load(*rows_on_disk(partial(transaction.cursor, self._databases[table.name])))
 
     def _load_meta(self, transaction: lmdb.Transaction) -> None:
         meta = self._databases["meta"]

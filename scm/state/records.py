@@ -14,11 +14,11 @@ import re
 import struct
 import sys
 import zlib
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, count, pairwise
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -250,15 +250,27 @@ def names_bytes(names: tuple[str, str, str, str]) -> bytes:
     return b"".join(_LENGTH.pack(len(string)) + string for string in strings)
 
 
-def replica_heads(rows: Sequence[bytes]) -> tuple[NDArray[np.void], list[bytes]]:
-    """Return container ids and numbers of rows as `REPLICA_HEAD`, and their names as they lie.
-    Raises DamagedRow."""
-    names = [row[_NAMES_AT:] for row in rows]
-    if not all(names):
+def replica_heads(
+    rows: Sequence[bytes],
+) -> tuple[NDArray[np.void], list[bytes], NDArray[np.int64]]:
+    """Return container ids and numbers of rows as `REPLICA_HEAD`; what names there are, as they
+    lie; and which of these each row has. Raises DamagedRow."""
+    if min(map(len, rows)) <= _NAMES_AT:
         raise DamagedRow("a row is too short for a replica")
-    heads = np.frombuffer(b"".join([row[:_NAMES_AT] for row in rows]), REPLICA_HEAD)
+    if len(set(map(len, rows))) == 1:  # as most are, and those of a datanode have the same names
+        table = np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), -1)
+        heads = np.ascontiguousarray(table[:, :_NAMES_AT]).view(REPLICA_HEAD)[:, 0]
+        tails = table[:, _NAMES_AT:]
+        is_other = np.ones(len(rows), np.bool_)  # than the row before
+        is_other[1:] = (tails[1:] != tails[:-1]).any(axis=1)
+    else:
+        heads = np.frombuffer(b"".join([row[:_NAMES_AT] for row in rows]), REPLICA_HEAD)
+        is_other = np.ones(len(rows), np.bool_)
+    places = defaultdict[bytes, int](count().__next__)
+    others = [places[rows[place][_NAMES_AT:]] for place in np.flatnonzero(is_other).tolist()]
+    which = np.array(others, np.int64)[np.cumsum(is_other) - 1]
     _check_all(heads["checksum"], [row[_CRC.size :] for row in rows])
-    return heads, names
+    return heads, list(places), which
 
 
 def _check_all(found: NDArray[np.uint32], bodies: Sequence[bytes]) -> None:
@@ -291,7 +303,7 @@ def names_of(data: bytes) -> tuple[str, str, str, str]:
 
 def replica_from(row: bytes) -> Replica:
     """Decode a replica."""
-    heads, (names,) = replica_heads([row])
+    heads, (names,), _ = replica_heads([row])
     return replica_of(int(heads["container_id"][0]), names_of(names), row, _HEAD.size)
 
 

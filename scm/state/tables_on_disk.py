@@ -5,7 +5,7 @@ from typing import Final
 
 from scm.state import records
 from scm.state.facts import Deleted, Outcome, OutcomeState
-from scm.state.tables import ID_PAIR, Table, id_key
+from scm.state.tables import ID_PAIR, KeyAt, Table, id_key
 
 
 class DeletedTable(Table[tuple[int, int], Deleted]):
@@ -21,7 +21,7 @@ class DeletedTable(Table[tuple[int, int], Deleted]):
             value=records.deleted_from,
         )
 
-    def load(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+    def load(self, rows: Iterable[bytes], key_at: KeyAt) -> None:
         """Leave them where they are."""
 
     def apply(self, key: tuple[int, int], value: Deleted | None) -> Deleted | None:

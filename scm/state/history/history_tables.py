@@ -11,7 +11,7 @@ import structlog
 
 from scm.state import records
 from scm.state.history.interval_samples import Sample, Turn, Verdict, Verification
-from scm.state.tables import Table, id_key
+from scm.state.tables import KeyAt, Table, id_key
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -25,11 +25,11 @@ _log = structlog.get_logger("suture.scm")
 class HistoryTable(Table[K, V]):
     """Rows that a start can do without."""
 
-    def load(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+    def load(self, rows: Iterable[bytes], key_at: KeyAt) -> None:
         """Take rows in as they were on disk, but for damaged ones."""
-        for key, row in rows:
+        for place, row in enumerate(rows):
             try:
-                super().load([(key, row)])
+                self._load_portion([row], place, key_at)
             except records.DamagedRow as damage:
                 _log.warning("history_row_damaged", table=self.name, error=str(damage))
 

@@ -1,10 +1,8 @@
 """The replicas in memory: rows in arrays, because there are millions of them."""
 
 import struct
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import count, islice
 from typing import Final, overload
 
 import numpy as np
@@ -28,7 +26,7 @@ from scm.state.replicas.arena import (
 )
 from scm.state.replicas.holders import Chains, Held, Ids
 from scm.state.replicas.reported_replicas import Reported
-from scm.state.tables import LOADED_AT_ONCE, Table, id_key
+from scm.state.tables import Table, id_key
 
 _WORD: Final = struct.Struct("<I")
 _WORDS: Final = struct.Struct("<4I")
@@ -89,32 +87,19 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
     def __len__(self) -> int:
         return self._count
 
-    def load(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Take rows in as they were on disk, by ascending key, into an empty table.
-
-        They are checked and laid side by side, and nothing is made of each: there are millions, and
-        everybody waits. Raises DamagedRow.
-        """
-        known: dict[bytes, tuple[int, ...]] = {}
-        waiting = iter(rows)
-        while portion := list(islice(waiting, LOADED_AT_ONCE)):
-            try:
-                heads, names = records.replica_heads([row for _key, row in portion])
-                places = defaultdict[bytes, int](count().__next__)
-                which = np.fromiter(map(places.__getitem__, names), np.int64, len(names))
-                for one in places.keys() - known.keys():
-                    known[one] = self._words(records.names_of(one))
-            except ValueError:
-                self._find_damage(portion)
-                raise
-            loaded = np.zeros(len(portion), ROW)
-            loaded["container_id"] = heads["container_id"]
-            _bytes_of(loaded)[:, NUMBERS_AT:] = _bytes_of(heads)[:, -_NUMBERS_BYTES:]
-            words = np.array([known[one] for one in places], np.uint32)[which]
-            for place, name in enumerate(_WORD_COLUMNS):
-                loaded[name] = words[:, place]
-            for number in dict.fromkeys(words[:, 0].tolist()):
-                self._append(self._names[number], picked(loaded, words[:, 0] == number))
+    def _take_in_rows(self, rows: Sequence[bytes]) -> None:
+        """Check rows, by ascending key, and lay them side by side. Nothing is made of each: there
+        are millions, and everybody waits."""
+        heads, names, which = records.replica_heads(rows)
+        numbers = [self._words(records.names_of(one)) for one in names]
+        loaded = np.zeros(len(rows), ROW)
+        loaded["container_id"] = heads["container_id"]
+        _bytes_of(loaded)[:, NUMBERS_AT:] = _bytes_of(heads)[:, -_NUMBERS_BYTES:]
+        words = np.array(numbers, np.uint32)[which]
+        for place, name in enumerate(_WORD_COLUMNS):
+            loaded[name] = words[:, place]
+        for number in dict.fromkeys(words[:, 0].tolist()):
+            self._append(self._names[number], picked(loaded, words[:, 0] == number))
 
     def apply(self, key: tuple[int, str], value: Replica | None) -> Replica | None:
         """Set or remove, and keep the indexes."""

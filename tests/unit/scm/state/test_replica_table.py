@@ -13,6 +13,7 @@ from scm.state.facts import Replica
 from scm.state.replicas import arena
 from scm.state.replicas.replica_table import UNSETTLED_STATES, ReplicaTable
 from scm.state.replicas.reported_replicas import Reported
+from tests.support.control.pairs import load_pairs
 from tests.support.control.scm_world import replica
 
 IDS = (1, 2, 3, 70_000, 2**40, 2**63 - 1)
@@ -168,7 +169,7 @@ class TestTake:
             model[(one.container_id, one.datanode_id)] = one
 
         read = ReplicaTable()
-        read.load(sorted(disk.items()))
+        load_pairs(read, sorted(disk.items()))
 
         assert {table.key_bytes(key) for key in model} == disk.keys()
         for key, one in model.items():
@@ -190,3 +191,34 @@ class TestHolding:
 
         assert [True, True, False, False] == table.holding(asked).tolist()
         assert [True, False, False, False] == table.holding(asked, {"dn1"}).tolist()
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["a", "b", "cc"]), st.sampled_from(["", "v"])), min_size=1)
+)
+def test_each_row_has_its_own_names_however_they_follow_each_other(
+    names: list[tuple[str, str]],
+) -> None:
+    """Read together, rows of one length or of several are what they are one by one."""
+    replicas = [
+        replace(replica(node, container_id=number), volume_id=volume)
+        for number, (node, volume) in enumerate(names, 1)
+    ]
+    rows = [records.replica_row(one) for one in replicas]
+
+    heads, found, which = records.replica_heads(rows)
+
+    assert list(range(1, len(rows) + 1)) == heads["container_id"].tolist()
+    words = [records.names_of(found[place]) for place in which.tolist()]
+    assert [records.replica_names(one) for one in replicas] == words
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_damaged_row_among_many_is_named(place: int) -> None:
+    """By its key, though rows are read together and without their keys."""
+    rows = [(b"key%d" % n, records.replica_row(replica("dn1", container_id=n))) for n in (1, 2, 3)]
+    key, row = rows[place]
+    rows[place] = (key, row[:-3] + b"?" + row[-2:])
+
+    with pytest.raises(records.DamagedRow, match=f"replicas_by_node, key {key.hex()}"):
+        load_pairs(ReplicaTable(), rows)

@@ -14,6 +14,7 @@ from scm.state.facts import Container, ContainerState, Hold, Key, KeyBlock, Kind
 from scm.state.key_table import KeyTable
 from scm.state.replicas.replica_table import UNSETTLED_STATES, ReplicaTable
 from scm.state.tables import ContainerTable, HoldTable, PendingTable, id_key
+from tests.support.control.pairs import load_pairs
 from tests.support.control.scm_world import replica
 
 STEPS = st.lists(
@@ -112,7 +113,7 @@ class TestContainerTable:
         for container in put:
             one_by_one.apply(container.container_id, container)
 
-        loaded.load((b"", records.container_row(container)) for container in put)
+        load_pairs(loaded, ((b"", records.container_row(container)) for container in put))
 
         ids = [container.container_id for container in put]
         assert one_by_one.at_rest([*ids, 99]) == loaded.at_rest([*ids, 99])
@@ -149,7 +150,7 @@ class TestContainerTable:
     def test_one_at_rest_that_is_replaced_is_put_back_as_it_was(self) -> None:
         """Nobody had asked for it since it came from the disk."""
         table = ContainerTable()
-        table.load([(id_key(CLOSED.container_id), records.container_row(CLOSED))])
+        load_pairs(table, [(id_key(CLOSED.container_id), records.container_row(CLOSED))])
         opened = replace(CLOSED, state=ContainerState.OPEN, client_id="a")
 
         undo = table.swap(CLOSED.container_id, opened)
@@ -196,7 +197,7 @@ class TestContainerTable:
         rows.insert(2, (id_key(77), bad))
 
         with pytest.raises(records.DamagedRow, match=f"containers, key {id_key(77).hex()}"):
-            ContainerTable().load(rows)
+            load_pairs(ContainerTable(), rows)
 
 
 class TestHoldTable:
@@ -251,7 +252,7 @@ class TestKeyTable:
         for key in keys.values():
             one_by_one.apply(key.name, key)
 
-        loaded.load((b"", records.key_row(key)) for key in keys.values())
+        load_pairs(loaded, ((b"", records.key_row(key)) for key in keys.values()))
 
         assert sorted(keys) == [k.name for k in loaded.page(prefix="", start_after="", count=99)]
         assert one_by_one.last_bcsids() == loaded.last_bcsids()

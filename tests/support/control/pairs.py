@@ -1,0 +1,12 @@
+"""Rows with their keys, for tables that are read from the disk."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from scm.state.tables import Table
+
+
+def load_pairs(table: Table[Any, Any], pairs: Iterable[tuple[bytes, bytes]]) -> None:
+    """Let a table take in rows as they would be on disk."""
+    kept = list(pairs)
+    table.load((row for _key, row in kept), lambda place: kept[place][0])
