@@ -227,7 +227,7 @@ def made() -> list[Replica]:
 def loaded(rows: list[bytes]) -> ReplicaTable:
     """Return the map of these rows."""
     table = ReplicaTable()
-    table.load((b"", row) for row in rows)
+    table.load(rows, lambda _place: b"")
     return table
 
 
