@@ -177,13 +177,15 @@ class BlockDeletion:
         """Begin the deletes of these containers again, once for what their replicas stay.
 
         One whose datanode was away while others acknowledged, and that was in no books then, has
-        the blocks still. Where all are whole copies a reconcile tells it; shards are not compared.
+        the blocks still. Where all are whole copies a reconcile tells it; shards are not compared,
+        nor is what no other replica is left of.
         """
-        for container_id in self._uneven.keys() - container_ids:
+        asked = self._left_behind().union(container_ids)
+        for container_id in self._uneven.keys() - asked:
             if not self._state.transactions.has_any(container_id):  # else it is being told
                 del self._uneven[container_id]
         now_s = self._clock.monotonic_s()
-        for container_id in self._next_uneven(container_ids):
+        for container_id in self._next_uneven(asked):
             held = frozenset(
                 (replica.datanode_id, replica.block_count)
                 for replica in self._state.replicas.of(container_id)
@@ -194,6 +196,12 @@ class BlockDeletion:
             elif due_s <= now_s:
                 self._uneven[container_id] = (held, inf)
                 self._begin_again(change, container_id)
+
+    def _left_behind(self) -> set[int]:
+        """Return the containers that are not closed for good, and that no key needs: they may stay
+        so for a block of which nobody else has the tombstone, or its row."""
+        blocks_in = self._state.keys.blocks_in
+        return {number for number in self._state.containers.closing if not blocks_in(number)}
 
     def _next_uneven(self, container_ids: Collection[int]) -> Sequence[int]:
         """Return some of these, others each time: a disk that lost rows makes very many uneven."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
+from scm.containers.block_deletion import UNEVEN_S
 from scm.state.facts import Container, ContainerState, Kind, Pending
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, outcome, replica
@@ -100,3 +101,34 @@ def test_who_comes_back_while_the_others_are_deleted_is_told_what_they_were(
     (command,) = told(world, Kind.DELETE_BLOCKS, ReplicaState.CLOSED, made.sequence_id)
 
     assert [(1,)] == [one.local_ids for one in command.transactions]
+
+
+@pytest.mark.parametrize("is_needed", [False, True])
+def test_what_nobody_else_is_left_of_is_told_what_was_deleted(
+    world: ScmWorld, *, is_needed: bool
+) -> None:
+    """All others acknowledged, and were lost: no reconcile tells it, and it is behind for ever."""
+    made = world.made_closed()
+    [key] = world.state.keys.values()
+    world.beat(LATE, full=True)
+    with world.state.change() as change:
+        behind = replace(made, state=ContainerState.QUASI_CLOSED, sequence_id=2)
+        change.put(world.state.containers, behind)
+    world.control.operators.delete_keys([key.name], dry_run=False)
+    for node in OTHERS:
+        [(command, _named)] = world.call(node).commands
+        acknowledged = tuple((t.container_id, t.transaction_id) for t in command.transactions)
+        world.beat(node, outcomes=(replace(outcome(command), acknowledged=acknowledged),))
+    for node in OTHERS:
+        world.beat(node, full=True)
+    if is_needed:
+        with world.state.change() as change:
+            change.put(world.state.keys, key)
+
+    soon = told(world, Kind.DELETE_BLOCKS, ReplicaState.QUASI_CLOSED, made.sequence_id)
+    world.clock.advance_s(UNEVEN_S)
+    later = told(world, Kind.DELETE_BLOCKS, ReplicaState.QUASI_CLOSED, made.sequence_id)
+
+    assert [] == soon
+    blocks = [one.local_ids for command in later for one in command.transactions]
+    assert ([] if is_needed else [(1,)]) == blocks
