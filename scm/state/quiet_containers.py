@@ -113,14 +113,12 @@ class Stirred:
 
 
 class Due:
-    """The containers that wait for something, each once, in the order in which they came. Callers
-    hold the control plane's lock."""
+    """The containers that wait for something, each once, in the order in which they came; one of an
+    id of MARKED_MAX or more may be there twice. Callers hold the control plane's lock."""
 
     def __init__(self) -> None:
         self._parts: deque[NDArray[np.int64]] = deque()
-        self._marked = (
-            Settled()
-        )  # which are in them; an id that is too large for a mark may be twice
+        self._marked = Settled()  # which are in them, but for ids that are too large for a mark
 
     def __len__(self) -> int:
         return sum(map(len, self._parts))
