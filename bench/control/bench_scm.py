@@ -27,8 +27,9 @@ from merkle.tree import Summary
 from scm.state import records
 from scm.state.database import State
 from scm.state.facts import Container, ContainerState, Node, OpState, Replica
+from scm.state.replicas import replica_rows
 from scm.state.replicas.replica_table import ReplicaTable
-from scm.state.tables import Table
+from scm.state.tables.table import Table
 from tests.support.control.fake_datanode import FakeDatanode
 from tests.support.control.scm_process import ScmProcess
 
@@ -45,7 +46,7 @@ REPORT_COUNT: Final = 5  # of each kind, from different nodes
 def measures() -> list[Measure]:
     """Measure both."""
     replicas = made()
-    rows = [records.replica_row(replica) for replica in replicas]
+    rows = [replica_rows.replica_row(replica) for replica in replicas]
     load_s = duration_s(lambda: loaded(rows))
     return [
         at_most("replica map, memory", memory_bytes(rows), "bytes/replica", MEMORY_BYTES_MAX),

@@ -21,9 +21,11 @@ from scm.state.database import DATABASES_MAX, State
 from scm.state.facts import ContainerState, Replica
 from scm.state.history.history_tables import HistoryTable
 from scm.state.page_check import check_pages
+from scm.state.replicas import replica_rows
 from scm.state.replicas.replica_table import ReplicaTable
 from scm.state.single_values import Restored, counters_anew
-from scm.state.tables import ContainerTable, Table, rows_on_disk
+from scm.state.tables.container_table import ContainerTable
+from scm.state.tables.table import Table, rows_on_disk
 
 DATA: Final = "data.mdb"
 MAP_BYTES: Final = 2**40  # as large as any state: only address space, of which nothing is written
@@ -192,7 +194,7 @@ def _look_at(
 
 
 def _replica_of(row: bytes, version: int) -> Replica:
-    return records.replica_from(records.widened(row, version))
+    return replica_rows.replica_from(replica_rows.widened(row, version))
 
 
 @contextmanager

@@ -11,7 +11,6 @@ hold the control plane's lock, and a lock file keeps a second process away. The 
 that imports lmdb.
 """
 
-import gc
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -37,8 +36,8 @@ from scm.state.directory import (
 from scm.state.facts import Deleted, OpState, Outcome
 from scm.state.history.anchors import AnchorTable
 from scm.state.history.history_tables import SampleTable, TurnTable, VerificationTable
-from scm.state.key_table import KeyTable
 from scm.state.quiet_containers import Settled, Stirred
+from scm.state.replicas import replica_rows
 from scm.state.replicas.arena import Rows
 from scm.state.replicas.holders import Ids
 from scm.state.replicas.replica_table import ReplicaTable
@@ -51,19 +50,18 @@ from scm.state.single_values import (
     restored_from,
     restored_row,
 )
-from scm.state.tables import (
+from scm.state.tables.container_table import ContainerTable
+from scm.state.tables.key_table import KeyTable
+from scm.state.tables.pending_table import PendingTable
+from scm.state.tables.small_tables import (
     AllocationTable,
-    ContainerTable,
     ForgottenTable,
     HoldTable,
     NodeTable,
-    PendingTable,
-    Table,
     TransactionTable,
-    id_key,
-    rows_on_disk,
 )
-from scm.state.tables_on_disk import DeletedTable, OutcomeTable
+from scm.state.tables.table import Table, id_key, rows_on_disk, without_collection
+from scm.state.tables.tables_on_disk import DeletedTable, OutcomeTable
 from scm.state.writability import Writability
 
 OUTCOMES_MAX: Final = 10_000  # enough for days of questions, small enough to keep
@@ -401,17 +399,17 @@ class State:
         with self._environment.begin(write=True) as transaction:
             row = transaction.get(b"format_version", db=meta)
             version = 0 if row is None else int(records.unpack(bytes(row), 1)[0])
-            if version not in _BY_CONTAINER and version not in records.FORMAT_VERSIONS_WIDENED:
+            if version not in _BY_CONTAINER and version not in replica_rows.FORMAT_VERSIONS_WIDENED:
                 return
             if version in _BY_CONTAINER:
                 old = self._environment.open_db(b"replicas", txn=transaction)
                 for key, row in transaction.cursor(db=old):
                     transaction.put(self.replicas.key_since_6(key), row, db=replicas)
                 transaction.drop(old)
-            if version in records.FORMAT_VERSIONS_WIDENED:
+            if version in replica_rows.FORMAT_VERSIONS_WIDENED:
                 with transaction.cursor(db=replicas) as cursor:
                     for key, row in cursor:  # goes on behind what it puts
-                        cursor.put(key, records.widened(bytes(row), version))
+                        cursor.put(key, replica_rows.widened(bytes(row), version))
             transaction.put(b"format_version", records.pack([records.FORMAT_VERSION]), db=meta)
 
     def _forget(self) -> None:
@@ -486,15 +484,3 @@ def _environment(path: Path, map_bytes: int) -> lmdb.Environment:
         raise lmdb.CorruptedError("data.mdb is cut short: restore a backup")
     environment.reader_check()  # of a backup that was killed: its pages would be kept for ever
     return environment
-
-
-@contextmanager
-def without_collection() -> Iterator[None]:
-    """Look for no garbage while millions of values are made that all stay: it is not linear."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -12,7 +12,7 @@ from merkle.tree import Summary
 from scm.edge.health_totals import NOT_SAID, flags_of, flags_of_all
 from scm.state.facts import Container, ContainerState, Replica
 from scm.state.replicas.replica_table import ReplicaTable
-from scm.state.tables import ContainerTable
+from scm.state.tables.container_table import ContainerTable
 from tests.support.control.scm_world import container, replica
 
 NODES = ("dn-a", "dn-b", "dn-c", "dn-d")

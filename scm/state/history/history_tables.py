@@ -11,7 +11,7 @@ import structlog
 
 from scm.state import records
 from scm.state.history.interval_samples import Sample, Turn, Verdict, Verification
-from scm.state.tables import KeyAt, Table, id_key
+from scm.state.tables.table import KeyAt, Table, id_key
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

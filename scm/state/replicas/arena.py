@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scm.state import records
+from scm.state.replicas import replica_rows
 
 SHIFT: Final = 16
 BLOCK_ROWS: Final = 1 << SHIFT
@@ -22,7 +22,7 @@ ROW: Final = np.dtype(
     [
         ("container_id", "<i8"),
         *((name, "<u4") for name in ("datanode", "origin", "volume", "error", "nothing")),
-        *records.REPLICA_NUMBERS,
+        *replica_rows.REPLICA_NUMBERS,
     ]
 )
 """A replica in memory, as numpy reads it; the words are numbers of words, and `nothing` is there so

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from agent.rpc.wire.replica_columns import EMPTY
 from merkle.replica import ReplicaState
-from scm.state import records
 from scm.state.facts import Replica
+from scm.state.replicas import replica_rows
 from scm.state.replicas.arena import (
     DATANODE_AT,
     NOBODY,
@@ -26,7 +26,7 @@ from scm.state.replicas.arena import (
 )
 from scm.state.replicas.holders import Chains, Held, Ids
 from scm.state.replicas.reported_replicas import Reported
-from scm.state.tables import Table, id_key
+from scm.state.tables.table import Table, id_key
 
 _WORD: Final = struct.Struct("<I")
 _WORDS: Final = struct.Struct("<4I")
@@ -41,7 +41,7 @@ UNSETTLED_STATES: Final = frozenset(
 )
 """Replica states that a close command may still move."""
 
-_RECOVERING: Final = records.state_code(ReplicaState.RECOVERING)
+_RECOVERING: Final = replica_rows.state_code(ReplicaState.RECOVERING)
 _UNSETTLED: Final = np.array([state in UNSETTLED_STATES for state in ReplicaState])
 """By number of a state."""
 
@@ -61,8 +61,8 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
             "replicas_by_node",
             key_bytes=lambda key: key[1].encode() + _END + id_key(key[0]),
             key_of=lambda replica: (replica.container_id, replica.datanode_id),
-            row=records.replica_row,
-            value=records.replica_from,
+            row=replica_rows.replica_row,
+            value=replica_rows.replica_from,
         )
         self._arena = Arena()
         self._chains = Chains()
@@ -90,8 +90,8 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
     def _take_in_rows(self, rows: Sequence[bytes]) -> None:
         """Check rows, by ascending key, and lay them side by side. Nothing is made of each: there
         are millions, and everybody waits."""
-        heads, names, which = records.replica_heads(rows)
-        numbers = [self._words(records.names_of(one)) for one in names]
+        heads, names, which = replica_rows.replica_heads(rows)
+        numbers = [self._words(replica_rows.names_of(one)) for one in names]
         loaded = np.zeros(len(rows), ROW)
         loaded["container_id"] = heads["container_id"]
         _bytes_of(loaded)[:, NUMBERS_AT:] = _bytes_of(heads)[:, -_NUMBERS_BYTES:]
@@ -171,11 +171,11 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         known: dict[tuple[int, ...], bytes] = {}
         names = [known.get(own) or known.setdefault(own, self._names_bytes(own)) for own in words]
         keys = [prefix + ids[i : i + 8] for i in range(0, len(ids), 8)]
-        return zip(keys, records.replica_rows(heads, names), strict=True)
+        return zip(keys, replica_rows.replica_rows(heads, names), strict=True)
 
     def _names_bytes(self, words: Sequence[int]) -> bytes:
         a, b, c, d = (self._names[number] for number in words)
-        return records.names_bytes((a, b, c, d))
+        return replica_rows.names_bytes((a, b, c, d))
 
     @staticmethod
     def node_of_key(key: bytes) -> bytes:
@@ -210,7 +210,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         container.
 
         They come container by container; the fields `datanode`, `origin`, `volume` and `error` are
-        numbers of words (`words`), the others those of `records.REPLICA_NUMBERS`.
+        numbers of words (`words`), the others those of `replica_rows.REPLICA_NUMBERS`.
         """
         owner, slots = self._chains.of_all(np.array(container_ids, np.int64))
         return owner, self._arena.read(slots)
@@ -325,7 +325,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         (container_id,) = _ID.unpack_from(packed, at)
         words = self._names
         names = (words[a], words[b], words[c], words[d])
-        return records.replica_of(container_id, names, packed, at + NUMBERS_AT)
+        return replica_rows.replica_of(container_id, names, packed, at + NUMBERS_AT)
 
 
 _REPORTED_AT: Final[int] = ROW.fields["reported_at_ms"][1] // 8  # type: ignore[index]

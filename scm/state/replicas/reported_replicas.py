@@ -8,11 +8,11 @@ import numpy as np
 
 from agent.rpc.wire.replica_columns import COLUMNS, ID, WORDS, Columns
 from merkle.replica import ReplicaState
-from scm.state import records
 from scm.state.facts import Replica
+from scm.state.replicas import replica_rows
 from scm.state.replicas.arena import NUMBERS_AT, ROW, Rows, picked
 
-_DELETED = records.state_code(ReplicaState.DELETED)
+_DELETED = replica_rows.state_code(ReplicaState.DELETED)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,10 +34,10 @@ class Reported(Sequence[Replica]):
                     bytes(4),
                     *(
                         places.setdefault(word, len(places)).to_bytes(4, "little")
-                        for word in records.replica_names(replica)[1:]
+                        for word in replica_rows.replica_names(replica)[1:]
                     ),
                     bytes(4),
-                    records.replica_numbers(replica),
+                    replica_rows.replica_numbers(replica),
                 )
             )
             for replica in replicas
@@ -65,7 +65,7 @@ class Reported(Sequence[Replica]):
         for i, (container_id, *places) in enumerate(numbers):
             origin, volume, error = (self.words[place] for place in places)
             words = (self.datanode_id, origin, volume, error)
-            yield records.replica_of(container_id, words, packed, i * size + NUMBERS_AT)
+            yield replica_rows.replica_of(container_id, words, packed, i * size + NUMBERS_AT)
 
     @overload
     def __getitem__(self, index: int) -> Replica: ...

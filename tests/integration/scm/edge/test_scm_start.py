@@ -18,7 +18,8 @@ from scm.state.clock import Clock
 from scm.state.database import State
 from scm.state.facts import Kind, Node, OpState
 from scm.state.options import ScmOptions
-from scm.state.tables import id_key
+from scm.state.replicas import replica_rows
+from scm.state.tables.table import id_key
 from tests.support.command_line import CommandLine
 from tests.support.control.scm_world import MAP_BYTES, ScmWorld, confirm, key, pass_time, replica
 
@@ -221,7 +222,7 @@ def test_a_state_of_the_version_before_is_brought_up(tmp_path: Path) -> None:
         with environment.begin(write=True) as transaction:
             for r in kept:
                 key = id_key(r.container_id) + r.datanode_id.encode()
-                transaction.put(key, records.replica_row(r), db=old)
+                transaction.put(key, replica_rows.replica_row(r), db=old)
             for node in (b"dn1", b"dn2"):
                 fields = records.unpack(transaction.get(node, db=nodes), 11)
                 transaction.put(node, records.pack(fields[:10]), db=nodes)

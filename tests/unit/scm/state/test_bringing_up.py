@@ -8,6 +8,7 @@ import pytest
 
 from scm.state import records
 from scm.state.database import State
+from scm.state.replicas import replica_rows
 from tests.support.control.scm_world import MAP_BYTES
 
 COUNT = 20_000
@@ -30,8 +31,8 @@ def test_rows_are_widened_one_after_the_other(
                 transaction.put(number.to_bytes(8), ROW, db=handles[0])
             row = records.pack([records.FORMAT_VERSION])
             transaction.put(b"format_version", row, db=handles[1])
-    monkeypatch.setattr(records, "FORMAT_VERSIONS_WIDENED", {records.FORMAT_VERSION})
-    monkeypatch.setattr(records, "widened", lambda row, _version: row + ADDED)
+    monkeypatch.setattr(replica_rows, "FORMAT_VERSIONS_WIDENED", {records.FORMAT_VERSION})
+    monkeypatch.setattr(replica_rows, "widened", lambda row, _version: row + ADDED)
     monkeypatch.setattr(State, "_load", lambda _state: None)
     tracemalloc.start()
     try:

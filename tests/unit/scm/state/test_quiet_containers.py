@@ -7,17 +7,13 @@ from hypothesis import strategies as st
 
 from merkle.replica import ReplicaState
 from scm.state.facts import Allocation, Hold, Key, KeyBlock, Transaction
-from scm.state.key_table import KeyTable
 from scm.state.quiet_containers import MARKED_MAX, Due, Settled, Stirred
 from scm.state.replicas.replica_table import ReplicaTable
-from scm.state.tables import (
-    AllocationTable,
-    ContainerTable,
-    HoldTable,
-    PendingTable,
-    Table,
-    TransactionTable,
-)
+from scm.state.tables.container_table import ContainerTable
+from scm.state.tables.key_table import KeyTable
+from scm.state.tables.pending_table import PendingTable
+from scm.state.tables.small_tables import AllocationTable, HoldTable, TransactionTable
+from scm.state.tables.table import Table
 from tests.support.control.scm_world import container, pending, replica
 
 

@@ -18,6 +18,7 @@ from scm.state.facts import (
     Replica,
     Transaction,
 )
+from scm.state.replicas import replica_rows
 from tests.support.control.scm_world import summary
 
 U64 = st.integers(0, 2**64 - 1)
@@ -47,7 +48,7 @@ class TestRows:
     @given(REPLICAS)
     def test_a_replica_survives_its_row(self, replica: Replica) -> None:
         """Every field comes back, also unsigned 64-bit ones and any text."""
-        assert replica == records.replica_from(records.replica_row(replica))
+        assert replica == replica_rows.replica_from(replica_rows.replica_row(replica))
 
     @settings(deadline=None)
     @given(
@@ -61,12 +62,12 @@ class TestRows:
     @given(REPLICAS, st.data())
     def test_any_flipped_bit_is_noticed(self, replica: Replica, data: st.DataObject) -> None:
         """A damaged row raises; it is never read as another value."""
-        row = bytearray(records.replica_row(replica))
+        row = bytearray(replica_rows.replica_row(replica))
         bit = data.draw(st.integers(0, len(row) * 8 - 1))
         row[bit // 8] ^= 1 << (bit % 8)
 
         with pytest.raises(records.DamagedRow):
-            records.replica_from(bytes(row))
+            replica_rows.replica_from(bytes(row))
 
     def test_fields_lie_in_their_order(self) -> None:
         """Of nouns whose row is derived: another order would be another format."""
@@ -107,4 +108,4 @@ class TestRows:
     def test_a_row_of_another_shape_is_refused(self, row: bytes) -> None:
         """Too short or another number of fields is damage too."""
         with pytest.raises(records.DamagedRow):
-            records.replica_from(row)
+            replica_rows.replica_from(row)

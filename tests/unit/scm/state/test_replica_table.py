@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from merkle.replica import ReplicaState
 from scm.state import records
 from scm.state.facts import Replica
-from scm.state.replicas import arena
+from scm.state.replicas import arena, replica_rows
 from scm.state.replicas.replica_table import UNSETTLED_STATES, ReplicaTable
 from scm.state.replicas.reported_replicas import Reported
 from tests.support.control.pairs import load_pairs
@@ -173,7 +173,7 @@ class TestTake:
 
         assert {table.key_bytes(key) for key in model} == disk.keys()
         for key, one in model.items():
-            kept = records.replica_from(disk[table.key_bytes(key)])
+            kept = replica_rows.replica_from(disk[table.key_bytes(key)])
             assert replace(kept, reported_at_ms=0) == replace(one, reported_at_ms=0)
             model[key] = kept
         assert_same(read, model)
@@ -204,19 +204,21 @@ def test_each_row_has_its_own_names_however_they_follow_each_other(
         replace(replica(node, container_id=number), volume_id=volume)
         for number, (node, volume) in enumerate(names, 1)
     ]
-    rows = [records.replica_row(one) for one in replicas]
+    rows = [replica_rows.replica_row(one) for one in replicas]
 
-    heads, found, which = records.replica_heads(rows)
+    heads, found, which = replica_rows.replica_heads(rows)
 
     assert list(range(1, len(rows) + 1)) == heads["container_id"].tolist()
-    words = [records.names_of(found[place]) for place in which.tolist()]
-    assert [records.replica_names(one) for one in replicas] == words
+    words = [replica_rows.names_of(found[place]) for place in which.tolist()]
+    assert [replica_rows.replica_names(one) for one in replicas] == words
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_damaged_row_among_many_is_named(place: int) -> None:
     """By its key, though rows are read together and without their keys."""
-    rows = [(b"key%d" % n, records.replica_row(replica("dn1", container_id=n))) for n in (1, 2, 3)]
+    rows = [
+        (b"key%d" % n, replica_rows.replica_row(replica("dn1", container_id=n))) for n in (1, 2, 3)
+    ]
     key, row = rows[place]
     rows[place] = (key, row[:-3] + b"?" + row[-2:])
 

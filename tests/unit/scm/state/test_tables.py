@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from merkle.replica import ReplicaState
 from scm.state import records
 from scm.state.facts import Container, ContainerState, Hold, Key, KeyBlock, Kind, Pending, Replica
-from scm.state.key_table import KeyTable
 from scm.state.replicas.replica_table import UNSETTLED_STATES, ReplicaTable
-from scm.state.tables import ContainerTable, HoldTable, PendingTable, id_key
+from scm.state.tables.container_table import ContainerTable
+from scm.state.tables.key_table import KeyTable
+from scm.state.tables.pending_table import PendingTable
+from scm.state.tables.small_tables import HoldTable
+from scm.state.tables.table import id_key
 from tests.support.control.pairs import load_pairs
 from tests.support.control.scm_world import replica
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from scm.state import records
 from scm.state.facts import Deleted, Outcome, OutcomeState
-from scm.state.tables import ID_PAIR, KeyAt, Table, id_key
+from scm.state.tables.table import ID_PAIR, KeyAt, Table, id_key
 
 
 class DeletedTable(Table[tuple[int, int], Deleted]):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from scm.state import records
 from scm.state.facts import Key, KeyBlock
-from scm.state.tables import Table
+from scm.state.tables.table import Table
 
 
 class KeyTable(Table[str, Key]):

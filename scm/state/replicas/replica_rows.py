@@ -1,0 +1,205 @@
+"""Replicas as rows of the state: packed numbers and four strings, because there are millions.
+
+    row = CRC32 of the rest ‖ container id ‖ numbers, big-endian ‖ strings, each behind its length
+
+Which numbers there are say the columns of a report (`agent.rpc.wire.replica_columns`).
+"""
+
+import struct
+import sys
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import count
+from operator import attrgetter
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agent.rpc.wire.replica_columns import COLUMNS, CONTRADICTORY, EMPTY, HAS_TREE, Column
+from health.tables.replica_numbers import LATER, later_count
+from merkle.checksum import Algorithm
+from merkle.replica import ReplicaState
+from merkle.tree import Summary
+from scm.state.facts import Replica
+from scm.state.records import (
+    BEFORE_ADDED,
+    CRC,
+    FORMAT_VERSIONS_READ,
+    DamagedRow,
+    check,
+    check_all,
+)
+
+_ID: Final = struct.Struct(">Q")
+_HEAD: Final = struct.Struct(">IQ")  # of a replica's row: checksum and container id
+_LENGTH: Final = struct.Struct(">H")
+_NAMES: Final = 4
+
+_REPORTED_AT: Final = 9  # the place among the columns of when they were reported
+_KEPT: Final = (
+    *COLUMNS[:_REPORTED_AT],
+    Column("reported_at_ms", "<u8", ""),
+    *COLUMNS[_REPORTED_AT:],
+)
+REPLICA_NUMBERS: Final = tuple((c.name, c.type.replace("<", ">")) for c in _KEPT)
+"""The numbers of a packed replica as numpy reads them: name and type."""
+REPLICA_HEAD: Final = np.dtype([("checksum", ">u4"), ("container_id", ">u8"), *REPLICA_NUMBERS])
+"""The row of a replica before its names, as numpy reads it."""
+_LETTERS: Final = {"|u1": "B", "<u8": "Q"}
+_NUMBERS: Final = struct.Struct(">" + "".join(_LETTERS[c.type] for c in _KEPT))
+_PLACES: Final = {c.name: i for i, c in enumerate(_KEPT)}
+_OWN: Final = tuple(c for c in _KEPT if c.field and "." not in c.field and c.name != "state")
+_TREE: Final = tuple(c for c in _KEPT if c.field.startswith("tree.") and c.name != "algorithm")
+_OWN_OF: Final = attrgetter(*(c.field for c in _OWN))
+_TREE_OF: Final = attrgetter(*(c.field.removeprefix("tree.") for c in _TREE))
+_STATES: Final = tuple(ReplicaState)
+_ALGORITHMS: Final = tuple(Algorithm)
+_NAMES_AT: Final = _HEAD.size + _NUMBERS.size
+_HEAD_BYTES: Final = _ID.size + _NUMBERS.size
+_LATER_BYTES: Final = {
+    version: 8 * (len(LATER) - later_count(max(0, version - BEFORE_ADDED)))
+    for version in FORMAT_VERSIONS_READ
+}
+"""How many bytes of numbers the row of a replica lacks, by the version of the state."""
+_OWN_FIELDS: Final = tuple((c.field, _PLACES[c.name]) for c in _OWN)
+_TREE_FIELDS: Final = tuple((c.field.removeprefix("tree."), _PLACES[c.name]) for c in _TREE)
+FORMAT_VERSIONS_WIDENED: Final = frozenset(v for v, count in _LATER_BYTES.items() if count)
+"""Versions whose replicas lack a number that is kept now."""
+
+
+def replica_row(replica: Replica) -> bytes:
+    """Encode a replica: CRC32 ‖ container id ‖ numbers ‖ four strings, each behind its length."""
+    names = names_bytes(replica_names(replica))
+    body = _ID.pack(replica.container_id) + replica_numbers(replica) + names
+    return CRC.pack(zlib.crc32(body)) + body
+
+
+def replica_rows(heads: bytes, names: Iterable[bytes]) -> list[bytes]:
+    """Return rows: `heads` are their container ids and numbers, one behind the other."""
+    size, crc, pack_crc = _HEAD_BYTES, zlib.crc32, CRC.pack
+    bodies = (heads[i * size : (i + 1) * size] + own for i, own in enumerate(names))
+    return [pack_crc(crc(body)) + body for body in bodies]
+
+
+@lru_cache(maxsize=65_536)
+def names_bytes(names: tuple[str, str, str, str]) -> bytes:
+    """Return the four strings at the end of a replica's row."""
+    strings = [name.encode() for name in names]
+    return b"".join(_LENGTH.pack(len(string)) + string for string in strings)
+
+
+def replica_heads(
+    rows: Sequence[bytes],
+) -> tuple[NDArray[np.void], list[bytes], NDArray[np.int64]]:
+    """Return container ids and numbers of rows as `REPLICA_HEAD`; what names there are, as they
+    lie; and which of these each row has. Raises DamagedRow."""
+    if min(map(len, rows)) <= _NAMES_AT:
+        raise DamagedRow("a row is too short for a replica")
+    if len(set(map(len, rows))) == 1:  # as most are, and those of a datanode have the same names
+        table = np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), -1)
+        heads = np.ascontiguousarray(table[:, :_NAMES_AT]).view(REPLICA_HEAD)[:, 0]
+        tails = table[:, _NAMES_AT:]
+        is_other = np.ones(len(rows), np.bool_)  # than the row before
+        is_other[1:] = (tails[1:] != tails[:-1]).any(axis=1)
+    else:
+        heads = np.frombuffer(b"".join([row[:_NAMES_AT] for row in rows]), REPLICA_HEAD)
+        is_other = np.ones(len(rows), np.bool_)
+    places = defaultdict[bytes, int](count().__next__)
+    others = [places[rows[place][_NAMES_AT:]] for place in np.flatnonzero(is_other).tolist()]
+    which = np.array(others, np.int64)[np.cumsum(is_other) - 1]
+    check_all(heads["checksum"], [row[CRC.size :] for row in rows])
+    return heads, list(places), which
+
+
+def names_of(data: bytes) -> tuple[str, str, str, str]:
+    """Return the words of a replica. Raises DamagedRow."""
+    names, at = [], 0
+    try:
+        for _ in range(_NAMES):
+            (length,) = _LENGTH.unpack_from(data, at)
+            at += _LENGTH.size + length
+            names.append(sys.intern(data[at - length : at].decode()))
+    except (struct.error, UnicodeDecodeError) as error:
+        raise DamagedRow(f"its names cannot be read: {error}") from error
+    datanode_id, origin_datanode_id, volume_id, load_error = names
+    return datanode_id, origin_datanode_id, volume_id, load_error
+
+
+def replica_from(row: bytes) -> Replica:
+    """Decode a replica."""
+    heads, (names,), _ = replica_heads([row])
+    return replica_of(int(heads["container_id"][0]), names_of(names), row, _HEAD.size)
+
+
+def widened(row: bytes, version: int) -> bytes:
+    """Return the row of a replica in a state of some version as this version has it: a number that
+    was added since is 0. Raises DamagedRow."""
+    lacking = _LATER_BYTES[version]
+    if not lacking:
+        return row
+    check(row)
+    names_at = _NAMES_AT - lacking
+    body = row[CRC.size : names_at] + bytes(lacking) + row[names_at:]
+    return CRC.pack(zlib.crc32(body)) + body
+
+
+def replica_names(replica: Replica) -> tuple[str, str, str, str]:
+    """Return the words of a replica, of which there are few different ones."""
+    return (
+        replica.datanode_id,
+        replica.origin_datanode_id,
+        replica.volume_id,
+        replica.load_error,
+    )
+
+
+def replica_numbers(replica: Replica) -> bytes:
+    """Return all of a replica that is a number, packed: there are millions of them in memory."""
+    tree = replica.tree
+    flags = (EMPTY if replica.is_empty else 0) | (0 if tree is None else HAS_TREE)
+    flags |= CONTRADICTORY if replica.is_contradictory else 0
+    values = dict.fromkeys(_PLACES, 0)
+    values |= {c.name: value for c, value in zip(_OWN, _OWN_OF(replica), strict=True)}
+    if tree is not None:
+        values |= {c.name: value for c, value in zip(_TREE, _TREE_OF(tree), strict=True)}
+        values["algorithm"] = _ALGORITHMS.index(tree.algorithm)
+    values |= {
+        "state": _STATES.index(replica.state),
+        "flags": flags,
+        "reported_at_ms": replica.reported_at_ms,
+    }
+    return _NUMBERS.pack(*values.values())
+
+
+def replica_of(
+    container_id: int, names: tuple[str, str, str, str], packed: bytes | memoryview, at: int
+) -> Replica:
+    """Put a replica together, whose numbers begin at a place of `packed`."""
+    numbers = _NUMBERS.unpack_from(packed, at)
+    datanode_id, origin_datanode_id, volume_id, load_error = names
+    flags = numbers[_PLACES["flags"]]
+    tree = None
+    if flags & HAS_TREE:
+        algorithm = _ALGORITHMS[numbers[_PLACES["algorithm"]]]
+        tree = Summary(algorithm, **{field: numbers[i] for field, i in _TREE_FIELDS})
+    return Replica(
+        container_id=container_id,
+        datanode_id=datanode_id,
+        state=_STATES[numbers[0]],
+        origin_datanode_id=origin_datanode_id,
+        is_empty=bool(flags & EMPTY),
+        tree=tree,
+        volume_id=volume_id,
+        load_error=load_error,
+        reported_at_ms=numbers[_REPORTED_AT],
+        is_contradictory=bool(flags & CONTRADICTORY),
+        **{field: numbers[i] for field, i in _OWN_FIELDS},
+    )
+
+
+def state_code(state: ReplicaState) -> int:
+    """Return the number by which packed replicas are of this state."""
+    return _STATES.index(state)

@@ -1,0 +1,1 @@
+"""The state in memory: one table per noun, with the indexes that calls need."""

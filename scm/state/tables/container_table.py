@@ -1,0 +1,130 @@
+"""Containers by id, of which there are millions."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scm.state import records
+from scm.state.facts import (
+    Container,
+    ContainerState,
+)
+from scm.state.replicas.wanted_counts import WantedCounts
+from scm.state.tables.table import Table, discard, id_key
+
+
+class ContainerTable(Table[int, Container]):
+    """Containers by id; the open ones by writer, the unfinished ones as a set.
+
+    Most are closed, and nothing happens to them for months: these stay the rows that they are on
+    disk until somebody asks for one. To decode millions at a start takes longer than to read them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "containers",
+            key_bytes=id_key,
+            key_of=lambda container: container.container_id,
+            row=records.container_row,
+            value=records.container_from,
+            values=records.containers_from,
+        )
+        self._stored = cast("dict[int, Container | bytes]", self._rows)
+        self._open_by_client: dict[str, set[int]] = {}
+        self.closing: set[int] = set()
+        self.states: Counter[ContainerState] = Counter()
+        """How many are in each state."""
+        self.touched: set[int] = set()
+        """Containers that were set or removed since `scm.edge.health_totals` took these."""
+        self.wanted = WantedCounts()
+
+    def _take_in_rows(self, rows: Sequence[bytes]) -> None:
+        found = records.at_rest(rows)
+        is_other = np.ones(len(rows), np.bool_)
+        is_other[found.places] = False
+        others = np.flatnonzero(is_other).tolist()
+        ids = np.zeros(len(rows), np.int64)
+        ids[found.places] = found.ids
+        self.wanted.set_all(ids[found.places], np.array(found.replica_counts, np.int64))
+        stored: list[Container | bytes] = list(rows)
+        decoded = records.containers_from([rows[place] for place in others])
+        for place, value in zip(others, decoded, strict=True):
+            ids[place], stored[place] = value.container_id, value
+            self.states[value.state] += 1
+            self._index(value)
+            self.wanted.note(value.container_id, value)
+        self.states[ContainerState.CLOSED] += len(found.ids)
+        self._stored.update(zip(ids.tolist(), stored, strict=True))
+
+    def get(self, key: int) -> Container | None:
+        """Return a container, if there is one; it is decoded once."""
+        found = self._stored.get(key)
+        if isinstance(found, bytes):
+            found = self._stored[key] = records.container_from(found)
+        return found
+
+    def values(self) -> list[Container]:
+        """Return a snapshot of all containers."""
+        stored = list(self._stored.values())
+        made = iter(records.containers_from([one for one in stored if isinstance(one, bytes)]))
+        return [next(made) if isinstance(one, bytes) else one for one in stored]
+
+    def apply(self, key: int, value: Container | None) -> Container | None:
+        """Set or remove, and keep the indexes."""
+        self.touched.add(key)
+        before = self.get(key)
+        super().apply(key, value)
+        self._stir(key)
+        if before is not None:
+            self.states[before.state] -= 1
+        if value is not None:
+            self.states[value.state] += 1
+        if before is not None and before.state is ContainerState.OPEN:
+            discard(self._open_by_client, before.client_id, key)
+        self.closing.discard(key)
+        if value is not None:
+            self._index(value)
+        self.wanted.note(key, value)
+        return before
+
+    def _index(self, value: Container) -> None:
+        if value.state is ContainerState.OPEN:
+            self._open_by_client.setdefault(value.client_id, set()).add(value.container_id)
+        elif value.state in {ContainerState.CLOSING, ContainerState.QUASI_CLOSED}:
+            self.closing.add(value.container_id)
+
+    def ids(self) -> NDArray[np.int64]:
+        """Return the ids of all containers."""
+        return np.fromiter(self._rows, np.int64, len(self._rows))
+
+    def missing(self, container_ids: Iterable[int]) -> list[int]:
+        """Return which of some ids are of no container."""
+        known = self._rows
+        return [number for number in container_ids if number not in known]
+
+    def at_rest(self, container_ids: Iterable[int]) -> list[int]:
+        """Return which of some containers are closed, with nobody to wait for."""
+        get, closed = self._stored.get, ContainerState.CLOSED
+        return [
+            number
+            for number in container_ids
+            if isinstance(found := get(number), bytes)
+            or (found is not None and found.state is closed and not found.pipeline)
+        ]
+
+    def not_closed(self) -> list[Container]:
+        """Return all that are in any state but closed."""
+        closed = ContainerState.CLOSED
+        found = (one for one in self._stored.values() if not isinstance(one, bytes))
+        return [one for one in found if one.state is not closed]
+
+    def open_of(self, client_id: str) -> list[Container]:
+        """Return the open containers of one writer's session, oldest first."""
+        return [self._rows[key] for key in sorted(self._open_by_client.get(client_id, ()))]
+
+    def open_all(self) -> list[Container]:
+        """Return all open containers."""
+        return [self._rows[key] for keys in self._open_by_client.values() for key in keys]

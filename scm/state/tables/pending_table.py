@@ -1,0 +1,98 @@
+"""Commands that wait or are under way, by id, datanode and container."""
+
+from collections import Counter
+
+from scm.state import records
+from scm.state.facts import (
+    Kind,
+    Pending,
+)
+from scm.state.tables.table import Table, discard, id_key
+
+
+class PendingTable(Table[int, Pending]):
+    """Unanswered commands by id, by datanode in order, and by what they are about."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "commands",
+            key_bytes=id_key,
+            key_of=lambda pending: pending.command_id,
+            row=records.pending_row,
+            value=records.pending_from,
+        )
+        self._by_node: dict[str, dict[int, None]] = {}
+        self._by_target: dict[tuple[Kind, int, str], int] = {}
+        self.by_container: dict[int, set[int]] = {}
+        """The commands about each container about which there is one."""
+        self._adds: dict[str, set[int]] = {}
+        self.kinds: Counter[Kind] = Counter()
+        """How many there are of each kind."""
+        self.add_count = 0
+        """Replicas on their way in the whole cluster, all targets of a reconstruction counted."""
+
+    def apply(self, key: int, value: Pending | None) -> Pending | None:
+        """Set or remove, and keep the indexes."""
+        before = super().apply(key, value)
+        pending = value or before
+        if pending is None:
+            return None
+        self._stir(pending.container_id)
+        self.kinds[pending.kind] += (value is not None) - (before is not None)
+        target = (pending.kind, pending.container_id, pending.subject_id)
+        if value is not None:
+            for node in _targets(value):
+                adds = self._adds.setdefault(node, set())
+                self.add_count += key not in adds
+                adds.add(key)
+            self._by_node.setdefault(value.datanode_id, {})[key] = None
+            self._by_target[target] = key
+            self.by_container.setdefault(value.container_id, set()).add(key)
+        else:
+            ids = self._by_node[pending.datanode_id]
+            del ids[key]
+            if not ids:
+                del self._by_node[pending.datanode_id]
+            self._by_target.pop(target, None)
+            discard(self.by_container, pending.container_id, key)
+            for node in _targets(pending):
+                self.add_count -= key in self._adds.get(node, ())
+                discard(self._adds, node, key)
+        return before
+
+    @property
+    def delete_count(self) -> int:
+        """Replicas that are being removed in the whole cluster."""
+        return self.kinds[Kind.DELETE]
+
+    def of_node(self, datanode_id: str) -> list[Pending]:
+        """Return the commands of one datanode, oldest first."""
+        return [self._rows[key] for key in sorted(self._by_node.get(datanode_id, ()))]
+
+    def count_of_node(self, datanode_id: str) -> int:
+        """Return how many commands one datanode has not answered."""
+        return len(self._by_node.get(datanode_id, ()))
+
+    def adds_to(self, datanode_id: str) -> list[Pending]:
+        """Return the commands that bring replicas to a datanode."""
+        return [self._rows[key] for key in self._adds.get(datanode_id, ())]
+
+    def about(self, kind: Kind, container_id: int, datanode_id: str) -> Pending | None:
+        """Return the unanswered command of this kind for this replica, if any."""
+        key = self._by_target.get((kind, container_id, datanode_id))
+        return None if key is None else self._rows[key]
+
+    def has_any(self, container_id: int) -> bool:
+        """Whether any command about a container is pending."""
+        return container_id in self.by_container
+
+    def of_container(self, container_id: int) -> list[Pending]:
+        """Return the commands about one container, oldest first."""
+        return [self._rows[key] for key in sorted(self.by_container.get(container_id, ()))]
+
+
+def _targets(command: Pending) -> tuple[str, ...]:
+    """Return the datanodes that get a replica by this command."""
+    if command.kind is Kind.REPLICATE:
+        return (command.target_id,)
+    return tuple(dict.fromkeys(node for _index, node in command.shards))

@@ -1,0 +1,103 @@
+"""The tables that need few indexes or none."""
+
+from scm.state import records
+from scm.state.facts import (
+    Allocation,
+    Forgotten,
+    Hold,
+    Key,
+    Node,
+    Transaction,
+)
+from scm.state.tables.table import PairTable, Table, id_key
+
+
+class NodeTable(Table[str, Node]):
+    """Registered datanodes by id."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "nodes",
+            key_bytes=str.encode,
+            key_of=lambda node: node.datanode_id,
+            row=records.node_row,
+            value=records.node_from,
+        )
+
+
+class AllocationTable(PairTable[Allocation]):
+    """Blocks promised to writers and not committed, by container and block."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "allocations",
+            key_of=lambda allocation: (allocation.container_id, allocation.local_id),
+            row=records.allocation_row,
+            value=records.allocation_from,
+        )
+
+
+class TransactionTable(PairTable[Transaction]):
+    """Block deletes by container and transaction, oldest first."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "transactions",
+            key_of=lambda transaction: (transaction.container_id, transaction.transaction_id),
+            row=records.transaction_row,
+            value=records.transaction_from,
+        )
+
+
+class HoldTable(Table[tuple[int, str], Hold]):
+    """What nothing is ordered about, by container and datanode; no datanode: all of it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "holds",
+            key_bytes=lambda key: id_key(key[0]) + key[1].encode(),
+            key_of=lambda hold: (hold.container_id, hold.datanode_id),
+            row=records.hold_row,
+            value=records.hold_from,
+        )
+
+        self._by_container: dict[int, dict[str, Hold]] = {}
+
+    def apply(self, key: tuple[int, str], value: Hold | None) -> Hold | None:
+        """Set or remove, and keep the index."""
+        container_id, datanode_id = key
+        self._stir(container_id)
+        if value is not None:
+            self._by_container.setdefault(container_id, {})[datanode_id] = value
+        elif (held := self._by_container.get(container_id)) is not None:
+            held.pop(datanode_id, None)
+            if not held:
+                del self._by_container[container_id]
+        return super().apply(key, value)
+
+    def of(self, container_id: int) -> list[Hold]:
+        """Return what is held of a container."""
+        return list(self._by_container.get(container_id, {}).values())
+
+    def is_suppressed(self, container_id: int) -> bool:
+        """Whether a container is left alone as a whole."""
+        return (container_id, "") in self._rows
+
+
+class ForgottenTable(Table[int, Forgotten]):
+    """Containers that were given up, by id."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "forgotten",
+            key_bytes=id_key,
+            key_of=lambda forgotten: forgotten.container.container_id,
+            row=records.forgotten_row,
+            value=records.forgotten_from,
+        )
+
+    def lost_of(self, key: Key) -> list[int]:
+        """Return the forgotten containers in which a key has blocks, ascending."""
+        if not self._rows:
+            return []
+        return sorted({b.container_id for b in key.blocks if b.container_id in self._rows})
