@@ -46,6 +46,13 @@ CONTAINERS = st.builds(
 )
 
 
+def wanted_of(made: Container) -> int:
+    """Return how many replicas a byte can say that a container is to have, if that is enough."""
+    is_kept = made.state in {ContainerState.CLOSED, ContainerState.QUASI_CLOSED}
+    is_said = is_kept and not made.scheme and made.container_id < 2**26
+    return made.replication_factor if is_said and made.replication_factor < 255 else -1
+
+
 class TestReplicaTable:
     @settings(deadline=None)
     @given(STEPS)
@@ -123,7 +130,9 @@ class TestContainerTable:
         assert one_by_one.not_closed() == loaded.not_closed()
         assert put == loaded.values()
         asked = np.array([*ids, 99, 2**62])
-        assert one_by_one.wanted.of(asked).tolist() == loaded.wanted.of(asked).tolist()
+        wanted = [*map(wanted_of, put), records.NO_COUNT, records.NO_COUNT]
+        assert wanted == one_by_one.wanted.of(asked).tolist()
+        assert wanted == loaded.wanted.of(asked).tolist()
         assert [*put, None] == [loaded.get(number) for number in [*ids, 99]]
         assert put == loaded.values(), "as they are once they were asked for"
         assert +one_by_one.states == +loaded.states
@@ -201,6 +210,20 @@ class TestContainerTable:
 
         with pytest.raises(records.DamagedRow, match=f"containers, key {id_key(77).hex()}"):
             load_pairs(ContainerTable(), rows)
+
+    @pytest.mark.parametrize("table", [ContainerTable, HoldTable])
+    def test_so_is_one_far_behind(
+        self, table: type[ContainerTable | HoldTable], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Rows are read in portions, and keys are counted through all of them."""
+        monkeypatch.setattr("scm.state.tables.table.LOADED_AT_ONCE", 2)
+        made = table()
+        value: Any = CLOSED if table is ContainerTable else Hold(1, "dn1", 0, "why")
+        rows = [(id_key(n), made.row(value)) for n in range(1, 6)]
+        rows.insert(3, (id_key(77), b"abc"))
+
+        with pytest.raises(records.DamagedRow, match=f"key {id_key(77).hex()}"):
+            load_pairs(made, rows)
 
 
 class TestHoldTable:
