@@ -25,7 +25,7 @@ LED_EVERY: Final = 10  # of so many seeds one has a control plane
 CODED_EVERY: Final = 40  # of so many seeds one writes erasure-coded keys under its control plane
 CODED_AT: Final = 30
 DROPS_AT: Final = 5  # and one has orders to delete whole replicas
-SWARM_FROM: Final = 10_000_000  # and the seeds behind it: short, with some kinds of faults
+SWARM_FROM: Final = 10_000_000  # and seeds after it: short, with some kinds of faults
 SWARM_A_BURST: Final = (0, 1, 2, 3)  # faults, one of these
 STEPS_MIN: Final = 1_000  # of a whole schedule
 

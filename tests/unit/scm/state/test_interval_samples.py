@@ -106,8 +106,8 @@ def test_a_damaged_row_of_history_keeps_nobody_from_starting(tmp_path: Path) -> 
     row[-3] ^= 1
     keys = [state.samples.key_bytes((1, hour)) for hour in (3_600_000, 7_200_000)]
     with state.change() as change:
-        change.rows[("samples", keys[0])] = bytes(row)
-        change.rows[("samples", keys[1])] = later
+        change.rows[("samples", keys[0])] = later
+        change.rows[("samples", keys[1])] = bytes(row)
     state.close()
 
     with logged() as events:
@@ -115,4 +115,5 @@ def test_a_damaged_row_of_history_keeps_nobody_from_starting(tmp_path: Path) -> 
 
     assert [SAMPLE] == state.samples.of(1)
     assert ["history_row_damaged"] == [event["event"] for event in events]
+    assert keys[1].hex() in events[0]["error"]
     state.close()
