@@ -56,6 +56,8 @@ POSITION: Final = struct.Struct(">QQ")
 TEXT: Final = struct.Struct("<II")
 CRC: Final = struct.Struct("<I")
 TYPE_SHIFT: Final = 28  # the low bits of that field hold the window size
+WINDOW_MASK: Final = (1 << TYPE_SHIFT) - 1
+_KINDS: Final = {int(kind): kind for kind in ChecksumType}  # to look up is faster than to convert
 INTACT_CRC: Final = 0x48674BC7  # CRC32C of any bytes followed by their CRC32C, little-endian
 ROWS_PER_BATCH: Final = 4_096  # some hundred KB of rows: parsed while they are in the CPU's cache
 METADATA_BYTES_MAX: Final = 64 * 1024  # a client's notes on a block, not a place for data
@@ -186,17 +188,16 @@ def decode_chunks(row: bytes, chunk_count: int) -> tuple[list[ChunkInfo], int]:
     """Return the chunks of a row, and where they end in it."""
     chunks = []
     start = HEADER.size + CHUNK.size * chunk_count
-    for index in range(chunk_count):
-        checksums_bytes, kind = CHUNK.unpack_from(row, HEADER.size + CHUNK.size * index)
+    for checksums_bytes, kind in CHUNK.iter_unpack(row[HEADER.size : start]):
         offset, length_bytes = POSITION.unpack_from(row, start)
         start += POSITION.size
         chunks.append(
             ChunkInfo(
-                offset=offset,
-                length_bytes=length_bytes,
-                checksum_type=ChecksumType(kind >> TYPE_SHIFT),
-                bytes_per_checksum=kind & ((1 << TYPE_SHIFT) - 1),
-                window_checksums=row[start : start + checksums_bytes],
+                offset,
+                length_bytes,
+                _KINDS.get(kind >> TYPE_SHIFT) or ChecksumType(kind >> TYPE_SHIFT),
+                kind & WINDOW_MASK,
+                row[start : start + checksums_bytes],
             )
         )
         start += checksums_bytes + -checksums_bytes % WORD_BYTES

@@ -1,6 +1,7 @@
 """Getting chunks from peers: side by side within a byte budget, each from whoever has it whole.
 
-    wanted chunks ─► at most `bytes_max` under way ─► in the order they were asked for
+    wanted chunks ─► small ones together ─► at most `bytes_max` under way ─► in the order they
+    were asked for
 
 What is returned has been verified twice: against the window checksums it came with, and against
 the leaf that the peer's tree advertised. Somebody proves to have it on its medium, as far as peers
@@ -8,16 +9,24 @@ can (`agent.reconcile.witnesses`). A source that fails is replaced by the next; 
 reached, or serves what its tree does not say, is not asked again in this reconcile.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.plan.actions import PeerId, RepairBlock, Trim, WantedChunk
 from agent.ports import Executor, Future
-from agent.reconcile.lenders import Lender
-from agent.reconcile.witnesses import NO_WORD, Proving, Word, proof_of_chunk
+from agent.reconcile.lenders import Lender, LendingSeveral
+from agent.reconcile.witnesses import (
+    NO_WORD,
+    Proving,
+    ProvingSeveral,
+    Word,
+    proof_of_chunk,
+    proofs_at_once,
+)
+from agent.rpc.calls.channel import is_unknown
 from agent.rpc.calls.peer import Meter
 from agent.store.ports import RepairableReplicas
 from merkle.checksum import Algorithm, leaf_checksum
@@ -27,6 +36,7 @@ from merkle.tree import Leaf
 BAD_CHUNKS_MAX: Final = 2  # one bad chunk may be rot since its scan; more is a bad peer
 
 Job = TypeVar("Job")
+Wanted = tuple[BlockId, WantedChunk]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +60,7 @@ class Answer:
     data: bytes = b""
     word: Word = NO_WORD  # of who has these bytes on its medium
     is_here: bool = False
+    seen: bytes = b""  # checksum of what our medium held in its place
     failures: tuple[Failure, ...] = ()
     costs: tuple[tuple[PeerId, Meter], ...] = ()
 
@@ -67,6 +78,7 @@ class Sources:
     algorithm: Algorithm
     provers: Mapping[PeerId, Proving] = field(default_factory=dict)  # those that can prove
     dropped: dict[PeerId, SutureError] = field(default_factory=dict)
+    one_by_one: set[PeerId] = field(default_factory=set)  # those that do not know such calls
     bad_chunks: dict[PeerId, int] = field(default_factory=dict)
 
     def describe(self, action: RepairBlock) -> Answer:
@@ -96,6 +108,61 @@ class Sources:
         others = [one for one in wanted.sources if one not in {answer.peer_id, *self.dropped}]
         word = self.proven([answer.peer_id, *others], block_id, answer.chunk.offset, answer.data)
         return replace(answer, word=word)
+
+    def fetch_together(self, wanted: Sequence[Wanted]) -> list[Answer]:
+        """Return each of several chunks of which each is small: those with the same first source in
+        one call, and their proofs in another. What does not come so is fetched alone."""
+        by_source: dict[PeerId, list[int]] = defaultdict(list)
+        for index, (_, chunk) in enumerate(wanted):
+            left = (one for one in chunk.sources if one not in self.dropped)
+            by_source[next(left, "")].append(index)
+        answers: dict[int, Answer] = {}
+        for peer_id, indexes in by_source.items():
+            if len(indexes) > 1:
+                lent = self._lent(peer_id, [wanted[index] for index in indexes])
+                answers.update((indexes[at], answer) for at, answer in lent.items())
+        return [answers.get(index) or self.fetch(*one) for index, one in enumerate(wanted)]
+
+    def _lent(self, peer_id: PeerId, wanted: Sequence[Wanted]) -> dict[int, Answer]:
+        """Return what one peer serves and proves together, by the place in `wanted`."""
+        peer = self.peers.get(peer_id)
+        if not isinstance(peer, LendingSeveral) or peer_id in self.one_by_one:
+            return {}
+        keys = [(block_id, chunk.leaf.offset) for block_id, chunk in wanted]
+        try:
+            served = peer.read_chunks(self.container_id, keys)
+        except SutureError as error:
+            if is_unknown(error):
+                self.one_by_one.add(peer_id)
+            else:
+                self._judge(peer_id, error)
+            return {}
+        right = {
+            at: served[key]
+            for at, (key, (_, chunk)) in enumerate(zip(keys, wanted, strict=True))
+            if key in served and is_leaf(self.algorithm, served[key][0], chunk.leaf)
+        }
+        words = self._proven_together(peer_id, {at: (*keys[at], right[at][1]) for at in right})
+        return {
+            at: Answer(
+                peer_id,
+                chunk=chunk,
+                data=data,
+                word=words[at],
+                costs=((peer_id, Meter(data_bytes=len(data))),),
+            )
+            for at, (chunk, data) in right.items()
+            if words[at].proof or not self.provers
+        }
+
+    def _proven_together(
+        self, peer_id: PeerId, chunks: Mapping[int, tuple[BlockId, int, bytes]]
+    ) -> dict[int, Word]:
+        prover = self.provers.get(peer_id)
+        if not isinstance(prover, ProvingSeveral):
+            return dict.fromkeys(chunks, NO_WORD)
+        words = proofs_at_once(peer_id, prover, self.container_id, list(chunks.values()))
+        return dict(zip(chunks, words, strict=True))
 
     def proven(self, asked: Iterable[PeerId], block_id: BlockId, offset: int, data: bytes) -> Word:
         """Return the proof of one of the peers that its medium holds these bytes, or why none."""

@@ -1,7 +1,7 @@
 """A peer as a reconcile sees it, whatever it speaks: what survey and fetch ask of one."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -64,6 +64,18 @@ class Lender(Protocol):
 
     def replica(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
         """Return what it reports about its replica: its state, and the commit id it claims."""
+        ...
+
+
+@runtime_checkable
+class LendingSeveral(Protocol):
+    """A lender that serves several chunks in one call."""
+
+    def read_chunks(
+        self, container_id: ContainerId, keys: Sequence[tuple[BlockId, int]]
+    ) -> Mapping[tuple[BlockId, int], tuple[ChunkInfo, bytes]]:
+        """Return those that it can serve so, by block and offset, with their bytes, which have the
+        window checksums they came with. Raises SutureError."""
         ...
 
 

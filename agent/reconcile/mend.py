@@ -10,8 +10,8 @@ installed alone, and has its outcome from that.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from agent.errors import Code, Refused, SutureError, VolumeFailed
@@ -30,11 +30,14 @@ from agent.ports import Executor, Leases
 from agent.reconcile.commit_ids import TRUSTED_STATES, highest_claim, highest_lent
 from agent.reconcile.failures import Failures
 from agent.reconcile.fetch import Answer, Failure, Sources, in_order, is_leaf
+from agent.reconcile.jobs import BlockRun, Job, grouped
 from agent.reconcile.ledger import NOBODYS, Ledger
 from agent.reconcile.pauses import held_between_copies
+from agent.store.files.blockfile import checksum_of
 from agent.store.operations.batch_repair import BATCH_BYTES_MAX, BATCH_COUNT_MAX, Offer
+from agent.store.operations.repair import verifies
 from agent.store.ports import RepairableReplicas
-from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
+from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
 from scanner.finding import Finding
 
 GONE_CODES: Final = frozenset(
@@ -50,30 +53,6 @@ class MendLimits:
     fetch_bytes_max: int = 64 * 1024**2
     fetch_count_max: int = 64
     lease_timeout_s: float = 30.0
-
-
-@dataclass(slots=True)
-class _BlockRun:
-    """One block under repair."""
-
-    action: RepairBlock
-    described: Answer
-    waiting_count: int = 0  # chunks that are being fetched
-    failed_count: int = 0
-    is_drawn: bool = False  # all of its chunks were looked at
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Job:
-    """One chunk to get. `described`: as its lender describes it, if that is the version we want."""
-
-    block: _BlockRun
-    wanted: WantedChunk
-    described: ChunkInfo | None
-
-    def size_bytes(self) -> int:
-        """What it holds in memory while it is under way."""
-        return self.wanted.leaf.length_bytes
 
 
 @dataclass(slots=True)
@@ -93,7 +72,7 @@ class Mender:
     uncovered: set[PeerId] = field(default_factory=set)  # their commit ids prove nothing here
     failed_blocks: set[BlockId] = field(default_factory=set)
     failures: Failures = field(init=False)
-    batch: list[tuple[_Job, Answer]] = field(default_factory=list)  # fetched and not installed yet
+    batch: list[tuple[Job, Answer]] = field(default_factory=list)  # fetched and not installed yet
     batch_bytes: int = 0
     installed_count: int = 0
 
@@ -221,29 +200,34 @@ class Mender:
     def _repair(self, actions: Sequence[RepairBlock]) -> None:
         fetched = in_order(
             self.executor,
-            self._jobs(actions),
+            grouped(self._jobs(actions)),
             self._fetch,
-            _Job.size_bytes,
+            lambda group: sum(map(Job.size_bytes, group)),
             bytes_max=self.limits.fetch_bytes_max,
             count_max=self.limits.fetch_count_max,
         )
-        for job, answer in fetched:
-            if self.must_stop():
-                return
-            size_bytes = len(answer.data)
-            if answer.is_here or self.batch_bytes + size_bytes > BATCH_BYTES_MAX:
-                self._flush()
-            if answer.is_here:
-                self._settle(job)
-                continue
-            self.batch.append((job, answer))
-            self.batch_bytes += size_bytes
-            if len(self.batch) >= min(max(1, self.installed_count), BATCH_COUNT_MAX):
-                self._flush()
+        for group, answers in fetched:
+            for job, answer in zip(group, answers, strict=True):
+                if self.must_stop():
+                    return
+                self._take(job, answer)
         if not self.must_stop():
             self._flush()
 
-    def _jobs(self, actions: Sequence[RepairBlock]) -> Iterator[_Job]:
+    def _take(self, job: Job, answer: Answer) -> None:
+        """Put what was fetched to the batch; install it when it is as large as it may be."""
+        size_bytes = len(answer.data)
+        if answer.is_here or self.batch_bytes + size_bytes > BATCH_BYTES_MAX:
+            self._flush()
+        if answer.is_here:
+            self._settle(job)
+            return
+        self.batch.append((job, answer))
+        self.batch_bytes += size_bytes
+        if len(self.batch) >= min(max(1, self.installed_count), BATCH_COUNT_MAX):
+            self._flush()
+
+    def _jobs(self, actions: Sequence[RepairBlock]) -> Iterator[Job]:
         """Draw the chunks that are to be got right."""
         described = in_order(
             self.executor,
@@ -255,29 +239,43 @@ class Mender:
         )
         for action, answer in described:
             self.ledger.account(answer)
-            block = _BlockRun(action, answer)
+            block = BlockRun(action, answer)
             for wanted in action.chunks:
                 if self.must_stop():
                     return
                 block.waiting_count += 1
-                yield _Job(block, wanted, self._described_chunk(block, wanted))
+                yield Job(block, wanted, self._described_chunk(block, wanted))
             block.is_drawn = True
             self._complete_if_done(block)
 
-    def _fetch(self, job: _Job) -> Answer:
-        """Fetch a chunk, unless what is here verifies.
+    def _fetch(self, group: Sequence[Job]) -> list[Answer]:
+        """Fetch chunks, but those whose bytes that are here verify.
 
         Runs in the executor, without the lease: what is here is looked at again, right before it is
         recorded or written over.
         """
-        block_id = job.block.action.block_id
-        if job.described is not None:
-            with suppress(SutureError):  # whatever it is, it shows again when something is changed
-                if self.store.repair(self.container_id).holds(block_id, job.described):
-                    return Answer(is_here=True)
-        return self.sources.fetch(block_id, job.wanted)
+        seen = {job: self._seen(job) for job in group}
+        missing = [job for job in group if seen[job] is not None]
+        wanted = [(job.block.action.block_id, job.wanted) for job in missing]
+        fetched = dict(zip(missing, self.sources.fetch_together(wanted), strict=True))
+        return [
+            replace(fetched[job], seen=seen[job] or b"") if job in fetched else Answer(is_here=True)
+            for job in group
+        ]
 
-    def _salvage(self, job: _Job) -> bool:
+    def _seen(self, job: Job) -> bytes | None:
+        """Return the checksum of what our medium holds, b"" where that is not known; None where it
+        is the chunk."""
+        chunk = job.described
+        if chunk is None or chunk.checksum_type is ChecksumType.NONE:
+            return b""
+        try:
+            held = self.store.repair(self.container_id).held(job.block.action.block_id, chunk)
+        except SutureError:  # whatever it is, it shows again when something is changed
+            return b""
+        return None if verifies(chunk, held) else checksum_of(held)
+
+    def _salvage(self, job: Job) -> bool:
         """Use the bytes that are here; return whether they are what the chunk must be."""
         block_id, chunk = job.block.action.block_id, job.described
         assert chunk is not None, "what is not described was not looked at"
@@ -293,7 +291,7 @@ class Mender:
             return True
         return False
 
-    def _described_chunk(self, block: _BlockRun, wanted: WantedChunk) -> ChunkInfo | None:
+    def _described_chunk(self, block: BlockRun, wanted: WantedChunk) -> ChunkInfo | None:
         """Return the chunk as the lender describes it, if that is the version we want."""
         described = block.described.block
         for chunk in described.chunks if described is not None else ():
@@ -317,7 +315,7 @@ class Mender:
             job.block.waiting_count -= 1
             self._complete_if_done(job.block)
 
-    def _install_together(self, batch: Sequence[tuple[_Job, Answer]]) -> frozenset[_Job]:
+    def _install_together(self, batch: Sequence[tuple[Job, Answer]]) -> frozenset[Job]:
         """Install what can be in one go; return which that is."""
         jobs, offers = [], []
         for job, answer in batch:
@@ -332,6 +330,7 @@ class Mender:
                         job.wanted.is_ordered,
                         block.described.block,
                         answer.word.proof,
+                        answer.seen,
                     )
                 )
         done: frozenset[int] = frozenset()
@@ -346,14 +345,14 @@ class Mender:
                 self._failed(job, str(error))
         return frozenset(jobs[index] for index in done)
 
-    def _settle(self, job: _Job) -> None:
+    def _settle(self, job: Job) -> None:
         """Use what was here, or fetch it after all; complete the block with its last chunk."""
         if not self._salvage(job) and not self.must_stop():
             self._install(job, self.sources.fetch(job.block.action.block_id, job.wanted))
         job.block.waiting_count -= 1
         self._complete_if_done(job.block)
 
-    def _install(self, job: _Job, answer: Answer) -> None:
+    def _install(self, job: Job, answer: Answer) -> None:
         self.ledger.account(answer)
         block_id, chunk = job.block.action.block_id, answer.chunk
         error: SutureError | None = None
@@ -379,7 +378,7 @@ class Mender:
         else:
             self._installed(job, answer)
 
-    def _installed(self, job: _Job, answer: Answer) -> None:
+    def _installed(self, job: Job, answer: Answer) -> None:
         self.failures.clear()
         self.installed_count += 1
         self.ledger.chunk_counts[answer.peer_id] += 1
@@ -387,7 +386,7 @@ class Mender:
             job.block.action.block_id, job.wanted, ChunkResult.REPAIRED, source=answer.peer_id
         )
 
-    def _failed(self, job: _Job, message: str) -> None:
+    def _failed(self, job: Job, message: str) -> None:
         job.block.failed_count += 1
         self.ledger.note_chunk(
             job.block.action.block_id, job.wanted, ChunkResult.FAILED, message=message
@@ -395,7 +394,7 @@ class Mender:
 
     # Blocks.
 
-    def _complete_if_done(self, block: _BlockRun) -> None:
+    def _complete_if_done(self, block: BlockRun) -> None:
         """When its chunks are through, give the block what else it has at the lender."""
         if not block.is_drawn or block.waiting_count:
             return
@@ -410,7 +409,7 @@ class Mender:
             self.failed_blocks.add(block_id)
             self.uncovered.update(block.action.metadata_sources)
 
-    def _complete(self, block: _BlockRun, lent: BlockData) -> None:
+    def _complete(self, block: BlockRun, lent: BlockData) -> None:
         """Adopt the client's metadata, and the commit id if all of the lender's chunks are here."""
         block_id = block.action.block_id
         repair = self.store.repair(self.container_id)

@@ -47,6 +47,17 @@ class Proving(Protocol):
         ...
 
 
+@runtime_checkable
+class ProvingSeveral(Protocol):
+    """A peer that proves several chunks in one call."""
+
+    def prove_chunks(
+        self, container_id: ContainerId, asked: Sequence[tuple[BlockId, int, bytes]]
+    ) -> list[bytes]:
+        """Return what it makes of each chunk and its nonce, empty for some. Raises SutureError."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Word:
     """What a peer said when it was asked to prove: `proof` as the journal keeps it, "" without one;
@@ -79,7 +90,7 @@ def ask_for_chunk(
             return Word(why=OLD)
         return Word(why=f"{error.code}: {error}", is_silent=not isinstance(error, Refused))
     if answer == answer_of(nonce, data):
-        return Word(proof=f"{peer_id} {nonce.hex()} {answer.hex()}")
+        return Word(proof=_kept(peer_id, nonce, answer))
     log.warning(
         "proof_failed",
         container_id=container_id,
@@ -88,6 +99,36 @@ def ask_for_chunk(
         peer=peer_id,
     )
     return Word(why="its medium does not hold these bytes", is_false=True)
+
+
+def proofs_at_once(
+    peer_id: PeerId,
+    peer: ProvingSeveral,
+    container_id: ContainerId,
+    chunks: Sequence[tuple[BlockId, int, bytes]],
+) -> list[Word]:
+    """Have a peer prove several chunks (block, offset, bytes) in one call; return a word of each.
+
+    One without a proof is `NO_WORD`: asked for alone, it gets its reason.
+    """
+    nonces = [secrets.token_bytes(NONCE_BYTES) for _ in chunks]
+    asked = [
+        (block_id, offset, nonce)
+        for (block_id, offset, _), nonce in zip(chunks, nonces, strict=True)
+    ]
+    try:
+        answers = peer.prove_chunks(container_id, asked)
+    except SutureError:
+        return [NO_WORD] * len(chunks)
+    return [
+        Word(proof=_kept(peer_id, nonce, answer)) if answer == answer_of(nonce, data) else NO_WORD
+        for (_, _, data), nonce, answer in zip(chunks, nonces, answers, strict=True)
+    ]
+
+
+def _kept(peer_id: PeerId, nonce: bytes, answer: bytes) -> str:
+    """Return a proof as the journal keeps it."""
+    return f"{peer_id} {nonce.hex()} {answer.hex()}"
 
 
 def proof_of_chunk(

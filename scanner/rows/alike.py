@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from merkle.blockrow import CHUNK, POSITION, TYPE_SHIFT, RowColumns
+from merkle.blockrow import CHUNK, POSITION, TYPE_SHIFT, WINDOW_MASK, RowColumns
 from merkle.checksum import U64s
 from merkle.replica import BLOCK_BYTES_MAX, BlockId, ChecksumType, ChunkInfo
 from merkle.tree_columns import spans_of
@@ -25,7 +25,6 @@ from merkle.tree_columns import spans_of
 SIMPLE_TYPES: Final = (ChecksumType.CRC32, ChecksumType.CRC32C)
 """Of nearly every block that was ever written, by Ozone's clients and by ours."""
 
-WINDOW_MASK: Final = (1 << TYPE_SHIFT) - 1
 SUM_BYTES: Final = 4  # of one window's, by either type
 
 

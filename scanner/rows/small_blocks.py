@@ -14,7 +14,16 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from merkle.blockrow import CHUNK, HEADER, POSITION, TYPE_SHIFT, RowColumns, batches, read_columns
+from merkle.blockrow import (
+    CHUNK,
+    HEADER,
+    POSITION,
+    TYPE_SHIFT,
+    WINDOW_MASK,
+    RowColumns,
+    batches,
+    read_columns,
+)
 from merkle.checksum import Algorithm, U64s
 from merkle.damaged import Damaged
 from merkle.replica import BlockId, ChecksumType
@@ -22,7 +31,6 @@ from merkle.tree_columns import fold_leaves, spans_of
 from scanner.rows.alike import (
     SIMPLE_TYPES,
     SUM_BYTES,
-    WINDOW_MASK,
     AlikeChunks,
     alike_blocks,
     kinds_of,

@@ -21,7 +21,7 @@ from agent.rpc.calls.channel import (
     upload,
 )
 from agent.rpc.calls.filling import Filling
-from agent.rpc.calls.received import SMALL_BYTES_MAX, joined, parts_as_they_come, parts_of
+from agent.rpc.calls.received import SMALL_BYTES_MAX, joined, parts_as_they_come, parts_of, several
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import container_pb2, datanode_pb2_grpc
 from agent.rpc.v1 import datanode_pb2 as pb
@@ -234,6 +234,38 @@ class Peer(Filling):
             return joined(_metered(pieces, meter), offset)
 
         return retried(ask, timeout_s=self._timeouts.chunk_s)
+
+    def read_chunks(
+        self, container_id: ContainerId, keys: Sequence[tuple[BlockId, int]]
+    ) -> dict[tuple[BlockId, int], tuple[ChunkInfo, bytes]]:
+        """Return those of the chunks, by block and offset, that the peer sends in one message and
+        whose bytes have the window checksums they came with."""
+        request = pb.ReadChunksRequest(
+            container_id=container_id,
+            chunks=[pb.ChunkKey(local_id=block_id, offset=offset) for block_id, offset in keys],
+        )
+        timeout_s = self._timeouts.chunk_s
+        return several(self._ask(self.stub.ReadChunks, request, timeout_s=timeout_s), keys)
+
+    def prove_chunks(
+        self, container_id: ContainerId, asked: Sequence[tuple[BlockId, int, bytes]]
+    ) -> list[bytes]:
+        """Return what the peer makes, with its nonce, of each chunk, which it reads for this: asked
+        are block, offset and nonce. It is empty for what it cannot prove so."""
+        request = pb.ProveChunksRequest(
+            container_id=container_id,
+            chunks=[
+                pb.ChunkChallenge(local_id=block_id, offset=offset, nonce=nonce)
+                for block_id, offset, nonce in asked
+            ],
+        )
+        timeout_s = self._timeouts.chunk_s
+        answer: pb.ProveChunksResponse = self._ask(
+            self.stub.ProveChunks, request, timeout_s=timeout_s
+        )
+        if len(answer.answers) != len(asked):
+            raise codec.malformed("answer.answers", f"{len(answer.answers)} of {len(asked)}")
+        return list(answer.answers)
 
     def prove_chunk(
         self, container_id: ContainerId, block_id: BlockId, offset: int, nonce: bytes

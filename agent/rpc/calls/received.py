@@ -4,7 +4,8 @@ Each function raises Refused(CHECKSUM_MISMATCH) for bytes without the window che
 with them, and Refused(MALFORMED_REQUEST) for messages that do not fit each other.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from typing import Final
 
 from agent.errors import Code, Refused
@@ -18,7 +19,7 @@ from merkle.checksum import (
     window_count,
     windows_verify,
 )
-from merkle.replica import ChecksumType, ChunkInfo
+from merkle.replica import BlockId, ChecksumType, ChunkInfo
 
 SMALL_BYTES_MAX: Final = 1024**2  # of a block in one message; a datanode sends no more so
 
@@ -43,6 +44,22 @@ def joined(pieces: Iterator[pb.ReadChunkResponse], offset: int) -> tuple[ChunkIn
     data = b"".join(parts)
     _verify(chunk, data, each=True)
     return chunk, data
+
+
+def several(
+    answer: pb.ReadChunksResponse, asked: Collection[tuple[BlockId, int]]
+) -> dict[tuple[BlockId, int], tuple[ChunkInfo, bytes]]:
+    """Return those of the chunks that were asked for which came as they say, by block and offset:
+    what did not is asked for alone, and shows what is wrong with it."""
+    found: dict[tuple[BlockId, int], tuple[ChunkInfo, bytes]] = {}
+    for served in answer.chunks:
+        with suppress(Refused):
+            chunk = codec.parse_chunk(served.chunk, "answer.chunks.chunk")
+            key = BlockId(served.local_id), chunk.offset
+            if key in asked and len(served.data) == chunk.length_bytes:
+                _verify(chunk, served.data, each=True)
+                found[key] = chunk, served.data
+    return found
 
 
 def parts_of(answer: pb.GetSmallFileResponse, end: int) -> Iterator[tuple[int, Data]]:

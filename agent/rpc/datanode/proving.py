@@ -1,21 +1,23 @@
 """Calls that prove to a peer what the medium holds: bytes read for it, past every cache."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final, Protocol
 
 import grpc
 
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.datanode.backends import Scan, ScanMode
-from agent.rpc.datanode.reading import chunk_at
+from agent.rpc.datanode.named_chunks import chunk_at, parse_keys, several_chunks
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
 from agent.runtime.clock import Clock
 from agent.store.index.facts import ReplicaFacts
+from agent.store.operations.reading import Readable
 from agent.store.operations.repair import verifies
 from agent.store.ports import ReadableReplicas
 from merkle.possession_proof import NONCE_BYTES, answer_of, tree_answer_of
-from merkle.replica import ID_MAX, BlockId, ContainerId, ReplicaState
+from merkle.replica import ID_MAX, BlockId, ChunkInfo, ContainerId, ReplicaState
 from merkle.tree import Tree
 
 KEEP_MS_MAX: Final = 3_600_000
@@ -31,7 +33,7 @@ class Keeping(Protocol):
 
 
 class ProofHandlers:
-    """ProveChunk, ProveReplica."""
+    """ProveChunk, ProveChunks, ProveReplica."""
 
     def __init__(
         self,
@@ -66,6 +68,27 @@ class ProofHandlers:
                 self._on_damage(container_id, "a peer asked, and a block has no row any more")
             raise
         chunk = chunk_at(found.block, request.offset)
+        return pb.ProveChunkResponse(answer=self._answer(container_id, found, chunk, nonce))
+
+    def ProveChunks(  # noqa: N802
+        self, request: pb.ProveChunksRequest, context: grpc.ServicerContext
+    ) -> pb.ProveChunksResponse:
+        """Do the same with several chunks; what cannot be proven is left to be asked for alone."""
+        del context
+        container_id = codec.parse_container_id(request.container_id)
+        keys = parse_keys(request.chunks)
+        nonces = [_nonce(asked.nonce) for asked in request.chunks]
+        chosen = several_chunks(self._store, container_id, keys)
+        answers = [b""] * len(keys)
+        for index, (key, nonce) in enumerate(zip(keys, nonces, strict=True)):
+            if key in chosen:
+                with suppress(SutureError):
+                    answers[index] = self._answer(container_id, *chosen[key], nonce)
+        return pb.ProveChunksResponse(answers=answers)
+
+    def _answer(
+        self, container_id: ContainerId, found: Readable, chunk: ChunkInfo, nonce: bytes
+    ) -> bytes:
         try:
             data = self._store.read_medium(container_id, found, chunk.offset, chunk.length_bytes)
         except SutureError:
@@ -73,7 +96,7 @@ class ProofHandlers:
             raise
         if not verifies(chunk, data):
             self._on_damage(container_id, "a peer asked, and a chunk is not what its row says")
-        return pb.ProveChunkResponse(answer=answer_of(nonce, data))
+        return answer_of(nonce, data)
 
     def ProveReplica(  # noqa: N802
         self, request: pb.ProveReplicaRequest, context: grpc.ServicerContext

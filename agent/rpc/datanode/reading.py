@@ -1,13 +1,15 @@
 """Calls that tell of replicas and read them. They take no lease."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from time import perf_counter
 from typing import Any, Final
 
 import grpc
 
-from agent.errors import Code, Refused
+from agent.errors import Code, Refused, SutureError
 from agent.rpc.datanode.limits import Limits, page_size
+from agent.rpc.datanode.named_chunks import chunk_at, parse_keys, several_chunks
 from agent.rpc.v1 import container_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec, hashes, reports
@@ -23,8 +25,8 @@ CHANGES_PAGE_MAX: Final = 2_000  # some 200 bytes each, as a rule
 
 
 class ReadHandlers:
-    """GetContainer, ListContainers, GetBlock, ListBlocks, ReadChunk, ReadBlock, GetSmallFile,
-    GetContainerHashes, ListHistory, ListChanges."""
+    """GetContainer, ListContainers, GetBlock, ListBlocks, ReadChunk, ReadChunks, ReadBlock,
+    GetSmallFile, GetContainerHashes, ListHistory, ListChanges."""
 
     def __init__(
         self,
@@ -145,6 +147,21 @@ class ReadHandlers:
             before_s = 0.0
             yield pb.ReadChunkResponse(data=data)
 
+    def ReadChunks(  # noqa: N802
+        self, request: pb.ReadChunksRequest, context: grpc.ServicerContext
+    ) -> pb.ReadChunksResponse:
+        """Send the same of several chunks in one message, as far as they can be read."""
+        del context
+        container_id = codec.parse_container_id(request.container_id)
+        keys = parse_keys(request.chunks)
+        answer = pb.ReadChunksResponse()
+        for found, chunk in several_chunks(self._store, container_id, keys).values():
+            with suppress(SutureError):  # who asks for it alone is told
+                data = self._read(container_id, found, chunk.offset, chunk.length_bytes)
+                described = codec.chunk_message(chunk)
+                answer.chunks.add(local_id=found.block.block_id, chunk=described, data=data)
+        return answer
+
     def ReadBlock(  # noqa: N802
         self, request: pb.ReadBlockRequest, context: grpc.ServicerContext
     ) -> Iterator[BlockPiece]:
@@ -234,19 +251,6 @@ class ReadHandlers:
             left_out_count=found.left_out_count,
             unread_paths=found.unread_paths,
         )
-
-
-def chunk_at(block: BlockData, offset: int) -> ChunkInfo:
-    """Return the chunk of a block that begins at `offset`. Raises Refused."""
-    for chunk in block.chunks:
-        if chunk.offset == offset:
-            return chunk
-    raise Refused(
-        Code.UNABLE_TO_FIND_CHUNK,
-        f"block {block.block_id} has no chunk at offset {offset}",
-        block_id=block.block_id,
-        offset=offset,
-    )
 
 
 def _chunks_from(block: BlockData, offset: int) -> list[ChunkInfo]:

@@ -193,6 +193,38 @@ class ReadChunkResponse(_message.Message):
     data: bytes
     def __init__(self, chunk: _Optional[_Union[_container_pb2.ChunkInfo, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
+class ReadChunksRequest(_message.Message):
+    __slots__ = ("container_id", "chunks")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    chunks: _containers.RepeatedCompositeFieldContainer[ChunkKey]
+    def __init__(self, container_id: _Optional[int] = ..., chunks: _Optional[_Iterable[_Union[ChunkKey, _Mapping]]] = ...) -> None: ...
+
+class ChunkKey(_message.Message):
+    __slots__ = ("local_id", "offset")
+    LOCAL_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    local_id: int
+    offset: int
+    def __init__(self, local_id: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class ReadChunksResponse(_message.Message):
+    __slots__ = ("chunks",)
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    chunks: _containers.RepeatedCompositeFieldContainer[ServedChunk]
+    def __init__(self, chunks: _Optional[_Iterable[_Union[ServedChunk, _Mapping]]] = ...) -> None: ...
+
+class ServedChunk(_message.Message):
+    __slots__ = ("local_id", "chunk", "data")
+    LOCAL_ID_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    local_id: int
+    chunk: _container_pb2.ChunkInfo
+    data: bytes
+    def __init__(self, local_id: _Optional[int] = ..., chunk: _Optional[_Union[_container_pb2.ChunkInfo, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
 class ReadBlockRequest(_message.Message):
     __slots__ = ("block_id", "offset")
     BLOCK_ID_FIELD_NUMBER: _ClassVar[int]
@@ -234,6 +266,30 @@ class ProveChunkResponse(_message.Message):
     ANSWER_FIELD_NUMBER: _ClassVar[int]
     answer: bytes
     def __init__(self, answer: _Optional[bytes] = ...) -> None: ...
+
+class ProveChunksRequest(_message.Message):
+    __slots__ = ("container_id", "chunks")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    chunks: _containers.RepeatedCompositeFieldContainer[ChunkChallenge]
+    def __init__(self, container_id: _Optional[int] = ..., chunks: _Optional[_Iterable[_Union[ChunkChallenge, _Mapping]]] = ...) -> None: ...
+
+class ChunkChallenge(_message.Message):
+    __slots__ = ("local_id", "offset", "nonce")
+    LOCAL_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    local_id: int
+    offset: int
+    nonce: bytes
+    def __init__(self, local_id: _Optional[int] = ..., offset: _Optional[int] = ..., nonce: _Optional[bytes] = ...) -> None: ...
+
+class ProveChunksResponse(_message.Message):
+    __slots__ = ("answers",)
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    answers: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, answers: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class ProveReplicaRequest(_message.Message):
     __slots__ = ("container_id", "nonce", "age_max_ms", "keep_ms")

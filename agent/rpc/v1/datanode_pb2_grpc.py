@@ -89,6 +89,11 @@ class DatanodeStub(object):
                 request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ReadChunkRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ReadChunkResponse.FromString,
                 _registered_method=True)
+        self.ReadChunks = channel.unary_unary(
+                '/suture.v1.Datanode/ReadChunks',
+                request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ReadChunksRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ReadChunksResponse.FromString,
+                _registered_method=True)
         self.ReadBlock = channel.unary_stream(
                 '/suture.v1.Datanode/ReadBlock',
                 request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ReadBlockRequest.SerializeToString,
@@ -108,6 +113,11 @@ class DatanodeStub(object):
                 '/suture.v1.Datanode/ProveChunk',
                 request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveChunkRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveChunkResponse.FromString,
+                _registered_method=True)
+        self.ProveChunks = channel.unary_unary(
+                '/suture.v1.Datanode/ProveChunks',
+                request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveChunksRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveChunksResponse.FromString,
                 _registered_method=True)
         self.ProveReplica = channel.unary_stream(
                 '/suture.v1.Datanode/ProveReplica',
@@ -251,6 +261,14 @@ class DatanodeServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadChunks(self, request, context):
+        """Several chunks of one container in one message. What cannot be read, or has no room in it, is left
+        out: ReadChunk reads it, or says why not.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReadBlock(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -273,6 +291,13 @@ class DatanodeServicer(object):
         """A peer proves that it has just read a chunk from its medium, past every cache: what is nowhere
         else is not written over, and not deleted, on its mere word. An agent that does not know it says
         UNIMPLEMENTED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ProveChunks(self, request, context):
+        """The same of several chunks of one container.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -426,6 +451,11 @@ def add_DatanodeServicer_to_server(servicer, server):
                     request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ReadChunkRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ReadChunkResponse.SerializeToString,
             ),
+            'ReadChunks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadChunks,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ReadChunksRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ReadChunksResponse.SerializeToString,
+            ),
             'ReadBlock': grpc.unary_stream_rpc_method_handler(
                     servicer.ReadBlock,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ReadBlockRequest.FromString,
@@ -445,6 +475,11 @@ def add_DatanodeServicer_to_server(servicer, server):
                     servicer.ProveChunk,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveChunkRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveChunkResponse.SerializeToString,
+            ),
+            'ProveChunks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ProveChunks,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveChunksRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveChunksResponse.SerializeToString,
             ),
             'ProveReplica': grpc.unary_stream_rpc_method_handler(
                     servicer.ProveReplica,
@@ -820,6 +855,33 @@ class Datanode(object):
             _registered_method=True)
 
     @staticmethod
+    def ReadChunks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Datanode/ReadChunks',
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.ReadChunksRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.ReadChunksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ReadBlock(request,
             target,
             options=(),
@@ -917,6 +979,33 @@ class Datanode(object):
             '/suture.v1.Datanode/ProveChunk',
             agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveChunkRequest.SerializeToString,
             agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveChunkResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ProveChunks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Datanode/ProveChunks',
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveChunksRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveChunksResponse.FromString,
             options,
             channel_credentials,
             insecure,

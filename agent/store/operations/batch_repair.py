@@ -63,7 +63,8 @@ class Offer:
 
     `is_ordered`: an operator wants just these bytes. `lent`: its block, as the peer has it: when it
     has all its chunks here, it takes over commit id and client metadata. `proof`: of a peer that
-    has it on its medium.
+    has it on its medium. `seen`: `checksum_of` what our medium held there shortly before, if it was
+    read: one read less is needed then.
     """
 
     block_id: BlockId
@@ -72,6 +73,7 @@ class Offer:
     is_ordered: bool = False
     lent: BlockData | None = None
     proof: str = ""
+    seen: bytes = b""
 
 
 @dataclass(slots=True)
@@ -191,7 +193,7 @@ def _checked(container_id: ContainerId, block: _Block, offer: Offer) -> bytes:
         read = partial(blockfile.read_past_cache, block.path, chunk.offset, chunk.length_bytes)
         with suppress(OSError):  # why it is replaced
             first = read()
-            old = blockfile.read_agreed(read, first)
+            old = blockfile.read_agreed(read, first, offer.seen)
     recorded = chunk_at(block.block, chunk.offset)
     if recorded is not None and not offer.is_ordered:
         check_damaged(container_id, block_id, recorded, old or first)

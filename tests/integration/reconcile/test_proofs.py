@@ -1,17 +1,17 @@
 """Proofs between real datanodes: of a chunk, before it is written over others."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from agent.errors import Code, Refused
-from agent.reconcile.witnesses import ask_for_chunk, proof_of_chunk
+from agent.reconcile.witnesses import NO_WORD, ask_for_chunk, proof_of_chunk, proofs_at_once
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
 from merkle.possession_proof import NONCE_BYTES
-from merkle.replica import BlockId
+from merkle.replica import BlockId, ContainerId
 from tests.support.storage.datanodes import Datanode, dialled
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER
 
@@ -52,6 +52,30 @@ def test_who_has_the_bytes_proves_it(datanode: Datanode, peer: Peer) -> None:
 
     assert all(word.proof.startswith("dn1 ") for word in words)
     assert words[0] != words[1]
+
+
+def test_several_are_proven_each_with_its_own_nonce(datanode: Datanode, peer: Peer) -> None:
+    """
+    Chunks with the same bytes, too; one whose bytes are others has no proof.
+    """
+    data = good(datanode)
+
+    words = proofs_at_once("dn1", peer, CONTAINER, [(BLOCK, 0, data), (BlockId(1), 0, data)])
+    again = [proofs_at_once("dn1", peer, CONTAINER, [(BLOCK, 0, data)])[0] for _ in range(2)]
+    nonces = {word.proof.split()[1] for word in (words[0], *again)}
+
+    assert NO_WORD == words[1]
+    assert 3 == len(nonces)
+
+    class Answering:
+        def prove_chunks(
+            self, _: ContainerId, asked: Sequence[tuple[BlockId, int, bytes]]
+        ) -> list[bytes]:
+            nonces.update(nonce.hex() for _, _, nonce in asked)
+            return [b""] * len(asked)
+
+    proofs_at_once("dn2", Answering(), CONTAINER, [(BLOCK, 0, data), (BLOCK, CHUNK_BYTES, data)])
+    assert 5 == len(nonces)
 
 
 def test_a_medium_that_has_other_bytes_is_told(datanode: Datanode, peer: Peer) -> None:

@@ -103,9 +103,10 @@ class TestBadPeers:
         """After its first deadline nobody waits for it again."""
         mine, hanging, whole = (Datanode(name, tmp_path / name) for name in ("dn1", "dn2", "dn3"))
         for datanode in (mine, hanging, whole):
-            datanode.replica.create(blocks=24)
-        for block in range(1, 25):
+            datanode.replica.create(blocks=48)
+        for block in range(1, 49):
             mine.replica.flip(block, 5)
+            mine.replica.flip(block, CHUNK_BYTES + 5)
         mine.scan()
         hanging.serve(Hanging)
         whole.serve()
@@ -120,7 +121,7 @@ class TestBadPeers:
         for datanode in (mine, hanging, whole):
             datanode.close()
         assert files[0] == files[1]
-        assert 24 == peer_of(result, "dn3").chunk_count
+        assert 96 == peer_of(result, "dn3").chunk_count
         assert len(hanging.reads) <= 4
 
     def test_bytes_behind_a_chunk_that_stays_bad_stay(self, cluster: Cluster) -> None:

@@ -23,7 +23,7 @@ from agent.rpc.datanode.steering import HostHandlers
 from agent.rpc.datanode.writing import Recoveries, WriteHandlers
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.serving.access import Audit
-from agent.rpc.v1 import datanode_pb2, scm_pb2
+from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.callthreads import CallThreads
 from agent.runtime.clock import SystemClock
 from agent.runtime.pledges import Pledges
@@ -224,6 +224,22 @@ class CountingReads(ReadHandlers):
         """Note the chunk, then serve it."""
         self.datanode.reads.append((request.block_id.local_id, request.offset))
         yield from super().ReadChunk(request, context)
+
+    def ReadChunks(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+        """Serve each chunk as `ReadChunk` does, whatever becomes of it there."""
+        answer = datanode_pb2.ReadChunksResponse()
+        for key in request.chunks:
+            block_id = container_pb2.BlockId(
+                container_id=request.container_id, local_id=key.local_id
+            )
+            alone = datanode_pb2.ReadChunkRequest(block_id=block_id, offset=key.offset)
+            try:
+                described, *parts = self.ReadChunk(alone, context)
+            except SutureError:
+                continue
+            data = b"".join(part.data for part in parts)
+            answer.chunks.add(local_id=key.local_id, chunk=described.chunk, data=data)
+        return answer
 
     def ReadBlock(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
         """Note from where on it is read, then serve it."""

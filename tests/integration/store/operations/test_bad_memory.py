@@ -1,6 +1,7 @@
 """Repairs on a host whose memory makes something else of what is read: no medium gets worse."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,49 @@ def test_a_chunk_that_reads_whole_twice_is_not_written_over(
         failing_memory(bad, good=(2, 3))
         bad.setattr(blockfile, "overwrite_pieces", None)
         installed = store.install_chunks(ONE, OFFERS[:1])
+
+    assert frozenset() == installed
+    assert not is_unfinished(store)
+
+
+def test_what_was_seen_shortly_before_saves_a_read(
+    store: ReplicaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Two reads that agree are enough, whoever made the first.
+    """
+    path = store.paths(ONE).block_file(BLOCK)
+    real = blockfile.read_past_cache
+    reads: list[int] = []
+
+    def counting(at: Path, offset: int, length_bytes: int) -> bytes:
+        reads.append(offset)
+        return real(at, offset, length_bytes)
+
+    monkeypatch.setattr(blockfile, "read_past_cache", counting)
+    counts = []
+    for is_seen in (False, True):
+        flip_bit(path, CHUNK_BYTES + 5)
+        seen = blockfile.checksum_of(held(store)[CHUNK_BYTES:]) if is_seen else b""
+        reads.clear()
+        assert frozenset({0}) == store.install_chunks(ONE, [replace(OFFERS[0], seen=seen)])
+        counts.append(len(reads))
+
+    assert counts[0] == counts[1] + 1
+    assert SECOND == held(store)[CHUNK_BYTES:]
+
+
+def test_what_another_read_made_of_it_does_not_count(
+    store: ReplicaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    What was seen before is not what is read now: it is read again, and is whole.
+    """
+    bad_read = replace(OFFERS[0], seen=blockfile.checksum_of(bytes(CHUNK_BYTES)))
+    with monkeypatch.context() as bad:
+        failing_memory(bad, good=(2, 3))
+        bad.setattr(blockfile, "overwrite_pieces", None)
+        installed = store.install_chunks(ONE, [bad_read])
 
     assert frozenset() == installed
     assert not is_unfinished(store)

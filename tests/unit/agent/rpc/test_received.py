@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from crc32c import crc32c
@@ -10,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import Refused
-from agent.rpc.calls.received import joined, parts_as_they_come, parts_of
+from agent.rpc.calls.received import joined, parts_as_they_come, parts_of, several
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
 from agent.rpc.wire.blockpieces import BlockPiece, decode_piece, encode_piece
-from merkle.replica import ChecksumType, ChunkInfo
+from merkle.replica import BlockId, ChecksumType, ChunkInfo
 from tests.support.storage.stores import chunk_of, content
 
 SIZE = 4_000
@@ -53,6 +54,31 @@ def test_each_window_of_what_will_be_written_is_compared() -> None:
     sent = [pb.ReadChunkResponse(chunk=codec.chunk_message(chunk)), pb.ReadChunkResponse(data=bad)]
     with pytest.raises(Refused, match="do not have the checksums"):
         joined(iter(sent), 0)
+
+
+def test_of_several_chunks_those_come_that_were_asked_for_and_are_as_they_say() -> None:
+    """
+    One of another block, one that is short where no checksum tells, one with other bytes, and one
+    whose description is none.
+    """
+    data = content(1)
+    chunk = chunk_of(data)
+    unchecked = replace(chunk, checksum_type=ChecksumType.NONE, window_checksums=b"")
+    told, silent = codec.chunk_message(chunk), codec.chunk_message(unchecked)
+    answer = pb.ReadChunksResponse(
+        chunks=[
+            pb.ServedChunk(local_id=1, chunk=told, data=data),
+            pb.ServedChunk(local_id=2, chunk=silent, data=data[:-1]),
+            pb.ServedChunk(local_id=3, chunk=told, data=data[::-1]),
+            pb.ServedChunk(local_id=4, data=data),
+            pb.ServedChunk(local_id=5, chunk=told, data=data),
+            pb.ServedChunk(local_id=6, chunk=silent, data=data),
+        ]
+    )
+
+    served = several(answer, [(BlockId(number), 0) for number in (1, 2, 3, 4, 6)])
+
+    assert {(1, 0): (chunk, data), (6, 0): (unchecked, data)} == served
 
 
 def piece(data: bytes, chunk: ChunkInfo | None = None) -> BlockPiece:

@@ -1,0 +1,253 @@
+"""Small chunks are fetched and proven together, and no less carefully than one by one."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import pytest
+
+from agent.errors import Code, Unavailable
+from agent.plan.reconcile_outcome import ReconcileResult, Result
+from agent.reconcile.mend import MendLimits
+from agent.rpc.calls.peer import Peer
+from agent.rpc.datanode.reading import ReadHandlers
+from agent.rpc.v1 import datanode_pb2 as pb
+from merkle.checksum import window_checksums
+from merkle.replica import BlockId, ContainerId
+from tests.support.storage.datanodes import LIMITS, Datanode, dialled
+from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, noise
+
+Cluster = list[Datanode]
+Keys = list[tuple[BlockId, int]]
+
+
+class Counting:
+    """Notes with how many chunks each kind of call was made, and makes it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.counts: dict[str, list[int]] = {}
+        for name in ("read_chunk", "read_chunks", "prove_chunk", "prove_chunks"):
+            self._count(monkeypatch, name)
+
+    def _count(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        real = getattr(Peer, name)
+        calls = self.counts.setdefault(name, [])
+
+        def counting(peer: Peer, container_id: ContainerId, asked: Keys, *rest: object) -> object:
+            calls.append(len(asked) if name.endswith("s") else 1)
+            return real(peer, container_id, asked, *rest)
+
+        monkeypatch.setattr(Peer, name, counting)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Three datanodes with the same container of 20 blocks; of each block the first one has a chunk
+    damaged."""
+    datanodes = [Datanode(f"dn{number}", tmp_path / f"dn{number}") for number in (1, 2, 3)]
+    for datanode in datanodes:
+        datanode.replica.create(blocks=20)
+    for block in range(1, 21):
+        datanodes[0].replica.flip(block, 5 if block % 2 else CHUNK_BYTES + 5)
+    datanodes[0].scan()
+    yield datanodes
+    for datanode in datanodes:
+        datanode.close()
+
+
+def served_by(*datanodes: Datanode) -> None:
+    """Let them serve as agents do."""
+    for datanode in datanodes:
+        datanode.serve(lambda one: ReadHandlers(one.replica.store, limits=LIMITS))
+
+
+def one_call_at_a_time(mine: Datanode, others: Cluster) -> ReconcileResult:
+    """Reconcile without any call beside another one."""
+    reconciler = mine.reconciler(limits=MendLimits(fetch_count_max=1))
+    with dialled(others) as peers:
+        return reconciler.reconcile(CONTAINER, peers)
+
+
+def test_many_chunks_take_few_calls(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Twenty of 100,000 bytes, in messages of at most a mebibyte, from two peers: two messages hold
+    ten each, and each goes to both.
+    """
+    served_by(*cluster[1:])
+    calls = Counting(monkeypatch)
+
+    result = cluster[0].reconcile(cluster[1:])
+
+    assert (Result.CONVERGED, 20) == (result.result, result.chunk_count)
+    assert cluster[1].files() == cluster[0].files()
+    assert [5, 5, 5, 5] == calls.counts["read_chunks"] == calls.counts["prove_chunks"]
+    assert [] == calls.counts["read_chunk"] == calls.counts["prove_chunk"]
+    assert [10, 10] == [peer.chunk_count for peer in result.peers]
+    damaged_bytes = sum(CHUNK_BYTES + (0 if block % 2 else block) for block in range(1, 21))
+    assert damaged_bytes == result.fetched_bytes
+
+
+def test_a_message_has_room_for_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Of chunks of a hundred bytes a mebibyte would be more than a datanode lets be asked for.
+    """
+    mine, whole = (Datanode(name, tmp_path / name) for name in ("dn1", "dn2"))
+    for datanode in (mine, whole):
+        datanode.replica.store.create_container(CONTAINER)
+        datanode.replica.put(1, *[100] * 300)
+        datanode.replica.store.close_container(CONTAINER, bcsid=0, force=True)
+    mine.replica.overwrite(1, 0, bytes(30_000))
+    mine.scan()
+    served_by(whole)
+    calls = Counting(monkeypatch)
+
+    result = mine.reconcile([whole])
+    files = whole.files(), mine.files()
+    for datanode in (mine, whole):
+        datanode.close()
+
+    assert (Result.CONVERGED, 300) == (result.result, result.chunk_count)
+    assert files[0] == files[1]
+    assert [44, 64, 64, 64, 64] == sorted(calls.counts["read_chunks"])
+
+
+def test_a_chunk_by_itself_is_asked_for_alone(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Nothing is gained by another kind of call.
+    """
+    for block in range(2, 21):
+        cluster[0].replica.flip(block, 5 if block % 2 else CHUNK_BYTES + 5)  # and back again
+    cluster[0].scan()
+    served_by(*cluster[1:])
+    calls = Counting(monkeypatch)
+
+    assert Result.CONVERGED is cluster[0].reconcile(cluster[1:]).result
+    assert [[1], [], [1], []] == list(calls.counts.values())
+
+
+def test_a_datanode_from_before_is_asked_for_one_after_the_other(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    It says once that it does not know the call, and is not asked again.
+    """
+    served_by(cluster[1])
+    calls = Counting(monkeypatch)
+    reconciler = cluster[0].reconciler(limits=MendLimits(fetch_count_max=1))
+
+    with dialled(cluster[1:2]) as peers, grpc.insecure_channel(cluster[1].address) as channel:
+        peers["dn2"].stub.ReadChunks = channel.unary_unary(
+            "/suture.v1.Datanode/NotYet", pb.ReadChunksRequest.SerializeToString
+        )
+        result = reconciler.reconcile(CONTAINER, peers)
+
+    assert (Result.CONVERGED, 20) == (result.result, result.chunk_count)
+    assert cluster[1].files() == cluster[0].files()
+    assert 20 == len(calls.counts["read_chunk"]) == len(calls.counts["prove_chunk"])
+    assert [] == calls.counts["prove_chunks"]
+    assert [10] == calls.counts["read_chunks"]
+
+
+def test_a_chunk_that_is_not_what_the_tree_says_is_not_written(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    It has the checksums it came with, and its datanode proves it: it was written again after its
+    tree was asked for. Our own row, which would know better, is lost.
+    """
+    cluster[0].replica.delete_row(1)
+    cluster[0].scan()
+    served_by(*cluster[1:])
+    real_read, real_prove = Peer.read_chunks, Peer.prove_chunks
+    lie = noise(CHUNK_BYTES, 4)
+
+    def lying(peer: Peer, container_id: ContainerId, keys: Keys) -> object:
+        served = real_read(peer, container_id, keys)
+        for key in {(BlockId(1), 0)} & set(served):
+            chunk = served[key][0]
+            kind, window_bytes = chunk.checksum_type, chunk.bytes_per_checksum
+            sums = window_checksums(kind, window_bytes, lie)
+            served[key] = replace(chunk, window_checksums=sums), lie
+        return served
+
+    def proving(
+        peer: Peer, container_id: ContainerId, asked: list[tuple[BlockId, int, bytes]]
+    ) -> list[bytes]:
+        answers = real_prove(peer, container_id, asked)
+        for at, (block_id, offset, nonce) in enumerate(asked):
+            if (block_id, offset) == (1, 0):
+                answers[at] = hashlib.blake2b(lie, key=nonce, digest_size=16).digest()
+        return answers
+
+    monkeypatch.setattr(Peer, "read_chunks", lying)
+    monkeypatch.setattr(Peer, "prove_chunks", proving)
+
+    result = cluster[0].reconcile(cluster[1:])
+
+    assert Result.CONVERGED is result.result
+    assert cluster[1].files() == cluster[0].files()
+
+
+def test_who_does_not_prove_together_is_asked_alone(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    What it cannot prove so, another peer proves, or nobody: then nothing is written.
+    """
+    served_by(*cluster[1:])
+    before = cluster[0].files()
+
+    def unproven(_peer: Peer, _id: ContainerId, asked: list[object]) -> list[bytes]:
+        return [bytes(16)] * len(asked)
+
+    def silent(*_: object) -> bytes:
+        raise Unavailable(Code.UNAVAILABLE, "it does not answer")
+
+    monkeypatch.setattr(Peer, "prove_chunks", unproven)
+    calls = Counting(monkeypatch)
+    for block in range(1, 21):  # without a row only a proof tells that these are the bytes
+        cluster[0].replica.delete_row(block)
+    cluster[0].scan()
+    with monkeypatch.context() as patch:
+        patch.setattr(Peer, "prove_chunk", silent)
+        unrepaired = cluster[0].reconcile(cluster[1:])
+        unchanged = cluster[0].files()
+    result = cluster[0].reconcile(cluster[1:])
+
+    assert (Result.PARTIAL, before) == (unrepaired.result, unchanged)
+    assert Result.CONVERGED is result.result
+    assert cluster[1].files() == cluster[0].files()
+    assert len(calls.counts["prove_chunk"]) >= 20
+
+
+def test_who_does_not_answer_is_not_asked_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Neither for several nor for one: the other has all.
+    """
+    served_by(*cluster[1:])
+    real = Peer.read_chunks
+    silent = cluster[1].address
+    asked: list[int] = []
+
+    def answering(peer: Peer, container_id: ContainerId, keys: Keys) -> object:
+        if peer.address == silent:
+            asked.append(len(keys))
+            raise Unavailable(Code.UNAVAILABLE, "it does not answer")
+        return real(peer, container_id, keys)
+
+    monkeypatch.setattr(Peer, "read_chunks", answering)
+    calls = Counting(monkeypatch)
+
+    result = one_call_at_a_time(cluster[0], cluster[1:])
+
+    assert cluster[2].files() == cluster[0].files()
+    assert [0, 20] == [peer.chunk_count for peer in result.peers]
+    assert [5] == asked
+    assert [5, 5, 10] == calls.counts["read_chunks"]
+    assert 5 == len(calls.counts["read_chunk"])

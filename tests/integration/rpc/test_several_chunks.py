@@ -1,0 +1,170 @@
+"""Several chunks in one call: served, and proven, as each would be alone; or left out."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.errors import Code, Refused
+from agent.rpc.calls.peer import Peer
+from agent.rpc.datanode.reading import ReadHandlers
+from agent.rpc.v1 import datanode_pb2 as pb
+from merkle.replica import BlockId, ContainerId
+from tests.support.storage.datanodes import LIMITS, Datanode, dialled
+from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER
+
+BLOCK = BlockId(2)
+KEYS = [(BLOCK, 0), (BlockId(1), CHUNK_BYTES), (BLOCK, CHUNK_BYTES)]
+
+
+@pytest.fixture
+def datanode(tmp_path: Path) -> Iterator[Datanode]:
+    """A datanode with a closed container of twelve blocks of two chunks."""
+    made = Datanode("dn1", tmp_path / "dn1")
+    made.replica.create(blocks=12)
+    made.serve(lambda one: ReadHandlers(one.replica.store, limits=LIMITS))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def peer(datanode: Datanode) -> Iterator[Peer]:
+    """The same as its peers call it."""
+    with dialled([datanode]) as peers:
+        yield peers["dn1"]
+
+
+def on_disk(datanode: Datanode, block_id: int, offset: int) -> bytes:
+    """Return what the block's file holds of the chunk."""
+    data = datanode.replica.file(block_id).read_bytes()
+    return data[offset : CHUNK_BYTES if offset == 0 else len(data)]
+
+
+def proof(nonce: bytes, data: bytes) -> bytes:
+    """Return what proves, by RFC 7693, that one has these bytes."""
+    return hashlib.blake2b(data, key=nonce, digest_size=16).digest()
+
+
+def test_each_is_served_as_if_it_were_asked_for_alone(datanode: Datanode, peer: Peer) -> None:
+    """
+    The same description and the same bytes, which are those of the disk.
+    """
+    served = peer.read_chunks(CONTAINER, KEYS)
+
+    assert KEYS == list(served)
+    for (block_id, offset), found in served.items():
+        assert peer.read_chunk(CONTAINER, block_id, offset) == found
+        assert on_disk(datanode, block_id, offset) == found[1]
+
+
+@pytest.mark.parametrize(
+    "missing", [(BlockId(99), 0), (BLOCK, 5), (BLOCK, 2**63)], ids=["block", "offset", "beyond"]
+)
+def test_what_there_is_not_is_left_out(peer: Peer, missing: tuple[BlockId, int]) -> None:
+    """
+    The others come nevertheless, and are proven.
+    """
+    served = peer.read_chunks(CONTAINER, [KEYS[0], missing, KEYS[1]])
+    answers = peer.prove_chunks(CONTAINER, [(*key, bytes(16)) for key in (missing, KEYS[0])])
+
+    assert KEYS[:2] == list(served)
+    assert [False, True] == [bool(answer) for answer in answers]
+
+
+def test_of_a_container_that_is_not_here_nothing_comes(peer: Peer) -> None:
+    """
+    Who asks for one chunk alone is told why.
+    """
+    assert {} == peer.read_chunks(ContainerId(9), KEYS)
+    assert [b"", b""] == peer.prove_chunks(ContainerId(9), [(*key, bytes(16)) for key in KEYS[:2]])
+
+
+def test_what_cannot_be_read_or_is_damaged_is_left_out(datanode: Datanode, peer: Peer) -> None:
+    """
+    A file that is gone, and a bit that is not as it was written.
+    """
+    datanode.replica.file(1).unlink()
+    datanode.replica.flip(BLOCK, CHUNK_BYTES + 7)
+
+    served = peer.read_chunks(CONTAINER, KEYS)
+    answers = peer.prove_chunks(CONTAINER, [(*key, bytes(16)) for key in KEYS])
+
+    assert KEYS[:1] == list(served)
+    assert [proof(bytes(16), on_disk(datanode, BLOCK, 0)), b""] == answers[:2]
+    assert [CONTAINER, CONTAINER] == datanode.doubts  # of each: what is not as its row says
+
+
+def test_a_message_has_room_for_a_mebibyte(peer: Peer) -> None:
+    """
+    The first that have room in it come, of 24 that were asked for: ten of 100,000 bytes.
+    """
+    keys = [(BlockId(number), offset) for number in range(1, 13) for offset in (0, CHUNK_BYTES)]
+
+    served = peer.read_chunks(CONTAINER, keys)
+    answers = peer.prove_chunks(CONTAINER, [(*key, bytes(16)) for key in keys])
+
+    assert keys[:10] == list(served)
+    assert [True] * 10 + [False] * 14 == [bool(answer) for answer in answers]
+
+
+def test_each_is_proven_with_its_own_nonce(datanode: Datanode, peer: Peer) -> None:
+    """
+    Computed here from what the disk holds: nobody answers for two by reading one.
+    """
+    nonces = [bytes([number]) * 16 for number in (1, 2, 3)]
+
+    answers = peer.prove_chunks(
+        CONTAINER, [(*key, nonce) for key, nonce in zip(KEYS, nonces, strict=True)]
+    )
+
+    expected = [
+        proof(nonce, on_disk(datanode, *key)) for key, nonce in zip(KEYS, nonces, strict=True)
+    ]
+    assert expected == answers
+
+
+@pytest.mark.parametrize(
+    ("keys", "what"),
+    [
+        ([(BLOCK, 0)] * 2, "names one twice"),
+        ([(BlockId(number), 0) for number in range(1, 258)], "257 of them, at most 256"),
+        ([(BlockId(0), 0)], "local_id"),
+    ],
+    ids=["twice", "many", "no id"],
+)
+def test_what_is_no_question_is_refused(
+    peer: Peer, keys: list[tuple[BlockId, int]], what: str
+) -> None:
+    """
+    It names what was wrong with it.
+    """
+    for ask in (
+        lambda: peer.read_chunks(CONTAINER, keys),
+        lambda: peer.prove_chunks(CONTAINER, [(*key, bytes(16)) for key in keys]),
+    ):
+        with pytest.raises(Refused, match=what) as caught:
+            ask()
+        assert Code.MALFORMED_REQUEST is caught.value.code
+
+
+def test_each_nonce_has_its_length(peer: Peer) -> None:
+    """
+    A short one could be tried out beforehand, whichever it is.
+    """
+    with pytest.raises(Refused, match="nonce"):
+        peer.prove_chunks(CONTAINER, [(*KEYS[0], bytes(16)), (*KEYS[1], bytes(15))])
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_as_many_answers_come_as_were_asked_for(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """
+    Else none could be told from another's.
+    """
+    answers = pb.ProveChunksResponse(answers=[bytes(16)] * count)
+    monkeypatch.setattr(peer.stub, "ProveChunks", lambda *_, **__: answers)
+
+    with pytest.raises(Refused, match=f"{count} of 2"):
+        peer.prove_chunks(CONTAINER, [(*key, bytes(16)) for key in KEYS[:2]])
