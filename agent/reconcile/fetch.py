@@ -28,6 +28,7 @@ from agent.reconcile.witnesses import (
 )
 from agent.rpc.calls.channel import is_unknown
 from agent.rpc.calls.peer import Meter
+from agent.store.operations.repair import verifies
 from agent.store.ports import RepairableReplicas
 from merkle.checksum import Algorithm, leaf_checksum
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
@@ -170,11 +171,15 @@ class Sources:
 
     def proven_end(self, store: RepairableReplicas, action: Trim, block: BlockData | None) -> Word:
         """Return the proof of the peer whose block ends where ours is cut, of its last chunk, which
-        is ours, too. A block without chunks has nothing that could be proven."""
+        is ours, too. A block without chunks has nothing that could be proven. What is read of ours
+        and is not as its row says, though no scan found damage, says nothing of the peer."""
         if block is None or not block.chunks:
             return Word(proof="none: no chunk is recorded")
         chunk = block.chunks[-1]
         data = store.repair(self.container_id).held(action.block_id, chunk)
+        if not verifies(chunk, data):
+            why = f"what was read here of the chunk at {chunk.offset} is not what its row says"
+            return Word(why=why, is_silent=True)
         return self.proven([action.equal_to], action.block_id, chunk.offset, data)
 
     def _first(

@@ -23,6 +23,7 @@ from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ReplicaState
 from merkle.tree_codec import decode_tree
 from tests.support.faults.bad_peers import Dying, Garbler, Hanging, Liar, Shifting
+from tests.support.faults.flips import failing_memory
 from tests.support.storage.datanodes import CountingReads, Datanode, code_of, dialled
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, WINDOW_BYTES, noise
 
@@ -361,6 +362,28 @@ class TestLoopGuard:
 
         assert [Result.PARTIAL] * 4 == before
         assert Result.CONVERGED is after
+
+    def test_what_our_own_memory_made_of_a_chunk_was_no_vain_repair(
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A proof of other bytes than our row's says nothing of the peer: it is not asked for."""
+        with cluster[0].replica.file(1).open("ab") as file:
+            file.write(b"tail")
+        cluster[0].scan()
+        cluster[1].serve()
+        reconciler = cluster[0].reconciler()
+
+        with dialled(cluster[1:2]) as peers:
+            with monkeypatch.context() as patch:
+                reads = failing_memory(patch)
+                before = [reconciler.reconcile(CONTAINER, peers) for _ in range(4)]
+            after = reconciler.reconcile(CONTAINER, peers).result
+
+        assert len(reads) >= 4
+        assert [Result.PARTIAL] * 4 == [one.result for one in before]
+        assert all("was read here" in one.chunks[0].message for one in before)
+        assert Result.CONVERGED is after
+        assert cluster[1].files() == cluster[0].files()
 
     def test_a_changed_peer_is_tried_again(self, cluster: Cluster) -> None:
         """Another peer is another divergence."""
