@@ -234,7 +234,7 @@ class CountingReads(ReadHandlers):
             )
             alone = datanode_pb2.ReadChunkRequest(block_id=block_id, offset=key.offset)
             try:
-                described, *parts = self.ReadChunk(alone, context)
+                described, *parts = self.ReadChunk(alone, context)  # type: ignore[no-untyped-call]
             except SutureError:
                 continue
             data = b"".join(part.data for part in parts)
