@@ -36,7 +36,9 @@ from merkle.tree import Leaf
 
 BAD_CHUNKS_MAX: Final = 2  # one bad chunk may be rot since its scan; more is a bad peer
 
+Blocks = Mapping[BlockId, BlockData]
 Job = TypeVar("Job")
+T = TypeVar("T")
 Wanted = tuple[BlockId, WantedChunk]
 
 
@@ -90,6 +92,22 @@ class Sources:
 
         return self._first(action.metadata_sources, ask)
 
+    def describe_together(self, actions: Sequence[RepairBlock]) -> list[Answer]:
+        """Return the metadata of several blocks: of those with the same first lender in one call.
+        What does not come so is asked for alone."""
+        answers: dict[int, Answer] = {}
+        for peer_id, places in self._by_source([one.metadata_sources for one in actions]):
+            blocks = self._named_blocks(peer_id, [actions[place].block_id for place in places])
+            found = {place: blocks.get(actions[place].block_id) for place in places}
+            answers |= {at: Answer(peer_id, block=block) for at, block in found.items() if block}
+        return [answers.get(place) or self.describe(one) for place, one in enumerate(actions)]
+
+    def _named_blocks(self, peer_id: PeerId, block_ids: Sequence[BlockId]) -> Blocks:
+        blocks = self._together(
+            peer_id, lambda peer: peer.named_blocks(self.container_id, block_ids)
+        )
+        return blocks or {}
+
     def fetch(self, block_id: BlockId, wanted: WantedChunk) -> Answer:
         """Return a chunk from the first source whose bytes are what its tree says."""
 
@@ -113,30 +131,41 @@ class Sources:
     def fetch_together(self, wanted: Sequence[Wanted]) -> list[Answer]:
         """Return each of several chunks of which each is small: those with the same first source in
         one call, and their proofs in another. What does not come so is fetched alone."""
-        by_source: dict[PeerId, list[int]] = defaultdict(list)
-        for index, (_, chunk) in enumerate(wanted):
-            left = (one for one in chunk.sources if one not in self.dropped)
-            by_source[next(left, "")].append(index)
         answers: dict[int, Answer] = {}
-        for peer_id, indexes in by_source.items():
-            if len(indexes) > 1:
-                lent = self._lent(peer_id, [wanted[index] for index in indexes])
-                answers.update((indexes[at], answer) for at, answer in lent.items())
+        for peer_id, indexes in self._by_source([chunk.sources for _, chunk in wanted]):
+            lent = self._lent(peer_id, [wanted[index] for index in indexes])
+            answers.update((indexes[at], answer) for at, answer in lent.items())
         return [answers.get(index) or self.fetch(*one) for index, one in enumerate(wanted)]
 
-    def _lent(self, peer_id: PeerId, wanted: Sequence[Wanted]) -> dict[int, Answer]:
-        """Return what one peer serves and proves together, by the place in `wanted`."""
+    def _by_source(
+        self, sources: Sequence[tuple[PeerId, ...]]
+    ) -> Iterator[tuple[PeerId, list[int]]]:
+        """Yield each peer that is the first to be asked for more than one, with their places."""
+        found: dict[PeerId, list[int]] = defaultdict(list)
+        for index, asked in enumerate(sources):
+            found[next((one for one in asked if one not in self.dropped), "")].append(index)
+        yield from ((peer_id, places) for peer_id, places in found.items() if len(places) > 1)
+
+    def _together(self, peer_id: PeerId, ask: Callable[[LendingSeveral], T]) -> T | None:
+        """Return what a peer answers about several at once; None if it does not know how to, or
+        fails."""
         peer = self.peers.get(peer_id)
         if not isinstance(peer, LendingSeveral) or peer_id in self.one_by_one:
-            return {}
-        keys = [(block_id, chunk.leaf.offset) for block_id, chunk in wanted]
+            return None
         try:
-            served = peer.read_chunks(self.container_id, keys)
+            return ask(peer)
         except SutureError as error:
             if is_unknown(error):
                 self.one_by_one.add(peer_id)
             else:
                 self._judge(peer_id, error)
+        return None
+
+    def _lent(self, peer_id: PeerId, wanted: Sequence[Wanted]) -> dict[int, Answer]:
+        """Return what one peer serves and proves together, by the place in `wanted`."""
+        keys = [(block_id, chunk.leaf.offset) for block_id, chunk in wanted]
+        served = self._together(peer_id, lambda peer: peer.read_chunks(self.container_id, keys))
+        if served is None:
             return {}
         right = {
             at: served[key]

@@ -69,7 +69,13 @@ class Lender(Protocol):
 
 @runtime_checkable
 class LendingSeveral(Protocol):
-    """A lender that serves several chunks in one call."""
+    """A lender that serves several blocks or chunks in one call."""
+
+    def named_blocks(
+        self, container_id: ContainerId, block_ids: Sequence[BlockId]
+    ) -> Mapping[BlockId, BlockData]:
+        """Return the metadata of those that it can serve so. Raises SutureError."""
+        ...
 
     def read_chunks(
         self, container_id: ContainerId, keys: Sequence[tuple[BlockId, int]]

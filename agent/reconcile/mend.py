@@ -30,7 +30,7 @@ from agent.ports import Executor, Leases
 from agent.reconcile.commit_ids import TRUSTED_STATES, highest_claim, highest_lent
 from agent.reconcile.failures import Failures
 from agent.reconcile.fetch import Answer, Failure, Sources, in_order, is_leaf
-from agent.reconcile.jobs import BlockRun, Job, grouped
+from agent.reconcile.jobs import GROUP_COUNT_MAX, BlockRun, Job, grouped
 from agent.reconcile.ledger import NOBODYS, Ledger
 from agent.reconcile.pauses import held_between_copies
 from agent.store.files.blockfile import checksum_of
@@ -231,13 +231,13 @@ class Mender:
         """Draw the chunks that are to be got right."""
         described = in_order(
             self.executor,
-            iter(actions),
-            self.sources.describe,
-            lambda _: 1,
-            bytes_max=self.limits.fetch_count_max,
+            (actions[at : at + GROUP_COUNT_MAX] for at in range(0, len(actions), GROUP_COUNT_MAX)),
+            self.sources.describe_together,
+            len,
+            bytes_max=self.limits.fetch_count_max * GROUP_COUNT_MAX,
             count_max=self.limits.fetch_count_max,
         )
-        for action, answer in described:
+        for action, answer in (pair for group in described for pair in zip(*group, strict=True)):
             self.ledger.account(answer)
             block = BlockRun(action, answer)
             for wanted in action.chunks:

@@ -196,6 +196,20 @@ class Peer(Filling):
         """Return the metadata of all blocks, by id."""
         return list(self.each_block(container_id))
 
+    def named_blocks(
+        self, container_id: ContainerId, block_ids: Sequence[BlockId]
+    ) -> dict[BlockId, BlockData]:
+        """Return those of the blocks whose metadata the peer sends in one message."""
+        request = pb.GetBlocksRequest(container_id=container_id, local_ids=block_ids)
+        answer: pb.GetBlocksResponse = self._ask(self.stub.GetBlocks, request)
+        found = (codec.parse_block(item, "answer.blocks") for item in answer.blocks)
+        asked = set(block_ids)
+        return {
+            block.block_id: block
+            for owner, block in found
+            if owner == container_id and block.block_id in asked
+        }
+
     def each_block(self, container_id: ContainerId) -> Iterator[BlockData]:
         """Yield the metadata of all blocks, by id, asking page by page."""
         start = count = last = 0

@@ -1,4 +1,4 @@
-"""Chunks as callers name them: one of a block, or several of a container at once."""
+"""Blocks and chunks as callers name them: one, or several of a container at once."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,14 +18,25 @@ Key = tuple[BlockId, int]
 """A block, and where one of its chunks begins."""
 
 
+def parse_block_ids(asked: Sequence[int]) -> list[BlockId]:
+    """Return which blocks are named. Raises Refused for too many, or the same twice."""
+    ids = [codec.parse_block_id(value, "local_ids") for value in asked]
+    _check_names(ids, "local_ids")
+    return ids
+
+
 def parse_keys(asked: Sequence[pb.ChunkKey] | Sequence[pb.ChunkChallenge]) -> list[Key]:
     """Return which chunks are named. Raises Refused for too many, or the same twice."""
-    if len(asked) > COUNT_MAX:
-        raise codec.malformed("chunks", f"{len(asked)} of them, at most {COUNT_MAX} at once")
     keys = [(codec.parse_block_id(key.local_id, "chunks.local_id"), key.offset) for key in asked]
-    if len(set(keys)) < len(keys):
-        raise codec.malformed("chunks", "names one twice")
+    _check_names(keys, "chunks")
     return keys
+
+
+def _check_names(named: Sequence[BlockId] | Sequence[Key], where: str) -> None:
+    if len(named) > COUNT_MAX:
+        raise codec.malformed(where, f"{len(named)} of them, at most {COUNT_MAX} at once")
+    if len(set(named)) < len(named):
+        raise codec.malformed(where, "names one twice")
 
 
 def several_chunks(

@@ -9,7 +9,7 @@ import grpc
 
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.datanode.limits import Limits, page_size
-from agent.rpc.datanode.named_chunks import chunk_at, parse_keys, several_chunks
+from agent.rpc.datanode.named_chunks import chunk_at, parse_block_ids, parse_keys, several_chunks
 from agent.rpc.v1 import container_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec, hashes, reports
@@ -25,8 +25,8 @@ CHANGES_PAGE_MAX: Final = 2_000  # some 200 bytes each, as a rule
 
 
 class ReadHandlers:
-    """GetContainer, ListContainers, GetBlock, ListBlocks, ReadChunk, ReadChunks, ReadBlock,
-    GetSmallFile, GetContainerHashes, ListHistory, ListChanges."""
+    """GetContainer, ListContainers, GetBlock, GetBlocks, ListBlocks, ReadChunk, ReadChunks,
+    ReadBlock, GetSmallFile, GetContainerHashes, ListHistory, ListChanges."""
 
     def __init__(
         self,
@@ -81,6 +81,24 @@ class ReadHandlers:
         del context
         container_id, found = self._readable(request.block_id)
         return pb.GetBlockResponse(block=codec.block_message(container_id, found.block))
+
+    def GetBlocks(  # noqa: N802
+        self, request: pb.GetBlocksRequest, context: grpc.ServicerContext
+    ) -> pb.GetBlocksResponse:
+        """Return the metadata of several committed blocks, as far as they fit a message."""
+        del context
+        container_id = codec.parse_container_id(request.container_id)
+        answer = pb.GetBlocksResponse()
+        left_bytes = BLOCKS_PAGE_BYTES_MAX
+        for block_id in parse_block_ids(request.local_ids):
+            with suppress(SutureError):  # who asks for it alone is told
+                block = self._store.readable(container_id, block_id).block
+                message = codec.block_message(container_id, block)
+                left_bytes -= message.ByteSize()
+                if left_bytes < 0:
+                    break
+                answer.blocks.append(message)
+        return answer
 
     def _readable(self, asked: container_pb2.BlockId) -> tuple[ContainerId, Readable]:
         """Return the block, unless the asker knows of a later commit or another replica index."""

@@ -59,6 +59,7 @@ DATANODE: Final[Mapping[str, Rule]] = {
     "GetContainer": Rule(PEER | ADMIN | CLIENT),
     "ListContainers": Rule(PEER | ADMIN),
     "GetBlock": Rule(PEER | ADMIN | CLIENT),
+    "GetBlocks": Rule(PEER),
     "ListBlocks": Rule(PEER | ADMIN | CLIENT),
     "ReadChunk": Rule(PEER | ADMIN | CLIENT),
     "ReadChunks": Rule(PEER),

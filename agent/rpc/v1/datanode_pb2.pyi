@@ -159,6 +159,20 @@ class GetBlockResponse(_message.Message):
     block: _container_pb2.BlockData
     def __init__(self, block: _Optional[_Union[_container_pb2.BlockData, _Mapping]] = ...) -> None: ...
 
+class GetBlocksRequest(_message.Message):
+    __slots__ = ("container_id", "local_ids")
+    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_IDS_FIELD_NUMBER: _ClassVar[int]
+    container_id: int
+    local_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, container_id: _Optional[int] = ..., local_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class GetBlocksResponse(_message.Message):
+    __slots__ = ("blocks",)
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    blocks: _containers.RepeatedCompositeFieldContainer[_container_pb2.BlockData]
+    def __init__(self, blocks: _Optional[_Iterable[_Union[_container_pb2.BlockData, _Mapping]]] = ...) -> None: ...
+
 class ListBlocksRequest(_message.Message):
     __slots__ = ("container_id", "start_local_id", "count")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]

@@ -79,6 +79,11 @@ class DatanodeStub(object):
                 request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.GetBlockRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.GetBlockResponse.FromString,
                 _registered_method=True)
+        self.GetBlocks = channel.unary_unary(
+                '/suture.v1.Datanode/GetBlocks',
+                request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.GetBlocksRequest.SerializeToString,
+                response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.GetBlocksResponse.FromString,
+                _registered_method=True)
         self.ListBlocks = channel.unary_unary(
                 '/suture.v1.Datanode/ListBlocks',
                 request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ListBlocksRequest.SerializeToString,
@@ -244,6 +249,14 @@ class DatanodeServicer(object):
 
     def GetBlock(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetBlocks(self, request, context):
+        """Several blocks of one container in one message. What cannot be read, or has no room in it, is left
+        out: GetBlock says why.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -440,6 +453,11 @@ def add_DatanodeServicer_to_server(servicer, server):
                     servicer.GetBlock,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.GetBlockRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.GetBlockResponse.SerializeToString,
+            ),
+            'GetBlocks': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetBlocks,
+                    request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.GetBlocksRequest.FromString,
+                    response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.GetBlocksResponse.SerializeToString,
             ),
             'ListBlocks': grpc.unary_unary_rpc_method_handler(
                     servicer.ListBlocks,
@@ -790,6 +808,33 @@ class Datanode(object):
             '/suture.v1.Datanode/GetBlock',
             agent_dot_rpc_dot_v1_dot_datanode__pb2.GetBlockRequest.SerializeToString,
             agent_dot_rpc_dot_v1_dot_datanode__pb2.GetBlockResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetBlocks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/suture.v1.Datanode/GetBlocks',
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.GetBlocksRequest.SerializeToString,
+            agent_dot_rpc_dot_v1_dot_datanode__pb2.GetBlocksResponse.FromString,
             options,
             channel_credentials,
             insecure,

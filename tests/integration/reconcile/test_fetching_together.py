@@ -23,12 +23,15 @@ Cluster = list[Datanode]
 Keys = list[tuple[BlockId, int]]
 
 
+DESCRIBING = ("block", "named_blocks")
+
+
 class Counting:
     """Notes with how many chunks each kind of call was made, and makes it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.counts: dict[str, list[int]] = {}
-        for name in ("read_chunk", "read_chunks", "prove_chunk", "prove_chunks"):
+        for name in ("read_chunk", "read_chunks", "prove_chunk", "prove_chunks", *DESCRIBING):
             self._count(monkeypatch, name)
 
     def _count(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -83,7 +86,9 @@ def test_many_chunks_take_few_calls(cluster: Cluster, monkeypatch: pytest.Monkey
     assert (Result.CONVERGED, 20) == (result.result, result.chunk_count)
     assert cluster[1].files() == cluster[0].files()
     assert [5, 5, 5, 5] == calls.counts["read_chunks"] == calls.counts["prove_chunks"]
-    assert [] == calls.counts["read_chunk"] == calls.counts["prove_chunk"]
+    assert [] == calls.counts["read_chunk"] == calls.counts["prove_chunk"] == calls.counts["block"]
+    assert 20 == sum(calls.counts["named_blocks"])
+    assert len(calls.counts["named_blocks"]) <= 2
     assert [10, 10] == [peer.chunk_count for peer in result.peers]
     damaged_bytes = sum(CHUNK_BYTES + (0 if block % 2 else block) for block in range(1, 21))
     assert damaged_bytes == result.fetched_bytes
@@ -126,7 +131,7 @@ def test_a_chunk_by_itself_is_asked_for_alone(
     calls = Counting(monkeypatch)
 
     assert Result.CONVERGED is cluster[0].reconcile(cluster[1:]).result
-    assert [[1], [], [1], []] == list(calls.counts.values())
+    assert [[1], [], [1], [], [1], []] == list(calls.counts.values())
 
 
 def test_a_datanode_from_before_is_asked_for_one_after_the_other(
@@ -140,16 +145,21 @@ def test_a_datanode_from_before_is_asked_for_one_after_the_other(
     reconciler = cluster[0].reconciler(limits=MendLimits(fetch_count_max=1))
 
     with dialled(cluster[1:2]) as peers, grpc.insecure_channel(cluster[1].address) as channel:
-        peers["dn2"].stub.ReadChunks = channel.unary_unary(
-            "/suture.v1.Datanode/NotYet", pb.ReadChunksRequest.SerializeToString
-        )
+        for name, request in (
+            ("GetBlocks", pb.GetBlocksRequest),
+            ("ReadChunks", pb.ReadChunksRequest),
+        ):
+            unknown = channel.unary_unary("/suture.v1.Datanode/NotYet", request.SerializeToString)
+            setattr(peers["dn2"].stub, name, unknown)
         result = reconciler.reconcile(CONTAINER, peers)
 
     assert (Result.CONVERGED, 20) == (result.result, result.chunk_count)
     assert cluster[1].files() == cluster[0].files()
     assert 20 == len(calls.counts["read_chunk"]) == len(calls.counts["prove_chunk"])
     assert [] == calls.counts["prove_chunks"]
-    assert [10] == calls.counts["read_chunks"]
+    assert [20] == calls.counts["named_blocks"]
+    assert [] == calls.counts["read_chunks"]
+    assert 20 == len(calls.counts["block"])
 
 
 def test_a_chunk_that_is_not_what_the_tree_says_is_not_written(

@@ -1,15 +1,18 @@
-"""Several chunks in one call: served, and proven, as each would be alone; or left out."""
+"""Several blocks or chunks in one call: served, and proven, as each would be alone; or left out."""
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agent.errors import Code, Refused
 from agent.rpc.calls.peer import Peer
+from agent.rpc.datanode import reading
 from agent.rpc.datanode.reading import ReadHandlers
 from agent.rpc.v1 import datanode_pb2 as pb
+from agent.rpc.wire import codec
 from merkle.replica import BlockId, ContainerId
 from tests.support.storage.datanodes import LIMITS, Datanode, dialled
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER
@@ -56,6 +59,43 @@ def test_each_is_served_as_if_it_were_asked_for_alone(datanode: Datanode, peer: 
     for (block_id, offset), found in served.items():
         assert peer.read_chunk(CONTAINER, block_id, offset) == found
         assert on_disk(datanode, block_id, offset) == found[1]
+
+
+def test_each_block_is_described_as_if_it_were_asked_for_alone(peer: Peer) -> None:
+    """
+    What there is not is left out.
+    """
+    served = peer.named_blocks(CONTAINER, [BlockId(4), BlockId(99), BLOCK])
+
+    assert [4, 2] == list(served)
+    assert [peer.block(CONTAINER, block_id) for block_id in served] == list(served.values())
+    assert {} == peer.named_blocks(ContainerId(9), [BLOCK])
+
+
+def test_a_message_has_room_for_so_many_blocks(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Those after the last that has room in it do not come.
+    """
+    ids = [BlockId(number) for number in range(1, 13)]
+    size_bytes = codec.block_message(CONTAINER, peer.block(CONTAINER, ids[0])).ByteSize()
+    monkeypatch.setattr(reading, "BLOCKS_PAGE_BYTES_MAX", 3 * size_bytes + 2)
+
+    assert ids[:3] == list(peer.named_blocks(CONTAINER, ids))
+
+
+def test_a_block_that_was_not_asked_for_is_not_taken(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Neither another one of this container nor one of another container.
+    """
+    block = peer.block(CONTAINER, BLOCK)
+    others = [(CONTAINER, replace(block, block_id=BlockId(7))), (ContainerId(9), block)]
+    blocks = [codec.block_message(owner, other) for owner, other in others]
+    answer = pb.GetBlocksResponse(blocks=blocks)
+    monkeypatch.setattr(peer.stub, "GetBlocks", lambda *_, **__: answer)
+
+    assert {} == peer.named_blocks(CONTAINER, [BLOCK])
 
 
 @pytest.mark.parametrize(
@@ -142,6 +182,7 @@ def test_what_is_no_question_is_refused(
     for ask in (
         lambda: peer.read_chunks(CONTAINER, keys),
         lambda: peer.prove_chunks(CONTAINER, [(*key, bytes(16)) for key in keys]),
+        lambda: peer.named_blocks(CONTAINER, [block_id for block_id, _ in keys]),
     ):
         with pytest.raises(Refused, match=what) as caught:
             ask()

@@ -91,7 +91,7 @@ class TestTable:
             ),
             *("GetBlock", "ListBlocks", "ReadChunk", "GetContainerHashes", "ListFindings"),
             *("ReadBlock", "GetSmallFile", "ProveChunk", "ProveReplica"),
-            *("ReadChunks", "ProveChunks"),
+            *("GetBlocks", "ReadChunks", "ProveChunks"),
             *("Status", "ScrubStatus", "Heartbeat", "AllocateBlocks", "CommitKey", "LookupKey"),
             *("ListKeys", "FinishWrites", "ListNodes", "ListContainerInfos", "GetContainerInfo"),
             *("ListOutcomes", "GetQueues", "GetReport", "ListDepartures", "ListHistory"),
