@@ -1,7 +1,7 @@
 """What a repair has to fetch: chunks of blocks, in groups that one call gets."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from agent.plan.actions import RepairBlock, WantedChunk
@@ -21,6 +21,11 @@ class BlockRun:
     waiting_count: int = 0  # chunks that are being fetched
     failed_count: int = 0
     is_drawn: bool = False  # all of its chunks were looked at
+    lent: dict[int, ChunkInfo] = field(init=False)  # its chunks at its lender, by offset
+
+    def __post_init__(self) -> None:
+        block = self.described.block
+        self.lent = {chunk.offset: chunk for chunk in block.chunks} if block is not None else {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -293,11 +293,8 @@ class Mender:
 
     def _described_chunk(self, block: BlockRun, wanted: WantedChunk) -> ChunkInfo | None:
         """Return the chunk as the lender describes it, if that is the version we want."""
-        described = block.described.block
-        for chunk in described.chunks if described is not None else ():
-            if chunk.offset == wanted.leaf.offset:
-                return chunk if is_leaf(self.sources.algorithm, chunk, wanted.leaf) else None
-        return None
+        chunk = block.lent.get(wanted.leaf.offset)
+        return chunk if chunk and is_leaf(self.sources.algorithm, chunk, wanted.leaf) else None
 
     def _flush(self) -> None:
         """Install what was fetched: several together, and alone what cannot be; complete each block

@@ -21,7 +21,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -37,7 +36,6 @@ from agent.store.operations.repair import (
     check_offered,
     check_proven,
     check_recorded,
-    chunk_at,
     readable_block,
     record_chunks,
 )
@@ -81,7 +79,8 @@ class _Block:
     """A block as it is, and as the chunks of the batch that were taken so far make it."""
 
     path: Path
-    block: BlockData | None
+    recorded: dict[int, ChunkInfo]  # by offset
+    end_bytes: int  # where the last of them ends
     had_bytes: int  # of its file; blockfile.ABSENT without one
     size_bytes: int
 
@@ -154,7 +153,9 @@ def _plain_blocks(
                 continue
             size = facts.st_size
         block = readable_block(rows, container_id, block_id)
-        found[block_id] = _Block(path, block, size, size)
+        recorded = {chunk.offset: chunk for chunk in block.chunks} if block else {}
+        end_bytes = block.length_bytes if block else 0
+        found[block_id] = _Block(path, recorded, end_bytes, size, size)
     return found
 
 
@@ -173,10 +174,8 @@ def _taken(
             continue
         seen.add((offer.block_id, chunk.offset))
         yield _Taken(index, offer, old, block.size_bytes)
-        had = block.block or BlockData(offer.block_id, Bcsid(0))
-        others = [one for one in had.chunks if one.offset != chunk.offset]
-        chunks = sorted([*others, chunk], key=attrgetter("offset"))
-        block.block = replace(had, chunks=tuple(chunks))
+        block.recorded[chunk.offset] = chunk
+        block.end_bytes = max(block.end_bytes, chunk.end)
         block.size_bytes = max(block.size_bytes, chunk.end)
 
 
@@ -186,7 +185,8 @@ def _checked(container_id: ContainerId, block: _Block, offer: Offer) -> bytes:
     `Refused` as the install of one chunk does."""
     chunk, block_id = offer.chunk, offer.block_id
     check_offered(block_id, chunk, offer.data)
-    check_fits(block_id, block.block, chunk)
+    recorded = block.recorded.get(chunk.offset)
+    check_fits(block_id, block.end_bytes, recorded, chunk)
     blockfile.check_reached(block.path, max(block.size_bytes, 0), chunk.offset)
     first = old = b""
     if block.had_bytes > chunk.offset:
@@ -194,7 +194,6 @@ def _checked(container_id: ContainerId, block: _Block, offer: Offer) -> bytes:
         with suppress(OSError):  # why it is replaced
             first = read()
             old = blockfile.read_agreed(read, first, offer.seen)
-    recorded = chunk_at(block.block, chunk.offset)
     if recorded is not None and not offer.is_ordered:
         check_damaged(container_id, block_id, recorded, old or first)
         check_recorded(block_id, recorded, chunk)

@@ -246,7 +246,8 @@ class Repair:
             tree_replica(rows, self._container_id)
             refuse_tombstone(rows, self._container_id, block_id)
             block = readable_block(rows, self._container_id, block_id)
-        check_fits(block_id, block, chunk)
+        end_bytes = block.length_bytes if block else 0
+        check_fits(block_id, end_bytes, chunk_at(block, chunk.offset), chunk)
         return block
 
     def held(self, block_id: BlockId, chunk: ChunkInfo) -> bytes:
@@ -391,16 +392,19 @@ def chunk_at(block: BlockData | None, offset: int) -> ChunkInfo | None:
     return next((chunk for chunk in chunks if chunk.offset == offset), None)
 
 
-def check_fits(block_id: BlockId, block: BlockData | None, chunk: ChunkInfo) -> None:
-    """Refuse a chunk that is neither exactly a recorded one nor right behind the last."""
-    end = block.length_bytes if block else 0
-    recorded = chunk_at(block, chunk.offset)
-    if chunk.offset > end:
+def check_fits(
+    block_id: BlockId, end_bytes: int, recorded: ChunkInfo | None, chunk: ChunkInfo
+) -> None:
+    """Refuse a chunk that is neither exactly the one `recorded` at its offset nor right behind the
+    last, where the block ends."""
+    if chunk.offset > end_bytes:
         raise Refused(
             Code.CHUNK_GAP,
-            f"block {block_id}, chunk at {chunk.offset}: the block ends at {end}",
+            f"block {block_id}, chunk at {chunk.offset}: the block ends at {end_bytes}",
         )
-    if chunk.offset < end and (recorded is None or recorded.length_bytes != chunk.length_bytes):
+    if chunk.offset < end_bytes and (
+        recorded is None or recorded.length_bytes != chunk.length_bytes
+    ):
         raise Refused(
             Code.OVERLAPPING_CHUNK,
             f"block {block_id}, chunk at {chunk.offset}: overlaps chunks recorded otherwise",
