@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,6 +19,9 @@ COMMAND_TIMEOUT_S: Final = 120.0
 REPLICAS: Final = 3
 LISTED_MAX: Final = 1000
 HEALTHY: Final = "HEALTHY"
+
+Place = tuple[str, int]
+"""A datanode and a container: where a replica is."""
 
 
 @dataclass(slots=True)
@@ -119,6 +122,23 @@ def are_equal(replicas: Sequence[container_pb2.ReplicaReport]) -> bool:
         and len(roots) == 1
         and None not in roots
     )
+
+
+def are_known(
+    scanned: Mapping[Place, container_pb2.ReplicaReport], infos: Sequence[scm_pb2.ContainerInfo]
+) -> bool:
+    """Whether the SCM knows each replica as a scan left it: of one whose root it hears later, the
+    plan would be of yesterday."""
+    known = {
+        (one.datanode.datanode_id, info.container_id): _standing(one.replica)
+        for info in infos
+        for one in info.replicas
+    }
+    return all(known.get(place) == _standing(report) for place, report in scanned.items())
+
+
+def _standing(report: container_pb2.ReplicaReport) -> tuple[int, int | None]:
+    return report.state, report.tree.root if report.HasField("tree") else None
 
 
 def wait_until(condition: Callable[[], bool], what: str, wait_s: float = WAIT_S) -> None:

@@ -25,7 +25,7 @@ from agent.demo.death import Death
 from agent.demo.liar import Contest
 from agent.demo.readback import Checksums, read_back, source_checksums
 from agent.demo.selfheal import Selfheal
-from agent.demo.stage import Stage, is_whole, wait_until
+from agent.demo.stage import Place, Stage, are_known, is_whole, wait_until
 from agent.errors import Code, Refused, Unavailable
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire.plan_file import Run, read_plan
@@ -55,7 +55,7 @@ class Evidence:
     coded: Coded = field(default_factory=Coded)
     contest: Contest = field(default_factory=Contest)
     death: Death = field(default_factory=Death)
-    findings: dict[tuple[str, int], list[datanode_pb2.Finding]] = field(default_factory=dict)
+    findings: dict[Place, list[datanode_pb2.Finding]] = field(default_factory=dict)
     outcomes: list[scm_pb2.Outcome] = field(default_factory=list)
     report: Path = Path()
     summary: dict[str, object] = field(default_factory=dict)
@@ -162,6 +162,7 @@ class Story:
     evidence: Evidence = field(default_factory=Evidence)
     checksums: Checksums = field(default_factory=dict)
     sources: Sequence[Source] = ()
+    scanned: dict[Place, container_pb2.ReplicaReport] = field(default_factory=dict)
 
     def run(self, sources: Sequence[Source]) -> Evidence:
         """Tell the story from beginning to end; return what was seen."""
@@ -288,6 +289,7 @@ class Story:
     def scan_all(self) -> None:
         """Let every datanode read every replica again."""
         results = self.scan_replicas()
+        self.scanned = {place: result.replica for place, result in results.items()}
         self.evidence.findings = {
             place: list(result.findings) for place, result in results.items() if result.findings
         }
@@ -300,7 +302,7 @@ class Story:
             f"bytes read past the cache: {found} findings, {unhealthy} replicas unhealthy"
         )
 
-    def scan_replicas(self) -> dict[tuple[str, int], datanode_pb2.ScanResult]:
+    def scan_replicas(self) -> dict[Place, datanode_pb2.ScanResult]:
         """Scan every replica of the demo; datanodes work side by side."""
         places = [
             (replica.datanode.datanode_id, info.container_id)
@@ -310,7 +312,7 @@ class Story:
         with ThreadPoolExecutor(len(self.stage.addresses)) as pool:
             return dict(zip(places, pool.map(self.scan_replica, places), strict=True))
 
-    def scan_replica(self, place: tuple[str, int]) -> datanode_pb2.ScanResult:
+    def scan_replica(self, place: Place) -> datanode_pb2.ScanResult:
         """Scan one replica and wait for the result."""
         datanode_id, container_id = place
         peer = self.stage.client.peer(self.stage.addresses[datanode_id])
@@ -324,7 +326,9 @@ class Story:
 
     def verify(self) -> None:
         """Export a snapshot once the SCM has heard everything, and run the Spark job on it."""
-        wait_until(self.reports_arrived, "the SCM hears of all damage")
+        wait_until(
+            lambda: are_known(self.scanned, self.all_infos()), "the SCM hears of all that was found"
+        )
         snapshot = self.stage.client.scm.export_snapshot(scm_pb2.ExportSnapshotRequest())
         out = self.stage.cluster.root / "verify"
         log = self.stage.cluster.root / "verify.log"
@@ -357,21 +361,6 @@ class Story:
             f"Spark compared {snapshot.replica_count} replicas: {VERDICTS[done.returncode]}; "
             f"{run / 'report.html'}"
         )
-
-    def reports_arrived(self) -> bool:
-        """Whether the SCM shows each damaged replica as its datanode does."""
-        unhealthy = {
-            place
-            for place, findings in self.evidence.findings.items()
-            if any(f.verdict in {"CORRUPT", "UNREADABLE"} for f in findings)
-        }
-        known = {
-            (replica.datanode.datanode_id, info.container_id)
-            for info in self.all_infos()
-            for replica in info.replicas
-            if replica.replica.state == container_pb2.UNHEALTHY
-        }
-        return unhealthy <= known
 
     def reconcile(self) -> None:
         """Feed the plan back and wait for every command's outcome."""

@@ -12,8 +12,10 @@ import pytest
 
 from agent.cli.setup.demo_command import Steps
 from agent.demo.damage_choice import BLOCK_BYTES_MIN, BLOCKS_MIN
+from agent.demo.stage import are_known
 from agent.demo.story import collect, lanes_for
 from agent.errors import Refused
+from agent.rpc.v1 import container_pb2, scm_pb2
 from tests.support.storage.three_replicas import content
 from tests.support.verification.java import skip_without_java
 
@@ -95,6 +97,41 @@ def test_an_interrupt_that_a_library_swallows_ends_the_story_with_the_step() -> 
         steps("after")
 
     assert ["before"] == told
+
+
+@pytest.mark.parametrize(
+    ("state", "root", "is_known"),
+    [
+        (container_pb2.UNHEALTHY, 7, True),
+        (container_pb2.CLOSED, 7, False),
+        (container_pb2.UNHEALTHY, 8, False),
+        (container_pb2.UNHEALTHY, None, False),
+    ],
+)
+def test_what_was_found_is_known_with_its_root(
+    state: container_pb2.ReplicaState, root: int | None, is_known: bool
+) -> None:
+    """
+    A plan made of the root from before would be refused as stale, whatever the state is.
+    """
+
+    def report(state: container_pb2.ReplicaState, root: int | None) -> container_pb2.ReplicaReport:
+        tree = None if root is None else container_pb2.TreeSummary(root=root)
+        return container_pb2.ReplicaReport(state=state, tree=tree)
+
+    info = scm_pb2.ContainerInfo(
+        container_id=5,
+        replicas=[
+            scm_pb2.ContainerInfoReplica(
+                datanode=container_pb2.DatanodeEndpoint(datanode_id="dn1"),
+                replica=report(state, root),
+            )
+        ],
+    )
+    scanned = {("dn1", 5): report(container_pb2.UNHEALTHY, 7)}
+
+    assert is_known is are_known(scanned, [info])
+    assert not are_known(scanned | {("dn2", 5): report(container_pb2.CLOSED, 7)}, [info])
 
 
 def test_everything_is_healed(files: Path, tmp_path: Path) -> None:
