@@ -127,8 +127,8 @@ def are_equal(replicas: Sequence[container_pb2.ReplicaReport]) -> bool:
 def are_known(
     scanned: Mapping[Place, container_pb2.ReplicaReport], infos: Sequence[scm_pb2.ContainerInfo]
 ) -> bool:
-    """Whether the SCM knows each replica as a scan left it: of one whose root it hears later, the
-    plan would be of yesterday."""
+    """Whether the SCM knows each replica as a scan left it. A root that it hears of after the
+    snapshot makes the plan stale."""
     known = {
         (one.datanode.datanode_id, info.container_id): _standing(one.replica)
         for info in infos

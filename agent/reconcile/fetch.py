@@ -1,7 +1,6 @@
 """Getting chunks from peers: side by side within a byte budget, each from whoever has it whole.
 
-    wanted chunks ─► small ones together ─► at most `bytes_max` under way ─► in the order they
-    were asked for
+    wanted chunks ─► small ones together ─► at most `bytes_max` under way ─► in the order asked for
 
 What is returned has been verified twice: against the window checksums it came with, and against
 the leaf that the peer's tree advertised. Somebody proves to have it on its medium, as far as peers
@@ -93,8 +92,8 @@ class Sources:
         return self._first(action.metadata_sources, ask)
 
     def describe_together(self, actions: Sequence[RepairBlock]) -> list[Answer]:
-        """Return the metadata of several blocks: of those with the same first lender in one call.
-        What does not come so is asked for alone."""
+        """Return the metadata of several blocks: of those with the same first lender it comes in
+        one call. What does not come so is asked for alone."""
         answers: dict[int, Answer] = {}
         for peer_id, places in self._by_source([one.metadata_sources for one in actions]):
             blocks = self._named_blocks(peer_id, [actions[place].block_id for place in places])
@@ -129,8 +128,8 @@ class Sources:
         return replace(answer, word=word)
 
     def fetch_together(self, wanted: Sequence[Wanted]) -> list[Answer]:
-        """Return each of several chunks of which each is small: those with the same first source in
-        one call, and their proofs in another. What does not come so is fetched alone."""
+        """Return several small chunks: those with the same first source come in one call, and their
+        proofs in another. What does not come so is fetched alone."""
         answers: dict[int, Answer] = {}
         for peer_id, indexes in self._by_source([chunk.sources for _, chunk in wanted]):
             lent = self._lent(peer_id, [wanted[index] for index in indexes])

@@ -79,8 +79,8 @@ class _Block:
     """A block as it is, and as the chunks of the batch that were taken so far make it."""
 
     path: Path
-    recorded: dict[int, ChunkInfo]  # by offset
-    end_bytes: int  # where the last of them ends
+    recorded: Mapping[int, ChunkInfo]  # by offset, as it is
+    end_bytes: int  # where the last chunk ends
     had_bytes: int  # of its file; blockfile.ABSENT without one
     size_bytes: int
 
@@ -174,7 +174,6 @@ def _taken(
             continue
         seen.add((offer.block_id, chunk.offset))
         yield _Taken(index, offer, old, block.size_bytes)
-        block.recorded[chunk.offset] = chunk
         block.end_bytes = max(block.end_bytes, chunk.end)
         block.size_bytes = max(block.size_bytes, chunk.end)
 

@@ -15,7 +15,7 @@ from agent.rpc.calls.peer import Peer
 from agent.rpc.datanode.reading import ReadHandlers
 from agent.rpc.v1 import datanode_pb2 as pb
 from merkle.checksum import window_checksums
-from merkle.replica import BlockId, ContainerId
+from merkle.replica import BlockData, BlockId, ContainerId
 from tests.support.storage.datanodes import LIMITS, Datanode, dialled
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, noise
 
@@ -199,6 +199,36 @@ def test_a_chunk_that_is_not_what_the_tree_says_is_not_written(
     result = cluster[0].reconcile(cluster[1:])
 
     assert Result.CONVERGED is result.result
+    assert cluster[1].files() == cluster[0].files()
+
+
+def test_bytes_here_are_not_taken_for_a_version_that_the_tree_does_not_have(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The lender describes a chunk just as it is here, without a row; its tree says otherwise.
+    """
+    old = noise(CHUNK_BYTES, 5)
+    cluster[0].replica.overwrite(1, 0, old)
+    cluster[0].replica.delete_row(1)
+    cluster[0].scan()
+    served_by(*cluster[1:])
+    real = Peer.named_blocks
+
+    def describing(
+        peer: Peer, container_id: ContainerId, block_ids: list[BlockId]
+    ) -> dict[BlockId, BlockData]:
+        blocks = real(peer, container_id, block_ids)
+        if BlockId(1) in blocks:
+            first, *rest = blocks[BlockId(1)].chunks
+            sums = window_checksums(first.checksum_type, first.bytes_per_checksum, old)
+            chunks = (replace(first, window_checksums=sums), *rest)
+            blocks[BlockId(1)] = replace(blocks[BlockId(1)], chunks=chunks)
+        return blocks
+
+    monkeypatch.setattr(Peer, "named_blocks", describing)
+    cluster[0].reconcile(cluster[1:])
+
     assert cluster[1].files() == cluster[0].files()
 
 

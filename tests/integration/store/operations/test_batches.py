@@ -247,8 +247,12 @@ class TestLeftAlone:
             offer(3, 1),
             Offer(BlockId(3), chunk_of(content((3, 0))), content("not this")),
             Offer(BlockId(1), chunk_of(content("across"), 5_000), content("across")),
+            Offer(BlockId(1), chunk_of(content("across"), 5_000), content("across"), proof="dn2"),
         ],
-        ids=["verifies", "not our row's", "a hole", "not as described", "across chunks"],
+        ids=[
+            *("verifies", "not our row's", "a hole", "not as described", "across chunks"),
+            "across chunks, and proven",
+        ],
     )
     def test_what_is_refused_alone_is_not_done_with_others(
         self, store: ReplicaStore, unfit: Offer
@@ -267,7 +271,9 @@ class TestLeftAlone:
         del before["1.block"]
         assert before == after
         with pytest.raises(Refused):
-            store.repair(ONE).install_chunk(unfit.block_id, unfit.chunk, unfit.data)
+            store.repair(ONE).install_chunk(
+                unfit.block_id, unfit.chunk, unfit.data, proof=unfit.proof
+            )
 
     def test_a_chunk_without_checksums_is_not_overwritten_while_it_is_there(
         self, store: ReplicaStore
