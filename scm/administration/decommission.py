@@ -108,7 +108,7 @@ class Decommissioning:
             if command.kind is Kind.SET_OPERATIONAL_STATE:
                 if (command.op_state, command.op_expiry_ms) == (node.op_state, node.op_expiry_ms):
                     return
-                change.remove(self._state.commands, command.command_id)  # it says what was before
+                self._commands.supersede(change, command)  # it says what was before
         self._commands.queue(
             change,
             Kind.SET_OPERATIONAL_STATE,

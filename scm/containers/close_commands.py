@@ -75,7 +75,7 @@ class Closes:
             node = command.datanode_id
             pending = self._state.commands.about(Kind.CLOSE, container_id, node)
             if pending is not None and self._is_superseded(pending, command):
-                change.remove(self._state.commands, pending.command_id)
+                self._commands.supersede(change, pending)
                 attempts.pop(node, None)
             elif pending is not None:
                 command_ids.append(pending.command_id)

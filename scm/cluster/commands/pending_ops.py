@@ -339,6 +339,11 @@ class PendingOps:
             self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, message)
         return [command.container_id for command in coming]
 
+    def supersede(self, change: Change, command: Pending) -> None:
+        """End a command in whose place another goes: its id was told, so that it has an outcome."""
+        message = "another command took its place"
+        self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, message)
+
     def drop(
         self, change: Change, command: Pending, state: OutcomeState, code: Code, message: str
     ) -> None:

@@ -111,6 +111,26 @@ def test_it_does_not_end_before_the_datanode_has_kept_it(world: ScmWorld, made: 
     assert OpState.DECOMMISSIONING is state_of(world, node)
 
 
+def test_a_state_that_another_takes_the_place_of_has_an_outcome(
+    world: ScmWorld, made: Container
+) -> None:
+    """Its datanode has the last word, if it executes it nevertheless."""
+    node = first_holder(world, made)
+    ask(world, OpState.DECOMMISSIONING, node)
+    [(command, _peers)] = world.call(node).commands
+    ask(world, OpState.IN_SERVICE, node)
+    ask(world, OpState.ENTERING_MAINTENANCE, node)
+
+    world.call(node)
+    (early,), pending = world.control.queries.outcomes([command.command_id], 10)
+    world.beat(node, outcomes=(outcome(command),))
+    (late,), _pending = world.control.queries.outcomes([command.command_id], 10)
+
+    assert command.command_id not in pending
+    assert ("SKIPPED", "INELIGIBLE") == (early.state, early.code)
+    assert "EXECUTED" == late.state
+
+
 @pytest.mark.parametrize("stop_at", ["at once", "copied"])
 def test_it_can_be_called_back_at_any_time(world: ScmWorld, made: Container, stop_at: str) -> None:
     """What was copied meanwhile is removed again, and nothing else."""

@@ -85,6 +85,20 @@ class TestClose:
         assert [0, 1, 3, 7, 15] == sent_after_s
         assert [] == kinds(world.call("dn1"))
 
+    def test_one_that_another_takes_the_place_of_has_an_outcome(self, world: ScmWorld) -> None:
+        """Who was told its id asks what became of it."""
+        world.write("a", "k", 1, 2)
+        world.control.clients.finish("a", close=True)
+        (first,) = world.state.commands.of_node("dn2")
+
+        world.beat("dn1", replica("dn1", ReplicaState.OPEN, container_id=1, bcsid=3, root=None))
+        (second,) = world.state.commands.of_node("dn2")
+        outcomes, pending = world.control.queries.outcomes([first.command_id], 10)
+
+        assert (2, 3) == (first.bcsid, second.bcsid)
+        assert first.command_id not in pending
+        assert [("SKIPPED", "INELIGIBLE")] == [(o.state, o.code) for o in outcomes]
+
     def test_an_unanswered_one_is_not_ordered_again(self, world: ScmWorld) -> None:
         """However long the datanode is at it."""
         world.write("a", "k", 1)
