@@ -1,15 +1,10 @@
-"""What a repair has to fetch: chunks of blocks, in groups that one call gets."""
+"""What a repair has to fetch: chunks of blocks."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
 
 from agent.plan.actions import RepairBlock, WantedChunk
 from agent.reconcile.fetch import Answer
 from merkle.replica import ChunkInfo
-
-GROUP_BYTES_MAX: Final = 1024**2  # of chunks that are asked for in one call
-GROUP_COUNT_MAX: Final = 64
 
 
 @dataclass(slots=True)
@@ -39,19 +34,3 @@ class Job:
     def size_bytes(self) -> int:
         """What it holds in memory while it is under way."""
         return self.wanted.leaf.length_bytes
-
-
-def grouped(jobs: Iterator[Job]) -> Iterator[list[Job]]:
-    """Yield jobs in groups that one call gets: in their order, as far as a message has room."""
-    group: list[Job] = []
-    group_bytes = 0
-    for job in jobs:
-        if group and (
-            len(group) == GROUP_COUNT_MAX or group_bytes + job.size_bytes() > GROUP_BYTES_MAX
-        ):
-            yield group
-            group, group_bytes = [], 0
-        group.append(job)
-        group_bytes += job.size_bytes()
-    if group:
-        yield group

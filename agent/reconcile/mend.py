@@ -30,9 +30,10 @@ from agent.ports import Executor, Leases
 from agent.reconcile.commit_ids import TRUSTED_STATES, highest_claim, highest_lent
 from agent.reconcile.failures import Failures
 from agent.reconcile.fetch import Answer, Failure, Sources, in_order, is_leaf
-from agent.reconcile.jobs import GROUP_COUNT_MAX, BlockRun, Job, grouped
+from agent.reconcile.jobs import BlockRun, Job
 from agent.reconcile.ledger import NOBODYS, Ledger
 from agent.reconcile.pauses import held_between_copies
+from agent.rpc.calls.message_groups import GROUP_COUNT_MAX, grouped
 from agent.store.files.blockfile import checksum_of
 from agent.store.operations.batch_repair import BATCH_BYTES_MAX, BATCH_COUNT_MAX, Offer
 from agent.store.operations.repair import verifies
@@ -200,7 +201,7 @@ class Mender:
     def _repair(self, actions: Sequence[RepairBlock]) -> None:
         fetched = in_order(
             self.executor,
-            grouped(self._jobs(actions)),
+            grouped(self._jobs(actions), Job.size_bytes),
             self._fetch,
             lambda group: sum(map(Job.size_bytes, group)),
             bytes_max=self.limits.fetch_bytes_max,

@@ -6,7 +6,7 @@ all cells of a stripe are read and computed from each other, and a shard that is
 where redundancy or the writer's record allow it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from agent.ec.blockgroup import Agreed, Orphan, agree
@@ -17,7 +17,7 @@ from agent.ec.wrong_shard import StripeVerdict, judge_stripe
 from agent.errors import Unavailable
 from agent.ports import Executor
 from agent.reconstruct.shard_peer import ShardSource
-from agent.reconstruct.sources import Sources
+from agent.reconstruct.sources import Reading, Sources
 from merkle.replica import ContainerId
 
 
@@ -89,21 +89,16 @@ def verify_parity(
     unread: list[tuple[int, int]] = []
     lacking: list[tuple[int, int]] = []
     stripe_count = paced_bytes = 0
-    for block_id, known in sources.blocks():
-        agreed = agree(scheme, block_id, known)
-        if isinstance(agreed, Orphan):
-            account.orphans[block_id] = agreed.reason
-            continue
-        lacking += [(block_id, index) for index in known if index not in agreed.shards]
-        for stripe in range(agreed.group.stripe_count):
-            verdict = _verdict(sources, agreed, stripe)
-            stripe_count += 1
-            if verdict is None:
-                unread.append((block_id, stripe))
-            elif not verdict.fits:
-                faults.append(StripeFault(block_id, stripe, verdict.wrong))
-            pace(account.read_bytes - paced_bytes)
-            paced_bytes = account.read_bytes
+    wanted = _stripes(sources, account, lacking)
+    for agreed, reading in sources.ahead(wanted, count=scheme.shard_count):
+        verdict = _verdict(sources, agreed, reading)
+        stripe_count += 1
+        if verdict is None:
+            unread.append((agreed.block_id, reading.stripe))
+        elif not verdict.fits:
+            faults.append(StripeFault(agreed.block_id, reading.stripe, verdict.wrong))
+        pace(account.read_bytes - paced_bytes)
+        paced_bytes = account.read_bytes
     return ParityReport(
         container_id,
         stripe_count,
@@ -117,15 +112,27 @@ def verify_parity(
     )
 
 
-def _verdict(sources: Sources, agreed: Agreed, stripe: int) -> StripeVerdict | None:
+def _stripes(
+    sources: Sources, account: Account, lacking: list[tuple[int, int]]
+) -> Iterator[tuple[Agreed, int]]:
+    """Yield all stripes; note the blocks that cannot be read, and the shards that lack others."""
+    for block_id, known in sources.blocks():
+        agreed = agree(sources.scheme, block_id, known)
+        if isinstance(agreed, Orphan):
+            account.orphans[block_id] = agreed.reason
+            continue
+        lacking += [(block_id, index) for index in known if index not in agreed.shards]
+        yield from ((agreed, stripe) for stripe in range(agreed.group.stripe_count))
+
+
+def _verdict(sources: Sources, agreed: Agreed, reading: Reading) -> StripeVerdict | None:
     """Judge one stripe by all cells that can be read; None where they are too few.
 
     Raises Unavailable when whole shards are gone, so that no stripe can be read any more.
     """
-    reading = sources.begin(agreed, stripe, count=agreed.group.scheme.shard_count)
     try:
         cells = sources.finish_all(agreed, reading)
     except Unavailable:
         sources.require()
         return None
-    return judge_stripe(agreed.group, stripe, cells, proof_of(agreed, stripe))
+    return judge_stripe(agreed.group, reading.stripe, cells, proof_of(agreed, reading.stripe))

@@ -4,18 +4,19 @@ A cell that is damaged in one source is taken from, or computed from, others: a 
 wrong cells is asked later for the next ones, and never given up for that, since each of its cells
 may be the one that a stripe needs. Whose answer takes long is not waited for as long as another can
 answer: the first `data_count` cells are taken. Two datanodes may have the same shard, each with
-cells that the other has lost.
+cells that the other has lost. Small cells of stripes that follow each other come together.
 """
 
 import heapq
 import secrets
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Final
+from weakref import WeakSet
 
 from agent.ec.blockgroup import Agreed
 from agent.ec.cells import proof_of
@@ -25,16 +26,17 @@ from agent.ec.wrong_shard import judge_stripe
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.ports import Executor
 from agent.reconcile.witnesses import Proving
+from agent.reconstruct.cell_reads import CellAnswers, read_cells
 from agent.reconstruct.shard_peer import ShardSource
-from agent.rpc.calls.peer import Meter
+from agent.rpc.calls.message_groups import grouped
 from agent.rpc.wire import codec
 from merkle.possession_proof import NONCE_BYTES
-from merkle.replica import TREE_STATES, BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
+from merkle.replica import TREE_STATES, BlockData, BlockId, ContainerId, ReplicaState
 
 SILENT_COUNT_MAX: Final = 3  # calls in a row without an answer, until a source is given up
 SLOW_S: Final = 5.0  # after which another source is asked beside one that has not answered
 AHEAD_BYTES_MAX: Final = 48 * 1024**2  # of cells that are asked for before their turn
-AHEAD_STRIPES_MAX: Final = 8
+AHEAD_CALLS_MAX: Final = 8  # to each source, each of a large cell or of several small ones
 DEMERIT_SLOW: Final = 1  # beside the strikes, when sources are ranked
 
 Listed = tuple[BlockId, Mapping[int, BlockData | None]]
@@ -47,6 +49,7 @@ class Source:
     shard: Shard
     peer: ShardSource
     is_healthy: bool = True  # as its datanode says
+    gives_several: bool = True  # cells in one call
     strike_count: int = 0
     slow_count: int = 0
     silent_count: int = 0
@@ -65,8 +68,9 @@ class Reading:
     stripe: int
     cells: dict[int, bytes]
     wanted_count: int
-    pending: dict["Future[tuple[bytes, int]]", Source] = field(default_factory=dict)
+    pending: dict["Future[CellAnswers]", Source] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)  # datanodes
+    coming: set[int] = field(default_factory=set)  # indexes of shards that are asked
 
 
 class Sources:
@@ -88,6 +92,8 @@ class Sources:
         self._account = account
         self._slow_s = slow_s
         self._sources: dict[int, list[Source]] = {}  # by index, the best first
+        self._shared: WeakSet[Any] = WeakSet()  # calls under way that several stripes wait for
+        self._late: WeakSet[Any] = WeakSet()  # those that were waited for long enough
 
     def open(
         self,
@@ -245,45 +251,67 @@ class Sources:
         for _, reading in self.ahead((agreed, stripe) for stripe in wanted):
             yield reading.stripe, self.finish(agreed, reading)
 
-    def ahead(self, wanted: Iterable[tuple[Agreed, int]]) -> Iterator[tuple[Agreed, Reading]]:
+    def ahead(
+        self, wanted: Iterable[tuple[Agreed, int]], *, count: int = 0
+    ) -> Iterator[tuple[Agreed, Reading]]:
         """Yield stripes, of any blocks, in their order, to be finished one after the other; some
-        are under way before their turn."""
-        ahead_count = min(AHEAD_STRIPES_MAX, AHEAD_BYTES_MAX // self.scheme.stripe_bytes)
-        under_way: deque[tuple[Agreed, Reading]] = deque()
-        for agreed, stripe in wanted:
-            under_way.append((agreed, self.begin(agreed, stripe)))
-            if len(under_way) > ahead_count:
-                yield under_way.popleft()
+        are under way before their turn. `count` cells of each are asked for, as `begin` does."""
+        under_way: deque[list[tuple[Agreed, Reading]]] = deque()
+        bytes_max = AHEAD_BYTES_MAX // (count or self.scheme.data_count)  # of one source
+        for together in grouped(wanted, _cell_bytes):
+            under_way.append(self._begin_all(together, count))
+            while len(under_way) > AHEAD_CALLS_MAX or _asked_bytes(under_way) > bytes_max:
+                yield from under_way.popleft()
         while under_way:
-            yield under_way.popleft()
+            yield from under_way.popleft()
 
     def begin(self, agreed: Agreed, stripe: int, *, count: int = 0) -> Reading:
         """Ask for as many cells of a stripe as are needed (or `count`), the best sources first.
 
         A cell that the group has not is known without asking: it is empty.
         """
-        group = agreed.group
-        empty = {i: b"" for i in self.scheme.indexes if not group.cell_bytes(stripe, i)}
-        reading = Reading(stripe, dict(empty), count or self.scheme.data_count)
-        for _ in range(reading.wanted_count - len(empty)):
-            if not self._ask_another(agreed, reading):
-                break
+        [(_, reading)] = self._begin_all([(agreed, stripe)], count)
         return reading
+
+    def _begin_all(
+        self, stripes: Sequence[tuple[Agreed, int]], count: int
+    ) -> list[tuple[Agreed, Reading]]:
+        """Begin several stripes: a source that can gives its cells of all of them in one call."""
+        begun: list[tuple[Agreed, Reading]] = []
+        asked: defaultdict[str, list[tuple[Source, Agreed, Reading]]] = defaultdict(list)
+        for agreed, stripe in stripes:
+            group = agreed.group
+            empty = {i: b"" for i in self.scheme.indexes if not group.cell_bytes(stripe, i)}
+            reading = Reading(stripe, dict(empty), count or self.scheme.data_count)
+            for _ in range(reading.wanted_count - len(empty)):
+                source = self._chosen(agreed, reading)
+                if source is None:
+                    break
+                asked[source.shard.datanode_id].append((source, agreed, reading))
+            begun.append((agreed, reading))
+        for wishes in asked.values():
+            source = wishes[0][0]
+            cells = [(agreed, reading) for _, agreed, reading in wishes]
+            for some in [cells] if source.gives_several else [[one] for one in cells]:
+                self._ask(source, some)
+        return begun
 
     def finish(self, agreed: Agreed, reading: Reading) -> dict[int, bytes]:
         """Return the cells, each verified; ask others instead of those that fail or are slow.
 
         Raises Unavailable when `wanted_count` cells cannot be had.
         """
+        may_ask = True
         while len(reading.cells) < reading.wanted_count:
             if not reading.pending and not self._ask_another(agreed, reading):
                 self._refuse(agreed, reading)
-            done, _ = wait(reading.pending, self._slow_s, FIRST_COMPLETED)
+            is_late = may_ask and self._late.issuperset(reading.pending)
+            done, _ = wait(reading.pending, 0 if is_late else self._slow_s, FIRST_COMPLETED)
             if not done:
-                self._note_slow(agreed, reading)
+                may_ask = self._note_slow(agreed, reading)
             for future in done:
                 self._take(agreed, reading, future)
-        for future in reading.pending:
+        for future in reading.pending.keys() - self._shared:
             future.cancel()
         return reading.cells
 
@@ -296,50 +324,79 @@ class Sources:
                 self._take(agreed, reading, future)
         return self.finish(agreed, reading)
 
-    def _take(self, agreed: Agreed, reading: Reading, future: "Future[tuple[bytes, int]]") -> None:
+    def _take(self, agreed: Agreed, reading: Reading, future: "Future[CellAnswers]") -> None:
         source = reading.pending.pop(future)
-        try:
-            data, cost_bytes = future.result()
-        except SutureError as error:
-            self._judge(source, error)
-            self._ask_another(agreed, reading)
+        index = source.shard.index
+        reading.coming.discard(index)
+        key = agreed.block_id, agreed.chunk(index, reading.stripe).offset
+        answers = future.result()
+        source.gives_several = source.gives_several and answers.gives_several
+        cell, error = answers.cells.get(key), answers.errors.get(key)
+        if cell is not None:
+            source.silent_count = 0
+            self._account.read_bytes += cell.cost_bytes
+            reading.cells[index] = cell.data
             return
-        source.silent_count = 0
-        self._account.read_bytes += cost_bytes
-        reading.cells[source.shard.index] = data
+        if error is None:  # it was not asked for this one, and may be asked again
+            reading.asked.discard(source.shard.datanode_id)
+        else:
+            self._judge(source, error)
+        self._ask_another(agreed, reading)
 
     def _ask_another(self, agreed: Agreed, reading: Reading) -> bool:
         """Ask the best source that was not asked for this stripe; return whether there is one."""
+        source = self._chosen(agreed, reading)
+        if source is None:
+            return False
+        self._ask(source, [(agreed, reading)])
+        return True
+
+    def _chosen(self, agreed: Agreed, reading: Reading) -> Source | None:
+        """Return the best source that was not asked for this stripe; it is to be asked."""
         group, stripe = agreed.group, reading.stripe
-        under_way = {source.shard.index for source in reading.pending.values()}
         candidates = [
             source
             for source in self._askable
             if source.shard.datanode_id not in reading.asked
             and source.shard.index in agreed.shards
-            and source.shard.index not in under_way | set(reading.cells)
+            and source.shard.index not in reading.coming | set(reading.cells)
         ]
         if not candidates:
-            return False
+            return None
         source = min(
             candidates, key=lambda one: one.rank(group.cell_bytes(stripe, one.shard.index))
         )
         reading.asked.add(source.shard.datanode_id)
-        chunk = agreed.chunk(source.shard.index, stripe)
-        future = self._executor.submit(
-            read_cell, source.peer, self.container_id, agreed.block_id, chunk
-        )
-        reading.pending[future] = source  # type: ignore[index]  # a real Future, by its port
-        return True
+        reading.coming.add(source.shard.index)
+        return source
 
-    def _note_slow(self, agreed: Agreed, reading: Reading) -> None:
-        """Ask another source beside each that keeps us waiting, and ask those later from now on."""
-        for source in list(reading.pending.values()):
-            if self._ask_another(agreed, reading):
+    def _ask(self, source: Source, wanted: Sequence[tuple[Agreed, Reading]]) -> None:
+        """Ask a source for its cells of stripes, in one call if they are several."""
+        chunks = [
+            (agreed.block_id, agreed.chunk(source.shard.index, reading.stripe))
+            for agreed, reading in wanted
+        ]
+        future = self._executor.submit(read_cells, source.peer, self.container_id, chunks)
+        for _, reading in wanted:
+            reading.pending[future] = source  # type: ignore[index]  # a real Future, by its port
+        if len(wanted) > 1:
+            self._shared.add(future)
+
+    def _note_slow(self, agreed: Agreed, reading: Reading) -> bool:
+        """Ask another source beside each that keeps us waiting, and ask those later from now on;
+        return whether there was another."""
+        asked_count = 0
+        for future, source in list(reading.pending.items()):
+            if not self._ask_another(agreed, reading):
+                break
+            asked_count += 1
+            if future not in self._late:
+                self._late.add(future)
                 source.slow_count += 1
                 self._account.replaced.setdefault(
                     source.shard.datanode_id, f"slow: no answer in {self._slow_s:g} s"
                 )
+        return asked_count > 0
 
     def without_the_wrong(self, agreed: Agreed, stripe: int) -> dict[int, bytes]:
         """Return all cells that can be had but those that are proven wrong though they verify.
@@ -392,15 +449,10 @@ class Sources:
         )
 
 
-def read_cell(
-    peer: ShardSource, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo
-) -> tuple[bytes, int]:
-    """Return a cell, verified, and the bytes it cost: it must be the chunk that was listed."""
-    meter = Meter()
-    served, data = peer.read_chunk(container_id, block_id, chunk.offset, meter)
-    if served != chunk:
-        raise Refused(
-            Code.CHECKSUM_MISMATCH,
-            f"block {block_id}, chunk at {chunk.offset}: what it serves is not what it listed",
-        )
-    return data, meter.data_bytes
+def _cell_bytes(wanted: tuple[Agreed, int]) -> int:
+    agreed, stripe = wanted
+    return agreed.group.cell_bytes_max(stripe)
+
+
+def _asked_bytes(under_way: Iterable[list[tuple[Agreed, Reading]]]) -> int:
+    return sum(_cell_bytes((agreed, one.stripe)) for some in under_way for agreed, one in some)

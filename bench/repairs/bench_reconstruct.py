@@ -4,15 +4,20 @@ The coordinator is a process of its own, so that its memory is its own; the data
 one. The group is as large as a container is meant to be, 5 GB of data in one block, and its last
 stripe is partial. Its stripes repeat after a few: what they hold does not matter here, that all of
 them are on disks and go over sockets does. A small group beside it shows what the large one adds.
+
+A container of many small blocks is rebuilt twice, once with a call for each cell: that is what it
+cost before cells of several blocks came in one call.
 """
 
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from agent.client.file_pieces import describe
@@ -21,7 +26,7 @@ from agent.ec.geometry import Group
 from agent.ec.scheme import RS_3_2, Scheme
 from bench.measure import Measure, at_most
 from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
-from tests.support.storage.ec_cluster import EcCluster, RecoveringDatanode
+from tests.support.storage.ec_cluster import EcCluster, RecoveringDatanode, write_shard
 from tests.support.storage.ec_groups import encoded_group
 
 MIB = 1024**2
@@ -33,6 +38,9 @@ LOST = 1  # its shard of a partial stripe is the longest: everything must be reb
 LARGE = ContainerId(6)
 BLOCK = BlockId(1)
 STRIPES_DISTINCT = 5
+MANY_COUNT = 2_000
+MANY_BYTES = 9_000  # of each: one cell, and the parity of it
+TOGETHER_RATIO_MAX = 0.7
 
 Cells = Sequence[dict[int, bytes]]
 
@@ -76,14 +84,31 @@ def root_of(node: RecoveringDatanode) -> int:
     return node.store.tree(LARGE).root
 
 
-def reconstruction(scheme: Scheme, length_bytes: int) -> dict[str, int]:
-    """Rebuild one lost shard of a group; return what the coordinator tells."""
+def write_many(cluster: EcCluster) -> None:
+    """Write many small groups to all datanodes, and close them."""
+    groups = {
+        number: encoded_group(cluster.scheme, MANY_BYTES) for number in range(1, MANY_COUNT + 1)
+    }
+
+    def write(index: int) -> None:
+        write_shard(cluster.nodes[index].store, index, groups, container_id=LARGE)
+
+    with ThreadPoolExecutor(cluster.scheme.shard_count) as pool:
+        list(pool.map(write, cluster.scheme.indexes))
+
+
+def reconstruction(
+    scheme: Scheme, write: Callable[[EcCluster], None], *, one_by_one: bool = False
+) -> dict[str, int]:
+    """Rebuild one lost shard of what was written; return what the coordinator tells, and the
+    processor time of the datanodes."""
     with tempfile.TemporaryDirectory(prefix="suture-bench-ec-") as scratch:
         cluster = EcCluster(Path(scratch), scheme, [])
         try:
-            write_shards(cluster, length_bytes)
+            write(cluster)
             cluster.serve()
             order = cluster.order([LOST])
+            began_s = time.process_time()
             printed = subprocess.run(
                 [
                     sys.executable,
@@ -95,6 +120,7 @@ def reconstruction(scheme: Scheme, length_bytes: int) -> dict[str, int]:
                             "scheme": str(scheme),
                             "sources": [(s.datanode_id, s.address, s.index) for s in order.sources],
                             "targets": [(s.datanode_id, s.address, s.index) for s in order.targets],
+                            "one_by_one": one_by_one,
                         }
                     ),
                 ],
@@ -103,18 +129,26 @@ def reconstruction(scheme: Scheme, length_bytes: int) -> dict[str, int]:
                 text=True,
                 timeout=600,
             ).stdout
+            datanodes_s = time.process_time() - began_s
             made = root_of(cluster.nodes[len(cluster.nodes)])
             assert root_of(cluster.nodes[LOST]) == made, "what was rebuilt is not what was lost"
         finally:
             cluster.close()
     told: dict[str, int] = json.loads(printed)
-    return told
+    return told | {"datanodes_cpu_ms": int(datanodes_s * 1000)}
+
+
+def cpu_ms(told: dict[str, int]) -> int:
+    """Return the processor time of both sides."""
+    return told["cpu_ms"] + told["datanodes_cpu_ms"]
 
 
 def measures() -> list[Measure]:
     """Return the bytes read for those of the data shards, and the coordinator's peak memory."""
-    small = reconstruction(RS_3_2, SMALL_BYTES)
-    large = reconstruction(RS_3_2, LARGE_BYTES)
+    small = reconstruction(RS_3_2, partial(write_shards, length_bytes=SMALL_BYTES))
+    large = reconstruction(RS_3_2, partial(write_shards, length_bytes=LARGE_BYTES))
+    alone = reconstruction(RS_3_2, write_many, one_by_one=True)
+    together = reconstruction(RS_3_2, write_many)
     speed = LARGE_BYTES / 1e6 / (large["duration_ms"] / 1000)
     return [
         at_most(
@@ -127,4 +161,13 @@ def measures() -> list[Measure]:
         at_most("peak memory, group of 5 GB", large["peak_bytes"] / 1e6, "MB", MEMORY_MAX_MB),
         Measure("peak memory, group of 24 MiB", small["peak_bytes"] / 1e6, "MB"),
         Measure("speed, data of the group", speed, "MB/s"),
+        at_most(
+            f"processor time, {MANY_COUNT} blocks of 9 kB",
+            cpu_ms(together) / cpu_ms(alone),
+            "x",
+            TOGETHER_RATIO_MAX,
+            compared_with="a call for each cell",
+        ),
+        Measure("processor time, a block of 9 kB", cpu_ms(together) / MANY_COUNT, "ms"),
+        Measure("time, a block of 9 kB", together["duration_ms"] / MANY_COUNT, "ms"),
     ]

@@ -3,17 +3,31 @@
 import json
 import re
 import sys
+import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from agent.ec.rebuild_task import Order, Shard
 from agent.ec.scheme import parse_scheme
+from agent.errors import Code, Refused
 from agent.reconstruct.coordinator import Coordinator
 from agent.rpc.calls.peer import Peer
 from agent.runtime.clock import SystemClock
-from merkle.replica import ContainerId
+from merkle.replica import BlockId, ChunkInfo, ContainerId
 
 THREADS = 32
+
+
+class OneByOne(Peer):
+    """A datanode that is asked for each cell alone, as one of an earlier version is."""
+
+    def read_chunks(
+        self, container_id: ContainerId, keys: Sequence[tuple[BlockId, int]]
+    ) -> dict[tuple[BlockId, int], tuple[ChunkInfo, bytes]]:
+        """Refuse."""
+        del container_id, keys
+        raise Refused(Code.MALFORMED_REQUEST, "no such method")
 
 
 def peak_bytes() -> int:
@@ -27,9 +41,10 @@ def main() -> None:
     """Carry out the order that stands on the command line, as JSON."""
     order = json.loads(sys.argv[1])
     peers: dict[str, Peer] = {}
+    kind = OneByOne if order.get("one_by_one") else Peer
 
     def dial(address: str) -> Peer:
-        return peers.setdefault(address, Peer(address))
+        return peers.setdefault(address, kind(address))
 
     with ThreadPoolExecutor(THREADS) as executor:
         result = Coordinator(executor, dial, now_ms=SystemClock().now_ms).reconstruct(
@@ -46,6 +61,7 @@ def main() -> None:
                 "read_bytes": result.read_bytes,
                 "peak_bytes": peak_bytes(),
                 "duration_ms": result.duration_ms,
+                "cpu_ms": int(time.process_time() * 1000),
             }
         )
     )

@@ -1,7 +1,7 @@
 """Files are read whole though no replica, and no shard, is whole any more."""
 
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from agent.client.read_order import ANSWERS_MIN
 from agent.ec.blockgroup import Agreed, agree
 from agent.ec.rebuild_task import Account
 from agent.ec.scheme import CodecName, Scheme
-from agent.errors import Code, Unavailable
+from agent.errors import Code, Refused, Unavailable
 from agent.ports import Executor, Future
 from agent.reconstruct.sources import SILENT_COUNT_MAX, Reading, Sources
 from agent.rpc.calls.peer import Meter, Peer
@@ -379,16 +379,24 @@ class Questions:
 
     def submit(self, work: Callable[..., Any], /, *arguments: Any) -> Future:
         """Begin the work."""
-        if work.__name__ == "read_cell":
+        if work.__name__ == "read_cells":
             self.asked.append(arguments[0].address)
             assert len(self.asked) < ASKED_MAX, "they are asked over and over"
         return self.executor.submit(work, *arguments)
 
 
 class Unsteady(Peer):
-    """A datanode that leaves every second stripe, and every second list, without an answer."""
+    """A datanode that leaves every second stripe, and every second list, without an answer; it
+    does not know how to give several cells at once."""
 
     silences = 0
+
+    def read_chunks(
+        self, container_id: ContainerId, keys: Sequence[tuple[BlockId, int]]
+    ) -> dict[tuple[BlockId, int], tuple[ChunkInfo, bytes]]:
+        """Refuse."""
+        del container_id, keys
+        raise Refused(Code.MALFORMED_REQUEST, "no such method")
 
     def block(self, container_id: ContainerId, block_id: BlockId) -> BlockData:
         """Answer for odd blocks."""

@@ -11,6 +11,7 @@ from agent.ec.rebuild_task import Order
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Refused, Unavailable
 from agent.reconstruct import coordinator
+from agent.rpc.calls import message_groups
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from tests.support.storage.datanodes import CountingReads
 from tests.support.storage.ec_cluster import (
@@ -133,6 +134,7 @@ class TestOrphans:
         It is deleted when some of its cells are at the target: what lies there is no damage.
         """
         monkeypatch.setattr(coordinator, "SMALL_BYTES_MAX", 0)
+        monkeypatch.setattr(message_groups, "GROUP_COUNT_MAX", 1)  # the first come before the last
         with ec_cluster(tmp_path, RS_3_2, [5_000, 5_000, 400_000]) as cluster:
             deleting = deletes_before_it_is_read(cluster, (2, 3, 4, 5), offset=20 * 4096)
             cluster.serve(dn2=deleting, dn3=deleting, dn4=deleting, dn5=deleting)

@@ -1,0 +1,96 @@
+"""Cells as one source gives them: small ones many together, others alone.
+
+A container may have a million small blocks, each with a small cell in each shard, and a call for
+each of them costs more than the cell.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.reconcile.lenders import LendingSeveral
+from agent.reconstruct.shard_peer import ShardSource
+from agent.rpc.calls.peer import Meter
+from merkle.replica import BlockId, ChunkInfo, ContainerId
+
+CellKey = tuple[BlockId, int]
+"""The block of a cell, and the offset of its chunk."""
+
+
+class Cell(NamedTuple):
+    """A cell, verified, and the bytes that it cost."""
+
+    data: bytes
+    cost_bytes: int
+
+
+@dataclass(slots=True)
+class CellAnswers:
+    """What one source answers about cells. Of those in neither it was not asked: it had not
+    answered about one before them."""
+
+    cells: dict[CellKey, Cell] = field(default_factory=dict)
+    errors: dict[CellKey, SutureError] = field(default_factory=dict)
+    gives_several: bool = True  # in one call
+
+
+def read_cells(
+    peer: ShardSource, container_id: ContainerId, asked: Sequence[tuple[BlockId, ChunkInfo]]
+) -> CellAnswers:
+    """Return the cells, each as its source listed it, or why they cannot be had.
+
+    What does not come with the others is asked for alone, and shows what is wrong with it.
+    """
+    answers = CellAnswers()
+    chunks = {(block_id, chunk.offset): chunk for block_id, chunk in asked}
+    if len(chunks) > 1:
+        try:
+            _read_together(peer, container_id, chunks, answers)
+        except Unavailable as error:
+            answers.errors[next(iter(chunks))] = error
+            return answers
+    for key, chunk in chunks.items():
+        if key in answers.cells:
+            continue
+        try:
+            answers.cells[key] = _read_alone(peer, container_id, key[0], chunk)
+        except Unavailable as error:
+            answers.errors[key] = error
+            break
+        except SutureError as error:
+            answers.errors[key] = error
+    return answers
+
+
+def _read_together(
+    peer: ShardSource,
+    container_id: ContainerId,
+    chunks: dict[CellKey, ChunkInfo],
+    answers: CellAnswers,
+) -> None:
+    """Take what comes in one call as it was listed. Raises Unavailable."""
+    if not isinstance(peer, LendingSeveral):
+        answers.gives_several = False
+        return
+    try:
+        served = peer.read_chunks(container_id, list(chunks))
+    except Refused:  # it is of an earlier version, or we are no peer of it
+        answers.gives_several = False
+        return
+    for key, (chunk, data) in served.items():
+        if chunk == chunks[key]:
+            answers.cells[key] = Cell(data, len(data))
+
+
+def _read_alone(
+    peer: ShardSource, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo
+) -> Cell:
+    meter = Meter()
+    served, data = peer.read_chunk(container_id, block_id, chunk.offset, meter)
+    if served != chunk:
+        raise Refused(
+            Code.CHECKSUM_MISMATCH,
+            f"block {block_id}, chunk at {chunk.offset}: what it serves is not what it listed",
+        )
+    return Cell(data, meter.data_bytes)
