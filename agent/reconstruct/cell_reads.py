@@ -50,6 +50,10 @@ def read_cells(
         except Unavailable as error:
             answers.errors[next(iter(chunks))] = error
             return answers
+        except Refused:  # it is of an earlier version, or we are no peer of it
+            answers.gives_several = False
+        except SutureError:  # each alone tells whether it has to do with that
+            pass
     for key, chunk in chunks.items():
         if key in answers.cells:
             continue
@@ -69,16 +73,11 @@ def _read_together(
     chunks: dict[CellKey, ChunkInfo],
     answers: CellAnswers,
 ) -> None:
-    """Take what comes in one call as it was listed. Raises Unavailable."""
+    """Take what comes in one call as it was listed. Raises SutureError."""
     if not isinstance(peer, LendingSeveral):
         answers.gives_several = False
         return
-    try:
-        served = peer.read_chunks(container_id, list(chunks))
-    except Refused:  # it is of an earlier version, or we are no peer of it
-        answers.gives_several = False
-        return
-    for key, (chunk, data) in served.items():
+    for key, (chunk, data) in peer.read_chunks(container_id, list(chunks)).items():
         if chunk == chunks[key]:
             answers.cells[key] = Cell(data, len(data))
 

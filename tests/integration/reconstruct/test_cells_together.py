@@ -14,7 +14,7 @@ import pytest
 from agent.ec.blockgroup import Agreed, agree
 from agent.ec.rebuild_task import Account
 from agent.ec.scheme import CodecName, Scheme
-from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
 from agent.ports import Executor
 from agent.reconstruct import sources as sources_module
 from agent.reconstruct.cell_reads import read_cells
@@ -246,6 +246,18 @@ def test_who_does_not_know_how_is_not_asked_again(
 
         assert [TOGETHER_MAX] * 2 == dialled["dn1"].together  # both under way at once
         assert BLOCK_COUNT == len(dialled["dn1"].alone)
+        assert {} == account.replaced
+
+
+def test_who_fails_to_give_several_is_asked_for_each(cluster: EcCluster) -> None:
+    """A disk that fails may have some of them."""
+    failure = VolumeFailed(Code.IO_EXCEPTION, "a disk fails")
+    with peers(cluster, dn1=Noted(cluster.nodes[1].address, failure)) as dialled:
+        sources, account = opened(cluster, dialled, (1, 2, 3))
+
+        assert BLOCK_COUNT == read_all(cluster, sources)
+
+        assert GROUP_COUNT == len(dialled["dn1"].together)
         assert {} == account.replaced
 
 
