@@ -62,7 +62,7 @@ DATANODE: Final[Mapping[str, Rule]] = {
     "GetBlocks": Rule(PEER),
     "ListBlocks": Rule(PEER | ADMIN | CLIENT),
     "ReadChunk": Rule(PEER | ADMIN | CLIENT),
-    "ReadChunks": Rule(PEER),
+    "ReadChunks": Rule(PEER | ADMIN | CLIENT),
     "ReadBlock": Rule(PEER | ADMIN | CLIENT),
     "GetSmallFile": Rule(PEER | ADMIN | CLIENT),
     "GetContainerHashes": Rule(PEER | ADMIN),

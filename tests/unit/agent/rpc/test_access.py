@@ -114,6 +114,7 @@ class TestTable:
         """
         assert Role.CLIENT in DATANODE["GetContainer"].roles
         assert {Role.PEER, Role.CLIENT} <= DATANODE["ReadChunk"].roles
+        assert DATANODE["ReadChunk"].roles == DATANODE["ReadChunks"].roles
         assert {Role.PEER, Role.CLIENT} <= DATANODE["GetBlock"].roles
         assert Role.PEER in SCM["GetContainerInfo"].roles
 
