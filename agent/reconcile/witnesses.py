@@ -20,6 +20,7 @@ import structlog
 from agent.errors import Code, Refused, SutureError
 from agent.plan.actions import PeerId
 from agent.rpc.calls.channel import is_unknown
+from agent.rpc.calls.message_groups import grouped
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.runtime.clock import Clock
@@ -29,7 +30,7 @@ from merkle.possession_proof import NONCE_BYTES, answer_of, tree_answer_of
 from merkle.replica import BlockId, ChunkInfo, ContainerId
 from merkle.tree import Summary, Tree
 
-SAMPLES: Final = 16  # chunks of a replica that are proven one by one
+SAMPLES: Final = 16  # chunks of a replica that are proven, each by itself
 CLOCKS_S: Final = 1.0  # two clocks tell the time since one read a little differently
 OLD: Final = "of an earlier version, which proves nothing"
 
@@ -280,15 +281,21 @@ class ReplicaWitnesses:
     def _check_samples(
         self, container_id: ContainerId, theirs: Tree, peer_id: PeerId, peer: Peer
     ) -> int:
-        """Have chunks proven one by one that are whole on our medium; return how many."""
+        """Have chunks proven that are whole on our medium, each by itself; return how many."""
         count = 0
-        for block_id, chunk, data in self._samples(container_id, theirs):
-            word = ask_for_chunk(peer_id, peer, container_id, block_id, chunk.offset, data)
-            if not word.proof:
-                raise Refused(
-                    Code.CHECKSUM_MISMATCH, f"block {block_id} at {chunk.offset}: {word.why}"
-                )
-            count += 1
+        samples = self._samples(container_id, theirs)
+        for group in grouped(samples, lambda sample: sample[1].length_bytes):
+            asked = [(block_id, chunk.offset, data) for block_id, chunk, data in group]
+            words = (
+                proofs_at_once(peer_id, peer, container_id, asked) if len(asked) > 1 else [NO_WORD]
+            )
+            for one, together in zip(asked, words, strict=True):
+                word = together
+                if not word.proof:
+                    word = ask_for_chunk(peer_id, peer, container_id, *one)
+                if not word.proof:
+                    raise Refused(Code.CHECKSUM_MISMATCH, f"block {one[0]} at {one[1]}: {word.why}")
+                count += 1
         return count
 
     def _samples(

@@ -11,9 +11,10 @@ import pytest
 from agent.commands.proven_delete import KEEP_S, ProvenDeletes
 from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
 from agent.reconcile.witnesses import ReplicaProof, ReplicaWitnesses
+from agent.rpc.calls.peer import Peer
 from agent.runtime.clock import SystemClock
 from agent.store.operations import deleting
-from merkle.replica import BlockId
+from merkle.replica import BlockId, ContainerId
 from tests.support.clock import FakeClock
 from tests.support.storage import datanodes
 from tests.support.storage.datanodes import Datanode, dialled
@@ -85,6 +86,7 @@ def test_it_goes_when_another_is_whole(two: tuple[Datanode, Datanode]) -> None:
     lines = [line for line in told(mine).splitlines() if '"delete"' in line]
     [entry] = [json.loads(line[line.index("{") :]) for line in lines]
     assert entry["proof"].startswith("dn2 ")
+    assert entry["proof"].endswith(" chunks 6")
     assert "verdict" in told(other)
 
 
@@ -219,6 +221,43 @@ def test_two_do_not_go_because_of_each_other(two: tuple[Datanode, Datanode]) -> 
     assert (Code.BUSY, True) == (error.code, has(other))
     [left_s] = re.findall(r"it stays for (\d+) s", str(error))
     assert 0 < int(left_s) <= 30, "a witness is bound for seconds, not for as long as reading"
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_small_samples_are_proven_in_one_call(
+    two: tuple[Datanode, Datanode], monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    """
+    Each has a nonce of its own there, too. A witness of an earlier version is asked for each.
+    """
+    mine, other = two
+    together: list[int] = []
+    alone: list[BlockId] = []
+    prove_chunks, prove_chunk = Peer.prove_chunks, Peer.prove_chunk
+
+    def noted_several(
+        self: Peer, container_id: ContainerId, asked: Sequence[tuple[BlockId, int, bytes]]
+    ) -> list[bytes]:
+        together.append(len({nonce for _, _, nonce in asked}))
+        if not is_known:
+            raise Refused(Code.MALFORMED_REQUEST, "no such method")
+        return prove_chunks(self, container_id, asked)
+
+    def noted(
+        self: Peer, container_id: ContainerId, block_id: BlockId, offset: int, nonce: bytes
+    ) -> bytes:
+        alone.append(block_id)
+        return prove_chunk(self, container_id, block_id, offset, nonce)
+
+    monkeypatch.setattr(Peer, "prove_chunks", noted_several)
+    monkeypatch.setattr(Peer, "prove_chunk", noted)
+    chunk_count = len(mine.replica.store.tree(CONTAINER).chunk_spans)
+
+    delete(mine, [other])
+
+    assert not has(mine)
+    assert [chunk_count] == together
+    assert (0 if is_known else chunk_count) == len(alone)
 
 
 @pytest.mark.parametrize(("step", "goes"), [("_check_samples", True), ("proof", False)])
