@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from health.batch import View
+from health.batch import NO_BCSID, View
 from health.health_state import Counts
 from health.root_comparison import Comparison
 from health.segments import Bools, Groups, Ints, first_that_holds
@@ -21,6 +21,7 @@ REASONS: Final = (
     "replica UNHEALTHY",
     "scan findings",
     "tombstones differ",
+    "commit id behind",
 )
 """Why to reconcile, worst first; bit i of a mask is the i-th."""
 
@@ -104,11 +105,28 @@ def _reasons(view: View, compared: Comparison) -> Ints:
         rows.some(view.is_countable & (replicas.state == UNHEALTHY)),
         rows.some(view.is_countable & (replicas.findings > 0)),
         compared.tombstones_differ,
+        _is_behind(view, compared),
     )
     total = np.zeros(rows.count, dtype=np.int64)
     for place, condition in enumerate(conditions):
         total |= condition.astype(np.int64) << place
     return total
+
+
+def _is_behind(view: View, compared: Comparison) -> Bools:
+    """Return the closed containers with a quasi-closed replica that has just what those have that
+    are closed at the last commit, and not that commit's id: what it lacked was deleted since.
+
+    It takes over the id in a reconcile, and is closed then. No other way leads there: a close
+    needs the id, and where no other datanode has room it cannot be replaced.
+    """
+    replicas, rows, containers = view.batch.replicas, view.rows, view.batch.containers
+    last = view.of_container(containers.sequence_id)
+    can_tell = is_good(view) & replicas.has_root & ~view.is_shard
+    is_behind = can_tell & view.is_bad & (replicas.bcsid != NO_BCSID) & (replicas.bcsid < last)
+    is_ahead = can_tell & (replicas.state == State.CLOSED) & (replicas.bcsid >= last)
+    agree = compared.checksum_class > ChecksumClass.MISMATCH_MINORITY
+    return agree & ~compared.tombstones_differ & rows.some(is_behind) & rows.some(is_ahead)
 
 
 def _is_mendable(view: View, compared: Comparison, eligibility: Ints, good: Bools) -> Bools:

@@ -29,6 +29,7 @@ def reconciled(case: Case) -> str | None:
         "replica UNHEALTHY": any(r.state == "UNHEALTHY" for r in here),
         "scan findings": any(r.finding_count for r in here),
         "tombstones differ": tombstones,
+        "commit id behind": not tombstones and not word.startswith("MISMATCH") and late(case, here),
     }
     told = "; ".join(reason for reason, applies in reasons.items() if applies)
     code = eligibility(case)
@@ -41,6 +42,18 @@ def reconciled(case: Case) -> str | None:
 def answering(case: Case) -> list[ReplicaRow]:
     """Return the replicas that have a tree and can be asked for it now."""
     return [r for r in case.replicas if r.state in TREE and case.up(r)]
+
+
+def late(case: Case, here: list[ReplicaRow]) -> bool:
+    """Whether one that is whole has the same as others, and they are closed at a later commit."""
+    if case.box.state != "CLOSED" or case.box.replication_type != "RATIS":
+        return False
+    able = [(r.state, r.bcsid) for r in here if not damaged(r) and r.root is not None]
+    commits = [(state, bcsid) for state, bcsid in able if bcsid is not None]
+    last = case.box.sequence_id
+    return any(state == "CLOSED" and bcsid >= last for state, bcsid in commits) and any(
+        state == "QUASI_CLOSED" and bcsid < last for state, bcsid in commits
+    )
 
 
 def damaged(r: ReplicaRow) -> bool:

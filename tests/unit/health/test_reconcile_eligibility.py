@@ -12,7 +12,7 @@ from tests.support.verification.judged import cut
 from tests.support.verification.snapshots import SnapshotRows, container, gather
 
 MIB = 1024**2
-CONTRADICT, SPLIT, MINORITY, SICK, FINDINGS, TOMBSTONES = REASONS
+CONTRADICT, SPLIT, MINORITY, SICK, FINDINGS, TOMBSTONES, BEHIND = REASONS
 
 
 def reconciles(*parts: SnapshotRows) -> Reconciles:
@@ -32,6 +32,22 @@ WHY: tuple[tuple[str, str, str, set[str], bool], ...] = (
     ("R CLOSED", "C=7x2 C=7*1", "", {FINDINGS}, True),
     ("R CLOSED", "C=7x2 C=7*1?s", "", set(), False),
     ("R CLOSED", "C=7x2 C=7%5", "", {TOMBSTONES}, True),
+    ("R CLOSED", "C=7x2 Q=7@9", "", {BEHIND}, True),
+    ("R CLOSED", "C=7 Q=7@9", "", {BEHIND}, True),
+    ("R CLOSED", "C=7x2 Q=7", "", set(), False),  # it is closed by a close
+    ("R CLOSED", "C=7x2 Q=7@11", "", set(), False),
+    ("R CLOSED", "C=7x2 Q=7@-1", "", set(), False),  # its commit id is not known
+    ("R CLOSED", "C=7x2 Q=7@9?s", "", set(), False),
+    ("R CLOSED", "C=7x2 Q=0@9", "", set(), False),  # it has no tree yet
+    ("R CLOSED", "C=0x2 Q=7@9", "", set(), False),
+    ("R CLOSED", "C=7x2 Q=7@9*1", "", {FINDINGS}, True),
+    ("R CLOSED", "C=7x2 Q=8@9", "", {MINORITY}, True),
+    ("R CLOSED", "C=7x2 Q=7%5@9", "", {TOMBSTONES}, True),
+    ("R CLOSED", "C=7@9 Q=7@9", "", set(), False),  # nobody has the last commit
+    ("R CLOSED", "Q=7 Q=7@9", "", set(), False),  # nobody is closed
+    ("R CLOSED", "C=7*1 Q=7@9", "", {FINDINGS}, True),
+    ("R QUASI_CLOSED", "C=7 Q=7@9", "", set(), False),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5=7 Q#5=7@9", "", set(), False),
     ("R CLOSED", "C=7x2 U=9*3", "", {MINORITY, SICK, FINDINGS}, True),
     ("R CLOSED", "C=7 C=7%5 C=9", "", {MINORITY, TOMBSTONES}, True),
     ("R CLOSED", "C=7x2 C=9", "!", {MINORITY}, False),  # under way already

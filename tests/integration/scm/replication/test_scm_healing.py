@@ -146,6 +146,25 @@ def test_a_contradiction_keeps_no_other_damage(world: ScmWorld) -> None:
     assert {why} == set(ordered(world).values())
 
 
+def test_one_that_lacks_nothing_but_the_last_commit_id_gets_it_and_is_closed(
+    world: ScmWorld,
+) -> None:
+    """What it lacked was deleted since: it is not to be copied from the others, who have the same
+    as it has."""
+    box = world.made_closed()
+    behind = replace(held(world, "dn2", box), state=ReplicaState.QUASI_CLOSED, bcsid=0)
+    world.beat("dn2", behind)
+
+    pass_time(world, 12, *NODES)
+    reconciled = ordered(world)
+    world.beat("dn2", replace(behind, bcsid=box.sequence_id))
+    [close] = [c for c in world.state.commands.of_node("dn2") if c.kind is Kind.CLOSE]
+
+    assert {"control plane: commit id behind"} == set(reconciled.values())
+    assert (box.sequence_id, True) == (close.bcsid, close.force)
+    assert not [c for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
+
+
 def test_it_can_be_turned_off(tmp_path: Path) -> None:
     """Then only people and plans order a reconcile."""
     with made(tmp_path, replace(OPTIONS, heal=False)) as world:
