@@ -14,6 +14,7 @@ from health.words import ELIGIBILITY, UNHEALTHY, ChecksumClass, Kind, Op, Servic
 CHUNK_BYTES: Final = 4 * 1024**2
 """What one finding costs to repair: a chunk of the default size."""
 
+COMMIT_ID_BEHIND: Final = "commit id behind"
 REASONS: Final = (
     "replicas contradict each other",
     "roots differ, no majority",
@@ -21,7 +22,7 @@ REASONS: Final = (
     "replica UNHEALTHY",
     "scan findings",
     "tombstones differ",
-    "commit id behind",
+    COMMIT_ID_BEHIND,
 )
 """Why to reconcile, worst first; bit i of a mask is the i-th."""
 

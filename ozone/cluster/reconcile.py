@@ -16,6 +16,7 @@ import pyarrow.parquet
 
 from agent.errors import Code, Refused
 from agent.rpc.wire.plan_file import Run, read_plan, unreadable
+from health.reconcile_eligibility import COMMIT_ID_BEHIND
 from ozone.wire.frames import Failure
 from ozone.wire.messages import Ask
 from ozone.wire.scm import ScmClient, request
@@ -182,6 +183,8 @@ def reconcile(wish: ReconcileWish, orders: Orders, told: Callable[[], None]) -> 
 def _left_out(row: Row, now_ms: int) -> tuple[Outcome, str] | None:
     if row.checksum_class == EXPLAINED:
         return Outcome.EXPLAINED, "roots differ, and the replicas hold the same"
+    if row.reason.split("; ")[0] == COMMIT_ID_BEHIND:  # it is told last: there is no other
+        return Outcome.EXPLAINED, "Ozone takes over no commit id where trees are equal (HDDS-16011)"
     if _is_expired(row, now_ms):
         return Outcome.EXPIRED, "verify a fresh snapshot"
     return None

@@ -113,6 +113,22 @@ def test_what_is_explained_is_never_ordered(scm: RecordedScm, tmp_path: Path) ->
     assert not orders.is_unfinished
 
 
+def test_what_only_lacks_a_commit_id_is_never_ordered(scm: RecordedScm, tmp_path: Path) -> None:
+    """
+    Ozone takes over none where trees are equal: the next plan would say the same. Where there is
+    another reason, it is ordered.
+    """
+    rows = [
+        {"container_id": 1, "reason": "commit id behind; no better source than dn2: suspect"},
+        {"container_id": 2, "reason": "scan findings; commit id behind"},
+    ]
+
+    orders = given(scm, finished_run(tmp_path / "run", *rows))
+
+    assert Outcome.EXPLAINED is orders.outcomes[1][0]
+    assert [2] == ordered(scm)
+
+
 def test_an_old_plan_is_not_believed(scm: RecordedScm, tmp_path: Path) -> None:
     """
     What it says may have been healed since.
