@@ -24,7 +24,10 @@ from agent.client.file_pieces import describe
 from agent.ec.blockgroup import group_metadata, stripe_checksum, stripe_metadata
 from agent.ec.geometry import Group
 from agent.ec.scheme import RS_3_2, Scheme
+from agent.reconstruct.parity_check import verify_parity
+from agent.rpc.calls.peer import Peer
 from bench.measure import Measure, at_most
+from bench.repairs.ec_coordinator import OneByOne
 from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
 from tests.support.storage.ec_cluster import EcCluster, RecoveringDatanode, write_shard
 from tests.support.storage.ec_groups import encoded_group
@@ -138,6 +141,37 @@ def reconstruction(
     return told | {"datanodes_cpu_ms": int(datanodes_s * 1000)}
 
 
+def parity_cpu_s(scheme: Scheme) -> tuple[float, float]:
+    """Return the processor time of verifying many small groups, with a call for each cell and
+    with cells together; all in this process."""
+    with tempfile.TemporaryDirectory(prefix="suture-bench-ec-") as scratch:
+        cluster = EcCluster(Path(scratch), scheme, [])
+        try:
+            write_many(cluster)
+            cluster.serve()
+            took_s = []
+            for kind in (OneByOne, Peer):
+                began_s = time.process_time()
+                _verify(cluster, kind)
+                took_s.append(time.process_time() - began_s)
+        finally:
+            cluster.close()
+    return took_s[0], took_s[1]
+
+
+def _verify(cluster: EcCluster, kind: type[Peer]) -> None:
+    peers: dict[str, Peer] = {}
+
+    def dial(address: str) -> Peer:
+        return peers.setdefault(address, kind(address))
+
+    shards = [cluster.shard(index, index) for index in cluster.scheme.indexes]
+    report = verify_parity(LARGE, cluster.scheme, shards, dial, cluster.executor)
+    for peer in peers.values():
+        peer.close()
+    assert (report.stripe_count, report.faults) == (MANY_COUNT, ())
+
+
 def cpu_ms(told: dict[str, int]) -> int:
     """Return the processor time of both sides."""
     return told["cpu_ms"] + told["datanodes_cpu_ms"]
@@ -149,6 +183,7 @@ def measures() -> list[Measure]:
     large = reconstruction(RS_3_2, partial(write_shards, length_bytes=LARGE_BYTES))
     alone = reconstruction(RS_3_2, write_many, one_by_one=True)
     together = reconstruction(RS_3_2, write_many)
+    parity_alone_s, parity_s = parity_cpu_s(RS_3_2)
     speed = LARGE_BYTES / 1e6 / (large["duration_ms"] / 1000)
     return [
         at_most(
@@ -169,5 +204,13 @@ def measures() -> list[Measure]:
             compared_with="a call for each cell",
         ),
         Measure("processor time, a block of 9 kB", cpu_ms(together) / MANY_COUNT, "ms"),
+        at_most(
+            f"processor time, parity of {MANY_COUNT} blocks of 9 kB",
+            parity_s / parity_alone_s,
+            "x",
+            TOGETHER_RATIO_MAX,
+            compared_with="a call for each cell",
+        ),
+        Measure("processor time, parity of a block of 9 kB", parity_s / MANY_COUNT * 1000, "ms"),
         Measure("time, a block of 9 kB", together["duration_ms"] / MANY_COUNT, "ms"),
     ]
