@@ -44,7 +44,7 @@ def read_cells(
     """
     answers = CellAnswers()
     chunks = {(block_id, chunk.offset): chunk for block_id, chunk in asked}
-    if len(chunks) > 1:
+    if len(chunks) > 1 and isinstance(peer, LendingSeveral):
         try:
             _read_together(peer, container_id, chunks, answers)
         except Unavailable as error:
@@ -68,15 +68,12 @@ def read_cells(
 
 
 def _read_together(
-    peer: ShardSource,
+    peer: LendingSeveral,
     container_id: ContainerId,
     chunks: dict[CellKey, ChunkInfo],
     answers: CellAnswers,
 ) -> None:
     """Take what comes in one call as it was listed. Raises SutureError."""
-    if not isinstance(peer, LendingSeveral):
-        answers.gives_several = False
-        return
     for key, (chunk, data) in peer.read_chunks(container_id, list(chunks)).items():
         if chunk == chunks[key]:
             answers.cells[key] = Cell(data, len(data))

@@ -25,10 +25,11 @@ from agent.ec.scheme import Scheme
 from agent.ec.wrong_shard import judge_stripe
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.ports import Executor
+from agent.reconcile.lenders import LendingSeveral
 from agent.reconcile.witnesses import Proving
 from agent.reconstruct.cell_reads import CellAnswers, read_cells
 from agent.reconstruct.shard_peer import ShardSource
-from agent.rpc.calls.message_groups import grouped
+from agent.rpc.calls.message_groups import GROUP_BYTES_MAX, grouped
 from agent.rpc.wire import codec
 from merkle.possession_proof import NONCE_BYTES
 from merkle.replica import TREE_STATES, BlockData, BlockId, ContainerId, ReplicaState
@@ -113,7 +114,7 @@ class Sources:
             for shard, peer in asked
         ]
         for shard, peer, future in answers:
-            source = Source(shard, peer)
+            source = Source(shard, peer, gives_several=isinstance(peer, LendingSeveral))
             try:
                 self._admit(source, future.result(), states)
             except SutureError as error:
@@ -258,12 +259,18 @@ class Sources:
         are under way before their turn. `count` cells of each are asked for, as `begin` does."""
         under_way: deque[list[tuple[Agreed, Reading]]] = deque()
         bytes_max = AHEAD_BYTES_MAX // (count or self.scheme.data_count)  # of one source
-        for together in grouped(wanted, _cell_bytes):
+        for together in grouped(wanted, self._room_for):
             under_way.append(self._begin_all(together, count))
             while len(under_way) > AHEAD_CALLS_MAX or _asked_bytes(under_way) > bytes_max:
                 yield from under_way.popleft()
         while under_way:
             yield from under_way.popleft()
+
+    def _room_for(self, wanted: tuple[Agreed, int]) -> int:
+        """Return the room that a stripe takes in a message of a source: all of it where one gives
+        its cells one by one, or a call for each cell would wait in a thread of its own."""
+        is_alone = not all(source.gives_several for source in self._askable)
+        return GROUP_BYTES_MAX if is_alone else _cell_bytes(wanted)
 
     def begin(self, agreed: Agreed, stripe: int, *, count: int = 0) -> Reading:
         """Ask for as many cells of a stripe as are needed (or `count`), the best sources first.

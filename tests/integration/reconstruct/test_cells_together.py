@@ -110,6 +110,15 @@ class Rewritten(Noted):
         return served
 
 
+class Plain:
+    """A datanode of another kind, which gives no several cells at once."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.address = peer.address
+        self.replica, self.block = peer.replica, peer.block
+        self.each_block, self.read_chunk = peer.each_block, peer.read_chunk
+
+
 @dataclass(slots=True)
 class Held:
     """An executor that begins nothing at one address."""
@@ -384,6 +393,21 @@ def test_no_more_is_asked_for_ahead_than_there_is_memory_for(
         next(sources.ahead(wanted(sources)))
 
         assert 2 == len(held.held) < GROUP_COUNT  # the second one does not fit
+
+
+def test_who_gives_one_by_one_has_as_few_calls_ahead_as_for_large_cells(
+    cluster: EcCluster,
+) -> None:
+    """Each waits in a thread of its own."""
+    with peers(cluster) as dialled:
+        plain = {peer.address: Plain(peer) for peer in dialled.values()}
+        held = Held(cluster.executor, dialled["dn1"].address, [])
+        sources = Sources(CONTAINER, SCHEME, held, Account())
+        sources.open([cluster.shard(n, n) for n in (1, 2, 3)], plain.__getitem__)
+
+        next(sources.ahead(wanted(sources)))
+
+        assert sources_module.AHEAD_CALLS_MAX + 1 == len(held.held) < BLOCK_COUNT
 
 
 def test_a_reconstruction_of_small_blocks_makes_few_calls(tmp_path: Path) -> None:
