@@ -114,20 +114,29 @@ def _reasons(view: View, compared: Comparison) -> Ints:
     return total
 
 
-def _is_behind(view: View, compared: Comparison) -> Bools:
-    """Return the closed containers with a quasi-closed replica that has just what those have that
-    are closed at the last commit, and not that commit's id: what it lacked was deleted since.
+def _is_late(view: View) -> Bools:
+    """Return the quasi-closed replicas that lack nothing they say they have, and were closed before
+    the last commit of their closed container."""
+    replicas = view.batch.replicas
+    last = view.of_container(view.batch.containers.sequence_id)
+    is_earlier = (replicas.bcsid != NO_BCSID) & (replicas.bcsid < last)
+    return is_good(view) & replicas.has_root & view.is_bad & is_earlier
 
-    It takes over the id in a reconcile, and is closed then. No other way leads there: a close
-    needs the id, and where no other datanode has room it cannot be replaced.
+
+def _is_behind(view: View, compared: Comparison) -> Bools:
+    """Return the closed containers of which a replica is late, and nothing that is closed at the
+    last commit has anything else than it has.
+
+    It takes over that commit's id in a reconcile, and is closed then; a shard first gets the blocks
+    that it missed. No other way leads there: a close needs the id, and where no other datanode has
+    room it cannot be replaced.
     """
-    replicas, rows, containers = view.batch.replicas, view.rows, view.batch.containers
-    last = view.of_container(containers.sequence_id)
-    can_tell = is_good(view) & replicas.has_root & ~view.is_shard
-    is_behind = can_tell & view.is_bad & (replicas.bcsid != NO_BCSID) & (replicas.bcsid < last)
-    is_ahead = can_tell & (replicas.state == State.CLOSED) & (replicas.bcsid >= last)
+    replicas, rows = view.batch.replicas, view.rows
+    last = view.of_container(view.batch.containers.sequence_id)
+    is_ahead = is_good(view) & replicas.has_root & (replicas.state == State.CLOSED)
+    is_ahead &= replicas.bcsid >= last
     agree = compared.checksum_class > ChecksumClass.MISMATCH_MINORITY
-    return agree & ~compared.tombstones_differ & rows.some(is_behind) & rows.some(is_ahead)
+    return agree & ~compared.tombstones_differ & rows.some(_is_late(view)) & rows.some(is_ahead)
 
 
 def _is_mendable(view: View, compared: Comparison, eligibility: Ints, good: Bools) -> Bools:
@@ -138,10 +147,11 @@ def _is_mendable(view: View, compared: Comparison, eligibility: Ints, good: Bool
     Of shards of one index whose roots differ nothing says which is right. Where one of them is
     whole and stays, they are not touched: the damaged one is removed, unless its node rests. Else
     they are: what is computed has to be what the row of the damaged shard says, so it gets back
-    what it had, and is told from the others as before.
+    what it had, and is told from the others as before. A shard that is late gets what it missed.
     """
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     damaged = view.is_countable & ((replicas.state == UNHEALTHY) | (replicas.findings > 0))
+    damaged |= _is_late(view) & view.of_container(_is_behind(view, compared))
     shards = np.flatnonzero(view.is_countable & view.is_shard)
     indexes = Groups.of(replicas.container[shards], replicas.index[shards])
     owner = replicas.container[shards][indexes.first]

@@ -5,6 +5,7 @@
                 └─ no, whichever shards it is computed from: a contradiction, kept as a finding
     bytes behind the last chunk ─► the group ends there, and they make that chunk ─► quarantine
     a block without its row ─► all of its chunks as the others make them, each recorded again
+    no damage, and QUASI_CLOSED ─► what it missed (`agent.reconstruct.missed_blocks`)
 
 The row that the writer left here is the witness: what the others make of the chunk must have its
 checksums, or it is not written. Where it is lost, stripes are proven as for a shard that is lost
@@ -13,7 +14,7 @@ checksums, or it is not written. Where it is lost, stripes are proven as for a s
 time, and not while the shard is copied.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -37,6 +38,7 @@ from agent.reconcile.failures import Failures
 from agent.reconcile.ledger import NOBODYS
 from agent.reconcile.mend import GONE_CODES
 from agent.reconcile.pauses import held_between_copies
+from agent.reconstruct.missed_blocks import MissedBlocks
 from agent.reconstruct.rebuilt import Rebuilt, rebuilt_chunk
 from agent.reconstruct.row_repair import ROW_FAULTS, RowMender
 from agent.reconstruct.sources import Sources
@@ -56,6 +58,7 @@ CHUNK_FAULTS: Final = frozenset(
     }
 )
 DONE: Final = frozenset({ChunkResult.REPAIRED, ChunkResult.SALVAGED, ChunkResult.TRIMMED})
+GOOD: Final = DONE | {ChunkResult.REWRITTEN}
 SCAN_FAILED: Final = ChunkOutcome(NOBODYS, -1, -1, "SCAN", ChunkResult.FAILED)
 OUTCOMES_MAX: Final = 1_000  # told one by one
 LEASE_TIMEOUT_S: Final = 30.0
@@ -112,13 +115,14 @@ class ShardMender:
         *,
         stop: Callable[[], bool] = lambda: False,
     ) -> ReconcileResult:
-        """Mend what the last scan found damaged, from the shards of `peers`.
+        """Mend what the last scan found damaged, from the shards of `peers`; or get what a
+        QUASI_CLOSED shard without damage missed.
 
         Where they make something else than the row here says, that is kept as a finding, with what
         they make as its evidence, until a mend finds it no more.
 
         Raises Refused when there is no such shard here, Unavailable when fewer peers than data
-        shards can be read. Without damage nothing is read.
+        shards can be read. Of a shard that is CLOSED and whole nothing is read.
         """
         started_ms = self._now_ms()
         before = self._store.replica(container_id)
@@ -129,32 +133,37 @@ class ShardMender:
         contradictions = _Contradictions(known)
         account = Account()
         outcomes: list[ChunkOutcome] = []
-        if damaged:
-            sources = Sources(container_id, scheme, self._executor, account)
-            shards = [Shard(name, peer.address, 0) for name, peer in peers.items()]
-            dials = {peer.address: peer for peer in peers.values()}
-            sources.open(shards, dials.__getitem__)
-            for outcome in self._mend_all(sources, index, damaged, contradictions, stop):
+        is_behind = before.state is ReplicaState.QUASI_CLOSED
+        missed = MissedBlocks(
+            self._store, self._leases, self._rows, self._lease_timeout_s, container_id
+        )
+        if damaged or is_behind:
+            sources = self._opened(container_id, scheme, peers, account)
+            steps = (
+                self._mend_all(sources, index, damaged, contradictions, stop)
+                if damaged
+                else missed.make(sources, index, peers, stop)
+            )
+            for outcome in steps:
                 outcomes.append(outcome)
                 if stop():
-                    contradictions.is_complete = False
+                    contradictions.is_complete = missed.is_complete = False
                     break
         has_news = self._note(container_id, contradictions)
         has_repaired = any(outcome.result in DONE for outcome in outcomes)
         if has_repaired:
             outcomes += self._judged(container_id)
+        if is_behind:
+            told = list(missed.take_over_bcsid(account.replaced, stop))
+            has_news |= bool(told)
+            outcomes += told
         if has_repaired or has_news:
             self._store.on_change(container_id)
         after = self._store.replica(container_id)
         return ReconcileResult(
             container_id=container_id,
             result=_verdict(outcomes, is_stopped=stop(), left_count=after.finding_count),
-            peers=tuple(
-                PeerOutcome(name, PeerState.BAD_DATA, message=account.replaced[name])
-                if name in account.replaced
-                else PeerOutcome(name, PeerState.USED)
-                for name in (peers if damaged else ())
-            ),
+            peers=_outcomes_of(peers if damaged or is_behind else (), account),
             chunks=tuple(outcomes[:OUTCOMES_MAX]),
             chunk_count=len(outcomes),
             fetched_bytes=account.read_bytes,
@@ -164,6 +173,16 @@ class ShardMender:
             state_after=after.state,
             duration_ms=self._now_ms() - started_ms,
         )
+
+    def _opened(
+        self, container_id: ContainerId, scheme: Scheme, peers: Mapping[str, Peer], account: Account
+    ) -> Sources:
+        """Return the shards of peers as sources. Raises Unavailable where they are too few."""
+        sources = Sources(container_id, scheme, self._executor, account)
+        shards = [Shard(name, peer.address, 0) for name, peer in peers.items()]
+        dials = {peer.address: peer for peer in peers.values()}
+        sources.open(shards, dials.__getitem__)
+        return sources
 
     def _known_findings(self, facts: ReplicaFacts) -> list[Finding]:
         """Return what is wrong here; read the shard first when that is not known of what it is now.
@@ -369,6 +388,16 @@ class ShardMender:
             return False
 
 
+def _outcomes_of(names: Iterable[str], account: Account) -> tuple[PeerOutcome, ...]:
+    """Return how each of these peers behaved as a source."""
+    return tuple(
+        PeerOutcome(name, PeerState.BAD_DATA, message=account.replaced[name])
+        if name in account.replaced
+        else PeerOutcome(name, PeerState.USED)
+        for name in names
+    )
+
+
 def _rebuilt(sources: Sources, agreed: Agreed | Orphan, index: int, chunk: ChunkInfo) -> Rebuilt:
     if isinstance(agreed, Orphan):
         raise Refused(Code.INELIGIBLE, f"block {agreed.block_id}: {agreed.reason}")
@@ -403,5 +432,5 @@ def _verdict(outcomes: list[ChunkOutcome], *, is_stopped: bool, left_count: int)
         return Result.NOTHING_TO_DO
     if is_stopped:
         return Result.INTERRUPTED
-    is_done = all(outcome.result in DONE for outcome in outcomes)
+    is_done = all(outcome.result in GOOD for outcome in outcomes)
     return Result.CONVERGED if is_done and not left_count else Result.PARTIAL

@@ -58,8 +58,10 @@ def write_shard(
     *,
     recorded: bool = True,
     container_id: ContainerId = CONTAINER,
+    last_bcsid: int = 0,
 ) -> None:
-    """Write one shard of every group as a client does, and close the container."""
+    """Write one shard of every group as a client does, and close the container: at `last_bcsid`,
+    QUASI_CLOSED if it has less."""
     store.create_container(container_id, replica_index=index)
     for block_id, made in groups.items():
         block = shard_block(made, block_id, index, recorded=recorded)
@@ -67,7 +69,7 @@ def write_shard(
             cell = made.stripes[chunk.offset // made.group.scheme.cell_bytes][index]
             store.write_chunk(container_id, block.block_id, chunk, cell)
         store.put_block(container_id, block)
-    store.close_container(container_id, bcsid=0, force=True)
+    store.close_container(container_id, bcsid=last_bcsid, force=not last_bcsid)
 
 
 def groups_of(scheme: Scheme, lengths_bytes: Iterable[int]) -> dict[int, EncodedGroup]:

@@ -29,7 +29,11 @@ def reconciled(case: Case) -> str | None:
         "replica UNHEALTHY": any(r.state == "UNHEALTHY" for r in here),
         "scan findings": any(r.finding_count for r in here),
         "tombstones differ": tombstones,
-        "commit id behind": not tombstones and not word.startswith("MISMATCH") and late(case, here),
+        "commit id behind": not tombstones
+        and word != "CONTRADICTORY"
+        and not word.startswith("MISMATCH")
+        and any(late(case, r) for r in here)
+        and any(in_time(case, r) for r in here),
     }
     told = "; ".join(reason for reason, applies in reasons.items() if applies)
     code = eligibility(case)
@@ -44,16 +48,17 @@ def answering(case: Case) -> list[ReplicaRow]:
     return [r for r in case.replicas if r.state in TREE and case.up(r)]
 
 
-def late(case: Case, here: list[ReplicaRow]) -> bool:
-    """Whether one that is whole has the same as others, and they are closed at a later commit."""
-    if case.box.state != "CLOSED" or case.box.replication_type != "RATIS":
-        return False
-    able = [(r.state, r.bcsid) for r in here if not damaged(r) and r.root is not None]
-    commits = [(state, bcsid) for state, bcsid in able if bcsid is not None]
-    last = case.box.sequence_id
-    return any(state == "CLOSED" and bcsid >= last for state, bcsid in commits) and any(
-        state == "QUASI_CLOSED" and bcsid < last for state, bcsid in commits
-    )
+def late(case: Case, r: ReplicaRow) -> bool:
+    """Whether one that is whole was closed before the last commit of its closed container."""
+    is_earlier = r.bcsid is not None and r.bcsid < case.box.sequence_id
+    is_whole = not damaged(r) and r.root is not None
+    return case.box.state == "CLOSED" and r.state == "QUASI_CLOSED" and is_earlier and is_whole
+
+
+def in_time(case: Case, r: ReplicaRow) -> bool:
+    """Whether one that is whole was closed at the last commit."""
+    is_last = r.bcsid is not None and r.bcsid >= case.box.sequence_id
+    return r.state == "CLOSED" and is_last and not damaged(r) and r.root is not None
 
 
 def damaged(r: ReplicaRow) -> bool:
@@ -64,7 +69,10 @@ def mendable(case: Case, r: ReplicaRow, word: str) -> bool:
     """Whether a shard is damaged that can be computed in place: from as many shards of other
     indexes as the code has data, and where its equals do not contradict it, unless nothing whole
     of its index stays."""
-    if not damaged(r) or word == "CONTRADICTORY" or any(o.op == "RECONCILE" for o in case.ops):
+    is_behind = late(case, r) and any(in_time(case, other) for other in answering(case))
+    if not (damaged(r) or is_behind) or word == "CONTRADICTORY":
+        return False
+    if any(o.op == "RECONCILE" for o in case.ops):
         return False
     here = answering(case)
     alike = [other for other in here if other.replica_index == r.replica_index]

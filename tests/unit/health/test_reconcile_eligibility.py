@@ -47,7 +47,11 @@ WHY: tuple[tuple[str, str, str, set[str], bool], ...] = (
     ("R CLOSED", "Q=7 Q=7@9", "", set(), False),  # nobody is closed
     ("R CLOSED", "C=7*1 Q=7@9", "", {FINDINGS}, True),
     ("R QUASI_CLOSED", "C=7 Q=7@9", "", set(), False),
-    ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5=7 Q#5=7@9", "", set(), False),
+    ("EC CLOSED", "C#1=1 C#2=2 C#3=3 C#4=4 Q#5=7@9", "", {BEHIND}, True),
+    ("EC CLOSED", "C#1=1 C#2=2 Q#5=7@9", "", {BEHIND}, False),  # too few to make what it missed
+    ("EC CLOSED", "C#1=1 C#2=2 C#3=3 C#4=4 Q#5=7", "", set(), False),
+    ("EC CLOSED", "C#1=1 C#2=2 C#3=3 C#4=4 Q#5=7@9*1", "", {FINDINGS}, True),
+    ("EC CLOSED", "C#1=1@9 C#2=2@9 C#3=3@9 Q#5=7@9", "", set(), False),  # nobody has it
     ("R CLOSED", "C=7x2 U=9*3", "", {MINORITY, SICK, FINDINGS}, True),
     ("R CLOSED", "C=7 C=7%5 C=9", "", {MINORITY, TOMBSTONES}, True),
     ("R CLOSED", "C=7x2 C=9", "!", {MINORITY}, False),  # under way already

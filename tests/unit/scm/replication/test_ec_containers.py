@@ -25,7 +25,7 @@ from scm.state.facts import (
 )
 from tests.support.control.coded_world import MIB, NODES, OPTIONS, SCHEME, closed, orders, spoil
 from tests.support.control.judged_case import lost, read_from
-from tests.support.control.scm_world import ScmWorld, container, replica, summary
+from tests.support.control.scm_world import ScmWorld, container, key, replica, summary
 
 
 @pytest.fixture
@@ -439,3 +439,31 @@ class TestShortage:
         given = Case(coded, tuple(placed))
 
         assert (rebuilt, sources) == (lost(given), [index for index, _ in read_from(given)])
+
+
+def test_a_shard_that_missed_the_last_commit_gets_it_in_place(world: ScmWorld) -> None:
+    """
+    A key needs what it missed, so that it cannot be closed as it is. It is reconciled before
+    another one is made, and closed when it has the commit.
+    """
+    blocks = world.control.clients.allocate("a", [1], scheme=SCHEME)
+    world.control.clients.commit("a", [key("k", blocks, [1])], may_replace=False, failed=())
+    world.control.clients.finish("a", close=True)
+    number = blocks[0].container_id
+    nodes = [endpoint.datanode_id for endpoint in blocks[0].replicas]
+    shards = [
+        replica(node, container_id=number, bcsid=1, root=index, replica_index=index)
+        for index, node in enumerate(nodes, start=1)
+    ]
+    late = facts_replace(shards[1], state=ReplicaState.QUASI_CLOSED, bcsid=0)
+    for shard in (shards[0], late, *shards[2:]):
+        world.execute(shard.datanode_id, world.beat(shard.datanode_id, shard, full=True))
+
+    reconciled = [command for _ in range(3) for command, _ in orders(world, Kind.RECONCILE)]
+    world.beat(nodes[1], facts_replace(late, bcsid=1))
+    closes = [c for c in world.state.commands.of_node(nodes[1]) if c.kind is Kind.CLOSE]
+
+    assert nodes[1] in {command.datanode_id for command in reconciled}
+    assert {"control plane: commit id behind"} == {command.why for command in reconciled}
+    assert [(1, False)] == [(close.bcsid, close.force) for close in closes]
+    assert not [c for c in world.state.commands.values() if c.kind is Kind.RECONSTRUCT]

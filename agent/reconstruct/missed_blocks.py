@@ -1,0 +1,89 @@
+"""What a shard missed that was closed before its last commits: their blocks, and their id.
+
+    a healthy source's commit id ─► each block that enough others have, and that is neither here
+                                    nor deleted here: made from its stripes, proven, recorded
+                                 ─► all of them are here: so is what that id claims
+
+A shard that misses blocks is damaged in no place: it has what it says, and says QUASI_CLOSED. It is
+rebuilt elsewhere where a datanode has room for it; where none has, this is its only way.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from agent.ec.blockgroup import Orphan, agree
+from agent.errors import SutureError
+from agent.plan.reconcile_outcome import ChunkOutcome, ChunkResult
+from agent.ports import Leases
+from agent.reconcile.commit_ids import highest_claim
+from agent.reconcile.ledger import NOBODYS
+from agent.reconcile.pauses import held_between_copies
+from agent.reconstruct.row_repair import RowMender
+from agent.reconstruct.sources import Sources
+from agent.rpc.calls.peer import Peer
+from agent.store.ports import RepairableReplicas
+from merkle.replica import BlockData, ContainerId, ReplicaState
+
+MISSING_BLOCK = "MISSING_BLOCK"
+BCSID = "BCSID"
+
+
+@dataclass(slots=True)
+class MissedBlocks:
+    """Catches up with the others, in one mend of one shard."""
+
+    store: RepairableReplicas
+    leases: Leases
+    rows: RowMender
+    lease_timeout_s: float
+    container_id: ContainerId
+    is_complete: bool = True
+    _lender: str = field(default="", init=False)
+    _claimed: int = field(default=0, init=False)
+
+    def make(
+        self, sources: Sources, index: int, peers: Mapping[str, Peer], stop: Callable[[], bool]
+    ) -> Iterator[ChunkOutcome]:
+        """Make each block that is missing, as shard `index`; yield what came of it.
+
+        The commit id is asked for first: what comes to its source later is not listed.
+        """
+        own = self.store.replica(self.container_id).bcsid
+        self._lender, self._claimed = highest_claim(peers, self.container_id, peers)
+        tree = self.store.tree(self.container_id)
+        for block_id, known in sources.blocks():
+            if stop():
+                self.is_complete = False
+                return
+            if tree.index_of(block_id) >= 0:  # it is here, or was deleted here
+                continue
+            agreed = agree(sources.scheme, block_id, known)
+            if isinstance(agreed, Orphan):  # what nobody committed, or too few have
+                self.is_complete &= _last_commit(known) <= own
+                continue
+            blank = ChunkOutcome(block_id, 0, -1, MISSING_BLOCK, ChunkResult.SKIPPED)
+            made = self.rows.remake(sources, agreed, index, blank, stop)
+            self.is_complete &= made.result is ChunkResult.REPAIRED
+            yield made
+
+    def take_over_bcsid(
+        self, replaced: Mapping[str, str], stop: Callable[[], bool]
+    ) -> Iterator[ChunkOutcome]:
+        """Take the commit id over that was asked for, if nothing is missing that it claims, and
+        nothing is known against this shard. `replaced`: sources that did not give all they have."""
+        facts = self.store.replica(self.container_id)
+        is_whole = facts.state is ReplicaState.QUASI_CLOSED and not facts.finding_count
+        if not (self.is_complete and is_whole) or replaced or self._claimed <= facts.bcsid:
+            return
+        told = ChunkOutcome(NOBODYS, -1, -1, BCSID, ChunkResult.REWRITTEN, source=self._lender)
+        try:
+            with held_between_copies(self.leases, self.container_id, self.lease_timeout_s, stop):
+                self.store.repair(self.container_id).advance_bcsid(self._claimed)
+        except SutureError as error:
+            yield ChunkOutcome(NOBODYS, -1, -1, BCSID, ChunkResult.FAILED, message=str(error))
+            return
+        yield told
+
+
+def _last_commit(known: Mapping[int, BlockData | None]) -> int:
+    return max((block.bcsid for block in known.values() if block is not None), default=0)
