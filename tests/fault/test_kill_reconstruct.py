@@ -18,6 +18,7 @@ from agent.ec.rebuild_task import Order, Shard
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Refused, SutureError
 from agent.reconstruct.coordinator import Coordinator
+from agent.rpc.calls import message_groups
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.rpc.wire import codec
@@ -189,11 +190,12 @@ def test_killed_targets(stage: Stage) -> None:
     assert killed >= TARGET_POINTS * 0.8, "the faults were not injected"
 
 
-def test_killed_sources(stage: Stage, tmp_path: Path) -> None:
+def test_killed_sources(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     A source dies between two reads: the run ends, its target is removed, and what the source has
     is there when it comes back.
     """
+    monkeypatch.setattr(message_groups, "GROUP_COUNT_MAX", 1)  # else one call gets all cells
     volume = tmp_path / "source"
     volume.mkdir()
     store = ReplicaStore.open(

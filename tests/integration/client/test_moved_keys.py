@@ -8,6 +8,7 @@ import pytest
 
 from agent.client.writer import WriterSession
 from agent.demo.cluster import Cluster
+from agent.rpc.calls import message_groups
 from suture import Client, Code, KeyNotFound, KeyReplaced
 from tests.support.faults.nursery import forked
 from tests.support.waiting import wait_until
@@ -58,6 +59,12 @@ def move_all(cluster: Cluster) -> None:
         asking.put("moved", b"x", replace=True)
         found = asking._cluster.find
         wait_until(lambda: {at.address for at in found("moved").containers[0].replicas} <= new)
+
+
+@pytest.fixture(autouse=True)
+def few_cells_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have cells come one by one: else those of a whole file are here with the first of them."""
+    monkeypatch.setattr(message_groups, "GROUP_COUNT_MAX", 1)
 
 
 @SCHEMES
