@@ -55,11 +55,16 @@ class MissedBlocks:
             if stop():
                 self.is_complete = False
                 return
-            if tree.index_of(block_id) >= 0:  # it is here, or was deleted here
+            place = tree.index_of(block_id)
+            if place >= 0 and tree.deleted[place]:
                 continue
             agreed = agree(sources.scheme, block_id, known)
             if isinstance(agreed, Orphan):  # what nobody committed, or too few have
                 self.is_complete &= _last_commit(known) <= own
+                continue
+            if place >= 0:  # it is here; what an earlier commit left of it may be shorter
+                here_bytes = sum(leaf.length_bytes for leaf in tree.leaves(block_id))
+                self.is_complete &= here_bytes >= agreed.group.shard_bytes(index)
                 continue
             blank = ChunkOutcome(block_id, 0, -1, MISSING_BLOCK, ChunkResult.SKIPPED)
             made = self.rows.remake(sources, agreed, index, blank, stop)

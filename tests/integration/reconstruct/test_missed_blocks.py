@@ -133,6 +133,22 @@ def test_what_too_few_have_is_not_made(tmp_path: Path, block_id: int, bcsid: int
         assert (Q, bcsid, 0) == facts(cluster)
 
 
+def test_a_block_that_is_shorter_here_keeps_the_id_as_it_is(tmp_path: Path) -> None:
+    """
+    It grew in a commit that was missed; what is missing whole is made all the same.
+    """
+    with behind(tmp_path) as cluster:
+        store = cluster.nodes[LATE].store
+        store.delete_container(CONTAINER, force=True)
+        short = groups_of(RS_3_2, [LENGTHS[0], 10_000])
+        write_shard(store, LATE, short, last_bcsid=LAST)
+
+        result = cluster.mend(LATE, OTHERS)
+
+        assert [(3, "MISSING_BLOCK", ChunkResult.REPAIRED)] == told(result)
+        assert (Q, 2, 0) == facts(cluster)
+
+
 def test_without_one_of_the_others_the_id_is_not_taken_over(tmp_path: Path) -> None:
     """
     It may have what nobody else lists; what the others have is made all the same.
