@@ -58,6 +58,7 @@ CRC: Final = struct.Struct("<I")
 TYPE_SHIFT: Final = 28  # the low bits of that field hold the window size
 WINDOW_MASK: Final = (1 << TYPE_SHIFT) - 1
 _KINDS: Final = {int(kind): kind for kind in ChecksumType}  # to look up is faster than to convert
+ALIKE_MIN: Final = 4  # chunks: below, one by one is as fast
 INTACT_CRC: Final = 0x48674BC7  # CRC32C of any bytes followed by their CRC32C, little-endian
 ROWS_PER_BATCH: Final = 4_096  # some hundred KB of rows: parsed while they are in the CPU's cache
 METADATA_BYTES_MAX: Final = 64 * 1024  # a client's notes on a block, not a place for data
@@ -79,15 +80,12 @@ def encode_block(block: BlockData) -> bytes:
         MAGIC, VERSION, len(block.chunks), block.block_id, block.bcsid, len(metadata), 0
     )
     table = [
-        CHUNK.pack(
-            len(chunk.window_checksums),
-            chunk.checksum_type << TYPE_SHIFT | chunk.bytes_per_checksum,
-        )
-        for chunk in block.chunks
+        CHUNK.pack(len(checksums), kind << TYPE_SHIFT | bytes_per_checksum)
+        for _, _, kind, bytes_per_checksum, checksums in block.chunks
     ]
     leaves = [
-        POSITION.pack(chunk.offset, chunk.length_bytes) + padded(chunk.window_checksums)
-        for chunk in block.chunks
+        POSITION.pack(offset, length_bytes) + padded(checksums)
+        for offset, length_bytes, _, _, checksums in block.chunks
     ]
     content = b"".join([header, *table, *leaves, metadata])
     content += bytes(-(len(content) + CRC.size) % WORD_BYTES)
@@ -112,27 +110,34 @@ def check_block(block: BlockData) -> None:
                 f"block {block.block_id}: chunk at {chunk.offset} begins before {end}, "
                 "where the one before it ends"
             )
-        end = chunk.end
+        end = chunk.offset + chunk.length_bytes
 
 
 def check_chunk(block_id: BlockId, chunk: ChunkInfo) -> None:
     """Raise ValueError if `chunk` breaks a limit or its checksums do not fit its length."""
-    where = f"block {block_id}, chunk at {chunk.offset}"
-    if chunk.offset < 0 or not 0 <= chunk.length_bytes <= CHUNK_BYTES_MAX:
-        raise ValueError(f"{where}: a length of {chunk.length_bytes} bytes is not possible")
-    if chunk.end > BLOCK_BYTES_MAX:
-        raise ValueError(f"{where}: ends at {chunk.end}, behind {BLOCK_BYTES_MAX} bytes")
-    if not 0 <= chunk.bytes_per_checksum <= WINDOW_BYTES_MAX:
-        raise ValueError(f"{where}: a window of {chunk.bytes_per_checksum} bytes is not possible")
-    expected = 0
-    if chunk.checksum_type is not ChecksumType.NONE:
-        count = window_count(chunk.length_bytes, chunk.bytes_per_checksum)
-        expected = count * checksum_width_bytes(chunk.checksum_type)
-    if len(chunk.window_checksums) != expected:
-        raise ValueError(
-            f"{where}: {len(chunk.window_checksums)} bytes of {chunk.checksum_type.name} "
-            f"checksums, expected {expected} for {chunk.length_bytes} bytes"
+    offset, length_bytes, kind, bytes_per_checksum, checksums = chunk
+    if offset < 0 or not 0 <= length_bytes <= CHUNK_BYTES_MAX:
+        raise _wrong(block_id, offset, f"a length of {length_bytes} bytes is not possible")
+    if offset + length_bytes > BLOCK_BYTES_MAX:
+        raise _wrong(
+            block_id, offset, f"ends at {offset + length_bytes}, behind {BLOCK_BYTES_MAX} bytes"
         )
+    if not 0 <= bytes_per_checksum <= WINDOW_BYTES_MAX:
+        raise _wrong(block_id, offset, f"a window of {bytes_per_checksum} bytes is not possible")
+    expected = 0
+    if kind is not ChecksumType.NONE:
+        expected = window_count(length_bytes, bytes_per_checksum) * checksum_width_bytes(kind)
+    if len(checksums) != expected:
+        raise _wrong(
+            block_id,
+            offset,
+            f"{len(checksums)} bytes of {kind.name} checksums, expected {expected} for "
+            f"{length_bytes} bytes",
+        )
+
+
+def _wrong(block_id: BlockId, offset: int, why: str) -> ValueError:
+    return ValueError(f"block {block_id}, chunk at {offset}: {why}")
 
 
 def encode_text(key: str, value: str) -> bytes:
@@ -186,9 +191,9 @@ def check_layout(used_bytes: int, row_bytes: int) -> None:
 
 def decode_chunks(row: bytes, chunk_count: int) -> tuple[list[ChunkInfo], int]:
     """Return the chunks of a row, and where they end in it."""
-    chunks = []
-    start = HEADER.size + CHUNK.size * chunk_count
-    for checksums_bytes, kind in CHUNK.iter_unpack(row[HEADER.size : start]):
+    chunks, start = _alike_chunks(row, chunk_count)
+    table = row[HEADER.size + CHUNK.size * len(chunks) : HEADER.size + CHUNK.size * chunk_count]
+    for checksums_bytes, kind in CHUNK.iter_unpack(table):
         offset, length_bytes = POSITION.unpack_from(row, start)
         start += POSITION.size
         chunks.append(
@@ -202,6 +207,25 @@ def decode_chunks(row: bytes, chunk_count: int) -> tuple[list[ChunkInfo], int]:
         )
         start += checksums_bytes + -checksums_bytes % WORD_BYTES
     return chunks, start
+
+
+def _alike_chunks(row: bytes, chunk_count: int) -> tuple[list[ChunkInfo], int]:
+    """Return all chunks but the last at once, where they have equally many checksums of one kind,
+    as those of nearly every block; none otherwise. And where the next begins."""
+    start = HEADER.size + CHUNK.size * chunk_count
+    count = chunk_count - 1
+    first = row[HEADER.size : HEADER.size + CHUNK.size]
+    if count < ALIKE_MIN or row[HEADER.size : start - CHUNK.size] != first * count:
+        return [], start
+    checksums_bytes, packed = CHUNK.unpack(first)
+    kind = _KINDS.get(packed >> TYPE_SHIFT) or ChecksumType(packed >> TYPE_SHIFT)
+    bytes_per_checksum = packed & WINDOW_MASK
+    leaf = f">QQ{checksums_bytes}s{-checksums_bytes % WORD_BYTES}x"
+    end = start + struct.calcsize(leaf) * count
+    return [
+        ChunkInfo(offset, length_bytes, kind, bytes_per_checksum, checksums)
+        for offset, length_bytes, checksums in struct.iter_unpack(leaf, row[start:end])
+    ], end
 
 
 def decode_texts(data: bytes) -> list[tuple[str, str]]:

@@ -49,10 +49,11 @@ from merkle.descent import range_starts as range_starts
 from merkle.replica import BlockId
 from merkle.tree import Leaf, Tree
 from merkle.tree import Summary as Summary
-from merkle.tree_columns import Column
+from merkle.tree_columns import LENGTH_MASK, OFFSET_SHIFT, Column
 
 Indexes: TypeAlias = npt.NDArray[np.int64]
 ABSENT: Final = -1
+ALIKE_MIN: Final = 8  # chunks of a block: below, they are compared as fast one by one
 
 
 class Comparison(StrEnum):
@@ -243,7 +244,7 @@ def of_block(mine: Tree, my_index: int, theirs: Tree, their_index: int) -> Itera
         if buried_here:
             yield tombstone(DifferenceKind.PEER_ADOPTS, mine, my_index)
         else:
-            yield from of_chunks(block_id, mine.leaves_at(my_index), theirs.leaves_at(their_index))
+            yield from of_live_block(block_id, mine, my_index, theirs, their_index)
     elif not buried_here or mine.block_checksums[my_index] < theirs.block_checksums[their_index]:
         yield tombstone(DifferenceKind.ADOPT_TOMBSTONE, theirs, their_index)
     else:
@@ -270,6 +271,40 @@ def of_their_block(theirs: Tree, their_index: int) -> Iterator[Difference]:
     yield from of_chunks(block_id, [], leaves)
 
 
+def of_live_block(
+    block_id: BlockId, mine: Tree, my_index: int, theirs: Tree, their_index: int
+) -> Iterator[Difference]:
+    """Yield the differences of a block that nobody deleted.
+
+    Most blocks that differ are cut into the same chunks and differ in a few: only of those are
+    leaves made. No chunk lies across another one then, which is all that `of_chunks` asks besides.
+    """
+    my_chunks, their_chunks = mine.chunks_of(my_index), theirs.chunks_of(their_index)
+    my_spans, their_spans = mine.chunk_spans[my_chunks], theirs.chunk_spans[their_chunks]
+    if len(my_spans) < ALIKE_MIN or not are_cut_alike(my_spans, their_spans):
+        yield from of_chunks(block_id, mine.leaves_at(my_index), theirs.leaves_at(their_index))
+        return
+    is_unlike = mine.chunk_checksums[my_chunks] != theirs.chunk_checksums[their_chunks]
+    is_unhealthy = (my_spans & np.uint64(1)) == 0
+    for at in np.flatnonzero(is_unlike | is_unhealthy).tolist():
+        my_leaf, their_leaf = (
+            mine.leaf(my_chunks.start + at),
+            theirs.leaf(their_chunks.start + at),
+        )
+        kind = kind_of(my_leaf, their_leaf)
+        assert kind is not None, "a chunk that is healthy here and the same there was not asked"
+        yield Difference(kind, block_id, my_leaf, their_leaf)
+
+
+def are_cut_alike(mine: U64s, theirs: U64s) -> bool:
+    """Return whether two blocks have chunks at the same places, none across another."""
+    if not np.array_equal(mine >> np.uint64(1), theirs >> np.uint64(1)):
+        return False
+    offsets = mine >> np.uint64(OFFSET_SHIFT)
+    ends = offsets + (mine >> np.uint64(1) & np.uint64(LENGTH_MASK))
+    return bool((offsets[1:] >= ends[:-1]).all())
+
+
 def of_chunks(
     block_id: BlockId, mine: Sequence[Leaf], theirs: Sequence[Leaf]
 ) -> Iterator[Difference]:
@@ -284,13 +319,15 @@ def of_chunks(
             yield Difference(DifferenceKind.ONLY_MINE, block_id, my_leaf)
             continue
         kind = kind_of(my_leaf, their_leaf)
+        if kind is None:
+            continue
         before = bisect_left(healthy, their_leaf.end, key=lambda leaf: leaf.offset)
         if kind in REPAIRED_KINDS and before and farthest[before - 1].end > offset:
             # Replicas that cut a block into different chunks were written differently: no byte
             # that verifies here is overwritten to make them alike.
             other = farthest[before - 1]
             yield Difference(DifferenceKind.IRRECONCILABLE, block_id, other, their_leaf)
-        elif kind is not None:
+        else:
             yield Difference(kind, block_id, my_leaf, their_leaf)
 
 

@@ -5,11 +5,13 @@
         chunk ── the unit of one read; carries one checksum per window of its bytes
 
 Words and meanings follow Apache Ozone (docs/VOCABULARY.md). Nothing here reads a disk or a clock.
+A chunk is a named tuple, and no frozen dataclass: it is made and compared in a third of the time,
+thousands of times where a container is described.
 """
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Final, NewType
+from typing import Final, NamedTuple, NewType
 
 ContainerId = NewType("ContainerId", int)
 BlockId = NewType("BlockId", int)  # Ozone: localID; unique within its container
@@ -61,8 +63,7 @@ class ChecksumType(IntEnum):
     MD5 = 5
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkInfo:
+class ChunkInfo(NamedTuple):
     """One chunk as its writer described it: `[offset, offset + length_bytes)` of the block.
 
     `window_checksums` holds one value per window of `bytes_per_checksum` bytes, concatenated:

@@ -16,6 +16,7 @@ in `merkle.tree_codec`, the meaning of every column in docs/DISK_FORMAT.md.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +34,7 @@ from merkle.tree_columns import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(NamedTuple):
     """One chunk as the medium holds it: `[offset, offset + length_bytes)` of its block."""
 
     offset: int
@@ -214,7 +214,10 @@ class Tree:
         """Return the chunks of the block at `index` by offset."""
         chunks = self.chunks_of(index)
         spans, checksums = self.chunk_spans[chunks].tolist(), self.chunk_checksums[chunks].tolist()
-        return [leaf_of(span, checksum) for span, checksum in zip(spans, checksums, strict=True)]
+        return [
+            Leaf(span >> OFFSET_SHIFT, span >> 1 & LENGTH_MASK, checksum, bool(span & 1))
+            for span, checksum in zip(spans, checksums, strict=True)
+        ]
 
     def unhealthy_block_ids(self) -> U64s:
         """Return the ids of the blocks that have an unhealthy chunk."""

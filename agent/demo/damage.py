@@ -107,7 +107,7 @@ def rewrite_with_row(target: Target) -> Damage:
         first, *rest = block.chunks
         sums = window_checksums(first.checksum_type, first.bytes_per_checksum, wrong)
         assert sums != first.window_checksums, "the row fits already"
-        lie = replace(block, chunks=(replace(first, window_checksums=sums), *rest))
+        lie = replace(block, chunks=(first._replace(window_checksums=sums), *rest))
         overwrite(path, 0, wrong)
         transaction.put(key, encode_block(lie), db=rows)
     return result(target, "wrong bytes, and a row that fits", f"bytes 0 to {size - 1}")

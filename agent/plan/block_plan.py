@@ -112,10 +112,9 @@ class _Block:
         self.contradicted: dict[int, list[tuple[PeerId, Leaf]]] = defaultdict(list)
         self.denied_by: dict[int, Leaf] = {}  # what is healthy here where a peer has another chunk
         self.mine = {leaf.offset: leaf for leaf in planning.mine.leaves(block_id)}
-        self.recorded = {
-            chunk.offset: leaf_of(planning.mine, chunk) for chunk in planning.rows.get(block_id, ())
-        }
+        self.recorded = {chunk.offset: chunk for chunk in planning.rows.get(block_id, ())}
         self.recorded_offsets = sorted(self.recorded)
+        self.lent_leaves: dict[PeerId, list[Leaf]] = {}
         self.lenders: list[PeerId] = []  # peers that have the block and can say what it is
         self.is_missing_without_chunks = False
         for peer_id, difference in planning.differing[block_id]:
@@ -198,8 +197,8 @@ class _Block:
         for peer_id, leaf in offers:
             if peer_id == self.planning.trusted:
                 return leaf
-        if offset in self.recorded:
-            return self.recorded[offset]
+        if (recorded := self._recorded(offset)) is not None:
+            return recorded
         if (overlapped := self._overlapped(offers)) is not None:  # our row cuts them otherwise
             self.denied_by[offset] = overlapped
             self.contradicted[offset] += offers
@@ -212,11 +211,16 @@ class _Block:
             return None
         return offers[0][1]
 
+    def _recorded(self, offset: int) -> Leaf | None:
+        """Return the chunk that our row has at an offset, as a leaf of our tree."""
+        chunk = self.recorded.get(offset)
+        return None if chunk is None else leaf_of(self.planning.mine, chunk)
+
     def _overlapped(self, offers: Sequence[tuple[PeerId, Leaf]]) -> Leaf | None:
         """Return a chunk of our row that an offer would lie across."""
         for _, leaf in offers:
             index = bisect(self.recorded_offsets, leaf.end - 1)
-            own = self.recorded[self.recorded_offsets[index - 1]] if index else None
+            own = self._recorded(self.recorded_offsets[index - 1]) if index else None
             if own is not None and own.end > leaf.offset:
                 return own
         return None
@@ -280,7 +284,9 @@ class _Block:
         return {leaf.offset: (leaf.length_bytes, leaf.checksum) for leaf in leaves}
 
     def _leaves_of(self, peer_id: PeerId) -> list[Leaf]:
-        return self.planning.peers[peer_id].tree.leaves(self.block_id)
+        if peer_id not in self.lent_leaves:
+            self.lent_leaves[peer_id] = self.planning.peers[peer_id].tree.leaves(self.block_id)
+        return self.lent_leaves[peer_id]
 
     def _spans_at(self, peer_id: PeerId) -> dict[int, tuple[int, int]]:
         """What `_final` is compared with: the healthy chunks that a peer has."""
@@ -308,7 +314,7 @@ class _Block:
         """Say where rows that are each intact contradict each other, also if ours could be kept."""
         self.contradicted = {offset: found for offset, found in self.contradicted.items() if found}
         for offset, found in sorted(self.contradicted.items()):
-            own = self.recorded.get(offset) or self.denied_by.get(offset)
+            own = self._recorded(offset) or self.denied_by.get(offset)
             versions = tuple(sorted(found, key=lambda version: version[0]))
             peers = tuple(peer_id for peer_id, _ in versions)
             self.planning.skips.append(

@@ -20,7 +20,7 @@ def contested_offsets(leaves: Iterable[Leaf]) -> frozenset[int]:
     """Return where chunks begin that overlap another one: both cannot be what was written."""
     contested: set[int] = set()
     farthest: Leaf | None = None
-    for leaf in sorted(leaves, key=lambda leaf: (leaf.offset, leaf.length_bytes, leaf.checksum)):
+    for leaf in sorted(leaves):
         if farthest is not None and leaf.offset < farthest.end:
             contested |= {leaf.offset, farthest.offset}
         if farthest is None or leaf.end > farthest.end:

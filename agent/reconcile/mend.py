@@ -9,8 +9,9 @@ disk, or with a repair, shows at one chunk, and then at two. What cannot be inst
 installed alone, and has its outcome from that.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -36,6 +37,7 @@ from agent.reconcile.pauses import held_between_copies
 from agent.rpc.calls.message_groups import GROUP_COUNT_MAX, grouped
 from agent.store.files.blockfile import checksum_of
 from agent.store.operations.batch_repair import BATCH_BYTES_MAX, BATCH_COUNT_MAX, Offer
+from agent.store.operations.block_records import has_each_chunk
 from agent.store.operations.repair import verifies
 from agent.store.ports import RepairableReplicas
 from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
@@ -255,7 +257,7 @@ class Mender:
         Runs in the executor, without the lease: what is here is looked at again, right before it is
         recorded or written over.
         """
-        seen = {job: self._seen(job) for job in group}
+        seen = self._seen(group)
         missing = [job for job in group if seen[job] is not None]
         wanted = [(job.block.action.block_id, job.wanted) for job in missing]
         fetched = dict(zip(missing, self.sources.fetch_together(wanted), strict=True))
@@ -264,17 +266,22 @@ class Mender:
             for job in group
         ]
 
-    def _seen(self, job: Job) -> bytes | None:
-        """Return the checksum of what our medium holds, b"" where that is not known; None where it
-        is the chunk."""
-        chunk = job.described
-        if chunk is None or chunk.checksum_type is ChecksumType.NONE:
-            return b""
-        try:
-            held = self.store.repair(self.container_id).held(job.block.action.block_id, chunk)
-        except SutureError:  # whatever it is, it shows again when something is changed
-            return b""
-        return None if verifies(chunk, held) else checksum_of(held)
+    def _seen(self, group: Sequence[Job]) -> dict[Job, bytes | None]:
+        """Return the checksum of what our medium holds of each, b"" where that is not known; None
+        where it is the chunk."""
+        seen: dict[Job, bytes | None] = dict.fromkeys(group, b"")
+        of_block: dict[BlockId, list[tuple[Job, ChunkInfo]]] = defaultdict(list)
+        for job in group:
+            chunk = job.described
+            if chunk is not None and chunk.checksum_type is not ChecksumType.NONE:
+                of_block[job.block.action.block_id].append((job, chunk))
+        for block_id, known in of_block.items():
+            with suppress(SutureError):  # whatever it is, it shows again when something is changed
+                repair = self.store.repair(self.container_id)
+                held = repair.held_of(block_id, [chunk for _, chunk in known])
+                for (job, chunk), data in zip(known, held, strict=True):
+                    seen[job] = None if verifies(chunk, data) else checksum_of(data)
+        return seen
 
     def _salvage(self, job: Job) -> bool:
         """Use the bytes that are here; return whether they are what the chunk must be."""
@@ -419,8 +426,7 @@ class Mender:
             return
         if lent.metadata and not local.metadata:
             repair.adopt_metadata(block_id, lent.metadata)
-        covered = set(lent.chunks) <= set(local.chunks)  # another chunk at its place is not its own
-        if covered and not block.failed_count:
+        if has_each_chunk(local.chunks, lent.chunks) and not block.failed_count:
             if lent.bcsid > local.bcsid:
                 repair.adopt_bcsid(block_id, lent.bcsid)
             lender = block.described.peer_id

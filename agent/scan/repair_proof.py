@@ -23,7 +23,7 @@ from agent.store.index.facts import ScanBase
 from agent.store.operations.scans import NO_DOUBT
 from agent.store.replica_store import FINDINGS_MAX
 from merkle.replica import BlockId, ContainerId
-from merkle.tree import Leaf, Tree
+from merkle.tree import Tree
 from scanner.finding import Finding
 from scanner.replica_scan import scan_replica
 from scanner.resume import Doubt, ScanMark, all_but
@@ -134,13 +134,10 @@ def is_as_read(known: Tree, now: Tree, mark: ScanMark) -> bool:
 
 
 def _is_block_as_read(known: Tree, now: Tree, mark: ScanMark, block_id: BlockId) -> bool:
-    """The same of the chunks of a block of which something was read again."""
-
-    def rest(tree: Tree) -> list[Leaf]:
-        leaves = tree.leaves(block_id)
-        return [one for one in leaves if mark.covers_range(block_id, one.offset, one.end)]
-
-    return rest(known) == rest(now)
+    """The same of the chunks of a block of which something was read again: each that is another
+    than before is one that was."""
+    unlike = set(known.leaves(block_id)) ^ set(now.leaves(block_id))
+    return not any(mark.covers_range(block_id, leaf.offset, leaf.end) for leaf in unlike)
 
 
 def _read(

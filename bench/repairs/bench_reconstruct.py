@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -72,7 +71,7 @@ def write_shards(cluster: EcCluster, length_bytes: int) -> None:
         for stripe, made in enumerate(cells):
             if group.cell_bytes(stripe, index):
                 offset = stripe * cluster.scheme.cell_bytes
-                chunks.append(replace(known[id(made)][index], offset=offset))
+                chunks.append(known[id(made)][index]._replace(offset=offset))
                 store.write_chunk(LARGE, BLOCK, chunks[-1], made[index])
         metadata = group_metadata((), group) + stripe_metadata(sums)
         store.put_block(LARGE, BlockData(BLOCK, Bcsid(1), tuple(chunks), metadata))

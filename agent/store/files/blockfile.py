@@ -7,7 +7,7 @@ acknowledged. They are overwritten or cut off by the next write, never read.
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -102,6 +102,22 @@ def read_past_cache(path: Path, offset: int, length_bytes: int) -> bytes:
         return _read_after_drop(path, offset, length_bytes)
     finally:
         os.close(fd)
+
+
+def read_each_past_cache(path: Path, spans: Sequence[tuple[int, int]]) -> list[bytes | None]:
+    """Return the same of several ranges (offset, length in bytes) of a file, which is opened once;
+    None for each that the medium does not give back."""
+    if len(spans) > 1:
+        # What fails is asked for once more, by itself: the others must not suffer for it.
+        with suppress(OSError), opened(path, os.O_RDONLY | os.O_DIRECT) as fd:
+            return [_read_aligned(fd, offset, length_bytes) for offset, length_bytes in spans]
+    found: list[bytes | None] = []
+    for offset, length_bytes in spans:
+        try:
+            found.append(read_past_cache(path, offset, length_bytes))
+        except OSError:
+            found.append(None)
+    return found
 
 
 def checksum_of(data: bytes) -> bytes:

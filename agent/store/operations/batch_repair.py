@@ -19,7 +19,7 @@ import stat
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -29,6 +29,7 @@ from agent.store.files import blockfile
 from agent.store.files.durable import block_errors, sync_all, sync_directory
 from agent.store.index.rows import InstallEntry, moved_on
 from agent.store.index.transactions import Change, Snapshot
+from agent.store.operations.block_records import readable_block, record_chunks
 from agent.store.operations.overwrite import check_arrived, is_open, roll_back
 from agent.store.operations.repair import (
     check_damaged,
@@ -36,8 +37,6 @@ from agent.store.operations.repair import (
     check_offered,
     check_proven,
     check_recorded,
-    readable_block,
-    record_chunks,
 )
 from agent.store.options import StoreOptions
 from agent.store.replica import quarantine
@@ -45,9 +44,8 @@ from agent.store.replica.obstacles import has_home
 from agent.store.replica.trees import tree_replica
 from agent.store.verification_log.log_entries import tell_of_batch
 from agent.store.volumes.volume import Volume, check_space
-from merkle.blockrow import encode_block
 from merkle.checksum import crc32c
-from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
+from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 
 BATCH_BYTES_MAX: Final = 16 * 1024**2  # in memory twice: what comes, and what goes
 BATCH_COUNT_MAX: Final = 1_024
@@ -164,12 +162,13 @@ def _taken(
 ) -> Iterator[_Taken]:
     """Yield what the batch may write; keeps in `blocks` what that makes of them."""
     seen: set[tuple[BlockId, int]] = set()
+    held = _held(blocks, offers)
     for index, offer in enumerate(offers):
         block, chunk = blocks.get(offer.block_id), offer.chunk
         if block is None or (offer.block_id, chunk.offset) in seen:
             continue
         try:
-            old = _checked(container_id, block, offer)
+            old = _checked(container_id, block, offer, held.get(index, b""))
         except SutureError:
             continue
         seen.add((offer.block_id, chunk.offset))
@@ -178,20 +177,36 @@ def _taken(
         block.size_bytes = max(block.size_bytes, chunk.end)
 
 
-def _checked(container_id: ContainerId, block: _Block, offer: Offer) -> bytes:
+def _held(blocks: Mapping[BlockId, _Block], offers: Sequence[Offer]) -> dict[int, bytes]:
+    """Return what the medium gives at the places of offers, by their positions: nothing where it
+    does not, or where a file ends before them."""
+    indexes: dict[BlockId, list[int]] = defaultdict(list)
+    for index, offer in enumerate(offers):
+        block, chunk = blocks.get(offer.block_id), offer.chunk
+        is_whole = len(offer.data) == chunk.length_bytes
+        if block is not None and is_whole and 0 <= chunk.offset < block.had_bytes:
+            indexes[offer.block_id].append(index)
+    found: dict[int, bytes] = {}
+    for block_id, those in indexes.items():
+        spans = [(offers[at].chunk.offset, offers[at].chunk.length_bytes) for at in those]
+        read = blockfile.read_each_past_cache(blocks[block_id].path, spans)
+        found |= {at: data for at, data in zip(those, read, strict=True) if data is not None}
+    return found
+
+
+def _checked(container_id: ContainerId, block: _Block, offer: Offer, first: bytes) -> bytes:
     """Return what the medium holds at the place of a chunk that may be written there, nothing where
-    it gives nothing back, or something else each time: then there is nothing to bring back. Raises
-    `Refused` as the install of one chunk does."""
+    it gives nothing back, or something else than `first`, and each time: then there is nothing to
+    bring back. Raises `Refused` as the install of one chunk does."""
     chunk, block_id = offer.chunk, offer.block_id
     check_offered(block_id, chunk, offer.data)
     recorded = block.recorded.get(chunk.offset)
     check_fits(block_id, block.end_bytes, recorded, chunk)
     blockfile.check_reached(block.path, max(block.size_bytes, 0), chunk.offset)
-    first = old = b""
-    if block.had_bytes > chunk.offset:
+    old = b""
+    if first:
         read = partial(blockfile.read_past_cache, block.path, chunk.offset, chunk.length_bytes)
         with suppress(OSError):  # why it is replaced
-            first = read()
             old = blockfile.read_agreed(read, first, offer.seen)
     if recorded is not None and not offer.is_ordered:
         check_damaged(container_id, block_id, recorded, old or first)
@@ -264,8 +279,11 @@ def _write(
     if pieces:
         with block_errors(paths.chunks):
             (sync_directory if is_synced else sync_all)(paths.chunks)
+    written: dict[BlockId, list[InstallEntry]] = defaultdict(list)
     for entry in entries:
-        check_arrived(paths.block_file(entry.block_id), entry)
+        written[entry.block_id].append(entry)
+    for block_id, those in written.items():
+        check_arrived(paths.block_file(block_id), those)
 
 
 def _record(
@@ -279,25 +297,7 @@ def _record(
     for entry in entries:
         chunks[entry.block_id].append(entry.chunk)
         rows.end_work(container_id, entry)
-    for block_id, installed in chunks.items():
-        record_chunks(rows, container_id, block_id, installed)
-        if block_id in lent:
-            _adopt(rows, container_id, block_id, lent[block_id])
-
-
-def _adopt(rows: Change, container_id: ContainerId, block_id: BlockId, lent: BlockData) -> None:
-    """Give a block that has each of the lender's chunks its commit id, unless ours is higher, and
-    its client's metadata, unless there is some."""
-    block = readable_block(rows, container_id, block_id)
-    if block is None or not set(lent.chunks) <= set(block.chunks):
-        return
-    adopted = replace(
-        block,
-        bcsid=Bcsid(max(block.bcsid, lent.bcsid)),
-        metadata=block.metadata or lent.metadata,
-    )
-    if adopted != block:
-        rows.put_block(container_id, block_id, encode_block(adopted))
+    record_chunks(rows, container_id, chunks, lent)
 
 
 def _take_back(volume: Volume, container_id: ContainerId, entries: Sequence[InstallEntry]) -> None:

@@ -9,7 +9,7 @@ once, with the same entries. Ozone overwrites in place without either.
 """
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -79,7 +79,7 @@ def overwrite_chunk(
     try:
         with block_errors(path):
             blockfile.overwrite(path, data, chunk.offset)
-        check_arrived(path, entry)
+        check_arrived(path, [entry])
         finish(volume, container_id, entry, record)
     except BaseException:
         if is_open(volume, container_id, entry):
@@ -106,14 +106,17 @@ def is_open(volume: Volume, container_id: ContainerId, entry: InstallEntry) -> b
         return entry in (known for _, known in rows.journal(container_id))
 
 
-def check_arrived(path: Path, entry: InstallEntry) -> None:
-    """Raise `BlockFailed` if the medium does not give back what was written."""
-    if not arrived(path, entry):
-        raise BlockFailed(
-            Code.IO_EXCEPTION,
-            f"{path}: bytes at {entry.chunk.offset} read back otherwise than they were written",
-            hint="check the disk and the kernel's log",
-        )
+def check_arrived(path: Path, entries: Sequence[InstallEntry]) -> None:
+    """Raise `BlockFailed` if the medium does not give back what was written to one file."""
+    spans = [(entry.chunk.offset, entry.chunk.length_bytes) for entry in entries]
+    for entry, data in zip(entries, blockfile.read_each_past_cache(path, spans), strict=True):
+        if data is None or not _is_new(entry, data):
+            told = "cannot be read back" if data is None else "read back otherwise"
+            raise BlockFailed(
+                Code.IO_EXCEPTION,
+                f"{path}: bytes written at {entry.chunk.offset} {told}",
+                hint="check the disk and the kernel's log",
+            )
 
 
 def arrived(path: Path, entry: InstallEntry) -> bool:
@@ -122,6 +125,10 @@ def arrived(path: Path, entry: InstallEntry) -> bool:
         if blockfile.size_bytes(path) < entry.chunk.end:
             return False
         data = blockfile.read_past_cache(path, entry.chunk.offset, entry.chunk.length_bytes)
+    return _is_new(entry, data)
+
+
+def _is_new(entry: InstallEntry, data: bytes) -> bool:
     return len(data) == entry.chunk.length_bytes and crc32c(data) == entry.data_checksum
 
 

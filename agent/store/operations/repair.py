@@ -15,10 +15,11 @@ from agent.store.files import blockfile
 from agent.store.files.durable import block_errors
 from agent.store.index.rows import moved_on
 from agent.store.index.transactions import Change, Snapshot
+from agent.store.operations.block_records import put_blocks, readable_block, record_chunk
 from agent.store.operations.closing import follow_state, take_tail
 from agent.store.operations.deleting import bury, record_tombstones, unlink_blocks
 from agent.store.operations.overwrite import overwrite_chunk
-from agent.store.operations.write_rules import check_checksums, check_id, recounted
+from agent.store.operations.write_rules import check_checksums, check_id
 from agent.store.options import StoreOptions
 from agent.store.replica.contradictions import note_contradictions
 from agent.store.replica.packs import place_of
@@ -26,7 +27,7 @@ from agent.store.replica.quarantine import Note, keep
 from agent.store.replica.trees import load_tree, tree_replica
 from agent.store.verification_log.log_entries import tell_of_repair
 from agent.store.volumes.volume import Volume
-from merkle.blockrow import check_chunk, decode_block, encode_block, is_intact
+from merkle.blockrow import check_chunk, decode_block, encode_block
 from merkle.checksum import window_checksums
 from merkle.damaged import Damaged
 from merkle.replica import (
@@ -203,7 +204,7 @@ class Repair:
         def change(rows: Change) -> None:
             refuse_tombstone(rows, self._container_id, block_id)
             if readable_block(rows, self._container_id, block_id) is None:
-                put_block(rows, self._container_id, BlockData(block_id, Bcsid(0)), added_bytes=0)
+                put_blocks(rows, self._container_id, [(BlockData(block_id, Bcsid(0)), 0)])
 
         self._tell("install_empty_block", block_id)
         self._volume.index.write(change)
@@ -258,6 +259,13 @@ class Repair:
             return place.read_past_cache(chunk.offset, chunk.length_bytes)
         except OSError:
             return b""
+
+    def held_of(self, block_id: BlockId, chunks: Sequence[ChunkInfo]) -> list[bytes]:
+        """Return the same of several chunks of a block, whose file is opened once."""
+        with self._volume.index.read() as rows:
+            place = place_of(rows, self._paths, self._container_id, block_id)
+        spans = [(chunk.offset, chunk.length_bytes) for chunk in chunks]
+        return [data or b"" for data in place.read_each_past_cache(spans)]
 
     def _tell(
         self,
@@ -375,17 +383,6 @@ def refuse_tombstone(rows: Snapshot, container_id: ContainerId, block_id: BlockI
         )
 
 
-def readable_block(
-    rows: Snapshot, container_id: ContainerId, block_id: BlockId
-) -> BlockData | None:
-    """Return the block if its row can be read: a damaged row is as good as none, and replaced."""
-    row = rows.block(container_id, block_id)
-    try:
-        return None if row is None else decode_block(block_id, row)
-    except Damaged:
-        return None
-
-
 def chunk_at(block: BlockData | None, offset: int) -> ChunkInfo | None:
     """Return the chunk that begins at `offset`."""
     chunks = block.chunks if block else ()
@@ -409,41 +406,6 @@ def check_fits(
             Code.OVERLAPPING_CHUNK,
             f"block {block_id}, chunk at {chunk.offset}: overlaps chunks recorded otherwise",
         )
-
-
-def record_chunk(
-    rows: Change, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo
-) -> None:
-    """Record a chunk whose bytes are durable, new or in the place of a damaged one."""
-    record_chunks(rows, container_id, block_id, [chunk])
-
-
-def record_chunks(
-    rows: Change, container_id: ContainerId, block_id: BlockId, installed: Sequence[ChunkInfo]
-) -> None:
-    """Record chunks of one block whose bytes are durable."""
-    block = readable_block(rows, container_id, block_id) or BlockData(block_id, Bcsid(0))
-    had = {chunk.offset: chunk for chunk in block.chunks}
-    added_bytes = sum(chunk.length_bytes for chunk in installed if chunk.offset not in had)
-    merged = had | {chunk.offset: chunk for chunk in installed}
-    chunks = tuple(merged[offset] for offset in sorted(merged))
-    put_block(rows, container_id, replace(block, chunks=chunks), added_bytes=added_bytes)
-
-
-def put_block(
-    rows: Change, container_id: ContainerId, block: BlockData, *, added_bytes: int
-) -> None:
-    """Set a block's row and what the replica's row counts."""
-    before = rows.block(container_id, block.block_id)
-    rows.put_block(container_id, block.block_id, encode_block(block))
-    row = rows.replica(container_id)
-    if before is None:
-        row = replace(row, block_count=row.block_count + 1, bytes_used=row.bytes_used + added_bytes)
-    elif is_intact(block.block_id, before):
-        row = replace(row, bytes_used=row.bytes_used + added_bytes)
-    else:  # nobody knows what the damaged row had added
-        row = recounted(rows, container_id, row)
-    rows.put_replica(container_id, moved_on(row))
 
 
 def trim_block(

@@ -29,10 +29,10 @@ from agent.store.index.rows import (
 )
 from agent.store.index.transactions import Change
 from agent.store.operations.arrival import finish_move
+from agent.store.operations.block_records import readable_block, record_chunk
 from agent.store.operations.closing import follow_state
 from agent.store.operations.deleting import finish_delete, record_tombstones, unlink_blocks
 from agent.store.operations.overwrite import arrived, finish, roll_back
-from agent.store.operations.repair import readable_block, record_chunk
 from agent.store.options import StoreOptions
 from agent.store.recovery.adoption import adopt_directory, lost_directory
 from agent.store.replica.quarantine import remove_cut_off

@@ -90,6 +90,12 @@ class Place:
         path, start, length_bytes = self._range(offset, length_bytes)
         return blockfile.read_past_cache(path, start, length_bytes)
 
+    def read_each_past_cache(self, spans: Sequence[tuple[int, int]]) -> list[bytes | None]:
+        """Return the same of several ranges; None for each that cannot be read."""
+        own = self.paths.block_file(self.block_id)
+        path = own if self.packed is None else self.paths.pack
+        return blockfile.read_each_past_cache(path, [self._range(*span)[1:] for span in spans])
+
     def _range(self, offset: int, length_bytes: int) -> tuple[Path, int, int]:
         if self.packed is None:
             return self.paths.block_file(self.block_id), offset, length_bytes

@@ -181,7 +181,7 @@ def test_a_chunk_that_is_not_what_the_tree_says_is_not_written(
             chunk = served[key][0]
             kind, window_bytes = chunk.checksum_type, chunk.bytes_per_checksum
             sums = window_checksums(kind, window_bytes, lie)
-            served[key] = replace(chunk, window_checksums=sums), lie
+            served[key] = chunk._replace(window_checksums=sums), lie
         return served
 
     def proving(
@@ -222,7 +222,7 @@ def test_bytes_here_are_not_taken_for_a_version_that_the_tree_does_not_have(
         if BlockId(1) in blocks:
             first, *rest = blocks[BlockId(1)].chunks
             sums = window_checksums(first.checksum_type, first.bytes_per_checksum, old)
-            chunks = (replace(first, window_checksums=sums), *rest)
+            chunks = (first._replace(window_checksums=sums), *rest)
             blocks[BlockId(1)] = replace(blocks[BlockId(1)], chunks=chunks)
         return blocks
 

@@ -3,7 +3,6 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -400,7 +399,7 @@ class TestAfterwards:
         chunk = block.chunks[0]
         data = replica.file(1).read_bytes()
         replica.store.write_chunk(
-            CONTAINER, block.block_id, replace(chunk, offset=CHUNK_BYTES), data
+            CONTAINER, block.block_id, chunk._replace(offset=CHUNK_BYTES), data
         )
         replica.store.write_chunk(CONTAINER, BlockId(2), chunk, data)
         replica.store.close_container(CONTAINER, bcsid=0, force=True)

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -483,7 +483,7 @@ class _Cluster:
 
 def chunks_of_offsets(placed: dict[int, bytes]) -> list[ChunkInfo]:
     """Return the row's chunks of bytes at these offsets."""
-    return [replace(chunks_of((data,))[0], offset=offset) for offset, data in placed.items()]
+    return [chunks_of((data,))[0]._replace(offset=offset) for offset, data in placed.items()]
 
 
 @contextmanager

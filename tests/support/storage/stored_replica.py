@@ -129,7 +129,7 @@ class StoredReplica:
         first, *rest = self.store.block(container_id, BlockId(block_id)).chunks
         data = noise(first.length_bytes, 666)
         sums = window_checksums(first.checksum_type, first.bytes_per_checksum, data)
-        chunks = (replace(first, window_checksums=sums), *rest)
+        chunks = (first._replace(window_checksums=sums), *rest)
 
         def lying(row: bytes) -> bytes:
             return encode_block(replace(decode_block(BlockId(block_id), row), chunks=chunks))

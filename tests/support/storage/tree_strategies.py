@@ -1,7 +1,7 @@
 """Hypothesis strategies: trees, block rows, and replicas of one container that went apart."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
@@ -142,8 +142,7 @@ def spread(
 def versions(leaf: Leaf) -> st.SearchStrategy[Leaf | None]:
     """Return what may have become of a chunk: whole, lost, or unhealthy and perhaps cut short."""
     damaged = st.builds(
-        replace,
-        st.just(leaf),
+        leaf._replace,
         checksum=CHECKSUMS,
         length_bytes=st.integers(1, leaf.length_bytes),
         healthy=st.just(False),

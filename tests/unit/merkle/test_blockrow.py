@@ -1,6 +1,6 @@
 """A block's row says what was put in, or says that it is damaged."""
 
-from dataclasses import replace
+import struct
 
 import pytest
 
@@ -32,6 +32,12 @@ from merkle.replica import (
 from merkle.tree_codec import Damaged
 from tests.support.storage.trees import CHUNK_A, CHUNK_B, block, chunk
 
+
+def alike(count: int) -> tuple[ChunkInfo, ...]:
+    """Return chunks of 100 bytes that have equally many checksums."""
+    return tuple(chunk(100 * at, bytes([at]) * 100) for at in range(count))
+
+
 BLOCKS = [
     block(1),
     block(2, CHUNK_B),
@@ -50,8 +56,22 @@ BLOCKS = [
         BlockId(12), Bcsid(3), (ChunkInfo(0, 10, ChecksumType.CRC32C, WINDOW_BYTES_MAX, bytes(4)),)
     ),
     BlockData(BlockId(ID_MAX), Bcsid(0), (chunk(0, b""),)),
+    BlockData(BlockId(13), Bcsid(1), alike(9)),
+    BlockData(BlockId(14), Bcsid(1), (*alike(9), chunk(900, CHUNK_B[:40])), (("k", "v"),)),
+    BlockData(BlockId(15), Bcsid(1), (*alike(9), chunk(900, CHUNK_B), chunk(1_000, CHUNK_B[:40]))),
+    BlockData(BlockId(16), Bcsid(1), (*alike(3), chunk(300, CHUNK_B, ChecksumType.CRC32))),
+    BlockData(BlockId(17), Bcsid(1), (*alike(7), chunk(700, CHUNK_B, ChecksumType.MD5))),
+    BlockData(
+        BlockId(18),
+        Bcsid(1),
+        tuple(ChunkInfo(9 * at, 9, ChecksumType.NONE, 0, b"") for at in range(9)),
+    ),
 ]
 PLAIN = ChunkInfo(0, 10, ChecksumType.CRC32C, 16_384, bytes(4))
+
+
+ALIKE_CHUNK = struct.pack("<II", 4, 3 << 28 | 16_384)
+ALIKE_LEAF = struct.pack(">QQ4s4x", 0, 10, bytes(4))
 
 
 def sealed(content: bytes) -> bytes:
@@ -194,8 +214,22 @@ def test_the_row_of_another_block_is_refused() -> None:
         sealed(HEADER.pack(0x5242, 1, 9, 1, 0, 0, 0)),
         sealed(HEADER.pack(0x5242, 1, 0, 1, 0, 99, 0)),
         sealed(HEADER.pack(0x5242, 1, 0, 1, 0, 0, 0) + bytes(8)),
+        sealed(HEADER.pack(0x5242, 1, 9, 1, 0, 0, 0) + 9 * ALIKE_CHUNK + 3 * ALIKE_LEAF),
+        sealed(HEADER.pack(0x5242, 1, 9, 1, 0, 0, 0) + 9 * ALIKE_CHUNK + 9 * ALIKE_LEAF[:-8]),
+        sealed(HEADER.pack(0x5242, 1, 9, 1, 0, 0, 0) + 9 * struct.pack("<II", 2**31, 3 << 28)),
+        sealed(HEADER.pack(0x5242, 1, 9, 1, 0, 0, 0) + 9 * struct.pack("<II", 4, 9 << 28 | 64)),
     ],
-    ids=["magic", "version", "chunk count", "metadata", "a word too many"],
+    ids=[
+        "magic",
+        "version",
+        "chunk count",
+        "metadata",
+        "a word too many",
+        "three of nine chunks that are alike",
+        "nine that are cut",
+        "checksums of gigabytes",
+        "nine of no known type",
+    ],
 )
 def test_nonsense_under_a_good_checksum_is_damage(row: bytes) -> None:
     """
@@ -263,7 +297,7 @@ def test_a_chunk_that_contradicts_itself_is_not_encoded(
     """
     The error names the chunk and what is wrong with it.
     """
-    wrong = replace(PLAIN, **changed)
+    wrong = PLAIN._replace(**changed)
 
     with pytest.raises(ValueError, match=message):
         encode_block(BlockData(BlockId(1), Bcsid(0), (wrong,)))

@@ -6,6 +6,7 @@ import pytest
 
 from merkle.checksum import Algorithm
 from merkle.diff import (
+    ALIKE_MIN,
     REPAIRED_KINDS,
     Comparison,
     Difference,
@@ -107,14 +108,46 @@ def test_blocks(mine: Side, theirs: Side, expected: list[Difference]) -> None:
 )
 def test_chunks(mine: Leaf | None, theirs: Leaf | None, expected: DifferenceKind | None) -> None:
     """
-    One chunk of a block live on both sides; the other chunk is the same on both.
+    One chunk of a block live on both sides; the others, one or many, are the same on both.
     """
-    same = good(50, 50)
-    my_tree = side([leaf for leaf in (mine, same) if leaf])
-    their_tree = side([leaf for leaf in (theirs, same) if leaf])
     differences = [Difference(expected, ONE, mine, theirs)] if expected else []
+    for count in (1, 2 * ALIKE_MIN):
+        same = [good(50 + 10 * number, number) for number in range(count)]
+        my_tree = side([leaf for leaf in (mine, *same) if leaf])
+        their_tree = side([leaf for leaf in (theirs, *same) if leaf])
 
-    assert differences == about_block_one(diff(my_tree, their_tree))
+        assert differences == about_block_one(diff(my_tree, their_tree))
+
+
+@pytest.mark.parametrize("mine", [good(50, 9, 20), bad(50, 9, 20), good(50, 9, 10)])
+def test_many_chunks_of_which_one_is_longer(mine: Leaf) -> None:
+    """
+    Cut otherwise, or alike with one across another: what is healthy here is not written over.
+    """
+    same = [good(70 + 10 * number, number) for number in range(ALIKE_MIN)]
+    theirs = [good(50, 1, 10), good(60, 2, 10), *same]
+    ours = [mine, bad(60, 2, 10), *same]
+    is_across = mine.healthy and mine.end > 60
+    first = KINDS.IRRECONCILABLE if mine.healthy else KINDS.CORRUPT_CHUNK
+    second = (
+        Difference(KINDS.IRRECONCILABLE, ONE, mine, theirs[1])
+        if is_across
+        else Difference(KINDS.CORRUPT_CHUNK, ONE, ours[1], theirs[1])
+    )
+    expected = [Difference(first, ONE, mine, theirs[0]), second]
+
+    assert expected == about_block_one(diff(side(ours), side(theirs)))
+
+
+def test_chunks_that_lie_across_each_other_alike_on_both_sides() -> None:
+    """
+    A tree may say so of a block that was written over in other pieces.
+    """
+    ours = [good(0, 1, 60), bad(10, 2), *(good(60 + 10 * at, at) for at in range(ALIKE_MIN))]
+    theirs = [good(0, 1, 60), good(10, 2), *ours[2:]]
+    expected = [Difference(KINDS.IRRECONCILABLE, ONE, ours[0], theirs[1])]
+
+    assert expected == about_block_one(diff(side(ours), side(theirs)))
 
 
 @pytest.mark.parametrize(

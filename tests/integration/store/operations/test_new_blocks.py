@@ -178,7 +178,7 @@ class TestTogether:
         assert content(1) == opened.read(ONE, BlockId(1), 0, CHUNK_BYTES)
 
 
-WRONG = replace(chunk_of(content("w")), window_checksums=chunk_of(content("x")).window_checksums)
+WRONG = chunk_of(content("w"))._replace(window_checksums=chunk_of(content("x")).window_checksums)
 NO_SUM = chunk_of(content("n"), checksum_type=ChecksumType.NONE)
 Blocks = Sequence[tuple[BlockData, bytes]]
 REFUSALS: dict[str, tuple[Code, Blocks]] = {
@@ -192,7 +192,7 @@ REFUSALS: dict[str, tuple[Code, Blocks]] = {
             (
                 replace(
                     block_of(5, content(5, LARGE))[0],
-                    chunks=(chunk_of(content(5, LARGE)), replace(WRONG, offset=LARGE)),
+                    chunks=(chunk_of(content(5, LARGE)), WRONG._replace(offset=LARGE)),
                 ),
                 content(5, LARGE) + content("w"),
             )

@@ -1,7 +1,6 @@
 """Repair: it makes a replica better, or leaves it as it is."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -245,9 +244,9 @@ def test_a_medium_that_does_not_keep_what_was_written_fails(tmp_path: Path) -> N
     entry = InstallEntry(BLOCK, chunk_of(FIRST), crc32c(FIRST), 0, "", pending=False)
 
     with pytest.raises(VolumeFailed, match="read back otherwise"):
-        check_arrived(path, entry)
+        check_arrived(path, [entry])
     path.write_bytes(FIRST)
-    check_arrived(path, entry)
+    check_arrived(path, [entry])
 
 
 BAD_OFFERS: dict[str, tuple[Code, Callable[[Repair], object]]] = {
@@ -287,7 +286,7 @@ BAD_OFFERS: dict[str, tuple[Code, Callable[[Repair], object]]] = {
     ),
     "a negative offset": (
         Code.MALFORMED_REQUEST,
-        lambda repair: repair.install_chunk(BLOCK, replace(chunk_of(FIRST), offset=-1), FIRST),
+        lambda repair: repair.install_chunk(BLOCK, chunk_of(FIRST)._replace(offset=-1), FIRST),
     ),
     "a bcsid out of range": (
         Code.MALFORMED_REQUEST,

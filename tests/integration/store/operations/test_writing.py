@@ -1,7 +1,6 @@
 """The write path: what is acknowledged is durable and readable, what is refused changes nothing."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -150,7 +149,7 @@ REFUSALS: dict[str, tuple[Code, Callable[[ReplicaStore], object]]] = {
         lambda store: store.write_chunk(
             ONE,
             BLOCK,
-            replace(CHUNK_B, checksum_type=9),  # type: ignore[arg-type]
+            CHUNK_B._replace(checksum_type=9),  # type: ignore[arg-type]
             B,
         ),
     ),
@@ -174,11 +173,11 @@ REFUSALS: dict[str, tuple[Code, Callable[[ReplicaStore], object]]] = {
     ),
     "negative offset": (
         Code.INVALID_WRITE_SIZE,
-        lambda store: store.write_chunk(ONE, BLOCK, replace(CHUNK_B, offset=-4096), B),
+        lambda store: store.write_chunk(ONE, BLOCK, CHUNK_B._replace(offset=-4096), B),
     ),
     "offset beyond any block": (
         Code.INVALID_WRITE_SIZE,
-        lambda store: store.write_chunk(ONE, BLOCK, replace(CHUNK_B, offset=2**62), B),
+        lambda store: store.write_chunk(ONE, BLOCK, CHUNK_B._replace(offset=2**62), B),
     ),
     "window too small": (
         Code.MALFORMED_REQUEST,
@@ -188,12 +187,12 @@ REFUSALS: dict[str, tuple[Code, Callable[[ReplicaStore], object]]] = {
     ),
     "too few checksums": (
         Code.MALFORMED_REQUEST,
-        lambda store: store.write_chunk(ONE, BLOCK, replace(CHUNK_B, window_checksums=b"1234"), B),
+        lambda store: store.write_chunk(ONE, BLOCK, CHUNK_B._replace(window_checksums=b"1234"), B),
     ),
     "checksums for type NONE": (
         Code.MALFORMED_REQUEST,
         lambda store: store.write_chunk(
-            ONE, BLOCK, replace(CHUNK_B, checksum_type=ChecksumType.NONE), B
+            ONE, BLOCK, CHUNK_B._replace(checksum_type=ChecksumType.NONE), B
         ),
     ),
     "block id 0": (

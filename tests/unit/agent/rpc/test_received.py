@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 from crc32c import crc32c
@@ -63,7 +62,7 @@ def test_of_several_chunks_those_come_that_were_asked_for_and_are_as_they_say() 
     """
     data = content(1)
     chunk = chunk_of(data)
-    unchecked = replace(chunk, checksum_type=ChecksumType.NONE, window_checksums=b"")
+    unchecked = chunk._replace(checksum_type=ChecksumType.NONE, window_checksums=b"")
     told, silent = codec.chunk_message(chunk), codec.chunk_message(unchecked)
     answer = pb.ReadChunksResponse(
         chunks=[

@@ -1,0 +1,99 @@
+"""The rows of blocks of which chunks were repaired: what they, and their replica's row, say then.
+
+Everything here is a part of one transaction, which its caller commits when the bytes are durable.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from agent.store.index.rows import moved_on
+from agent.store.index.transactions import Change, Snapshot
+from agent.store.operations.write_rules import recounted
+from merkle.blockrow import decode_block, encode_block, is_intact
+from merkle.damaged import Damaged
+from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
+
+
+def readable_block(
+    rows: Snapshot, container_id: ContainerId, block_id: BlockId
+) -> BlockData | None:
+    """Return the block if its row can be read: a damaged row is as good as none, and replaced."""
+    row = rows.block(container_id, block_id)
+    try:
+        return None if row is None else decode_block(block_id, row)
+    except Damaged:
+        return None
+
+
+def record_chunk(
+    rows: Change, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo
+) -> None:
+    """Record a chunk whose bytes are durable, new or in the place of a damaged one."""
+    record_chunks(rows, container_id, {block_id: [chunk]}, {})
+
+
+def record_chunks(
+    rows: Change,
+    container_id: ContainerId,
+    installed: Mapping[BlockId, Sequence[ChunkInfo]],
+    lent: Mapping[BlockId, BlockData],
+) -> None:
+    """Record chunks of some blocks whose bytes are durable.
+
+    `lent`: blocks as peers have them. Ours gets the commit id of one of which it now has each
+    chunk, unless its own is higher, and the client's metadata, unless it has some.
+    """
+    put_blocks(
+        rows,
+        container_id,
+        [
+            _with_chunks(rows, container_id, block_id, chunks, lent.get(block_id))
+            for block_id, chunks in installed.items()
+        ],
+    )
+
+
+def _with_chunks(
+    rows: Snapshot,
+    container_id: ContainerId,
+    block_id: BlockId,
+    installed: Sequence[ChunkInfo],
+    lent: BlockData | None,
+) -> tuple[BlockData, int]:
+    """Return a block that has these chunks, too, and how many bytes they add."""
+    block = readable_block(rows, container_id, block_id) or BlockData(block_id, Bcsid(0))
+    had = {chunk.offset: chunk for chunk in block.chunks}
+    added_bytes = sum(chunk.length_bytes for chunk in installed if chunk.offset not in had)
+    merged = had | {chunk.offset: chunk for chunk in installed}
+    chunks = tuple(merged[offset] for offset in sorted(merged))
+    if lent is None or not has_each_chunk(chunks, lent.chunks):
+        return replace(block, chunks=chunks), added_bytes
+    bcsid, metadata = max(block.bcsid, lent.bcsid), block.metadata or lent.metadata
+    return BlockData(block_id, bcsid, chunks, metadata), added_bytes
+
+
+def has_each_chunk(mine: Sequence[ChunkInfo], theirs: Sequence[ChunkInfo]) -> bool:
+    """Return whether each of their chunks is among mine: another one at its place is not."""
+    return mine == theirs or set(theirs) <= set(mine)
+
+
+def put_blocks(
+    rows: Change, container_id: ContainerId, blocks: Sequence[tuple[BlockData, int]]
+) -> None:
+    """Set the rows of blocks, each with the bytes that it has more than before, and what the
+    replica's row counts."""
+    row = rows.replica(container_id)
+    is_unknown = False
+    for block, added_bytes in blocks:
+        before = rows.block(container_id, block.block_id)
+        rows.put_block(container_id, block.block_id, encode_block(block))
+        if before is not None and not is_intact(block.block_id, before):
+            is_unknown = True  # nobody knows what the damaged row had added
+        row = replace(
+            row,
+            block_count=row.block_count + (before is None),
+            bytes_used=row.bytes_used + added_bytes,
+        )
+    if is_unknown:  # the commit id stays: a block that is here says nothing of those that are not
+        row = replace(recounted(rows, container_id, row), bcsid=row.bcsid)
+    rows.put_replica(container_id, moved_on(row))

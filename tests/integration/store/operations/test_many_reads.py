@@ -1,0 +1,171 @@
+"""Several places of one block's file are read by opening it once: each is as if read by itself."""
+
+import errno
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.errors import BlockFailed
+from agent.store.files import blockfile
+from agent.store.index.rows import InstallEntry
+from agent.store.operations.batch_repair import Offer
+from agent.store.operations.overwrite import check_arrived
+from agent.store.replica_store import ReplicaStore
+from merkle.checksum import crc32c
+from merkle.replica import Bcsid, BlockData, BlockId, ContainerId
+from tests.support.storage.stores import (
+    CHUNK_BYTES,
+    check_clean,
+    chunk_of,
+    closed_replica,
+    content,
+    flip_bit,
+    open_store,
+    quarantined,
+)
+
+ONE = ContainerId(1)
+BLOCK = BlockId(2)
+PIECES = (content((2, 0)), content((2, 1)))
+SPANS = ((0, CHUNK_BYTES), (CHUNK_BYTES, CHUNK_BYTES), (4 * CHUNK_BYTES, 10))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ReplicaStore]:
+    """A store with a closed container 1 of blocks 1, 2 and 3, two chunks each."""
+    opened = open_store(tmp_path)
+    closed_replica(opened)
+    yield opened
+    opened.close()
+
+
+def unreadable_at(bad_offset: int) -> Callable[[int, int, int], bytes]:
+    """Return a read of which one place of the medium gives nothing back."""
+    real = blockfile._read_aligned
+
+    def read(fd: int, offset: int, length_bytes: int) -> bytes:
+        if offset == bad_offset:
+            raise OSError(errno.EIO, "no such sector")
+        return real(fd, offset, length_bytes)
+
+    return read
+
+
+@pytest.fixture
+def a_bad_sector(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the second chunk of every file be unreadable, past the cache and in it."""
+    monkeypatch.setattr(blockfile, "_read_aligned", unreadable_at(CHUNK_BYTES))
+
+    def refuse(_path: Path, offset: int, _length_bytes: int) -> bytes:
+        raise OSError(errno.EIO, "no such sector", str(offset))
+
+    monkeypatch.setattr(blockfile, "_read_after_drop", refuse)
+
+
+def entries() -> list[InstallEntry]:
+    """Return entries of the journal for both chunks of the block."""
+    return [
+        InstallEntry(
+            BLOCK, chunk_of(data, number * CHUNK_BYTES), crc32c(data), 0, "", pending=False
+        )
+        for number, data in enumerate(PIECES)
+    ]
+
+
+def test_each_place_gives_what_it_has(store: ReplicaStore) -> None:
+    """
+    Also where the file ends before it, and where there is no file.
+    """
+    path = store.paths(ONE).block_file(BLOCK)
+
+    assert [*PIECES, b""] == blockfile.read_each_past_cache(path, SPANS)
+    assert [PIECES[1]] == blockfile.read_each_past_cache(path, SPANS[1:2])
+    assert [] == blockfile.read_each_past_cache(path, [])
+    missing = path.with_name("99.block")
+    assert [None, None, None] == blockfile.read_each_past_cache(missing, SPANS)
+
+
+@pytest.mark.usefixtures("a_bad_sector")
+def test_a_bad_sector_costs_its_chunk_only(store: ReplicaStore) -> None:
+    """
+    What cannot be read does not take the rest of its file with it.
+    """
+    path = store.paths(ONE).block_file(BLOCK)
+    chunks = [entry.chunk for entry in entries()]
+
+    assert [PIECES[0], None] == blockfile.read_each_past_cache(path, SPANS[:2])
+    assert [PIECES[0], b""] == store.repair(ONE).held_of(BLOCK, chunks)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_one_of_several_that_did_not_arrive_is_named(store: ReplicaStore, number: int) -> None:
+    """
+    All that a file was given is looked at, not only the first.
+    """
+    path = store.paths(ONE).block_file(BLOCK)
+    check_arrived(path, entries())
+    flip_bit(path, number * CHUNK_BYTES + 5)
+
+    with pytest.raises(BlockFailed, match=f"at {number * CHUNK_BYTES} read back otherwise"):
+        check_arrived(path, entries())
+
+
+def test_what_the_file_is_too_short_for_did_not_arrive(store: ReplicaStore) -> None:
+    """
+    Half of a chunk is none.
+    """
+    path = store.paths(ONE).block_file(BLOCK)
+    path.write_bytes(PIECES[0] + PIECES[1][:-1])
+
+    with pytest.raises(BlockFailed, match=f"at {CHUNK_BYTES} read back otherwise"):
+        check_arrived(path, entries())
+
+
+@pytest.mark.usefixtures("a_bad_sector")
+def test_what_cannot_be_read_back_did_not_arrive(store: ReplicaStore) -> None:
+    """
+    The error says which of the two it was.
+    """
+    path = store.paths(ONE).block_file(BLOCK)
+
+    with pytest.raises(BlockFailed, match=f"at {CHUNK_BYTES} cannot be read back"):
+        check_arrived(path, entries())
+
+
+def test_rows_that_were_damaged_are_counted_again_once_and_claim_no_commit(
+    tmp_path: Path, store: ReplicaStore
+) -> None:
+    """
+    Blocks and bytes are what the rows say in the end. That a block of a later commit is here says
+    nothing of the blocks that are not: the replica's own commit id stays.
+    """
+    before = store.replica(ONE)
+    index = store.volume_set.places[ONE].index
+    for block_id in (BlockId(1), BLOCK):
+        flip_bit(store.paths(ONE).block_file(block_id), 3)
+        index.write(lambda rows, block_id=block_id: rows.put_block(ONE, block_id, b"nonsense"))
+    offers = [
+        Offer(
+            block_id,
+            chunk_of(content((block_id, number)), number * CHUNK_BYTES),
+            content((block_id, number)),
+            lent=BlockData(
+                block_id,
+                Bcsid(before.bcsid + 9),
+                tuple(chunk_of(content((block_id, at)), at * CHUNK_BYTES) for at in range(2)),
+            ),
+            proof="dn2",
+        )
+        for block_id in (BlockId(1), BLOCK)
+        for number in range(2)
+    ]
+    installed = store.install_chunks(ONE, offers)
+
+    assert frozenset(range(4)) == installed
+    after = store.replica(ONE)
+    assert (before.block_count, before.bytes_used) == (after.block_count, after.bytes_used)
+    assert before.bcsid == after.bcsid
+    assert before.bcsid + 9 == store.block(ONE, BLOCK).bcsid
+    assert len(quarantined(tmp_path)) == 4
+    check_clean(store, tmp_path)
