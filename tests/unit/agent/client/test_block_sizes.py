@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agent.client.ecwriter import EcWriterSession
-from agent.client.file_pieces import Source
+from agent.client.file_pieces import BLOCK_BYTES_DEFAULT, Source
 from agent.client.writer import WriterSession
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Refused
@@ -71,7 +71,7 @@ def test_they_are_of_whole_chunks_or_stripes_as_far_as_a_container_takes_them(
     assert [[size_bytes], sizes] == asked(SmallContainers(bytes_max), size_bytes, scheme)
 
 
-@pytest.mark.parametrize("says", ["", "many", "-1", "0", str(16 * MIB), str(2**70)])
+@pytest.mark.parametrize("says", ["", "many", "-1", "0", str(BLOCK_BYTES_DEFAULT), str(2**70)])
 def test_a_control_plane_that_takes_no_smaller_ones_is_asked_once(says: str) -> None:
     """One of an earlier version says nothing of it; none can make a writer ask for ever."""
     assert [[9 * MIB]] == asked(SmallContainers(MIB, says=says), 9 * MIB)
