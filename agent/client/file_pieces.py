@@ -16,7 +16,7 @@ from merkle.replica import (
     ChunkInfo,
 )
 
-BLOCK_BYTES_DEFAULT: Final = 128 * 1024**2  # a longer file becomes several, each with calls of its own
+BLOCK_BYTES_DEFAULT: Final = 128 * 1024**2  # each block is begun with calls of its own
 
 assert CHUNK_BYTES_DEFAULT <= BLOCK_BYTES_DEFAULT
 

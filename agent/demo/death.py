@@ -43,8 +43,8 @@ class Death:
 def store(death: Death, stage: Stage, sources: Sequence[Source]) -> None:
     """Store some of the sources again, in a container that stays open."""
     wanted = smallest_of(sources, PREFIX)
-    _, [death.open_id, *_] = stage.client.put(wanted, lanes=1, close=False)
-    death.checksums = source_checksums(wanted)
+    stored, [death.open_id, *_] = stage.client.put(wanted, lanes=1, close=False)
+    death.checksums = source_checksums(wanted, stored)
 
 
 def kill(death: Death, stage: Stage, container_ids: Sequence[int]) -> Iterator[str]:

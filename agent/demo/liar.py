@@ -62,8 +62,8 @@ class Contest:
 def store(client: Client, sources: Sequence[Source]) -> Contest:
     """Store some of the sources again, in a container of their own."""
     wanted = smallest_of(sources, PREFIX)
-    _, [container_id, *_] = client.put(wanted, lanes=1, close=True)
-    return Contest(container_id=container_id, checksums=source_checksums(wanted))
+    stored, [container_id, *_] = client.put(wanted, lanes=1, close=True)
+    return Contest(container_id=container_id, checksums=source_checksums(wanted, stored))
 
 
 def smallest_of(sources: Sequence[Source], prefix: str) -> list[Source]:

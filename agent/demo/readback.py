@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from typing import Final
 
 import xxhash
 
 from agent.client.client import Client
-from agent.client.file_pieces import Source, chunks_of, pieces_of
+from agent.client.file_pieces import Piece, Source, chunks_of
+from agent.client.writer import Stored
 from agent.errors import SutureError
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire.blockpieces import Data
@@ -20,13 +22,21 @@ Checksums = dict[tuple[str, int], str]
 """XXH3-128 of each block, by key and part."""
 
 
-def source_checksums(sources: Sequence[Source]) -> Checksums:
-    """Read the sources; return the checksum of each block that they become."""
+def source_checksums(sources: Sequence[Source], stored: Sequence[Stored]) -> Checksums:
+    """Read the sources; return the checksum of each block that they became."""
+    blocks = {item.key: item.blocks for item in stored}
     return {
         (source.key, piece.part): checksum_of(chunks_of(piece))[0]
         for source in sources
-        for piece in pieces_of(source)
+        for piece in _pieces(source, [block.length for block in blocks[source.key]])
     }
+
+
+def _pieces(source: Source, sizes_bytes: Sequence[int]) -> Iterator[Piece]:
+    """Yield the parts of a source that are so long."""
+    offsets = accumulate(sizes_bytes, initial=0)
+    for part, (size_bytes, offset) in enumerate(zip(sizes_bytes, offsets, strict=False)):
+        yield Piece(source, part, size_bytes, offset)
 
 
 def checksum_of(pieces: Iterator[Data]) -> tuple[str, int]:

@@ -190,8 +190,8 @@ class Story:
     def store(self, sources: Sequence[Source]) -> None:
         """Wait for all datanodes, then store every source on three of them."""
         self.stage.learn_addresses()
-        self.checksums = source_checksums(sources)
         stored, containers = self.stage.client.put(sources, lanes=lanes_for(sources), close=True)
+        self.checksums = source_checksums(sources, stored)
         short = [item.key for item in stored if item.replicas_min < 3]
         if short:
             raise Unavailable(Code.NOT_ENOUGH_NODES, f"stored on fewer than 3 datanodes: {short}")

@@ -184,7 +184,7 @@ def _held(blocks: Mapping[BlockId, _Block], offers: Sequence[Offer]) -> dict[int
     for index, offer in enumerate(offers):
         block, chunk = blocks.get(offer.block_id), offer.chunk
         is_whole = len(offer.data) == chunk.length_bytes
-        if block is not None and is_whole and 0 <= chunk.offset < block.had_bytes:
+        if block is not None and is_whole and chunk.offset < block.had_bytes:
             indexes[offer.block_id].append(index)
     found: dict[int, bytes] = {}
     for block_id, those in indexes.items():

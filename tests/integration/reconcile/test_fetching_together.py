@@ -14,6 +14,7 @@ from agent.reconcile.mend import MendLimits
 from agent.rpc.calls.peer import Peer
 from agent.rpc.datanode.reading import ReadHandlers
 from agent.rpc.v1 import datanode_pb2 as pb
+from agent.store.operations.repair import Repair
 from merkle.checksum import window_checksums
 from merkle.replica import BlockData, BlockId, ContainerId
 from tests.support.storage.datanodes import LIMITS, Datanode, dialled
@@ -229,6 +230,24 @@ def test_bytes_here_are_not_taken_for_a_version_that_the_tree_does_not_have(
     monkeypatch.setattr(Peer, "named_blocks", describing)
     cluster[0].reconcile(cluster[1:])
 
+    assert cluster[1].files() == cluster[0].files()
+
+
+def test_what_cannot_be_looked_at_here_is_fetched(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    It shows again when it is written over, and has its reason then.
+    """
+    served_by(*cluster[1:])
+
+    def fails(_repair: Repair, _block_id: BlockId, _chunks: object) -> list[bytes]:
+        raise Unavailable(Code.UNAVAILABLE, "the index has no free reader")
+
+    monkeypatch.setattr(Repair, "held_of", fails)
+    result = cluster[0].reconcile(cluster[1:])
+
+    assert (Result.CONVERGED, 20) == (result.result, result.chunk_count)
     assert cluster[1].files() == cluster[0].files()
 
 

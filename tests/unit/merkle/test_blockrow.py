@@ -60,6 +60,11 @@ BLOCKS = [
     BlockData(BlockId(14), Bcsid(1), (*alike(9), chunk(900, CHUNK_B[:40])), (("k", "v"),)),
     BlockData(BlockId(15), Bcsid(1), (*alike(9), chunk(900, CHUNK_B), chunk(1_000, CHUNK_B[:40]))),
     BlockData(BlockId(16), Bcsid(1), (*alike(3), chunk(300, CHUNK_B, ChecksumType.CRC32))),
+    BlockData(
+        BlockId(19),
+        Bcsid(1),
+        (*alike(3), chunk(300, CHUNK_B, ChecksumType.CRC32), *alike(9)[4:]),
+    ),
     BlockData(BlockId(17), Bcsid(1), (*alike(7), chunk(700, CHUNK_B, ChecksumType.MD5))),
     BlockData(
         BlockId(18),

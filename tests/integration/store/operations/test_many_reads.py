@@ -133,6 +133,48 @@ def test_what_cannot_be_read_back_did_not_arrive(store: ReplicaStore) -> None:
         check_arrived(path, entries())
 
 
+def test_the_file_is_opened_once(store: ReplicaStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Each call of the system lets go of the interpreter, which is what many chunks wait for.
+    """
+    real, opened = blockfile._open, list[Path]()
+
+    def counting(path: Path, flags: int) -> int:
+        opened.append(path)
+        return real(path, flags)
+
+    monkeypatch.setattr(blockfile, "_open", counting)
+    path = store.paths(ONE).block_file(BLOCK)
+    blockfile.read_each_past_cache(path, SPANS)
+
+    assert [path] == opened
+
+
+def test_an_offer_of_more_than_came_is_not_read_for(store: ReplicaStore) -> None:
+    """
+    The length is a peer's word: no memory is taken for it.
+    """
+    flip_bit(store.paths(ONE).block_file(BLOCK), CHUNK_BYTES + 3)
+    whole = entries()[1].chunk
+    endless = Offer(BLOCK, whole._replace(length_bytes=2**62), PIECES[1])
+
+    assert frozenset({1}) == store.install_chunks(ONE, [endless, Offer(BLOCK, whole, PIECES[1])])
+
+
+def test_a_lender_that_has_fewer_chunks_lends_its_commit_id(store: ReplicaStore) -> None:
+    """
+    Each chunk that it has is here; that there is another one makes no difference.
+    """
+    flip_bit(store.paths(ONE).block_file(BLOCK), 3)
+    first = entries()[0].chunk
+    later = Bcsid(store.block(ONE, BLOCK).bcsid + 1)
+    lent = BlockData(BLOCK, later, (first,))
+
+    assert frozenset({0}) == store.install_chunks(ONE, [Offer(BLOCK, first, PIECES[0], lent=lent)])
+    assert later == store.block(ONE, BLOCK).bcsid
+    assert 2 == len(store.block(ONE, BLOCK).chunks)
+
+
 def test_rows_that_were_damaged_are_counted_again_once_and_claim_no_commit(
     tmp_path: Path, store: ReplicaStore
 ) -> None:
