@@ -304,8 +304,10 @@ def test_a_chunk_that_contradicts_itself_is_not_encoded(
     """
     wrong = PLAIN._replace(**changed)
 
-    with pytest.raises(ValueError, match=message):
-        encode_block(BlockData(BlockId(1), Bcsid(0), (wrong,)))
+    with pytest.raises(ValueError, match=message) as refused:
+        encode_block(BlockData(BlockId(77), Bcsid(0), (wrong,)))
+
+    assert str(refused.value).startswith(f"block 77, chunk at {wrong.offset}: ")
 
 
 @pytest.mark.parametrize(
