@@ -126,6 +126,8 @@ def check_chunk(block_id: BlockId, chunk: ChunkInfo) -> None:
         raise _wrong(block_id, offset, f"a window of {bytes_per_checksum} bytes is not possible")
     expected = 0
     if kind is not ChecksumType.NONE:
+        if not bytes_per_checksum:
+            raise _wrong(block_id, offset, "a window of 0 bytes covers nothing")
         expected = window_count(length_bytes, bytes_per_checksum) * checksum_width_bytes(kind)
     if len(checksums) != expected:
         raise _wrong(
