@@ -107,14 +107,14 @@ def is_open(volume: Volume, container_id: ContainerId, entry: InstallEntry) -> b
 
 
 def check_arrived(path: Path, entries: Sequence[InstallEntry]) -> None:
-    """Raise `BlockFailed` if the medium does not give back what was written to one file."""
+    """Raise `BlockFailed` if the medium does not give back what was written to one file, and the
+    store's errors for what else keeps it from being read."""
     spans = [(entry.chunk.offset, entry.chunk.length_bytes) for entry in entries]
     for entry, data in zip(entries, blockfile.read_each_past_cache(path, spans), strict=True):
-        if data is None or not _is_new(entry, data):
-            told = "cannot be read back" if data is None else "read back otherwise"
+        if not (arrived(path, entry) if data is None else _is_new(entry, data)):
             raise BlockFailed(
                 Code.IO_EXCEPTION,
-                f"{path}: bytes written at {entry.chunk.offset} {told}",
+                f"{path}: bytes at {entry.chunk.offset} read back otherwise than they were written",
                 hint="check the disk and the kernel's log",
             )
 

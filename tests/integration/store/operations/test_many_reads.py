@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import BlockFailed
+from agent.errors import BlockFailed, SutureError, VolumeFailed
 from agent.store.files import blockfile
 from agent.store.index.rows import InstallEntry
 from agent.store.operations.batch_repair import Offer
@@ -125,12 +125,30 @@ def test_what_the_file_is_too_short_for_did_not_arrive(store: ReplicaStore) -> N
 @pytest.mark.usefixtures("a_bad_sector")
 def test_what_cannot_be_read_back_did_not_arrive(store: ReplicaStore) -> None:
     """
-    The error says which of the two it was.
+    The error says why.
     """
     path = store.paths(ONE).block_file(BLOCK)
 
-    with pytest.raises(BlockFailed, match=f"at {CHUNK_BYTES} cannot be read back"):
+    with pytest.raises(BlockFailed, match="no such sector"):
         check_arrived(path, entries())
+
+
+def test_a_host_without_descriptors_is_no_disk_that_lost_them(
+    store: ReplicaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    What was written may be there: nothing is said of the medium.
+    """
+    path = store.paths(ONE).block_file(BLOCK)
+
+    def none_left(_path: Path, _flags: int) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(blockfile, "_open", none_left)
+    with pytest.raises(SutureError) as short:
+        check_arrived(path, entries())
+
+    assert not isinstance(short.value, VolumeFailed)
 
 
 def test_the_file_is_opened_once(store: ReplicaStore, monkeypatch: pytest.MonkeyPatch) -> None:
