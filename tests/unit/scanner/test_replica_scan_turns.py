@@ -59,7 +59,7 @@ Made = Callable[[], MemoryReplica]
 
 
 class Told(MemoryReader):
-    """Notes which blocks are opened, and how many reads there were."""
+    """Notes which blocks are opened."""
 
     def __init__(self, replica: MemoryReplica) -> None:
         super().__init__(replica)
@@ -296,9 +296,9 @@ def test_witnesses_without_a_quick_one_are_enough(made: Made) -> None:
     assert (Verdict.CORRUPT, 2) == (finding.verdict, finding.block_id)
 
 
-def test_a_row_that_ends_before_its_chunks_is_damage() -> None:
+def test_a_chunk_behind_the_end_of_its_file_is_damage() -> None:
     """
-    Under a checksum that fits, too: nothing is read by it.
+    Its row says where it is, and the file does not go that far.
     """
     replica = small()
     hole = ChunkInfo(5_000, 10, ChecksumType.CRC32C, 4_096, bytes(4))
