@@ -129,12 +129,17 @@ class Sources:
 
     def fetch_together(self, wanted: Sequence[Wanted]) -> list[Answer]:
         """Return several small chunks: those with the same first source come in one call, and their
-        proofs in another. What does not come so is fetched alone."""
+        proofs in another. What does not come so is fetched alone; what came in vain is paid for."""
         answers: dict[int, Answer] = {}
         for peer_id, indexes in self._by_source([chunk.sources for _, chunk in wanted]):
             lent = self._lent(peer_id, [wanted[index] for index in indexes])
             answers.update((indexes[at], answer) for at, answer in lent.items())
-        return [answers.get(index) or self.fetch(*one) for index, one in enumerate(wanted)]
+        for index, one in enumerate(wanted):
+            served = answers.get(index, Answer())
+            if served.chunk is None:
+                alone = self.fetch(*one)
+                answers[index] = replace(alone, costs=served.costs + alone.costs)
+        return [answers[index] for index in range(len(wanted))]
 
     def _by_source(
         self, sources: Sequence[tuple[PeerId, ...]]
@@ -161,7 +166,8 @@ class Sources:
         return None
 
     def _lent(self, peer_id: PeerId, wanted: Sequence[Wanted]) -> dict[int, Answer]:
-        """Return what one peer serves and proves together, by the place in `wanted`."""
+        """Return what one peer serves together, by the place in `wanted`: without the chunk if it
+        is not what the tree says, or is not proven."""
         keys = [(block_id, chunk.leaf.offset) for block_id, chunk in wanted]
         served = self._together(peer_id, lambda peer: peer.read_chunks(self.container_id, keys))
         if served is None:
@@ -172,17 +178,15 @@ class Sources:
             if key in served and is_leaf(self.algorithm, served[key][0], chunk.leaf)
         }
         words = self._proven_together(peer_id, {at: (*keys[at], right[at][1]) for at in right})
-        return {
-            at: Answer(
-                peer_id,
-                chunk=chunk,
-                data=data,
-                word=words[at],
-                costs=((peer_id, Meter(data_bytes=len(data))),),
-            )
-            for at, (chunk, data) in right.items()
-            if words[at].proof or not self.provers
-        }
+        answers: dict[int, Answer] = {}
+        for at, key in enumerate(keys):
+            if key not in served:
+                continue
+            chunk, data = served[key]
+            answers[at] = paid = Answer(costs=((peer_id, Meter(data_bytes=len(data))),))
+            if at in words and (words[at].proof or not self.provers):
+                answers[at] = replace(paid, peer_id=peer_id, chunk=chunk, data=data, word=words[at])
+        return answers
 
     def _proven_together(
         self, peer_id: PeerId, chunks: Mapping[int, tuple[BlockId, int, bytes]]

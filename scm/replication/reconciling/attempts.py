@@ -178,6 +178,7 @@ class Reconciles:
                 self._nodes.is_reachable(r.datanode_id),
                 self._nodes.health(r.datanode_id) is Health.DEAD,
                 r.state,
+                r.bcsid,
                 r.finding_count,
                 r.is_contradictory,
                 None if r.tree is None else (r.tree.root, r.tree.tombstones_checksum),

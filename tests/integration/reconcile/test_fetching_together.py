@@ -168,13 +168,19 @@ def test_a_chunk_that_is_not_what_the_tree_says_is_not_written(
 ) -> None:
     """
     It has the checksums it came with, and its datanode proves it: it was written again after its
-    tree was asked for. Our own row, which would know better, is lost.
+    tree was asked for. Our own row, which would know better, is lost. What came is paid for.
     """
     cluster[0].replica.delete_row(1)
     cluster[0].scan()
     served_by(*cluster[1:])
-    real_read, real_prove = Peer.read_chunks, Peer.prove_chunks
+    real_read, real_one, real_prove = Peer.read_chunks, Peer.read_chunk, Peer.prove_chunks
     lie = noise(CHUNK_BYTES, 4)
+    came: list[int] = []
+
+    def alone(peer: Peer, container_id: ContainerId, block_id: BlockId, *rest: object) -> object:
+        chunk, data = real_one(peer, container_id, block_id, *rest)
+        came.append(len(data))
+        return chunk, data
 
     def lying(peer: Peer, container_id: ContainerId, keys: Keys) -> object:
         served = real_read(peer, container_id, keys)
@@ -183,6 +189,7 @@ def test_a_chunk_that_is_not_what_the_tree_says_is_not_written(
             kind, window_bytes = chunk.checksum_type, chunk.bytes_per_checksum
             sums = window_checksums(kind, window_bytes, lie)
             served[key] = chunk._replace(window_checksums=sums), lie
+        came.extend(len(data) for _, data in served.values())
         return served
 
     def proving(
@@ -195,11 +202,12 @@ def test_a_chunk_that_is_not_what_the_tree_says_is_not_written(
         return answers
 
     monkeypatch.setattr(Peer, "read_chunks", lying)
+    monkeypatch.setattr(Peer, "read_chunk", alone)
     monkeypatch.setattr(Peer, "prove_chunks", proving)
 
     result = cluster[0].reconcile(cluster[1:])
 
-    assert Result.CONVERGED is result.result
+    assert (Result.CONVERGED, sum(came)) == (result.result, result.fetched_bytes)
     assert cluster[1].files() == cluster[0].files()
 
 

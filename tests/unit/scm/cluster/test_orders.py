@@ -402,8 +402,9 @@ class TestPlan:
 
         assert ["COOLDOWN", "OK", "OK"] == [again, operator, later]
 
+    @pytest.mark.parametrize(("root", "commits"), [(9, 0), (8, 1)], ids=["root", "commit id"])
     def test_a_container_that_does_not_change_is_not_reconciled_for_ever(
-        self, world: ScmWorld
+        self, world: ScmWorld, root: int, commits: int
     ) -> None:
         """Three times, each after a longer pause; then an operator or a change begins again."""
         made = world.made_closed(roots=(7, 7, 8))
@@ -419,7 +420,7 @@ class TestPlan:
             world.clock.advance_s(10)
             world.control.tick()
 
-        world.beat("dn3", replica("dn3", bcsid=made.sequence_id, root=9))
+        world.beat("dn3", replica("dn3", bcsid=made.sequence_id - commits, root=root))
         row = plan_row(world, made.container_id)
         (changed,) = world.control.operators.apply_plan([row], dry_run=False)
 
