@@ -5,6 +5,7 @@ import struct
 import pytest
 
 from merkle.blockrow import (
+    ALIKE_MIN,
     HEADER,
     INTACT_CRC,
     METADATA_BYTES_MAX,
@@ -256,18 +257,25 @@ def test_metadata_that_runs_past_its_end_is_damage() -> None:
         decode_block(BlockId(1), row)
 
 
+@pytest.mark.parametrize("count", [1, 2 * ALIKE_MIN])
 @pytest.mark.parametrize(
     ("kind", "length_bytes"),
     [(9 << 28 | 16_384, 10), (3 << 28, 10), (3 << 28 | 16_384, CHUNK_BYTES_MAX + 1)],
     ids=["unknown type", "no window", "too long"],
 )
-def test_a_chunk_that_cannot_be_is_damage(kind: int, length_bytes: int) -> None:
+def test_a_chunk_that_cannot_be_is_damage(kind: int, length_bytes: int, count: int) -> None:
     """
-    What no writer may put in, no reader takes out.
+    What no writer may put in, no reader takes out: neither one alone nor many alike before one that
+    can be.
     """
-    content = HEADER.pack(0x5242, 1, 1, 1, 0, 0, 0)
-    content += (4).to_bytes(4, "little") + kind.to_bytes(4, "little")
-    content += bytes(8) + length_bytes.to_bytes(8) + bytes(8)
+    chunks = [(kind, length_bytes)] * count + [(3 << 28 | 16_384, 10)]
+    content = HEADER.pack(0x5242, 1, len(chunks), 1, 0, 0, 0)
+    for packed, _ in chunks:
+        content += (4).to_bytes(4, "little") + packed.to_bytes(4, "little")
+    offset = 0
+    for _, length in chunks:
+        content += offset.to_bytes(8) + length.to_bytes(8) + bytes(8)
+        offset += length
 
     with pytest.raises(Damaged, match="block 1"):
         decode_block(BlockId(1), sealed(content))

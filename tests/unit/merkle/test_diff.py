@@ -12,6 +12,7 @@ from merkle.diff import (
     Difference,
     DifferenceKind,
     Divergence,
+    are_cut_alike,
     compare,
     diff,
 )
@@ -137,6 +138,29 @@ def test_many_chunks_of_which_one_is_longer(mine: Leaf) -> None:
     expected = [Difference(first, ONE, mine, theirs[0]), second]
 
     assert expected == about_block_one(diff(side(ours), side(theirs)))
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "expected"),
+    [
+        ([good(0, 1), good(10, 2), bad(20, 3)], [bad(0, 4), good(10, 5), good(20, 6)], True),
+        ([good(5, 1), good(40, 2, 3)], [good(5, 1), good(40, 2, 3)], True),
+        ([good(0, 1, 11), good(10, 2)], [good(0, 1, 11), good(10, 2)], False),
+        ([good(0, 1), good(10, 2, 4)], [good(0, 1), good(10, 2, 5)], False),
+        ([good(0, 1), good(10, 2)], [good(0, 1), good(11, 2)], False),
+        ([good(0, 1), good(10, 2)], [good(0, 1)], False),
+    ],
+    ids=["alike", "a gap", "one across another", "a length", "an offset", "one more"],
+)
+def test_whether_blocks_are_cut_alike(
+    mine: Sequence[Leaf], theirs: Sequence[Leaf], expected: bool
+) -> None:
+    """
+    Whatever their chunks hold, and however well.
+    """
+    spans = [leaf_tree({1: leaves}).chunk_spans for leaves in (mine, theirs)]
+
+    assert expected is are_cut_alike(*spans)
 
 
 def test_chunks_that_lie_across_each_other_alike_on_both_sides() -> None:
