@@ -50,6 +50,15 @@ CRC32_LONG_BYTES: Final = 4_096
 GATHER_BYTES_MAX: Final = 64
 """Longest slice worth copying to save a memoryview: beyond it the copy costs more."""
 
+TABLE_BYTES_MAX: Final = 32
+"""Longest slice whose CRC-32C is read from tables where there are many: a call is slower."""
+
+TABLE_COUNT_MIN: Final = 64
+"""From how many slices of one length on tables are worth it."""
+
+TABLE_ROWS: Final = 4_096
+"""How many slices are looked up at once: their indexes stay in the processor's cache."""
+
 
 class Algorithm(StrEnum):
     """How a tree folds. Roots of different algorithms say nothing about each other."""
@@ -289,6 +298,36 @@ def fold_each(algorithm: Algorithm, inputs: Iterable[bytes | memoryview], count:
     return np.fromiter(map(FOLDS[algorithm], inputs), dtype=np.uint64, count=count)
 
 
+@cache
+def byte_tables(length_bytes: int) -> tuple[int, npt.NDArray[np.uint32]]:
+    """Return the CRC-32C of so many zeros, and what each value of each byte changes in it: an
+    array of (length, 256)."""
+    zeros = crc32c(bytes(length_bytes))
+    changes = [
+        [crc32c(bytes(place) + bytes([value]) + bytes(length_bytes - place - 1)) ^ zeros]
+        for place in range(length_bytes)
+        for value in range(256)
+    ]
+    return zeros, np.array(changes, dtype=np.uint32).reshape(length_bytes, 256)
+
+
+def short_crc32cs(octets: npt.NDArray[np.uint8]) -> U64s:
+    """Return the CRC-32C of each row of `octets`, an array of (count, length).
+
+    A CRC is linear, so that each byte changes it by what depends on its place alone (Sarwate,
+    *Computation of Cyclic Redundancy Checks via Table Look-Up*, CACM 1988; here with a table for
+    each place). Rows of 4 bytes take a sixteenth of the time of a call each, of 16 a fifth.
+    """
+    zeros, tables = byte_tables(octets.shape[1])
+    found = np.full(len(octets), zeros, dtype=np.uint32)
+    for start in range(0, len(octets), TABLE_ROWS):
+        part = found[start : start + TABLE_ROWS]
+        values = octets[start : start + TABLE_ROWS].T.astype(np.intp, order="C")
+        for table, column in zip(tables, values, strict=True):
+            part ^= table.take(column, mode="wrap")
+    return found.astype(np.uint64)
+
+
 def fold_slices(
     algorithm: Algorithm,
     data: npt.NDArray[Any],
@@ -309,7 +348,11 @@ def fold_slices(
         items: npt.NDArray[Any] = np.ndarray(
             len(octets) - length + 1, dtype=f"V{length}", buffer=octets.data, strides=(1,)
         )
-        return fold_each(algorithm, items[starts].tolist(), count)
+        cut = items[starts]
+        is_short = length <= TABLE_BYTES_MAX and count >= TABLE_COUNT_MIN
+        if algorithm is Algorithm.CRC32C and is_short:
+            return short_crc32cs(cut.view(np.uint8).reshape(count, length))
+        return fold_each(algorithm, cut.tolist(), count)
     view = octets.data
     bounds = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
     return fold_each(algorithm, (view[start:end] for start, end in bounds), count)

@@ -4,11 +4,15 @@ import hashlib
 import mmap
 import zlib
 
+import crcmod.predefined
 import numpy as np
 import pytest
 
 from merkle.checksum import (
     NO_WHOLE,
+    TABLE_BYTES_MAX,
+    TABLE_COUNT_MIN,
+    TABLE_ROWS,
     Algorithm,
     block_checksum,
     checksum_width_bytes,
@@ -18,6 +22,7 @@ from merkle.checksum import (
     fold_slices,
     leaf_checksum,
     long_crc32c,
+    short_crc32cs,
     whole_checksums,
     window_checksums,
     window_count,
@@ -191,6 +196,33 @@ def test_slices_fold_like_one_by_one(algorithm: Algorithm, lengths: list[int]) -
     folded = fold_slices(algorithm, data, starts, np.array(lengths, dtype=np.int64))
 
     assert expected == folded.tolist()
+
+
+@pytest.mark.parametrize("length", [1, 4, 12, 16, TABLE_BYTES_MAX, TABLE_BYTES_MAX + 1])
+@pytest.mark.parametrize("count", [TABLE_COUNT_MIN - 1, TABLE_COUNT_MIN, TABLE_ROWS + 1])
+def test_many_short_slices_fold_like_one_by_one(length: int, count: int) -> None:
+    """
+    Each as another library says, in the order in which they were asked for.
+    """
+    data = np.random.default_rng(length).integers(0, 256, 10_000, dtype=np.uint8)
+    starts = np.random.default_rng(count).integers(0, len(data) - length, count)
+    library = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
+    expected = [library(data.tobytes()[start : start + length]) for start in starts]
+
+    folded = fold_slices(Algorithm.CRC32C, data, starts, np.full(count, length))
+
+    assert expected == folded.tolist()
+
+
+@pytest.mark.parametrize("length", [4, TABLE_BYTES_MAX])
+def test_short_rows_are_looked_up_together(length: int) -> None:
+    """
+    As one by one, zeros as well.
+    """
+    rows = np.random.default_rng(5).integers(0, 256, (TABLE_ROWS + 1, length), dtype=np.uint8)
+    rows[0] = 0
+
+    assert [crc32c(row.tobytes()) for row in rows] == short_crc32cs(rows).tolist()
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 9, 40])
