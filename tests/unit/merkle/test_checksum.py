@@ -199,31 +199,31 @@ def test_slices_fold_like_one_by_one(algorithm: Algorithm, lengths: list[int]) -
 
 
 @pytest.mark.parametrize("algorithm", list(Algorithm))
-@pytest.mark.parametrize("length", [1, 4, 12, 16, TABLE_BYTES_MAX, TABLE_BYTES_MAX + 1])
+@pytest.mark.parametrize("length_bytes", [1, 4, 12, 16, TABLE_BYTES_MAX, TABLE_BYTES_MAX + 1])
 @pytest.mark.parametrize("count", [TABLE_COUNT_MIN - 1, TABLE_COUNT_MIN, TABLE_ROWS + 1])
 def test_many_short_slices_fold_like_one_by_one(
-    algorithm: Algorithm, length: int, count: int
+    algorithm: Algorithm, length_bytes: int, count: int
 ) -> None:
     """
     Each as another library says, in the order in which they were asked for.
     """
-    data = np.random.default_rng(length).integers(0, 256, 10_000, dtype=np.uint8)
-    starts = np.random.default_rng(count).integers(0, len(data) - length, count)
+    data = np.random.default_rng(length_bytes).integers(0, 256, 10_000, dtype=np.uint8)
+    starts = np.random.default_rng(count).integers(0, len(data) - length_bytes, count)
     by_table = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
     fold = by_table if algorithm is Algorithm.CRC32C else xxh3_64
-    expected = [fold(data.tobytes()[start : start + length]) for start in starts]
+    expected = [fold(data.tobytes()[start : start + length_bytes]) for start in starts]
 
-    folded = fold_slices(algorithm, data, starts, np.full(count, length))
+    folded = fold_slices(algorithm, data, starts, np.full(count, length_bytes))
 
     assert expected == folded.tolist()
 
 
-@pytest.mark.parametrize("length", [4, TABLE_BYTES_MAX])
-def test_short_rows_are_looked_up_together(length: int) -> None:
+@pytest.mark.parametrize("length_bytes", [4, TABLE_BYTES_MAX])
+def test_short_rows_are_looked_up_together(length_bytes: int) -> None:
     """
     As one by one, zeros as well.
     """
-    rows = np.random.default_rng(5).integers(0, 256, (TABLE_ROWS + 1, length), dtype=np.uint8)
+    rows = np.random.default_rng(5).integers(0, 256, (TABLE_ROWS + 1, length_bytes), dtype=np.uint8)
     rows[0] = 0
 
     assert [crc32c(row.tobytes()) for row in rows] == short_crc32cs(rows).tolist()
