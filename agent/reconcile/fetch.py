@@ -129,7 +129,7 @@ class Sources:
 
     def fetch_together(self, wanted: Sequence[Wanted]) -> list[Answer]:
         """Return several small chunks: those with the same first source come in one call, and their
-        proofs in another. What does not come so is fetched alone; what came in vain is paid for."""
+        proofs in another. What does not come so is fetched alone; what came in vain counts, too."""
         answers: dict[int, Answer] = {}
         for peer_id, indexes in self._by_source([chunk.sources for _, chunk in wanted]):
             lent = self._lent(peer_id, [wanted[index] for index in indexes])
@@ -180,12 +180,15 @@ class Sources:
         words = self._proven_together(peer_id, {at: (*keys[at], right[at][1]) for at in right})
         answers: dict[int, Answer] = {}
         for at, key in enumerate(keys):
-            if key not in served:
-                continue
-            chunk, data = served[key]
-            answers[at] = paid = Answer(costs=((peer_id, Meter(data_bytes=len(data))),))
-            if at in words and (words[at].proof or not self.provers):
-                answers[at] = replace(paid, peer_id=peer_id, chunk=chunk, data=data, word=words[at])
+            if key in served:
+                chunk, data = served[key]
+                vain = Answer(costs=((peer_id, Meter(data_bytes=len(data))),))
+                is_taken = at in words and (words[at].proof or not self.provers)
+                answers[at] = (
+                    replace(vain, peer_id=peer_id, chunk=chunk, data=data, word=words[at])
+                    if is_taken
+                    else vain
+                )
         return answers
 
     def _proven_together(

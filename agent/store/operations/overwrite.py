@@ -111,7 +111,8 @@ def check_arrived(path: Path, entries: Sequence[InstallEntry]) -> None:
     store's errors for what else keeps it from being read."""
     spans = [(entry.chunk.offset, entry.chunk.length_bytes) for entry in entries]
     for entry, data in zip(entries, blockfile.read_each_past_cache(path, spans), strict=True):
-        if not (arrived(path, entry) if data is None else _is_new(entry, data)):
+        is_here = arrived(path, entry) if data is None else _is_new(entry, data)
+        if not is_here:
             raise BlockFailed(
                 Code.IO_EXCEPTION,
                 f"{path}: bytes at {entry.chunk.offset} read back otherwise than they were written",

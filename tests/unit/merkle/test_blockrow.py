@@ -257,28 +257,42 @@ def test_metadata_that_runs_past_its_end_is_damage() -> None:
         decode_block(BlockId(1), row)
 
 
-@pytest.mark.parametrize("count", [1, 2 * ALIKE_MIN])
-@pytest.mark.parametrize(
-    ("kind", "length_bytes"),
-    [(9 << 28 | 16_384, 10), (3 << 28, 10), (3 << 28 | 16_384, CHUNK_BYTES_MAX + 1)],
-    ids=["unknown type", "no window", "too long"],
-)
-def test_a_chunk_that_cannot_be_is_damage(kind: int, length_bytes: int, count: int) -> None:
-    """
-    What no writer may put in, no reader takes out: neither one alone nor many alike before one that
-    can be.
-    """
-    chunks = [(kind, length_bytes)] * count + [(3 << 28 | 16_384, 10)]
+def row_of_chunks(chunks: list[tuple[int, int]]) -> bytes:
+    """Return the row of block 1, whose chunks have one CRC each: types with windows, lengths."""
     content = HEADER.pack(0x5242, 1, len(chunks), 1, 0, 0, 0)
     for packed, _ in chunks:
         content += (4).to_bytes(4, "little") + packed.to_bytes(4, "little")
     offset = 0
-    for _, length in chunks:
-        content += offset.to_bytes(8) + length.to_bytes(8) + bytes(8)
-        offset += length
+    for _, length_bytes in chunks:
+        content += offset.to_bytes(8) + length_bytes.to_bytes(8) + bytes(8)
+        offset += length_bytes
+    return sealed(content)
 
-    with pytest.raises(Damaged, match="block 1"):
-        decode_block(BlockId(1), sealed(content))
+
+@pytest.mark.parametrize("count", [1, 2 * ALIKE_MIN])
+@pytest.mark.parametrize(
+    ("kind", "length_bytes", "message"),
+    [
+        (9 << 28 | 16_384, 10, "9 is not a valid ChecksumType"),
+        (3 << 28, 10, "chunk at 0: a window of 0 bytes covers nothing"),
+        (3 << 28 | 16_384, CHUNK_BYTES_MAX + 1, "chunk at 0: a length of"),
+    ],
+    ids=["unknown type", "no window", "too long"],
+)
+def test_a_chunk_that_cannot_be_is_damage(
+    kind: int, length_bytes: int, message: str, count: int
+) -> None:
+    """
+    What no writer may put in, no reader takes out: neither one alone nor many alike before one that
+    can be.
+    """
+    possible = (3 << 28 | 16_384, 10)
+
+    with pytest.raises(Damaged, match=f"row of block 1: .*{message}"):
+        decode_block(BlockId(1), row_of_chunks([(kind, length_bytes)] * count + [possible]))
+    with pytest.raises(Damaged, match=f"row of block 1: .*{message}"):
+        decode_block(BlockId(1), row_of_chunks([(kind, length_bytes)]))
+    assert count == len(decode_block(BlockId(1), row_of_chunks([possible] * count)).chunks)
 
 
 @pytest.mark.parametrize(
