@@ -17,6 +17,7 @@ from ozone.wire.connection import parse_addresses
 from ozone.wire.frames import Failure
 from ozone.wire.messages import Ask
 from ozone.wire.scm import ScmClient, request
+from tests.support.process_logs import log_lines
 from tools.interop.cluster import ROOT
 
 ERROR: Final = r"^\S+ \S+ ERROR"
@@ -100,8 +101,8 @@ class Agent:
 
     def events(self, event: str) -> list[dict[str, Any]]:
         """Return its log's lines of an event."""
-        lines = self.log.read_text().splitlines()
-        return [json.loads(line) for line in lines if f'"event": "{event}"' in line]
+        found = f'"event": "{event}"'
+        return [json.loads(line) for line in log_lines(self.log) if found in line]
 
     def said(self, event: str) -> int:
         """How often it logged an event."""

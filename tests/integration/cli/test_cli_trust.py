@@ -1,6 +1,5 @@
 """`suture reconcile --trust`: a person decides between replicas that contradict each other."""
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from agent.rpc.calls.peer import Peer
 from merkle.replica import BlockData, ContainerId
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
+from tests.support.process_logs import log_events
 from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.slow
@@ -47,8 +47,7 @@ class Contested:
 
     def audited(self, agent: int) -> list[dict[str, Any]]:
         """Return what was written down of decisions at a datanode."""
-        lines = (self.cluster.root / f"datanode{agent + 1}.log").read_text().splitlines()
-        audited = [json.loads(line) for line in lines if '"audit"' in line]
+        audited = log_events(self.cluster.root / f"datanode{agent + 1}.log", "audit")
         return [one for one in audited if one["action"] == "TrustReplica"]
 
     def command(self) -> list[str]:

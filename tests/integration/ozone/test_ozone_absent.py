@@ -14,8 +14,10 @@ from agent.runtime.exits import Exit
 from agent.runtime.stop_request import StopRequest
 from ozone.scrub.scrub import ScrubWish
 from ozone.scrub.service import ServiceWish, serve
-from tests.integration.ozone.test_ozone_service import events, fetched, service, until
+from tests.integration.ozone.test_ozone_service import WAIT_S, fetched, service
 from tests.support.ozone.ozone_volumes import golden
+from tests.support.process_logs import log_events
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -116,16 +118,20 @@ def test_a_service_reads_the_others_and_waits_for_a_disk(volumes: Path, tmp_path
         }
 
     with service(dirs, tmp_path / "state", tmp_path / "nobody", log) as process:
-        until(lambda: len(events(log, "replica_scanned")) == 2)
-        (served,) = events(log, "ozone_metrics_served")
+        wait_until(lambda: len(log_events(log, "replica_scanned")) == 2, within_s=WAIT_S)
+        (served,) = log_events(log, "ozone_metrics_served")
         address = str(served["address"])
-        until(lambda: bool(of_metric(address, "suture_ozone_scan_errors_total").get(place)))
+        wait_until(
+            lambda: bool(of_metric(address, "suture_ozone_scan_errors_total").get(place)),
+            within_s=WAIT_S,
+        )
         before = of_metric(address, "suture_ozone_volume_absent")
         _, health = fetched(address, "/healthz")
-        (told,) = events(log, "ozone_volume_absent")
+        wait_until(lambda: bool(log_events(log, "ozone_volume_absent")), within_s=WAIT_S)
+        (told,) = log_events(log, "ozone_volume_absent")
         absent.rmdir()
         (volumes / "dn0-damaged").rename(absent)
-        until(lambda: len(events(log, "ozone_container_not_whole")) == 2)
+        wait_until(lambda: len(log_events(log, "ozone_container_not_whole")) == 2, within_s=WAIT_S)
         after = of_metric(address, "suture_ozone_volume_absent")
         process.terminate()
         code = process.wait(60)
@@ -153,8 +159,9 @@ def test_a_volume_whose_history_cannot_be_read_stops_no_service_of_others(
     dirs = [volumes / "dn0-damaged", volumes / "dn4"]
 
     with service(dirs, state, tmp_path / "nobody", log):
-        until(lambda: len(events(log, "replica_scanned")) == 2)
-        (told,) = events(log, "ozone_volume_absent")
+        wait_until(lambda: len(log_events(log, "replica_scanned")) == 2, within_s=WAIT_S)
+        wait_until(lambda: bool(log_events(log, "ozone_volume_absent")), within_s=WAIT_S)
+        told = log_events(log, "ozone_volume_absent")[0]
 
     assert "file is not a database" in str(told["why"])
 

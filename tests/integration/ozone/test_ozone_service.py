@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -31,6 +30,8 @@ from tests.support.faults.changes_seen import changes
 from tests.support.ozone.ozone_scrubs import running_volume, scrubbed
 from tests.support.ozone.ozone_volumes import CLUSTER, MadeVolume, golden, snapshot
 from tests.support.packaging.monitoring import METRIC, expressions, without_suffix
+from tests.support.process_logs import log_events
+from tests.support.waiting import wait_until
 
 WAIT_S = 60.0
 
@@ -52,25 +53,12 @@ def service(
         process.wait(WAIT_S)
 
 
-def until(found: Callable[[], bool]) -> None:
-    """Wait until that is so."""
-    deadline_s = time.monotonic() + WAIT_S
-    while not found():
-        assert time.monotonic() < deadline_s, "it did not come about"
-
-
 def fetched(address: str, path: str) -> tuple[int, str]:
     """Return status and text of a page."""
     with closing(HTTPConnection(address, timeout=WAIT_S)) as connection:
         connection.request("GET", path)
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
-
-
-def events(log: Path, name: str) -> list[dict[str, object]]:
-    """Return the events of this name."""
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    return [line for line in lines if line["event"] == name]
 
 
 def test_a_service_reads_tells_and_ends(tmp_path: Path) -> None:
@@ -90,8 +78,8 @@ def test_a_service_reads_tells_and_ends(tmp_path: Path) -> None:
         service([data_dir], tmp_path / "state", tmp_path / "notify", log) as process,
     ):
         ready = manager.recv(1000).decode()
-        until(lambda: len(events(log, "replica_scanned")) == 3)
-        (served,) = events(log, "ozone_metrics_served")
+        wait_until(lambda: len(log_events(log, "replica_scanned")) == 3, within_s=WAIT_S)
+        (served,) = log_events(log, "ozone_metrics_served")
         health, document = fetched(str(served["address"]), "/healthz")
         _, text = fetched(str(served["address"]), "/metrics")
         process.terminate()
@@ -112,7 +100,9 @@ def test_a_service_reads_tells_and_ends(tmp_path: Path) -> None:
     assert 1 == metrics["suture_ozone_containers", Standing.WHOLE.value]
     assert 2 == metrics["suture_ozone_findings", "BLOCK_FILE_MISSING"]
     assert 3_000_000 < metrics["suture_ozone_scanned_bytes_total", None]
-    assert {1, 2} == {event["container_id"] for event in events(log, "ozone_container_not_whole")}
+    assert {1, 2} == {
+        event["container_id"] for event in log_events(log, "ozone_container_not_whole")
+    }
     assert 0 == code
     assert [] == seen
     assert before == snapshot(data_dir)

@@ -24,6 +24,7 @@ from agent.rpc.security.tls import TlsFiles, secured
 from agent.rpc.v1 import scm_pb2
 from tests.support.authority import Authority
 from tests.support.command_line import CommandLine
+from tests.support.process_logs import log_events
 from tests.support.secured_cluster import SecuredCluster, SecuredCommandLine
 from tests.support.storage.blocks_on_disk import newest_block
 from tests.support.waiting import wait_until
@@ -63,11 +64,6 @@ def suture(
     return made
 
 
-def audit(path: Path) -> list[dict[str, object]]:
-    """Return the lines of an audit log."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def knock(address: str) -> None:
     """Speak plain HTTP to a server that wants TLS; wait until it hangs up."""
     host, _, port = address.rpartition(":")
@@ -83,8 +79,8 @@ def test_a_stranger_leaves_no_plain_text_in_the_logs(cluster: SecuredCluster) ->
         knock(address)
 
     for process in (cluster.scm, cluster.nodes[0]):
-        lines = process.log.read_text().splitlines()
-        assert all(isinstance(json.loads(line), dict) for line in lines), lines
+        lines = log_events(process.log)
+        assert all(isinstance(line, dict) for line in lines), lines
 
 
 def test_the_library_works_over_mutual_tls(
@@ -147,7 +143,7 @@ def test_a_cluster_works_over_mutual_tls(
     assert "converged" in json.dumps(mended)
     ordered = [
         line
-        for line in audit(cluster.root / "scm-audit.jsonl")
+        for line in log_events(cluster.root / "scm-audit.jsonl")
         if line["action"] == "ReconcileContainers"
     ]
     assert [("ada", ["admin"], [container_id], "OK")] == [
@@ -155,14 +151,14 @@ def test_a_cluster_works_over_mutual_tls(
     ]
     commands = [
         (line["action"], line["result"], line["datanode_id"])
-        for line in audit(cluster.root / "scm-audit.jsonl")
+        for line in log_events(cluster.root / "scm-audit.jsonl")
         if line["who"] == "scm" and line["container_id"] == container_id
     ]
     for node in admin.json("scm", "nodes"):
         for action in ("command close", "command reconcile"):
             for result in ("SENT", "OK"):
                 assert (action, result, node["datanode_id"]) in commands
-    done = audit(cluster.root / "audit2.jsonl")
+    done = log_events(cluster.root / "audit2.jsonl")
     assert ("ada", "ScanContainer", container_id) in [
         (line["who"], line["action"], line.get("container_id")) for line in done
     ]
@@ -210,11 +206,7 @@ def test_every_line_of_every_log_is_an_event(cluster: SecuredCluster, suture: Su
     admin = suture("ada", Role.ADMIN)
     [container, *_] = admin.json("scm", "containers")
     admin("reconcile", str(container["container_id"]))
-    lines = [
-        json.loads(line)
-        for process in everyone(cluster)
-        for line in process.log.read_text().splitlines()
-    ]
+    lines = [line for process in everyone(cluster) for line in log_events(process.log)]
 
     events = {line["event"] for line in lines}
     assert {"replica_scanned", "replica_reconciled", "task_finished", "container_closing"} <= events

@@ -26,6 +26,7 @@ from urllib.request import urlopen
 
 from agent.demo.cluster import Process, launched
 from tests.support.faults.nursery import forked
+from tests.support.process_logs import log_lines
 from tests.support.waiting import wait_until
 
 ROOT: Final = Path(__file__).resolve().parents[3]
@@ -153,7 +154,7 @@ class Host:
 
     def events(self, unit: str) -> Iterator[str]:
         """Yield the lines of a unit's journal, each of which is an event."""
-        for line in self.journal(unit).read_text().splitlines():
+        for line in log_lines(self.journal(unit)):
             json.loads(line)
             yield line
 
