@@ -107,11 +107,12 @@ class ReplicationManager:
         """Have containers looked at in the next turn."""
         self._due.add(container_ids)
 
-    def look_at_node(self, datanode_id: str) -> None:
-        """Have all containers of a node looked at: it came, went, or is to leave."""
+    def look_at_node(self, datanode_id: str, *, is_urgent: bool = False) -> None:
+        """Have all containers of a node looked at: it came, went, or is to leave. Urgent ones come
+        before whatever waits: after a start that is all that there is."""
         held = self._state.replicas.ids_on(datanode_id)
         self._state.stir(held)
-        self._due.add_all(held)
+        self._due.add_all(held, is_urgent=is_urgent)
 
     def states(self) -> States:
         """Return the health state of each container as of its last look."""

@@ -113,41 +113,77 @@ class Stirred:
 
 
 class Due:
-    """The containers that wait for something, each once, in the order in which they came; one of an
-    id of MARKED_MAX or more may be there twice. Callers hold the control plane's lock."""
+    """The containers that wait for something, each once, those that are urgent before all others;
+    one of an id of MARKED_MAX or more may be there twice. Callers hold the control plane's lock."""
 
     def __init__(self) -> None:
-        self._parts: deque[NDArray[np.int64]] = deque()
-        self._marked = Settled()  # which are in them, but for ids that are too large for a mark
+        self._urgent = WaitingLine()
+        self._others = WaitingLine()
 
     def __len__(self) -> int:
-        return sum(map(len, self._parts))
-
-    def __bool__(self) -> bool:
-        return bool(self._parts)
+        return len(self._urgent) + len(self._others)
 
     def add(self, container_ids: Iterable[int]) -> None:
         """Add those of some that do not wait yet."""
         self.add_all(np.fromiter(container_ids, np.int64))
 
-    def add_all(self, container_ids: NDArray[np.int64]) -> None:
-        """Do the same for an array of any ids."""
-        if not len(container_ids):
-            return
-        found = distinct(container_ids)
-        found = found[~self._marked.which(found)]
-        if len(found):
-            self._marked.add_all(found[found < MARKED_MAX])
-            self._parts.append(found)
+    def add_all(self, container_ids: NDArray[np.int64], *, is_urgent: bool = False) -> None:
+        """Do the same for an array of any ids. What waits already becomes urgent if it is now."""
+        if is_urgent:
+            self._others.leave(container_ids)
+            self._urgent.join(container_ids)
+        else:
+            self._others.join(container_ids[~self._urgent.which(container_ids)])
 
     def take(self, count_max: int) -> list[int]:
         """Take the first of them, at most `count_max`."""
+        taken = self._urgent.take(count_max)
+        return taken + self._others.take(count_max - len(taken))
+
+
+class WaitingLine:
+    """Containers in the order in which they came. One that left, and comes again, may get the place
+    it had."""
+
+    def __init__(self) -> None:
+        self._parts: deque[NDArray[np.int64]] = deque()  # some in them may have left
+        self._marked = Settled()  # which wait, but for ids that are too large for a mark
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def which(self, container_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which of these wait; of those with too large an id none is said to."""
+        return self._marked.which(container_ids)
+
+    def join(self, container_ids: NDArray[np.int64]) -> None:
+        """Add those that do not wait yet."""
+        found = distinct(container_ids)
+        found = found[~self.which(found)]
+        if len(found):
+            self._marked.add_all(found[found < MARKED_MAX])
+            self._parts.append(found)
+            self._count += len(found)
+
+    def leave(self, container_ids: NDArray[np.int64]) -> None:
+        """Take these away, but for those with too large an id."""
+        found = distinct(container_ids)
+        found = found[self.which(found)]
+        self._marked.discard_all(found)
+        self._count -= len(found)
+
+    def take(self, count_max: int) -> list[int]:
+        """Take the first, at most `count_max`."""
         taken: list[int] = []
         while self._parts and len(taken) < count_max:
             part = self._parts.popleft()
+            places = np.flatnonzero(self.which(part) | (part >= MARKED_MAX))
             room = count_max - len(taken)
-            if len(part) > room:
-                self._parts.appendleft(part[room:])
-            self._marked.discard_all(part[:room])
-            taken += part[:room].tolist()
+            if len(places) > room:
+                self._parts.appendleft(part[places[room] :])
+            found = part[places[:room]]
+            self._marked.discard_all(found)
+            taken += found.tolist()
+        self._count -= len(taken)
         return taken

@@ -148,9 +148,10 @@ class ControlPlane:
             held = self._parts.state.replicas.ids_on(datanode_id)
             self._parts.last_copies.recount_all(change, held)
             self._node_changed(datanode_id)
-            self._parts.manager.look_at_node(datanode_id)
+            is_dead = self._parts.nodes.health(datanode_id) is Health.DEAD
+            self._parts.manager.look_at_node(datanode_id, is_urgent=is_dead)
             self._parts.observer.observe(change, self._unsettled_on(datanode_id))
-            if self._parts.nodes.health(datanode_id) is Health.DEAD:
+            if is_dead:
                 self._parts.manager.look_at(self._parts.commands.node_died(change, datanode_id))
         return bool(changed)
 

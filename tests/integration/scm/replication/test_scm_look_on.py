@@ -170,6 +170,28 @@ def test_the_most_urgent_of_all_that_is_due_is_ordered_first(world: ScmWorld) ->
     assert len(ordered) > 1
 
 
+def test_what_a_dead_node_held_does_not_wait_for_what_a_start_made_due(world: ScmWorld) -> None:
+    """
+    All is due, as after a start, and the dead node's only container would be the last: a copy of it
+    is ordered in the tick that notes the death.
+    """
+    world.join("dn4", "dn5")
+    world.beat("dn4", replica("dn4", container_id=COUNT), full=True)
+    world.beat("dn5", full=True)
+    world.beat("dn2", replica("dn2", ReplicaState.DELETED, container_id=COUNT))
+    world.control.tick()
+    while world.control.look_on():
+        pass
+    fall_silent(world, "dn4")
+    world.control._parts.manager.look_at(range(1, COUNT + 1))
+
+    world.control.tick()
+
+    ordered = [c.container_id for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
+    assert [COUNT] == ordered
+    assert world.control._parts.manager.is_behind
+
+
 def test_of_nodes_that_die_together_one_at_a_time_is_noted(world: ScmWorld) -> None:
     """All that each holds is due then: others have the lock in between."""
     world.join("dn4", "dn5")

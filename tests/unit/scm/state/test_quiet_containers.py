@@ -71,6 +71,35 @@ def test_each_waits_once_and_those_that_came_first_are_taken_first(
     assert list(model) == due.take(99)
 
 
+@given(
+    st.lists(st.tuples(st.booleans(), st.lists(st.integers(1, 9))) | st.integers(0, 4), max_size=20)
+)
+def test_what_is_urgent_is_taken_first(steps: list[tuple[bool, list[int]] | int]) -> None:
+    """
+    Whether it waited before or not, in the order in which it became so; and each waits once still.
+    """
+    due, urgent, others = Due(), dict[int, None](), set[int]()
+    for step in [*steps, 99]:
+        match step:
+            case (True, list(ids)):
+                due.add_all(np.array(ids, np.int64), is_urgent=True)
+                urgent.update(dict.fromkeys(sorted(ids)))
+                others.difference_update(ids)
+            case (False, list(ids)):
+                due.add(ids)
+                others |= set(ids) - urgent.keys()
+            case int(count):
+                taken = due.take(count)
+                first, rest = taken[: len(urgent)], taken[len(urgent) :]
+                assert list(urgent)[:count] == first
+                assert min(count, len(urgent) + len(others)) == len(taken)
+                assert len(set(rest)) == len(rest)
+                assert set(rest) <= others
+                others.difference_update(rest)
+                urgent = dict.fromkeys(list(urgent)[count:])
+        assert len(urgent) + len(others) == len(due)
+
+
 def test_an_id_of_any_size_waits() -> None:
     """It has no mark, so that no memory is spent on those before it."""
     due = Due()
@@ -78,6 +107,10 @@ def test_an_id_of_any_size_waits() -> None:
     due.add([3])
 
     assert [3, MARKED_MAX, 2**62] == due.take(9)
+    due.add_all(np.array([2**62]), is_urgent=True)
+    due.add([4])
+    assert [2**62, 4] == due.take(9)
+    assert not due
 
 
 @given(
