@@ -41,9 +41,9 @@ from agent.rpc.security.tls import Material, Security, TlsFiles, secured
 from agent.rpc.v1 import scm_pb2
 from agent.runtime import exits, memory
 from agent.runtime.exits import Exit
+from agent.runtime.interpreter import freeze_what_stays, take_short_turns
 from agent.runtime.service_manager import Supervisor
 from agent.runtime.stop_request import StopRequest
-from agent.runtime.thread_switching import take_short_turns
 from agent.store.volumes.identity import remembered
 from agent.store.volumes.known import check_first_start
 from merkle.second_checksum import witness_is_native
@@ -250,6 +250,7 @@ def serve(
     """Serve until `stop`; drain; return the exit code."""
     try:
         host.start()
+        freeze_what_stays()
         announce(who, host)
         supervisor.ready(f"serving on {host.address}")
         log.info(

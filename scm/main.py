@@ -9,7 +9,6 @@ import os
 # Read when gRPC is imported: its core would tell of every stranger's handshake, and not in JSON.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-import gc
 import json
 import shlex
 import sys
@@ -33,10 +32,10 @@ from agent.rpc.wire.addresses import check_address
 from agent.runtime import exits
 from agent.runtime.callthreads import CallThreads
 from agent.runtime.exits import Exit
+from agent.runtime.interpreter import freeze_what_stays, take_short_turns
 from agent.runtime.loop import QUIET_MAX_S, Loop, LoopSet, Pulse
 from agent.runtime.service_manager import Supervisor, WatchdogWorker
 from agent.runtime.stop_request import StopRequest
-from agent.runtime.thread_switching import take_short_turns
 from scm.edge.http_pages import HttpStatus
 from scm.edge.plane.control import ControlPlane
 from scm.edge.server import BuiltServer, Limits, build_server
@@ -159,7 +158,7 @@ def serve(
             snapshots_path=data.absolute() / "snapshots",
             audit=audit,
         )
-        gc.freeze()  # what was read stays: later collections need not go through it
+        freeze_what_stays()
         service = ScmService(control, clock=clock, options=options)
         with CallThreads(options.rpc_threads, limits.rpc_count_max) as executor:
             built = build_server(

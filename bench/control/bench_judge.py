@@ -13,7 +13,6 @@ held it.
 `SCM_CONTAINERS=100000 make bench NAME=judge` is a smaller cluster; its bound shrinks with it.
 """
 
-import gc
 import os
 import random
 import statistics
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.observe import logs
+from agent.runtime.interpreter import freeze_what_stays
 from bench.control.bench_scm import (
     CLUSTER_NODES,
     CONTAINER_COUNT,
@@ -151,7 +151,7 @@ class Cluster:
         # What pages show of them; nobody is to wait for it later.
         self.control.queries.count_containers()
         self.control.operators.leave_safe_mode()
-        gc.freeze()  # as suture-scm does when it has started
+        freeze_what_stays()  # as suture-scm does when it has started
 
     def turn(self, *silent: str) -> float:
         """Let a second pass and the others call; return the processor time of the tick and of what

@@ -11,7 +11,6 @@ first also waits for the interpreter, and for the machine where that is busy.
 of memory; the million that runs by default is looked at in the same way.
 """
 
-import gc
 import os
 import tempfile
 from collections.abc import Iterator
@@ -27,8 +26,8 @@ from numpy.typing import NDArray
 
 from agent.observe import logs
 from agent.runtime.callthreads import CallThreads
+from agent.runtime.interpreter import freeze_what_stays, take_short_turns
 from agent.runtime.loop import LoopSet
-from agent.runtime.thread_switching import take_short_turns
 from bench.control.bench_scm import memory_of
 from bench.measure import Measure, at_least, at_most, duration_s
 from merkle.replica import ReplicaState
@@ -139,7 +138,7 @@ class Cluster:
             if node != SILENT:
                 self.call(node)
         self.control.note_history()
-        gc.freeze()  # as suture-scm does when it has started
+        freeze_what_stays()  # as suture-scm does when it has started
 
     def call(self, node: int) -> None:
         """Let a datanode call; but for one they have named all that they hold."""

@@ -1,0 +1,111 @@
+"""Full collections pass over what is there to stay, however much of it gathers."""
+
+import gc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from agent import main as agent_main
+from agent.config.loading import load
+from agent.host.host import Host
+from agent.host.who import Who
+from agent.rpc.calls.scm import ScmClient
+from agent.runtime.interpreter import OBJECTS_MAX, freeze_what_stays
+from agent.runtime.service_manager import Supervisor
+from agent.runtime.stop_request import StopRequest
+from scm import main as scm_main
+from scm.state.options import ScmOptions
+
+NOWHERE = "127.0.0.1:1"  # nobody listens there
+
+
+@pytest.fixture(autouse=True)
+def thawed() -> Iterator[None]:
+    """Nothing is frozen, before and after."""
+    before = list(gc.callbacks)
+    gc.callbacks.clear()
+    gc.unfreeze()
+    yield
+    gc.callbacks[:] = before
+    gc.unfreeze()
+
+
+def rows(count: int) -> list[list[int]]:
+    """Return so many objects that the collector has to look at."""
+    return [[number] for number in range(count)]
+
+
+def seen_by_full_collection() -> int:
+    """Return how many objects a full collection goes through and leaves."""
+    return len(gc.get_objects(generation=2))
+
+
+def test_what_gathers_is_gone_through_once() -> None:
+    """
+    It takes a tenth of a second for each few hundred thousand, and nothing else runs meanwhile.
+    """
+    freeze_what_stays()
+    freeze_what_stays()
+    kept = []
+
+    for _ in range(3):
+        kept.append(rows(OBJECTS_MAX + 1))
+        gc.collect()
+        assert seen_by_full_collection() < OBJECTS_MAX
+
+    assert 1 == len(gc.callbacks)
+    assert gc.get_freeze_count() > 3 * OBJECTS_MAX
+
+
+def test_a_little_is_left_to_the_collector() -> None:
+    """What becomes a circle of garbage later is found, which among what is frozen is not."""
+    freeze_what_stays()
+    frozen = gc.get_freeze_count()
+    circle: list[object] = list(rows(OBJECTS_MAX // 2))
+    circle.append(circle)
+    gc.collect()
+
+    del circle
+
+    assert gc.collect() > OBJECTS_MAX // 2
+    assert abs(gc.get_freeze_count() - frozen) < OBJECTS_MAX // 2
+
+
+def serve_agent(folder: Path) -> None:
+    """Have an agent serve until it was told to stop."""
+    config = folder / "agent.toml"
+    (folder / "volume").mkdir()
+    config.write_text(
+        f'[node]\nlisten = "127.0.0.1:0"\nscm = "{NOWHERE}"\n'
+        f'[observe]\nlisten = ""\n[storage]\nvolumes = ["{folder / "volume"}"]\n'
+    )
+    who, supervisor = Who(str(uuid4()), "CID-1", version="1", boot_id=1), Supervisor()
+    host = Host(load(config), who, [ScmClient(NOWHERE)], supervisor)
+    agent_main.serve(host, supervisor, stopped(), who, config)
+
+
+def serve_scm(folder: Path) -> None:
+    """Have a control plane serve until it was told to stop."""
+    scm_main.serve(folder, "127.0.0.1:0", ScmOptions(), stopped())
+
+
+def stopped() -> StopRequest:
+    """Return what tells a process to stop as soon as it serves."""
+    stop = StopRequest()
+    stop.set()
+    return stop
+
+
+@pytest.mark.parametrize("serve", [serve_agent, serve_scm])
+def test_a_process_that_serves_froze_what_it_read(
+    tmp_path: Path, serve: Callable[[Path], None]
+) -> None:
+    """
+    The modules alone are some fifty thousand objects.
+    """
+    serve(tmp_path)
+
+    assert gc.get_freeze_count() > OBJECTS_MAX // 2
+    assert 1 == len(gc.callbacks)
