@@ -26,6 +26,9 @@ from spark_verify.snapshot.snapshot_reading import REASON_CHARACTERS_MAX
 from spark_verify.tasks.distribution import is_submitted
 from spark_verify.tasks.processes import cores_here, memory_here_bytes
 
+ERROR_LOGGED: Final = "spark: ERROR "  # as log4j2.properties has it
+SAID_AT_EACH_START: Final = ("WARNING", "Picked up", "Setting ", "To adjust ")
+
 ROWS_PER_PARTITION: Final = 500_000
 """Replica rows a shuffle partition holds: about 40 MB, small enough to aggregate in memory."""
 
@@ -214,8 +217,10 @@ def reason_of(error: Exception, said: str) -> str:
     lines = [line.strip() for line in (said + "\n" + str(error)).splitlines()]
     causes = [line.partition("Caused by: ")[2] for line in lines if line.startswith("Caused by: ")]
     thrown = [line.partition('" ')[2] for line in lines if line.startswith("Exception in thread")]
-    told = [line for line in lines if line and not line.startswith(("WARNING", "Picked up"))]
-    reasons = causes[-1:] or thrown[-1:] or told[:1]
+    logged = [line.partition(ERROR_LOGGED)[2].partition(": ")[2] for line in lines]
+    errors = [error for error in logged if error]
+    told = [line for line in lines if line and not line.startswith(SAID_AT_EACH_START)]
+    reasons = causes[-1:] or thrown[-1:] or errors[:1] or told[:1]
     return reasons[0].strip()[:REASON_CHARACTERS_MAX]
 
 

@@ -22,6 +22,12 @@ Caused by: java.net.UnknownHostException: node7: node7: Name or service not know
 \t... 10 more
 Caused by: java.net.UnknownHostException: node7: Name or service not known
 """
+UNANSWERED = """Setting default log level to "WARN".
+To adjust logging level use sc.setLogLevel(newLevel).
+Setting Spark log level to "ERROR".
+spark: ERROR StandaloneSchedulerBackend: Application has been killed. Reason: no master answers
+spark: ERROR TransportResponseHandler: Still have 3 requests outstanding
+"""
 
 
 def verified(directory: Path, *before: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -150,6 +156,8 @@ def test_a_cluster_that_cannot_be_made_without_java_is_told_in_a_line(tmp_path: 
         (STACK, "java.net.UnknownHostException: node7: Name or service not known"),
         ('Exception in thread "main" a.B: no port\n\tat a.C\n', "a.B: no port"),
         ("WARNING: x\nspark-class: no java\nline 97: CMD\n", "spark-class: no java"),
+        (UNANSWERED, "Application has been killed. Reason: no master answers"),
+        ('Setting default log level to "WARN".\nTo adjust it use x.\n', "the gateway ended"),
         ("", "the gateway ended"),
     ],
 )
