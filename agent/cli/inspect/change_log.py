@@ -9,7 +9,7 @@ import typer
 
 from agent.cli.inspect.container_history import moment, order_words
 from agent.cli.inspect.scm_commands import state_name
-from agent.cli.terminal.ask import Answered, NodeOption, ask_each, nodes_of
+from agent.cli.terminal.ask import Answered, NodeOption, ask_each, heard, nodes_of
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.outcomes import newest_outcomes
 from agent.cli.terminal.output import ID_MAX, Exit, checksum, counted, emit, grid, say, short, show
@@ -94,7 +94,7 @@ def log(
     if lines:
         show(grid("", COLUMNS, [line.row() for line in lines[-count:]]))
     ago = spoken_duration(since_s)
-    say(f"{counted(len(lines), 'change')} on {counted(len(answers), 'datanode')} in the last {ago}")
+    say(f"{counted(len(lines), 'change')} on {heard(answers)} in the last {ago}")
     for text in missing:
         say(text)
     return Exit.TO_DO if missing else Exit.OK

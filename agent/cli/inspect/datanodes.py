@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.terminal.ask import Answered, NodeOption, ask_each, nodes_of, told
+from agent.cli.terminal.ask import Answered, NodeOption, ask_each, heard, nodes_of, told
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.output import Exit, counted, emit, grid, people, say, short, show
@@ -38,7 +38,7 @@ def findings(
         rows = [finding_row(node, item) for node, item in found[:ROWS_SHOWN_MAX]]
         if rows:
             show(grid("", [*columns, "found", "why"], rows))
-        say(f"{counted(len(found), 'finding')} on {counted(len(answers), 'datanode')}")
+        say(f"{counted(len(found), 'finding')} on {heard(answers)}")
         say_silent(silent)
     return Exit.TO_DO if found or silent else Exit.OK
 

@@ -1,12 +1,13 @@
 """Asking datanodes: one by its address or id, or all that the SCM knows, side by side."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, Final, Generic, TypeVar
 
 import typer
 
+from agent.cli.terminal.output import counted
 from agent.cli.terminal.selection import known_nodes, one_node
 from agent.client.client import Client
 from agent.errors import SutureError
@@ -60,6 +61,13 @@ def ask_each(
         return [ask(nodes[0])]
     with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
         return list(pool.map(ask, nodes))
+
+
+def heard(answers: Sequence[Answered[T]]) -> str:
+    """Return of how many datanodes there are answers: `3 datanodes`, or `2 of 3 datanodes`."""
+    count = sum(not answer.error for answer in answers)
+    everyone = counted(len(answers), "datanode")
+    return everyone if count == len(answers) else f"{count} of {everyone}"
 
 
 def told(peer: Peer) -> tuple[datanode_pb2.StatusResponse, datanode_pb2.ScrubStatusResponse]:

@@ -154,10 +154,12 @@ def test_a_silent_datanode_keeps_no_other_from_pausing_its_scans(
         shown = command("scrub", "status", code=Exit.TO_DO)
         cancelled = command.json("scrub", "cancel", "7", code=Exit.TO_DO)
         resumed = command.json("scrub", "resume", "--volume", volume["volume_id"])
+        counts = [command(*what, code=Exit.TO_DO) for what in (["findings"], ["log"])]
         command("scrub", "pause", "--volume", "nowhere", code=Exit.UNAVAILABLE)
         own.nodes[0].kill()
         command("scrub", "status", code=Exit.UNAVAILABLE)
 
+    assert all(" on 1 of 2 datanodes" in count for count in counts)
     assert "paused" == paused[live]["volumes"][0]["state"]
     assert "unavailable" in paused[dead]["error"]
     assert "paused for" in shown
