@@ -7,7 +7,7 @@ import pytest
 
 from merkle.checksum import Algorithm
 from merkle.replica import ID_MAX, BlockId
-from merkle.tree import Leaf, Summary, Tree
+from merkle.tree import Leaf, Summary, Tree, with_tombstones
 from merkle.tree_building import TreeBuilder, build_from_rows
 from merkle.tree_codec import Damaged
 from merkle.tree_columns import LENGTH_MASK, OFFSET_BITS
@@ -244,6 +244,7 @@ class TestQuestions:
 
         assert expected == self.tree.select([5, 2, 77])
         assert expected == self.tree.select(np.array([2, 5], dtype=np.uint64))
+        assert expected == self.tree.select(number for number in (2, 5))
 
     def test_a_tree_says_what_it_is(self) -> None:
         """
@@ -257,7 +258,23 @@ class TestQuestions:
         """
         assert self.tree != self.tree.with_generation(9)
         assert self.tree == self.tree.with_generation(9).with_generation(8)
-        assert self.tree != "tree"
+        assert (self.tree == "tree") is False
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            leaf_tree(
+                {2: [good(0, 1), good(10, 2)], 4: [], 6: [good(0, 3)]}, {5: 55}, generation=8
+            ),
+            bury(tree, [BlockId(6)]),
+        ],
+    )
+    def test_equal_roots_make_no_equal_trees(self, other: Tree) -> None:
+        """
+        What is damaged, or deleted, is in none of them.
+        """
+        assert (self.tree.root, self.tree.generation) == (other.root, other.generation)
+        assert self.tree != other
 
     def test_a_tree_cannot_be_changed(self) -> None:
         """
@@ -357,6 +374,8 @@ class TestBury:
 
         assert tree == bury(tree, [4, 1000])
         assert tree == bury(tree, [])
+        none = np.empty(0, dtype=np.uint64)
+        assert tree is with_tombstones(tree, block_ids=none, checksums=none)
 
     def test_everything_can_be_buried(self) -> None:
         """
@@ -378,6 +397,7 @@ class TestColumns:
         received = Tree.from_columns(Algorithm.XXH3_64, **columns_of(self.tree), generation=8)
 
         assert self.tree == received
+        assert 0 == Tree.from_columns(Algorithm.XXH3_64, **columns_of(self.tree)).generation
 
     @pytest.mark.parametrize(
         ("name", "position", "lie"),
