@@ -6,6 +6,7 @@ It comes with pyeclib's wheel; where pyeclib was built from source, the system's
 import ctypes
 import ctypes.util
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from typing import Final
@@ -17,10 +18,8 @@ LIBRARY: Final = "libisal"
 def isal_library() -> ctypes.CDLL | None:
     """Return the library, loaded when first asked for; None where there is none."""
     for path in _candidates():
-        try:
+        with suppress(OSError):
             return ctypes.CDLL(path)
-        except OSError:
-            continue
     return None
 
 

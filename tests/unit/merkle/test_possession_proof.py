@@ -88,6 +88,14 @@ def test_an_answer_is_blake2b_with_the_nonce_as_its_key() -> None:
         assert blake2b(nonce, data, ANSWER_BYTES) == answer_of(nonce, data)
 
 
+def test_nonces_and_answers_have_the_size_that_others_expect() -> None:
+    """
+    Peers of other versions refuse any other.
+    """
+    assert (16, 16) == (NONCE_BYTES, ANSWER_BYTES)
+    assert 16 == len(answer_of(bytes(16), b""))
+
+
 def tree(*, checksum: int = 77, generation: int = 1, healthy: bool = True) -> Tree:
     """Return a tree of one block of two chunks, and a tombstone."""
     builder = TreeBuilder(Algorithm.XXH3_64)

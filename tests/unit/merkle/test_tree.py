@@ -113,7 +113,7 @@ class TestOrder:
         [
             Leaf(20, 10, 1),
             Leaf(19, 10, 1),
-            Leaf(-1, 10, 1),
+            Leaf(30, -1, 1),
             Leaf(1 << OFFSET_BITS, 10, 1),
             Leaf(30, LENGTH_MASK + 1, 1),
         ],
@@ -129,6 +129,40 @@ class TestOrder:
 
         with pytest.raises(ValueError, match=r"ascend|not possible"):
             builder.add_leaf(leaf)
+
+    def test_nothing_is_below_nought(self) -> None:
+        """
+        Neither a block nor where its first chunk begins.
+        """
+        builder = TreeBuilder(Algorithm.XXH3_64)
+
+        with pytest.raises(ValueError, match="outside"):
+            builder.add_block(-1)
+        builder.add_block(0)
+        with pytest.raises(ValueError, match="not possible"):
+            builder.add_leaf(Leaf(-1, 10, 1))
+
+    def test_the_smallest_and_the_largest_fit(self) -> None:
+        """
+        A chunk of nothing, too.
+        """
+        tree = leaf_tree({0: [Leaf(0, 0, 1)], ID_MAX: [Leaf(0, 0, 1)]})
+
+        assert [0, ID_MAX] == tree.block_ids.tolist()
+        assert [Leaf(0, 0, 1)] == tree.leaves(ID_MAX)
+
+    def test_a_block_that_comes_twice_is_refused(self) -> None:
+        """
+        Also within a run of columns.
+        """
+        run = leaf_tree({4: [], 5: []})
+        builder = TreeBuilder(Algorithm.XXH3_64)
+        twice = np.array([4, 4], dtype=np.uint64)
+
+        builder.add_blocks(twice, run.chunk_counts, run.chunk_spans, run.chunk_checksums)
+
+        with pytest.raises(ValueError, match="must ascend"):
+            builder.build()
 
     def test_a_chunk_needs_a_block(self) -> None:
         """
