@@ -96,6 +96,7 @@ class ReplicationManager:
         self._states = Unwell()
         self.moving: set[int] = set()  # one too many on purpose, until the balancer removes it
         self.uneven: set[int] = set()  # erasure-coded; a shard may have missed a delete
+        self.short: set[int] = set()  # closed; the last commit is on nobody who is there
         self.round_at_ms = 0  # when the last round through all containers ended
 
     @property
@@ -294,6 +295,7 @@ class ReplicationManager:
             self._queue.put(container_id, weight)
         self._removals.note(looked_at, over)
         self.uneven = (self.uneven - looked_at) | lacks.uneven
+        self.short = (self.short - looked_at) | lacks.short
         is_made_here = ids < self._state.counters["next_container_id"]
         self._judged.add_all(ids[is_made_here])
         is_well = is_made_here & (states == 0)

@@ -167,7 +167,7 @@ class ControlPlane:
         for datanode_id in self._parts.departures.turn(change):
             self._node_changed(datanode_id)
             self._parts.manager.look_at_node(datanode_id)
-        self._parts.closures.turn(change)
+        self._parts.closures.turn(change, self._parts.manager.short)
         self._parts.manager.begin_turn()
         return self._parts.manager.look_on()
 

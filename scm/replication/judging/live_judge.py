@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from health.batch import Batch, View, view
+from health.batch import NO_BCSID, Batch, View, view
 from health.departure import FREE, HELD_BY, is_readable, lacking, obstacles
 from health.judge import Diagnosis, diagnose, scene_of
 from health.plan.copies import ratis_sources
@@ -51,12 +51,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Lacks:
-    """Which of some containers lack replicas or shards, and which have too many of them, or of
-    their blocks."""
+    """Which of some containers lack replicas or shards, or their last commits, and which have too
+    many of them, or of their blocks."""
 
     under: Mapping[int, int]  # id -> how urgent the most urgent is: the smallest first
     over: frozenset[int]
     uneven: frozenset[int] = frozenset()  # a shard has more blocks than another, and is whole, too
+    short: frozenset[int] = frozenset()  # closed, and the last commit is on nobody who is there
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ class Judge:
         """Say of each container, ascending, how it is, and which lack or have too much."""
         found = self.diagnose(container_ids)
         lacks = _lacks(found) if found.flags.any() else Lacks({}, frozenset())
-        return found, replace(lacks, uneven=_uneven(found.view))
+        return found, replace(lacks, uneven=_uneven(found.view), short=_short(found.view))
 
     def health_without(self, container_id: int, datanode_id: str) -> Health:
         """Return the health of a container as if a datanode did not hold it."""
@@ -257,6 +258,15 @@ def _uneven(view: View) -> frozenset[int]:
     missing_max = rows.highest(most[rows.owner] - replicas.block_count, 0, shards)
     is_asked = view.is_ec & (containers.state == State.CLOSED) & ~containers.owes_deletes
     return frozenset(containers.container_id[is_asked & (missing_max > 0)].tolist())
+
+
+def _short(view: View) -> frozenset[int]:
+    """Return the closed containers, but for erasure-coded ones, of which there are replicas, and
+    none has the last commit: who had it died, or lost its disk."""
+    containers, replicas = view.batch.containers, view.batch.replicas
+    last = view.rows.highest(replicas.bcsid, NO_BCSID, view.is_present)
+    is_short = ~view.is_ec & (containers.state == State.CLOSED) & (last < containers.sequence_id)
+    return frozenset(containers.container_id[is_short & (view.present > 0)].tolist())
 
 
 def _planned(found: Diagnosis) -> dict[int, list[Row]]:

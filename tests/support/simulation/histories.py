@@ -445,6 +445,7 @@ _REMEDIES: Final = {
     "SURPLUS": ("reconcile", "delete"),
     "UNHEALTHY": ("reconcile", "rm", "forget"),
     "MISSING": ("forget",),
+    "UNDER OR OVER_REPLICATED": ("reconcile",),
 }
 """The commands that docs/OPERATIONS.md names for containers that do not come right by themselves,
 in the order in which they are tried; for every other trouble there is none."""
