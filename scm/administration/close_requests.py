@@ -94,14 +94,14 @@ class Closures:
         self._quiet = self._state.settled()
         self._held_up_since_s: dict[int, float] = {}
 
-    def turn(self, change: Change, short: Collection[int] = ()) -> None:
+    def turn(self, change: Change, ended_short: Collection[int] = ()) -> None:
         """Close what only commits hold up that are lost and were never acknowledged.
 
-        `short` are closed containers whose last commit is on nobody who is there: their replicas
-        count as whole once that is given up, so that they are moved, and a surplus is deleted.
+        `ended_short` are closed containers whose last commit is on nobody who is there: once that is
+        given up their replicas count as whole, so that they are moved, and a surplus is deleted.
         """
         waiting = self._state.containers.closing | self._state.replicas.unsettled
-        waiting |= {number for number in short if self._state.has_all_commits_of(number)}
+        waiting |= {number for number in ended_short if self._state.has_all_commits_of(number)}
         for container_id in self._held_up_since_s.keys() - waiting:
             del self._held_up_since_s[container_id]
         due = [number for number in waiting if number not in self._quiet][:LOOKS_PER_TURN]
