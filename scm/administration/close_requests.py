@@ -97,7 +97,7 @@ class Closures:
     def turn(self, change: Change, ended_short: Collection[int] = ()) -> None:
         """Close what only commits hold up that are lost and were never acknowledged.
 
-        `ended_short` are closed containers whose last commit is on nobody who is there: once that is
+        `ended_short` are closed containers whose last commit is on nobody who is there: once it is
         given up their replicas count as whole, so that they are moved, and a surplus is deleted.
         """
         waiting = self._state.containers.closing | self._state.replicas.unsettled
