@@ -261,11 +261,11 @@ def _uneven(view: View) -> frozenset[int]:
 
 
 def _short(view: View) -> frozenset[int]:
-    """Return the closed containers, but for erasure-coded ones, of which there are replicas, and
-    none has the last commit: who had it died, or lost its disk."""
+    """Return the closed containers of which there are replicas, and none has the last commit: who
+    had it died, or lost its disk."""
     containers, replicas = view.batch.containers, view.batch.replicas
     last = view.rows.highest(replicas.bcsid, NO_BCSID, view.is_present)
-    is_short = ~view.is_ec & (containers.state == State.CLOSED) & (last < containers.sequence_id)
+    is_short = (containers.state == State.CLOSED) & (last < containers.sequence_id)
     return frozenset(containers.container_id[is_short & (view.present > 0)].tolist())
 
 

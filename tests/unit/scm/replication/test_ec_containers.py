@@ -467,3 +467,22 @@ def test_a_shard_that_missed_the_last_commit_gets_it_in_place(world: ScmWorld) -
     assert {"control plane: commit id behind"} == {command.why for command in reconciled}
     assert [(1, False)] == [(close.bcsid, close.force) for close in closes]
     assert not [c for c in world.state.commands.values() if c.kind is Kind.RECONSTRUCT]
+
+
+def test_a_spare_shard_goes_where_the_last_commit_is_on_none(world: ScmWorld) -> None:
+    """Who had that commit is gone, and no key needs it: without it, all shards are whole."""
+    nodes, container_id = closed(world, lost=[])
+    [spare] = set(NODES) - set(nodes)
+    made = world.state.containers.get(container_id)
+    assert made is not None
+    with world.state.change() as change:
+        change.put(world.state.containers, facts_replace(made, sequence_id=made.sequence_id + 1))
+    twin = replica(spare, container_id=container_id, bcsid=1, replica_index=2)
+    world.beat(spare, twin, full=True)
+
+    deletes = orders(world, Kind.DELETE)
+
+    after = world.state.containers.get(container_id)
+    assert after is not None
+    assert made.sequence_id == after.sequence_id
+    assert 1 == len({command.datanode_id for command, _named in deletes} & {spare, nodes[1]})

@@ -50,8 +50,8 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
 
 def test_they_are_told_from_those_that_have_it_or_may_yet(world: ScmWorld) -> None:
     """
-    Of shards, and before the end is decided, an earlier commit is nothing strange; and what a
-    damaged replica says that it has may be mended. What a dead node had is not there.
+    Before the end is decided an earlier commit is nothing strange, and what a damaged replica says
+    that it has may be mended. What a dead node had is not there.
     """
     look = world.control._parts.judge.look
 
@@ -62,8 +62,8 @@ def test_they_are_told_from_those_that_have_it_or_may_yet(world: ScmWorld) -> No
     world.control.tick()
     later = look(range(1, DAMAGED + 1))[1].short
 
-    assert {SHORT} == alive
-    assert {SHORT, DYING} == later
+    assert {SHORT, CODED} == alive
+    assert {SHORT, CODED, DYING} == later
 
 
 def test_they_are_known_until_they_are_looked_at_again(world: ScmWorld) -> None:
