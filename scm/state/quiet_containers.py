@@ -178,11 +178,11 @@ class WaitingLine:
         taken: list[int] = []
         while self._parts and len(taken) < count_max:
             part = self._parts.popleft()
-            places = np.flatnonzero(self.which(part) | (part >= MARKED_MAX))
             room = count_max - len(taken)
-            if len(places) > room:
-                self._parts.appendleft(part[places[room] :])
-            found = part[places[:room]]
+            if len(part) > room:
+                self._parts.appendleft(part[room:])
+            first = part[:room]  # of millions in one part only these are looked at
+            found = first[self.which(first) | (first >= MARKED_MAX)]
             self._marked.discard_all(found)
             taken += found.tolist()
         self._count -= len(taken)
