@@ -1,5 +1,5 @@
-"""How the interpreter of a process that serves shares itself out: between threads, and between them
-and the garbage collector, while which none of them runs."""
+"""How the interpreter of a process that serves divides its time: among threads, and between these
+and the garbage collector, which stops them all while it looks at objects."""
 
 import gc
 import sys
@@ -24,7 +24,7 @@ def take_short_turns() -> None:
 
 def freeze_what_stays() -> None:
     """Freeze the objects that there are, and from now on those that full collections leave, if
-    they are many. Call it when what is read at a start is there; a second call does no more.
+    they are many. Call it when what is read at the start is in memory.
 
     A full collection looks at every object that refers to others. Where a million rows came after
     the start it took 0.4 s, with the control plane's lock held (`make bench NAME=judge`). What is

@@ -142,8 +142,8 @@ class Due:
 
 
 class WaitingLine:
-    """Containers in the order in which they came. One that left, and comes again, may get the place
-    it had."""
+    """Containers in the order in which they came. One that left, and joins again, may get the place
+    it had. Callers hold the control plane's lock."""
 
     def __init__(self) -> None:
         self._parts: deque[NDArray[np.int64]] = deque()  # some in them may have left
