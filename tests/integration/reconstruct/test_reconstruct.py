@@ -351,6 +351,7 @@ class TestRefusals:
             def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
                 if request.offset >= 5 * 4096:
                     self.datanode.built.server.stop(0)
+                    raise Unavailable(Code.UNAVAILABLE, "what is answered now may still arrive")
                 yield from super().ReadChunk(request, context)
 
         with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
