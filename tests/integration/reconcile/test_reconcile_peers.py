@@ -326,6 +326,26 @@ class TestCommitIds:
         assert (2, 2) == (facts.bcsid, late.replica.store.block(CONTAINER, BlockId(2)).bcsid)
         assert ahead.files() == late.files()
 
+    def test_a_closed_replica_takes_the_id_of_a_commit_that_was_deleted_since(
+        self, behind: tuple[Datanode, Datanode]
+    ) -> None:
+        """It was closed before that commit, and lacks nothing of it but the id."""
+        late, ahead = behind
+        late.replica.store.close_container(CONTAINER, bcsid=1, force=False)
+        for datanode in behind:
+            datanode.replica.store.delete_blocks(CONTAINER, [BlockId(2)])
+        ahead.serve()
+        late.reconcile([ahead], deletes=Deletes(frozenset({BlockId(2)})))  # their tombstones
+        before = late.replica.store.replica(CONTAINER)
+
+        result = late.reconcile([ahead])
+
+        after = late.replica.store.replica(CONTAINER)
+        assert Result.CONVERGED is result.result, result
+        assert [(ReplicaState.CLOSED, 1), (ReplicaState.CLOSED, 2)] == [
+            (facts.state, facts.bcsid) for facts in (before, after)
+        ]
+
     def test_no_commit_id_is_taken_over_a_hole(self, behind: tuple[Datanode, Datanode]) -> None:
         """What the peer has damaged is missing here: neither block nor container claims it."""
         late, ahead = behind

@@ -73,6 +73,20 @@ def test_a_little_is_left_to_the_collector() -> None:
     assert abs(gc.get_freeze_count() - frozen) < OBJECTS_MAX // 2
 
 
+def test_nothing_is_frozen_before_garbage_was_looked_for() -> None:
+    """A collection of young objects looks at none of the old ones, which may be garbage."""
+    freeze_what_stays()
+    frozen = gc.get_freeze_count()
+    circle: list[object] = list(rows(OBJECTS_MAX + 1))
+    circle.append(circle)
+
+    gc.collect(1)
+
+    assert frozen == gc.get_freeze_count()
+    del circle
+    assert gc.collect() > OBJECTS_MAX
+
+
 def serve_agent(folder: Path) -> None:
     """Have an agent serve until it was told to stop."""
     config = folder / "agent.toml"
