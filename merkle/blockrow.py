@@ -25,12 +25,11 @@ import numpy as np
 import numpy.typing as npt
 
 from merkle.checksum import (
+    WIDTH_BYTES,
     Algorithm,
     U64s,
-    checksum_width_bytes,
     crc32c,
     fold_each,
-    window_count,
 )
 from merkle.damaged import Damaged
 from merkle.replica import (
@@ -128,7 +127,7 @@ def check_chunk(block_id: BlockId, chunk: ChunkInfo) -> None:
     if kind is not ChecksumType.NONE:
         if not bytes_per_checksum:
             raise _wrong(block_id, offset, "a window of 0 bytes covers nothing")
-        expected = window_count(length_bytes, bytes_per_checksum) * checksum_width_bytes(kind)
+        expected = -(-length_bytes // bytes_per_checksum) * WIDTH_BYTES[kind]
     if len(checksums) != expected:
         raise _wrong(
             block_id,
@@ -193,7 +192,10 @@ def check_layout(used_bytes: int, row_bytes: int) -> None:
 
 def decode_chunks(row: bytes, chunk_count: int) -> tuple[list[ChunkInfo], int]:
     """Return the chunks of a row, and where they end in it."""
-    chunks, start = _alike_chunks(row, chunk_count)
+    if chunk_count > ALIKE_MIN:
+        chunks, start = _alike_chunks(row, chunk_count)
+    else:
+        chunks, start = [], HEADER.size + CHUNK.size * chunk_count
     table = row[HEADER.size + CHUNK.size * len(chunks) : HEADER.size + CHUNK.size * chunk_count]
     for checksums_bytes, kind in CHUNK.iter_unpack(table):
         offset, length_bytes = POSITION.unpack_from(row, start)
@@ -217,7 +219,7 @@ def _alike_chunks(row: bytes, chunk_count: int) -> tuple[list[ChunkInfo], int]:
     start = HEADER.size + CHUNK.size * chunk_count
     count = chunk_count - 1
     first = row[HEADER.size : HEADER.size + CHUNK.size]
-    if count < ALIKE_MIN or row[HEADER.size : start - CHUNK.size] != first * count:
+    if row[HEADER.size : start - CHUNK.size] != first * count:
         return [], start
     checksums_bytes, packed = CHUNK.unpack(first)
     kind = _KINDS.get(packed >> TYPE_SHIFT) or ChecksumType(packed >> TYPE_SHIFT)

@@ -130,8 +130,11 @@ class BlockReader:
         block, which is sent while it is taken."""
         if self.place.length_bytes > SMALL_BYTES_MAX or at or said:
             return None
-        if len(self.holders) < 2 or any(one.is_late for one in self.holders):
+        if len(self.holders) < 2:
             return None
+        for one in self.holders:
+            if one.is_late:
+                return None
         return self.conduct.patience_s()
 
     def _next(self, said: dict[str, str], at: int) -> Holder:

@@ -301,7 +301,10 @@ class Client:
                 location.length,
                 key,
             ),
-            [Holder(one.datanode_id, self.peer(one.address)) for one in candidates],
+            [
+                Holder(one.datanode_id, self._peers.get(one.address) or self.peer(one.address))
+                for one in candidates
+            ],
             self._conduct,
         )
 

@@ -7,7 +7,7 @@ together work in the same slots, and their waits are known in one place.
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -79,11 +79,11 @@ class Doors:
     def __init__(
         self,
         makers: Sequence[MakeDoor],
-        inside: Callable[[ThreadPoolExecutor], Inside],
-        threads: Callable[[], ThreadPoolExecutor],
+        inside: Callable[[Executor], Inside],
+        threads: Callable[[], Executor],
     ) -> None:
         """Make them all, or none. Raise SutureError."""
-        self._executors: list[ThreadPoolExecutor] = []
+        self._executors: list[Executor] = []
         self._doors: list[Door] = []
         try:
             for make in makers:

@@ -10,7 +10,7 @@ are built later goes through a relay, or lies in the outbox of the heartbeat.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from threading import Event
@@ -356,7 +356,7 @@ class Parts:
             is_well=self.face.is_well,
         )
 
-    def _inside(self, executor: ThreadPoolExecutor, limits: Limits, waits: Waits) -> Inside:
+    def _inside(self, executor: Executor, limits: Limits, waits: Waits) -> Inside:
         return Inside(
             config=self.config,
             datanode_id=self.who.datanode_id,

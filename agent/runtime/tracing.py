@@ -8,7 +8,7 @@ it is not loaded, nothing of it is imported here. A call carries the span it bel
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
@@ -43,61 +43,57 @@ def carried() -> Carried | None:
     return tuple(headers.items())
 
 
-class Traced(grpc.ServerInterceptor):
-    """Puts a span around each call that is answered here."""
+class Traced:
+    """Puts a span around each call that is answered here: a layer (`agent.runtime.interceptors`).
 
-    def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], _Handler],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> _Handler:
+    OpenTelemetry is loaded before any call comes in, or not at all.
+    """
+
+    def wrap(self, method: str, handler: Any) -> _Handler:
         """Return the handler, in a span of the caller's trace."""
-        handler = continuation(handler_call_details)
-        if handler is None or "opentelemetry.trace" not in sys.modules:
+        if "opentelemetry.trace" not in sys.modules:
             return handler
-        name = str(handler_call_details.method)
-        headers = handler_call_details.invocation_metadata
         if handler.response_streaming:
             made_so: Any = grpc.unary_stream_rpc_method_handler
             if handler.request_streaming:
                 made_so = grpc.stream_stream_rpc_method_handler
             return made_so(
-                _streaming(name, headers, handler.unary_stream or handler.stream_stream),
+                _streaming(method, handler.unary_stream or handler.stream_stream),
                 handler.request_deserializer,
                 handler.response_serializer,
             )
         make: Any = grpc.unary_unary_rpc_method_handler
         if handler.request_streaming:
             make = grpc.stream_unary_rpc_method_handler
-        behavior = handler.stream_unary or handler.unary_unary
         made: _Handler = make(
-            _answering(name, headers, behavior),
+            _answering(method, handler.stream_unary or handler.unary_unary),
             handler.request_deserializer,
             handler.response_serializer,
         )
         return made
 
 
-def _answering(name: str, headers: Sequence[Any], behavior: Callable[..., Any]) -> Any:
+def _answering(name: str, behavior: Callable[..., Any]) -> Any:
     def traced(request: Any, context: grpc.ServicerContext) -> Any:
-        with _server_span(name, headers):
+        with _server_span(name, context):
             return behavior(request, context)
 
     return traced
 
 
-def _streaming(name: str, headers: Sequence[Any], behavior: Callable[..., Iterator[Any]]) -> Any:
+def _streaming(name: str, behavior: Callable[..., Iterator[Any]]) -> Any:
     def traced(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-        with _server_span(name, headers):
+        with _server_span(name, context):
             yield from behavior(request, context)
 
     return traced
 
 
-def _server_span(name: str, headers: Sequence[Any]) -> AbstractContextManager[object]:
+def _server_span(name: str, context: grpc.ServicerContext) -> AbstractContextManager[object]:
     from opentelemetry import propagate, trace
 
-    told = {key: value for key, value in headers or () if isinstance(value, str)}
+    headers: Any = context.invocation_metadata() or ()
+    told = {key: value for key, value in headers if isinstance(value, str)}
     made: AbstractContextManager[object] = trace.get_tracer(TRACER).start_as_current_span(
         name, context=propagate.extract(told), kind=trace.SpanKind.SERVER
     )

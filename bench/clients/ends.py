@@ -16,7 +16,12 @@ CLOCK_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 class End:
-    """A process that is told what to do by lines."""
+    """A process that is told what to do by lines.
+
+    It has a session of its own, as those of our clusters have, and as services have: the kernel
+    divides the processors among sessions first (`sched_autogroup`), and a server in the session of
+    its client gives way to it less often.
+    """
 
     def __init__(self, *arguments: str) -> None:
         self._process = subprocess.Popen(
@@ -24,6 +29,7 @@ class End:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
         self.hello = self._answer()
 

@@ -73,7 +73,8 @@ class RsyncDaemon:
             [
                 *(self._program, "--daemon", "--no-detach", f"--config={config}"),
                 *("--address=127.0.0.1", f"--port={self._port}"),
-            ]
+            ],
+            start_new_session=True,  # as our agents have, see bench.clients.ends
         )
 
     def __enter__(self) -> Self:

@@ -4,13 +4,23 @@ A scrape reads what is kept anyway: nothing is counted for it. Labels are words 
 enumerations and kinds of commands; never containers or datanodes.
 """
 
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from threading import Lock
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from agent.runtime.loop import WorkerStatus
 from scm.edge.overview.datanode_totals import Sums
@@ -18,6 +28,7 @@ from scm.state.facts import Kind
 from scm.state.history.interval_samples import NOTHING_TO_VERIFY, Verdict
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+COUNTED_TOGETHER: Final = 512  # holds of the lock
 LOCK_BOUNDS_S: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
@@ -58,29 +69,79 @@ class Figures:
     """Datanodes of whose reports something was left out lately."""
 
 
+class LockHolds(Collector):
+    """Counts the holds of the lock, and the processor time of each.
+
+    Every call makes one: it is put down there, and counted when there are some or at a scrape. A
+    `Histogram` takes eight calls for each.
+    """
+
+    def __init__(self) -> None:
+        self.not_counted: deque[tuple[float, float]] = deque()
+        self._counting = Lock()
+        self._held = _Counts()
+        self._spent = _Counts()
+
+    def add(self, held_s: float, spent_s: float) -> None:
+        """Note one hold. Any thread may."""
+        self.not_counted.append((held_s, spent_s))
+        if len(self.not_counted) >= COUNTED_TOGETHER:
+            self._count()
+
+    def _count(self) -> None:
+        with self._counting:
+            for _ in range(len(self.not_counted)):
+                held_s, spent_s = self.not_counted.popleft()
+                self._held.add(held_s)
+                self._spent.add(spent_s)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield both histograms."""
+        self._count()
+        with self._counting:
+            held = HistogramMetricFamily(
+                "suture_scm_lock_held_seconds",
+                "How long the one lock of the control plane was held, every call waits for it.",
+                buckets=self._held.buckets(),
+                sum_value=self._held.sum_s,
+            )
+            spent = HistogramMetricFamily(
+                "suture_scm_lock_processor_seconds",
+                "Processor time while the lock was held; the rest of each hold was spent waiting.",
+                buckets=self._spent.buckets(),
+                sum_value=self._spent.sum_s,
+            )
+        yield held
+        yield spent
+
+
+class _Counts:
+    """So many were at most so long."""
+
+    def __init__(self) -> None:
+        self._by_bound = [0] * (len(LOCK_BOUNDS_S) + 1)  # the last: longer than all bounds
+        self.sum_s = 0.0
+
+    def add(self, value_s: float) -> None:
+        """Count one."""
+        self._by_bound[bisect_left(LOCK_BOUNDS_S, value_s)] += 1
+        self.sum_s += value_s
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Return how many were at most as long as each bound."""
+        bounds = (*map(floatToGoString, LOCK_BOUNDS_S), "+Inf")
+        return list(zip(bounds, accumulate(self._by_bound), strict=True))
+
+
 class Meters:
     """What is measured where it happens, and cannot be read from the state later."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._lock_held = Histogram(
-            "suture_scm_lock_held_seconds",
-            "How long the one lock of the control plane was held, every call waits for it.",
-            buckets=LOCK_BOUNDS_S,
-            registry=self.registry,
-        )
-
-        self._lock_spent = Histogram(
-            "suture_scm_lock_processor_seconds",
-            "Processor time while the lock was held; the rest of each hold was spent waiting.",
-            buckets=LOCK_BOUNDS_S,
-            registry=self.registry,
-        )
-
-    def lock_held(self, seconds: float, processor_seconds: float) -> None:
-        """Count one hold of the lock."""
-        self._lock_held.observe(seconds)
-        self._lock_spent.observe(processor_seconds)
+        self.lock_holds = LockHolds()
+        self.registry.register(self.lock_holds)
+        self.lock_held = self.lock_holds.add
+        """Count one hold of the lock: its seconds, and those of the processor."""
 
 
 class FiguresCollector(Collector):

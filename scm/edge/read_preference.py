@@ -9,6 +9,7 @@ from typing import Final
 from merkle.replica import ReplicaState
 from scm.cluster.lifecycle import is_complete
 from scm.cluster.nodes import Nodes
+from scm.edge.call_values import Endpoint
 from scm.state.database import State
 from scm.state.facts import Container, ContainerState, Health, OpState, Replica
 
@@ -26,19 +27,29 @@ class ReadPreference:
         self._standings: dict[int, list[tuple[str, bool, bool]]] = {}
         self._unchanged = state.settled()  # containers of which those are as they were
 
-    def locations(self, container_id: int) -> tuple[list[str], int]:
+    def locations(self, container_id: int) -> tuple[tuple[Endpoint, ...], int]:
         """Return the datanodes to read a container from, most promising first, and how many of the
         first promise the same."""
         container = self._state.containers.get(container_id)
         if container is None:
-            return [], 0
-        ranked = [
-            ((self._silence(node), is_bad, is_behind, self._is_leaving(node)), node)
-            for node, is_bad, is_behind in self._standings_of(container)
-        ]
+            return (), 0
+        health, node_of = self._nodes.health, self._state.nodes.get
+        ranked = []
+        for datanode_id, is_bad, is_behind in self._standings_of(container):
+            node = node_of(datanode_id)
+            is_leaving = node is not None and node.op_state is not OpState.IN_SERVICE
+            doubts = (_SILENCE[health(datanode_id)], is_bad, is_behind, is_leaving)
+            ranked.append((doubts, datanode_id, "" if node is None else node.address))
+        if not ranked:
+            return (), 0
         ranked.sort()
-        equal_count = sum(doubts == ranked[0][0] for doubts, _node in ranked)
-        return [node for _doubts, node in ranked], equal_count
+        least = ranked[0][0]
+        equal_count = 0
+        endpoints = []
+        for doubts, datanode_id, address in ranked:
+            equal_count += doubts == least
+            endpoints.append(Endpoint(datanode_id, address))
+        return tuple(endpoints), equal_count
 
     def _standings_of(self, container: Container) -> list[tuple[str, bool, bool]]:
         """Return who should have something to read: the datanode, whether its replica is bad, and
@@ -64,13 +75,6 @@ class ReadPreference:
         self._standings[container_id] = found
         self._unchanged.add(container_id)
         return found
-
-    def _silence(self, datanode_id: str) -> int:
-        return _SILENCE[self._nodes.health(datanode_id)]
-
-    def _is_leaving(self, datanode_id: str) -> bool:
-        node = self._state.nodes.get(datanode_id)
-        return node is not None and node.op_state is not OpState.IN_SERVICE
 
 
 def _is_behind(container: Container, replica: Replica) -> bool:

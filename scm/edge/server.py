@@ -1,8 +1,7 @@
 """The server that `ScmService` answers behind: bound, and what connections and callers may cost."""
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import grpc
 
@@ -13,6 +12,7 @@ from agent.rpc.serving.health_service import Health
 from agent.rpc.serving.waits import Attended, Slots, Unlimited, Waits, share
 from agent.rpc.v1 import scm_pb2_grpc
 from agent.rpc.wire.errors import ErrorEdge
+from agent.runtime.interceptors import Layers
 from agent.runtime.tracing import Traced
 from scm.edge.datanode_wire import RECONCILE_BYTES_MAX
 from scm.edge.service import ANSWER_BYTES_MAX, ScmService
@@ -47,7 +47,7 @@ class BuiltServer:
 def build_server(
     service: ScmService,
     address: str,
-    executor: ThreadPoolExecutor,
+    executor: Any,  # a concurrent.futures.Executor; grpc's types ask for a pool of threads
     *,
     security: Security = LOOPBACK_ONLY,
     audit: Audit | None = None,
@@ -60,17 +60,17 @@ def build_server(
     """
     limits = limits or Limits()
     waits = Waits(limits.rpc_count_max, slow_s=limits.patience.slow_s)
+    gate = Gate(
+        audit,
+        calls_per_s_max=limits.calls_per_s_max,
+        knows_callers=security.certificates is not None,
+    )
     server = grpc.server(
         executor,
         interceptors=[
-            Attended(waits, slots or Unlimited()),
-            Traced(),
-            ErrorEdge(),
-            Gate(
-                audit,
-                calls_per_s_max=limits.calls_per_s_max,
-                knows_callers=security.certificates is not None,
-            ),
+            Layers(
+                [Attended(waits, slots or Unlimited()), Traced(), ErrorEdge(), gate], waits.sweep
+            )
         ],
         options=server_options(
             min(limits.streams_max, share(limits.rpc_count_max)),

@@ -177,6 +177,21 @@ def _has_come(queue: "SimpleQueue[None]", timeout_s: float) -> bool:
     return True
 
 
+def call_again(
+    method: Method, request: Any, *, timeout_s: float, party: str = ""
+) -> Any:  # the method's answer
+    """Call a method that answers once and is idempotent, as `retried` does. Raises SutureError."""
+    began_s = time.monotonic()
+    try:
+        return call(method, request, timeout_s=timeout_s, party=party)
+    except SutureError as error:
+        return _repeated(
+            error,
+            lambda: call(method, request, timeout_s=timeout_s, party=party),
+            timeout_s - (time.monotonic() - began_s),
+        )
+
+
 def retried(work: Callable[[], T], *, timeout_s: float) -> T:
     """Return what `work` returns; repeat it when it is idempotent and its peer was unavailable.
 
@@ -186,9 +201,14 @@ def retried(work: Callable[[], T], *, timeout_s: float) -> T:
     try:
         return work()
     except SutureError as error:
-        if not _is_worth_repeating(error):
-            raise
-        failures = [error]
+        return _repeated(error, work, timeout_s - (time.monotonic() - began_s))
+
+
+def _repeated(error: SutureError, work: Callable[[], T], left_s: float) -> T:
+    """Return what `work` returns when it is repeated after its first attempt, which failed."""
+    if not _is_worth_repeating(error):
+        raise error
+    failures = [error]
     import tenacity  # a call that succeeds at once can do without
 
     def again() -> T:
@@ -196,7 +216,6 @@ def retried(work: Callable[[], T], *, timeout_s: float) -> T:
             raise failures.pop()  # counts as the first attempt
         return work()
 
-    left_s = timeout_s - (time.monotonic() - began_s)
     attempts = tenacity.Retrying(
         stop=tenacity.stop_after_attempt(ATTEMPTS_MAX) | tenacity.stop_after_delay(left_s),
         wait=tenacity.wait_random_exponential(multiplier=RETRY_WAIT_S, max=RETRY_WAIT_S_MAX),

@@ -14,6 +14,7 @@ from agent.rpc.calls.channel import (
     Method,
     begun,
     call,
+    call_again,
     is_unknown,
     open_channel,
     retried,
@@ -79,7 +80,6 @@ class Peer(Filling):
             request_serializer=pb.ReadBlockRequest.SerializeToString,
             response_deserializer=decode_piece,
         )
-        self._reads_by_chunk = False  # it has no call that reads a block
         self._import: Method = self._channel.stream_unary(
             IMPORT_METHOD, response_deserializer=pb.ImportContainerResponse.FromString
         )
@@ -331,6 +331,11 @@ class Peer(Filling):
             parts = self._streamed_parts(request, end, timeout_s)
         return self._or_by_chunk(parts, container_id, block_id, offset)
 
+    def _small_parts(
+        self, request: pb.ReadBlockRequest, end: int, timeout_s: float
+    ) -> Iterator[tuple[int, Data]]:
+        yield from parts_of(self._ask(self.stub.GetSmallFile, request, timeout_s=timeout_s), end)
+
     def _or_by_chunk(
         self,
         parts: Iterator[tuple[int, Data]],
@@ -343,7 +348,6 @@ class Peer(Filling):
         except Refused as error:
             if not is_unknown(error):
                 raise
-            self._reads_by_chunk = True
             yield from self._chunk_by_chunk(container_id, block_id, offset)
 
     def _chunk_by_chunk(
@@ -353,11 +357,6 @@ class Peer(Filling):
             if listed.end > offset:
                 chunk, data = self.read_chunk(container_id, block_id, listed.offset)
                 yield chunk.offset, data
-
-    def _small_parts(
-        self, request: pb.ReadBlockRequest, end: int, timeout_s: float
-    ) -> Iterator[tuple[int, Data]]:
-        yield from parts_of(self._ask(self.stub.GetSmallFile, request, timeout_s=timeout_s), end)
 
     def _streamed_parts(
         self, request: pb.ReadBlockRequest, end: int, timeout_s: float
@@ -480,10 +479,7 @@ class Peer(Filling):
         self, method: Method, request: object, *, timeout_s: float | None = None
     ) -> Any:  # the method's answer
         timeout_s = timeout_s or self._timeouts.call_s
-        return retried(
-            lambda: call(method, request, timeout_s=timeout_s, party=self._party),
-            timeout_s=timeout_s,
-        )
+        return call_again(method, request, timeout_s=timeout_s, party=self._party)
 
 
 def _metered(

@@ -65,8 +65,11 @@ def several(
 def parts_of(answer: pb.GetSmallFileResponse, end: int) -> Iterator[tuple[int, Data]]:
     """Yield the chunks of one message, with their places: all are there, and nothing else; none
     goes on behind `end`."""
-    chunks = [_due(item, end) for item in answer.chunks]
-    expected_bytes = sum(chunk.length_bytes for chunk in chunks)
+    chunks, expected_bytes = [], 0
+    for item in answer.chunks:
+        chunk = _due(item, end)
+        chunks.append(chunk)
+        expected_bytes += chunk.length_bytes
     data = answer.data
     if expected_bytes != len(data):
         raise codec.malformed("answer.data", f"{len(data)} of {expected_bytes} bytes")

@@ -6,7 +6,7 @@ who read the fields they need; a second model of it would only be something to k
 
 from typing import Any, Final, Self
 
-from agent.rpc.calls.channel import Method, call, open_channel, retried
+from agent.rpc.calls.channel import Method, call, call_again, open_channel
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import scm_pb2 as pb
 from agent.rpc.v1 import scm_pb2_grpc
@@ -257,4 +257,4 @@ class ScmClient:
         return call(method, request, timeout_s=self._timeout_s, party=self._party)
 
     def _repeated(self, method: Method, request: object) -> Any:  # the method's answer
-        return retried(lambda: self._once(method, request), timeout_s=self._timeout_s)
+        return call_again(method, request, timeout_s=self._timeout_s, party=self._party)

@@ -1,6 +1,6 @@
 """Calls that tell of replicas and read them. They take no lease."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from time import perf_counter
 from typing import Any, Final
@@ -204,7 +204,7 @@ class ReadHandlers:
         container_id, found = self._readable(request.block_id)
         before_s = perf_counter() - begun_s
         chunks = _chunks_from(found.block, request.offset)
-        length_bytes = sum(chunk.length_bytes for chunk in chunks)
+        length_bytes = sum([chunk.length_bytes for chunk in chunks])
         if length_bytes > PIECE_BYTES_MAX:
             raise Refused(
                 Code.INELIGIBLE,
@@ -271,9 +271,11 @@ class ReadHandlers:
         )
 
 
-def _chunks_from(block: BlockData, offset: int) -> list[ChunkInfo]:
+def _chunks_from(block: BlockData, offset: int) -> Sequence[ChunkInfo]:
     """Return the chunks from that which holds the byte at `offset` to the end."""
-    chunks = [chunk for chunk in block.chunks if chunk.end > offset]
+    chunks: Sequence[ChunkInfo] = block.chunks
+    if offset or not chunks:
+        chunks = [chunk for chunk in chunks if chunk.end > offset]
     if not chunks or chunks[0].offset > offset:
         raise Refused(
             Code.UNABLE_TO_FIND_CHUNK,

@@ -19,6 +19,7 @@ from agent.rpc.serving.health_service import Health
 from agent.rpc.serving.waits import Attended, Slots, Unlimited, Waits, share
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc
 from agent.rpc.wire.errors import ErrorEdge
+from agent.runtime.interceptors import Layers
 from agent.runtime.tracing import Traced
 
 SERVICE: Final = datanode_pb2.DESCRIPTOR.services_by_name["Datanode"]
@@ -84,14 +85,12 @@ def build_server(
         calls_per_s_max=limits.calls_per_s_max,
         knows_callers=security.certificates is not None,
     )
+    edge = ErrorEdge(codecs_of(groups, "decoders"), codecs_of(groups, "encoders"))
     waits = waits or waits_of(limits)
     server = grpc.server(
         executor,
         interceptors=[
-            Attended(waits, slots or Unlimited()),
-            Traced(),
-            ErrorEdge(codecs_of(groups, "decoders"), codecs_of(groups, "encoders")),
-            gate,
+            Layers([Attended(waits, slots or Unlimited()), Traced(), edge, gate], waits.sweep)
         ],
         options=server_options(
             min(limits.streams_max, share(limits.rpc_count_max)),

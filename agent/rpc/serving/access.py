@@ -18,7 +18,6 @@ from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.security.caller import Identity, Role, identity_of
 from agent.rpc.serving.allowance import Allowances
 from agent.rpc.serving.waits import account_of
-from agent.runtime.interceptors import Wrapped
 
 PLAINTEXT: Final = "plaintext"
 DONE: Final = "OK"
@@ -176,7 +175,7 @@ def caller_of(context: grpc.ServicerContext) -> Caller:
     """Return who is at the other end."""
     certificates = context.auth_context().get("x509_pem_cert")
     identity = identity_of(certificates[0]) if certificates else None
-    return Caller(str(context.peer()), identity)
+    return Caller(context.peer(), identity)
 
 
 def check(rule: Rule, method: str, caller: Caller, now_s: float) -> None:
@@ -251,10 +250,11 @@ def outcome_of(answer: Any) -> dict[str, object]:
     return {} if replica is None else {"container_id": replica.container_id}
 
 
-class Gate(grpc.ServerInterceptor):
+class Gate:
     """Lets in whom the table names, within their allowance; writes down what it must.
 
-    Install it behind `ErrorEdge`, which makes statuses of what is raised here.
+    The innermost layer of a server: `ErrorEdge` is around it, and makes statuses of what is raised
+    here.
     """
 
     def __init__(
@@ -273,30 +273,19 @@ class Gate(grpc.ServerInterceptor):
         self._now_s = now_s
         self._table = table
         self._knows_callers = knows_callers
-        self._wrapped = Wrapped(self._wrap)
 
-    def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], _Handler],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> _Handler:
-        """Put the gate before the method."""
-        handler: Any = continuation(handler_call_details)
-        method = str(handler_call_details.method)
+    def wrap(self, method: str, handler: Any) -> _Handler:
+        """Put the gate before a method."""
         rule = self._table.get(method)
-        if handler is None or (rule is not None and rule.roles == ANYBODY):
-            return handler  # type: ignore[no-any-return]
-        return self._wrapped.around(method, handler)  # type: ignore[no-any-return]
-
-    def _wrap(self, method: str, handler: Any) -> _Handler:
-        rule = self._table.get(method)
-        if rule is not None and self._is_open(rule):
+        if rule is not None and (rule.roles == ANYBODY or self._is_open(rule)):
             return handler  # type: ignore[no-any-return]
         if rule is None:
             rule = Rule(frozenset())
             behavior: Any = _closed
         elif handler.response_streaming:
             behavior = self._stream(method, rule, handler.unary_stream)
+        elif self._only_counts(rule) and not handler.request_streaming:
+            behavior = self._counted(method, rule, handler.unary_unary)
         else:
             behavior = self._unary(
                 method, rule, handler.stream_unary or handler.unary_unary, handler.request_streaming
@@ -306,6 +295,10 @@ class Gate(grpc.ServerInterceptor):
     def _is_open(self, rule: Rule) -> bool:
         """Whether a call has nothing to pass: nobody to tell apart, to count, or to write down."""
         return not (self._knows_callers or self._allowances or rule.audited)
+
+    def _only_counts(self, rule: Rule) -> bool:
+        """Whether an allowance is all that a call has to pass."""
+        return not (self._knows_callers or rule.audited)
 
     def _admit(
         self, method: str, rule: Rule, request: Any, context: grpc.ServicerContext
@@ -338,6 +331,17 @@ class Gate(grpc.ServerInterceptor):
             place=caller.place,
             **(facts | more),
         )
+
+    def _counted(self, method: str, rule: Rule, behavior: Callable[..., Any]) -> Callable[..., Any]:
+        assert self._allowances is not None, "else the gate is open"
+        take = self._allowances.take
+
+        def counted(request: Any, context: grpc.ServicerContext) -> Any:
+            if not take(account_of(context.peer())):
+                self._admit(method, rule, request, context)  # says so, unless it has some again
+            return behavior(request, context)
+
+        return counted
 
     def _unary(
         self, method: str, rule: Rule, behavior: Callable[..., Any], is_upload: bool

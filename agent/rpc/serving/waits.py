@@ -11,21 +11,20 @@ the few slots in which calls are worked on, and are bounded:
     any call          is ended when it has waited for `WAIT_S_MAX`
 
 An interceptor is asked before a call gets a thread, also when it will get none: there, calls are
-ended. A request is taken as a stream of one message, which is the same on the wire, because gRPC
-tells of other calls only once their whole request is here.
+ended (`Waits.sweep`). A request is taken as a stream of one message, which is the same on the
+wire, because gRPC tells of other calls only once their whole request is here.
 """
 
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import count
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NoReturn, Protocol, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError
-
-from agent.runtime.interceptors import Wrapped
 
 SLOW_S: Final = 3.0  # a caller that keeps its call waiting for so long gives way to others
 WAIT_S_MAX: Final = 120.0  # 16 MiB over 1 Mbit/s; and longer than any pause of a healthy reader
@@ -63,6 +62,7 @@ class Unlimited:
         """Nothing was taken."""
 
 
+@lru_cache(1024)
 def account_of(place: str) -> str:
     """Return whose share a caller at `place` takes, an address and port as gRPC writes it.
 
@@ -72,13 +72,7 @@ def account_of(place: str) -> str:
     return place if host in LOOPBACK else host
 
 
-class Wait(NamedTuple):
-    """One call that waits for its caller. Each call makes one: a tuple takes a third of the time
-    of a frozen dataclass."""
-
-    caller: str
-    since_s: float
-    cancel: Callable[[], object]
+_Wait: TypeAlias = tuple[str, float, Callable[[], object]]  # the caller, since when, how to end it
 
 
 class Waits:
@@ -97,7 +91,7 @@ class Waits:
         self._share = share(call_count_max)
         self._slow_s = slow_s
         self._monotonic_s = monotonic_s
-        self._waits: dict[int, Wait] = {}
+        self._waits: dict[int, _Wait] = {}
         self._tickets = count()
         self._swept_at_s = monotonic_s()
 
@@ -107,7 +101,15 @@ class Waits:
     def begin(self, caller: str, cancel: Callable[[], object]) -> int:
         """Note that a call waits from now on; return the ticket for `end`."""
         ticket = next(self._tickets)
-        self._waits[ticket] = Wait(caller, self._monotonic_s(), cancel)
+        self._waits[ticket] = (caller, self._monotonic_s(), cancel)
+        return ticket
+
+    def admit(self, caller: str, cancel: Callable[[], object]) -> int | None:
+        """Note that a call waits for its request; None: one more of this caller may not."""
+        if len(self._waits) >= self._share and self._count(caller) >= self._share:
+            return None
+        ticket = next(self._tickets)
+        self._waits[ticket] = (caller, self._monotonic_s(), cancel)
         return ticket
 
     def end(self, ticket: int) -> None:
@@ -119,7 +121,7 @@ class Waits:
         return len(self._waits) < self._share or self._count(caller) < self._share
 
     def _count(self, caller: str) -> int:
-        return sum(wait.caller == caller for wait in list(self._waits.values()))
+        return sum(waiting == caller for waiting, _, _ in list(self._waits.values()))
 
     def sweep(self) -> int:
         """End calls that have waited too long, or that others cannot wait for; return how many."""
@@ -131,44 +133,36 @@ class Waits:
         for ticket in doomed:
             wait = self._waits.pop(ticket, None)
             if wait is not None:
-                wait.cancel()
+                cancel = wait[2]
+                cancel()
         return len(doomed)
 
     def _doomed(self, now_s: float) -> list[int]:
         """Return what to end: of whom the most calls wait first, the oldest first."""
         waits = list(self._waits.items())
-        expired = [ticket for ticket, wait in waits if now_s - wait.since_s >= WAIT_S_MAX]
+        expired = [ticket for ticket, (_, since_s, _) in waits if now_s - since_s >= WAIT_S_MAX]
         if len(waits) < self._share:
             return expired
-        slow = [(ticket, wait) for ticket, wait in waits if now_s - wait.since_s >= self._slow_s]
-        by_caller = Counter(wait.caller for _, wait in slow)
-        slow.sort(key=lambda item: (-by_caller[item[1].caller], item[1].since_s))
+        slow = [
+            (caller, since_s, ticket)
+            for ticket, (caller, since_s, _) in waits
+            if now_s - since_s >= self._slow_s
+        ]
+        by_caller = Counter(caller for caller, _, _ in slow)
+        slow.sort(key=lambda item: (-by_caller[item[0]], item[1]))
         excess_count = len(waits) - self._share // 2
-        return list({*expired, *(ticket for ticket, _ in slow[:excess_count])})
+        return list({*expired, *(ticket for _, _, ticket in slow[:excess_count])})
 
 
-class Attended(grpc.ServerInterceptor):
-    """Has every call of a server known to its `Waits`. Install it before all others."""
+class Attended:
+    """Has every call of a server known to its `Waits`. The outermost layer (`Layers`)."""
 
     def __init__(self, waits: Waits, slots: Slots) -> None:
         self._waits = waits
         self._slots = slots
-        self._wrapped = Wrapped(self._wrap)
 
-    def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], _Handler],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> _Handler:
-        """Free threads that others hold for nothing, and have the call wait where it is seen."""
-        self._waits.sweep()
-        handler: Any = continuation(handler_call_details)
-        if handler is None:
-            return None
-        method = str(handler_call_details.method)
-        return self._wrapped.around(method, handler)  # type: ignore[no-any-return]
-
-    def _wrap(self, _method: str, handler: Any) -> _Handler:
+    def wrap(self, _method: str, handler: Any) -> _Handler:
+        """Have each call wait where it is seen."""
         if handler.request_streaming:
             both_ways = handler.response_streaming
             make_upload: Any = (
@@ -190,23 +184,35 @@ class Attended(grpc.ServerInterceptor):
         return made
 
     def _unary(self, handler: Any) -> Callable[..., Any]:
+        slots, behavior, parse = self._slots, handler.unary_unary, _parser(handler)
+
         def attended(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
-            data = self._only(requests, self._entered(context), context)
-            self._slots.take()
+            data = self._only(requests, context)
+            slots.take()
             try:
-                return handler.unary_unary(_parsed(handler, data, context), context)
+                try:
+                    request = parse(data)
+                except DecodeError:
+                    _abort_malformed(context)
+                return behavior(request, context)
             finally:
-                self._slots.give()
+                slots.give()
 
         return attended
 
     def _stream(self, handler: Any) -> Callable[..., Iterator[Any]]:
+        parse = _parser(handler)
+
         def attended(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
-            caller = self._entered(context)
-            data = self._only(requests, caller, context)
+            data = self._only(requests, context)
+            caller = account_of(context.peer())
             self._slots.take()
             try:
-                for answer in handler.unary_stream(_parsed(handler, data, context), context):
+                try:
+                    request = parse(data)
+                except DecodeError:
+                    _abort_malformed(context)
+                for answer in handler.unary_stream(request, context):
                     with self._waiting(caller, context):
                         yield answer  # until there is room for it on its way
             finally:
@@ -241,16 +247,16 @@ class Attended(grpc.ServerInterceptor):
 
     def _entered(self, context: grpc.ServicerContext) -> str:
         """Return whose share a call takes; one that has taken all of it is sent away."""
-        caller = account_of(str(context.peer()))
+        caller = account_of(context.peer())
         if not self._waits.has_room(caller):
-            context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls of this caller wait for it"
-            )
+            _abort_crowded(context)
         return caller
 
-    def _only(self, requests: Iterator[bytes], caller: str, context: grpc.ServicerContext) -> bytes:
+    def _only(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         """Return the request of a call that has one, not parsed: it may wait for a slot yet."""
-        ticket = self._waits.begin(caller, context.cancel)
+        ticket = self._waits.admit(account_of(context.peer()), context.cancel)
+        if ticket is None:
+            _abort_crowded(context)
         try:
             for request in requests:
                 return request
@@ -282,12 +288,16 @@ class Attended(grpc.ServerInterceptor):
             self._slots.take()
 
 
-def _parsed(handler: Any, data: bytes, context: grpc.ServicerContext) -> Any:
-    """Return a request as its method takes it."""
-    if handler.request_deserializer is None:
-        return data
-    try:
-        return handler.request_deserializer(data)
-    except DecodeError:
-        context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a message of this method's type")
-        raise AssertionError("abort always raises") from None
+def _parser(handler: Any) -> Callable[[bytes], Any]:
+    """Return what makes of bytes a request as the method takes it. It may raise DecodeError."""
+    return handler.request_deserializer or bytes
+
+
+def _abort_malformed(context: grpc.ServicerContext) -> NoReturn:
+    context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not a message of this method's type")
+    raise AssertionError("abort always raises")
+
+
+def _abort_crowded(context: grpc.ServicerContext) -> NoReturn:
+    context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls of this caller wait for it")
+    raise AssertionError("abort always raises")

@@ -126,7 +126,14 @@ def parse_replica_index(value: int, where: str = "replica_index") -> int:
 
 
 def parse_block_key(message: pb.BlockId, where: str) -> tuple[ContainerId, BlockId]:
-    """Return which block of which container `message` names."""
+    """Return which block of which container `message` names. Each read of a client's asks."""
+    container_id, block_id = message.container_id, message.local_id
+    if (
+        1 <= container_id <= ID_MAX
+        and 1 <= block_id <= ID_MAX
+        and message.replica_index <= REPLICA_INDEX_MAX
+    ):
+        return ContainerId(container_id), BlockId(block_id)
     parse_replica_index(message.replica_index, f"{where}.replica_index")
     return (
         parse_container_id(message.container_id, f"{where}.container_id"),

@@ -11,7 +11,6 @@ word of what happened: paths and values stay in this process's log.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
 from typing import Any, Final, NoReturn, TypeAlias
 
 import grpc
@@ -20,7 +19,6 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from agent.errors import Code, Refused, SutureError, Unavailable, VolumeFailed
-from agent.runtime.interceptors import Wrapped
 
 DOMAIN: Final = "suture"
 SERVICE_PREFIX: Final = "/suture.v1."
@@ -209,8 +207,8 @@ def _cut(text: str, bytes_max: int) -> str:
     return encoded[:bytes_max].decode("utf-8", "ignore")
 
 
-class ErrorEdge(grpc.ServerInterceptor):
-    """Where every error of a Suture service becomes a status; both servers install it.
+class ErrorEdge:
+    """Where every error of a Suture service becomes a status: a layer of both servers.
 
     It also answers what cannot be parsed: gRPC itself would log a traceback a message, and a
     stranger must not be able to fill our log.
@@ -225,21 +223,11 @@ class ErrorEdge(grpc.ServerInterceptor):
         otherwise than by their generated classes."""
         self._parsers = dict(parsers or {})
         self._serializers = dict(serializers or {})
-        self._wrapped = Wrapped(self._wrap)
 
-    def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], _Handler],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> _Handler:
-        """Wrap the methods of our services; health and others pass unchanged."""
-        handler: Any = continuation(handler_call_details)
-        method = str(handler_call_details.method)
-        if handler is None or not method.startswith(SERVICE_PREFIX):
-            return handler  # type: ignore[no-any-return]
-        return self._wrapped.around(method, handler)  # type: ignore[no-any-return]
-
-    def _wrap(self, method: str, handler: Any) -> Any:
+    def wrap(self, method: str, handler: Any) -> Any:
+        """Guard a method of our services; health and others pass unchanged."""
+        if not method.startswith(SERVICE_PREFIX):
+            return handler
         parse = _parser(self._parsers.get(method, handler.request_deserializer))
         serialize = self._serializers.get(method, handler.response_serializer)
         if handler.request_streaming:
@@ -272,24 +260,37 @@ def _parser(deserializer: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 
 def _guard_unary(method: str, behavior: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(request: Any, context: grpc.ServicerContext) -> Any:
-        with _Guard(method, context):
-            return behavior(_parsed(request), context)
+        try:
+            if type(request) is _Malformed:
+                _refuse_malformed()
+            return behavior(request, context)
+        except Exception as error:
+            _abort(method, context, error)
+            raise AssertionError("to abort always raises") from error
 
     return guarded
 
 
 def _guard_stream(method: str, behavior: Callable[..., Iterator[Any]]) -> Callable[..., Any]:
     def guarded(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-        with _Guard(method, context):
-            yield from behavior(_parsed(request), context)
+        try:
+            if type(request) is _Malformed:
+                _refuse_malformed()
+            yield from behavior(request, context)
+        except Exception as error:
+            _abort(method, context, error)
+            raise AssertionError("to abort always raises") from error
 
     return guarded
 
 
 def _guard_upload(method: str, behavior: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
-        with _Guard(method, context):
+        try:
             return behavior(_arriving(requests), context)
+        except Exception as error:
+            _abort(method, context, error)
+            raise AssertionError("to abort always raises") from error
 
     return guarded
 
@@ -298,48 +299,28 @@ def _arriving(requests: Iterator[Any]) -> Iterator[Any]:
     """Yield the messages of a stream; one that was cut off is no fault of ours."""
     try:
         for request in requests:
-            yield _parsed(request)
+            if type(request) is _Malformed:
+                _refuse_malformed()
+            yield request
     except grpc.RpcError as error:
         raise Unavailable(Code.CANCELLED, "the sender has gone") from error
 
 
-def _parsed(request: Any) -> Any:
-    if isinstance(request, _Malformed):
-        raise Refused(Code.MALFORMED_REQUEST, "request: not a message of this method's type")
-    return request
+def _refuse_malformed() -> NoReturn:
+    raise Refused(Code.MALFORMED_REQUEST, "request: not a message of this method's type")
 
 
-class _Guard:
-    """Turns what leaves a handler into a status; a context manager sees all without catching."""
+def _abort(method: str, context: grpc.ServicerContext, error: Exception) -> None:
+    """Answer with the status of an error; what was raised by mistake is told to the log only."""
+    from grpc_status import rpc_status
 
-    def __init__(self, method: str, context: grpc.ServicerContext) -> None:
-        self._method = method
-        self._context = context
+    if not isinstance(error, SutureError):
+        import structlog  # a client logs nothing, and is quicker without it
 
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is None or not isinstance(error, Exception):
-            return  # GeneratorExit: the client went away; SystemExit: not ours
-        if not isinstance(error, SutureError):
-            import structlog  # a client logs nothing, and is quicker without it
-
-            structlog.get_logger().error("rpc_failed", method=self._method, exc_info=error)
-            error = Refused(
-                Code.CONTAINER_INTERNAL_ERROR,
-                "internal error",
-                hint="the log of the datanode has the details",
-            )
-        self._abort(error)
-
-    def _abort(self, error: SutureError) -> NoReturn:
-        from grpc_status import rpc_status
-
-        self._context.abort_with_status(rpc_status.to_status(to_status(error)))
-        raise AssertionError("abort_with_status always raises")
+        structlog.get_logger().error("rpc_failed", method=method, exc_info=error)
+        error = Refused(
+            Code.CONTAINER_INTERNAL_ERROR,
+            "internal error",
+            hint="the log of the datanode has the details",
+        )
+    context.abort_with_status(rpc_status.to_status(to_status(error)))

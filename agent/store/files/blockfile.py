@@ -82,7 +82,8 @@ def read_in(directory: Path, name: str, offset: int, length_bytes: int) -> bytes
     """Return the same of the file with this name in a replica's directory."""
     fd = _open_in(directory, name, os.O_RDONLY)
     try:
-        return _read(fd, offset, length_bytes)
+        data = os.pread(fd, length_bytes, offset)
+        return data if len(data) == length_bytes else _read(fd, offset, length_bytes)
     finally:
         os.close(fd)
 

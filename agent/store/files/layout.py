@@ -19,7 +19,6 @@ Names only: nothing here is created or changed except by `VolumeVersion.encode`'
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +31,6 @@ QUARANTINE: Final = "quarantine"  # below the cluster's directory
 VERIFICATION: Final = "verification"  # the same
 PACK_NAME: Final = "small.pack"  # of the file that many small blocks share
 VERSION_BYTES_MAX: Final = 65_536
-PATHS_KEPT: Final = 1_024  # of replicas: to put them together costs a third of a small read
 SEAL: Final = "checksum"  # the last line of VERSION: CRC32C of those before it
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _BLOCK_FILE: Final = re.compile(r"([1-9][0-9]{0,18})\.block")
@@ -139,7 +137,6 @@ class Layout:
         """Every directory that a volume must have."""
         return (self.current, self.database, self.importing, self.deleting, self.quarantine)
 
-    @lru_cache(maxsize=PATHS_KEPT)  # noqa: B019 - layouts are few, and live as long as the process
     def replica(self, container_id: ContainerId) -> ReplicaPaths:
         """Return the paths of one replica; they need not exist."""
         root = self.current / group_name(container_id) / str(container_id)

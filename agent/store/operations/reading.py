@@ -2,9 +2,8 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -53,8 +52,7 @@ def readable_blocks(rows: Iterable[tuple[BlockId, bytes]]) -> Iterator[BlockData
             continue
 
 
-@dataclass(frozen=True, slots=True)
-class Readable:
+class Readable(NamedTuple):
     """A committed block to be read: its row, where its bytes are, and its replica's standing."""
 
     block: BlockData

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -57,8 +57,7 @@ ZEROS: Final = memoryview(bytes(PAGE_BYTES))
 assert PAGE_BYTES == blockfile.ALIGNMENT_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where the bytes of one block are: its own file, or (`packed`) a part of the pack."""
 
     paths: ReplicaPaths

@@ -44,6 +44,7 @@ from agent.store.volumes.guard import check_volume
 from agent.store.volumes.known import check_kept, check_new
 from merkle.replica import ContainerId
 
+PATHS_KEPT: Final = 1_024  # of replicas: to put them together costs a third of a small read
 COMMAND_CHARS_MAX: Final = 200
 ROOMY: Final = 0.9  # of the most free space: of about equal volumes, the one with fewest replicas
 
@@ -69,6 +70,7 @@ class Volume:
     lock: "VolumeLock"
     verification: VerificationLog
     counted: dict[str, Counted] = field(default_factory=dict)
+    _paths: dict[ContainerId, ReplicaPaths] = field(default_factory=dict)
 
     @property
     def volume_id(self) -> str:
@@ -77,7 +79,12 @@ class Volume:
 
     def paths(self, container_id: ContainerId) -> ReplicaPaths:
         """Return where a replica's files are."""
-        return self.layout.replica(container_id)
+        found = self._paths.get(container_id)
+        if found is None:
+            if len(self._paths) >= PATHS_KEPT:
+                self._paths.clear()
+            found = self._paths[container_id] = self.layout.replica(container_id)
+        return found
 
     def available_bytes(self) -> int:
         """Return the free space that this process may use."""

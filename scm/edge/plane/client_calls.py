@@ -93,10 +93,10 @@ class ClientCalls:
 
     def _located(self, container_id: int) -> Located:
         container = self._parts.state.containers.get(container_id)
-        datanode_ids, equal_count = self._parts.read_preference.locations(container_id)
+        endpoints, equal_count = self._parts.read_preference.locations(container_id)
         return Located(
             container_id,
-            self._parts.endpoints(datanode_ids),
+            endpoints,
             "" if container is None else container.scheme,
             equal_count,
         )

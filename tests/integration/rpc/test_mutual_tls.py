@@ -196,12 +196,9 @@ class TestRoles:
         def answer(request: bytes, _context: grpc.ServicerContext) -> bytes:
             return request
 
-        class Details:
-            method = "/suture.v1.Datanode/Invented"
-
         handler = grpc.unary_unary_rpc_method_handler(answer)
         for gate in Gate(), Gate(knows_callers=False):
-            guarded = gate.intercept_service(lambda _: handler, Details())  # type: ignore[arg-type]
+            guarded = gate.wrap("/suture.v1.Datanode/Invented", handler)
 
             assert guarded is not None
             assert (

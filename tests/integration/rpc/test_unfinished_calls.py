@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
+from threading import Event
 
 import grpc
 import pytest
@@ -179,14 +180,15 @@ def test_health_says_that_calls_find_no_thread() -> None:
     scrub = datanode_pb2.ScrubStatusResponse()
     with CallThreads(1, 4, monotonic_s=clock.monotonic_s) as threads:
         threads.take()
-        waiting = threads.submit(threads.take)
+        found = Event()
+        threads.submit(threads.take).add_done_callback(lambda _: found.set())
         wait_until(lambda: threads.waiting_count == 1)
         clock.advance_s(LATE_S - 0.1)
         early = health(serving, scrub, threads.trouble)[0]
         clock.advance_s(0.1)
         late, document = health(serving, scrub, threads.trouble)
         threads.give()
-        waiting.result(ANSWER_S)
+        assert found.wait(ANSWER_S)
 
         assert HTTPStatus.OK == early
         assert HTTPStatus.SERVICE_UNAVAILABLE == late

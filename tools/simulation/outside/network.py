@@ -139,16 +139,7 @@ class Collected:
         """Take the handlers of a service."""
         for name, handler in handlers.items():
             path = f"/{service}/{name}"
-            self.handlers[path] = self._edge.intercept_service(
-                lambda _, handler=handler: handler,  # type: ignore[misc]
-                _Details(path),  # type: ignore[arg-type]
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class _Details:
-    method: str
-    invocation_metadata: tuple[()] = ()
+            self.handlers[path] = self._edge.wrap(path, handler)
 
 
 @dataclass(slots=True)

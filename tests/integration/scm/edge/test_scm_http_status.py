@@ -162,7 +162,8 @@ def test_calls_that_find_no_thread_are_said(world: ScmWorld) -> None:
     with CallThreads(1, 4, monotonic_s=clock.monotonic_s) as calls:
         watched = HttpStatus(world.control, calls, LoopSet(), lambda: True)
         calls.take()
-        waiting = calls.submit(calls.take)
+        found = Event()
+        calls.submit(calls.take).add_done_callback(lambda _: found.set())
         deadline_s = time.monotonic() + 30
         while not calls.waiting_count:
             assert time.monotonic() < deadline_s, "it found a slot"
@@ -171,7 +172,7 @@ def test_calls_that_find_no_thread_are_said(world: ScmWorld) -> None:
         clock.advance_s(LATE_S)
         late, sample = watched.healthz(), values(watched.metrics().body.decode())
         calls.give()
-        waiting.result(10)
+        assert found.wait(10)
 
         assert (200, b"well\n") == (early.status, early.body)
         assert (503, b"1 calls wait for a thread, the first for 5 s\n") == (late.status, late.body)

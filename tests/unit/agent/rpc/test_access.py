@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from itertools import starmap
-from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -251,8 +250,7 @@ class TestGate:
     def guarded(self, gate: Gate, method: str) -> tuple[Any, Any]:
         """Return a handler, and the same behind the gate."""
         handler = grpc.unary_unary_rpc_method_handler(lambda request, _context: request)
-        path: Any = SimpleNamespace(method=f"/suture.v1.Datanode/{method}")
-        return handler, gate.intercept_service(lambda _: handler, path)
+        return handler, gate.wrap(f"/suture.v1.Datanode/{method}", handler)
 
     def test_where_nobody_can_be_told_apart_what_is_written_down_and_counted_stays(self) -> None:
         """

@@ -18,6 +18,7 @@ from agent.rpc.wire.errors import (
     error_from,
     to_status,
 )
+from agent.runtime.interceptors import Layers
 
 WIRE = Path(__file__).parents[4] / "docs" / "WIRE.md"
 
@@ -130,7 +131,7 @@ def served(behavior: Behavior) -> Iterator[grpc.Channel]:
     """Serve one method behind the edge and yield a channel to it."""
     handler = grpc.unary_unary_rpc_method_handler(behavior, bytes, bytes)
     with ThreadPoolExecutor(2) as executor:
-        server = grpc.server(executor, interceptors=[ErrorEdge()])
+        server = grpc.server(executor, interceptors=[Layers([ErrorEdge()])])
         server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler("suture.v1.Test", {"Do": handler}),)
         )
