@@ -236,6 +236,12 @@ BOTH: Final[Mapping[str, Event]] = {
     "library_message": Event("What a library says, in its own words."),
     "log_not_written": Event("So many lines of the log were lost: a full disk, a closed pipe."),
     "rpc_failed": Event("A defect: a call ended with an error that is none of ours."),
+    "rpc_thread_failed": Event(
+        "A defect: a call ended without an answer, in gRPC's part of it; with the traceback."
+    ),
+    "rpc_thread_not_started": Event(
+        "The host has no thread left; the call waits for one of those that are there."
+    ),
 }
 EVENTS: Final[Mapping[str, Event]] = {**AGENT, **SCM, **BOTH}
 
