@@ -218,3 +218,33 @@ class TestRoundTrip:
             message = pb.BlockData.FromString(data)
             with suppress(Refused):
                 codec.parse_block(message, "b")
+
+
+class TestBlockKey:
+    def test_ids_at_their_bounds_are_taken(self) -> None:
+        """
+        The smallest and the largest of each.
+        """
+        for number in (1, ID_MAX):
+            message = pb.BlockId(container_id=number, local_id=number)
+            assert (number, number) == codec.parse_block_key(message, "block_id")
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("container_id", 0),
+            ("container_id", ID_MAX + 1),
+            ("local_id", 0),
+            ("local_id", ID_MAX + 1),
+            ("replica_index", 2**32 - 1),
+        ],
+    )
+    def test_what_is_out_of_bounds_is_refused_by_its_name(self, field: str, value: int) -> None:
+        """
+        0 is what a field that was not set looks like.
+        """
+        message = pb.BlockId(**({"container_id": 1, "local_id": 1} | {field: value}))
+
+        with pytest.raises(Refused, match=f"block_id.{field}: {value} is not within") as refusal:
+            codec.parse_block_key(message, "block_id")
+        assert Code.MALFORMED_REQUEST is refusal.value.code

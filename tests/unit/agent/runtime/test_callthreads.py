@@ -89,6 +89,25 @@ class TestCallThreads:
                 assert end.wait(WAIT_S)
         assert 1 == len(names)
 
+    def test_who_calls_again_at_the_end_of_a_call_needs_no_other_thread(self) -> None:
+        """
+        The thread is known to be free when its caller hears of the end.
+        """
+        second = threading.Event()
+        with CallThreads(2, 4) as threads:
+            begun, may_end = threading.Event(), threading.Event()
+
+            def work() -> None:
+                begun.set()
+                may_end.wait(WAIT_S)
+
+            first = threads.submit(work)
+            assert begun.wait(WAIT_S)
+            first.add_done_callback(lambda _: threads.submit(second.set))
+            may_end.set()
+            assert second.wait(WAIT_S)
+            assert 1 == len(threads.threads)
+
     def test_calls_that_come_while_all_threads_work_get_new_ones(self) -> None:
         """
         Work that waits in the queue is not taken for a thread that is free.

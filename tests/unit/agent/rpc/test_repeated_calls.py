@@ -1,0 +1,90 @@
+"""Calls that are repeated: when their peer was unavailable, within their time, and no others."""
+
+from typing import Any
+
+import grpc
+import pytest
+
+from agent.errors import Code, Refused, Unavailable
+from agent.rpc.calls.channel import ATTEMPTS_MAX, call_again
+
+
+class Failure(grpc.RpcError, grpc.Call):  # type: ignore[misc]
+    """A call that failed, as a client sees it."""
+
+    def __init__(self, code: grpc.StatusCode) -> None:
+        self._code = code
+
+    def code(self) -> grpc.StatusCode:
+        """Return how it ended."""
+        return self._code
+
+    def details(self) -> str:
+        """Return why."""
+        return "made by a test"
+
+    def trailing_metadata(self) -> object:
+        """Return nothing."""
+        return ()
+
+
+class Method:
+    """Fails as it is told to, one call after the other, and answers then."""
+
+    def __init__(self, *codes: grpc.StatusCode) -> None:
+        self._codes = list(codes)
+        self.timeouts_s: list[float] = []
+
+    def __call__(self, request: Any, *, timeout: float, **_metadata: object) -> Any:
+        """Answer with the request."""
+        self.timeouts_s.append(timeout)
+        if self._codes:
+            raise Failure(self._codes.pop(0))
+        return request
+
+
+GONE = grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_peer_that_comes_back_answers() -> None:
+    """
+    Each attempt has the whole timeout.
+    """
+    method = Method(*[GONE] * (ATTEMPTS_MAX - 1))
+
+    assert "asked" == call_again(method, "asked", timeout_s=9.0)
+    assert [9.0] * ATTEMPTS_MAX == method.timeouts_s
+
+
+def test_a_peer_that_stays_away_is_asked_a_few_times() -> None:
+    """
+    The last error is told, with the party that was called.
+    """
+    method = Method(*[GONE] * 10)
+
+    with pytest.raises(Unavailable, match="the SCM at scm1:9860") as failure:
+        call_again(method, "asked", timeout_s=9.0, party="the SCM at scm1:9860")
+    assert Code.UNAVAILABLE is failure.value.code
+    assert ATTEMPTS_MAX == len(method.timeouts_s)
+
+
+def test_without_time_left_nobody_is_asked_again() -> None:
+    """
+    The first attempt took all of it.
+    """
+    method = Method(GONE, GONE)
+
+    with pytest.raises(Unavailable):
+        call_again(method, "asked", timeout_s=0.0)
+    assert 1 == len(method.timeouts_s)
+
+
+def test_what_a_peer_refuses_it_would_refuse_again() -> None:
+    """
+    So it is asked once.
+    """
+    method = Method(grpc.StatusCode.INVALID_ARGUMENT)
+
+    with pytest.raises(Refused):
+        call_again(method, "asked", timeout_s=9.0)
+    assert 1 == len(method.timeouts_s)
