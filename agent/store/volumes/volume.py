@@ -62,7 +62,8 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Volume:
-    """An open volume. `counted` keeps sums over its rows, so that they are not read for nothing."""
+    """An open volume. `counted` keeps sums over its rows, so that they are not read for nothing,
+    `paths_kept` the paths of some replicas."""
 
     layout: Layout
     version: VolumeVersion
@@ -70,7 +71,7 @@ class Volume:
     lock: "VolumeLock"
     verification: VerificationLog
     counted: dict[str, Counted] = field(default_factory=dict)
-    _paths: dict[ContainerId, ReplicaPaths] = field(default_factory=dict)
+    paths_kept: dict[ContainerId, ReplicaPaths] = field(default_factory=dict)
 
     @property
     def volume_id(self) -> str:
@@ -79,11 +80,11 @@ class Volume:
 
     def paths(self, container_id: ContainerId) -> ReplicaPaths:
         """Return where a replica's files are."""
-        found = self._paths.get(container_id)
+        found = self.paths_kept.get(container_id)
         if found is None:
-            if len(self._paths) >= PATHS_KEPT:
-                self._paths.clear()
-            found = self._paths[container_id] = self.layout.replica(container_id)
+            if len(self.paths_kept) >= PATHS_KEPT:
+                self.paths_kept.clear()
+            found = self.paths_kept[container_id] = self.layout.replica(container_id)
         return found
 
     def available_bytes(self) -> int:

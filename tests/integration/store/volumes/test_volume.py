@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -309,3 +310,18 @@ def test_what_a_killed_process_left_is_durable_before_anything_rests_on_it(
     open_as(tmp_path / "v0").close()
 
     assert [tmp_path / "v0/hdds"] == synced
+
+
+def test_the_paths_of_many_replicas_are_those_of_the_layout_and_few_are_kept(
+    tmp_path: Path,
+) -> None:
+    """
+    A volume with a hundred thousand replicas must not remember the paths of all of them.
+    """
+    with closing(open_store(tmp_path / "v0")) as store:
+        [served] = store.volume_set.working
+        for number in range(1, 3 * volume.PATHS_KEPT):
+            paths = served.paths(ContainerId(number))
+            assert served.layout.replica(ContainerId(number)) == paths
+            assert served.paths(ContainerId(number)) is paths
+        assert volume.PATHS_KEPT >= len(served.paths_kept)

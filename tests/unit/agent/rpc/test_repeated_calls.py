@@ -35,9 +35,9 @@ class Method:
         self._codes = list(codes)
         self.timeouts_s: list[float] = []
 
-    def __call__(self, request: Any, *, timeout: float, **_metadata: object) -> Any:
+    def __call__(self, request: Any, **how: Any) -> Any:
         """Answer with the request."""
-        self.timeouts_s.append(timeout)
+        self.timeouts_s.append(how["timeout"])
         if self._codes:
             raise Failure(self._codes.pop(0))
         return request
