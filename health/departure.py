@@ -83,9 +83,13 @@ def _held(view: View, counts: Counts, flags: Ints, row: Ints) -> Ints:
 
 
 def lacking(view: View, counts: Counts) -> Ints:
-    """Return how many replicas of each container are to be made, beside those on their way."""
+    """Return how many replicas of each container are to be made, beside those on their way.
+
+    A shard that both leaves and rests is made only where too few others are in service.
+    """
     ec = counts.erasure
     shards = popcount(ec.unavailable) + popcount(ec.decommission_only) + ec.maintenance_copies
+    shards = np.where(ec.is_sufficient_after, 0, shards)
     found = np.where(view.is_ec, shards, counts.ratis.need_with_bad_after)
     return np.where(view.is_judged, np.maximum(0, found), 0)
 

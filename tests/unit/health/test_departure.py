@@ -122,6 +122,8 @@ STAYING: tuple[tuple[str, str, str, int, bool], ...] = (
     ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5/m", "", 0, YES),
     ("EC CLOSED", "C#1 C#2 C#3 C#4/m C#5/m", "", 1, YES),  # one more than data stays online
     ("EC CLOSED", "C#1 C#2 C#3/d C#5/m", "", 2, YES),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4 C#5/d C#5/m", "", 0, YES),  # its node left; its twin rests
+    ("EC CLOSED", "C#1 C#2 C#3 C#4/m C#5/d C#5/m", "", 2, YES),  # too few stay in service
     ("EC CLOSED", "C#1 C#2 C#3 C#4", "+#5", 0, YES),
     ("EC CLOSED", "C#1 C#2 C#2 C#4?s C#5?s", "", 1, NO),  # two of one index are one
     ("EC CLOSED", "C#1 C#2 U#3 C#4?s C#5", "", 1, YES),
