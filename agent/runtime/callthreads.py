@@ -6,7 +6,7 @@ works; it gives the slot back while it waits for its caller. A thread that only 
 ten kilobytes, and is made when it is first needed.
 
 gRPC asks nothing of a call's future but when it has ended. `ThreadPoolExecutor` makes one that can
-be awaited, cancelled and has a result: 27 calls of Python for each call of gRPC, beside four here.
+be awaited, cancelled and has a result: 27 calls of Python for each call of gRPC, beside five here.
 """
 
 import time
