@@ -476,3 +476,16 @@ def test_readers_are_told_how_many_replicas_promise_the_same(tmp_path: Path) -> 
     assert 4 == before.equal_count
     assert 3 == after.equal_count
     assert NODES[0] == after.endpoints[-1].datanode_id
+
+
+def test_where_nobody_has_a_replica_nobody_is_named(tmp_path: Path) -> None:
+    """The key is found all the same: its replicas may come back."""
+    with ScmWorld(tmp_path, OPTIONS).running() as world:
+        world.join(*NODES)
+        world.made_closed()
+        with world.state.change() as change:
+            for one in world.state.containers.values():
+                change.put(world.state.containers, replace(one, pipeline=()))
+        key, [found] = world.control.clients.lookup("setup-1-0")
+
+    assert ("setup-1-0", (), 0) == (key.name, found.endpoints, found.equal_count)
