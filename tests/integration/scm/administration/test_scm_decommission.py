@@ -486,6 +486,8 @@ def test_where_nobody_has_a_replica_nobody_is_named(tmp_path: Path) -> None:
         with world.state.change() as change:
             for one in world.state.containers.values():
                 change.put(world.state.containers, replace(one, pipeline=()))
+        for node in NODES:
+            world.beat(node, full=True)
         key, [found] = world.control.clients.lookup("setup-1-0")
 
     assert ("setup-1-0", (), 0) == (key.name, found.endpoints, found.equal_count)
