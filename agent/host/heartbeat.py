@@ -22,7 +22,7 @@ from agent.host.outbox import REGISTERED, Outbox
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire.replica_columns import column_report
 from agent.runtime.clock import Clock
-from agent.runtime.loop import Busy, Step, Throttled
+from agent.runtime.loop import Busy, Resting, Step, Throttled
 from agent.store.volumes.nodestate import NodeState
 from merkle.replica import LAYOUT_VERSION, ContainerId
 
@@ -142,7 +142,7 @@ class Heartbeat:
         """Register if needed, then send one heartbeat."""
         wait_s = self._sent_at_s + self._spacing_s - self._clock.monotonic_s()
         if wait_s > 0:
-            return Throttled(wait_s)
+            return Resting(wait_s)
         if self.outbox.take_wish_to_register():
             self._is_registered = False
         try:

@@ -6,7 +6,8 @@ by a growing pause, and the loop goes on. This is the only kind of place where `
 may stand (docs/ARCHITECTURE.md).
 
     step() -> Busy        again at once
-              Throttled   again after `delay_s`
+              Throttled   again after `delay_s`, or when woken
+              Resting     again after `delay_s`, whoever wakes it
               Idle        again when woken, at the latest after `idle_s`
               Done        never again
 """
@@ -43,6 +44,13 @@ class Throttled:
 
 
 @dataclass(frozen=True, slots=True)
+class Resting:
+    """There is more to do, but not before `delay_s` has passed, also for those that wake it."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Idle:
     """There is nothing to do now."""
 
@@ -52,7 +60,7 @@ class Done:
     """There will never be anything to do again."""
 
 
-Step = Busy | Throttled | Idle | Done
+Step = Busy | Throttled | Resting | Idle | Done
 
 
 class Worker(Protocol):
@@ -127,6 +135,8 @@ class Bell:
 
     def ring(self) -> None:
         """End the wait, or the next one: there is something to do."""
+        if self._is_rung:
+            return  # whoever waits will see it: a storm rings thousands of times
         with self._condition:
             self._is_rung = True
             self._condition.notify_all()
@@ -156,7 +166,8 @@ class Loop:
         self._pulse = pulse or Pulse(self._clock)
         self._idle_s = idle_s
         self._bell = bell or Bell()
-        self._is_stopping = False
+        self._stopping = threading.Event()
+        self._is_resting = False
         self._state = WorkerState.CREATED
         self._step_count = 0
         self._error_count = 0
@@ -174,7 +185,7 @@ class Loop:
 
     def request_stop(self) -> None:
         """Ask the loop to end after the step under way; returns at once."""
-        self._is_stopping = True
+        self._stopping.set()
         self._bell.ring()
 
     def join(self, timeout_s: float) -> bool:
@@ -212,10 +223,11 @@ class Loop:
         self._step_count += 1
         self._errors_in_a_row = 0
         self._pulse.beat()
+        self._is_resting = isinstance(wish, Resting)
         match wish:
             case Busy():
                 return 0.0
-            case Throttled(delay_s):
+            case Throttled(delay_s) | Resting(delay_s):
                 self._state = WorkerState.WAITING
                 return delay_s
             case Idle():
@@ -243,7 +255,7 @@ class Loop:
         return delay_s
 
     def _run(self) -> None:
-        while not self._is_stopping:
+        while not self._stopping.is_set():
             delay_s = self.run_step()
             if delay_s is None:
                 return
@@ -259,7 +271,9 @@ class Loop:
             left_s = deadline_s - self._clock.monotonic_s()
             if left_s <= 0:
                 return
-            if self._bell.wait(min(left_s, IDLE_S_DEFAULT)) or self._is_stopping:
+            piece_s = min(left_s, IDLE_S_DEFAULT)
+            what_ends_it = self._stopping if self._is_resting else self._bell
+            if what_ends_it.wait(piece_s) or self._stopping.is_set():
                 return
 
 

@@ -67,6 +67,7 @@ class Replicator:
         nothing is sent before the control plane has compared that root with the peers'.
         """
         begun_s = self.monotonic_s()
+        self.store.replica(container_id)  # where there is none, nobody is called
         with self.leases.share(container_id):
             export = Export(
                 store=self.store,

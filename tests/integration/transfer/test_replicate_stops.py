@@ -1,13 +1,15 @@
 """A copy that is stopped, by a shutdown or its deadline: nothing of it stays; another succeeds."""
 
 import itertools
+import select
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 
 import pytest
 
-from agent.errors import Code, SutureError, Unavailable
+from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import scm_pb2
 from tests.support.storage.datanodes import QUICK, Datanode
@@ -53,6 +55,22 @@ def copied(source: Datanode, target: Datanode) -> scm_pb2.ReplicateOutcome:
                 raise
         Event().wait(LOOK_S)
     return source.replicate(target)
+
+
+def test_what_is_not_here_calls_nobody(tmp_path: Path) -> None:
+    """
+    A storm of orders to copy replicas that are gone does not begin a connection for each.
+    """
+    source = Datanode("dn-a", tmp_path / "a")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = "127.0.0.1:{}".format(listener.getsockname()[1])
+        with Peer(address, timeouts=QUICK) as nobody, pytest.raises(Refused) as refused:
+            source.replicator().replicate(CONTAINER, nobody, compress=False, stop=lambda: False)
+        ready, _, _ = select.select([listener], [], [], 0)
+    source.close()
+
+    assert Code.CONTAINER_NOT_FOUND is refused.value.code
+    assert [] == ready, "somebody connected"
 
 
 @pytest.mark.parametrize("asked_max", [0, 1, 2, 5, 9])

@@ -8,7 +8,7 @@ from agent.host.heartbeat import Heartbeat, Identity
 from agent.host.leader_terms import Terms
 from agent.host.outbox import STATUSES_KEPT_MAX, Outbox
 from agent.rpc.v1 import container_pb2, scm_pb2
-from agent.runtime.loop import Busy, Throttled
+from agent.runtime.loop import Busy, Resting, Throttled
 from merkle.replica import LAYOUT_VERSION, ContainerId
 from tests.support.clock import FakeClock
 from tests.support.control.heard_heartbeats import IDENTITY, Failing, Finishing, Replicas, Scm
@@ -54,7 +54,7 @@ class TestSpacing:
         for number in range(5):
             beat.outbox.answer(scm_pb2.CommandStatus(command_id=number))
 
-            assert Throttled(0.5) == beat.step()
+            assert Resting(0.5) == beat.step()
 
         clock.advance_s(0.5)
         beat.step()

@@ -1,18 +1,21 @@
 """The loop: it waits as asked, survives its worker's errors, and shows who hangs."""
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
 
 from agent.runtime.loop import (
     BACKOFF_MAX_S,
+    Bell,
     Busy,
     Done,
     Idle,
     Loop,
     LoopSet,
     Pulse,
+    Resting,
     Step,
     Throttled,
     WorkerState,
@@ -43,7 +46,7 @@ class Scripted:
 
 class TestRunStep:
     @pytest.mark.parametrize(
-        ("wish", "delay_s"), [(Busy(), 0.0), (Throttled(3.5), 3.5), (Idle(), 7.0), (Done(), None)]
+        ("wish", "delay_s"), [(Busy(), 0.0), (Throttled(3.5), 3.5), (Resting(2.5), 2.5), (Idle(), 7.0), (Done(), None)]
     )
     def test_the_worker_says_when_it_wants_to_run_again(
         self, wish: Step, delay_s: float | None
@@ -91,13 +94,14 @@ class TestThread:
         assert loop.join(WAIT_S)
         assert WorkerState.DONE == loop.status().state
 
-    def test_stop_ends_a_wait(self) -> None:
+    @pytest.mark.parametrize("wish", [Throttled(3600.0), Resting(3600.0)])
+    def test_stop_ends_a_wait(self, wish: Step) -> None:
         """A loop that waits for an hour still stops at once."""
         entered = threading.Event()
 
         def step() -> Step:
             entered.set()
-            return Throttled(3600.0)
+            return wish
 
         loop = Loop(Scripted(step))
         loop.start()
@@ -123,6 +127,31 @@ class TestThread:
         loop.wake()
 
         assert second.wait(WAIT_S)
+        loop.request_stop()
+        assert loop.join(WAIT_S)
+
+    def test_nobody_wakes_who_rests(self) -> None:
+        """A worker that was woken again and again does its next step when it said; it has not
+        missed the calls: after a step that finds nothing to do it steps once more."""
+        bell, seen_s = Bell(), list[float]()
+        began, ended = threading.Event(), threading.Event()
+
+        def step() -> Step:
+            seen_s.append(time.monotonic())
+            began.set()
+            if len(seen_s) == 3:
+                ended.set()
+            return Resting(0.2) if len(seen_s) == 1 else Idle()
+
+        loop = Loop(Scripted(step), bell=bell, idle_s=3600.0)
+        loop.start()
+        assert began.wait(WAIT_S)
+
+        for _ in range(1000):
+            bell.ring()
+
+        assert ended.wait(WAIT_S)
+        assert seen_s[1] - seen_s[0] >= 0.2
         loop.request_stop()
         assert loop.join(WAIT_S)
 
