@@ -44,7 +44,7 @@ def carried() -> Carried | None:
 
 
 class Traced:
-    """Puts a span around each call that is answered here: a layer (`agent.runtime.interceptors`).
+    """Puts a span around each call that is answered here: a layer (`agent.runtime.layers`).
 
     OpenTelemetry is loaded before any call comes in, or not at all.
     """

@@ -13,7 +13,7 @@ from agent.host.foreign_servers import Inside
 from agent.rpc.security.tls import Security
 from agent.rpc.serving.binding import bind, server_options
 from agent.rpc.serving.waits import Attended, share
-from agent.runtime.interceptors import Layers
+from agent.runtime.layers import Layers
 from agent.runtime.tracing import Traced
 from ozone.serving.conversation import XceiverService
 from ozone.serving.messages import MESSAGE_BYTES_MAX
@@ -38,9 +38,12 @@ class OzoneDoor:
         limits = inside.limits
         self._server = grpc.server(
             inside.executor,
-            handlers=[built_service(inside), *handlers],
-            interceptors=[
-                Layers([Attended(inside.waits, inside.slots), Traced()], inside.waits.sweep)
+            handlers=[
+                Layers(
+                    [Attended(inside.waits, inside.slots), Traced()],
+                    inside.waits.sweep,
+                    others=[built_service(inside), *handlers],
+                )
             ],
             options=server_options(
                 min(limits.streams_max, share(limits.rpc_count_max)),

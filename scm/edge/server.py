@@ -12,7 +12,7 @@ from agent.rpc.serving.health_service import Health
 from agent.rpc.serving.waits import Attended, Slots, Unlimited, Waits, share
 from agent.rpc.v1 import scm_pb2_grpc
 from agent.rpc.wire.errors import ErrorEdge
-from agent.runtime.interceptors import Layers
+from agent.runtime.layers import Layers
 from agent.runtime.tracing import Traced
 from scm.edge.datanode_wire import RECONCILE_BYTES_MAX
 from scm.edge.service import ANSWER_BYTES_MAX, ScmService
@@ -65,13 +65,15 @@ def build_server(
         calls_per_s_max=limits.calls_per_s_max,
         knows_callers=security.certificates is not None,
     )
+    methods = Layers(
+        [Attended(waits, slots or Unlimited()), Traced(), ErrorEdge(), gate], waits.sweep
+    )
+    scm_pb2_grpc.add_ScmServicer_to_server(service, methods)  # type: ignore[no-untyped-call]
+    checks = Health([SERVICE_NAME])
+    checks.add_to(methods)
     server = grpc.server(
         executor,
-        interceptors=[
-            Layers(
-                [Attended(waits, slots or Unlimited()), Traced(), ErrorEdge(), gate], waits.sweep
-            )
-        ],
+        handlers=[methods],
         options=server_options(
             min(limits.streams_max, share(limits.rpc_count_max)),
             limits.connections_max,
@@ -80,9 +82,6 @@ def build_server(
         ),
         maximum_concurrent_rpcs=limits.rpc_count_max,
     )
-    scm_pb2_grpc.add_ScmServicer_to_server(service, server)  # type: ignore[no-untyped-call]
-    checks = Health([SERVICE_NAME])
-    checks.add_to(server)
     port = bind(server, address, security)
     host = address.rpartition(":")[0]
     return BuiltServer(server, f"{host}:{port}", checks, waits)

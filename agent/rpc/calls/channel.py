@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.rpc.calls.unregistered import Unregistered
 from agent.rpc.security.channel_renewal import RenewingChannel
 from agent.rpc.security.tls import LOOPBACK_ONLY, Material, Security, channel_credentials
 from agent.rpc.wire.errors import error_from
@@ -64,10 +65,12 @@ def open_channel(address: str, security: Security = LOOPBACK_ONLY) -> grpc.Chann
     ]
     if security.certificates is None:
         security.check_plaintext(address, "call")
-        return grpc.insecure_channel(address, options)
+        return Unregistered(grpc.insecure_channel(address, options))
 
     def open_one(material: Material) -> grpc.Channel:
-        return grpc.secure_channel(address, channel_credentials(material), options)
+        return Unregistered(
+            grpc.secure_channel(address, channel_credentials(material), options)
+        )
 
     return RenewingChannel(security.certificates, open_one)
 
@@ -97,10 +100,17 @@ def call(
     """
     try:
         return method(request, timeout=timeout_s, metadata=carried())
-    except grpc.RpcError as error:
-        raise error_from(error, party) from error
-    except ValueError as error:  # grpc's way to say that the channel is closed
-        raise Closed from error
+    except (grpc.RpcError, ValueError) as failure:
+        raise _error_of(failure, party) from failure
+
+
+def _error_of(failure: grpc.RpcError | ValueError, party: str) -> SutureError:
+    """Return what a failed call means to its caller; it has the failure as its cause."""
+    error: SutureError = (
+        error_from(failure, party) if isinstance(failure, grpc.RpcError) else Closed()
+    )  # a ValueError is how gRPC says that the channel is closed
+    error.__cause__ = failure
+    return error
 
 
 def stream(method: Method, request: Any, *, timeout_s: float) -> Iterator[Any]:
@@ -183,10 +193,10 @@ def call_again(
     """Call a method that answers once and is idempotent, as `retried` does. Raises SutureError."""
     began_s = time.monotonic()
     try:
-        return call(method, request, timeout_s=timeout_s, party=party)
-    except SutureError as error:
+        return method(request, timeout=timeout_s, metadata=carried())
+    except (grpc.RpcError, ValueError) as failure:
         return _repeated(
-            error,
+            _error_of(failure, party),
             lambda: call(method, request, timeout_s=timeout_s, party=party),
             timeout_s - (time.monotonic() - began_s),
         )

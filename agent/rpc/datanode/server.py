@@ -19,7 +19,7 @@ from agent.rpc.serving.health_service import Health
 from agent.rpc.serving.waits import Attended, Slots, Unlimited, Waits, share
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc
 from agent.rpc.wire.errors import ErrorEdge
-from agent.runtime.interceptors import Layers
+from agent.runtime.layers import Layers
 from agent.runtime.tracing import Traced
 
 SERVICE: Final = datanode_pb2.DESCRIPTOR.services_by_name["Datanode"]
@@ -87,11 +87,15 @@ def build_server(
     )
     edge = ErrorEdge(codecs_of(groups, "decoders"), codecs_of(groups, "encoders"))
     waits = waits or waits_of(limits)
+    methods = Layers([Attended(waits, slots or Unlimited()), Traced(), edge, gate], waits.sweep)
+    datanode_pb2_grpc.add_DatanodeServicer_to_server(  # type: ignore[no-untyped-call]
+        composed(groups), methods
+    )
+    checks = Health([SERVICE.full_name], is_well)
+    checks.add_to(methods)
     server = grpc.server(
         executor,
-        interceptors=[
-            Layers([Attended(waits, slots or Unlimited()), Traced(), edge, gate], waits.sweep)
-        ],
+        handlers=[methods],
         options=server_options(
             min(limits.streams_max, share(limits.rpc_count_max)),
             limits.connections_max,
@@ -99,8 +103,4 @@ def build_server(
         ),
         maximum_concurrent_rpcs=limits.rpc_count_max,
     )
-    servicer = composed(groups)
-    datanode_pb2_grpc.add_DatanodeServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
-    checks = Health([SERVICE.full_name], is_well)
-    checks.add_to(server)
     return BuiltServer(server, bind(server, address, security), checks, waits)

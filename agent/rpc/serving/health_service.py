@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from agent.runtime.layers import Layers
+
 
 class Health(health_pb2_grpc.HealthServicer):
     """Says of each service whether it serves."""
@@ -22,9 +24,9 @@ class Health(health_pb2_grpc.HealthServicer):
         for name in ("", *services):
             self._statuses.set(name, health_pb2.HealthCheckResponse.SERVING)
 
-    def add_to(self, server: grpc.Server) -> None:
-        """Let the server answer for it."""
-        health_pb2_grpc.add_HealthServicer_to_server(self, server)
+    def add_to(self, methods: Layers) -> None:
+        """Put it among the methods of a server."""
+        health_pb2_grpc.add_HealthServicer_to_server(self, methods)
 
     def enter_graceful_shutdown(self) -> None:
         """Say from now on that nothing serves."""

@@ -75,6 +75,10 @@ def account_of(place: str) -> str:
 _Wait: TypeAlias = tuple[str, float, Callable[[], object]]  # the caller, since when, how to end it
 
 
+class Crowded(Exception):
+    """Of one caller as many calls wait as may."""
+
+
 class Waits:
     """The waits of one server. Each is begun and ended by its own thread, swept by any.
 
@@ -104,13 +108,21 @@ class Waits:
         self._waits[ticket] = (caller, self._monotonic_s(), cancel)
         return ticket
 
-    def admit(self, caller: str, cancel: Callable[[], object]) -> int | None:
-        """Note that a call waits for its request; None: one more of this caller may not."""
+    def first_of(
+        self, requests: Iterator[bytes], caller: str, cancel: Callable[[], object]
+    ) -> bytes | None:
+        """Return the request of a call, for which it waits as others do; None: there is none.
+
+        Raises Crowded if one more of this caller may not wait.
+        """
         if len(self._waits) >= self._share and self._count(caller) >= self._share:
-            return None
+            raise Crowded
         ticket = next(self._tickets)
         self._waits[ticket] = (caller, self._monotonic_s(), cancel)
-        return ticket
+        try:
+            return next(requests, None)
+        finally:
+            self._waits.pop(ticket, None)
 
     def end(self, ticket: int) -> None:
         """Note that it waits no more."""
@@ -254,14 +266,12 @@ class Attended:
 
     def _only(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         """Return the request of a call that has one, not parsed: it may wait for a slot yet."""
-        ticket = self._waits.admit(account_of(context.peer()), context.cancel)
-        if ticket is None:
-            _abort_crowded(context)
         try:
-            for request in requests:
-                return request
-        finally:
-            self._waits.end(ticket)
+            request = self._waits.first_of(requests, account_of(context.peer()), context.cancel)
+        except Crowded:
+            _abort_crowded(context)
+        if request is not None:
+            return request
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, "there is no request")
         raise AssertionError("abort always raises")
 

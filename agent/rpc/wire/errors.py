@@ -228,24 +228,24 @@ class ErrorEdge:
         """Guard a method of our services; health and others pass unchanged."""
         if not method.startswith(SERVICE_PREFIX):
             return handler
-        parse = _parser(self._parsers.get(method, handler.request_deserializer))
+        deserialize = self._parsers.get(method, handler.request_deserializer)
         serialize = self._serializers.get(method, handler.response_serializer)
         if handler.request_streaming:
             assert not handler.response_streaming, "no method of ours streams both ways"
             return grpc.stream_unary_rpc_method_handler(
-                _guard_upload(method, handler.stream_unary), parse, serialize
+                _guard_upload(method, handler.stream_unary), _parser(deserialize), serialize
             )
         if handler.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
-                _guard_stream(method, handler.unary_stream), parse, serialize
+                _guard_stream(method, handler.unary_stream, deserialize), None, serialize
             )
         return grpc.unary_unary_rpc_method_handler(
-            _guard_unary(method, handler.unary_unary), parse, serialize
+            _guard_unary(method, handler.unary_unary, deserialize), None, serialize
         )
 
 
 class _Malformed:
-    """Stands for a request that is no message of its type."""
+    """Stands for a message of an upload that is not of its type."""
 
 
 def _parser(deserializer: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
@@ -258,10 +258,14 @@ def _parser(deserializer: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     return parse
 
 
-def _guard_unary(method: str, behavior: Callable[..., Any]) -> Callable[..., Any]:
-    def guarded(request: Any, context: grpc.ServicerContext) -> Any:
+def _guard_unary(
+    method: str, behavior: Callable[..., Any], deserialize: Callable[[bytes], Any]
+) -> Callable[..., Any]:
+    def guarded(data: bytes, context: grpc.ServicerContext) -> Any:
         try:
-            if type(request) is _Malformed:
+            try:
+                request = deserialize(data)
+            except DecodeError:
                 _refuse_malformed()
             return behavior(request, context)
         except Exception as error:
@@ -271,10 +275,14 @@ def _guard_unary(method: str, behavior: Callable[..., Any]) -> Callable[..., Any
     return guarded
 
 
-def _guard_stream(method: str, behavior: Callable[..., Iterator[Any]]) -> Callable[..., Any]:
-    def guarded(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+def _guard_stream(
+    method: str, behavior: Callable[..., Iterator[Any]], deserialize: Callable[[bytes], Any]
+) -> Callable[..., Any]:
+    def guarded(data: bytes, context: grpc.ServicerContext) -> Iterator[Any]:
         try:
-            if type(request) is _Malformed:
+            try:
+                request = deserialize(data)
+            except DecodeError:
                 _refuse_malformed()
             yield from behavior(request, context)
         except Exception as error:

@@ -158,6 +158,6 @@ class TestAttended:
         assert (0, []) == (world.slots.taken_count, world.seen)
         assert len(tickets) == len(world.waits)
 
-        assert world.waits.admit("ipv4:10.0.0.8", lambda: None) is not None
+        world.waits.begin("ipv4:10.0.0.8", lambda: None)
         world.waits.end(tickets[0])
         assert world.call([ASKED], streams=streams)

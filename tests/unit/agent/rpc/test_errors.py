@@ -18,7 +18,7 @@ from agent.rpc.wire.errors import (
     error_from,
     to_status,
 )
-from agent.runtime.interceptors import Layers
+from agent.runtime.layers import Layers
 
 WIRE = Path(__file__).parents[4] / "docs" / "WIRE.md"
 
@@ -131,10 +131,9 @@ def served(behavior: Behavior) -> Iterator[grpc.Channel]:
     """Serve one method behind the edge and yield a channel to it."""
     handler = grpc.unary_unary_rpc_method_handler(behavior, bytes, bytes)
     with ThreadPoolExecutor(2) as executor:
-        server = grpc.server(executor, interceptors=[Layers([ErrorEdge()])])
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("suture.v1.Test", {"Do": handler}),)
-        )
+        methods = Layers([ErrorEdge()])
+        methods.add_registered_method_handlers("suture.v1.Test", {"Do": handler})
+        server = grpc.server(executor, handlers=[methods])
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
