@@ -68,6 +68,7 @@ class Nodes:
         self._managed_racks = frozenset(re.findall(r"[^,\s]+", options.managed_racks))
         self._started_at_s = clock.monotonic_s()
         self._live: dict[str, Liveness] = {}
+        self._fresh_ms = min(options.stale_after_ms, options.dead_after_ms)
         self._registered: set[str] = set()  # with this process
         self._failed_at_s: dict[str, float] = {}
         self._failures: dict[str, int] = {}  # of writers, since one succeeded or it registered
@@ -184,6 +185,26 @@ class Nodes:
         since_s = self._started_at_s if live is None else live.heard_at_s
         age_s = self._clock.monotonic_s() - since_s
         return health_of(age_s, has_called=live is not None, options=self._options)
+
+    def standings(self, datanode_ids: Iterable[str]) -> list[tuple[Node | None, Health]]:
+        """Return of each node how it registered, None if it never did, and its `health` now: for
+        those who ask at each read (ADR 0041)."""
+        now_s = self._clock.monotonic_s()
+        found = self._state.nodes.get
+        standings = []
+        for datanode_id in datanode_ids:
+            node, live = found(datanode_id), self._live.get(datanode_id)
+            if node is None:
+                health = Health.DEAD
+            elif live is not None and (now_s - live.heard_at_s) * 1000 <= self._fresh_ms:
+                health = Health.HEALTHY
+            else:
+                since_s = self._started_at_s if live is None else live.heard_at_s
+                health = health_of(
+                    now_s - since_s, has_called=live is not None, options=self._options
+                )
+            standings.append((node, health))
+        return standings
 
     def is_gone(self, datanode_id: str) -> bool:
         """Whether a node is DEAD and not expected back, as one in maintenance is."""

@@ -92,18 +92,14 @@ def key_message(key: Key, lost: Iterable[int] = ()) -> scm_pb2.KeyInfo:
 
 def lookup_response(key: Key, containers: Sequence[Located]) -> scm_pb2.LookupKeyResponse:
     """Return a key and where its containers are."""
-    return scm_pb2.LookupKeyResponse(
-        key=key_message(key),
-        containers=[
-            scm_pb2.ContainerReplicas(
-                container_id=one.container_id,
-                replicas=_endpoints(one.endpoints),
-                scheme=one.scheme,
-                equal_count=one.equal_count,
-            )
-            for one in containers
-        ],
-    )
+    answer = scm_pb2.LookupKeyResponse(key=key_message(key))
+    for one in containers:
+        found = answer.containers.add(
+            container_id=one.container_id, scheme=one.scheme, equal_count=one.equal_count
+        )
+        for datanode_id, address in one.endpoints:
+            found.replicas.add(datanode_id=datanode_id, address=address)
+    return answer
 
 
 def node_message(view: NodeView) -> scm_pb2.NodeInfo:

@@ -27,18 +27,15 @@ class ReadPreference:
         self._standings: dict[int, list[tuple[str, bool, bool]]] = {}
         self._unchanged = state.settled()  # containers of which those are as they were
 
-    def locations(self, container_id: int) -> tuple[tuple[Endpoint, ...], int]:
+    def locations(self, container: Container) -> tuple[tuple[Endpoint, ...], int]:
         """Return the datanodes to read a container from, most promising first, and how many of the
         first promise the same."""
-        container = self._state.containers.get(container_id)
-        if container is None:
-            return (), 0
-        health, node_of = self._nodes.health, self._state.nodes.get
+        holders = self._standings_of(container)
+        nodes = self._nodes.standings([holder[0] for holder in holders])
         ranked = []
-        for datanode_id, is_bad, is_behind in self._standings_of(container):
-            node = node_of(datanode_id)
+        for (datanode_id, is_bad, is_behind), (node, health) in zip(holders, nodes, strict=True):
             is_leaving = node is not None and node.op_state is not OpState.IN_SERVICE
-            doubts = (_SILENCE[health(datanode_id)], is_bad, is_behind, is_leaving)
+            doubts = (_SILENCE[health], is_bad, is_behind, is_leaving)
             ranked.append((doubts, datanode_id, "" if node is None else node.address))
         if not ranked:
             return (), 0

@@ -68,9 +68,7 @@ def open_channel(address: str, security: Security = LOOPBACK_ONLY) -> grpc.Chann
         return Unregistered(grpc.insecure_channel(address, options))
 
     def open_one(material: Material) -> grpc.Channel:
-        return Unregistered(
-            grpc.secure_channel(address, channel_credentials(material), options)
-        )
+        return Unregistered(grpc.secure_channel(address, channel_credentials(material), options))
 
     return RenewingChannel(security.certificates, open_one)
 

@@ -325,36 +325,40 @@ class Peer(Filling):
         request = pb.ReadBlockRequest(block_id=_key(container_id, block_id), offset=offset)
         if end - offset <= SMALL_BYTES_MAX:
             timeout_s = min(self._timeouts.chunk_s, patience_s or self._timeouts.chunk_s)
-            parts = self._small_parts(request, end, timeout_s)
-        else:
-            timeout_s = self._timeouts.chunk_s + (end - offset) / READ_BYTES_PER_S_MIN
-            parts = self._streamed_parts(request, end, timeout_s)
-        return self._or_by_chunk(parts, container_id, block_id, offset)
+            return self._small_parts(request, end, timeout_s)
+        timeout_s = self._timeouts.chunk_s + (end - offset) / READ_BYTES_PER_S_MIN
+        parts = self._streamed_parts(request, end, timeout_s)
+        return self._or_by_chunk(parts, request)
 
     def _small_parts(
         self, request: pb.ReadBlockRequest, end: int, timeout_s: float
     ) -> Iterator[tuple[int, Data]]:
-        yield from parts_of(self._ask(self.stub.GetSmallFile, request, timeout_s=timeout_s), end)
+        try:
+            yield from parts_of(
+                self._ask(self.stub.GetSmallFile, request, timeout_s=timeout_s), end
+            )
+        except Refused as error:
+            yield from self._chunk_by_chunk(request, error)
 
     def _or_by_chunk(
-        self,
-        parts: Iterator[tuple[int, Data]],
-        container_id: ContainerId,
-        block_id: BlockId,
-        offset: int,
+        self, parts: Iterator[tuple[int, Data]], request: pb.ReadBlockRequest
     ) -> Iterator[tuple[int, Data]]:
         try:
             yield from parts
         except Refused as error:
-            if not is_unknown(error):
-                raise
-            yield from self._chunk_by_chunk(container_id, block_id, offset)
+            yield from self._chunk_by_chunk(request, error)
 
     def _chunk_by_chunk(
-        self, container_id: ContainerId, block_id: BlockId, offset: int
+        self, request: pb.ReadBlockRequest, error: Refused
     ) -> Iterator[tuple[int, Data]]:
+        """Yield what was asked for as earlier versions send it. Raises `error`, with which a better
+        way was refused, unless that is not known there."""
+        if not is_unknown(error):
+            raise error
+        asked = request.block_id
+        container_id, block_id = ContainerId(asked.container_id), BlockId(asked.local_id)
         for listed in self.block(container_id, block_id).chunks:
-            if listed.end > offset:
+            if listed.end > request.offset:
                 chunk, data = self.read_chunk(container_id, block_id, listed.offset)
                 yield chunk.offset, data
 

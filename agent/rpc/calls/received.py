@@ -133,10 +133,12 @@ def _verify(chunk: ChunkInfo, data: Data, start: int = 0, *, each: bool = False)
     if chunk.checksum_type is ChecksumType.NONE:
         return
     kind, window_bytes = chunk.checksum_type, chunk.bytes_per_checksum
-    width_bytes = checksum_width_bytes(kind)
-    first = start // window_bytes * width_bytes
-    last = first + window_count(len(data), window_bytes) * width_bytes
-    expected = chunk.window_checksums[first:last]
+    expected = chunk.window_checksums
+    if len(data) != chunk.length_bytes:
+        width_bytes = checksum_width_bytes(kind)
+        first = start // window_bytes * width_bytes
+        last = first + window_count(len(data), window_bytes) * width_bytes
+        expected = expected[first:last]
     if each:
         is_so = window_checksums(kind, window_bytes, data) == expected
     else:

@@ -26,7 +26,7 @@ class Health(health_pb2_grpc.HealthServicer):
 
     def add_to(self, methods: Layers) -> None:
         """Put it among the methods of a server."""
-        health_pb2_grpc.add_HealthServicer_to_server(self, methods)
+        health_pb2_grpc.add_HealthServicer_to_server(self, methods)  # type: ignore[arg-type]
 
     def enter_graceful_shutdown(self) -> None:
         """Say from now on that nothing serves."""

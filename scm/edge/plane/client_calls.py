@@ -93,13 +93,10 @@ class ClientCalls:
 
     def _located(self, container_id: int) -> Located:
         container = self._parts.state.containers.get(container_id)
-        endpoints, equal_count = self._parts.read_preference.locations(container_id)
-        return Located(
-            container_id,
-            endpoints,
-            "" if container is None else container.scheme,
-            equal_count,
-        )
+        if container is None:
+            return Located(container_id, (), "", 0)
+        endpoints, equal_count = self._parts.read_preference.locations(container)
+        return Located(container_id, endpoints, container.scheme, equal_count)
 
     def list_keys(
         self, *, prefix: str, start_after: str, count: int, container_ids: Collection[int] = ()

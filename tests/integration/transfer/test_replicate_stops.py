@@ -63,7 +63,7 @@ def test_what_is_not_here_calls_nobody(tmp_path: Path) -> None:
     """
     source = Datanode("dn-a", tmp_path / "a")
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = "127.0.0.1:{}".format(listener.getsockname()[1])
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
         with Peer(address, timeouts=QUICK) as nobody, pytest.raises(Refused) as refused:
             source.replicator().replicate(CONTAINER, nobody, compress=False, stop=lambda: False)
         ready, _, _ = select.select([listener], [], [], 0)

@@ -46,7 +46,8 @@ class Scripted:
 
 class TestRunStep:
     @pytest.mark.parametrize(
-        ("wish", "delay_s"), [(Busy(), 0.0), (Throttled(3.5), 3.5), (Resting(2.5), 2.5), (Idle(), 7.0), (Done(), None)]
+        ("wish", "delay_s"),
+        [(Busy(), 0.0), (Throttled(3.5), 3.5), (Resting(2.5), 2.5), (Idle(), 7.0), (Done(), None)],
     )
     def test_the_worker_says_when_it_wants_to_run_again(
         self, wish: Step, delay_s: float | None
