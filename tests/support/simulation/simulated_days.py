@@ -72,6 +72,7 @@ class Days:
     evenings: list[str] = field(default_factory=list)  # digests of all orders until then
     tick_s_most: float = 0.0
     tick_s_since: float = 0.0
+    scm_cpu_s: float = 0.0  # of all control planes that have ended
     steps: int = 0
 
     @contextmanager
@@ -81,7 +82,7 @@ class Days:
         try:
             yield self
         finally:
-            self.scm.kill()
+            self.end_scm()
 
     def start(self) -> None:
         """Lay the cluster out, start the control plane on it, and let all nodes report."""
@@ -249,9 +250,16 @@ class Days:
         for name in names:
             self.world.nodes[name].restart()
 
+    def end_scm(self) -> None:
+        """Kill the control plane, and count what it took."""
+        try:
+            self.scm_cpu_s += self.scm.cpu_s()
+        finally:
+            self.scm.kill()
+
     def kill_scm(self) -> None:
         """Kill the control plane and start it again."""
-        self.scm.kill()
+        self.end_scm()
         self.start_scm()
 
     def set_state(self, names: Sequence[str], op_state: str, *, for_s: float = 0) -> None:

@@ -50,7 +50,14 @@ class SimulatedScm:
 
     def advance(self, milliseconds: int) -> float:
         """Let time pass there and tick; return how many seconds the tick took."""
-        self.process.stdin.write(f"advance {milliseconds}\n")
+        return self._asked(f"advance {milliseconds}")
+
+    def cpu_s(self) -> float:
+        """Return the processor seconds that it used."""
+        return self._asked("cpu")
+
+    def _asked(self, what: str) -> float:
+        self.process.stdin.write(what + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
         assert line, "the control plane has died"
@@ -79,6 +86,9 @@ def main() -> None:
         built.server.start()
         _say(json.dumps({"address": built.address, "term": control.term}))
         for line in sys.stdin:
+            if line == "cpu\n":
+                _say(f"{time.process_time():.2f}")
+                continue
             moved.advance_s(int(line.split()[1]) / 1000)
             started = time.perf_counter()
             control.tick()
