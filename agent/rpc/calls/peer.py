@@ -241,7 +241,8 @@ class Peer(Filling):
         Raises Refused(CHECKSUM_MISMATCH) when they do not. A chunk of type NONE has nothing to
         be checked against but its length.
         """
-        request = pb.ReadChunkRequest(block_id=_key(container_id, block_id), offset=offset)
+        key = _key(container_id, block_id)
+        request = pb.ReadChunkRequest(block_id=key, offset=offset, together=True)
 
         def ask() -> tuple[ChunkInfo, bytes]:
             pieces = stream(self.stub.ReadChunk, request, timeout_s=self._timeouts.chunk_s)

@@ -6,6 +6,7 @@ with them, and Refused(MALFORMED_REQUEST) for messages that do not fit each othe
 
 from collections.abc import Collection, Iterator
 from contextlib import suppress
+from itertools import chain
 from typing import Final
 
 from agent.errors import Code, Refused
@@ -34,7 +35,7 @@ def joined(pieces: Iterator[pb.ReadChunkResponse], offset: int) -> tuple[ChunkIn
         raise codec.malformed("answer.chunk.offset", f"{chunk.offset}, {offset} was asked for")
     parts: list[bytes] = []
     received_bytes = 0
-    for piece in pieces:
+    for piece in chain([first], pieces):
         received_bytes += len(piece.data)
         if received_bytes > chunk.length_bytes:
             raise codec.malformed("answer.data", f"more than {chunk.length_bytes} bytes")

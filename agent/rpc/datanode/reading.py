@@ -150,7 +150,8 @@ class ReadHandlers:
     def ReadChunk(  # noqa: N802
         self, request: pb.ReadChunkRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.ReadChunkResponse]:
-        """Send what the disk holds of one chunk, behind the checksums written with it.
+        """Send what the disk holds of one chunk, behind the checksums written with it, or together
+        with them: a small chunk is one message then.
 
         When the caller has gone gRPC takes no further piece, so none is read.
         """
@@ -159,11 +160,14 @@ class ReadHandlers:
         container_id, found = self._readable(request.block_id)
         chunk = chunk_at(found.block, request.offset)
         before_s = perf_counter() - begun_s
-        yield pb.ReadChunkResponse(chunk=codec.chunk_message(chunk))
+        described: container_pb2.ChunkInfo | None = codec.chunk_message(chunk)
+        if not request.together:
+            yield pb.ReadChunkResponse(chunk=described)
+            described = None
         for offset, length_bytes in pieces(chunk):
             data = self._read(container_id, found, offset, length_bytes, before_s)
-            before_s = 0.0
-            yield pb.ReadChunkResponse(data=data)
+            yield pb.ReadChunkResponse(chunk=described, data=data)
+            described, before_s = None, 0.0
 
     def ReadChunks(  # noqa: N802
         self, request: pb.ReadChunksRequest, context: grpc.ServicerContext

@@ -39,6 +39,23 @@ def test_a_chunk_that_never_ends_is_cut_off() -> None:
     assert 2 == len(taken)
 
 
+def test_data_may_come_with_the_description_or_behind_it() -> None:
+    """
+    In any pieces; and what comes with it counts among what is too much.
+    """
+    data = content(1)
+    chunk = chunk_of(data)
+    told = codec.chunk_message(chunk)
+    for cut in (0, 1, len(data)):
+        pieces = [pb.ReadChunkResponse(chunk=told, data=data[:cut])]
+        pieces += [pb.ReadChunkResponse(data=data[cut:])] if cut < len(data) else []
+
+        assert (chunk, data) == joined(iter(pieces), 0)
+
+    with pytest.raises(Refused, match="more than"):
+        joined(iter([pb.ReadChunkResponse(chunk=told, data=data + b"!")]), 0)
+
+
 def test_each_window_of_what_will_be_written_is_compared() -> None:
     """
     Also where damage to two of many leaves the CRC of the whole as it is: a multiple of CRC32C's
