@@ -212,13 +212,13 @@ class TestReading:
 
         assert [code.value] * 4 == said
 
-    @pytest.mark.parametrize(("size", "messages"), [(900_000, 1), (3 * MiB, 3)])
+    @pytest.mark.parametrize(("size_bytes", "messages"), [(900_000, 1), (3 * MiB, 3)])
     def test_a_chunk_comes_with_its_description_where_that_is_asked_for(
-        self, peer: Peer, size: int, messages: int
+        self, peer: Peer, size_bytes: int, messages: int
     ) -> None:
         """A caller of an earlier version does not ask, and gets the description alone first."""
         ask(peer.stub.CreateContainer, pb.CreateContainerRequest(container_id=OPEN))
-        data = noise(size, 1)
+        data = noise(size_bytes, 1)
         write(peer, 5, data)
         key = container_pb2.BlockId(container_id=OPEN, local_id=5)
 

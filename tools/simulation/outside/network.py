@@ -306,9 +306,13 @@ class _Method:
 
     def _answered(self, server: Server, handler: Any, data: bytes, timeout: Seconds) -> Any:
         with self._network.inside(server.life):
-            request = handler.request_deserializer(data)
-            answer = handler.unary_unary(request, self._context(timeout))
+            answer = handler.unary_unary(_request(handler, data), self._context(timeout))
             return handler.response_serializer(answer)
+
+
+def _request(handler: Any, data: bytes) -> Any:
+    """Return a request as the handler takes it: some parse it themselves, as the edge does."""
+    return (handler.request_deserializer or bytes)(data)
 
 
 class _StreamMethod(_Method):
@@ -324,7 +328,7 @@ class _StreamMethod(_Method):
         answers: Any = None
         try:
             with self._network.inside(server.life):
-                answers = handler.unary_stream(handler.request_deserializer(data), context)
+                answers = handler.unary_stream(_request(handler, data), context)
             while True:
                 with self._network.inside(server.life):
                     try:
