@@ -215,6 +215,7 @@ class Loop:
         Public so that tests can drive a worker through its loop without a thread.
         """
         self._state = WorkerState.WORKING
+        self._is_resting = False  # who fails is woken again
         self._pulse.beat()
         try:
             wish = self._worker.step()

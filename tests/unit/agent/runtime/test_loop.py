@@ -156,6 +156,26 @@ class TestThread:
         loop.request_stop()
         assert loop.join(WAIT_S)
 
+    def test_who_failed_after_a_rest_is_woken(self) -> None:
+        """An error ends the rest: whoever is called goes on, though it would wait for a minute."""
+        again = threading.Event()
+
+        def step() -> Step:
+            again.set()
+            return Idle()
+
+        failures = [ValueError("disk on fire") for _ in range(6)]
+        loop = Loop(Scripted(Resting(0.001), *failures, step), idle_s=3600.0)
+        loop.start()
+
+        ends_s = time.monotonic() + WAIT_S
+        while not again.wait(0.01) and time.monotonic() < ends_s:  # it may not wait yet
+            loop.wake()
+
+        assert again.is_set()
+        loop.request_stop()
+        assert loop.join(WAIT_S)
+
     def test_a_set_stops_within_its_deadline_and_names_who_did_not(self) -> None:
         """Shutdown takes as long as stated, and says who was in the way."""
         entered, go_on = threading.Event(), threading.Event()
