@@ -21,8 +21,8 @@ class Liar(CountingReads):
                 kind.checksums = window_checksums(
                     ChecksumType(kind.type), kind.bytes_per_checksum, lie
                 )
+                answer.data = lie
                 yield answer
-                yield datanode_pb2.ReadChunkResponse(data=lie)
                 return
 
 
@@ -53,6 +53,7 @@ class Dying(CountingReads):
         """
         over = Event()
         assert context.add_callback(over.set)
+        request.together = False
         for answer in super().ReadChunk(request, context):
             yield answer
             assert self.datanode.built is not None
