@@ -18,8 +18,8 @@ ASKED = b"request"
 class Aborted(Exception):
     """What gRPC raises in a call that is ended with a status."""
 
-    def __init__(self, code: grpc.StatusCode) -> None:
-        super().__init__(code)
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__(details)
         self.code = code
 
 
@@ -34,9 +34,9 @@ class Context:
         """End it."""
         return True
 
-    def abort(self, code: grpc.StatusCode, _details: str) -> None:
+    def abort(self, code: grpc.StatusCode, details: str) -> None:
         """End it with a status."""
-        raise Aborted(code)
+        raise Aborted(code, details)
 
 
 class Slots:
@@ -142,7 +142,7 @@ class TestAttended:
         """
         It closed its side and sent nothing.
         """
-        with pytest.raises(Aborted) as ended:
+        with pytest.raises(Aborted, match="no request") as ended:
             world.call([], streams=streams)
         assert grpc.StatusCode.INVALID_ARGUMENT is ended.value.code
         assert (0, 0) == (world.slots.taken_count, len(world.waits))

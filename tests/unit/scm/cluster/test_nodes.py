@@ -258,16 +258,28 @@ class TestStandings:
 
         nodes = cluster.nodes
         assert health is nodes.health("dn1")
+        assert [(cluster.row(), health)] == nodes.standings(["dn1"])
         assert (health is Health.HEALTHY) is nodes.is_reachable("dn1")
         assert takes_replicas is nodes.takes_replicas("dn1")
         assert takes_commands is nodes.takes_commands("dn1")
         assert is_gone is nodes.is_gone("dn1")
+
+    def test_a_node_that_was_not_heard_since_the_start(self, cluster: Cluster) -> None:
+        """Those who judge many at once judge it as who judges one."""
+        cluster.join("dn1")
+        cluster.restart()
+        for seconds, health in ((0, Health.STALE), (61, Health.DEAD)):
+            cluster.clock.advance_s(seconds)
+
+            assert [(cluster.row(), health)] == cluster.nodes.standings(["dn1"])
+            assert health is cluster.nodes.health("dn1")
 
     def test_a_node_that_never_registered(self, cluster: Cluster) -> None:
         """It is dead and gone, on no rack; that orders may not be for it says nobody."""
         nodes = cluster.nodes
 
         assert (Health.DEAD, True) == (nodes.health("dn9"), nodes.is_gone("dn9"))
+        assert [(None, Health.DEAD)] == nodes.standings(["dn9"])
         assert (False, False) == (nodes.is_reachable("dn9"), nodes.takes_replicas("dn9"))
         assert (True, "") == (nodes.takes_commands("dn9"), nodes.rack("dn9"))
         assert (None, {}, 0.0) == (
