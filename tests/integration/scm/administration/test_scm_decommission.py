@@ -489,5 +489,8 @@ def test_where_nobody_has_a_replica_nobody_is_named(tmp_path: Path) -> None:
         for node in NODES:
             world.beat(node, full=True)
         key, [found] = world.control.clients.lookup("setup-1-0")
+        with world.state.change() as change:
+            change.remove(world.state.containers, found.container_id)
+        assert [found] == world.control.clients.lookup("setup-1-0")[1]
 
     assert ("setup-1-0", (), 0) == (key.name, found.endpoints, found.equal_count)
