@@ -1,0 +1,24 @@
+"""Where a key is, as the wire says it: readers spread over what promises the same."""
+
+from scm.edge.answers import lookup_response
+from scm.edge.call_values import Endpoint, Located
+from scm.state.facts import Key
+
+
+def test_each_container_has_its_datanodes_in_order_its_scheme_and_how_many_are_equal() -> None:
+    """
+    One that is erasure-coded beside one of which nobody has a replica.
+    """
+    key = Key("a/key", 0, 5, ())
+    endpoints = (Endpoint("dn2", "host:2"), Endpoint("dn1", "host:1"))
+
+    answer = lookup_response(key, [Located(7, endpoints, "RS-3-2-1024k", 2), Located(8, (), "", 0)])
+
+    assert ("a/key", 5) == (answer.key.key, answer.key.created_at_ms)
+    assert [(7, "RS-3-2-1024k", 2), (8, "", 0)] == [
+        (one.container_id, one.scheme, one.equal_count) for one in answer.containers
+    ]
+    assert [[("dn2", "host:2"), ("dn1", "host:1")], []] == [
+        [(replica.datanode_id, replica.address) for replica in one.replicas]
+        for one in answer.containers
+    ]
