@@ -104,9 +104,9 @@ def call(
 
 def _error_of(failure: grpc.RpcError | ValueError, party: str) -> SutureError:
     """Return what a failed call means to its caller; it has the failure as its cause."""
-    error: SutureError = (
-        error_from(failure, party) if isinstance(failure, grpc.RpcError) else Closed()
-    )  # a ValueError is how gRPC says that the channel is closed
+    error: SutureError = Closed()  # a ValueError is how gRPC says that the channel is closed
+    if isinstance(failure, grpc.RpcError):
+        error = error_from(failure, party)
     error.__cause__ = failure
     return error
 

@@ -10,9 +10,10 @@ the few slots in which calls are worked on, and are bounded:
     all together      when most calls wait, those that waited for `SLOW_S` are ended
     any call          is ended when it has waited for `WAIT_S_MAX`
 
-An interceptor is asked before a call gets a thread, also when it will get none: there, calls are
-ended (`Waits.sweep`). A request is taken as a stream of one message, which is the same on the
-wire, because gRPC tells of other calls only once their whole request is here.
+gRPC asks for the handler of a call before it gets a thread, also when it will get none: there,
+calls are ended (`Waits.sweep`, by `agent.runtime.layers`). A request is taken as a stream of one
+message, which is the same on the wire, because gRPC tells of other calls only once their whole
+request is here.
 """
 
 import time

@@ -1,12 +1,13 @@
 """Calls that are repeated: when their peer was unavailable, within their time, and no others."""
 
+from collections.abc import Callable
 from typing import Any
 
 import grpc
 import pytest
 
 from agent.errors import Code, Refused, Unavailable
-from agent.rpc.calls.channel import ATTEMPTS_MAX, call_again
+from agent.rpc.calls.channel import ATTEMPTS_MAX, Closed, call, call_again
 
 
 class Failure(grpc.RpcError, grpc.Call):  # type: ignore[misc]
@@ -88,3 +89,32 @@ def test_what_a_peer_refuses_it_would_refuse_again() -> None:
     with pytest.raises(Refused):
         call_again(method, "asked", timeout_s=9.0)
     assert 1 == len(method.timeouts_s)
+
+
+def test_what_is_not_repeated_names_its_party_too() -> None:
+    """
+    No caller knows that method: it is asked once.
+    """
+    method = Method(grpc.StatusCode.UNIMPLEMENTED)
+
+    with pytest.raises(Refused, match="whoever answers for the SCM at scm1:9860"):
+        call_again(method, "asked", timeout_s=9.0, party="the SCM at scm1:9860")
+    assert [9.0] == method.timeouts_s
+
+
+@pytest.mark.parametrize("calling", [call, call_again])
+def test_nothing_is_asked_again_over_a_connection_that_was_closed(
+    calling: Callable[..., Any],
+) -> None:
+    """
+    gRPC says so with an error that is none of its own.
+    """
+    timeouts_s: list[float] = []
+
+    def closed(_request: Any, *, timeout: float, **_: Any) -> Any:
+        timeouts_s.append(timeout)
+        raise ValueError("Cannot invoke RPC on closed channel!")
+
+    with pytest.raises(Closed):
+        calling(closed, "asked", timeout_s=9.0)
+    assert [9.0] == timeouts_s

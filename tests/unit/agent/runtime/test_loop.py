@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from agent.runtime import loop as runtime_loop
 from agent.runtime.loop import (
     BACKOFF_MAX_S,
     Bell,
@@ -96,8 +97,9 @@ class TestThread:
         assert WorkerState.DONE == loop.status().state
 
     @pytest.mark.parametrize("wish", [Throttled(3600.0), Resting(3600.0)])
-    def test_stop_ends_a_wait(self, wish: Step) -> None:
-        """A loop that waits for an hour still stops at once."""
+    def test_stop_ends_a_wait(self, wish: Step, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A loop that waits for an hour still stops at once, not after a piece of its wait."""
+        monkeypatch.setattr(runtime_loop, "IDLE_S_DEFAULT", 3600.0)
         entered = threading.Event()
 
         def step() -> Step:
