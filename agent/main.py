@@ -10,7 +10,6 @@ import os
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import faulthandler
-import json
 import random
 import sys
 import time
@@ -34,6 +33,7 @@ from agent.host.host import Host
 from agent.host.leader import Leader
 from agent.host.who import Who
 from agent.observe import logs
+from agent.observe.listening import announce_listening
 from agent.observe.printable import printable
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.security.caller import Role, check_own, identity_of
@@ -176,28 +176,13 @@ def leaders_of(config: AgentConfig) -> Sequence[Leader]:
     return leaders(theirs)
 
 
-def announce(who: Who, host: Host) -> None:
-    """Say on stdout, in one line of JSON, that calls are answered from now on."""
-    line = {
-        "event": "listening",
-        "address": host.address,
-        "web": host.web_address,
-        "datanode_id": who.datanode_id,
-        "doors": host.door_addresses,
-    }
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
-
-
-def run(config_path: Path) -> int:
-    """Run the agent until it is told to stop; return its exit code."""
+def run(config_path: Path, stop: StopRequest) -> int:
+    """Run the agent until `stop` is set; return its exit code."""
     if not __debug__:
         raise SystemExit("suture-agent does not run under python -O: asserts carry invariants")
     faulthandler.enable()  # what kills the process, a bad disk under a map, says where it was
     take_short_turns()
     memory.share_heaps()
-    stop = StopRequest()
-    stop.on_signals()
     supervisor = Supervisor()
     try:
         config = load(config_path)
@@ -251,7 +236,12 @@ def serve(
     try:
         host.start()
         freeze_what_stays()
-        announce(who, host)
+        announce_listening(
+            host.address,
+            web=host.web_address,
+            datanode_id=who.datanode_id,
+            doors=host.door_addresses,
+        )
         supervisor.ready(f"serving on {host.address}")
         log.info(
             "agent_started", address=host.address, pid=os.getpid(), datanode_id=who.datanode_id
@@ -267,6 +257,7 @@ def serve(
 
 @app.command(context_settings=HELP, help="Run Suture's agent on this storage host.")
 def command(
+    context: typer.Context,
     config: Annotated[Path, typer.Option(help="TOML file; `--check` shows every option.")],
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     check: Annotated[
@@ -285,13 +276,19 @@ def command(
             typer.echo(printable(f"suture-agent: {error}"), err=True)
             raise typer.Exit(Exit.FAILED) from error
         return
-    raise typer.Exit(run(config))
+    raise typer.Exit(run(config, context.obj))
 
 
-def main() -> None:
-    """Run the command line. 0: stopped as told; 1: it could not start, or not drain; 64: usage."""
+def main(stop: StopRequest | None = None) -> None:
+    """Run the command line until `stop` is set. Signals set a new one if there is none yet.
+
+    Exit codes: 0 stopped as requested; 1 cannot start, or cannot drain; 64 usage.
+    """
+    if stop is None:
+        stop = StopRequest()
+        stop.on_signals()
     try:
-        app()
+        app(obj=stop)
     except SystemExit as end:
         sys.exit(exits.told(end.code))
 

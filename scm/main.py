@@ -9,7 +9,6 @@ import os
 # Read when gRPC is imported: its core would tell of every stranger's handshake, and not in JSON.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-import json
 import shlex
 import sys
 import threading
@@ -25,6 +24,7 @@ import typer
 from agent.errors import Code, Refused, SutureError
 from agent.observe import logs
 from agent.observe.audit import AuditLog
+from agent.observe.listening import announce_listening
 from agent.observe.printable import printable
 from agent.rpc.security.caller import Role, check_own
 from agent.rpc.security.tls import Material, Security, secured
@@ -241,7 +241,13 @@ def _run(
     ticker.start()
     try:
         _log.info("scm_started", address=built.address, term=control.term, notice=NOTICE)
-        _announce(built.address, web, control)
+        announce_listening(
+            built.address,
+            web=web,
+            cluster_id=control.cluster_id,
+            term=control.term,
+            highly_available=False,
+        )
         supervisor.ready(f"serving on {built.address}, term {control.term}")
         while not stop.wait_or_reload():
             security.reload()
@@ -252,20 +258,6 @@ def _run(
         ticker.stop()
         _log.info("scm_stopped")
     return 1 if ticker.has_failed else 0
-
-
-def _announce(address: str, web: str, control: ControlPlane) -> None:
-    """Say on stdout, in one line of JSON, that calls are answered from now on."""
-    line = {
-        "event": "listening",
-        "address": address,
-        "web": web,
-        "cluster_id": control.cluster_id,
-        "term": control.term,
-        "highly_available": False,
-    }
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
 
 
 def _settings(pairs: list[str]) -> dict[str, str]:
@@ -280,6 +272,7 @@ def _settings(pairs: list[str]) -> dict[str, str]:
 
 @app.command(context_settings=HELP, help=f"Run Suture's reference control plane ({NOTICE}).")
 def run(
+    context: typer.Context,
     data: Annotated[
         Path | None, typer.Option(help="Directory of the state and the snapshots.")
     ] = None,
@@ -329,9 +322,7 @@ def run(
         logs.configure(log_level)
         logs.take_over()
         options = scm_options.load(config, _settings(setting or []))
-        stop = StopRequest()
-        stop.on_signals()
-        code = serve(data, listen, options, stop, verify=verify_command, is_cold=cold_start)
+        code = serve(data, listen, options, context.obj, verify=verify_command, is_cold=cold_start)
     except SutureError as error:
         hint = f" ({error.hint})" if error.hint else ""
         typer.echo(printable(f"suture-scm: {error}{hint}"), err=True)
@@ -339,10 +330,16 @@ def run(
     raise typer.Exit(code)
 
 
-def main() -> None:
-    """Run the command line. 0: stopped as told; 1: it could not start, or failed; 64: usage."""
+def main(stop: StopRequest | None = None) -> None:
+    """Run the command line until `stop` is set. Signals set a new one if there is none yet.
+
+    Exit codes: 0 stopped as requested; 1 cannot start, or failed; 64 usage.
+    """
+    if stop is None:
+        stop = StopRequest()
+        stop.on_signals()
     try:
-        app()
+        app(obj=stop)
     except SystemExit as end:
         sys.exit(exits.told(end.code))
 

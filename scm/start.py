@@ -1,18 +1,28 @@
-"""How `suture-scm` begins: without the extra `scm` it ends with a sentence."""
+"""The entry point of `suture-scm`: handle signals first, then import the control plane.
+
+The imports take seconds on a small host; `agent.start` says what would happen to a signal
+meanwhile. Without the extra `scm` the program ends with one sentence.
+"""
 
 import sys
 
-from agent.errors import lacking
+from agent.runtime.standard_streams import open_standard_streams
+from agent.runtime.stop_request import StopRequest
 
 
 def main() -> None:
-    """Import the control plane, then run its command line; see `scm.main`."""
+    """Handle SIGTERM, SIGINT and SIGHUP from now on, then run the command line; see `scm.main`."""
+    open_standard_streams()
+    stop = StopRequest()
+    stop.on_signals()
     try:
         from scm.main import main as run
     except ModuleNotFoundError as error:
+        from agent.errors import lacking
+
         told = lacking(error, "suture-scm")
         sys.exit(f"suture-scm: {told} (hint: {told.hint})")
-    run()
+    run(stop)
 
 
 if __name__ == "__main__":

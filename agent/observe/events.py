@@ -234,6 +234,7 @@ BOTH: Final[Mapping[str, Event]] = {
     "certificate_reloaded": Event("New certificates are used."),
     "died": Event("A defect nobody caught: of the process or a thread; with the traceback."),
     "library_message": Event("What a library says, in its own words."),
+    "listening_line_write_failed": Event("stdout takes nothing; calls are answered all the same."),
     "log_not_written": Event("So many lines of the log were lost: a full disk, a closed pipe."),
     "rpc_failed": Event("A defect: a call ended with an error that is none of ours."),
     "rpc_thread_failed": Event(

@@ -105,7 +105,14 @@ def default_state_dir() -> Path:
     """Return where a scrub keeps its state: the system's place for root, else the user's."""
     if os.geteuid() == 0:
         return ROOT_STATE
-    home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    try:
+        home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    except RuntimeError as error:  # a user id without a passwd entry, and no HOME
+        raise Refused(
+            Code.INVALID_CONFIG,
+            f"cannot choose a directory for the state of scrubs: user {os.geteuid()} has no home",
+            hint="name one with --state-dir",
+        ) from error
     return Path(home) / "suture-ozone"
 
 

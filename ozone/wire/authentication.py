@@ -6,6 +6,7 @@ messages (call id -33) between the greeting and the context.
 """
 
 import getpass
+import os
 from dataclasses import dataclass
 
 from agent.errors import Code, Refused
@@ -25,8 +26,14 @@ class Identity:
 
 
 def choose(user: str) -> Identity:
-    """Return who asks: `user`, or who runs this process."""
-    return Identity(user or getpass.getuser())
+    """Return the identity of `user`, or of the user that runs this process.
+
+    A user id without a name, as containers have it, stands for itself: Hadoop takes any text.
+    """
+    try:
+        return Identity(user or getpass.getuser())
+    except (KeyError, OSError):  # OSError from Python 3.13 on
+        return Identity(str(os.geteuid()))
 
 
 def not_accepted(address: str, failure: frames.Failure) -> Refused:

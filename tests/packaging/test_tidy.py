@@ -39,8 +39,9 @@ PLANTED: dict[tidy.Rule, tuple[dict[str, str], dict[str, str]]] = {
         {"agent/x.py": LONG_FILE.removesuffix("value = 1\n")},
     ),
     tidy.folders_are_small: (
-        {f"agent/x{number}.py": "" for number in range(16)},
-        {f"agent/x{number}.py": "" for number in range(15)} | {"agent/__init__.py": ""},
+        {f"agent/x{number}.py": "" for number in range(tidy.FOLDER_MODULES_MAX + 1)},
+        {f"agent/x{number}.py": "" for number in range(tidy.FOLDER_MODULES_MAX)}
+        | {"agent/__init__.py": ""},
     ),
     tidy.python_is_old_enough: (
         {"agent/x.py": "class Codec[Row]: ...\n"},

@@ -4,10 +4,10 @@ Imported first of all, so it imports little.
 """
 
 import io
-import os
 import sys
-from pathlib import Path
 from typing import Any
+
+from agent.runtime.standard_streams import open_standard_streams
 
 STDOUT = "stdout"  # the name of it in errors
 
@@ -25,14 +25,15 @@ class Output(io.FileIO):
 
 
 def open_outputs() -> None:
-    """Have stdout and stderr take any text: what was closed is for nobody, and what the encoding
-    of a terminal does not have is shown as its code. What stdout takes it takes whole, also where
-    Python is told to keep nothing back (`PYTHONUNBUFFERED`): the end of a file would be missing."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
-        elif isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
+    """Have stdout and stderr take any text.
+
+    A closed one becomes /dev/null. A character that the encoding of a terminal lacks is shown as
+    its code. stdout writes each text whole even under `PYTHONUNBUFFERED`, where Python's own would
+    lose the end of a file.
+    """
+    open_standard_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":
             stream.reconfigure(errors="backslashreplace")
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.name == "<stdout>":
         sys.stdout = io.TextIOWrapper(

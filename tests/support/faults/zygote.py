@@ -54,6 +54,7 @@ class Killer:
 def child(config: str, kill_at: int, counts: int) -> None:
     """Run the agent in this forked process; never return."""
     from agent.main import run
+    from agent.runtime.stop_request import StopRequest
 
     # Said here, not by the parent: that could be overtaken by what the agent says.
     say({"event": "forked", "pid": os.getpid()})
@@ -63,7 +64,9 @@ def child(config: str, kill_at: int, counts: int) -> None:
         sys.setprofile(killer)
     code = 70
     try:
-        code = run(Path(config))
+        stop = StopRequest()
+        stop.on_signals()
+        code = run(Path(config), stop)
     except BaseException:
         traceback.print_exc()  # nobody else will: the process ends below
         raise

@@ -29,7 +29,7 @@ from tests.support.packaging.naming import (
 PYTHON_OLDEST = (3, 11)  # pyproject requires-python
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 500
-FOLDER_MODULES_MAX = 15
+FOLDER_MODULES_MAX = 20  # as many as belong together, says the style guide; more is a heap
 PRODUCT_PACKAGES = (
     "agent",
     "health",

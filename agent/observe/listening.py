@@ -1,0 +1,34 @@
+"""The line on stdout that announces a serving daemon, for scripts and test harnesses."""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+import structlog
+
+_log = structlog.get_logger()
+
+
+def announce_listening(
+    address: str, *, web: str, **facts: str | int | bool | Sequence[str]
+) -> None:
+    """Write one line of JSON to stdout: event `listening`, the addresses taken, and `facts`.
+
+    A write that fails (full disk, closed pipe) is logged, and stdout becomes /dev/null: the server
+    answers calls already, and must not end because of a message.
+    """
+    line = {"event": "listening", "address": address, "web": web, **facts}
+    try:
+        sys.stdout.write(json.dumps(line) + "\n")
+        sys.stdout.flush()
+    except (OSError, ValueError) as error:  # ValueError: a closed sys.stdout
+        _log.warning("listening_line_write_failed", address=address, error=str(error))
+        _discard_stdout()
+
+
+def _discard_stdout() -> None:
+    """Point descriptor 1 at /dev/null, or the interpreter fails when it flushes stdout at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
