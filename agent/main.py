@@ -38,6 +38,7 @@ from agent.observe.printable import printable
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.security.caller import Role, check_own, identity_of
 from agent.rpc.security.tls import Material, Security, TlsFiles, secured
+from agent.rpc.serving.descriptors import raise_limit
 from agent.rpc.v1 import scm_pb2
 from agent.runtime import exits, memory
 from agent.runtime.exits import Exit
@@ -183,6 +184,7 @@ def run(config_path: Path, stop: StopRequest) -> int:
     faulthandler.enable()  # what kills the process, a bad disk under a map, says where it was
     take_short_turns()
     memory.share_heaps()
+    raise_limit()
     supervisor = Supervisor()
     try:
         config = load(config_path)

@@ -28,6 +28,7 @@ from agent.observe.listening import announce_listening
 from agent.observe.printable import printable
 from agent.rpc.security.caller import Role, check_own
 from agent.rpc.security.tls import Material, Security, secured
+from agent.rpc.serving.descriptors import connections_that_fit, raise_limit
 from agent.rpc.wire.addresses import check_address
 from agent.runtime import exits
 from agent.runtime.callthreads import CallThreads
@@ -147,7 +148,12 @@ def serve(
     if options.snapshot_address:
         check_address(options.snapshot_address)
     audit = AuditLog(Path(options.audit_file) if options.audit_file else None)
-    limits = Limits(options.streams_max, options.connections_max, options.calls_per_s_max)
+    raise_limit()
+    limits = Limits(
+        options.streams_max,
+        connections_that_fit(options.connections_max),
+        options.calls_per_s_max,
+    )
     state = State.open(data, map_bytes=options.lmdb_map_bytes, is_cold=is_cold, check=check_pages)
     try:
         clock = Clock()

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from agent.config.options import AgentConfig
 from agent.rpc.datanode.limits import Limits
+from agent.rpc.serving.descriptors import connections_that_fit
 from agent.runtime.callthreads import CallThreads
 from agent.runtime.clock import SystemClock
 from agent.store.options import StoreOptions
@@ -19,14 +20,14 @@ def call_threads(config: AgentConfig) -> CallThreads:
     return CallThreads(config.server.threads, config.server.calls_max)
 
 
-def server_limits(config: AgentConfig) -> Limits:
-    """Return the server's limits as the config has them."""
+def server_limits(config: AgentConfig, *, server_count: int = 1) -> Limits:
+    """Return the limits of each server as the config has them, and as open files allow."""
     server = config.server
     return Limits(
         rpc_count_max=server.calls_max,
         lease_timeout_s=server.lease_wait_s,
         streams_max=server.streams_max,
-        connections_max=server.connections_max,
+        connections_max=connections_that_fit(server.connections_max, server_count=server_count),
         calls_per_s_max=server.calls_per_s_max,
     )
 

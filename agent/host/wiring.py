@@ -156,7 +156,7 @@ class Parts:
         self.volumes = HostVolumes(
             self.store, self.moves, self.observer, self.scrub.check_new, self._volume_added
         )
-        limits = server_limits(config)
+        limits = server_limits(config, server_count=1 + len(self.door_makers))
         self.executor = call_threads(config)
         waits = waits_of(limits)
         self.face = self._built_face(waits)

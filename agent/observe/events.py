@@ -137,6 +137,9 @@ AGENT: Final[Mapping[str, Event]] = {
     ),
     "volume_added": Event("An operator added it; it serves.", (VOLUME,)),
     "volume_check_failed": Event("Writing, reading or looking failed.", (VOLUME,)),
+    "volume_check_postponed": Event(
+        "The host is short of descriptors, memory or threads: the disk is tried again.", (VOLUME,)
+    ),
     "volume_check_requested": Event("A read error had the disk checked.", (VOLUME,)),
     "volume_fenced": Event("Nothing is served from this volume any more.", (VOLUME,)),
     "volume_in_doubt": Event("A check failed once.", (VOLUME,)),
@@ -232,6 +235,9 @@ BOTH: Final[Mapping[str, Event]] = {
     "audit_not_written": Event("A line of the audit log, which its file did not take."),
     "certificate_not_reloaded": Event("New files do not fit; the old ones are used."),
     "certificate_reloaded": Event("New certificates are used."),
+    "connections_max_lowered": Event(
+        "The limit of open files is too low for `connections_max`: raise the unit's LimitNOFILE."
+    ),
     "died": Event("A defect nobody caught: of the process or a thread; with the traceback."),
     "library_message": Event("What a library says, in its own words."),
     "listening_line_write_failed": Event("stdout takes nothing; calls are answered all the same."),

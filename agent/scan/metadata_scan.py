@@ -14,6 +14,7 @@ from agent.errors import Refused, VolumeFailed
 from agent.runtime.clock import Clock
 from agent.runtime.loop import Busy, Step, Throttled
 from agent.runtime.memory import give_back
+from agent.store.files.durable import is_shortage
 from agent.store.replica.glance import glance
 from agent.store.replica_store import ReplicaStore
 from merkle.damaged import Damaged
@@ -87,6 +88,8 @@ class MetadataScan:
         except (Refused, VolumeFailed):
             return
         except OSError as error:
+            if is_shortage(error):
+                return  # the next round looks again
             faults = [str(error)]
         if not faults:
             return

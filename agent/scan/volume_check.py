@@ -2,6 +2,7 @@
 
 due, or asked for ─► probe in a thread of its own ─ answer in time ─► good
                                 │                         └ error ─► a strike
+                                │         └ shortage of the host ─► no strike, probed again
                                 └ none in time: it hangs ─► a strike; no second probe meanwhile
 too many strikes in the window, or gone for good ─► fenced
 """
@@ -13,9 +14,10 @@ from typing import Final
 
 import structlog
 
-from agent.errors import SutureError
+from agent.errors import SutureError, Unavailable
 from agent.runtime.clock import Clock
 from agent.runtime.loop import Step, Throttled
+from agent.store.files.durable import is_shortage
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.probe import Probe
 from merkle.replica import ContainerId
@@ -134,11 +136,16 @@ class VolumeChecks:
         def work() -> None:
             try:
                 running.answer.append(self._probe(volume_id))
-            except (SutureError, OSError) as error:
-                running.answer.append(Probe(f"the probe failed: {error}"))
+            except (SutureError, OSError, MemoryError) as error:
+                why = f"the probe failed: {error!r}"
+                is_busy = is_shortage(error) or isinstance(error, Unavailable)
+                running.answer.append(Probe(shortage=why) if is_busy else Probe(why))
 
         thread = threading.Thread(target=work, name=f"probe-{volume_id}", daemon=True)
-        thread.start()  # it may hang as long as the disk does, and is never waited for
+        try:
+            thread.start()  # it may hang as long as the disk does, and is never waited for
+        except RuntimeError as error:  # no thread was left: not that the disk does not answer
+            running.answer.append(Probe(shortage=str(error)))
 
     def _look(self, volume_id: str, volume: _Volume, running: _Running) -> None:
         now_s = self._clock.monotonic_s()
@@ -156,10 +163,14 @@ class VolumeChecks:
             self._judge(volume_id, volume, Probe("it hangs", is_final=True))
 
     def _judge(self, volume_id: str, volume: _Volume, probe: Probe) -> None:
+        now_s = self._clock.monotonic_s()
+        if probe.shortage:
+            log.warning("volume_check_postponed", volume_id=volume_id, reason=probe.shortage)
+            volume.due_at_s = now_s + self._limits.gap_min_s
+            return
         volume.error = probe.error
         if not probe.error:
             return
-        now_s = self._clock.monotonic_s()
         log.error("volume_check_failed", volume_id=volume_id, error=probe.error)
         volume.due_at_s = now_s + self._limits.retry_s
         if not volume.strikes.add(now_s) and not probe.is_final:

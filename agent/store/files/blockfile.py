@@ -16,7 +16,13 @@ import numpy as np
 import xxhash
 
 from agent.errors import Code, Refused
-from agent.store.files.durable import FILE_MODE, disk_errors, sync_directory, write_all
+from agent.store.files.durable import (
+    FILE_MODE,
+    disk_errors,
+    raise_shortage,
+    sync_directory,
+    write_all,
+)
 
 ALIGNMENT_BYTES: Final = 4096  # of offset, length and memory for O_DIRECT; a multiple of any sector
 REREADS_MAX: Final = 3  # of bytes that may be put back
@@ -116,7 +122,8 @@ def read_each_past_cache(path: Path, spans: Sequence[tuple[int, int]]) -> list[b
     for offset, length_bytes in spans:
         try:
             found.append(read_past_cache(path, offset, length_bytes))
-        except OSError:
+        except OSError as error:
+            raise_shortage(error, path)
             found.append(None)
     return found
 

@@ -36,16 +36,37 @@ SHORT_OF_RESOURCES: Final = frozenset(
 )
 
 
+def is_shortage(error: BaseException) -> bool:
+    """Return whether the process or the machine is short of descriptors, memory or threads.
+
+    It says nothing about the disk or about what is on it, and passes.
+    """
+    return isinstance(error, MemoryError) or getattr(error, "errno", None) in SHORT_OF_RESOURCES
+
+
+def raise_shortage(error: BaseException, path: Path) -> None:
+    """Raise `Unavailable(BUSY)` if `error` is a shortage: the caller takes any other error for what
+    the disk holds."""
+    if is_shortage(error):
+        raise _busy(error, path) from error
+
+
+def _busy(error: BaseException, path: Path) -> Unavailable:
+    name = errno.errorcode.get(getattr(error, "errno", None) or 0, type(error).__name__)
+    message = f"{path}: {name}: {getattr(error, 'strerror', None) or error}"
+    return Unavailable(Code.BUSY, message, hint="raise the limits of the agent's unit")
+
+
 def error_of(error: OSError, path: Path) -> SutureError:
     """Return what `error` on `path` means to the caller: wait for space, retry, or fence."""
+    if is_shortage(error):
+        return _busy(error, path)
     name = errno.errorcode.get(error.errno or 0, "unknown")
     message = f"{path}: {name}: {error.strerror or error}"
     if error.errno in OUT_OF_SPACE:
         return Unavailable(
             Code.DISK_OUT_OF_SPACE, message, hint="free space on the volume or add a volume"
         )
-    if error.errno in SHORT_OF_RESOURCES:
-        return Unavailable(Code.BUSY, message, hint="raise the limits of the agent's unit")
     return VolumeFailed(Code.IO_EXCEPTION, message, hint="check the disk and the kernel's log")
 
 

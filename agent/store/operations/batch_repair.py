@@ -26,7 +26,7 @@ from typing import Final
 
 from agent.errors import SutureError
 from agent.store.files import blockfile
-from agent.store.files.durable import block_errors, sync_all, sync_directory
+from agent.store.files.durable import block_errors, raise_shortage, sync_all, sync_directory
 from agent.store.index.rows import InstallEntry, moved_on
 from agent.store.index.transactions import Change, Snapshot
 from agent.store.operations.block_records import readable_block, record_chunks
@@ -144,7 +144,8 @@ def _plain_blocks(
             facts = path.lstat()
         except FileNotFoundError:
             size = blockfile.ABSENT
-        except OSError:
+        except OSError as error:
+            raise_shortage(error, path)
             continue
         else:
             if not stat.S_ISREG(facts.st_mode) or facts.st_nlink != 1:

@@ -19,6 +19,7 @@ from agent.store.files.durable import (
     block_errors,
     disk_errors,
     move,
+    raise_shortage,
     remove,
     remove_file,
     remove_tree,
@@ -292,7 +293,8 @@ def keep_block(
         return
     try:
         data = place.read(0, size_bytes)
-    except OSError:
+    except OSError as error:
+        raise_shortage(error, place.name)
         return
     quarantine.keep(volume.layout, note, data)
 

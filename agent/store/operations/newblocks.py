@@ -19,7 +19,7 @@ from typing import Final
 from agent.errors import Code, Refused, SutureError
 from agent.store.files import blockfile
 from agent.store.files.directfile import Buffers, DirectFile
-from agent.store.files.durable import begin_writing, disk_errors, write_all
+from agent.store.files.durable import begin_writing, disk_errors, raise_shortage, write_all
 from agent.store.files.writebehind import SMALL_BYTES_MAX, Submit
 from agent.store.index.transactions import Change, Snapshot
 from agent.store.operations.write_rules import (
@@ -236,7 +236,8 @@ class NewBlocks:
             small = [one for one in whole if one.file is None and one.data]
             try:
                 directory_fd = os.open(chunks, blockfile.DIRECTORY_FLAGS)
-            except OSError:  # lost with all that was in it, or something stands in its place
+            except OSError as error:  # lost with all that was in it, or another thing is there
+                raise_shortage(error, chunks)
                 self._clear(container_id, whole[0].block.block_id)
                 directory_fd = os.open(chunks, blockfile.DIRECTORY_FLAGS)
             try:

@@ -18,7 +18,13 @@ from typing import TypeAlias
 
 from agent.errors import BlockFailed, Code, SutureError
 from agent.store.files import blockfile
-from agent.store.files.durable import block_errors, read_file, remove_file, sync_directory
+from agent.store.files.durable import (
+    block_errors,
+    raise_shortage,
+    read_file,
+    remove_file,
+    sync_directory,
+)
 from agent.store.index.rows import InstallEntry, moved_on
 from agent.store.index.transactions import Change
 from agent.store.options import StoreOptions
@@ -187,7 +193,8 @@ def _keep_old(
     read = partial(blockfile.read_past_cache, path, chunk.offset, chunk.length_bytes)
     try:
         old = blockfile.read_agreed(read, read())
-    except OSError:  # the medium does not give them back: that is why they are replaced
+    except OSError as error:  # the medium does not give them back: that is why they are replaced
+        raise_shortage(error, path)
         return _Old(size, "")
     if not old:
         return _Old(size, "")

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from agent.errors import Code, Refused, SutureError
 from agent.store.files import blockfile
-from agent.store.files.durable import block_errors
+from agent.store.files.durable import block_errors, raise_shortage
 from agent.store.index.rows import moved_on
 from agent.store.index.transactions import Change, Snapshot
 from agent.store.operations.block_records import put_blocks, readable_block, record_chunk
@@ -257,7 +257,8 @@ class Repair:
             place = place_of(rows, self._paths, self._container_id, block_id)
         try:
             return place.read_past_cache(chunk.offset, chunk.length_bytes)
-        except OSError:
+        except OSError as error:
+            raise_shortage(error, place.name)
             return b""
 
     def held_of(self, block_id: BlockId, chunks: Sequence[ChunkInfo]) -> list[bytes]:

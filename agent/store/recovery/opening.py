@@ -38,7 +38,8 @@ def open_volumes(
     """Open and recover volumes. One that does not work, or is not ours, is left out as it is.
 
     If none is left, none stays open, and what is wrong with the first is raised. So is
-    `Refused(VOLUME_IN_USE)`: two agents must not share the volumes of a host between them.
+    `Refused(VOLUME_IN_USE)`: two agents must not share the volumes of a host between them; and
+    `Unavailable(BUSY)`: a host that is short of descriptors or memory says nothing of its disks.
     """
     check_volume_paths(volume_paths)
     known = newest_known([_layout(path, cluster_id) for path in volume_paths])
@@ -64,7 +65,7 @@ def open_volumes(
                     expected="" if expected in ids.values() else expected,
                 )
             except SutureError as error:
-                if error.code is Code.VOLUME_IN_USE:
+                if error.code in {Code.VOLUME_IN_USE, Code.BUSY}:
                     raise
                 failed[path] = error
         shelf = recover(list(opened.values()), options)

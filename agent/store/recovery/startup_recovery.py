@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from agent.errors import Code, SutureError, VolumeFailed
-from agent.store.files.durable import disk_errors, error_of, remove
+from agent.store.files.durable import disk_errors, error_of, raise_shortage, remove
 from agent.store.files.layout import container_id_of, group_name
 from agent.store.index.facts import RecoveryStep, Unloadable
 from agent.store.index.rows import (
@@ -64,7 +64,8 @@ class Shelf:
 
 
 def recover(volumes: list[Volume], options: StoreOptions) -> Shelf:
-    """Bring every volume to a state that can be served. A volume that fails is left out."""
+    """Bring every volume to a state that can be served. A volume that fails is left out. Raises
+    `Unavailable(BUSY)` if the host is short of descriptors or memory."""
     shelf = Shelf()
     for volume in volumes:
         try:
@@ -74,7 +75,10 @@ def recover(volumes: list[Volume], options: StoreOptions) -> Shelf:
             roll_journal(volume, options, shelf)
             load_volume(volume, options, shelf)
         except (SutureError, OSError, Damaged, ValueError, struct.error) as error:
-            shelf.failed.append((volume, failure_of(error, volume)))
+            failure = failure_of(error, volume)
+            if failure.code is Code.BUSY:
+                raise failure from error
+            shelf.failed.append((volume, failure))
             shelf.places = {
                 container_id: place
                 for container_id, place in shelf.places.items()
@@ -121,6 +125,9 @@ def roll_journal(volume: Volume, options: StoreOptions, shelf: Shelf) -> None:
         try:
             what = roll(volume, options, container_id, entry)
         except (SutureError, Damaged, OSError) as error:
+            raise_shortage(error, volume.layout.volume)
+            if isinstance(error, SutureError) and error.code is Code.BUSY:
+                raise
             what = f"{type(entry).__name__} left alone: {error}"
         shelf.note(volume, container_id, what)
 
@@ -314,6 +321,7 @@ def load_directory(
     try:
         what = adopt_directory(volume, options, container_id)
     except (Damaged, OSError) as error:
+        raise_shortage(error, volume.paths(container_id).root)
         shelf.leave(volume, container_id, f"no row in the index, and no descriptor: {error}")
         return
     shelf.note(volume, container_id, what)

@@ -29,6 +29,7 @@ from agent.store.files.durable import (
     block_errors,
     make_directories,
     punch,
+    raise_shortage,
     remove_file,
     sync_directory,
     write_all,
@@ -202,7 +203,8 @@ def recall(volume: Volume, container_id: ContainerId, dead_ids: U64s) -> PackedB
         gone = np.union1d(dead_ids, np.array(list(rows.tombstones(container_id)), np.uint64))
     try:
         found = read_table(paths)
-    except (Damaged, OSError):
+    except (Damaged, OSError) as error:
+        raise_shortage(error, paths.pack)
         return known
     has_own = [
         blockfile.size_bytes(paths.block_file(block_id)) != blockfile.ABSENT
@@ -262,7 +264,8 @@ def _readable(place: Place) -> bytes:
     for offset in range(0, place.packed.length_bytes, PAGE_BYTES):
         try:
             found.append(place.read_past_cache(offset, PAGE_BYTES))
-        except OSError:
+        except OSError as error:
+            raise_shortage(error, place.name)
             break
     return b"".join(found)
 

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from agent.errors import Code, Refused, SutureError
-from agent.store.files.durable import TooLarge, block_errors, read_file, stage
+from agent.store.files.durable import TooLarge, block_errors, raise_shortage, read_file, stage
 from agent.store.index.rows import ReplicaRow, TreeEntry
 from agent.store.index.transactions import Change, Snapshot
 from agent.store.options import StoreOptions
@@ -71,10 +71,13 @@ def tree_replica(rows: Snapshot, container_id: ContainerId) -> ReplicaRow:
 
 
 def read_tree(volume: Volume, container_id: ContainerId) -> Tree | None:
-    """Return the tree in the file, None if there is none that can be believed."""
+    """Return the tree in the file, None if there is none that can be believed. Raises
+    `Unavailable(BUSY)` if the host is short of descriptors or memory."""
+    path = volume.paths(container_id).tree
     try:
-        return read_tree_file(volume.paths(container_id).tree, container_id)
-    except (OSError, Damaged):
+        return read_tree_file(path, container_id)
+    except (OSError, Damaged) as error:
+        raise_shortage(error, path)
         return None
 
 

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agent.errors import Code, Refused, SutureError
-from agent.store.files.durable import error_of, read_head
+from agent.store.files.durable import error_of, raise_shortage, read_head
 from agent.store.files.layout import VERSION_BYTES_MAX, Layout, VolumeVersion, decode_version
 
 
 def read_versions(volumes: Sequence[Path]) -> Mapping[Path, VolumeVersion | SutureError | None]:
     """Return what VERSION says on each volume: what is wrong with it where it cannot be read, and
-    None where there is none."""
+    None where there is none. Raises `Unavailable(BUSY)` if the host is short of descriptors or
+    memory: then no volume is judged."""
     return {path: _read_version(path) for path in volumes}
 
 
@@ -25,6 +26,7 @@ def _read_version(path: Path) -> VolumeVersion | SutureError | None:
             return None
         return Refused(Code.INCONSISTENT_VOLUME, f"{file} {error.strerror}")
     except OSError as error:
+        raise_shortage(error, file)
         return error_of(error, file)
     except SutureError as error:
         return error

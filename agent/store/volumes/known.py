@@ -9,7 +9,6 @@ replicas would be written beside it, to the disk of the system.
 Of files that differ, because a volume was away, the one with the highest version counts.
 """
 
-import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from agent.store.files.durable import TEMPORARY_SUFFIX, disk_errors, read_head, 
 from agent.store.files.layout import VERSION_BYTES_MAX, Layout, decode_version
 from agent.store.files.mounts import unmounted
 from agent.store.index.indexerrors import DATA_FILE
-from merkle.checksum import crc32c
+from agent.store.volumes.sealed_file import read_sealed, sealed
 
 NAME: Final = "VOLUMES"
 FILE_BYTES_MAX: Final = 1024**2
@@ -45,7 +44,8 @@ class Known:
 
 
 def newest_known(layouts: Sequence[Layout]) -> Known:
-    """Return what was written last. A file that cannot be read or believed says nothing."""
+    """Return what was written last. A file that cannot be read or believed says nothing.
+    Raises what `read_sealed` does."""
     known = [one for one in map(_read, layouts) if one is not None]
     return max(known, key=lambda one: one.version, default=Known())
 
@@ -62,11 +62,11 @@ def remember(
     if named != known.volumes or tuple(sorted(added)) != known.added:
         known = Known(known.version + 1, named, tuple(sorted(added)))
     for layout in layouts:
-        if _read(layout) != known:
-            try:
+        try:
+            if _read(layout) != known:
                 replace_file(layout.cluster / NAME, _encode(known))
-            except SutureError:  # the volume check deals with it; the others remember, too
-                continue
+        except SutureError:  # the volume check deals with it; the others remember, too
+            continue
 
 
 def check_new(layout: Layout, expected: str, *, fstab: Path) -> None:
@@ -211,17 +211,11 @@ def _encode(known: Known) -> bytes:
     fields: dict[str, object] = {"version": known.version, "volumes": dict(known.volumes)}
     if known.added:
         fields["added"] = list(known.added)
-    body = json.dumps(fields, sort_keys=True).encode()
-    return body + b"\n" + f"{crc32c(body):08x}\n".encode()
+    return sealed(fields)
 
 
 def _read(layout: Layout) -> Known | None:
-    try:
-        data = read_head(layout.cluster / NAME, FILE_BYTES_MAX)
-    except OSError:
+    fields = read_sealed(layout.cluster / NAME, FILE_BYTES_MAX)
+    if fields is None:
         return None
-    body, _, seal = data.partition(b"\n")
-    if seal != f"{crc32c(body):08x}\n".encode():
-        return None
-    fields = json.loads(body)
     return Known(fields["version"], fields["volumes"], tuple(fields.get("added", ())))

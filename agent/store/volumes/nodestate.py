@@ -4,16 +4,15 @@ The SCM may be replaced or lose its memory: the datanode then tells it at regist
 that differ, because a volume could not be written then, the one with the highest version counts.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from agent.errors import SutureError
-from agent.store.files.durable import read_head, replace_file
+from agent.store.files.durable import replace_file
 from agent.store.files.layout import Layout
-from merkle.checksum import crc32c
+from agent.store.volumes.sealed_file import read_sealed, sealed
 
 NAME: Final = "NODE_STATE"
 FILE_BYTES_MAX: Final = 4_096
@@ -43,23 +42,11 @@ def state_path(layout: Layout) -> Path:
     return layout.cluster / NAME
 
 
-def encode_state(state: NodeState) -> bytes:
-    """Return the file's content: JSON, and a line with the CRC32C of it."""
-    body = json.dumps(asdict(state), sort_keys=True).encode()
-    return body + b"\n" + f"{crc32c(body):08x}\n".encode()
-
-
 def read_state(layout: Layout) -> NodeState | None:
-    """Return what a volume remembers; None when it has no file, or none that can be believed."""
-    try:
-        data = read_head(state_path(layout), FILE_BYTES_MAX)
-    except OSError:
-        return None
-    body, _, seal = data.partition(b"\n")
-    if seal != f"{crc32c(body):08x}\n".encode():
-        return None
-    fields = json.loads(body)
-    if fields["op_state"] not in OP_STATES:
+    """Return what a volume remembers; None when it has no file, or none that can be believed.
+    Raises what `read_sealed` does."""
+    fields = read_sealed(state_path(layout), FILE_BYTES_MAX)
+    if fields is None or fields["op_state"] not in OP_STATES:
         return None
     return NodeState(fields["op_state"], fields["op_expiry_ms"], fields["version"])
 
@@ -76,7 +63,7 @@ def write_state(layouts: Sequence[Layout], state: NodeState) -> None:
     written_count = 0
     for layout in layouts:
         try:
-            replace_file(state_path(layout), encode_state(state))
+            replace_file(state_path(layout), sealed(asdict(state)))
             written_count += 1
         except SutureError as error:  # the volume check deals with it; one copy is enough
             failure = error

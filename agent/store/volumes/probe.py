@@ -2,6 +2,7 @@
 
     directory and VERSION ─ gone: failed at once
     write, fsync, read past the cache, compare, remove ─ a failure counts; a full disk is none
+    the process or the machine is short of something ─ nothing is known, the caller probes again
 
 The caller decides how many failures are too many, and lets the probe run where it may hang.
 """
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.store.files.blockfile import read_past_cache
-from agent.store.files.durable import DIRECTORY_MODE, OUT_OF_SPACE, open_new, write_all
+from agent.store.files.durable import DIRECTORY_MODE, OUT_OF_SPACE, is_shortage, open_new, write_all
 from agent.store.files.layout import Layout
 
 PROBE_BYTES: Final = 4096
@@ -23,10 +24,11 @@ GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EROFS, errno.EACCES,
 @dataclass(frozen=True, slots=True)
 class Probe:
     """What a probe learned. `error` is empty when the volume works; `is_final`: it will not get
-    better by trying again."""
+    better by trying again. `shortage`: why the volume could not be tried, see `is_shortage`."""
 
     error: str = ""
     is_final: bool = False
+    shortage: str = ""
 
 
 def probe(layout: Layout) -> Probe:
@@ -64,4 +66,6 @@ def probe(layout: Layout) -> Probe:
 
 def _failure(layout: Layout, doing: str, error: OSError) -> Probe:
     name = errno.errorcode.get(error.errno or 0, "unknown")
+    if is_shortage(error):
+        return Probe(shortage=f"{layout.volume}: {doing} failed with {name}")
     return Probe(f"{layout.volume}: {doing} failed with {name}", is_final=error.errno in GONE)

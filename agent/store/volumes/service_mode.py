@@ -9,14 +9,13 @@ The config says which directories are volumes, never what they are used for.
     <volume>/hdds/<cluster>/SERVICE      one line of JSON, and one with its CRC32C
 """
 
-import json
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Final
 
-from agent.store.files.durable import read_head, replace_file
+from agent.store.files.durable import replace_file
 from agent.store.files.layout import Layout
-from merkle.checksum import crc32c
+from agent.store.volumes.sealed_file import read_sealed, sealed
 
 NAME: Final = "SERVICE"
 FILE_BYTES_MAX: Final = 4_096
@@ -49,16 +48,9 @@ class Service:
 
 def read_service(layout: Layout) -> Service:
     """Return what a volume is used for. A file that cannot be read or believed says nothing: then
-    nothing leaves the volume."""
-    try:
-        data = read_head(layout.cluster / NAME, FILE_BYTES_MAX)
-    except OSError:
-        return Service()
-    body, _, seal = data.partition(b"\n")
-    if seal != f"{crc32c(body):08x}\n".encode():
-        return Service()
-    fields = json.loads(body)
-    if fields["mode"] not in set(Mode):
+    nothing leaves the volume. Raises what `read_sealed` does."""
+    fields = read_sealed(layout.cluster / NAME, FILE_BYTES_MAX)
+    if fields is None or fields["mode"] not in set(Mode):
         return Service()
     return Service(
         Mode(fields["mode"]), fields["target_id"], fields["total_bytes"], fields["since_ms"]
@@ -67,5 +59,4 @@ def read_service(layout: Layout) -> Service:
 
 def write_service(layout: Layout, service: Service) -> None:
     """Write durably what a volume is used for. Raises SutureError."""
-    body = json.dumps(asdict(service), sort_keys=True).encode()
-    replace_file(layout.cluster / NAME, body + b"\n" + f"{crc32c(body):08x}\n".encode())
+    replace_file(layout.cluster / NAME, sealed(asdict(service)))

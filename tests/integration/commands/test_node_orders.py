@@ -1,6 +1,7 @@
 """Orders about the datanode itself, given to a real agent by a scripted SCM."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,11 @@ from agent.rpc.v1 import scm_pb2
 from agent.store.files.layout import Layout
 from agent.store.volumes.nodestate import (
     NodeState,
-    encode_state,
     newest_state,
     state_path,
     write_state,
 )
+from agent.store.volumes.sealed_file import sealed
 from tests.support.control.scripted_scm import ScriptedScm
 from tests.support.faults.victim import Zygote, write_config
 
@@ -125,7 +126,7 @@ class TestNodeState:
             layout.cluster.mkdir(parents=True)
         write_state(layouts, NodeState("DECOMMISSIONING", 0, 1))
         write_state(layouts[:2], NodeState("IN_SERVICE", 5, 2))
-        state_path(layouts[1]).write_bytes(encode_state(NodeState("DECOMMISSIONED", 0, 9))[:-2])
+        state_path(layouts[1]).write_bytes(sealed(asdict(NodeState("DECOMMISSIONED", 0, 9)))[:-2])
 
         assert NodeState("IN_SERVICE", 5, 2) == newest_state(layouts)
 

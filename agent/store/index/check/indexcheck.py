@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 
 from agent.errors import Code, VolumeFailed
-from agent.store.files.durable import open_file
+from agent.store.files.durable import open_file, raise_shortage
 from agent.store.index.check.indexorder import KeyOrder
 from agent.store.index.check.indexpages import (
     BIG_DATA,
@@ -74,6 +74,7 @@ def check_index(directory: Path, *, key_bytes: Mapping[str, int], whole: bool = 
             raise _failed(file, error.strerror or "is no file") from error
         return 0
     except OSError as error:
+        raise_shortage(error, file)
         raise _failed(file, _words(error)) from error
     try:
         size_bytes = os.fstat(fd).st_size
@@ -84,6 +85,7 @@ def check_index(directory: Path, *, key_bytes: Mapping[str, int], whole: bool = 
     except PageFault as fault:
         raise _failed(file, str(fault)) from fault
     except OSError as error:
+        raise_shortage(error, file)
         raise _failed(file, _words(error)) from error
     finally:
         os.close(fd)

@@ -1,0 +1,41 @@
+"""File descriptors: the process's limit, and how many of them connections may take."""
+
+import resource
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+DESCRIPTORS_MAX: Final = 2**20  # more than connections and files can use; hard limits may be none
+
+log = structlog.get_logger()
+
+
+def raise_limit() -> int:
+    """Raise the soft limit of open files to the hard one; return what it is then.
+
+    The soft limit of 1,024 is for programs that use select(2) (systemd's NEWS 240): this one does
+    not. Call it before there are connections.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return limit()
+
+
+def limit() -> int:
+    """Return how many files this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return DESCRIPTORS_MAX if soft == resource.RLIM_INFINITY else soft
+
+
+def connections_that_fit(wanted: int, *, server_count: int = 1) -> int:
+    """Return how many connections each of some servers may have: half of the descriptors stays for
+    files, and callers that connect never take those."""
+    fitting = limit() // 2 // server_count
+    if fitting >= wanted:
+        return wanted
+    log.warning("connections_max_lowered", wanted=wanted, used=fitting, open_files_max=limit())
+    return fitting

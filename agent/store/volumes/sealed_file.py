@@ -1,0 +1,32 @@
+"""Small files of a volume whose content proves itself: one line of JSON, one with its CRC32C."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from agent.store.files.durable import raise_shortage, read_head
+from merkle.checksum import crc32c
+
+
+def sealed(fields: Mapping[str, object]) -> bytes:
+    """Return the content of a file with these fields."""
+    body = json.dumps(fields, sort_keys=True).encode()
+    return body + b"\n" + f"{crc32c(body):08x}\n".encode()
+
+
+def read_sealed(path: Path, bytes_max: int) -> dict[str, Any] | None:
+    """Return the fields in a file; None if it is not there, cannot be read or is damaged.
+
+    Raises `Unavailable(BUSY)` if the host is short of descriptors or memory: the file may be whole.
+    """
+    try:
+        data = read_head(path, bytes_max)
+    except OSError as error:
+        raise_shortage(error, path)
+        return None
+    body, _, seal = data.partition(b"\n")
+    if seal != f"{crc32c(body):08x}\n".encode():
+        return None
+    fields: dict[str, Any] = json.loads(body)
+    return fields
