@@ -1,8 +1,10 @@
 """The balancer at work: moves as LOW copies, each followed by the removal at its source.
 
-    plan ──► copy, LOW ──a report shows it──► delete the source's, LOW ──► done
-       ▲                                                                    │
-       └───────────────────────── next iteration ◄──────────────────────────┘
+    plan ──► copy, LOW ──a report shows it──► delete the source's ──► done
+       ▲                                                               │
+       └────────────────────── next iteration ◄────────────────────────┘
+
+Deletes have no priority: a late one loses no data, and there are no more of them than copies.
 
 It is a run that a person starts and that ends by itself: balanced, nothing helps, or enough
 iterations. It is not kept on disk: after a restart of the control plane nothing is moved until a
@@ -171,12 +173,7 @@ class Balancer:
         elif is_copied and not is_late and case is not None and self._is_well_without(move):
             keep_count = 1 if case.container.scheme else case.container.replication_factor
             self._removals.delete(
-                change,
-                case.container,
-                move.source_id,
-                why=MOVE,
-                keep_count=keep_count,
-                priority=Priority.LOW,
+                change, case.container, move.source_id, why=MOVE, keep_count=keep_count
             )
             return
         self._moves.pop(number)

@@ -19,7 +19,7 @@ from scm.replication.guards.shard_guard import gives_way
 from scm.replication.judging.live_judge import Judge, Row
 from scm.replication.repairing.repair_queue import RepairQueue
 from scm.state.database import Change
-from scm.state.facts import Container, Kind, Priority
+from scm.state.facts import Container, Kind
 
 ATTEMPTS_PER_TURN: Final = 500
 ATTEMPTS_AT_ONCE: Final = 100  # while the lock is held
@@ -146,7 +146,6 @@ class Removals:
         *,
         why: str,
         keep_count: int,
-        priority: Priority = Priority.NORMAL,
     ) -> bool:
         """Order a replica removed; False while it is excluded, or its node has enough to remove, or
         a delete of its container failed or was refused lately."""
@@ -163,7 +162,6 @@ class Removals:
             why=why,
             force=True,
             keep_count=keep_count,
-            priority=priority,
         )
         change.on_commit(
             _log.info,

@@ -296,6 +296,36 @@ class TestStopping:
 
         assert Code.CONTAINER_NOT_FOUND.value == refused
 
+    def test_a_container_deleted_meanwhile_is_not_fetched_to_its_end(self, tmp_path: Path) -> None:
+        """What is fetched after the delete is what was on its way."""
+        mine, peer = Datanode("dn1", tmp_path / "dn1"), Datanode("dn2", tmp_path / "dn2")
+        for datanode in (mine, peer):
+            datanode.replica.create(blocks=40)
+        for block in range(1, 41):
+            mine.replica.flip(block, 5)
+        mine.scan()
+        peer.serve(CountingReads)
+
+        deleted_after: list[int] = []
+
+        def delete_soon() -> bool:
+            if peer.reads and not deleted_after:
+                deleted_after.append(len(peer.reads))
+                with mine.replica.leases.hold(CONTAINER):
+                    mine.replica.store.delete_container(CONTAINER, force=True)
+            return False
+
+        limits = MendLimits(fetch_count_max=1)
+        with dialled([peer]) as peers:
+            reconciler = mine.reconciler(limits=limits)
+            refused = code_of(lambda: reconciler.reconcile(CONTAINER, peers, stop=delete_soon))
+        read_count = len(peer.reads)
+        mine.close()
+        peer.close()
+
+        assert Code.CONTAINER_NOT_FOUND.value == refused
+        assert read_count <= deleted_after[0] + 10  # of 40: one call of ten chunks
+
 
 class TestCommitIds:
     @pytest.fixture

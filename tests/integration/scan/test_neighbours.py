@@ -20,7 +20,6 @@ from agent.scan.neighbours import (
     AGAIN_S,
     FILE_COST_BYTES,
     FILES_PER_STEP,
-    NEAR_BYTES,
     NEIGHBOURS_MAX,
     Neighbours,
 )
@@ -33,6 +32,7 @@ from tests.support.clock import FakeClock
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, StoredReplica, opened
 
 COUNT = 8
+NEAR_BYTES = 67_108_864  # 64 MiB, as docs/adr/0038 says
 CONFIG = ScanConfig(watch=False)
 EXTENT_LINE = re.compile(r"^\s*\d+:\s*(\d+)\.\.\s*\d+:\s*(\d+)\.\.\s*\d+:\s*(\d+):", re.MULTILINE)
 BLOCK_SIZE = re.compile(r"blocks? of (\d+) bytes")
@@ -267,12 +267,27 @@ class TestByMap:
     def test_the_nearest_come_first_and_the_far_do_not_come(self) -> None:
         """By the nearest of a replica's files, on either side."""
         near = {2: at(900_000), 3: at(2_000_000, 1_010_000), 4: at(990_000), 5: at(1_004_096)}
-        rig = Rig(Map({1: at(1_000_000), **near, 6: at(1_000_000 + NEAR_BYTES + 8193)}))
+        rig = Rig(Map({1: at(1_000_000), **near, 6: at(900_000_000)}))
 
         rig.damage(1)
         rig.run()
 
         assert [5, 3, 4, 2] == sorted(rig.asked, key=rig.asked.index)
+
+    @pytest.mark.parametrize("is_above", [True, False])
+    @pytest.mark.parametrize(("gap_bytes", "asked"), [(NEAR_BYTES, [2]), (NEAR_BYTES + 1, [])])
+    def test_a_neighbour_is_within_64_mib(
+        self, gap_bytes: int, asked: list[int], *, is_above: bool
+    ) -> None:
+        """Between the nearest edges of the two files, below the damage and above it."""
+        offset = gap_bytes + 4096
+        places = (1_000, 1_000 + offset) if is_above else (1_000 + offset, 1_000)
+        rig = Rig(Map({number: at(place) for number, place in enumerate(places, 1)}))
+
+        rig.damage(1)
+        rig.run()
+
+        assert asked == rig.asked
 
     def test_no_more_than_a_few_are_asked_for(self) -> None:
         """A disk full of small replicas is not read whole for one bad sector."""

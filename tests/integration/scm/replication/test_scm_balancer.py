@@ -9,7 +9,7 @@ import pytest
 
 from agent.errors import Unavailable
 from scm.edge.call_values import Heartbeat
-from scm.state.facts import OutcomeState
+from scm.state.facts import Kind, OutcomeState, Priority
 from scm.state.options import ScmOptions
 from tests.support.control.scm_world import ScmWorld, outcome, replica, volume
 from tests.support.control.unwritable import unwritable
@@ -115,6 +115,29 @@ def test_a_move_is_given_longer_than_a_copy_that_somebody_needs(world: ScmWorld)
 
     assert [1, 1, 0] == copying
     assert 45 * 60_000 > 3 * ScmOptions().command_deadline_ms
+
+
+def test_the_delete_of_a_move_has_no_priority(world: ScmWorld) -> None:
+    """It counts among the deletes of its datanode, as one of the replication manager does."""
+    number = closed(world, 7, 7, 7)
+    world.join(*EMPTY)
+    beats(world)
+    world.control.operators.balance(10.0, 1, dry_run=False)
+    world.control.tick()
+    [copy] = world.state.commands.of_container(number)
+    world.call(copy.datanode_id)
+    made = replica(copy.target_id, container_id=number, bcsid=1, root=7)
+    world.beat(copy.target_id, made)
+    world.beat(copy.datanode_id, outcomes=(outcome(copy),))
+    beats(world)
+
+    world.control.tick()
+
+    [delete] = world.state.commands.of_container(number)
+    loads = {q.node.datanode_id: q.delete_load for q in world.control.queries.queues().nodes}
+    assert (Kind.DELETE, copy.datanode_id) == (delete.kind, delete.datanode_id)
+    assert (Priority.LOW, Priority.NORMAL) == (copy.priority, delete.priority)
+    assert 1 == loads[copy.datanode_id]
 
 
 def test_a_move_that_failed_ends_no_tick(world: ScmWorld) -> None:

@@ -8,9 +8,10 @@ import pytest
 
 from merkle.replica import ReplicaState
 from scm.administration.decommission import Request
+from scm.edge.call_values import Heartbeat
 from scm.state.facts import Kind, OpState, OutcomeState, Pending
 from tests.support.control.coded_world import NODES, OPTIONS, closed, orders
-from tests.support.control.scm_world import ScmWorld, outcome, replica
+from tests.support.control.scm_world import ScmWorld, outcome, replica, volume
 
 LOST = (1, 4)
 SPARE = ("dn7", "dn8", "dn9")
@@ -24,6 +25,26 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
     with ScmWorld(tmp_path, OPTIONS).running() as made:
         made.join(*NODES, *SPARE)
         yield made
+
+
+@pytest.mark.parametrize("busy", [0, 1])
+def test_are_rebuilt_by_the_target_with_the_least_to_do(tmp_path: Path, busy: int) -> None:
+    """
+    One of the two targets coordinates, and none of the sources, which have nothing to do.
+    """
+    with ScmWorld(tmp_path, OPTIONS).running() as world:
+        world.join(*NODES[:5])
+        nodes, container_id = closed(world, lost=[1, 4])
+        spare = nodes[0], nodes[3]
+        beat = Heartbeat(spare[busy], 1, (volume(),), (), (), (("replicate", 5),), None, 0)
+        world.control.datanodes.heartbeat(beat)
+        world.clock.advance_s(1)
+        world.control.tick()
+
+        commands = world.state.commands.of_container(container_id)
+        [order] = [command for command in commands if command.kind is Kind.RECONSTRUCT]
+        assert {*spare} == {node for _, node in order.shards}
+        assert spare[1 - busy] == order.datanode_id
 
 
 def test_what_is_made_is_not_made_again_before_its_node_reports_it(world: ScmWorld) -> None:
