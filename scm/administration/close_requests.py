@@ -288,6 +288,7 @@ class Closures:
         if ordered:
             silent = [node for node in due if not self._nodes.is_reachable(node)]
             later = f"; when it can be reached: {', '.join(silent)}" if silent else ""
+            later += "; the control plane is in safe mode" if self._safe_mode.is_on else ""
             return f"container is {way.after.state}: {ordered}{later}"
         living = self._cases.living(way.container.container_id)
         reasons = [text for replica in living if (text := standing(way.container, replica))]

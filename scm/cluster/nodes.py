@@ -212,6 +212,13 @@ class Nodes:
         is_resting = node is not None and node.op_state is OpState.IN_MAINTENANCE
         return not is_resting and self.health(datanode_id) is Health.DEAD
 
+    def is_away(self, datanode_id: str) -> bool:
+        """Whether a node has been silent for as long as makes it STALE, at least since the SCM
+        started."""
+        live = self._live.get(datanode_id)
+        since_s = self._started_at_s if live is None else live.heard_at_s
+        return (self._clock.monotonic_s() - since_s) * 1000 > self._options.stale_after_ms
+
     def forget(self, datanode_id: str) -> None:
         """Know nothing of a node any more: it was removed. Not undone: it only has to register."""
         self.dead.discard(datanode_id)

@@ -1,32 +1,55 @@
-"""The start: nothing is decided, copied or deleted before the cluster is known again.
+"""Safe mode: nothing is decided, copied or deleted before the cluster is known again.
 
-    hot restart   the replica map is read back; whoever was online is waited for
+    hot restart   the replica map is read back; nodes that were online are waited for
     cold start    the replica map is forgotten, and made again from reports; all are waited for
     restored      the same, and what was written since the backup is brought back first
 
 After a hot restart the replica map is what was true when the control plane stopped. Acting on it
 would copy what is there and delete what is the last; so the nodes that were online then must have
-connected, and named all their replicas, once (they need not stay). A node that was dead or in
-maintenance is not waited for; one that was dead and comes back counts like the others, or three
-nodes of four would be too few where the fourth was away for a moment. After a cold start, which an
-operator asks for, every node that may be up is waited for, and longer. If not all come, a quorum is
-enough after a while; with less than that, only a person opens the gate.
+connected, and named all their replicas, once (they need not stay). A node that was dead, in
+maintenance or decommissioned is not waited for.
+
+A node that does not come back must not keep a cluster from being written to. A node that has been
+silent for as long as makes it STALE is let go, and any node when `safemode_wait_ms` is over. Then
+safe mode ends if what it protects is there (as `hdds.scm.safemode.threshold.pct` and
+`hdds.scm.safemode.min.datanode` of Ozone have it):
+
+    containers   of the closed ones that keys need, and that could be read before, nearly all have
+                 been reported by a datanode (of shards: as many as data can be read from)
+    hosts        as many have reported as a write has to reach
+
+After a cold start, which an operator asks for, silent nodes are waited for until the end of a
+longer time, because the control plane does not know what they hold. With less than that only a
+person ends safe mode.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from agent.errors import Code, Refused
+from merkle.replica import ReplicaState
+from scm.cluster.nodes import Nodes
 from scm.state.clock import Clock
 from scm.state.database import State
-from scm.state.facts import OpState
+from scm.state.facts import ContainerState, OpState, data_count_of
 from scm.state.options import ScmOptions
+from scm.state.replicas.arena import Rows
+from scm.state.replicas.replica_table import NO_WORD
 from scm.state.single_values import Restored
 
 _OFF: Final = frozenset({OpState.IN_MAINTENANCE, OpState.DECOMMISSIONED})
 """States in which a node may be switched off."""
+_CLOSED: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
+_UNREADABLE: Final = [
+    list(ReplicaState).index(state) for state in (ReplicaState.UNHEALTHY, ReplicaState.RECOVERING)
+]
+"""By number of a state."""
+LEAVE_HINT: Final = "suture scm safemode --leave ends it without them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +61,38 @@ class Gate:
     missing: tuple[str, ...] = ()
     is_cold: bool = False
     expected_count: int = 0
-    left_s: float = 0.0  # until a quorum will do
+    left_s: float = 0.0  # until nodes that call are no longer waited for
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """Closed containers that keys need, and how many of them were reported since the start."""
+
+    reported_count: int
+    needed_count: int
 
 
 def gate(
     expected: Collection[str],
     seen: Collection[str],
     *,
+    away: Collection[str] = (),
+    hosts_needed: int,
+    containers: Callable[[], Reported],
+    percent: int,
     waited_s: float,
     wait_s: float,
-    quorum_percent: int,
     is_cold: bool = False,
 ) -> Gate:
-    """Judge the start by the nodes that are expected and those that have reported.
+    """Judge the start by the nodes that are expected, those that have reported and those that are
+    `away`, and by the containers that have been reported.
 
-    Expected are those that were online before it; at a cold start those that are known. Is nobody
-    known then, the whole time is waited for whoever comes. Of those that were not expected each
-    that has reported is one more of the quorum.
+    Expected are the nodes that were online before the start, at a cold start those that are known.
+    If none is known then, the whole time is waited for any that comes. A node that was not expected
+    and has reported counts as a host for writes.
     """
     missing = tuple(sorted(set(expected) - set(seen)))
-    count, there = len(expected), len(expected) - len(missing)
-    extra_count = len(set(seen) - set(expected))
+    count = len(expected)
     left_s = max(0.0, wait_s - waited_s)
     which = "known nodes" if is_cold else "nodes that were online"
 
@@ -69,36 +103,39 @@ def gate(
         return answer(False, f"no node is known; {left_s:.0f} s more for those that come")
     if not missing:
         return answer(True, f"all {count} {which} have reported")
-    share = f"{there} of {count} {which} have reported"
-    if extra_count and count:
+    share = f"{count - len(missing)} of {count} {which} have reported"
+    extra_count = len(set(seen) - set(expected))
+    if extra_count:
         share += f", and {extra_count} more"
-    if (there + extra_count) * 100 < (count + extra_count) * quorum_percent:
-        return answer(False, f"{share}, {quorum_percent} % must")
-    if left_s:
-        return answer(False, f"{share}; {left_s:.0f} s more for the others")
-    return answer(True, f"{share}, and the others had their time")
+    if left_s and (is_cold or set(missing) - set(away)):
+        return answer(False, f"{share}; at most {left_s:.0f} s more for the others")
+    if len(seen) < hosts_needed:
+        return answer(False, f"{share}, and a write needs {hosts_needed}; {LEAVE_HINT}")
+    found = containers()
+    held = f"{found.reported_count} of {found.needed_count} closed containers"
+    if found.reported_count * 100 < found.needed_count * percent:
+        return answer(False, f"{share}, with {held}, and {percent} % must be; {LEAVE_HINT}")
+    return answer(True, f"{share}, with {held}; the others are away")
 
 
 class SafeMode:
     """The gate of this process; once open it stays open. Callers hold the control plane's lock."""
 
-    def __init__(self, state: State, clock: Clock, options: ScmOptions) -> None:
+    def __init__(self, state: State, nodes: Nodes, clock: Clock, options: ScmOptions) -> None:
+        self._state = state
+        self._nodes = nodes
         self._clock = clock
         self._is_cold = state.is_cold
         wait_ms = options.cold_start_wait_ms if state.is_cold else options.safemode_wait_ms
         self._wait_s = wait_ms / 1000
-        self._quorum_percent = options.safemode_quorum_percent
+        self._percent = options.safemode_container_percent
+        self._write_majority = options.replication_factor // 2 + 1
         self._started_at_s = clock.monotonic_s()
-        self._expected = frozenset(
-            node.datanode_id
-            for node in state.nodes.values()
-            if node.op_state not in _OFF and (node.was_online or state.is_cold)
-        )
-        self._counted = frozenset(
-            node.datanode_id for node in state.nodes.values() if node.op_state not in _OFF
+        self._online = frozenset(
+            node.datanode_id for node in state.nodes.values() if node.was_online or state.is_cold
         )
         self._seen: set[str] = set()
-        self._state = state
+        self._reported: tuple[int, Reported] | None = None  # when so many nodes had been seen
         self._gate = Gate(False, "just started")
 
     @property
@@ -109,13 +146,20 @@ class SafeMode:
     def look(self, confirmed: Collection[str]) -> Gate:
         """Judge again, unless it is open; `confirmed` have named all their replicas."""
         if not self._gate.is_open:
-            self._seen |= self._counted.intersection(confirmed)
+            counted = {
+                node.datanode_id for node in self._state.nodes.values() if node.op_state not in _OFF
+            }
+            self._seen |= counted.intersection(confirmed)
+            expected = self._online & counted
             self._gate = gate(
-                self._expected,
+                expected,
                 self._seen,
+                away={node for node in expected - self._seen if self._nodes.is_away(node)},
+                hosts_needed=min(self._write_majority, len(expected)),
+                containers=self._containers,
+                percent=self._percent,
                 waited_s=self._clock.monotonic_s() - self._started_at_s,
                 wait_s=self._wait_s,
-                quorum_percent=self._quorum_percent,
                 is_cold=self._is_cold,
             )
             restored = self._state.restored
@@ -136,6 +180,42 @@ class SafeMode:
         if not self._gate.is_open:
             self._gate = replace(self._gate, is_open=True, reason="opened by an operator", left_s=0)
         return self._gate
+
+    def _containers(self) -> Reported:
+        """Count the containers. Goes through all that keys need, once for each node that is seen:
+        until the gate opens it is asked at every call."""
+        if self._reported is None or self._reported[0] != len(self._seen):
+            self._reported = len(self._seen), self._count()
+        return self._reported[1]
+
+    def _count(self) -> Reported:
+        state = self._state
+        needed = {
+            container.container_id: data_count_of(container.scheme)
+            for container_id in state.keys.last_bcsids()
+            if (container := state.containers.get(container_id)) is not None
+            and container.state in _CLOSED
+        }
+        ids = np.fromiter(needed, np.int64, len(needed))
+        data_counts = np.fromiter(needed.values(), np.int64, len(needed))
+        owner, rows = state.replicas.owned(ids)
+        is_reported = data_counts <= self._indexes(owner, rows, self._seen, len(ids))
+        if not self._is_cold:  # of the others nothing was known before the start either
+            before = self._indexes(owner, rows, self._seen | self._online, len(ids))
+            is_reported = is_reported[data_counts <= before]
+        return Reported(int(np.count_nonzero(is_reported)), len(is_reported))
+
+    def _indexes(
+        self, owner: NDArray[np.int64], rows: Rows, node_ids: Collection[str], count: int
+    ) -> NDArray[np.int64]:
+        """Return of how many indexes of each container some nodes have a replica to read from."""
+        numbers, places = np.unique(rows["datanode"], return_inverse=True)
+        is_one = np.array([w in node_ids for w in self._state.replicas.words(numbers.tolist())])
+        is_good = ~np.isin(rows["state"], _UNREADABLE) & (rows["error"] == NO_WORD)
+        if len(rows):
+            is_good &= is_one[places]
+        pairs = np.unique(np.stack((owner[is_good], rows["replica_index"][is_good])), axis=1)
+        return np.bincount(pairs[0].astype(np.int64), minlength=count)
 
 
 def _to_recover(restored: Restored) -> str:

@@ -156,7 +156,8 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         self, _request: scm_pb2.CountContainersRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.CountContainersResponse:
         """Return how many containers are how."""
-        troubles = [*self._queries.troubles(), *self._queries.refused()]
+        queries = self._queries
+        troubles = [*queries.troubles(), *queries.waits(), *queries.refused()]
         return answers.counts_message(self._queries.count_containers(), troubles)
 
     def CloseContainers(  # noqa: N802

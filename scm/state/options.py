@@ -255,18 +255,23 @@ class ScmOptions:
     )
     safemode_wait_ms: int = _option(
         300_000,
-        "After a start, so long all nodes that were online are waited for before a quorum will do.",
+        "After a start, how long safe mode waits for datanodes that call and have not named all "
+        "their replicas; silent ones are let go after stale_after_ms.",
         low=0,
         high=86_400_000,
     )
     cold_start_wait_ms: int = _option(
         1_200_000,
-        "The same after a cold start, when all that are known are waited for.",
+        "The same after a cold start, for all datanodes that are known, silent or not.",
         low=0,
         high=86_400_000,
     )
-    safemode_quorum_percent: int = _option(
-        80, "Less than this share of them never opens safe mode by itself.", low=0, high=100
+    safemode_container_percent: int = _option(
+        99,
+        "If datanodes are let go, safe mode ends when this share of the closed containers that "
+        "keys need has been reported.",
+        low=0,
+        high=100,
     )
     snapshot_keep_count: int = _option(
         10, "Newest snapshots kept on disk; older ones are deleted.", low=1, high=10_000

@@ -1,19 +1,23 @@
 """A client that stores files while the control plane restarts: it waits, and loses nothing."""
 
 import os
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from agent.cli.terminal.output import Exit
 from agent.client.client import Client
 from agent.client.file_pieces import Source
 from agent.client.writer import Stored
 from agent.demo.cluster import Cluster
 from agent.errors import Code, SutureError, Unavailable
 from agent.rpc.v1 import scm_pb2
+from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
@@ -74,6 +78,55 @@ def test_a_put_waits_for_the_end_of_safe_mode(tmp_path: Path) -> None:
             client.put([file], lanes=1, waits=waits)
         assert Code.UNAVAILABLE is caught.value.code
         assert 1 == len(heard)
+
+
+@pytest.mark.parametrize("agents", [3, 4])
+def test_safe_mode_ends_while_one_datanode_is_away(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], agents: int
+) -> None:
+    """With the default options. Every command says what it waits for until then."""
+    files = [source(tmp_path / f"file{number}") for number in range(3)]
+    with Cluster(
+        tmp_path / "c", agents=agents, volumes=1, agent_sections=SECTIONS, launch=forked
+    ) as cluster:
+        suture = CommandLine(cluster.scm.address, capsys)
+        with Client(cluster.scm.address) as client:
+            client.put([files[0]], lanes=1, close=True)
+            client.put([files[1]], lanes=1)
+            containers = client.scm.list_container_infos(scm_pb2.ListContainerInfosRequest())
+            open_id = str(max(info.container_id for info in containers.containers))
+            counted = scm_pb2.CountContainersRequest()
+            wait_until(lambda: client.scm.count_containers(counted).whole == 1)
+        restart_without(cluster, agents - 1)
+
+        texts = {
+            name: suture(*command, code=Exit.TO_DO)
+            for name, command in {
+                "status": ("status",),
+                "report": ("scm", "report"),
+                "queues": ("scm", "queues"),
+                "safemode": ("scm", "safemode"),
+            }.items()
+        }
+        [closed] = suture.json("scm", "close", open_id, code=Exit.TO_DO)
+        with Client(cluster.scm.address) as client:
+            wait_until(lambda: not client.scm.safe_mode(scm_pb2.SafeModeRequest()).on)
+            reason = client.scm.safe_mode(scm_pb2.SafeModeRequest()).reason
+            assert files[0].path.read_bytes() == b"".join(client.get("file0"))
+            if agents == 4:
+                [stored] = client.put([files[2]], lanes=1)[0]
+                assert 3 == stored.replicas_min
+        queues = suture("scm", "queues")
+
+    assert "OK" == closed["code"]
+    assert closed["message"].endswith("; the control plane is in safe mode")
+    for text in texts.values():
+        assert "safe mode" in text
+        assert f"{agents} nodes that were online have reported" in text
+        assert "1970" not in text
+    assert f"{agents - 1} of {agents} nodes that were online have reported" in reason
+    assert re.search(r"with ([12]) of \1 closed containers; the others are away", reason)
+    assert "safe mode" not in queues
 
 
 def test_a_put_goes_on_after_a_restart(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from agent.cli.inspect.scm_commands import (
     WaitOption,
     app,
     facts,
+    safe_mode_line,
     show_decisions,
     wait_and_show,
 )
@@ -142,7 +143,8 @@ def close(
     as_shown: ShownOption = None,
     as_json: JsonFlag = False,
 ) -> int:
-    """Close containers: writers go on in others. Says what is ordered, or why nothing is.
+    """Close containers: writers go on in others. Says what is ordered, or why nothing is. 2: the
+    control plane is in safe mode, and nothing else is ordered yet.
 
     Where the last commits are lost, --force closes a container without them. It shows which they
     are, and asks.
@@ -164,9 +166,11 @@ def close(
                 as_json=as_json,
             )
         answer = client.scm.close_containers(filled(request, worlds, dry_run=dry_run))
-    if dry_run:
-        return show_orders(answer, as_json=as_json)
-    return show_decisions(answer, as_json=as_json)
+        waits = safe_mode_line(client)
+    if waits:
+        remark(waits)
+    code = (show_orders if dry_run else show_decisions)(answer, as_json=as_json)
+    return Exit.TO_DO if waits and code == Exit.OK else code
 
 
 @app.command("reconcile")
@@ -344,17 +348,21 @@ def order_text(order: scm_pb2.Order) -> str:
 
 
 @app.command("queues")
-def queues(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
-    """Show what each datanode has to do, what waits for it, and the limits."""
+def queues(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
+    """Show what each datanode has to do, what waits for it, and the limits. 2: safe mode is on."""
     with connect(scm) as client:
         answer = client.scm.get_queues(scm_pb2.GetQueuesRequest())
         is_selected = selected(client, on)
+        waits = safe_mode_line(client)
     shown = [queue for queue in answer.nodes if is_selected(queue.datanode_id)]
     del answer.nodes[:]
     answer.nodes.extend(shown)
+    code = Exit.TO_DO if waits else Exit.OK
     if as_json:
-        emit(facts(answer))
-        return
+        emit({**facts(answer), "safe_mode": waits})
+        return code
+    if waits:
+        say(waits)
     rows = [
         (
             short(q.datanode_id),
@@ -376,6 +384,7 @@ def queues(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag 
         f"{answer.over_replicated_count}; deletes of blocks not acknowledged: "
         f"{answer.delete_transaction_count}"
     )
+    return code
 
 
 def of_limit(limit: int) -> str:

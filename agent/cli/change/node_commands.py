@@ -11,7 +11,7 @@ from agent.cli.change.container_commands import DryRunFlag, YesFlag, refuse_unas
 from agent.cli.inspect.key_lists import keys_in
 from agent.cli.inspect.scm_commands import app, facts
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import Exit, counted, emit, grid, remark, say, say_lines, short, show
+from agent.cli.terminal.output import Exit, counted, emit, grid, say, say_lines, short, show
 from agent.cli.terminal.selection import OnOption, datanode_ids, selected
 from agent.cli.terminal.time_option import duration
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
@@ -222,15 +222,18 @@ def report(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
         say("; ".join(doubts) or NO_DOUBT)
         say_lines(report_text(answer))
         at_risk.show("Keys in containers that are lost or at risk")
-    return Exit.TO_DO if answer.conditions or doubts else Exit.OK
+    is_whole = answer.generated_at_ms and not answer.conditions and not doubts
+    return Exit.OK if is_whole else Exit.TO_DO
 
 
 def report_text(answer: scm_pb2.GetReportResponse) -> str:
     """Return the report in the sections that operators of Ozone know."""
-    if not answer.generated_at_ms:
-        remark("the first round through all containers is not over: counts are not whole")
-    moment = datetime.fromtimestamp(answer.generated_at_ms / 1000, UTC)
-    heading = f"Container Summary Report generated at {moment:%Y-%m-%dT%H:%M:%SZ}"
+    heading = "Container Summary Report"
+    if answer.generated_at_ms:
+        moment = datetime.fromtimestamp(answer.generated_at_ms / 1000, UTC)
+        heading += f" generated at {moment:%Y-%m-%dT%H:%M:%SZ}"
+    else:
+        heading += ": the first round through all containers is not over, counts are not whole"
     lines = [heading, "=" * len(heading), "", "Container State Summary"]
     lines += [f"{state}: {answer.states[state]}" for state in STATES]
     lines.append(f"replicas RECOVERING: {answer.recovering_replica_count}")

@@ -244,6 +244,12 @@ def show_decisions(answer: scm_pb2.ContainerDecisions, *, as_json: bool) -> int:
     return Exit.OK if all(d.code == "OK" for d in answer.decisions) else Exit.FAILED
 
 
+def safe_mode_line(client: Client) -> str:
+    """Return that the SCM is in safe mode and what it waits for; "" if it is not."""
+    answer = client.scm.safe_mode(scm_pb2.SafeModeRequest())
+    return f"the control plane: safe mode: {answer.reason}" if answer.on else ""
+
+
 def wait_and_show(
     client: Client, answer: scm_pb2.ContainerDecisions, wait_s: float, *, as_json: bool
 ) -> int:

@@ -94,7 +94,7 @@ class Parts:
         self.closes = Closes(basis)
         self.outcomes = Outcomes(basis, self.reconciles)
         self.changed_nodes: dict[str, float] = {}  # not told of yet, and when that was noted
-        self.safe_mode = SafeMode(state, clock, options)
+        self.safe_mode = SafeMode(state, self.nodes, clock, options)
         self.pages = ContainerPages(state, self.batches, self.lock)
         self.departure_needs = DepartureNeeds(basis, self.pages, self.lock)
         self.departures = Decommissioning(basis, judge)

@@ -130,7 +130,7 @@ class ClientCalls:
             raise Unavailable(
                 Code.SAFE_MODE,
                 f"in safe mode {what}: {gate.reason}",
-                hint="wait until it ends; suture scm safemode shows whom it waits for",
+                hint="suture scm safemode shows what it waits for; --leave ends it",
             )
 
 

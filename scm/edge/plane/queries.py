@@ -70,6 +70,11 @@ class Queries:
         trouble = self._parts.state.writability.trouble
         return [trouble] if trouble else []
 
+    def waits(self) -> list[str]:
+        """Return why nothing is decided yet, a line while safe mode is on."""
+        gate = self.safe_mode()
+        return [] if gate.is_open else [f"safe mode: {gate.reason}"]
+
     def refused(self) -> list[str]:
         """Return what is to be said of datanodes of whose reports something was left out."""
         with self._parts.lock:

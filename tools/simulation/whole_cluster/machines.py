@@ -45,7 +45,6 @@ OPTIONS: Final = ScmOptions(
     check_interval_ms=20_000,
     safemode_wait_ms=30_000,
     cold_start_wait_ms=30_000,
-    safemode_quorum_percent=75,  # three of four: one may never come back
     command_deadline_ms=120_000,
     datanode_deadline_margin_ms=30_000,
     allow_plaintext=True,

@@ -1,37 +1,40 @@
-"""The start: nothing is decided before the cluster is known again."""
+"""Safe mode: nothing is decided before the cluster is known again."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from scm.cluster.safemode import Gate, SafeMode, gate
+from merkle.replica import ReplicaState
+from scm.cluster.nodes import Nodes
+from scm.cluster.safemode import Gate, Reported, SafeMode, gate
 from scm.state.clock import Clock
 from scm.state.database import State
-from scm.state.facts import Node, OpState
+from scm.state.facts import ContainerState, Key, KeyBlock, Node, OpState
 from scm.state.options import ScmOptions
 from tests.support.clock import FakeClock
-from tests.support.control.scm_world import MAP_BYTES
+from tests.support.control.scm_world import MAP_BYTES, container, replica
 
 EIGHT = [f"dn{i}" for i in range(8)]
 
 
+def all_reported() -> Reported:
+    return Reported(100, 100)
+
+
+judged = partial(gate, hosts_needed=2, containers=all_reported, percent=99)
+
+
 @pytest.mark.parametrize(
     ("seen_count", "waited_s", "is_open"),
-    [
-        (8, 0.0, True),
-        (7, 299.0, False),
-        (7, 300.0, True),
-        (6, 10_000.0, False),  # 75 %
-        (0, 10_000.0, False),
-    ],
+    [(8, 0.0, True), (7, 299.0, False), (7, 300.0, True), (2, 300.0, True), (1, 9_999.0, False)],
 )
-def test_all_at_once_or_a_quorum_after_a_while(
+def test_gate_opens_at_once_for_all_nodes_or_later_for_enough_hosts(
     seen_count: int, waited_s: float, is_open: bool
 ) -> None:
-    """Of ten nodes eight were online, and only these are waited for."""
-    answer = gate(EIGHT, EIGHT[:seen_count], waited_s=waited_s, wait_s=300.0, quorum_percent=80)
+    answer = judged(EIGHT, EIGHT[:seen_count], waited_s=waited_s, wait_s=300.0)
 
     assert is_open is answer.is_open
     assert tuple(EIGHT[seen_count:]) == answer.missing
@@ -39,47 +42,58 @@ def test_all_at_once_or_a_quorum_after_a_while(
 
 
 @pytest.mark.parametrize(
-    ("known_count", "seen_count", "is_open"),
-    [(10, 7, False), (10, 8, True), (5, 4, True), (5, 3, False), (1, 0, False)],
+    ("away", "is_open"), [(EIGHT[6:], True), (EIGHT[5:], True), (EIGHT[7:], False), ([], False)]
 )
-def test_four_fifths_are_a_quorum(known_count: int, seen_count: int, is_open: bool) -> None:
-    """Exactly so many suffice, after their time."""
-    nodes = [f"dn{number}" for number in range(known_count)]
+def test_gate_does_not_wait_for_nodes_that_are_away(away: list[str], is_open: bool) -> None:
+    answer = judged(EIGHT, EIGHT[:6], away=away, waited_s=16.0, wait_s=300.0)
 
-    answer = gate(nodes, nodes[:seen_count], waited_s=300.0, wait_s=300.0, quorum_percent=80)
-
-    assert (is_open, known_count) == (answer.is_open, answer.expected_count)
-    assert 0.0 == answer.left_s
+    assert is_open is answer.is_open
+    assert ("dn6", "dn7") == answer.missing
 
 
 @pytest.mark.parametrize(
-    ("seen", "is_open", "reason"),
+    ("reported", "needed", "percent", "is_open"),
     [
-        ("dn0 dn1", False, "2 of 3 nodes that were online have reported, 75 % must"),
-        ("dn0 dn1 dn3", True, "2 of 3 nodes that were online have reported, and 1 more, and the"),
-        ("dn0 dn3", False, "1 of 3 nodes that were online have reported, and 1 more, 75 % must"),
+        (0, 0, 99, True),
+        (99, 100, 99, True),
+        (98, 100, 99, False),
+        (197, 199, 99, False),
+        (9, 10, 99, False),
+        (100, 101, 100, False),
+        (0, 5, 0, True),
     ],
 )
-def test_one_that_was_dead_and_is_back_is_one_more(seen: str, is_open: bool, reason: str) -> None:
-    """Three of four are there, whichever of them was away when the control plane stopped."""
-    expected = ["dn0", "dn1", "dn2"]
-
-    answer = gate(expected, seen.split(), waited_s=300.0, wait_s=300.0, quorum_percent=75)
+def test_gate_opens_without_some_nodes_if_containers_are_reported(
+    reported: int, needed: int, percent: int, is_open: bool
+) -> None:
+    """The share is exact, without rounding."""
+    answer = gate(
+        EIGHT,
+        EIGHT[:7],
+        away=EIGHT[7:],
+        hosts_needed=2,
+        containers=lambda: Reported(reported, needed),
+        percent=percent,
+        waited_s=16.0,
+        wait_s=300.0,
+    )
 
     assert is_open is answer.is_open
-    assert answer.reason.startswith(reason)
-    assert "dn2" in answer.missing
+    assert f"{reported} of {needed} closed containers" in answer.reason
+    assert is_open is ("--leave" not in answer.reason)
 
 
-def test_it_says_how_long_the_others_are_waited_for() -> None:
-    """As long as a quorum alone does not do; an open gate waits for nobody."""
-    waiting = gate(EIGHT, EIGHT[:7], waited_s=120.0, wait_s=300.0, quorum_percent=80)
-    few = gate(EIGHT, EIGHT[:2], waited_s=120.0, wait_s=300.0, quorum_percent=80)
-    all_there = gate(EIGHT, EIGHT, waited_s=120.0, wait_s=300.0, quorum_percent=80)
+def test_a_node_that_was_dead_and_reported_counts_as_a_host() -> None:
+    expected = ["dn0", "dn1", "dn2"]
 
-    assert (180.0, 180.0, 0.0) == (waiting.left_s, few.left_s, all_there.left_s)
-    assert "180 s more" in waiting.reason
-    assert "80 % must" in few.reason
+    def at(*seen: str) -> Gate:
+        return judged(expected, seen, waited_s=300.0, wait_s=300.0)
+
+    assert not at("dn0").is_open
+    assert at("dn0", "dn3").is_open
+    assert (
+        "1 of 3 nodes that were online have reported, and 1 more, with" in at("dn0", "dn3").reason
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,8 +110,8 @@ def test_a_cold_start_waits_for_whoever_comes(
     seen: list[str], expected: list[str], waited_s: float, is_open: bool
 ) -> None:
     """With nobody known the whole time is waited; else for those that are known."""
-    answer = gate(
-        expected, seen, waited_s=waited_s, wait_s=1_200.0, quorum_percent=80, is_cold=True
+    answer = judged(
+        expected, seen, away=expected[7:], waited_s=waited_s, wait_s=1_200.0, is_cold=True
     )
 
     assert (is_open, True) == (answer.is_open, answer.is_cold)
@@ -105,29 +119,72 @@ def test_a_cold_start_waits_for_whoever_comes(
 
 def test_a_new_cluster_is_open() -> None:
     """There is nobody to wait for and nothing to lose."""
-    assert gate([], ["dn1"], waited_s=0.0, wait_s=300.0, quorum_percent=80).is_open
+    assert gate(
+        [],
+        ["dn1"],
+        hosts_needed=0,
+        containers=all_reported,
+        percent=99,
+        waited_s=0.0,
+        wait_s=300.0,
+    ).is_open
 
 
-def test_what_a_gate_says_word_for_word() -> None:
-    """Everything at once, for each of its five answers."""
+def test_reason_of_each_answer() -> None:
     four = ["a", "b", "c", "d"]
+    online, known = "nodes that were online", "known nodes"
+    leave = "suture scm safemode --leave ends it without them"
 
-    def at(seen: str, waited_s: float, *, is_cold: bool = False) -> Gate:
-        expected = four if seen else []
+    def at(
+        seen: str,
+        waited_s: float,
+        *,
+        is_cold: bool = False,
+        away: str = "",
+        found: Callable[[], Reported] = all_reported,
+    ) -> Gate:
         return gate(
-            expected, seen, waited_s=waited_s, wait_s=60.0, quorum_percent=75, is_cold=is_cold
+            four if seen else [],
+            seen,
+            away=away,
+            hosts_needed=2,
+            containers=found,
+            percent=99,
+            waited_s=waited_s,
+            wait_s=60.0,
+            is_cold=is_cold,
         )
 
-    online, known = "nodes that were online", "known nodes"
     assert Gate(True, f"all 4 {online} have reported", (), False, 4) == at("dbcax", 1.0)
-    assert Gate(False, f"2 of 4 {online} have reported, 75 % must", ("a", "c"), False, 4, 0.0) == (
-        at("bd", 61.0)
-    )
     assert Gate(
-        False, f"3 of 4 {online} have reported; 1 s more for the others", ("b",), False, 4, 1.0
+        False,
+        f"3 of 4 {online} have reported; at most 1 s more for the others",
+        ("b",),
+        False,
+        4,
+        1,
     ) == at("cad", 59.0)
     assert Gate(
-        True, f"3 of 4 {known} have reported, and the others had their time", ("b",), True, 4
+        False,
+        f"1 of 4 {online} have reported, and a write needs 2; {leave}",
+        ("a", "b", "c"),
+        False,
+        4,
+        44,
+    ) == at("d", 16.0, away="abc")
+    assert Gate(
+        False,
+        f"3 of 4 {online} have reported, with 7 of 8 closed containers, and 99 % must be; {leave}",
+        ("b",),
+        False,
+        4,
+    ) == at("cad", 60.0, found=lambda: Reported(7, 8))
+    assert Gate(
+        True,
+        f"3 of 4 {known} have reported, with 100 of 100 closed containers; the others are away",
+        ("b",),
+        True,
+        4,
     ) == at("cad", 60.0, is_cold=True)
     assert Gate(False, "no node is known; 20 s more for those that come", (), True, 0, 20.0) == at(
         "", 40.0, is_cold=True
@@ -135,33 +192,7 @@ def test_what_a_gate_says_word_for_word() -> None:
     assert Gate(True, f"all 0 {known} have reported", (), True) == at("", 60.0, is_cold=True)
 
 
-@pytest.mark.parametrize(
-    ("known_count", "seen_count", "percent", "is_open"),
-    [
-        (100, 80, 80, True),
-        (100, 79, 80, False),
-        (200, 159, 80, False),
-        (3, 2, 66, True),  # 66.7 %
-        (3, 2, 67, False),
-        (101, 100, 100, False),
-        (2, 0, 0, True),
-        (2, 0, 1, False),
-    ],
-)
-def test_the_quorum_is_exact(
-    known_count: int, seen_count: int, percent: int, is_open: bool
-) -> None:
-    """A node more or less decides, without rounding."""
-    nodes = [f"dn{number}" for number in range(known_count)]
-
-    answer = gate(nodes, nodes[:seen_count], waited_s=9.0, wait_s=9.0, quorum_percent=percent)
-
-    assert is_open is answer.is_open
-
-
-OPTIONS = ScmOptions(
-    safemode_wait_ms=300_000, cold_start_wait_ms=1_200_000, safemode_quorum_percent=50
-)
+OPTIONS = ScmOptions()
 IN_TURN = (*"abcdefgh",)
 """One node of every state that was online, then dead ones and some that may be switched off."""
 
@@ -198,7 +229,8 @@ class Start:
         self.state = State.open(path, map_bytes=MAP_BYTES, is_cold=is_cold)
         self.clock = FakeClock()
         clock = Clock(self.clock.now_ms, self.clock.monotonic_s)
-        self.mode = SafeMode(self.state, clock, OPTIONS)
+        self.nodes = Nodes(self.state, clock, OPTIONS)
+        self.mode = SafeMode(self.state, self.nodes, clock, OPTIONS)
 
 
 @pytest.fixture
@@ -226,7 +258,9 @@ class TestWarmStart:
         assert (True, True) == (before, warm.mode.is_on)
         assert ("a", "b", "c") == answer.missing
         assert (False, 3, 300.0) == (answer.is_cold, answer.expected_count, answer.left_s)
-        assert "0 of 3 nodes that were online have reported, 50 % must" == answer.reason
+        assert "0 of 3 nodes that were online have reported; at most 300 s more for the others" == (
+            answer.reason
+        )
 
     def test_it_opens_when_the_last_of_them_has_named_its_replicas(self, warm: Start) -> None:
         """Once is enough, in whatever order; others do not count."""
@@ -243,22 +277,48 @@ class TestWarmStart:
             (("a",), False),
             ((), False),
             (("a", "f"), True),  # f was dead
-            (("a", "d", "e", "h", "z"), False),  # that may be switched off, or are new
+            (("a", "d", "e", "h", "z"), False),  # that may be switched off, or are not registered
         ],
     )
-    def test_after_its_time_a_quorum_will_do(
+    def test_it_opens_without_silent_nodes_when_they_are_stale(
         self, warm: Start, seen: tuple[str, ...], is_open: bool
     ) -> None:
-        """Two of three are more than 50 %, and two of four as many; to the last moment they wait
-        for the others."""
+        """Two hosts are enough for a write of three replicas."""
         warm.mode.look(seen)
-        warm.clock.advance_s(300 - 2**-8)
+        warm.clock.advance_s(OPTIONS.stale_after_ms / 1000)
         early = warm.mode.look(())
         warm.clock.advance_s(2**-8)
         late = warm.mode.look(())
 
-        assert (False, 2**-8) == (early.is_open, early.left_s)
-        assert (is_open, 0.0) == (late.is_open, late.left_s)
+        assert (False, is_open) == (early.is_open, late.is_open)
+
+    def test_it_waits_for_a_node_that_calls_until_its_time_is_over(self, warm: Start) -> None:
+        warm.mode.look(("a", "b"))
+        warm.clock.advance_s(299)
+        warm.nodes.hear("c", (), ())
+        early = warm.mode.look(())
+        warm.clock.advance_s(1)
+
+        assert (False, True) == (early.is_open, warm.mode.look(()).is_open)
+
+    @pytest.mark.parametrize("op_state", [OpState.IN_MAINTENANCE, OpState.DECOMMISSIONED, None])
+    def test_a_node_that_is_taken_out_meanwhile_is_not_waited_for(
+        self, warm: Start, op_state: OpState | None
+    ) -> None:
+        """None: it is removed."""
+        before = warm.mode.look(("a", "b"))
+        node = warm.state.nodes.get("c")
+        assert node is not None
+        with warm.state.change() as change:
+            if op_state is None:
+                change.remove(warm.state.nodes, "c")
+            else:
+                change.put(warm.state.nodes, replace(node, op_state=op_state))
+
+        assert ((False, 3), (True, 2)) == (
+            (before.is_open, before.expected_count),
+            (warm.mode.look(()).is_open, warm.mode.look(()).expected_count),
+        )
 
     def test_once_open_it_stays_open(self, warm: Start) -> None:
         """As it was: nothing is counted any more."""
@@ -291,8 +351,8 @@ class TestColdStart:
         assert ("b", "c", "f", "g") == answer.missing
         assert (True, 5, 1_200.0) == (answer.is_cold, answer.expected_count, answer.left_s)
 
-    def test_after_its_longer_time_a_quorum_will_do(self, cold: Start) -> None:
-        """Three of five, after 1,200 s and not a moment before."""
+    def test_silent_nodes_are_let_go_after_its_longer_time(self, cold: Start) -> None:
+        """After 1,200 s and not a moment before: nothing is known of what they hold."""
         cold.mode.look(("a", "b", "f"))
         seen = []
         for seconds in (300, 900 - 2**-8, 2**-8):
@@ -300,3 +360,89 @@ class TestColdStart:
             seen.append(cold.mode.look(()).is_open)
 
         assert [False, False, True] == seen
+
+
+def opens_with(
+    path: Path,
+    seen: str,
+    *replicas: tuple[int, str],
+    is_cold: bool = False,
+    scheme: str = "",
+    container_state: ContainerState = ContainerState.CLOSED,
+) -> bool:
+    """Return whether a start opens after all its time, with containers 1 to 3 in a state.
+
+    `replicas` are on datanodes before the start; those on `seen` are reported after it.
+    """
+    state = State.open(path, map_bytes=MAP_BYTES)
+    with state.change() as change:
+        for number in (1, 2, 3):
+            made = replace(container(container_id=number, state=container_state), scheme=scheme)
+            change.put(state.containers, made)
+            block = KeyBlock(number, number, 1, 5)
+            change.put(state.keys, Key(f"key{number}", 5, 1, (block,)))
+        for place, (number, node) in enumerate(replicas):
+            index = place + 1 if scheme else 0
+            change.put(state.replicas, replica(node, container_id=number, replica_index=index))
+    state.close()
+    start = Start(path, is_cold=is_cold)
+    if is_cold:
+        with start.state.change() as change:
+            for number, node in replicas:
+                if node in seen:
+                    change.put(start.state.replicas, replica(node, container_id=number))
+    start.clock.advance_s(1_200)
+    answer = start.mode.look(seen)
+    start.state.close()
+    return answer.is_open
+
+
+class TestContainers:
+    """Nodes a, b and c were online; f was not."""
+
+    @pytest.mark.parametrize(
+        ("replicas", "is_open"),
+        [
+            ([(1, "a"), (2, "b"), (3, "a"), (3, "c")], True),
+            ([(1, "a"), (2, "b"), (3, "c")], False),
+            ([(1, "a"), (2, "b"), (3, "f")], True),  # it could not be read before the start either
+            ([(1, "a"), (2, "b")], True),
+            ([], True),
+        ],
+    )
+    def test_what_could_be_read_before_must_be_reported(
+        self, path: Path, replicas: list[tuple[int, str]], is_open: bool
+    ) -> None:
+        assert is_open is opens_with(path, "ab", *replicas)
+
+    def test_a_cold_start_must_find_each_container(self, path: Path) -> None:
+        assert not opens_with(path, "ab", (1, "a"), (2, "b"), is_cold=True)
+
+    def test_a_cold_start_opens_with_all_containers(self, path: Path) -> None:
+        assert opens_with(path, "ab", (1, "a"), (2, "b"), (3, "a"), is_cold=True)
+
+    @pytest.mark.parametrize(
+        ("nodes", "is_open"), [("abf", True), ("cbaf", True), ("abc", False), ("cfb", False)]
+    )
+    def test_of_shards_as_many_must_be_reported_as_data_needs(
+        self, path: Path, nodes: str, is_open: bool
+    ) -> None:
+        """Three of five; container 1 has one on each of `nodes`."""
+        replicas = [(1, node) for node in nodes]
+
+        assert is_open is opens_with(path, "abf", *replicas, scheme="rs-3-2-1024k")
+
+    @pytest.mark.parametrize("state", [ContainerState.OPEN, ContainerState.DELETED])
+    def test_containers_that_are_not_closed_are_not_waited_for(
+        self, path: Path, state: ContainerState
+    ) -> None:
+        assert opens_with(path, "ab", (1, "c"), container_state=state)
+
+    def test_a_damaged_replica_is_not_one_to_read_from(self, path: Path) -> None:
+        state = State.open(path, map_bytes=MAP_BYTES)
+        with state.change() as change:
+            bad = replica("a", container_id=1, state=ReplicaState.UNHEALTHY)
+            change.put(state.replicas, bad)
+        state.close()
+
+        assert not opens_with(path, "ab", (1, "c"))

@@ -111,7 +111,7 @@ class TestLoad:
             ("reconcile_cooldown_ms", 30_000),
             ("safemode_wait_ms", 5 * 60_000),
             ("cold_start_wait_ms", 20 * 60_000),
-            ("safemode_quorum_percent", 80),
+            ("safemode_container_percent", 99),
             ("maintenance_replica_min", 2),
             ("inflight_factor_percent", 75),
             ("replication_limit", 20),
