@@ -140,6 +140,7 @@ def serve(
     *,
     verify: Sequence[str] = (),
     is_cold: bool = False,
+    is_new: bool = False,
 ) -> int:
     """Serve until `stop` is set; return the exit code. `verify` is the command of the loop."""
     security = secured(
@@ -154,7 +155,9 @@ def serve(
         connections_that_fit(options.connections_max),
         options.calls_per_s_max,
     )
-    state = State.open(data, map_bytes=options.lmdb_map_bytes, is_cold=is_cold, check=check_pages)
+    state = State.open(
+        data, map_bytes=options.lmdb_map_bytes, is_cold=is_cold, is_new=is_new, check=check_pages
+    )
     try:
         clock = Clock()
         control = ControlPlane(
@@ -276,6 +279,13 @@ def _settings(pairs: list[str]) -> dict[str, str]:
     return settings
 
 
+def _verify_command(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"--verify {text}: {error}") from error
+
+
 @app.command(context_settings=HELP, help=f"Run Suture's reference control plane ({NOTICE}).")
 def run(
     context: typer.Context,
@@ -306,6 +316,13 @@ def run(
             help="Forget where replicas are, and wait until all nodes have reported theirs.",
         ),
     ] = False,
+    new_cluster: Annotated[
+        bool,
+        typer.Option(
+            "--new-cluster",
+            help="Begin a new cluster where the state of another one was lost.",
+        ),
+    ] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     explain: Annotated[
         bool, typer.Option("--explain", help="Print every option and stop.")
@@ -319,16 +336,21 @@ def run(
         raise typer.BadParameter("--data is needed: where to keep the state")
     if log_level not in logs.LEVELS:
         raise typer.BadParameter(f"--log-level {log_level}: {', '.join(logs.LEVELS)}")
-    try:
-        verify_command = shlex.split(verify)
-    except ValueError as error:
-        raise typer.BadParameter(f"--verify {verify}: {error}") from error
+    verify_command = _verify_command(verify)
     take_short_turns()
     try:
         logs.configure(log_level)
         logs.take_over()
         options = scm_options.load(config, _settings(setting or []))
-        code = serve(data, listen, options, context.obj, verify=verify_command, is_cold=cold_start)
+        code = serve(
+            data,
+            listen,
+            options,
+            context.obj,
+            verify=verify_command,
+            is_cold=cold_start,
+            is_new=new_cluster,
+        )
     except SutureError as error:
         hint = f" ({error.hint})" if error.hint else ""
         typer.echo(printable(f"suture-scm: {error}{hint}"), err=True)

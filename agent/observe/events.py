@@ -206,6 +206,7 @@ SCM: Final[Mapping[str, Event]] = {
     "replica_left_behind": Event("A writer went on without it.", (CONTAINER, DATANODE)),
     "replicate_ordered": Event("A copy is to be made.", (CONTAINER, COMMAND)),
     "report_page_out_of_order": Event("A report begins again.", (DATANODE,)),
+    "registration_refused": Event("A datanode of another cluster calls.", (DATANODE,)),
     "report_refused_in_part": Event(
         "What a datanode says breaks a rule; that part is left out, and the rest counts.",
         (DATANODE,),
@@ -221,6 +222,7 @@ SCM: Final[Mapping[str, Event]] = {
     "state_not_written": Event(
         "A change was refused, and why; told once, until `state_written_again`."
     ),
+    "state_set_aside": Event("What is left of a lost state was kept; a new cluster begins."),
     "state_written_again": Event("None has failed for a minute."),
     "tick_failed": Event("What could not be written is tried again."),
     "unhealthy_replica_gives_way": Event("For a good one.", (CONTAINER, DATANODE)),

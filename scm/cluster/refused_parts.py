@@ -1,6 +1,7 @@
 """What datanodes say that breaks a rule, and is left out: told while it is news.
 
-The rest of what they say counts. What is left out is as it was known before, or not known.
+The rest of what they say counts. What is left out is as it was known before, or not known. Of a
+datanode of another cluster nothing counts.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,8 @@ import structlog
 from scm.state.clock import Clock
 
 KEPT_S: Final = 2 * 3600.0  # a full report comes every hour, and says it again
+STRANGER_KEPT_S: Final = 300.0  # an agent calls again after 30 s at most
+STRANGERS_MAX: Final = 1_000  # any caller may name any number of datanodes
 
 _log = structlog.get_logger("suture.scm")
 
@@ -21,6 +24,7 @@ class RefusedParts:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._last: dict[str, tuple[float, str]] = {}
+        self._strangers: dict[str, tuple[float, str]] = {}
 
     def note(self, datanode_id: str, refused: Sequence[str]) -> None:
         """Remember what was left out of a call; it is logged once while it goes on."""
@@ -36,25 +40,49 @@ class RefusedParts:
             )
         self._last[datanode_id] = (self._clock.monotonic_s(), refused[0])
 
+    def note_stranger(self, datanode_id: str, why: str) -> None:
+        """Remember a datanode that was not let in; it is logged once while it goes on."""
+        self._drop_old()
+        if datanode_id not in self._strangers:
+            if len(self._strangers) >= STRANGERS_MAX:
+                return
+            _log.warning("registration_refused", datanode_id=datanode_id, error=why)
+        self._strangers[datanode_id] = (self._clock.monotonic_s(), why)
+
+    def admit(self, datanode_id: str) -> None:
+        """Note that a datanode was let in."""
+        self._strangers.pop(datanode_id, None)
+
     def forget(self, datanode_id: str) -> None:
         """Say nothing more of a datanode: it was removed."""
         self._last.pop(datanode_id, None)
 
     @property
     def count(self) -> int:
-        """Of how many datanodes something was left out lately."""
+        """Of how many datanodes something was left out in the last two hours."""
         self._drop_old()
         return len(self._last)
 
     def lines(self) -> list[str]:
-        """Return what is to be said of it: a line, or none."""
-        if not self.count:
-            return []
-        noun = "1 datanode reports" if self.count == 1 else f"{self.count:,} datanodes report"
-        datanode_id, (_at_s, first) = next(iter(self._last.items()))
-        return [f"part of what {noun} breaks a rule and is left out, as {datanode_id}: {first}"]
+        """Return what is to be said of it: a line of each kind, or none."""
+        self._drop_old()
+        lines = []
+        if self._last:
+            count = len(self._last)
+            noun = "1 datanode reports" if count == 1 else f"{count:,} datanodes report"
+            datanode_id, (_at_s, first) = next(iter(self._last.items()))
+            lines.append(
+                f"part of what {noun} breaks a rule and is left out, as {datanode_id}: {first}"
+            )
+        if self._strangers:
+            count = len(self._strangers)
+            noun = "1 datanode calls and is" if count == 1 else f"{count:,} datanodes call and are"
+            _at_s, first = next(iter(self._strangers.values()))
+            lines.append(f"{noun} refused: {first}")
+        return lines
 
     def _drop_old(self) -> None:
-        since_s = self._clock.monotonic_s() - KEPT_S
-        for datanode_id in [n for n, (at_s, _) in self._last.items() if at_s < since_s]:
-            del self._last[datanode_id]
+        now_s = self._clock.monotonic_s()
+        for noted, kept_s in ((self._last, KEPT_S), (self._strangers, STRANGER_KEPT_S)):
+            for datanode_id in [n for n, (at_s, _) in noted.items() if at_s < now_s - kept_s]:
+                del noted[datanode_id]

@@ -22,16 +22,21 @@ from typing import Any, Final, ParamSpec, Self, TypeVar
 import lmdb
 import numpy as np
 
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, Refused
 from merkle.replica import ID_MAX
 from scm.state import records, single_values
 from scm.state.audit_trail import Note
 from scm.state.directory import (
+    DATA,
     Ownership,
     check_directory,
+    lost_state,
     made_directory,
     make_durable,
+    names_left,
+    not_new,
     settle_cut_off,
+    settle_start,
 )
 from scm.state.facts import Deleted, OpState, Outcome
 from scm.state.history.anchors import AnchorTable
@@ -62,7 +67,7 @@ from scm.state.tables.small_tables import (
 )
 from scm.state.tables.table import Table, id_key, rows_on_disk, without_collection
 from scm.state.tables.tables_on_disk import DeletedTable, OutcomeTable
-from scm.state.writability import Writability
+from scm.state.writability import Writability, refusal_of
 
 OUTCOMES_MAX: Final = 10_000  # enough for days of questions, small enough to keep
 OUTCOMES_SLACK: Final = 256  # removed in batches, not one by one
@@ -216,6 +221,7 @@ class State:
         *,
         map_bytes: int,
         is_cold: bool = False,
+        is_new: bool = False,
         check: Callable[[Path], object] = lambda _path: None,
     ) -> Self:
         """Open or create the state in `directory` and begin a new term.
@@ -223,18 +229,22 @@ class State:
         A cold start forgets the replicas, which are reported again, but those on nodes that are in
         maintenance and cannot report; and the commands, which followed from them. Each start of a
         state that was restored, and is not recovered, is a cold one. `check` looks at the files
-        first, while nobody else can open them.
+        first, while nobody else can open them. `is_new`: an operator wants a new cluster in place
+        of a state that was lost.
 
-        Raises Refused(VOLUME_IN_USE) naming the owner if another process has it, and
-        Refused(INCONSISTENT_VOLUME) if others may change it or it holds rows that cannot be
-        understood.
+        Raises Refused(VOLUME_IN_USE) naming the owner if another process has it,
+        Refused(INCONSISTENT_VOLUME) if the state was lost, others may change it, or it holds rows
+        that cannot be understood, and Refused(INVALID_CONFIG) if a new cluster is wanted where the
+        state is not lost.
         """
         missing = made_directory(directory)
         check_directory(directory.resolve())
         check_directory(directory / "state")
-        owner = Ownership.take(directory / "LOCK")
+        left = names_left(directory)
+        owner = Ownership.take(directory / "LOCK", is_first=not left)
         try:
             settle_cut_off(directory)
+            is_first = settle_start(directory, owner, left, is_new=is_new)
             check(directory / "state")
             state = cls(_environment(directory / "state", map_bytes), owner)
             with without_collection():
@@ -242,7 +252,13 @@ class State:
                 if is_cold or state._is_restored():
                     state._forget()
                 state._load()
+            if not state.cluster_id and not is_first:
+                raise lost_state(directory, f"{directory / 'state' / DATA} has no cluster in it")
+            if state.cluster_id and is_new:
+                raise not_new(directory, state.cluster_id)
             state._begin_term()
+            if is_first:
+                owner.note_start(is_first=False)
         except Refused:
             owner.release()
             raise
@@ -386,7 +402,7 @@ class State:
             why = f"a name is too long to be kept: a key of {len(key)} bytes in table {name}"
             raise Refused(Code.MALFORMED_REQUEST, why) from error
         except lmdb.Error as error:
-            refusal = _refusal(error)
+            refusal = refusal_of(error)
             self.writability.failed(str(refusal))
             raise refusal from error
         self.writability.succeeded()
@@ -462,16 +478,6 @@ class State:
             self.counters["term"] += 1
             for counter in COUNTERS:
                 transaction.put(counter.encode(), records.pack([self.counters[counter]]))
-
-
-def _refusal(error: lmdb.Error) -> Unavailable:
-    """Return what is told of a change that was not written."""
-    if isinstance(error, lmdb.MapFullError):
-        hint = "restart with a larger lmdb_map_bytes"
-        return Unavailable(Code.DISK_OUT_OF_SPACE, "the state is full", hint=hint)
-    # Of a full disk, too, not DISK_OUT_OF_SPACE: a client waits until the control plane has room.
-    hint = "free space on the disk of the state" if isinstance(error, lmdb.DiskError) else ""
-    return Unavailable(Code.UNAVAILABLE, f"the state cannot be written: {error}", hint=hint)
 
 
 def _environment(path: Path, map_bytes: int) -> lmdb.Environment:

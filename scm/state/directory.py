@@ -6,6 +6,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import Final, Self
 
@@ -16,20 +17,34 @@ from agent.errors import Code, Refused
 DIRECTORY_MODE: Final = 0o750
 GROWING: Final = "state.restoring"  # beside the place of the state, while a restore is at work
 
-_FILES: Final = frozenset({"data.mdb", "lock.mdb"})
+DATA: Final = "data.mdb"
+_FILES: Final = frozenset({DATA, "lock.mdb"})
+_OWN_NAMES: Final = ("LOCK", "state", "snapshots", "runs")
+"""What a control plane makes in its directory."""
+_OWNER_BYTES: Final = 512
+_FIRST_START: Final = "first start, "  # in the lock file, while there is no cluster yet
 
 _log = structlog.get_logger("suture.scm")
 
 
 class Ownership:
-    """A lock file: who holds the flock owns the directory; the text inside is for the loser."""
+    """A lock file: who holds the flock owns the directory; the text inside is for the loser.
 
-    def __init__(self, descriptor: int) -> None:
+    The text also says while the first start of a cluster is under way (`note_start`). So a first
+    start that was killed is told from a state that was lost.
+    """
+
+    def __init__(self, descriptor: int, left: str) -> None:
         self._descriptor = descriptor
+        self.left = left
+        """The text that the owner before left here."""
 
     @classmethod
-    def take(cls, path: Path) -> Self:
-        """Take the lock. Raises Refused(VOLUME_IN_USE) naming the process that has it."""
+    def take(cls, path: Path, *, is_first: bool = False) -> Self:
+        """Take the lock; `is_first`: no control plane has been here.
+
+        Raises Refused(VOLUME_IN_USE) naming the process that has it.
+        """
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             descriptor = os.open(path, flags, 0o640)
@@ -38,16 +53,28 @@ class Ownership:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = os.read(descriptor, 512).decode(errors="replace").strip() or "unknown"
+            holder = os.read(descriptor, _OWNER_BYTES).decode(errors="replace").strip() or "unknown"
             os.close(descriptor)
             raise Refused(
                 Code.VOLUME_IN_USE,
                 f"{path.parent} is in use by another control plane: {holder}",
                 hint="stop it first, or give this one its own --data directory",
             ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"pid {os.getpid()}: {' '.join(sys.argv)}"[:500].encode(), 0)
-        return cls(descriptor)
+        left = os.pread(descriptor, _OWNER_BYTES, 0).decode(errors="replace").strip()
+        owner = cls(descriptor, left)
+        owner._write(is_first=is_first or left.startswith(_FIRST_START))
+        return owner
+
+    def note_start(self, *, is_first: bool) -> None:
+        """Record durably whether a cluster has yet to begin here."""
+        self._write(is_first=is_first)
+        os.fsync(self._descriptor)
+
+    def _write(self, *, is_first: bool) -> None:
+        """Write the text over the one before: a process that is killed here leaves one of them."""
+        kind = _FIRST_START if is_first else ""
+        text = f"{kind}pid {os.getpid()}: {' '.join(sys.argv)}".encode()[: _OWNER_BYTES - 1]
+        os.pwrite(self._descriptor, text.ljust(_OWNER_BYTES - 1) + b"\n", 0)
 
     def release(self) -> None:
         """Give the directory back; the kernel does so too when the process dies."""
@@ -87,6 +114,62 @@ def settle_cut_off(directory: Path) -> None:
         )
     if remove_cut_off(directory):
         _log.warning("restore_cut_off_removed", path=str(directory / GROWING))
+
+
+def names_left(directory: Path) -> tuple[str, ...]:
+    """Return what a control plane has made in a directory."""
+    return tuple(name for name in _OWN_NAMES if os.path.lexists(directory / name))
+
+
+def settle_start(directory: Path, owner: Ownership, left: Sequence[str], *, is_new: bool) -> bool:
+    """Return whether a cluster begins here, because none did before.
+
+    `left` are the names that were here before this start. A state that was lost is set aside if an
+    operator wants a new cluster (`is_new`).
+
+    Raise Refused where a state was lost: a new cluster in its place refuses all its datanodes.
+    """
+    data = directory / "state" / DATA
+    is_empty = not data.exists() or (data.is_file() and not data.stat().st_size)
+    is_killed = owner.left.startswith(_FIRST_START) or (not owner.left and left == ("LOCK",))
+    is_first = not left or is_killed
+    if is_empty and not is_first:
+        if not is_new:
+            raise lost_state(directory, f"{data} is {'empty' if data.exists() else 'missing'}")
+        _set_aside(directory)
+        is_first = True
+    if is_empty:
+        owner.note_start(is_first=True)
+    return is_first
+
+
+def lost_state(directory: Path, why: str) -> Refused:
+    """Return the refusal to begin a cluster where another one had its state."""
+    return Refused(
+        Code.INCONSISTENT_VOLUME,
+        f"cannot start on {directory}: the state of its cluster is lost, {why}",
+        hint="restore a backup with suture scm restore; if the cluster is given up for good, "
+        "--new-cluster begins another one, which refuses the datanodes of the old one",
+    )
+
+
+def not_new(directory: Path, cluster_id: str) -> Refused:
+    """Return the refusal to begin a cluster where another one has its state."""
+    return Refused(
+        Code.INVALID_CONFIG,
+        f"cannot begin a new cluster in {directory}: it has the state of cluster {cluster_id}",
+        hint="leave --new-cluster out, or name another --data directory",
+    )
+
+
+def _set_aside(directory: Path) -> None:
+    """Keep what is left of a lost state under another name."""
+    if not (directory / "state").exists():
+        return
+    names = (f"state.lost-{number}" for number in count(1))
+    aside = next(directory / name for name in names if not os.path.lexists(directory / name))
+    (directory / "state").rename(aside)
+    _log.warning("state_set_aside", path=str(aside))
 
 
 def made_directory(path: Path) -> list[Path]:

@@ -8,7 +8,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+import lmdb
 import structlog
+
+from agent.errors import Code, Unavailable
 
 QUIET_S: Final = 60.0
 
@@ -36,3 +39,13 @@ class Writability:
         if self.trouble and self._monotonic_s() - self._failed_at_s >= QUIET_S:
             self.trouble = ""
             _log.info("state_written_again")
+
+
+def refusal_of(error: lmdb.Error) -> Unavailable:
+    """Return what is told of a change that was not written."""
+    if isinstance(error, lmdb.MapFullError):
+        hint = "restart with a larger lmdb_map_bytes"
+        return Unavailable(Code.DISK_OUT_OF_SPACE, "the state is full", hint=hint)
+    # Of a full disk, too, not DISK_OUT_OF_SPACE: a client waits until the control plane has room.
+    hint = "free space on the disk of the state" if isinstance(error, lmdb.DiskError) else ""
+    return Unavailable(Code.UNAVAILABLE, f"the state cannot be written: {error}", hint=hint)

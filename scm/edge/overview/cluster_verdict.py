@@ -133,7 +133,7 @@ def _not_known(look: Look) -> Iterator[tuple[str, str]]:
     if not look.gate.is_open:
         yield f"safe mode: {look.gate.reason}", "suture scm safemode"
     for text in look.refused:
-        yield text, "journalctl --unit suture-scm --grep report_refused_in_part"
+        yield text, "journalctl --unit suture-scm --grep refused"
     if not sums.node_count:
         yield "no datanode has registered yet", "suture scm nodes"
     if sums.silent:

@@ -6,7 +6,7 @@ heartbeat ─► reports, outcomes ─► observe what changed ─► commands t
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from agent.errors import Code, Unavailable
+from agent.errors import Code, Refused, Unavailable
 from scm.cluster.commands.command_limits import HARMLESS, OF_THE_NODE
 from scm.cluster.nodes import Registration
 from scm.cluster.replica_map import Report
@@ -27,9 +27,18 @@ class DatanodeCalls:
 
     def register(self, registration: Registration) -> None:
         """Let a datanode in. Raises Refused(WRONG_CLUSTER)."""
+        try:
+            self._register(registration)
+        except Refused as error:
+            with self._parts.lock:
+                self._parts.refused_parts.note_stranger(registration.datanode_id, str(error))
+            raise
+
+    def _register(self, registration: Registration) -> None:
         with self._parts.change() as change:
             is_new_process = self._parts.nodes.register(change, registration)
             self._parts.reports.forget(registration.datanode_id)
+            self._parts.refused_parts.admit(registration.datanode_id)
             self._parts.refused_parts.note(registration.datanode_id, registration.refused)
             self._parts.deletions.registered(registration.datanode_id)
             self._parts.state.stir(

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,12 @@ class ScmProcess:
         *,
         listen: str = "127.0.0.1:0",
         log_level: str = "info",
+        arguments: Sequence[str] = (),
         **settings: int | str,
     ) -> "ScmProcess":
         """Start on `data` and wait until it answers calls. Who lets it log much must read that: it
         waits until there is room in the pipe."""
-        process = spawn(data, listen=listen, log_level=log_level, **settings)
+        process = spawn(data, listen=listen, log_level=log_level, arguments=arguments, **settings)
         line = process.stdout.readline()
         if not line:
             raise AssertionError(f"suture-scm did not start: {process.stderr.read()}")
@@ -66,9 +68,10 @@ def spawn(
     *,
     listen: str = "127.0.0.1:0",
     log_level: str = "info",
+    arguments: Sequence[str] = (),
     **settings: int | str,
 ) -> Child:
     """Start it without waiting for it."""
     pairs = [f"--set={name}={value}" for name, value in (FAST | settings).items()]
     own = (f"--data={data}", f"--listen={listen}", f"--log-level={log_level}")
-    return Child("scm.main", *own, *pairs)
+    return Child("scm.main", *own, *pairs, *arguments)

@@ -280,3 +280,42 @@ class TestTold:
 
         (line,) = counts.troubles
         assert "dn1: reports[0].replicas[1].block_count" in line
+
+
+class TestOtherClusters:
+    """A datanode of another cluster is refused, and an operator sees that: perhaps the state here
+    is not the one that its cluster had."""
+
+    def refused(self, served: Served, datanode_id: str = "dn9") -> None:
+        """Call as a datanode of another cluster."""
+        with pytest.raises(grpc.RpcError) as refused:
+            FakeDatanode(served.node.stub, datanode_id).register(cluster_id="CID-other")
+        assert Code.WRONG_CLUSTER is error_from(refused.value).code
+
+    def test_refused_datanode_is_shown_while_it_calls(self, served: Served) -> None:
+        """`suture status` and the verdict name it, until it has not called for five minutes."""
+        self.refused(served)
+
+        counts = served.node.stub.CountContainers(scm_pb2.CountContainersRequest())
+        for said in (served.said(), *counts.troubles):
+            assert (
+                "1 datanode calls and is refused: datanode dn9 belongs to cluster CID-other" in said
+            )
+        assert 0 == served.control.queries.figures().refusing
+        served.world.clock.advance_s(301)
+        assert "dn9" not in served.said()
+
+    def test_datanode_that_is_let_in_is_shown_no_more(self, served: Served) -> None:
+        """Its volumes were of another cluster, and are of this one now."""
+        self.refused(served)
+
+        FakeDatanode(served.node.stub, "dn9").register()
+
+        assert "dn9" not in served.said()
+
+    def test_refused_datanodes_are_counted_up_to_a_bound(self, served: Served) -> None:
+        """A caller may name any number of them."""
+        for number in range(1_005):
+            served.control.queries._parts.refused_parts.note_stranger(f"dn{number}", "why")
+
+        assert "1,000 datanodes call and are refused" in served.said()

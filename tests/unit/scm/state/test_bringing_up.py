@@ -33,7 +33,7 @@ def test_rows_are_widened_one_after_the_other(
             transaction.put(b"format_version", row, db=handles[1])
     monkeypatch.setattr(replica_rows, "FORMAT_VERSIONS_WIDENED", {records.FORMAT_VERSION})
     monkeypatch.setattr(replica_rows, "widened", lambda row, _version: row + ADDED)
-    monkeypatch.setattr(State, "_load", lambda _state: None)
+    monkeypatch.setattr(State, "_load", lambda state: setattr(state, "cluster_id", "CID"))
     tracemalloc.start()
     try:
         state = State.open(tmp_path, map_bytes=MAP_BYTES)
