@@ -32,6 +32,7 @@ class Fault(StrEnum):
     CHUNK_MISSING = "CHUNK_MISSING"  # the file ends before the chunk
     CHUNK_UNREADABLE = "CHUNK_UNREADABLE"  # the device answered with an error instead of bytes
     BLOCK_FILE_MISSING = "BLOCK_FILE_MISSING"
+    BLOCK_FILE_LINK = "BLOCK_FILE_LINK"  # a symbolic link in its place leads to the bytes
     BLOCK_ROW_MISSING = "BLOCK_ROW_MISSING"  # a block file that no metadata row describes
     BLOCK_ROW_DAMAGED = "BLOCK_ROW_DAMAGED"
     TRAILING_BYTES = "TRAILING_BYTES"  # bytes behind the last chunk that no checksum covers

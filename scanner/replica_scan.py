@@ -266,11 +266,11 @@ class _Scan:
             return
         try:
             file = self._reader.open_block(block.block_id)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
             if not block.chunks:  # nothing was ever written to it
                 self._tree.begin(block.block_id)
             elif self._stands(block.block_id, row):
-                self._record.without_file(block)
+                self._record.without_file(block, error)
             return
         except OSError as error:
             if read_failure(error) is Verdict.TRANSIENT:

@@ -1,5 +1,7 @@
 """What one scan of a replica learns: a record while it reads, a value at the end."""
 
+import errno
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -105,9 +107,11 @@ class ScanRecord:
             leaf, length_bytes = judgement.window_checksums, judgement.length_bytes
         self.tree.damaged(chunk, length_bytes, leaf)
 
-    def without_file(self, block: BlockData) -> None:
-        """Take in that the file is missing of a block that has chunks."""
+    def without_file(self, block: BlockData, error: FileNotFoundError) -> None:
+        """Take in that the file is missing of a block that has chunks, and what is in its place."""
         evidence = f"no file for {len(block.chunks)} chunks, {block.length_bytes} bytes"
+        if error.strerror and error.strerror != os.strerror(errno.ENOENT):
+            evidence += f"; {error.strerror}"
         self.notebook.note(
             Verdict.CORRUPT,
             Fault.BLOCK_FILE_MISSING,

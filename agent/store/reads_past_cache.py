@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 
 from agent.store.files.blockfile import ALIGNMENT_BYTES
+from agent.store.files.kinds import no_file
 from agent.store.index.packformat import Packed
 from agent.store.replica.packs import size_in
 from merkle.replica import CHUNK_BYTES_MAX
@@ -171,11 +172,11 @@ def open_regular(name: str, directory_fd: int, *, direct: bool) -> tuple[int, bo
         if direct and error.errno in DIRECT_REFUSED:
             return open_regular(name, directory_fd, direct=False)
         if error.errno in NO_BLOCK_FILE:
-            raise FileNotFoundError(errno.ENOENT, "no regular file", name) from error
+            raise no_file(name, directory_fd) from error
         raise
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise FileNotFoundError(errno.ENOENT, "no regular file", name)
+        raise no_file(name, directory_fd)
     return fd, direct
 
 

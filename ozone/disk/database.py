@@ -122,6 +122,19 @@ class View:
             if keys:
                 yield keys, values
 
+    def first_key(self, family: str, start: bytes) -> bytes | None:
+        """Return the first key at or behind `start`; None at the end. Raises Unavailable."""
+        if family not in self._families:
+            return None
+        with _reading(self._path):
+            cursor = self._families[family].iter()
+            cursor.seek(start)
+            if not cursor.valid():
+                cursor.status()
+                return None
+            key: bytes = cursor.key()
+        return key
+
     def key_lengths(self, family: str, prefix: bytes) -> set[int]:
         """Return how many digits the keys have that are numbers behind the prefix. Where the
         database cannot be read to the end, there may be others: `batches` will say so."""
@@ -153,7 +166,7 @@ class Database:
 
     def __init__(self, path: Path, scratch: Path) -> None:
         """`scratch` is a directory of ours, in which scratch directories come and go."""
-        self._path = path
+        self.path = self._path = path
         self._scratch = scratch
         self._view: View | None = None
         self._signature: Signature = ()

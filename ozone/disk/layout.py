@@ -4,6 +4,7 @@
     <data dir>/hdds/<cluster>/current/containerDir<N>/<id>/      metadata/<id>.container, <id>.tree
                                                                  chunks/<block id>.block
                                                                  metadata/<id>-dn-container.db (V2)
+    <data dir>/hdds/<cluster>/tmp/deleted-containers/<id>/       moved here before it is removed
     <data dir>/hdds/<cluster>/<storage id>/container.db          one RocksDB a volume (schema V3)
 
 Nothing here writes.
@@ -39,6 +40,10 @@ class Volume:
     def database(self) -> Path:
         """Where the RocksDB of schema V3 lies, unless the datanode was told another place."""
         return self.cluster / self.storage_id / DATABASE
+
+    def deleted(self, container_id: ContainerId) -> Path:
+        """Return where Ozone moves a container that it deletes."""
+        return self.cluster / "tmp" / "deleted-containers" / str(container_id)
 
     def paths(self, container_id: ContainerId) -> "ContainerPaths":
         """Return where a container lies."""
@@ -136,26 +141,18 @@ def _cluster(hdds: Path, cluster_id: str) -> Path:
 
 
 def container_ids(volume: Volume) -> Iterator[ContainerId]:
-    """Yield the ids of the containers that have a directory, in no order. Raises OSError."""
+    """Yield the ids in the names where containers lie, in no order: most are directories. Raises
+    OSError."""
     for number in range(SUBFOLDERS):
         try:
             entries = os.scandir(volume.cluster / "current" / f"containerDir{number}")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
         with entries:
             for entry in entries:
                 container_id = number_of(entry.name)
-                if container_id is not None and _is_directory(entry):
+                if container_id is not None:
                     yield ContainerId(container_id)
-
-
-def _is_directory(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a directory, or leads to one as Ozone follows it; so is what nobody can tell:
-    who looks into it says why."""
-    try:
-        return entry.is_dir()
-    except OSError:
-        return True
 
 
 def number_of(text: str) -> int | None:

@@ -20,6 +20,7 @@ from ozone.disk.layout import number_of
 from ozone.disk.messages import DELETED_BLOCKS, parse
 
 SEPARATOR: Final = b"|"
+AFTER_SEPARATOR: Final = b"}"
 INTERNAL: Final = b"#"  # what Ozone keeps beside the blocks
 NUMBER: Final = struct.Struct(">q")
 RECORDED_ROOT: Final = "#DATACHECKSUM"
@@ -27,6 +28,8 @@ BYTES_USED: Final = "#BYTESUSED"
 BLOCK_COUNT: Final = "#BLOCKCOUNT"
 
 ID_DIGITS: Final = len(str(ID_MAX))  # a number of fewer digits is not too large
+
+KEY_START: Final = struct.Struct(">Qc")  # of schema V3: container, separator
 
 Pair = tuple[bytes | None, bytes | None]
 
@@ -38,6 +41,25 @@ class RowBatch:
     block_ids: Sequence[BlockId]
     rows: Sequence[bytes | None]
     tails: Sequence[bytes | None]
+
+
+def held_containers(view: View) -> frozenset[ContainerId]:
+    """Return the containers of schema V3 of which a database has blocks, or counts some."""
+    held: set[int] = set()
+    for family in (BLOCKS, LAST_CHUNKS, NUMBERS):
+        start = b""
+        while (key := view.first_key(family, start)) is not None:
+            start = key + b"\0"
+            if len(key) >= KEY_START.size and key[8:9] == SEPARATOR:
+                number, _ = KEY_START.unpack_from(key)
+                start = KEY_START.pack(number, AFTER_SEPARATOR)
+                if number <= ID_MAX and (family != NUMBERS or _counts_blocks(view, number)):
+                    held.add(number)
+    return frozenset(map(ContainerId, held))
+
+
+def _counts_blocks(view: View, number: int) -> bool:
+    return bool(ContainerRows(view, ContainerId(number), 3).number(BLOCK_COUNT))
 
 
 class ContainerRows:

@@ -16,9 +16,9 @@ from merkle.replica import BlockId, ContainerId, ReplicaState
 from ozone.disk.blockrow import decode_stored
 from ozone.disk.layout import ContainerPaths
 from ozone.disk.rows import ContainerRows
+from ozone.disk.small_files import read_small
 from ozone.disk.treefile import TREE_BYTES_MAX, decode_tree
 from ozone.disk.unknown import Unknown
-from ozone.scrub.reader import read_small
 from ozone.wire.datanode import Datanode
 
 NAMED_MAX: Final = 3  # blocks in a message

@@ -25,6 +25,7 @@ from ozone.disk.database import Database
 from ozone.disk.descriptor import DESCRIPTOR_BYTES_MAX, Descriptor, with_state
 from ozone.disk.layout import ContainerPaths, Volume
 from ozone.disk.rows import ContainerRows
+from ozone.disk.small_files import read_descriptor, read_small
 from ozone.disk.unknown import Unknown
 from ozone.repair.damage import Replica, read_replica
 from ozone.repair.gathering import Gathered, Gatherer
@@ -33,7 +34,7 @@ from ozone.repair.occupancy import check_stopped, has_lock
 from ozone.repair.peer import OzonePeer
 from ozone.repair.peer_comparison import check_not_behind, lengths_of, tombstones_of
 from ozone.repair.proposal import Proposal, Target, propose
-from ozone.scrub.reader import OzoneReader, identity_of, read_descriptor, read_small
+from ozone.scrub.reader import OzoneReader, identity_of
 from ozone.scrub.scrub import ScrubWish, database_of, find_volumes, state
 from ozone.scrub.store import SCHEMA_SHARED
 from ozone.wire.datanode import Datanode

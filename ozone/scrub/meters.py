@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -24,6 +24,7 @@ from ozone.scrub.result import ContainerResult, Standing
 from ozone.scrub.store import OzoneStore
 
 LABELS: Final = ["volume"]
+SHOWN: Final = tuple(standing for standing in Standing if standing is not Standing.SKIPPED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +41,11 @@ class Counted:
     def __init__(self) -> None:
         self._known: dict[ContainerId, tuple[int, _Known]] = {}
 
-    def count(self, path: Path) -> _Known:
-        """Count what is known of a volume; with a connection of our own, beside the worker's.
+    def count(self, path: Path, refused: Collection[ContainerResult] = ()) -> _Known:
+        """Count what is known of a volume, of `refused` containers as they are now.
 
-        Any thread may: the last one's results are kept.
+        With a connection of our own, beside the worker's. Any thread may: the last one's results
+        are kept.
         """
         known: dict[ContainerId, tuple[int, _Known]] = {}
         with closing(History(path)) as history:
@@ -55,7 +57,8 @@ class Counted:
                     known[container_id] = (mark, _counted(result))
         self._known = known
         total = _Known(Counter(), Counter())
-        for _, one in known.values():
+        now = {result.container_id: (0, _counted(result)) for result in refused}
+        for _, one in {**known, **now}.values():
             total.standings.update(one.standings)
             total.findings.update(one.findings)
         return total
@@ -111,16 +114,10 @@ class _Collector(Collector):
             labels=[*LABELS, "verdict", "fault"],
         )
         for item in self._watched:
-            path, known = str(item.volume.hdds), item.counted.count(item.history)
-            counted = known.standings
-            counted[Standing.NOT_READ] += len(item.store.refused)
-            for standing in (
-                Standing.WHOLE,
-                Standing.DAMAGED,
-                Standing.DOUBTFUL,
-                Standing.NOT_READ,
-            ):
-                standings.add_metric([path, standing.value], counted[standing])
+            path = str(item.volume.hdds)
+            known = item.counted.count(item.history, item.store.refused)
+            for standing in SHOWN:
+                standings.add_metric([path, standing.value], known.standings[standing])
             for (verdict, fault), count in sorted(known.findings.items()):
                 findings.add_metric([path, verdict, fault], count)
         yield standings

@@ -30,13 +30,14 @@ from merkle.damaged import Damaged
 from merkle.replica import BlockData, BlockId, ContainerId
 from merkle.tree import Tree
 from ozone.disk.blockrow import decode_stored
-from ozone.disk.descriptor import DESCRIPTOR_BYTES_MAX, Descriptor, decode_descriptor
 from ozone.disk.layout import ContainerPaths, number_of
 from ozone.disk.rows import RECORDED_ROOT, ContainerRows, RowBatch
 from ozone.disk.simplerows import SimpleRows, read_simple
+from ozone.disk.small_files import read_descriptor, read_small
 from ozone.disk.treefile import TREE_BYTES_MAX, OzoneTree, decode_tree
 from ozone.disk.unknown import Unknown
 from ozone.scrub.comparison import Comparison, Ledger
+from ozone.scrub.places import Kind, Place, look, rule_of
 from ozone.scrub.swapped_files import OF_BYTES, TRIED_MAX, Misplaced, exchanges, explained
 from scanner.chunk_verdict import insisted, name_of, read_failure
 from scanner.finding import Fault, Finding, Verdict
@@ -49,28 +50,10 @@ VIEW_AGE_S: Final = 60.0  # rows as old as this are good to begin with: what dif
 SUFFIX: Final = ".block"
 SKIPPED_MAX: Final = 100  # blocks that cannot be judged, by name; their number is always told
 LENGTHS_MAX: Final = 4 * ROWS_PER_BATCH  # rows are read a batch ahead of the files
-DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 RowsSince = Callable[[float], ContainerRows]
 """The rows of a container as they were at this monotonic moment or later."""
-
-
-def read_small(path: Path, bytes_max: int) -> bytes:
-    """Return a file whole. Raises Damaged beyond `bytes_max` or for what is no file, OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # who opens a pipe would wait
-    with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise Damaged(f"{path.name} is no file")
-        data = file.read(bytes_max + 1)
-    if len(data) > bytes_max:
-        raise Damaged(f"{path.name}: more than {bytes_max} bytes")
-    return data
-
-
-def read_descriptor(paths: ContainerPaths) -> Descriptor:
-    """Return the descriptor of a container. Raises Damaged, Unknown, OSError."""
-    data = read_small(paths.descriptor, DESCRIPTOR_BYTES_MAX)
-    return decode_descriptor(data, paths.container_id)
 
 
 def identity_of(paths: ContainerPaths) -> int:
@@ -144,6 +127,8 @@ class OzoneReader:
         self._buried: tuple[tuple[int, int, int], Mapping[BlockId, int]] | None = None
         self._lengths_bytes: dict[BlockId, int] = {}
         self.ledger = Ledger()
+        self._has_rows = False
+        self.links: dict[BlockId, str] = {}  # block files that are links, some, and where they lead
         self.surplus: dict[BlockId, int] = {}  # bytes behind what was committed
         self.skipped: dict[BlockId, str] = {}
         self.skipped_count = 0
@@ -159,6 +144,8 @@ class OzoneReader:
             if not self.is_current():
                 raise self._gone() from None
         except OSError as error:
+            if error.errno == errno.ELOOP:
+                return ABSENT_FD
             self._directory_error = insisted(error)
             if not self._insists or self._directory_error is error:
                 raise
@@ -209,6 +196,7 @@ class OzoneReader:
         """
         ledger, skipped, skipped_count = Ledger(), dict[BlockId, str](), 0
         for batch in self.rows.batches():
+            self._has_rows |= bool(batch.block_ids)
             simple = self._simple(batch)
             ledger.add_stable(simple.block_ids, simple.checksums)
             self._note_lengths(simple.block_ids.tolist(), simple.lengths_bytes.tolist())
@@ -287,11 +275,19 @@ class OzoneReader:
     # bytes
 
     def open_block(self, block_id: BlockId) -> BlockFile:
-        """Open the block's file; raise FileNotFoundError when there is none."""
+        """Open the block's file, or the one to which a link in its place leads; raise
+        FileNotFoundError when there is none."""
+        directory_fd, name = self._checked_directory(), f"{block_id}{SUFFIX}"
+        if stat.S_ISLNK(os.lstat(name, dir_fd=directory_fd).st_mode):
+            path = self._paths.chunks / name
+            found = look(Place.BLOCK, path)
+            if found.kind is not Kind.LINK:
+                raise FileNotFoundError(errno.ENOENT, f"{found.words} is in its place", name)
+            name = os.path.realpath(path)
         return _CommittedFile(
-            f"{block_id}{SUFFIX}",
+            name,
             self._buffers,
-            directory_fd=self._checked_directory(),
+            directory_fd=directory_fd,
             pieces=self._pieces,
             committed_bytes=self._committed_bytes(block_id),
             surplus=lambda length_bytes: self.surplus.update({block_id: length_bytes}),
@@ -347,8 +343,11 @@ class OzoneReader:
         self._looked_at_s, self._rows_age_s = time.monotonic(), 0.0  # all that follows is about it
         ids, foreign = np.empty(0, np.uint64), list[str]()
         if self._directory_fd == ABSENT_FD and self._directory_error is None:
-            missing = f"{self._paths.chunks} does not exist"
-            faults.append(StructureFault(Fault.CHUNKS_DIRECTORY_MISSING, missing))
+            found = look(Place.CHUNKS, self._paths.chunks)
+            rule = rule_of(Place.CHUNKS, found.kind, has_rows=self._has_rows)
+            if rule.fault is not None:
+                where = f"{found.words} is at {self._paths.chunks}"
+                faults.append(StructureFault(rule.fault, where))
         else:
             try:
                 ids, foreign = self._list()
@@ -371,12 +370,18 @@ class OzoneReader:
             for entry in entries:
                 name = entry.name
                 number = number_of(name[: -len(SUFFIX)]) if name.endswith(SUFFIX) else None
-                if number is None:
-                    if len(foreign) < FOREIGN_NAMES_MAX:
-                        foreign.append(name)
-                elif entry.is_file(follow_symlinks=False):
+                if number is not None and entry.is_file(follow_symlinks=False):
                     ids.append(number)
+                elif number is not None and self.row(BlockId(number)) is not None:
+                    if entry.is_symlink() and len(self.links) < FOREIGN_NAMES_MAX:
+                        self._note_link(BlockId(number), self._paths.chunks / name)
+                elif len(foreign) < FOREIGN_NAMES_MAX:
+                    foreign.append(name)
         return np.unique(np.frombuffer(ids, np.uint64)), foreign
+
+    def _note_link(self, block_id: BlockId, path: Path) -> None:
+        if look(Place.BLOCK, path).kind is Kind.LINK:
+            self.links[block_id] = os.path.realpath(path)
 
     def _descriptor_faults(self) -> list[StructureFault]:
         """Judge the descriptor; again if it is damaged, because Ozone may just have replaced it."""

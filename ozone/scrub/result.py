@@ -19,6 +19,7 @@ class Standing(StrEnum):
     WHOLE = "WHOLE"  # every byte was read and is as it was written
     DAMAGED = "DAMAGED"
     DOUBTFUL = "DOUBTFUL"  # nothing is damaged, and something needs a person's look
+    MISSING = "MISSING"  # the database has its rows, and its directory or all files are gone
     NOT_READ = "NOT_READ"  # refused, or no verdict came of it: `why` says the reason
     SKIPPED = "SKIPPED"  # being written: Ozone has not closed it
 
@@ -30,7 +31,7 @@ class ContainerResult:
     `findings` are damage first, bounded; `finding_count` is all of them. `skipped` names blocks
     that cannot be judged, with the reason, some of `skipped_count`. `unknown_row_count`: keys of
     the database that no block has; `lost_rows`: why it seems to lack some. `why`: the reason of
-    NOT_READ and SKIPPED. `is_verified`: the descriptor has a checksum.
+    MISSING, NOT_READ and SKIPPED. `is_verified`: the descriptor has a checksum.
     """
 
     container_id: ContainerId
@@ -50,6 +51,7 @@ class ContainerResult:
     lost_rows: str = ""
     why: str = ""
     is_open: bool = False
+    is_missing: bool = False
     is_verified: bool = True
 
     @property
@@ -57,6 +59,8 @@ class ContainerResult:
         """The one word."""
         if self.is_open:
             return Standing.SKIPPED
+        if self.is_missing:
+            return Standing.MISSING
         if any(finding.is_damage for finding in self.findings):
             return Standing.DAMAGED
         if self.why:
@@ -83,6 +87,9 @@ class ContainerResult:
                 f"Ozone's tree differs in {self.comparison.unexplained_count} blocks for no reason "
                 f"that is known: {named}"
             )
+        links = [item for item in self.findings if item.fault is Fault.BLOCK_FILE_LINK]
+        if links:
+            said.append(f"{len(links)} block files are symbolic links: {links[0].evidence}")
         if not self.comparison.is_recorded:
             said.append("the database has another root than the tree file")
         if self.skipped_count:
@@ -155,6 +162,8 @@ MEANINGS: Final = {
     Fault.CHUNK_MISSING: f"the file ends before a chunk; {_FROM_A_REPLICA}",
     Fault.CHUNK_UNREADABLE: "the device gives an error instead of bytes: look at the disk",
     Fault.BLOCK_FILE_MISSING: f"there is a row and no file; {_FROM_A_REPLICA}",
+    Fault.BLOCK_FILE_LINK: "Ozone follows the link, and writes and deletes no file that it leads "
+    "to: put the file in its place",
     Fault.BLOCK_ROW_MISSING: "a file without a row: Ozone does not serve it",
     Fault.BLOCK_ROW_DAMAGED: "the row cannot be read, so the block cannot be served or judged",
     Fault.TRAILING_BYTES: "bytes behind what was committed, as a client leaves that died while "

@@ -27,13 +27,14 @@ from ozone.disk.database import Database, View
 from ozone.disk.descriptor import Descriptor
 from ozone.disk.layout import ContainerPaths, Volume, check_there, container_ids
 from ozone.disk.rows import BYTES_USED, ContainerRows
+from ozone.disk.small_files import read_descriptor
 from ozone.disk.unknown import Unknown
 from ozone.scrub.comparison import Agreement, Comparison
 from ozone.scrub.history import History
-from ozone.scrub.reader import VIEW_AGE_S, OzoneReader, identity_of, read_descriptor
+from ozone.scrub.reader import VIEW_AGE_S, OzoneReader, identity_of
 from ozone.scrub.result import ContainerResult, Standing
+from ozone.scrub.unread import rows_beside, unread
 from scanner.finding import Fault, Finding, Verdict
-from scanner.notebook import NO_BLOCK
 from scanner.ports import Pieces
 from scanner.scan_outcome import ScanOutcome
 from scanner.unreadable_verdict import grown, is_over
@@ -113,18 +114,23 @@ class OzoneStore:
     def listing(self) -> Listing:
         """Look at every container's descriptor. Raises VolumeFailed where the volume has left,
         OSError."""
-        replicas, refused = [], []
+        replicas: list[Replica] = []
+        failed: dict[ContainerId, Exception] = {}
         for container_id in sorted(container_ids(self.volume)):
             try:
                 replicas.append(self.replica(container_id))
-            except (Damaged, Unknown) as why:
-                refused.append(self._refused(container_id, why))
-            except FileNotFoundError:
-                if self.volume.paths(container_id).root.is_dir():
-                    missing = Damaged(f"container {container_id} has no descriptor")
-                    refused.append(self._refused(container_id, missing))
-            except OSError as error:  # of this one only: the others are read
-                refused.append(self._refused(container_id, error))
+            except (Damaged, Unknown, OSError) as why:  # of this one only: the others are read
+                failed[container_id] = why
+        here = {replica.paths.container_id for replica in replicas}
+        rows = rows_beside(self.volume, self._database, here)
+        if rows.unknown is not None and not (replicas or failed):
+            raise rows.unknown
+        now_ms = self._clock.now_ms()
+        refused = [
+            result
+            for container_id in sorted(failed.keys() | rows.held)
+            if (result := unread(self.volume, container_id, rows, failed.get(container_id), now_ms))
+        ]
         check_there(self.volume, held_containers=bool(replicas or refused))
         return Listing(tuple(replicas), tuple(refused))
 
@@ -183,22 +189,6 @@ class OzoneStore:
             length_bytes = sum(file.stat().st_size for file in paths.chunks.glob("*.block"))
             held = self._held[paths.container_id] = (version, length_bytes)
         return held[1]
-
-    def _refused(self, container_id: ContainerId, why: Exception) -> ContainerResult:
-        fault = Fault.DESCRIPTOR_DAMAGED
-        if isinstance(why, Damaged) and not self.volume.paths(container_id).descriptor.exists():
-            fault = Fault.DESCRIPTOR_MISSING
-        finding = Finding(
-            container_id, Verdict.CORRUPT, fault, NO_BLOCK, -1, -1, self._clock.now_ms(), str(why)
-        )
-        found = (finding,) if isinstance(why, Damaged) else ()
-        return ContainerResult(
-            container_id=container_id,
-            storage_id=self.volume.storage_id,
-            findings=found,
-            finding_count=len(found),
-            why=str(why),
-        )
 
     # agent.scan.container_scan.ScannedStore
 
@@ -394,6 +384,19 @@ class OzoneStore:
     ) -> ContainerResult:
         """Return what a whole read of a container came to."""
         now_ms = self._clock.now_ms()
+        links = [
+            Finding(
+                facts.container_id,
+                Verdict.OK,
+                Fault.BLOCK_FILE_LINK,
+                block_id,
+                -1,
+                -1,
+                now_ms,
+                f"a symbolic link to {target}",
+            )
+            for block_id, target in sorted(reader.links.items())
+        ]
         surplus = [
             Finding(
                 facts.container_id,
@@ -418,8 +421,8 @@ class OzoneStore:
             read_at_ms=now_ms,
             bytes_read=bytes_read,
             block_count=tree.block_count,
-            findings=(*findings, *surplus),
-            finding_count=len(findings) + len(reader.surplus),
+            findings=(*findings, *links, *surplus),
+            finding_count=len(findings) + len(reader.links) + len(reader.surplus),
             comparison=reader.compare(tree),
             skipped=reader.skipped,
             skipped_count=reader.skipped_count,

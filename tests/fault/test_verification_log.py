@@ -344,7 +344,7 @@ class TestWhatGoesWrong:
         if os.path.lexists(
             newest
         ):  # what stands in its place is left there, and named by who reads
-            with pytest.raises(FileNotFoundError, match="is no regular file"):
+            with pytest.raises(FileNotFoundError, match="is in its place"):
                 read_log(path)
             newest.rename(tmp_path / "aside")
         assert ["later", "last"] == told(path)[-2:]

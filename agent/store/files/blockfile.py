@@ -23,6 +23,7 @@ from agent.store.files.durable import (
     sync_directory,
     write_all,
 )
+from agent.store.files.kinds import no_file
 
 ALIGNMENT_BYTES: Final = 4096  # of offset, length and memory for O_DIRECT; a multiple of any sector
 REREADS_MAX: Final = 3  # of bytes that may be put back
@@ -60,12 +61,12 @@ def _open_in(directory: Path, name: str, flags: int) -> int:
     except OSError as error:
         if error.errno not in NO_BLOCK_FILE:
             raise
-        raise FileNotFoundError(errno.ENOENT, "no regular file", str(directory / name)) from error
+        raise no_file(directory / name) from error
     finally:
         os.close(directory_fd)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise FileNotFoundError(errno.ENOENT, "no regular file", str(directory / name))
+        raise no_file(directory / name)
     return fd
 
 

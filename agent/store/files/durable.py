@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.errors import BlockFailed, Code, SutureError, Unavailable, VolumeFailed
+from agent.store.files.kinds import no_file
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 FILE_MODE: Final = 0o640
@@ -111,10 +112,10 @@ def open_file(path: Path) -> int:
     except OSError as error:
         if error.errno not in NO_FILE:
             raise
-        raise FileNotFoundError(errno.ENOENT, "is no regular file", str(path)) from error
+        raise no_file(path) from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise FileNotFoundError(errno.ENOENT, "is no regular file", str(path))
+        raise no_file(path)
     return fd
 
 

@@ -204,7 +204,7 @@ def test_a_container_that_a_link_leads_to_is_read(
 ) -> None:
     """
     Somebody moved it to another disk; Ozone follows the link and serves it. A link that leads to
-    nothing is no container, one in a circle is told of.
+    nothing, as to a disk that is not mounted, is told of.
     """
     folder = three.folder(BAD)
     folder.rename(tmp_path / "moved")
@@ -219,5 +219,6 @@ def test_a_container_that_a_link_leads_to_is_read(
         1: Standing.WHOLE,
         2: Standing.DAMAGED,
         3: Standing.WHOLE,
+        4: Standing.NOT_READ,
         5: Standing.NOT_READ,
     } == {number: result.standing for number, result in results.items()}

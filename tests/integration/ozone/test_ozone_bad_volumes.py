@@ -56,6 +56,7 @@ def test_bad_containers_are_refused_by_name_and_the_rest_is_read(
     made.add_container(3)
     made.descriptor(3).write_bytes(b"\x00garbage")
     made.add_container(4)
+    made.add_block(4, 1, b"of a container without descriptor")
     made.descriptor(4).unlink()
     made.add_container(5, state="OPEN")
     made.add_container(6, layOutVersion=1)
@@ -72,7 +73,7 @@ def test_bad_containers_are_refused_by_name_and_the_rest_is_read(
         4: Standing.DAMAGED,
         5: Standing.SKIPPED,
         6: Standing.NOT_READ,
-        7: Standing.NOT_READ,
+        7: Standing.DAMAGED,
     } == {number: result.standing for number, result in results.items()}
     assert "schemaVersion '1'" in results[2].why
     assert [Fault.DESCRIPTOR_DAMAGED] == [item.fault for item in results[3].findings]

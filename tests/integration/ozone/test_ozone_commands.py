@@ -52,7 +52,7 @@ def test_damage_is_shown_with_what_it_means(
     assert "container 1 (UNHEALTHY): DAMAGED" in said
     assert "bit 2 of byte 33548 is flipped" in said
     assert "CHUNK_CHECKSUM: the bytes are not those that the client wrote" in said
-    assert "3 containers: 1 WHOLE, 2 DAMAGED" in said
+    assert "4 containers: 1 WHOLE, 2 DAMAGED, 1 MISSING" in said
 
 
 def test_the_json_document_has_everything(
@@ -67,9 +67,8 @@ def test_the_json_document_has_everything(
     (volume,) = document["volumes"]
     (container,) = volume["containers"]
     assert Exit.TO_DO == code
-    assert {"WHOLE": 0, "DAMAGED": 1, "DOUBTFUL": 0, "NOT_READ": 0, "SKIPPED": 0} == document[
-        "standings"
-    ]
+    others = dict.fromkeys(("WHOLE", "DOUBTFUL", "MISSING", "NOT_READ", "SKIPPED"), 0)
+    assert {**others, "DAMAGED": 1} == document["standings"]
     assert (1, "DAMAGED", "UNHEALTHY", 3) == (
         container["container_id"],
         container["standing"],

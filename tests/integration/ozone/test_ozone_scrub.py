@@ -15,6 +15,7 @@ from tests.support.faults.changes_seen import changes
 from tests.support.ozone.ozone_scrubs import BIG, damage, once, running_volume, scrubbed
 from tests.support.ozone.ozone_volumes import MadeVolume, golden, snapshot
 
+DAMAGED = Standing.DAMAGED
 # what was done to a file -> what is found in its block
 FOUND_OF = {
     "flip": {Fault.CHUNK_CHECKSUM},
@@ -66,7 +67,7 @@ def test_all_damage_of_a_real_volume_is_found_and_nothing_else(
             found.setdefault(place, set()).add(finding.fault)
     assert expected.keys() == found.keys()
     assert all(found[place] <= expected[place] for place in expected)
-    assert {1: Standing.DAMAGED, 2: Standing.DAMAGED, 4: Standing.WHOLE} == {
+    assert {1: DAMAGED, 2: DAMAGED, 3: Standing.MISSING, 4: Standing.WHOLE} == {
         container_id: result.standing for container_id, result in results.items()
     }
 

@@ -94,7 +94,8 @@ def test_damaged_bytes_have_a_root_of_their_own(
     run(["ozone", "scrub", str(tables / name), "--state-dir", str(tmp_path / "s"), "--json"])
 
     document = json.loads(capsys.readouterr().out)
-    found = [c for volume in document["volumes"] for c in volume["containers"]]
+    listed = [c for volume in document["volumes"] for c in volume["containers"]]
+    found = [container for container in listed if container["standing"] != "MISSING"]
     assert len(found) >= 2
     for container in found:
         number, settled = container["container_id"], container["tree"]["settled_root"]

@@ -17,6 +17,7 @@ from ozone.disk import database
 from ozone.disk.database import BLOCKS, Database
 from ozone.disk.layout import find_volume
 from ozone.disk.rows import ContainerRows
+from ozone.disk.small_files import read_small
 from ozone.scrub import history as history_module
 from ozone.scrub import reader
 from ozone.scrub.history import History
@@ -338,7 +339,6 @@ def test_a_read_that_cannot_begin_leaves_nothing_open(
     It is tried again and again, and fails for want of descriptors, as it may be.
     """
     made.put_tree(1, {})
-    read_small = reader.read_small
 
     def failing(path: Path, bytes_max: int) -> bytes:
         if path.suffix == ".tree":

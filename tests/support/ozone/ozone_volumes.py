@@ -2,7 +2,8 @@
 
 `golden` unpacks what Ozone 2.2.0 wrote:
 
-    dn0-damaged   schema V3: two containers whose files were damaged, after Ozone's own scan
+    dn0-damaged   schema V3: two containers whose files were damaged, after Ozone's own scan; the
+                  directory of a third one was taken away, and its rows are there
     dn4           schema V3: two shards of erasure-coded keys, whole
     v2            schema V2: one container scanned by Ozone, one not, one open; no erasure code
     *.jsonl       rows and trees of all 16 replicas of that cluster, before and after Ozone's scan

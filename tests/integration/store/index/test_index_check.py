@@ -255,13 +255,13 @@ class TestCheck:
         """
         file = tmp_path / "data.mdb"
         os.mkfifo(file)
-        with pytest.raises(VolumeFailed, match="is no regular file"):
+        with pytest.raises(VolumeFailed, match="is in its place"):
             check_index(tmp_path, key_bytes=KEY_BYTES)
         file.unlink()
         (tmp_path / "elsewhere").write_bytes(good)
         file.symlink_to(tmp_path / "elsewhere")
 
-        with pytest.raises(VolumeFailed, match="is no regular file"):
+        with pytest.raises(VolumeFailed, match="is in its place"):
             check_index(tmp_path, key_bytes=KEY_BYTES)
 
     def test_a_large_one_is_read_whole_only_when_asked(

@@ -1,0 +1,36 @@
+"""Kinds of files, in words: what stands where a file or a directory belongs."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+NOTHING: Final = "nothing"
+_WORDS: Final = {
+    stat.S_IFREG: "a file",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFBLK: "a device",
+    stat.S_IFCHR: "a device",
+}
+
+
+def kind_at(path: str | Path, dir_fd: int | None = None) -> str:
+    """Return what stands at `path` itself, as "a directory" or "nothing". Raise OSError."""
+    try:
+        mode = os.lstat(path, dir_fd=dir_fd).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return NOTHING
+    return _WORDS.get(stat.S_IFMT(mode), "no file")
+
+
+def no_file(path: str | Path, dir_fd: int | None = None) -> FileNotFoundError:
+    """Return the error for something that is no regular file and stands where one belongs."""
+    try:
+        words = kind_at(path, dir_fd)
+    except OSError:
+        words = "no file"
+    return FileNotFoundError(errno.ENOENT, f"{words} is in its place", str(path))

@@ -1,0 +1,175 @@
+"""Verdicts on what stands in each place of a volume.
+
+A place is a name that Ozone gives to one file or directory. Something stands there, and the
+database has rows about it or has none: `RULES` has the verdict of each combination. docs/OZONE.md
+shows the table, tests/integration/ozone/test_ozone_places.py tries each cell.
+
+Ozone follows symbolic links, so a link to what belongs in a place is read like that. The exception
+is a block file: Ozone never makes it a link, and a repair would write through it.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from agent.store.files.kinds import NOTHING, kind_at
+from scanner.finding import Fault
+
+
+class Place(StrEnum):
+    """A name that Ozone gives. The rows are those of the container, or of the block."""
+
+    CONTAINER = "container directory"
+    DESCRIPTOR = "`<id>.container`"
+    TREE = "`<id>.tree`"
+    CHUNKS = "`chunks`"
+    BLOCK = "`<block>.block`"
+
+
+class Kind(StrEnum):
+    """What stands in a place."""
+
+    NOTHING = "nothing"
+    EMPTY = "directory without any file"  # told apart for containers only
+    DIRECTORY = "directory"
+    FILE = "file"
+    LINK = "link to what belongs there"
+    OTHER = "something else"  # a pipe, a socket, a device, a link that leads nowhere
+
+
+class Ruling(StrEnum):
+    """The verdict on a container for what stands in a place."""
+
+    SILENT = "-"  # nothing is said
+    READ = "read"  # what is there is read, and its bytes have the verdict
+    NOTED = "noted"  # a finding that costs no data
+    SKIPPED = "SKIPPED"
+    DOUBTFUL = "DOUBTFUL"
+    NOT_READ = "NOT_READ"
+    MISSING = "MISSING"
+    DAMAGED = "DAMAGED"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A verdict, and the fault of its finding if it has one."""
+
+    ruling: Ruling
+    fault: Fault | None = None
+
+
+def _noted(fault: Fault) -> Rule:
+    return Rule(Ruling.NOTED, fault)
+
+
+def _damaged(fault: Fault) -> Rule:
+    return Rule(Ruling.DAMAGED, fault)
+
+
+_SILENT: Final = Rule(Ruling.SILENT)
+_READ: Final = Rule(Ruling.READ)
+_NOT_READ: Final = Rule(Ruling.NOT_READ)
+_MISSING: Final = Rule(Ruling.MISSING)
+_NO_FILE: Final = _damaged(Fault.BLOCK_FILE_MISSING)
+_NO_CHUNKS: Final = _damaged(Fault.CHUNKS_DIRECTORY_MISSING)
+
+
+def _whatever(rule: Rule) -> tuple[Rule, Rule]:
+    """Return a rule that does not depend on rows."""
+    return (rule, rule)
+
+
+RULES: Final[Mapping[Place, Mapping[Kind, tuple[Rule, Rule]]]] = {
+    Place.CONTAINER: {
+        Kind.NOTHING: (_SILENT, _MISSING),
+        Kind.EMPTY: (Rule(Ruling.SKIPPED), _MISSING),
+        Kind.DIRECTORY: _whatever(_READ),
+        Kind.FILE: (_NOT_READ, _MISSING),
+        Kind.LINK: _whatever(_READ),
+        Kind.OTHER: (_NOT_READ, _MISSING),
+    },
+    Place.DESCRIPTOR: {
+        Kind.NOTHING: _whatever(_damaged(Fault.DESCRIPTOR_MISSING)),
+        Kind.DIRECTORY: _whatever(_damaged(Fault.DESCRIPTOR_DAMAGED)),
+        Kind.FILE: _whatever(_READ),
+        Kind.LINK: _whatever(_READ),
+        Kind.OTHER: _whatever(_damaged(Fault.DESCRIPTOR_DAMAGED)),
+    },
+    Place.TREE: {
+        Kind.NOTHING: _whatever(_noted(Fault.TREE_MISSING)),
+        Kind.DIRECTORY: _whatever(_noted(Fault.TREE_DAMAGED)),
+        Kind.FILE: _whatever(_READ),
+        Kind.LINK: _whatever(_READ),
+        Kind.OTHER: _whatever(_noted(Fault.TREE_DAMAGED)),
+    },
+    Place.CHUNKS: {
+        Kind.NOTHING: (_SILENT, _NO_CHUNKS),  # Ozone makes it when it starts (HDDS-6235)
+        Kind.DIRECTORY: _whatever(_READ),
+        Kind.FILE: _whatever(_NO_CHUNKS),
+        Kind.LINK: _whatever(_READ),
+        Kind.OTHER: _whatever(_NO_CHUNKS),
+    },
+    Place.BLOCK: {
+        Kind.NOTHING: (_SILENT, _NO_FILE),
+        Kind.DIRECTORY: (_noted(Fault.FOREIGN_FILE), _NO_FILE),
+        Kind.FILE: (_noted(Fault.BLOCK_ROW_MISSING), _READ),
+        Kind.LINK: (_noted(Fault.FOREIGN_FILE), Rule(Ruling.DOUBTFUL, Fault.BLOCK_FILE_LINK)),
+        Kind.OTHER: (_noted(Fault.FOREIGN_FILE), _NO_FILE),
+    },
+}
+"""By place and kind: the rule without rows, the rule with rows."""
+
+_DIRECTORIES: Final = frozenset({Place.CONTAINER, Place.CHUNKS})
+_NOWHERE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What stands in a place, and in words."""
+
+    kind: Kind
+    words: str
+
+
+def look(place: Place, path: Path, dir_fd: int | None = None) -> Found:
+    """Return what stands in a place. Raise OSError."""
+    words = kind_at(path, dir_fd)
+    if words == NOTHING:
+        return Found(Kind.NOTHING, words)
+    try:
+        mode = os.stat(path, dir_fd=dir_fd).st_mode
+    except OSError as error:
+        if error.errno not in _NOWHERE:
+            raise
+        return Found(Kind.OTHER, f"{words} that leads to nothing")
+    is_link = words == "a symbolic link"
+    if stat.S_ISDIR(mode):
+        if place is Place.CONTAINER and is_empty(path):
+            return Found(Kind.EMPTY, "an empty directory")
+        kind = Kind.DIRECTORY
+    else:
+        kind = Kind.FILE if stat.S_ISREG(mode) else Kind.OTHER
+    belongs = Kind.DIRECTORY if place in _DIRECTORIES else Kind.FILE
+    if is_link and kind is belongs:
+        kind = Kind.LINK
+    elif is_link:
+        words = f"{words} to something else"
+    return Found(kind, words)
+
+
+def is_empty(directory: Path) -> bool:
+    """Return whether a directory has no file in it, nor in any directory below. Raise OSError."""
+    with os.scandir(directory) as entries:
+        return all(
+            entry.is_dir(follow_symlinks=False) and is_empty(Path(entry.path)) for entry in entries
+        )
+
+
+def rule_of(place: Place, kind: Kind, *, has_rows: bool) -> Rule:
+    """Return the rule for what stands in a place."""
+    return RULES[place][kind][has_rows]

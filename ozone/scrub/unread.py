@@ -1,0 +1,94 @@
+"""Containers of a volume that cannot be read: what is said of each (`ozone.scrub.places`)."""
+
+import time
+from collections.abc import Set
+from dataclasses import dataclass
+
+from agent.errors import Unavailable
+from merkle.damaged import Damaged
+from merkle.replica import ContainerId
+from ozone.disk.database import Database
+from ozone.disk.layout import Volume
+from ozone.disk.rows import held_containers
+from ozone.scrub.places import Place, Rule, Ruling, look, rule_of
+from ozone.scrub.reader import VIEW_AGE_S
+from ozone.scrub.result import ContainerResult
+from scanner.finding import Fault, Finding, Verdict
+from scanner.notebook import NO_BLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class RowsBeside:
+    """Containers that have rows in the volume's database and were not read; `unknown`: why it
+    cannot be read."""
+
+    held: frozenset[ContainerId] = frozenset()
+    unknown: Unavailable | None = None
+
+
+def rows_beside(volume: Volume, database: Database, here: Set[ContainerId]) -> RowsBeside:
+    """Return the rows in a volume's database of containers that are not `here`."""
+    if not database.path.is_dir():
+        return RowsBeside()
+    try:
+        held = held_containers(database.view(time.monotonic() - VIEW_AGE_S)) - here
+        # A delete moves the directory away and removes the rows, in either order.
+        held = frozenset(one for one in held if not volume.deleted(one).exists())
+        if held:
+            held &= held_containers(database.view(time.monotonic()))
+    except Unavailable as error:
+        return RowsBeside(unknown=error)
+    return RowsBeside(held)
+
+
+def unread(
+    volume: Volume,
+    container_id: ContainerId,
+    rows: RowsBeside,
+    why: Exception | None,
+    now_ms: int,
+) -> ContainerResult | None:
+    """Return what is said of a container without a descriptor that can be used; None for nothing.
+    `why`: the error of the descriptor; None where nothing has the container's name."""
+    try:
+        rule, said = _judged(volume, container_id, rows, why)
+    except OSError as error:
+        rule, said = Rule(Ruling.NOT_READ), str(error)
+    if rule.ruling is Ruling.SILENT:
+        return None
+    findings: tuple[Finding, ...] = ()
+    if rule.fault is not None:
+        place = (NO_BLOCK, -1, -1)
+        findings = (Finding(container_id, Verdict.CORRUPT, rule.fault, *place, now_ms, said),)
+    return ContainerResult(
+        container_id=container_id,
+        storage_id=volume.storage_id,
+        findings=findings,
+        finding_count=len(findings),
+        why=said,
+        is_open=rule.ruling is Ruling.SKIPPED,
+        is_missing=rule.ruling is Ruling.MISSING,
+    )
+
+
+def _judged(
+    volume: Volume, container_id: ContainerId, rows: RowsBeside, why: Exception | None
+) -> tuple[Rule, str]:
+    paths, has_rows = volume.paths(container_id), container_id in rows.held
+    place, path = Place.CONTAINER, paths.root
+    found = look(place, path)
+    if rule_of(place, found.kind, has_rows=has_rows).ruling is Ruling.READ:
+        place, path = Place.DESCRIPTOR, paths.descriptor
+        found = look(place, path)
+        if why is None:  # it has come since its directory was listed
+            return Rule(Ruling.SILENT), ""
+    rule, said = rule_of(place, found.kind, has_rows=has_rows), f"{found.words} is at {path}"
+    if rows.unknown is not None and rule != rule_of(place, found.kind, has_rows=True):
+        return Rule(Ruling.NOT_READ), f"{said}; {rows.unknown}"
+    if rule.ruling is Ruling.READ:
+        if isinstance(why, Damaged):
+            return Rule(Ruling.DAMAGED, Fault.DESCRIPTOR_DAMAGED), str(why)
+        return Rule(Ruling.NOT_READ), str(why)
+    if rule.ruling is Ruling.MISSING:
+        said += ", and the database has the rows of the container"
+    return rule, said

@@ -1,0 +1,327 @@
+"""What stands in each place of a volume of Ozone, with rows in the database and without: the
+verdict of each combination (ozone.scrub.places)."""
+
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from agent.cli.main import run
+from agent.runtime.clock import SystemClock
+from agent.runtime.exits import Exit
+from ozone.disk.layout import find_volume
+from ozone.scrub.history import History
+from ozone.scrub.places import RULES, Kind, Place, Ruling
+from ozone.scrub.result import Standing
+from ozone.scrub.scrub import ScrubWish
+from ozone.scrub.store import OzoneStore
+from scanner.finding import Fault
+from tests.support.ozone.ozone_scrubs import once, scrubbed
+from tests.support.ozone.ozone_volumes import MadeVolume
+
+ROOT = Path(__file__).resolve().parents[3]
+SUBJECT, BLOCK = 2, 20
+DATA = b"block" * 1_000
+
+WHOLE, DAMAGED, DOUBTFUL = Standing.WHOLE, Standing.DAMAGED, Standing.DOUBTFUL
+MISSING, NOT_READ, SKIPPED = Standing.MISSING, Standing.NOT_READ, Standing.SKIPPED
+NO_CHUNKS, NO_FILE = Fault.CHUNKS_DIRECTORY_MISSING, Fault.BLOCK_FILE_MISSING
+NO_DESCRIPTOR, BAD_DESCRIPTOR = Fault.DESCRIPTOR_MISSING, Fault.DESCRIPTOR_DAMAGED
+FOREIGN, LINKED = Fault.FOREIGN_FILE, Fault.BLOCK_FILE_LINK
+
+Cell = tuple[Standing, set[Fault]] | None
+
+# By place and kind: what is said without rows, and with them; None where nothing is.
+CELLS: dict[tuple[Place, Kind], tuple[Cell, Cell]] = {
+    (Place.CONTAINER, Kind.NOTHING): (None, (MISSING, set())),
+    (Place.CONTAINER, Kind.EMPTY): ((SKIPPED, set()), (MISSING, set())),
+    (Place.CONTAINER, Kind.DIRECTORY): ((WHOLE, set()), (WHOLE, set())),
+    (Place.CONTAINER, Kind.FILE): ((NOT_READ, set()), (MISSING, set())),
+    (Place.CONTAINER, Kind.LINK): ((WHOLE, set()), (WHOLE, set())),
+    (Place.CONTAINER, Kind.OTHER): ((NOT_READ, set()), (MISSING, set())),
+    (Place.DESCRIPTOR, Kind.NOTHING): ((DAMAGED, {NO_DESCRIPTOR}), (DAMAGED, {NO_DESCRIPTOR})),
+    (Place.DESCRIPTOR, Kind.DIRECTORY): ((DAMAGED, {BAD_DESCRIPTOR}), (DAMAGED, {BAD_DESCRIPTOR})),
+    (Place.DESCRIPTOR, Kind.FILE): ((WHOLE, set()), (WHOLE, set())),
+    (Place.DESCRIPTOR, Kind.LINK): ((WHOLE, set()), (WHOLE, set())),
+    (Place.DESCRIPTOR, Kind.OTHER): ((DAMAGED, {BAD_DESCRIPTOR}), (DAMAGED, {BAD_DESCRIPTOR})),
+    (Place.TREE, Kind.NOTHING): ((WHOLE, {Fault.TREE_MISSING}), (WHOLE, {Fault.TREE_MISSING})),
+    (Place.TREE, Kind.DIRECTORY): ((WHOLE, {Fault.TREE_DAMAGED}), (WHOLE, {Fault.TREE_DAMAGED})),
+    (Place.TREE, Kind.FILE): ((WHOLE, set()), (DOUBTFUL, set())),  # it is one without blocks
+    (Place.TREE, Kind.LINK): ((WHOLE, set()), (DOUBTFUL, set())),
+    (Place.TREE, Kind.OTHER): ((WHOLE, {Fault.TREE_DAMAGED}), (WHOLE, {Fault.TREE_DAMAGED})),
+    (Place.CHUNKS, Kind.NOTHING): ((WHOLE, set()), (DAMAGED, {NO_CHUNKS, NO_FILE})),
+    (Place.CHUNKS, Kind.DIRECTORY): ((WHOLE, set()), (WHOLE, set())),
+    (Place.CHUNKS, Kind.FILE): ((DAMAGED, {NO_CHUNKS}), (DAMAGED, {NO_CHUNKS, NO_FILE})),
+    (Place.CHUNKS, Kind.LINK): ((WHOLE, set()), (WHOLE, set())),
+    (Place.CHUNKS, Kind.OTHER): ((DAMAGED, {NO_CHUNKS}), (DAMAGED, {NO_CHUNKS, NO_FILE})),
+    (Place.BLOCK, Kind.NOTHING): ((WHOLE, set()), (DAMAGED, {NO_FILE})),
+    (Place.BLOCK, Kind.DIRECTORY): ((WHOLE, {FOREIGN}), (DAMAGED, {NO_FILE})),
+    (Place.BLOCK, Kind.FILE): ((WHOLE, {Fault.BLOCK_ROW_MISSING}), (WHOLE, set())),
+    (Place.BLOCK, Kind.LINK): ((WHOLE, {FOREIGN}), (DOUBTFUL, {LINKED})),
+    (Place.BLOCK, Kind.OTHER): ((WHOLE, {FOREIGN}), (DAMAGED, {NO_FILE})),
+}
+
+
+def unix_socket(path: Path) -> None:
+    """Put a socket there, by a short name: that of a socket may have 107 bytes."""
+    with socket.socket(socket.AF_UNIX) as one:
+        directory = os.open(path.parent, os.O_RDONLY)
+        one.bind(f"/proc/self/fd/{directory}/{path.name}")
+        os.close(directory)
+
+
+OTHERS: dict[str, Callable[[Path], None]] = {
+    "a pipe": os.mkfifo,
+    "a socket": unix_socket,
+    "a symbolic link": lambda path: path.symlink_to("nowhere"),
+    "a symbolic link that leads to nothing": lambda path: path.symlink_to(path.name),
+}
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[MadeVolume]:
+    """A volume with a whole container, and one that is to be changed."""
+    volume = MadeVolume(tmp_path / "data")
+    for number in (1, SUBJECT):
+        volume.add_container(number)
+    volume.add_block(1, 10, DATA)
+    (volume.folder(SUBJECT) / "metadata" / "note").write_bytes(b"so that it is not empty")
+    yield volume
+    volume.close()
+
+
+def path_of(made: MadeVolume, place: Place) -> Path:
+    """Return where the place is."""
+    return {
+        Place.CONTAINER: made.folder(SUBJECT),
+        Place.DESCRIPTOR: made.descriptor(SUBJECT),
+        Place.TREE: made.tree(SUBJECT),
+        Place.CHUNKS: made.folder(SUBJECT) / "chunks",
+        Place.BLOCK: made.file(SUBJECT, BLOCK),
+    }[place]
+
+
+def put(path: Path, kind: Kind, aside: Path, other: str) -> None:
+    """Have something of this kind stand there instead of what belongs there, which does now."""
+    belongs = Kind.DIRECTORY if path.is_dir() else Kind.FILE
+    if kind is belongs:
+        return
+    path.rename(aside)
+    if kind is Kind.LINK:
+        path.symlink_to(aside)
+    elif kind is Kind.EMPTY:
+        (path / "metadata").mkdir(parents=True)
+    elif kind is Kind.DIRECTORY:
+        path.mkdir()
+    elif kind is Kind.FILE:
+        path.write_bytes(b"a file")
+    elif kind is Kind.OTHER:
+        OTHERS[other](path)
+
+
+@pytest.mark.parametrize("has_rows", [False, True], ids=["no rows", "rows"])
+@pytest.mark.parametrize(
+    ("place", "kind", "other"),
+    [
+        (place, kind, other)
+        for place, kind in CELLS
+        for other in (OTHERS if kind is Kind.OTHER else [""])
+    ],
+)
+def test_each_combination_has_its_verdict(
+    made: MadeVolume, tmp_path: Path, place: Place, kind: Kind, other: str, has_rows: bool
+) -> None:
+    """
+    The other container is read whatever stands there, and the words say what does.
+    """
+    if has_rows:
+        made.add_block(SUBJECT, BLOCK, DATA)
+    elif place is Place.BLOCK:
+        made.add_block(SUBJECT, BLOCK + 1, DATA)
+        made.file(SUBJECT, BLOCK).write_bytes(DATA)
+    if place is Place.TREE:
+        made.put_tree(SUBJECT, {})
+    put(path_of(made, place), kind, tmp_path / "aside", other)
+
+    results = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))
+
+    result, expected = results.get(SUBJECT), CELLS[place, kind][has_rows]
+    if expected is None:
+        assert result is None
+        return
+    assert result is not None
+    standing, faults = expected
+    found = {item.fault for item in result.findings}
+    if place is not Place.TREE:
+        found -= {Fault.TREE_MISSING}
+    assert (standing, faults) == (result.standing, found)
+    assert WHOLE is results[1].standing
+    if kind is Kind.OTHER:
+        said = [result.why, *(item.evidence for item in result.findings), *result.doubts()]
+        assert [] != [text for text in said if other in text or path_of(made, place).name in text]
+
+
+def test_the_table_of_verdicts_is_the_one_that_was_tried() -> None:
+    """
+    No cell without a test, and none that says otherwise.
+    """
+    standing_of = {Ruling.SILENT: {None, WHOLE}, Ruling.READ: {WHOLE, DOUBTFUL}}
+    standing_of[Ruling.NOTED] = {WHOLE}
+    cells = {
+        (place, kind, has_rows): rule
+        for place, kinds in RULES.items()
+        for kind, pair in kinds.items()
+        for has_rows, rule in zip((False, True), pair, strict=True)
+    }
+
+    assert CELLS.keys() == {(place, kind) for place, kind, _ in cells}
+    for (place, kind, has_rows), rule in cells.items():
+        standing, faults = CELLS[place, kind][has_rows] or (None, set())
+        wanted = standing_of.get(rule.ruling) or {Standing(rule.ruling.value)}
+        assert standing in wanted, (place, kind, has_rows)
+        assert rule.fault is None or rule.fault in faults, (place, kind, has_rows)
+
+
+def table() -> str:
+    """Return the table of the document."""
+
+    def said(place: Place, kind: Kind, has_rows: bool) -> str:
+        rule = RULES[place][kind][has_rows]
+        return f"{rule.ruling.value} {rule.fault.value}" if rule.fault else rule.ruling.value
+
+    lines = ["| place | what stands there | no rows | rows |", "|---|---|---|---|"]
+    lines += [
+        f"| {place.value} | {kind.value} | {said(place, kind, False)} | {said(place, kind, True)} |"
+        for place, kinds in RULES.items()
+        for kind in kinds
+    ]
+    return "\n".join(lines)
+
+
+def test_the_document_has_the_table_of_verdicts() -> None:
+    """
+    An operator finds each combination there.
+    """
+    assert table() in (ROOT / "docs" / "OZONE.md").read_text(), table()
+
+
+def test_a_container_whose_directory_went_after_it_was_read_is_missing(
+    made: MadeVolume, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    That it was whole once is no success: the exit code is that of damage, and the container is not
+    forgotten.
+    """
+    made.add_block(SUBJECT, BLOCK, DATA)
+    command = ["ozone", "scrub", str(made.root), "--state-dir", str(tmp_path / "state")]
+    codes = [run(command)]
+    shutil.rmtree(made.folder(SUBJECT))
+
+    codes += [run(command), run([*command, "--container", str(SUBJECT)])]
+
+    said = capsys.readouterr().out
+    assert [Exit.OK, Exit.TO_DO, Exit.TO_DO] == codes
+    assert "container 2: MISSING: nothing is at " in said
+    assert "2 containers: 1 WHOLE, 1 MISSING" in said
+
+
+def test_a_directory_of_containers_that_is_a_file_leaves_its_containers_missing(
+    made: MadeVolume, tmp_path: Path
+) -> None:
+    """
+    All of containerDir1 is gone; the containers of containerDir0 are read.
+    """
+    made.add_container(512)
+    made.add_block(512, 1, DATA)
+    folder = made.folder(512).parent
+    shutil.rmtree(folder)
+    folder.write_bytes(b"a file")
+
+    results = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))
+
+    assert {1: WHOLE, 2: WHOLE, 512: MISSING} == {
+        number: result.standing for number, result in results.items()
+    }
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_container_that_ozone_deletes_is_not_missing(
+    made: MadeVolume, tmp_path: Path, is_first: bool
+) -> None:
+    """
+    A datanode moves the directory to tmp/deleted-containers and removes the rows, in the order of
+    its version: both are seen half done, before a round and in it.
+    """
+    made.add_block(SUBJECT, BLOCK, DATA)
+    deleted = made.root / "hdds" / "CID-made" / "tmp" / "deleted-containers"
+    deleted.mkdir(parents=True)
+
+    def delete() -> None:
+        made.folder(SUBJECT).rename(deleted / str(SUBJECT))
+
+    if is_first:
+        delete()
+    wish = ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state")
+    results = scrubbed(wish, once(lambda: None if is_first else delete()))
+
+    assert MISSING not in {result.standing for result in results.values()}
+    assert MISSING not in {result.standing for result in scrubbed(wish).values()}
+
+
+def test_rows_of_a_database_that_cannot_be_read_are_not_taken_for_none(
+    made: MadeVolume, tmp_path: Path
+) -> None:
+    """
+    An empty directory may be all that is left of a container: nobody can tell.
+    """
+    put(made.folder(SUBJECT), Kind.EMPTY, tmp_path / "aside", "")
+    (made.database / "CURRENT").write_bytes(b"garbage")
+
+    results = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))
+
+    assert [NOT_READ, NOT_READ] == [results[number].standing for number in (1, SUBJECT)]
+    assert str(made.database) in results[SUBJECT].why
+
+
+def test_bad_bytes_behind_a_link_are_damage(made: MadeVolume, tmp_path: Path) -> None:
+    """
+    A link to good bytes costs a look, one to others is as bad as a file of them.
+    """
+    made.add_block(SUBJECT, BLOCK, DATA)
+    put(made.file(SUBJECT, BLOCK), Kind.LINK, tmp_path / "aside", "")
+    (tmp_path / "aside").write_bytes(DATA[::-1])
+
+    result = scrubbed(ScrubWish(data_dirs=[made.root], state_dir=tmp_path / "state"))[SUBJECT]
+
+    assert DAMAGED is result.standing
+    assert {Fault.CHUNK_CHECKSUM, LINKED, Fault.TREE_MISSING} == {
+        item.fault for item in result.findings
+    }
+    assert f"1 block files are symbolic links: a symbolic link to {tmp_path / 'aside'}" in (
+        result.doubts()
+    )
+
+
+def test_rows_that_went_with_the_directory_are_looked_up_again(
+    made: MadeVolume, tmp_path: Path
+) -> None:
+    """
+    A view of the database may be a minute old, and has the rows of a container deleted since.
+    """
+    made.add_block(SUBJECT, BLOCK, DATA)
+    (tmp_path / "scratch").mkdir()
+    with closing(History(tmp_path / "history.sqlite")) as history:
+        volume, scratch = find_volume(made.root), tmp_path / "scratch"
+        store = OzoneStore(volume, history, scratch, SystemClock(), database=made.database)
+        before = store.listing()
+        shutil.rmtree(made.folder(SUBJECT))
+        made.drop_row(SUBJECT, BLOCK)
+
+        after = store.listing()
+
+    assert [1, SUBJECT] == [item.paths.container_id for item in before.replicas]
+    assert ([1], ()) == ([item.paths.container_id for item in after.replicas], after.refused)
