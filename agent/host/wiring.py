@@ -123,6 +123,7 @@ class Parts:
                 on_change=self.changes.tell,
                 on_trouble=self.troubles.tell,
             ),
+            keeps_failed=True,
         )
         tell_of_start(self.store)
         with ExitStack() as undo:

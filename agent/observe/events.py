@@ -144,6 +144,9 @@ AGENT: Final[Mapping[str, Event]] = {
     "volume_fenced": Event("Nothing is served from this volume any more.", (VOLUME,)),
     "volume_in_doubt": Event("A check failed once.", (VOLUME,)),
     "volume_left_out": Event("It cannot be served; the others are. `error` says what to do."),
+    "volume_place_freed": Event(
+        "Something else stood where the agent has a file or directory of its own: it was renamed."
+    ),
     "volume_recovered": Event("What the last process had left was finished.", (VOLUME,)),
     "volume_retired": Event("It is empty, and may be pulled after a restart.", (VOLUME,)),
     "volume_service_changed": Event("In service, read-only, retiring.", (VOLUME,)),

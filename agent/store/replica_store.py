@@ -88,16 +88,22 @@ class ReplicaStore:
         cluster_id: str,
         datanode_id: str,
         options: StoreOptions | None = None,
+        keeps_failed: bool = False,
     ) -> Self:
         """Open the volumes of a datanode, format empty ones, and recover.
 
         A volume that does not work, or is not ours, is left out and shown as failed by `volumes`;
-        if none works, or one is in use (`Refused`), nothing is opened.
+        if none works, or one is in use (`Refused`), nothing is opened. With `keeps_failed` a
+        datanode none of whose volumes works is opened without any, to report them.
         """
         long_crcs()  # loads libraries: when files are short there is no descriptor to do it with
         chosen = options or StoreOptions()
         opened = open_volumes(
-            volume_paths, cluster_id=cluster_id, datanode_id=datanode_id, options=chosen
+            volume_paths,
+            cluster_id=cluster_id,
+            datanode_id=datanode_id,
+            options=chosen,
+            keeps_failed=keeps_failed,
         )
         volumes = VolumeSet(opened.volumes, chosen, opened.shelf, opened.failed)
         return cls(volumes, chosen)

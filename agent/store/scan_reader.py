@@ -16,6 +16,7 @@ import numpy as np
 
 from agent.store.files.blockfile import read_past_cache
 from agent.store.files.durable import block_errors, disk_errors
+from agent.store.files.kinds import absence, kind_at
 from agent.store.files.layout import PACK_NAME, QUARANTINE, block_id_of
 from agent.store.index.facts import ScanBase
 from agent.store.index.packformat import Packed, PackedBlocks
@@ -223,7 +224,7 @@ class DiskReader:
         """List the replica's files and judge descriptor, tree file and directories."""
         faults: list[StructureFault] = []
         if self._directory_fd == ABSENT_FD and self._directory_error is None:
-            missing = f"{self._paths.chunks} does not exist"
+            missing = f"{kind_at(self._paths.chunks)} is at {self._paths.chunks}"
             faults.append(StructureFault(Fault.CHUNKS_DIRECTORY_MISSING, missing))
         try:
             if self._directory_error is not None:
@@ -265,8 +266,8 @@ class DiskReader:
         path = self._paths.descriptor
         try:
             _twice(lambda read: read_descriptor(path, self._container_id, read))
-        except FileNotFoundError:
-            return [StructureFault(Fault.DESCRIPTOR_MISSING, f"{path.name} does not exist")]
+        except FileNotFoundError as error:
+            return [StructureFault(Fault.DESCRIPTOR_MISSING, absence(path, error))]
         except Damaged as damage:
             return [StructureFault(Fault.DESCRIPTOR_DAMAGED, str(damage))]
         except OSError as error:
@@ -280,9 +281,9 @@ class DiskReader:
         path = self._paths.tree
         try:
             tree = _twice(lambda read: read_tree_file(path, self._container_id, read))
-        except FileNotFoundError:
+        except FileNotFoundError as error:
             if known is not None:
-                faults.append(StructureFault(Fault.TREE_MISSING, f"{path.name} does not exist"))
+                faults.append(StructureFault(Fault.TREE_MISSING, absence(path, error)))
             return None
         except Damaged as damage:
             faults.append(StructureFault(Fault.TREE_DAMAGED, str(damage)))

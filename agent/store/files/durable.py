@@ -167,7 +167,7 @@ def open_new(path: Path, flags: int = 0, *, refused: Collection[int] = ()) -> in
     What has the name is taken away, whatever it is: nothing is written to where a link leads.
     Where the file system refuses `flags` with one of the errors `refused`, they are left out.
     """
-    remove_file(path)
+    remove(path)
     create = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         return os.open(path, create | flags, FILE_MODE)

@@ -34,3 +34,10 @@ def no_file(path: str | Path, dir_fd: int | None = None) -> FileNotFoundError:
     except OSError:
         words = "no file"
     return FileNotFoundError(errno.ENOENT, f"{words} is in its place", str(path))
+
+
+def absence(path: Path, error: OSError) -> str:
+    """Say that a file is not there, and what is in its place."""
+    if isinstance(error, FileNotFoundError) and error.strerror != os.strerror(errno.ENOENT):
+        return f"{path.name}: {error.strerror}"
+    return f"{path.name} does not exist"

@@ -133,6 +133,27 @@ class Layout:
         """The verification log."""
         return self.cluster / VERIFICATION
 
+    @property
+    def known(self) -> Path:
+        """The volumes of the datanode."""
+        return self.cluster / "VOLUMES"
+
+    def remade_directories(self) -> tuple[Path, ...]:
+        """Directories without which nothing is lost that a volume serves: a start makes them."""
+        return (
+            self.importing.parent,
+            self.importing,
+            self.deleting,
+            self.probes,
+            self.canary,
+            self.quarantine,
+            self.verification,
+        )
+
+    def remade_files(self) -> tuple[Path, ...]:
+        """Files likewise, but the lock of the volume itself."""
+        return (self.database / "lock.mdb", self.new, self.known)
+
     def directories(self) -> tuple[Path, ...]:
         """Every directory that a volume must have."""
         return (self.current, self.database, self.importing, self.deleting, self.quarantine)

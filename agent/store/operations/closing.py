@@ -190,7 +190,7 @@ def follow_state(volume: Volume, container_id: ContainerId) -> None:
         row = rows.replica(container_id)
     paths = volume.paths(container_id)
     with block_errors(paths.root):
-        make_home(volume, container_id)
+        make_home(volume, container_id, paths.descriptor)
     write_descriptor(paths.descriptor, descriptor_of(container_id, row))
     volume.index.write(lambda rows: rows.end_work(container_id, DescriptorEntry()))
 

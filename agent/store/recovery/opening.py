@@ -11,7 +11,7 @@ from agent.store.files.layout import Layout, VolumeVersion
 from agent.store.index.facts import VolumeFacts
 from agent.store.options import StoreOptions
 from agent.store.recovery.startup_recovery import Shelf, recover
-from agent.store.volumes.identity import read_versions
+from agent.store.volumes.identity import is_of, read_versions
 from agent.store.volumes.known import Known, newest_known, remember
 from agent.store.volumes.service_mode import Mode, read_service
 from agent.store.volumes.volume import (
@@ -33,13 +33,20 @@ class Opened:
 
 
 def open_volumes(
-    volume_paths: Sequence[Path], *, cluster_id: str, datanode_id: str, options: StoreOptions
+    volume_paths: Sequence[Path],
+    *,
+    cluster_id: str,
+    datanode_id: str,
+    options: StoreOptions,
+    keeps_failed: bool = False,
 ) -> Opened:
     """Open and recover volumes. One that does not work, or is not ours, is left out as it is.
 
-    If none is left, none stays open, and what is wrong with the first is raised. So is
-    `Refused(VOLUME_IN_USE)`: two agents must not share the volumes of a host between them; and
-    `Unavailable(BUSY)`: a host that is short of descriptors or memory says nothing of its disks.
+    If none is left, none stays open, and what is wrong with the first is raised; with
+    `keeps_failed` only if none of them says that it is ours: a host that the control plane knows
+    has to report the volumes that it lost. Raises `Refused(VOLUME_IN_USE)`, because two agents
+    must not share the volumes of a host between them, and `Unavailable(BUSY)`: a host that is short
+    of descriptors or memory says nothing of its disks.
     """
     check_volume_paths(volume_paths)
     known = newest_known([_layout(path, cluster_id) for path in volume_paths])
@@ -74,7 +81,9 @@ def open_volumes(
             del opened[path]
             volume.close(is_well=False)
             failed[path] = failure
-        check_any_opened(list(opened.values()), list(failed.items()))
+        ours = {path for path, one in versions.items() if is_of(one, cluster_id, datanode_id)}
+        if not (keeps_failed and ours & failed.keys()):
+            check_any_opened(list(opened.values()), list(failed.items()))
     except BaseException:
         for volume in opened.values():
             volume.close(is_well=False)

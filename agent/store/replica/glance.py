@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 
 from agent.store.files.durable import open_file
+from agent.store.files.kinds import absence, kind_at
 from agent.store.files.layout import ReplicaPaths
 from agent.store.replica.descriptor import read_descriptor
 from merkle.damaged import Damaged
@@ -25,11 +26,11 @@ def glance(paths: ReplicaPaths, container_id: ContainerId, *, has_tree: bool) ->
 def _faults(paths: ReplicaPaths, container_id: ContainerId, *, has_tree: bool) -> Iterator[str]:
     for directory in (paths.root, paths.chunks, paths.descriptor.parent):
         if not directory.is_dir():
-            yield f"{directory.name} is no directory"
+            yield f"{directory.name}: {kind_at(directory)} instead of a directory"
     try:
         read_descriptor(paths.descriptor, container_id)
-    except (FileNotFoundError, NotADirectoryError):
-        yield f"{paths.descriptor.name} does not exist"
+    except (FileNotFoundError, NotADirectoryError) as error:
+        yield absence(paths.descriptor, error)
     except Damaged as damage:
         yield str(damage)
     if has_tree:
@@ -39,8 +40,8 @@ def _faults(paths: ReplicaPaths, container_id: ContainerId, *, has_tree: bool) -
 def _tree_faults(paths: ReplicaPaths, container_id: ContainerId) -> Iterator[str]:
     try:
         fd = open_file(paths.tree)
-    except (FileNotFoundError, NotADirectoryError):
-        yield f"{paths.tree.name} does not exist"
+    except (FileNotFoundError, NotADirectoryError) as error:
+        yield absence(paths.tree, error)
         return
     try:
         head = os.pread(fd, HEAD_BYTES, 0)

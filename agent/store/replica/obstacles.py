@@ -1,4 +1,4 @@
-"""What can stand where the bytes of a block are to be written, and how it is got out of the way.
+"""What can stand where a file of a replica is to be written, and how it is got out of the way.
 
     another name for the same file    a copy of it takes the name: nothing is written through a name
                                       that may be the good copy of something else
@@ -27,6 +27,7 @@ from agent.store.files.durable import (
     remove_tree,
     sync_directory,
 )
+from agent.store.files.kinds import kind_at
 from agent.store.files.layout import ReplicaPaths
 from agent.store.replica import quarantine
 from agent.store.replica.quarantine import Note
@@ -35,13 +36,6 @@ from merkle.replica import BlockId, ContainerId
 
 COPY_SUFFIX: Final = ".copy"  # in tmp/importing, which a start empties
 NO_BLOCK: Final = BlockId(0)  # of what stands where a directory of the replica belongs
-KINDS: Final = {
-    stat.S_IFDIR: "a directory",
-    stat.S_IFLNK: "a link",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFREG: "a file",
-}
 _numbers = count()
 
 
@@ -102,9 +96,10 @@ def _put_copy(fd: int, length_bytes: int, temporary: Path, path: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def make_home(volume: Volume, container_id: ContainerId) -> ReplicaPaths:
+def make_home(volume: Volume, container_id: ContainerId, *files: Path) -> ReplicaPaths:
     """Make the directories of a replica, which can be lost with all that is in them, and return
-    its paths. What stands in the place of one is put aside. Raises OSError, SutureError."""
+    its paths. What stands in the place of one, or of one of the `files` that are to be written, is
+    put aside. Raises OSError, SutureError."""
     paths = volume.paths(container_id)
     for directory in (paths.root, paths.chunks, paths.descriptor.parent):
         facts = _facts(directory)
@@ -113,6 +108,10 @@ def make_home(volume: Volume, container_id: ContainerId) -> ReplicaPaths:
         if facts is not None:
             put_aside(volume, container_id, NO_BLOCK, directory)
         make_directories(directory, below=volume.layout.current)
+    for path in files:
+        facts = _facts(path)
+        if facts is not None and not stat.S_ISREG(facts.st_mode):
+            put_aside(volume, container_id, NO_BLOCK, path)
     return paths
 
 
@@ -156,13 +155,12 @@ def has_home(paths: ReplicaPaths) -> bool:
 def put_aside(volume: Volume, container_id: ContainerId, block_id: BlockId, path: Path) -> None:
     """Move what has the name of a file or directory of ours, and is none, to quarantine."""
     facts = path.lstat()
-    kind = KINDS.get(stat.S_IFMT(facts.st_mode), "a device")
     note = Note(
         container_id=container_id,
         block_id=block_id,
         offset=0,
         length_bytes=facts.st_size,
         at_ms=volume.index.now_ms(),
-        why=f"{kind} in the place of {path.name}",
+        why=f"{kind_at(path)} in the place of {path.name}",
     )
     quarantine.keep_aside(volume.layout, note, path)

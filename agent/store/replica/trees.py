@@ -185,7 +185,7 @@ def commit_tree(
     entry = TreeEntry(numbered.generation)
     path = volume.paths(container_id).tree
     with block_errors(path):
-        make_home(volume, container_id)  # lost directories must not stop a new tree
+        make_home(volume, container_id, path)  # lost directories must not stop a new tree
         staged = stage(path, encode_tree(numbered, container_id))
 
     def intend(rows: Change) -> bool:

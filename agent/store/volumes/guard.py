@@ -22,16 +22,18 @@ def check_volume(layout: Layout) -> None:
     with disk_errors(layout.volume):
         if layout.volume.exists():
             _check_writers(layout.volume, layout.volume.stat())
-    made = (layout.hdds, layout.cluster, layout.cluster / "tmp", layout.probes, layout.canary)
-    for path in (*made, *layout.directories()):
+    for path in (layout.hdds, layout.cluster, layout.current, layout.database):
         _check(path)
+    for path in layout.remade_directories():
+        if not path.is_symlink():  # `own_places` moves it aside
+            _check(path)
 
 
 def _check(path: Path) -> None:
     with disk_errors(path):
         try:
             facts = path.lstat()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return
     if stat.S_ISLNK(facts.st_mode):
         raise linked(path)

@@ -32,6 +32,11 @@ def _read_version(path: Path) -> VolumeVersion | SutureError | None:
         return error
 
 
+def is_of(version: VolumeVersion | SutureError | None, cluster_id: str, datanode_id: str) -> bool:
+    """Return whether a volume says that it is of this datanode."""
+    return isinstance(version, VolumeVersion) and _names(version) == (cluster_id, datanode_id)
+
+
 def remembered(volumes: Sequence[Path]) -> VolumeVersion | None:
     """Return what the formatted volumes say of cluster and datanode; None if none is formatted.
 

@@ -22,7 +22,6 @@ from agent.store.files.mounts import unmounted
 from agent.store.index.indexerrors import DATA_FILE
 from agent.store.volumes.sealed_file import read_sealed, sealed
 
-NAME: Final = "VOLUMES"
 FILE_BYTES_MAX: Final = 1024**2
 LOST_AND_FOUND: Final = "lost+found"  # a new file system of ext4 has it
 
@@ -64,7 +63,7 @@ def remember(
     for layout in layouts:
         try:
             if _read(layout) != known:
-                replace_file(layout.cluster / NAME, _encode(known))
+                replace_file(layout.known, _encode(known))
         except SutureError:  # the volume check deals with it; the others remember, too
             continue
 
@@ -215,7 +214,7 @@ def _encode(known: Known) -> bytes:
 
 
 def _read(layout: Layout) -> Known | None:
-    fields = read_sealed(layout.cluster / NAME, FILE_BYTES_MAX)
+    fields = read_sealed(layout.known, FILE_BYTES_MAX)
     if fields is None:
         return None
     return Known(fields["version"], fields["volumes"], tuple(fields.get("added", ())))

@@ -6,6 +6,7 @@ who holds it, for the message to the second one.
 
 import fcntl
 import os
+import stat
 import sys
 import uuid
 from collections.abc import Iterator, Sequence
@@ -42,6 +43,7 @@ from agent.store.options import StoreOptions
 from agent.store.verification_log.log_files import VerificationLog
 from agent.store.volumes.guard import check_volume
 from agent.store.volumes.known import check_kept, check_new
+from agent.store.volumes.own_places import free_place, free_places
 from merkle.replica import ContainerId
 
 PATHS_KEPT: Final = 1_024  # of replicas: to put them together costs a third of a small read
@@ -135,11 +137,13 @@ def open_volume(
             if not directory.is_dir():
                 directory.mkdir(DIRECTORY_MODE)
                 sync_directory(directory.parent)
+    _free_lock(layout, datanode_id)
     lock = lock_volume(layout)
     try:
         if lock.was_left:
             _keep_what_was_left(layout)
         version = _version(layout, datanode_id, options)
+        free_places(layout)
         check_kept(layout)
         with disk_errors(path):
             for directory in layout.directories():
@@ -185,6 +189,16 @@ def _keep_what_was_left(layout: Layout) -> None:
     """
     with disk_errors(layout.hdds):
         sync_all(layout.hdds)
+
+
+def _free_lock(layout: Layout, datanode_id: str) -> None:
+    """Move aside what stands in the place of the lock, on a volume that says that it is ours."""
+    with suppress(OSError, SutureError):  # `_version` says what is wrong with it
+        if stat.S_ISREG(layout.lock.lstat().st_mode):
+            return
+        version = decode_version(read_head(layout.version, VERSION_BYTES_MAX), layout.version)
+        check_owner(version, layout, datanode_id)
+        free_place(layout.lock, stat.S_ISREG)
 
 
 def _version(layout: Layout, datanode_id: str, options: StoreOptions) -> VolumeVersion:

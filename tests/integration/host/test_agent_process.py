@@ -14,7 +14,9 @@ from agent.client.client import Client
 from agent.demo.cluster import Cluster
 from agent.rpc.datanode.server import CALLS, SERVICE
 from agent.rpc.v1 import datanode_pb2, scm_pb2
+from agent.store.files.layout import Layout
 from agent.store.recovery.fsck import fsck
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -93,6 +95,42 @@ def test_sigterm_drains_and_ends_with_zero(tmp_path: Path) -> None:
         report = fsck(cluster.volume_paths(0)[0])
         assert () == report.problems
         assert '"agent_stopped"' in process.log.read_text()
+
+
+@pytest.mark.parametrize("place", ["db", "data.mdb", "current"])
+def test_a_host_whose_only_volume_fails_stays_and_reports_it(tmp_path: Path, place: str) -> None:
+    """
+    The agent serves its calls and its pages without a volume; the control plane lists the failed
+    one with what is wrong with it, and a restart after the repair serves it again.
+    """
+    with Cluster(tmp_path, agents=1, volumes=1) as cluster:
+        [process] = cluster.nodes
+        process.stop()
+        [known] = (cluster.volume_paths(0)[0] / "hdds").glob("*/VOLUMES")
+        layout = Layout(cluster.volume_paths(0)[0], known.parent.name)
+        path = {
+            "db": layout.database,
+            "data.mdb": layout.database / "data.mdb",
+            "current": layout.current,
+        }[place]
+        path.rename(tmp_path / "aside")
+        path.write_text("none") if place != "data.mdb" else path.mkdir()
+
+        process.start()
+
+        with Client(cluster.scm.address) as client:
+
+            def failed() -> list[str]:
+                [node] = client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
+                return [volume.error for volume in node.volumes if volume.failed]
+
+            wait_until(lambda: bool(failed()), within_s=WAIT_S)
+            assert str(layout.volume) in failed()[0]
+            path.rmdir() if place == "data.mdb" else path.unlink()
+            (tmp_path / "aside").rename(path)
+            assert 0 == process.stop()
+            process.start()
+            wait_until(lambda: not failed(), within_s=WAIT_S)
 
 
 def test_a_bad_config_is_refused(tmp_path: Path) -> None:

@@ -67,9 +67,9 @@ def test_whole_replicas_are_passed_over(worker: MetadataScan, asked: Asked) -> N
 DAMAGE: dict[str, tuple[Callable[[StoredReplica], object], str]] = {
     "no chunks": (
         lambda it: shutil.rmtree(it.store.paths(CONTAINER).chunks),
-        "chunks is no directory",
+        "chunks: nothing instead of a directory",
     ),
-    "no replica": (lambda it: shutil.rmtree(it.store.paths(CONTAINER).root), "1 is no directory"),
+    "no replica": (lambda it: shutil.rmtree(it.store.paths(CONTAINER).root), "1: nothing instead of a directory"),
     "no descriptor": (
         lambda it: it.store.paths(CONTAINER).descriptor.unlink(),
         "1.container does not exist",

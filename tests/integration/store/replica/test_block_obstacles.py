@@ -3,7 +3,7 @@
 import errno
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from agent.errors import BlockFailed, VolumeFailed
 from agent.plan.reconcile_outcome import ChunkResult, Result
 from agent.reconcile.failures import BLOCKS_MAX
 from agent.store.files import blockfile
+from agent.store.files.durable import TEMPORARY_SUFFIX
 from agent.store.files.layout import ReplicaPaths
 from agent.store.index.packformat import PackedBlocks
 from agent.store.operations import deleting
@@ -23,6 +24,17 @@ from tests.support.storage.datanodes import Datanode
 from tests.support.storage.stored_replica import CLUSTER, CONTAINER
 
 KINDS = ("directory", "pipe", "link", "socket")
+WORDS = {
+    "directory": "a directory",
+    "pipe": "a pipe",
+    "link": "a symbolic link",
+    "socket": "a socket",
+}
+PLACES: dict[str, Callable[[ReplicaPaths], Path]] = {
+    "descriptor": lambda paths: paths.descriptor,
+    "tree": lambda paths: paths.tree,
+    "block": lambda paths: paths.block_file(BlockId(2)),
+}
 BLOCKS = 12
 
 
@@ -102,6 +114,54 @@ class TestRepair:
             case "socket":
                 assert kept.is_socket()
         assert (tmp_path / "elsewhere").read_bytes() == b"somebody's"
+
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("place", PLACES)
+    def test_what_stands_in_the_place_of_a_file_is_named_and_put_aside(
+        self,
+        pair: list[Datanode],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        place: str,
+        kind: str,
+    ) -> None:
+        """Descriptor, tree and block are treated alike: the finding says what is there, the file
+        comes back, and what stood there is kept."""
+        monkeypatch.chdir(tmp_path)
+        replica, whole = pair[0].replica, pair[1].files()
+        (tmp_path / "elsewhere").write_bytes(b"somebody's")
+        path = PLACES[place](replica.store.paths(CONTAINER))
+        put(kind, path, tmp_path / "elsewhere")
+        pair[0].scan()
+        found = [finding.evidence for finding in replica.store.findings(CONTAINER)]
+
+        result = pair[0].reconcile(pair[1:])
+        pair[0].scan()
+
+        assert [] != [text for text in found if f"{WORDS[kind]} is in its place" in text], found
+        assert Result.CONVERGED is result.result, result.chunks
+        assert whole == pair[0].files()
+        assert path.is_file()
+        assert not path.is_symlink()
+        assert [] == list(replica.store.findings(CONTAINER))
+        assert ReplicaState.CLOSED is replica.store.replica(CONTAINER).state
+        assert 1 == len(aside(pair[0]))
+        assert (tmp_path / "elsewhere").read_bytes() == b"somebody's"
+
+    @pytest.mark.parametrize("place", ["descriptor", "tree"])
+    def test_a_directory_under_the_name_of_a_new_file_is_removed(
+        self, pair: list[Datanode], place: str
+    ) -> None:
+        """Nobody else has such names: it stops no repair."""
+        path = PLACES[place](pair[0].replica.store.paths(CONTAINER))
+        path.unlink()
+        (path.with_name(path.name + TEMPORARY_SUFFIX) / "deep").mkdir(parents=True)
+        pair[0].scan()
+
+        result = pair[0].reconcile(pair[1:])
+
+        assert Result.CONVERGED is result.result
+        assert path.is_file()
 
     def test_the_failure_of_one_block_is_its_own(
         self, pair: list[Datanode], monkeypatch: pytest.MonkeyPatch

@@ -423,7 +423,7 @@ class TestBroken:
     """What a start runs into below a volume."""
 
     @pytest.mark.parametrize("kind", ["file", "pipe", "loop"])
-    @pytest.mark.parametrize("place", ["", "hdds", "cluster", "current", "db", "tmp", "lock"])
+    @pytest.mark.parametrize("place", ["", "hdds", "cluster", "current", "db"])
     def test_the_other_volume_is_served(self, tmp_path: Path, place: str, kind: str) -> None:
         """
         Whatever stands in the place of one of its directories.
@@ -436,13 +436,11 @@ class TestBroken:
             "cluster": layout.cluster,
             "current": layout.current,
             "db": layout.database,
-            "tmp": layout.importing,
-            "lock": layout.lock,
         }[place]
         path.rename(tmp_path / "aside")
         match kind:
             case "file":
-                path.write_text("this is no directory") if place != "lock" else path.mkdir()
+                path.write_text("this is no directory")
             case "pipe":
                 os.mkfifo(path)
             case "loop":
@@ -486,6 +484,34 @@ class TestBroken:
 
         assert isinstance(failure.value, VolumeFailed)
         assert str(current) in str(failure.value)
+
+    @pytest.mark.parametrize("owner", [DATANODE, "another"])
+    def test_a_host_opens_without_a_volume_if_the_failed_one_is_its_own(
+        self, tmp_path: Path, owner: str
+    ) -> None:
+        """
+        The control plane has to be told of it; a volume of another host is no part of this one.
+        """
+        [volume] = filled(tmp_path, volume_count=1)
+        current = Layout(volume.path, CLUSTER).current
+        current.rename(tmp_path / "aside")
+        current.write_text("no directory")
+
+        def opened() -> ReplicaStore:
+            return ReplicaStore.open(
+                [volume.path], cluster_id=CLUSTER, datanode_id=owner, keeps_failed=True
+            )
+
+        if owner == "another":
+            with pytest.raises(Refused, match=DATANODE):
+                opened()
+            return
+        store = opened()
+
+        [failed] = store.volumes()
+        store.close()
+        assert (True, volume.volume_id) == (failed.failed, failed.volume_id)
+        assert str(current) in failed.error
 
 
 def test_a_version_ends_with_a_checksum(tmp_path: Path) -> None:

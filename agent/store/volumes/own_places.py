@@ -1,0 +1,60 @@
+"""Places above the replicas that a start makes again: what else stands there is moved aside.
+
+A lock, an empty directory for what is under way, or the directory of quarantine holds nothing that
+a volume needs to serve. So something else in such a place fails no volume: it is renamed beside
+it, neither followed nor opened nor removed, and the place is made again.
+"""
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from agent.errors import Code, Refused
+from agent.store.files.durable import disk_errors, sync_directory
+from agent.store.files.kinds import kind_at
+from agent.store.files.layout import Layout
+
+ASIDE: Final = ".aside"
+ASIDE_MAX: Final = 100  # of one place: with more, something puts them there
+
+log = structlog.get_logger()
+
+
+def free_places(layout: Layout) -> None:
+    """Move aside what stands in the place of a file or directory that a start makes again, but the
+    lock. Raises the store's errors."""
+    for path in layout.remade_directories():
+        free_place(path, stat.S_ISDIR)
+    for path in layout.remade_files():
+        free_place(path, stat.S_ISREG)
+
+
+def free_place(path: Path, belongs: Callable[[int], bool]) -> None:
+    """Move aside what is not what belongs there. Raises the store's errors."""
+    with disk_errors(path):
+        try:
+            mode = path.lstat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        if belongs(mode):
+            return
+        kind, aside = kind_at(path), _free_name(path)
+        path.rename(aside)
+        sync_directory(path.parent)
+    log.warning("volume_place_freed", path=str(path), kind=kind, aside=str(aside))
+
+
+def _free_name(path: Path) -> Path:
+    for number in range(1, ASIDE_MAX + 1):
+        aside = path.with_name(f"{path.name}{ASIDE}{number}")
+        if not os.path.lexists(aside):
+            return aside
+    raise Refused(
+        Code.INCONSISTENT_VOLUME,
+        f"{path}: {ASIDE_MAX} times something else was moved aside",
+        hint=f"look who puts it there, and remove {path}{ASIDE}*",
+    )
