@@ -30,6 +30,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what the code says into tests/golden; commit only what you can explain",
     )
+    parser.addoption(
+        "--known-skips",
+        action="store_true",
+        help="fail for a skip that tests/support/packaging/known_skips.py does not have",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Look at skips where that is asked for; of several processes, the one that hears of all."""
+    if config.getoption("--known-skips") and not hasattr(config, "workerinput"):
+        from tests.support.packaging.known_skips import KnownSkips
+
+        config.pluginmanager.register(KnownSkips())
 
 
 @pytest.hookimpl(optionalhook=True)

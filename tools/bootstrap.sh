@@ -3,6 +3,7 @@
 #
 #   tools/bootstrap.sh python   .venv with Suture, its extras and the developer's tools
 #   tools/bootstrap.sh java     print the home of a Java runtime that Spark accepts
+#   tools/bootstrap.sh programs install what tests start: a browser, mkfs.btrfs, rpmbuild and others
 #   tools/bootstrap.sh promtool print the folder of promtool, which tries the alerts
 #   tools/bootstrap.sh buf      print the folder of buf, which checks the wire contract
 #
@@ -191,6 +192,30 @@ setup_java() {
         "install one and set JAVA_HOME"
 }
 
+# --- programs that tests start -------------------------------------------------------------------
+
+readonly PROGRAMS=( # a command, and the package that brings it on Debian and Ubuntu
+    chromium:chromium mkfs.btrfs:btrfs-progs rpmbuild:rpm filefrag:e2fsprogs man:man-db
+    systemd-analyze:systemd setpriv:util-linux
+)
+
+setup_programs() { # what cannot be had costs its tests; CI fails for a skip that is not listed
+    local program missing=() package
+    for program in "${PROGRAMS[@]}"; do
+        PATH="$PATH:/usr/sbin:/sbin" command -v "${program%%:*}" >/dev/null || missing+=("${program#*:}")
+    done
+    [ "${#missing[@]}" -gt 0 ] || return 0
+    if ! may_install; then
+        say "tests are skipped that need ${missing[*]}; to run them: apt-get install ${missing[*]}"
+        return 0
+    fi
+    refresh_lists
+    for package in "${missing[@]}"; do
+        { is_available "$package" && install_packages "$package"; } ||
+            say "$package cannot be installed here: tests that need it are skipped"
+    done
+}
+
 # --- promtool ------------------------------------------------------------------------------------
 
 setup_promtool() { # Debian has it in the server's package, which is unpacked and not installed
@@ -240,7 +265,8 @@ setup_buf() { # npm's package is the program itself; with Go it would be compile
 case "${1:-}" in
 python) setup_python ;;
 java) setup_java ;;
+programs) setup_programs ;;
 promtool) setup_promtool ;;
 buf) setup_buf ;;
-*) fail "usage: tools/bootstrap.sh python|java|promtool|buf" ;;
+*) fail "usage: tools/bootstrap.sh python|java|programs|promtool|buf" ;;
 esac

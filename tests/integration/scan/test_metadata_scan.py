@@ -69,7 +69,10 @@ DAMAGE: dict[str, tuple[Callable[[StoredReplica], object], str]] = {
         lambda it: shutil.rmtree(it.store.paths(CONTAINER).chunks),
         "chunks: nothing instead of a directory",
     ),
-    "no replica": (lambda it: shutil.rmtree(it.store.paths(CONTAINER).root), "1: nothing instead of a directory"),
+    "no replica": (
+        lambda it: shutil.rmtree(it.store.paths(CONTAINER).root),
+        "1: nothing instead of a directory",
+    ),
     "no descriptor": (
         lambda it: it.store.paths(CONTAINER).descriptor.unlink(),
         "1.container does not exist",

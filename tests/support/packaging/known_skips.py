@@ -1,0 +1,74 @@
+"""Skips that CI accepts, each with its reason; every other one fails it (`--known-skips`).
+
+A test that is always skipped holds nothing. So what apt offers is installed (tools/bootstrap.sh),
+and a skip may be listed here only for what apt cannot bring: a kernel, an image, another Python.
+"""
+
+from typing import Final
+
+import pytest
+
+KNOWN: Final = {
+    "only root": "the suite also runs for users who may not mount",
+    "by root only": "the same",
+    "root and setpriv": "the same",
+    "files are given to the user suture": "the same",
+    "the kernel has no": "apt brings no kernel",
+    "no loop devices here": "the same",
+    "(FIEMAP)": "tmpfs and overlayfs cannot say it",
+    "this C library has no": "another C library than glibc gives memory back as it likes",
+    "there is no memory to write to": "a container may have no /dev/shm",
+    "no host can be renamed here": "a container may have no user namespace",
+    "the filter knows no numbers of this machine": "it is for x86-64 and AArch64",
+    "podman": "it needs an image from a registry, and a host that may run containers",
+    "there is no image": "the same",
+    "Iceberg has no library for Spark": "Iceberg follows Spark's releases months later",
+    "the whole set of real volumes is not here": "it is too large for the repository",
+    "Go is not installed": "Debian's Go is older than gRPC needs",
+    "the Go peer": "the same",
+    "buf is not installed": "npm brings it, or Go compiles it",
+    "needs Java and Maven": "what Maven fetches needs a registry",
+    "Maven could not fetch": "the same",
+    "no package index answers": "a host may have no way to one",
+}
+"""A part of the reason that a test gives, and why it is accepted."""
+
+
+class KnownSkips:
+    """Fails a run in which a test was skipped for a reason that is not known."""
+
+    def __init__(self) -> None:
+        self._unknown: dict[str, str] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Look at a test's report."""
+        self._note(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Look at a module's: it may be skipped whole."""
+        self._note(report)
+
+    def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if report.skipped and not hasattr(report, "wasxfail"):
+            said = report.longrepr
+            text = str(said[2]) if isinstance(said, tuple) else str(said)
+            reason = text.removeprefix("Skipped: ")
+            if not is_known(reason):
+                self._unknown[report.nodeid] = reason
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fail the run."""
+        if self._unknown and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Name them."""
+        if self._unknown:
+            terminalreporter.section(f"skipped for a reason that {__name__} does not have")
+            for nodeid, reason in sorted(self._unknown.items()):
+                terminalreporter.write_line(f"{nodeid}: {reason}")
+
+
+def is_known(reason: str) -> bool:
+    """Return whether CI accepts a skip."""
+    return any(part in reason for part in KNOWN)
