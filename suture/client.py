@@ -1,21 +1,19 @@
 """Stores and fetches keys, each call to its end; `suture.aio` has the same for asyncio."""
 
 import os
-import shutil
-import stat
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import CancelledError
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import NamedTemporaryFile
-from typing import IO, Final, Self, TypeAlias
+from typing import IO, Self, TypeAlias
 
 from agent.client.client import Client as ClusterClient
 from agent.client.download import write_whole
 from agent.client.file_pieces import Source
 from agent.client.keylist import OK, delete_keys, key_fault, key_pages
+from agent.client.spool import Spool
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Refused, Unavailable
 from agent.rpc.security.tls import files_of, secured
@@ -27,8 +25,6 @@ Content: TypeAlias = bytes | bytearray | memoryview | os.PathLike[str] | IO[byte
 
 Pieces: TypeAlias = Generator[bytes, None, None]
 Progress: TypeAlias = Callable[[int], None]
-IN_MEMORY_BYTES_MAX: Final = 4 * 1024**2  # of a file object; what is longer waits in a file
-COPY_BYTES: Final = 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +118,8 @@ class Client:
         bytes have gone out, and of fewer than none when they go out again; what it raises stops it.
         """
         scheme = parse_scheme(replication) if replication else None
-        with ExitStack() as open_files, self._asked():
-            sources = [_source(key, content, open_files) for key, content in contents.items()]
+        with Spool() as spool, self._asked():
+            sources = [_source(key, content, spool) for key, content in contents.items()]
             stored, _ = self._cluster.put(
                 sources, replace=replace, scheme=scheme, progress=progress
             )
@@ -226,41 +222,17 @@ def _info(key: scm_pb2.KeyInfo) -> KeyInfo:
     return KeyInfo(key.key, key.size, created_at, is_lost=bool(key.lost_container_ids))
 
 
-def _source(key: str, content: Content, open_files: ExitStack) -> Source:
-    """Return what can be read more than once; what is made for it is gone with `open_files`."""
+def _source(key: str, content: Content, spool: Spool) -> Source:
+    """Return a source that can be read more than once; its copy, if any, is in `spool`."""
     _checked(key)
     if isinstance(content, bytes | bytearray | memoryview):
         data = bytes(content)
         return Source(key, Path(key), len(data), data)
     if isinstance(content, os.PathLike):
-        path = Path(content)
-        with path.open("rb") as file:
-            facts = os.fstat(file.fileno())
-            if stat.S_ISREG(facts.st_mode):
-                return Source(key, path, facts.st_size)
-            return _spooled(key, file, open_files)
+        return spool.file(key, Path(content))
     if not hasattr(content, "read"):
         raise TypeError(
             f"cannot store a {type(content).__name__} under {key}: give bytes, a pathlib.Path or "
             "a file opened for reading bytes"
         )
-    return _spooled(key, content, open_files)
-
-
-def _spooled(key: str, file: IO[bytes], open_files: ExitStack) -> Source:
-    """Read a file object to its end: how long it is has to be known before it is stored."""
-    head: list[bytes] = []  # a pipe gives less than was asked for
-    while (left_bytes := IN_MEMORY_BYTES_MAX + 1 - sum(map(len, head))) and (
-        data := file.read(left_bytes)
-    ):
-        if not isinstance(data, bytes):
-            raise TypeError(f"cannot store text under {key}: open the file in mode 'rb'")
-        head.append(data)
-    if left_bytes:
-        whole = b"".join(head)
-        return Source(key, Path(key), len(whole), whole)
-    kept = open_files.enter_context(NamedTemporaryFile(prefix="suture-put-"))  # noqa: SIM115
-    kept.writelines(head)
-    shutil.copyfileobj(file, kept, COPY_BYTES)
-    kept.flush()
-    return Source(key, Path(kept.name), kept.tell())
+    return spool.stream(key, content)

@@ -28,6 +28,7 @@ from agent.client.client import LANES_DEFAULT
 from agent.client.download import write_whole
 from agent.client.file_pieces import Source
 from agent.client.keylist import all_keys, checked_key, key_fault
+from agent.client.spool import Spool
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.v1 import scm_pb2
@@ -65,26 +66,27 @@ def put(
     share_heaps()  # before there are threads: the messages of a write are megabytes each
     scheme = parse_scheme(replication) if replication else None
     checked_key(prefix, "--prefix", is_beginning=True)
-    sources = checked(sources_of(paths, prefix))
-    total_bytes = sum(source.size_bytes for source in sources)
-    with connect(scm) as client, bytes_progress("storing", total_bytes, quiet=as_json) as bar:
-        try:
-            stored, containers = client.put(
-                sources,
-                lanes=lanes,
-                replace=replace,
-                close=close,
-                scheme=scheme,
-                progress=lambda length_bytes: bar.advance(bar.task_ids[0], length_bytes),
-                waits=waiting_told(),
-            )
-        except SutureError as error:
-            if error.code is Code.KEY_EXISTS:
-                error.hint = "overwrite it with --replace"
-            stored_files = error.facts.get("stored_files", "0")
-            if not as_json and stored_files != "0":
-                remark(f"stored {stored_files} of {len(sources)} files, then stopped")
-            raise
+    with Spool() as spool:
+        sources = checked(sources_of(paths, prefix, spool))
+        total_bytes = sum(source.size_bytes for source in sources)
+        with connect(scm) as client, bytes_progress("storing", total_bytes, quiet=as_json) as bar:
+            try:
+                stored, containers = client.put(
+                    sources,
+                    lanes=lanes,
+                    replace=replace,
+                    close=close,
+                    scheme=scheme,
+                    progress=lambda length_bytes: bar.advance(bar.task_ids[0], length_bytes),
+                    waits=waiting_told(),
+                )
+            except SutureError as error:
+                if error.code is Code.KEY_EXISTS:
+                    error.hint = "overwrite it with --replace"
+                stored_files = error.facts.get("stored_files", "0")
+                if not as_json and stored_files != "0":
+                    remark(f"stored {stored_files} of {len(sources)} files, then stopped")
+                raise
     if as_json:
         keys = [{"key": s.key, "bytes": s.size_bytes, "replicas": s.replicas_min} for s in stored]
         emit({"stored": keys, "bytes": total_bytes, "container_ids": containers})
@@ -100,8 +102,11 @@ def put(
     )
 
 
-def sources_of(paths: Sequence[str], prefix: str) -> Iterable[Source]:
-    """Yield the files named by `paths`; a directory stands for all files below it."""
+def sources_of(paths: Sequence[str], prefix: str, spool: Spool) -> Iterable[Source]:
+    """Yield the files named by `paths`; a directory stands for all files below it.
+
+    A file whose size is wrong is copied into `spool`.
+    """
     for given in paths:
         if not given:  # to Path it is the directory one stands in
             raise Refused(
@@ -114,9 +119,9 @@ def sources_of(paths: Sequence[str], prefix: str) -> Iterable[Source]:
         if path.is_dir():
             for below in files_below(path):
                 key = "/".join(filter(None, (name, below.relative_to(path).as_posix())))
-                yield Source(prefix + key, below, below.stat().st_size)
+                yield spool.file(prefix + key, below)
         elif path.is_file():
-            yield Source(prefix + name, path, path.stat().st_size)
+            yield spool.file(prefix + name, path)
         elif path.exists():
             raise Refused(Code.INELIGIBLE, f"neither a file nor a directory: {path}")
         else:

@@ -9,6 +9,7 @@ import pytest
 from agent.cli.keys import sources_of
 from agent.cli.main import run
 from agent.cli.terminal.output import Exit
+from agent.client.spool import Spool
 from agent.rpc.wire.bounds import KEY_BYTES_MAX
 
 NOBODY = "127.0.0.1:9"
@@ -94,7 +95,8 @@ def test_a_directory_has_its_own_name(
     (below / "file").write_bytes(b"x")
     monkeypatch.chdir(below)
 
-    keys = [source.key for source in sources_of([path], "p/")]
+    with Spool() as spool:
+        keys = [source.key for source in sources_of([path], "p/", spool)]
 
     name = "here/sub" if Path(path).resolve() == tmp_path / "here" else "sub"
     assert [f"p/{name}/file"] == keys

@@ -1,0 +1,93 @@
+"""Sources of a write whose length is not known before they are read to the end.
+
+A put has to know how long a file is before it asks for blocks. A pipe has no length, and file
+systems that make files as they are read report none, or a wrong one: /proc and many FUSE and
+network file systems 0, /sys a page. Such content is copied first.
+"""
+
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+from typing import IO, BinaryIO, Final, Self
+
+from agent.client.file_pieces import Source
+
+IN_MEMORY_BYTES_MAX: Final = 4 * 1024**2  # of one spool; what is longer waits in files
+COPY_BYTES: Final = 1024**2
+SIZE_READS_MAX: Final = 3  # of a file that grows or shrinks meanwhile
+
+
+class Spool:
+    """Copies of content of unknown length. Close it to remove them; use as a context manager."""
+
+    def __init__(self) -> None:
+        self._memory_left_bytes = IN_MEMORY_BYTES_MAX
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._file_count = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove the copies."""
+        if self._directory is not None:
+            self._directory.cleanup()
+
+    def file(self, key: str, path: Path) -> Source:
+        """Return the file at `path` as a source, copied if its size is not to be trusted.
+
+        Raise OSError if it cannot be read.
+        """
+        with path.open("rb") as file:
+            size_bytes = _true_size_bytes(file)
+            if size_bytes is None:
+                return self.stream(key, file)
+            return Source(key, path, size_bytes)
+
+    def stream(self, key: str, file: IO[bytes]) -> Source:
+        """Copy what `file` has from its position to its end; return the copy as a source.
+
+        Raise TypeError if it was opened for text, OSError if it cannot be read or copied.
+        """
+        head: list[bytes] = []  # a pipe gives less than was asked for
+        left_bytes = self._memory_left_bytes + 1
+        while left_bytes and (data := file.read(min(left_bytes, COPY_BYTES))):
+            if not isinstance(data, bytes):
+                raise TypeError(f"cannot store text under {key}: open the file in mode 'rb'")
+            head.append(data)
+            left_bytes -= len(data)
+        if left_bytes:
+            whole = b"".join(head)
+            self._memory_left_bytes -= len(whole)
+            return Source(key, Path(key), len(whole), whole)
+        if self._directory is None:
+            self._directory = tempfile.TemporaryDirectory(prefix="suture-put-")
+            Path(self._directory.name).chmod(0o700)  # whatever the umask
+        self._file_count += 1
+        path = Path(self._directory.name, str(self._file_count))
+        with path.open("xb") as copy:
+            os.fchmod(copy.fileno(), 0o600)
+            copy.writelines(head)
+            shutil.copyfileobj(file, copy, COPY_BYTES)
+            return Source(key, path, copy.tell())
+
+
+def _true_size_bytes(file: BinaryIO) -> int | None:
+    """Return the size of a regular file if its last byte is where its size says; else None."""
+    descriptor = file.fileno()
+    for _ in range(SIZE_READS_MAX):
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
+            return None
+        size_bytes = facts.st_size
+        has_last = size_bytes == 0 or os.pread(descriptor, 1, size_bytes - 1)
+        if has_last and not os.pread(descriptor, 1, size_bytes):
+            return size_bytes
+        if os.fstat(descriptor).st_size == size_bytes:
+            return None
+    return None
