@@ -6,11 +6,13 @@ process 1 of a container loses SIGTERM, because the kernel drops what process 1 
 
 from agent.runtime.standard_streams import open_standard_streams
 from agent.runtime.stop_request import StopRequest
+from agent.runtime.umask import set_daemon_umask
 
 
 def main() -> None:
     """Handle SIGTERM, SIGINT and SIGHUP from now on, then run the command line of the agent."""
     open_standard_streams()
+    set_daemon_umask()
     stop = StopRequest()
     stop.on_signals()
     from agent.main import main as run

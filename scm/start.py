@@ -8,11 +8,13 @@ import sys
 
 from agent.runtime.standard_streams import open_standard_streams
 from agent.runtime.stop_request import StopRequest
+from agent.runtime.umask import set_daemon_umask
 
 
 def main() -> None:
     """Handle SIGTERM, SIGINT and SIGHUP from now on, then run the command line; see `scm.main`."""
     open_standard_streams()
+    set_daemon_umask()
     stop = StopRequest()
     stop.on_signals()
     try:

@@ -35,6 +35,8 @@ from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire.blockpieces import Data
 from agent.runtime.memory import share_heaps
 
+STDOUT = Path("-")
+
 
 def put(
     paths: Annotated[
@@ -170,7 +172,7 @@ def checked(sources: Iterable[Source]) -> list[Source]:
 def get(
     key: Annotated[str, typer.Argument(metavar="KEY", help="What `suture ls` shows.")],
     output: Annotated[
-        Path | None, typer.Option("--output", help="File to write; default: stdout.")
+        Path | None, typer.Option("--output", help="File to write; default, or -: stdout.")
     ] = None,
     scm: ScmOption = SCM_DEFAULT,
     datanode: Annotated[
@@ -183,6 +185,7 @@ def get(
 
     Of an erasure-coded file, what is lost or damaged is computed from the rest, and told.
     """
+    output = None if output == STDOUT else output
     if as_json and output is None:
         raise typer.BadParameter(
             "the file itself goes to stdout without --output", param_hint="--json"

@@ -12,6 +12,7 @@ import sys
 from types import FrameType
 
 from agent.cli.terminal.streams import open_outputs
+from agent.runtime.umask import bound_umask
 
 GARBAGE_COUNT = 50_000  # objects between two collections; most commands end before the first
 INTERRUPTED = 130  # agent.runtime.exits.Exit.INTERRUPTED, which imports more than this needs
@@ -22,6 +23,7 @@ def main() -> None:
     """Import what the command line needs with signals at their default, then run it."""
     gc.set_threshold(GARBAGE_COUNT)  # to look for garbage while importing takes an eighth of it
     open_outputs()
+    bound_umask()
     heeded = [one for one in ENDING if signal.getsignal(one) != signal.SIG_IGN]  # but for nohup
     for one in heeded:
         signal.signal(one, _end)

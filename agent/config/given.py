@@ -1,8 +1,10 @@
-"""Files that a person names on the command line: read whole, up to a bound."""
+"""Files that a person wrote or names on the command line: read whole, up to a bound."""
 
 import errno
+import os
+import stat
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 SETTINGS_BYTES_MAX: Final = 1024**2  # of a client's settings, and of certificates
 ANSWER_BYTES_MAX: Final = 256 * 1024**2  # of what a command printed for millions of containers
@@ -16,6 +18,26 @@ def read_up_to(stream: Any, count: int) -> bytes:
     while piece := stream.read(min(PIECE_BYTES, count - len(found))):
         found += piece
     return bytes(found)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading. Raise OSError (EINVAL) for a pipe, a device or a socket.
+
+    A pipe without a writer would block the open for ever, so it is not waited for.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
+def decoded(content: bytes) -> str:
+    """Return the text of a UTF-8 file without the byte order mark of some editors.
+
+    Raise UnicodeDecodeError.
+    """
+    return content.decode("utf-8-sig")
 
 
 def given_bytes(path: Path, *, bytes_max: int) -> bytes:

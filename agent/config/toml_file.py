@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from agent.config.given import decoded, open_regular
 from agent.errors import Code, Refused
 
 DROP_INS: Final = "conf.d"
@@ -81,7 +82,8 @@ def read_each(paths: Sequence[Path]) -> Written:
 
 def drop_ins(path: Path) -> list[Path]:
     """Return the drop-ins of a config file, in the order in which they are read."""
-    found = sorted((path.parent / DROP_INS).glob("*.toml"))
+    files = (path.parent / DROP_INS).glob("*.toml")
+    found = sorted(file for file in files if not file.name.startswith("."))  # an editor's lock
     if len(found) > DROP_IN_COUNT_MAX:
         raise Refused(
             Code.INVALID_CONFIG,
@@ -139,7 +141,7 @@ def _merge(values: dict[str, Any], later: Mapping[str, Any]) -> None:
 
 def _text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             content = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
@@ -155,6 +157,6 @@ def _text(path: Path) -> str:
     if len(content) > FILE_BYTES_MAX:
         raise Refused(Code.INVALID_CONFIG, f"config file {path} has over {FILE_BYTES_MAX} bytes")
     try:
-        return content.decode()
+        return decoded(content)
     except UnicodeDecodeError as error:
         raise Refused(Code.INVALID_CONFIG, f"config file {path}: {error}") from error

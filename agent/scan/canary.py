@@ -19,7 +19,7 @@ from agent.errors import Code, Refused, VolumeFailed
 from agent.runtime.clock import Clock
 from agent.runtime.lease import Leases
 from agent.scan.container_scan import MarkingGuard, ScanReport, ScanTools, scan_container
-from agent.store.files.durable import disk_errors, remove_tree
+from agent.store.files.durable import DIRECTORY_MODE, disk_errors, remove_tree
 from agent.store.options import StoreOptions
 from agent.store.reads_past_cache import ReadBuffers
 from agent.store.replica_store import ReplicaStore
@@ -95,7 +95,7 @@ class Canary:
         return found
 
     def _drilled(self, buffers: ReadBuffers) -> bool:
-        self._directory.mkdir(exist_ok=True)
+        self._directory.mkdir(DIRECTORY_MODE, exist_ok=True)
         options = StoreOptions(
             algorithm=self._algorithm,
             reserve_bytes=0,

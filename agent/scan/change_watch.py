@@ -104,17 +104,15 @@ class ChangeWatch:
 
     def step(self) -> Step:
         """Watch the containers that were closed, and no longer those that are gone."""
-        inotify = self._running_inotify()
+        try:
+            inotify = self._running_inotify()
+        except OSError as error:  # the kernel's limit of instances for each user
+            self._limit(self._closed().size, str(error), "raise fs.inotify.max_user_instances")
+            return Throttled(SYNC_S)
         version = (self._store.volume_set.version(), len(self._watched))
         if version == self._synced and not self._unwatched_count:
             return Throttled(SYNC_S)  # a hundred thousand rows are not read for nothing
-        closed = np.concatenate(
-            [np.zeros(0, np.uint64)]
-            + [
-                replicas.container_ids[replicas.are(TREE_STATES)]
-                for _, replicas in self._store.columns()
-            ]
-        )
+        closed = self._closed()
         watched = self._watched.copy()
         watched_ids = np.fromiter(watched.values(), np.uint64, len(watched))
         is_gone = ~np.isin(watched_ids, closed)
@@ -133,6 +131,16 @@ class ChangeWatch:
             self._inotify.join()
             self._inotify = None
         self._watched.clear()
+
+    def _closed(self) -> U64s:
+        """Return the ids of the containers to watch."""
+        return np.concatenate(
+            [np.zeros(0, np.uint64)]
+            + [
+                replicas.container_ids[replicas.are(TREE_STATES)]
+                for _, replicas in self._store.columns()
+            ]
+        )
 
     def _running_inotify(self) -> InotifyFD:
         """Return the inotify thread, a new one when it has died. Raise OSError at a limit."""
@@ -165,6 +173,10 @@ class ChangeWatch:
                 break
             else:
                 self._watched[descriptor] = container_id
+        self._limit(missed_count, why, hint)
+
+    def _limit(self, missed_count: int, why: str, hint: str) -> None:
+        """Count the containers that are not watched; log `why` when their number changes."""
         if why and missed_count != self._unwatched_count:
             log.warning(
                 "change_watch_limited",

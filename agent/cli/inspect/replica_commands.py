@@ -90,8 +90,9 @@ def chosen_replicas(
     if len(chosen) > 1:
         raise Refused(
             Code.WRONG_DATANODE,
-            f"{len(chosen)} datanodes with a replica have an id that begins with {datanode}",
-            hint="write more of it",
+            f"{len(chosen)} datanodes with a replica have this address, or an id that begins so: "
+            f"{datanode}: " + ", ".join(r.datanode.datanode_id for r in chosen),
+            hint="write more of an id",
         )
     if not chosen:
         raise Refused(

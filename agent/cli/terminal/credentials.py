@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from agent.cli.terminal.declarations import Option
-from agent.config.given import SETTINGS_BYTES_MAX, given_bytes
+from agent.config.given import SETTINGS_BYTES_MAX, decoded, given_bytes
 from agent.errors import Code, Refused
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _read(path: Path) -> dict[str, Any]:
     import tomllib  # most have no such file
 
     try:
-        values = tomllib.loads(given_bytes(path, bytes_max=SETTINGS_BYTES_MAX).decode())
+        values = tomllib.loads(decoded(given_bytes(path, bytes_max=SETTINGS_BYTES_MAX)))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise Refused(Code.INVALID_CONFIG, f"cannot read {path}: {error}") from error
     tls = values.pop("tls", {})

@@ -17,6 +17,7 @@ OnOption = Annotated[
         help="Only what is on these: ids, prefixes of them, addresses, or racks.",
     ),
 ]
+NAMED_MAX: Final = 5  # datanodes that an error names
 VOLUME_SIGN: Final = ":/"  # between a datanode and the path of a volume of it
 
 
@@ -146,7 +147,12 @@ def _nodes_named(nodes: Sequence[scm_pb2.NodeInfo], name: str) -> list[scm_pb2.N
 
 def _not_one(found: Sequence[scm_pb2.NodeInfo], given: str) -> str:
     if found:
-        return f"{len(found)} datanodes have an id that begins with {given}"
+        have = "the address" if found[0].address == given else "an id that begins with"
+        each = ", ".join(
+            f"{node.datanode_id} ({node.health}, {node.op_state})" for node in found[:NAMED_MAX]
+        )
+        rest = f" and {len(found) - NAMED_MAX} more" if len(found) > NAMED_MAX else ""
+        return f"{len(found)} datanodes have {have} {given}: {each}{rest}"
     if ":" in given:
         return f"the SCM knows no datanode at {given}"
     if "." in given:

@@ -254,6 +254,19 @@ class TestGet:
 
         assert (tmp_path / "null").is_char_device()
 
+    def test_output_named_by_a_dash_is_stdout(
+        self, suture: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        As of cat, tar and curl; no file named - appears.
+        """
+        (tmp_path / "text").write_text("one line\n")
+        monkeypatch.chdir(tmp_path)
+        suture("put", "text", "--prefix", "dash/")
+
+        assert "one line\n" == suture("get", "dash/text", "--output", "-")
+        assert ["text"] == [path.name for path in tmp_path.iterdir()]
+
     def test_a_datanode_is_named_by_the_beginning_of_its_id(
         self, suture: CommandLine, files: Path, tmp_path: Path
     ) -> None:

@@ -42,6 +42,7 @@ def agent_config(directory: Path, scm: str = "127.0.0.1:1") -> Path:
     config.write_text(
         f'[node]\nlisten = "127.0.0.1:0"\nscm = "{scm}"\n'
         f'[storage]\nvolumes = ["{volume}"]\nreserve_bytes = 0\n'
+        "[scan]\nstart_jitter_s = 0\n"
     )
     return config
 
@@ -170,6 +171,48 @@ def running_without_stdout(
         subprocess.Popen(command, stdout=stdout, stderr=stderr) as process,
     ):
         os.close(stdout)
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("umask", ["0000", "0777"])
+def test_modes_of_new_files_do_not_depend_on_the_umask(umask: str, tmp_path: Path) -> None:
+    """A directory that every user may change is refused at the next start; 0777 locks all out."""
+    scm_log, agent_log = tmp_path / "scm.log", tmp_path / "agent.log"
+    under = ["sh", "-c", f'umask {umask}; exec "$@"', "sh", sys.executable, "-m"]
+    scm_words = arguments("scm.start", tmp_path)
+    with logging_to(scm_log, [*under, "scm.start", *scm_words]) as scm:
+        config = agent_config(tmp_path, started(scm_log, "scm_started"))
+        for _ in range(2):
+            agent_log.write_bytes(b"")
+            command = [*under, "agent.start", "--config", str(config)]
+            with logging_to(agent_log, command) as agent:
+                started(agent_log, "agent_started")
+                wait_until(lambda: bool(log_events(agent_log, "canary_found")))
+                agent.terminate()
+                assert 0 == agent.wait(WAIT_S)
+        scm.terminate()
+        assert 0 == scm.wait(WAIT_S)
+
+    modes = {
+        str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777
+        for root in (tmp_path / "scm", tmp_path / "volume")
+        for path in root.rglob("*")
+    }
+    owner = {path: mode for path, mode in modes.items() if mode & 0o600 != 0o600}
+    others = {path: oct(mode) for path, mode in modes.items() if mode & 0o027}
+    assert ({}, {}) == (owner, others)
+
+
+@contextmanager
+def logging_to(log: Path, command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command whose stderr is the file `log`."""
+    with (
+        log.open("wb") as stderr,
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr) as process,
+    ):
         try:
             yield process
         finally:

@@ -201,6 +201,23 @@ class TestLimits:
         assert (0, 1) == (watch.status().watched_count, watch.status().unwatched_count)
         watch.close()
 
+    def test_no_inotify_instance_left_is_logged_once_with_the_limit(self, watched: Watched) -> None:
+        """The kernel counts instances for each user; other programs may hold all of them."""
+
+        def no_instance() -> InotifyFD:
+            raise OSError(errno.EMFILE, "inotify instance limit reached")
+
+        watch = ChangeWatch(
+            watched.replica.store, watched.replica.leases, watched.scans, open_inotify=no_instance
+        )
+
+        with logged() as said:
+            steps = [watch.step() for _ in range(2)]
+
+        assert [Throttled(5.0)] * 2 == steps
+        assert (0, 1) == (watch.status().watched_count, watch.status().unwatched_count)
+        assert ["raise fs.inotify.max_user_instances"] == [line["hint"] for line in said]
+
     def test_an_overflow_is_counted(self, watched: Watched) -> None:
         """The kernel dropped events: the background scan will see what they were about."""
         watched.watch.on_queue_overflow()

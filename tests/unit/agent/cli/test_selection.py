@@ -30,3 +30,33 @@ def test_what_names_none_or_several_is_refused(given: str) -> None:
     """
     with pytest.raises(Refused):
         one_node(NODES, given)
+
+
+def test_address_of_two_datanodes_is_refused_with_both_and_their_states() -> None:
+    """A host that was installed again has a new id, and its old one is known until removed."""
+    address = "first.example.org:9859"
+    nodes = [
+        scm_pb2.NodeInfo(datanode_id="old", address=address, health="DEAD", op_state="IN_SERVICE"),
+        scm_pb2.NodeInfo(
+            datanode_id="new", address=address, health="HEALTHY", op_state="DECOMMISSIONING"
+        ),
+    ]
+
+    with pytest.raises(Refused) as refusal:
+        one_node(nodes, address)
+
+    assert str(refusal.value) == (
+        "2 datanodes have the address first.example.org:9859: "
+        "old (DEAD, IN_SERVICE), new (HEALTHY, DECOMMISSIONING)"
+    )
+
+
+def test_beginning_of_many_ids_names_the_first_five() -> None:
+    """An error fits on a screen also in a cluster of thousands."""
+    nodes = [scm_pb2.NodeInfo(datanode_id=f"dn{i}", health="HEALTHY") for i in range(7)]
+
+    with pytest.raises(Refused, match="7 datanodes have an id that begins with dn") as refusal:
+        one_node(nodes, "dn")
+
+    assert ("dn4" in str(refusal.value), "dn5" in str(refusal.value)) == (True, False)
+    assert str(refusal.value).endswith(" and 2 more")

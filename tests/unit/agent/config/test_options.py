@@ -1,5 +1,6 @@
 """The config file: strict, whole, and every wrong key named."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,42 @@ class TestPlaces:
         assert (5, 7) == (config.tasks.threads, config.tasks.queue_depth_max)
         assert f"{last}:3" == str(written.places["tasks", "threads"])
         assert f"{main}:5" == str(written.places["tasks", "queue_depth_max"])
+
+
+def test_lock_file_of_an_editor_is_no_drop_in(tmp_path: Path) -> None:
+    """
+    Emacs leaves a dangling link named .#10.toml while a file is edited; vim leaves .10.toml.swp.
+    """
+    (tmp_path / "conf.d").mkdir()
+    main = write(tmp_path / "c.toml", VOLUMES)
+    write(tmp_path / "conf.d" / "10.toml", "[tasks]\nthreads = 4\n")
+    (tmp_path / "conf.d" / ".#10.toml").symlink_to("user@host.1234:1")
+
+    assert 4 == load(main).tasks.threads
+
+
+@pytest.mark.parametrize("name", ["c.toml", "conf.d/10.toml"])
+def test_pipe_in_place_of_a_config_file_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    """
+    A pipe without a writer blocks whoever opens it: the agent would hang at start and at reload.
+    """
+    (tmp_path / "conf.d").mkdir()
+    if name != "c.toml":
+        write(tmp_path / "c.toml", VOLUMES)
+    os.mkfifo(tmp_path / name)
+
+    with pytest.raises(Refused, match=f"{tmp_path / name}: not a regular file"):
+        load(tmp_path / "c.toml")
+
+
+def test_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    """
+    Editors of Windows write one; TOML parsers take it for a statement.
+    """
+    path = tmp_path / "c.toml"
+    path.write_bytes(b"\xef\xbb\xbf[tasks]\nthreads = 4\n" + VOLUMES.encode())
+
+    assert 4 == load(path).tasks.threads
 
 
 def test_the_last_port_and_none_are_taken(tmp_path: Path) -> None:
