@@ -298,7 +298,13 @@ class Handlers:
             dial = self._tools.dial or self.peer
             peers = {peer.datanode_id: dial(peer.address) for peer in command.peers}
             holders = [parse_holder(holder) for holder in command.holders]
-            result = self._reconciler.reconcile(container_id, peers, holders=holders, stop=stop)
+            result = self._reconciler.reconcile(
+                container_id,
+                peers,
+                holders=holders,
+                stop=stop,
+                is_asked_for=command.asked_for or self._tools.dial is not None,
+            )
         outcome = outcome_message(result)
         status.reconcile.CopyFrom(outcome)
         log.info(

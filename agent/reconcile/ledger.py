@@ -33,12 +33,7 @@ MADE: Final = (
     ChunkResult.ADOPTED,
     ChunkResult.REWRITTEN,
 )
-TRIED: Final = (
-    ChunkResult.REPAIRED,
-    ChunkResult.SALVAGED,
-    ChunkResult.ADOPTED,
-    ChunkResult.FAILED,
-)
+REPLACED: Final = (ChunkResult.REPAIRED, ChunkResult.SALVAGED, ChunkResult.ADOPTED)
 
 
 @dataclass(slots=True)
@@ -64,9 +59,9 @@ class Ledger:
         return any(self.counts[result] for result in MADE)
 
     @property
-    def has_tried(self) -> bool:
-        """Whether data was written, or should have been: after it, something is different."""
-        return any(self.counts[result] for result in TRIED)
+    def has_replaced_data(self) -> bool:
+        """Whether data was written: the tree must be another one after it."""
+        return any(self.counts[result] for result in REPLACED)
 
     def note(
         self,

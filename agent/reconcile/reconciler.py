@@ -120,11 +120,13 @@ class Reconciler:
         holders: Sequence[Holder] = (),
         trusted: PeerId = "",
         stop: Callable[[], bool] = lambda: False,
+        is_asked_for: bool = False,
     ) -> ReconcileResult:
         """Reconcile one replica with `peers`; `stop` turning true ends it between two chunks.
 
         `holders` are those that cannot be asked. `trusted` is the peer whose versions an operator
-        wants here, also in the place of what verifies.
+        wants here, also in the place of what verifies. With `is_asked_for`, by an
+        operator, it is done however often repairs of this divergence changed nothing.
 
         Raises Refused when there is no such replica or it is not closed, VolumeFailed when its
         medium fails. What goes wrong at peers is in the result.
@@ -137,7 +139,7 @@ class Reconciler:
         ledger = Ledger()
         wish = _Wish(tuple(holders), trusted)
         run = _Run(self, container_id, mine, trees, ledger, stop, wish)
-        stuck = None if trusted else self._stuck(container_id, roots)
+        stuck = None if trusted or is_asked_for else self._stuck(container_id, roots)
         if stuck is None:
             self._repair(run)
             self._judge(run, before)
@@ -263,8 +265,11 @@ class Reconciler:
         before: ReplicaFacts,
         after: ReplicaFacts,
     ) -> None:
-        """Count tries after which all is as it was; what was cut short says nothing."""
-        if not ledger.has_tried or ledger.is_interrupted or ledger.is_transient:
+        """Count repairs that wrote data and after which the replica is as it was.
+
+        A repair that wrote nothing (sources that failed) or was cut short is not counted.
+        """
+        if not ledger.has_replaced_data or ledger.is_interrupted or ledger.is_transient:
             return
         known = self._remembered(container_id, roots)
         self._fruitless.pop(container_id, None)

@@ -20,7 +20,7 @@ from scm.edge.overview.cluster_verdict import RECOVER, strays
 from scm.edge.replication_report import RmReport
 from scm.edge.views import ContainerView, NodeView, ReplicaView, comparison
 from scm.replication.balancing.balancer import Balance
-from scm.replication.reconciling.plan_check import Decision, PlannedCommand
+from scm.replication.reconciling.plan_check import ASKED_FOR, Decision, PlannedCommand
 from scm.state.facts import (
     Holder,
     Key,
@@ -367,6 +367,7 @@ def _command(command: Pending, named: Sequence[Endpoint], term: int) -> scm_pb2.
             message.reconcile.peers.extend(_endpoints(named))
             message.reconcile.scheme = command.scheme
             message.reconcile.holders.extend(map(_holder, command.holders))
+            message.reconcile.asked_for = command.why == ASKED_FOR
         case Kind.REPLICATE:
             message.replicate.container_id = command.container_id
             message.replicate.target.CopyFrom(_endpoints(named)[0])

@@ -239,16 +239,18 @@ class DeleteCommand(_message.Message):
     def __init__(self, container_id: _Optional[int] = ..., force: bool = ..., witnesses: _Optional[_Iterable[_Union[_container_pb2.DatanodeEndpoint, _Mapping]]] = ...) -> None: ...
 
 class ReconcileCommand(_message.Message):
-    __slots__ = ("container_id", "peers", "scheme", "holders")
+    __slots__ = ("container_id", "peers", "scheme", "holders", "asked_for")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
     SCHEME_FIELD_NUMBER: _ClassVar[int]
     HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    ASKED_FOR_FIELD_NUMBER: _ClassVar[int]
     container_id: int
     peers: _containers.RepeatedCompositeFieldContainer[_container_pb2.DatanodeEndpoint]
     scheme: str
     holders: _containers.RepeatedCompositeFieldContainer[KnownHolder]
-    def __init__(self, container_id: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[_container_pb2.DatanodeEndpoint, _Mapping]]] = ..., scheme: _Optional[str] = ..., holders: _Optional[_Iterable[_Union[KnownHolder, _Mapping]]] = ...) -> None: ...
+    asked_for: bool
+    def __init__(self, container_id: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[_container_pb2.DatanodeEndpoint, _Mapping]]] = ..., scheme: _Optional[str] = ..., holders: _Optional[_Iterable[_Union[KnownHolder, _Mapping]]] = ..., asked_for: bool = ...) -> None: ...
 
 class KnownHolder(_message.Message):
     __slots__ = ("datanode_id", "tree", "is_empty", "is_dead")

@@ -14,6 +14,7 @@ from agent.config.options import TaskConfig
 from agent.ec.rebuild_task import Shard
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Refused
+from agent.plan.reconcile_outcome import Proof
 from agent.ports import Pace, at_once
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.clock import Clock, SystemClock
@@ -341,6 +342,39 @@ def test_a_reconcile_ends_between_two_chunks_when_its_time_is_over(
     peer.close()
 
     assert result == status.reconcile.result
+
+
+def test_reconcile_that_an_operator_asked_for_is_never_refused_by_a_count(
+    replica: StoredReplica, tmp_path: Path
+) -> None:
+    """
+    The disk has the old bytes again after every repair, so the agent gives up by itself.
+    """
+    peer = Datanode("dn-2", tmp_path / "peer")
+    peer.replica.create(blocks=1)
+    peer.serve()
+    endpoint = container_pb2.DatanodeEndpoint(datanode_id="dn-2", address=peer.address)
+
+    def lose_the_write(*_: object) -> Proof:
+        replica.flip(1, 100)
+        replica.scan(CONTAINER)
+        return Proof.WHOLE
+
+    def result(*, asked_for: bool) -> str:
+        command = scm_pb2.ReconcileCommand(
+            container_id=CONTAINER, peers=[endpoint], asked_for=asked_for
+        )
+        order, status = scm_pb2.Command(reconcile=command), scm_pb2.CommandStatus()
+        route.carry_out(order, TaskContext(lambda: False, 0), status)
+        return status.reconcile.result
+
+    lose_the_write()
+    with handling(replica, TaskConfig(threads=1), SystemClock(), prove=lose_the_write) as handlers:
+        route = handlers.routes()["reconcile"]
+        results = [result(asked_for=asked_for) for asked_for in (False, False, False, True)]
+    peer.close()
+
+    assert ["partial", "partial", "non_convergent", "partial"] == results
 
 
 class TestTrust:

@@ -1,18 +1,21 @@
 """A repair that changes nothing is not done again and again; one that could not be done is."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
 
 from agent.errors import Code, Unavailable
-from agent.plan.reconcile_outcome import Result
+from agent.plan.reconcile_outcome import Proof, Result
+from agent.reconcile.reconciler import Reconciler
 from agent.rpc.calls.peer import Peer
+from merkle.replica import ContainerId
 from merkle.tree_codec import decode_tree
-from tests.support.faults.bad_peers import Liar
+from scanner.resume import Doubt
+from tests.support.faults.bad_peers import Garbler
 from tests.support.faults.flips import failing_memory
-from tests.support.storage.datanodes import Datanode, dialled
+from tests.support.storage.datanodes import CountingReads, Datanode, dialled
 from tests.support.storage.stored_replica import CONTAINER
 
 Cluster = list[Datanode]
@@ -43,13 +46,37 @@ def trees_kept(datanode: Datanode) -> set[str]:
     return set(told)
 
 
+def losing_writes(datanode: Datanode) -> Reconciler:
+    """Return a reconciler of a datanode whose disk has the old bytes again after every repair."""
+
+    def prove(_container_id: ContainerId, _changed: Collection[Doubt]) -> Proof:
+        datanode.replica.flip(1, 5)
+        datanode.scan()
+        return Proof.WHOLE
+
+    datanode.replica.flip(1, 5)
+    datanode.scan()
+    return datanode.reconciler(prove=prove)
+
+
+class Recovering(Garbler):
+    """Serves wrong bytes until `is_well`, as a disk behind a loose cable."""
+
+    is_well = False
+
+    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+        """Serve a chunk."""
+        if Recovering.is_well:
+            yield from CountingReads.ReadChunk(self, request, context)
+        else:
+            yield from super().ReadChunk(request, context)
+
+
 class TestVainRepairs:
     def test_the_same_vain_repair_is_not_done_a_third_time(self, cluster: Cluster) -> None:
         """Twice without effect is enough: then nothing is fetched, and the result says so."""
-        cluster[0].replica.flip(1, 5)
-        cluster[0].scan()
-        cluster[1].serve(Liar)
-        reconciler = cluster[0].reconciler()
+        reconciler = losing_writes(cluster[0])
+        cluster[1].serve()
 
         with dialled(cluster[1:2]) as peers:
             results = [reconciler.reconcile(CONTAINER, peers) for _ in range(4)]
@@ -64,6 +91,35 @@ class TestVainRepairs:
         assert (True, 0) == (results[1].fetched_bytes > 0, results[2].fetched_bytes)
         assert "in vain" in results[2].chunks[0].message
         assert {"my tree, NON_CONVERGENT", "tree of dn2, NON_CONVERGENT"} == trees_kept(cluster[0])
+
+    def test_order_of_an_operator_is_done_whatever_was_counted(self, cluster: Cluster) -> None:
+        """The operator may have changed the disk, the cable or the controller."""
+        reconciler = losing_writes(cluster[0])
+        cluster[1].serve()
+
+        with dialled(cluster[1:2]) as peers:
+            for _ in range(3):
+                counted = reconciler.reconcile(CONTAINER, peers).result
+            asked_for = reconciler.reconcile(CONTAINER, peers, is_asked_for=True)
+
+        assert (Result.NON_CONVERGENT, Result.PARTIAL) == (counted, asked_for.result)
+        assert asked_for.fetched_bytes > 0
+
+    def test_source_that_read_badly_is_asked_again_when_it_recovers(self, cluster: Cluster) -> None:
+        """Nothing was written, so nothing was tried that could have failed here."""
+        cluster[0].replica.flip(1, 5)
+        cluster[0].scan()
+        cluster[1].serve(Recovering)
+        reconciler = cluster[0].reconciler()
+
+        with dialled(cluster[1:2]) as peers:
+            Recovering.is_well = False
+            before = [reconciler.reconcile(CONTAINER, peers).result for _ in range(4)]
+            Recovering.is_well = True
+            after = reconciler.reconcile(CONTAINER, peers).result
+
+        assert ([Result.PARTIAL] * 4, Result.CONVERGED) == (before, after)
+        assert cluster[1].files() == cluster[0].files()
 
     @pytest.mark.parametrize("what", ["tail", "row"])
     def test_what_a_silent_peer_did_not_prove_was_no_vain_repair(
@@ -116,20 +172,18 @@ class TestVainRepairs:
 
     def test_a_changed_peer_is_tried_again(self, cluster: Cluster) -> None:
         """Another peer is another divergence."""
-        cluster[0].replica.flip(1, 5)
-        cluster[0].scan()
-        cluster[1].serve(Liar)
+        reconciler = losing_writes(cluster[0])
+        cluster[1].serve()
         cluster[2].serve()
-        reconciler = cluster[0].reconciler()
 
         with dialled(cluster[1:]) as peers:
-            liar = {"dn2": peers["dn2"]}
-            for _ in range(3):
-                reconciler.reconcile(CONTAINER, liar)
+            one = {"dn2": peers["dn2"]}
+            alone = [reconciler.reconcile(CONTAINER, one).result for _ in range(3)]
             result = reconciler.reconcile(CONTAINER, peers)
 
-        assert 1 == sum(one.chunk_count for one in result.peers if one.peer_id == "dn3")
-        assert cluster[2].files() == cluster[0].files()
+        assert Result.NON_CONVERGENT is alone[-1]
+        assert Result.PARTIAL is result.result
+        assert 1 == sum(peer.chunk_count for peer in result.peers)
 
     def test_damage_that_returns_is_repaired_as_often_as_it_comes(self, cluster: Cluster) -> None:
         """A repair that worked is never counted as vain."""

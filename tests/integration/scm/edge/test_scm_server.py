@@ -176,6 +176,7 @@ class TestReconcile:
             node.heartbeat()
             for command in node.commands:
                 assert 2 == len(command.reconcile.peers)
+                assert command.reconcile.asked_for
                 assert 1 == command.term
                 detail = scm_pb2.ReconcileOutcome(container_id=container_id, result="converged")
                 node.heartbeat(
@@ -225,6 +226,10 @@ class TestReconcile:
 
         good, stale = cluster.scm.ApplyPlan(request).decisions
 
+        for node in cluster.nodes.values():
+            node.heartbeat()
+        orders = [c.reconcile for node in cluster.nodes.values() for c in node.commands]
+        assert [(first, False)] * 3 == [(order.container_id, order.asked_for) for order in orders]
         assert ("OK", 3) == (good.code, len(good.command_ids))
         assert ("STALE_PLAN", 0) == (stale.code, len(stale.command_ids))
 
