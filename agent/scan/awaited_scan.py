@@ -18,6 +18,9 @@ from agent.scan.throttle import ScanPace
 from merkle.replica import ContainerId
 
 SCANS_MAX: Final = 4  # at once
+WAITING_MAX: Final = (
+    32  # calls that wait for one of these places; each holds a thread of the server
+)
 PROGRESS_S: Final = 0.25  # between two words of progress
 
 
@@ -37,6 +40,7 @@ class RequestedScans:
         self._pace = pace
         self._queue = queue
         self._places = BoundedSemaphore(SCANS_MAX)
+        self._line = BoundedSemaphore(WAITING_MAX)
         self._stopping = Event()
         self.sample = Samples(
             tools.store,
@@ -57,22 +61,39 @@ class RequestedScans:
         is_cancelled: Callable[[], bool],
         mode: ScanMode = ScanMode.WAIT,
     ) -> Iterator[ScanStep]:
-        """Scan, yield progress, and the result last. Raises what the scan raised.
+        """Scan, yield progress, and the result last. Raise what the scan raised.
 
-        Raise Unavailable(BUSY) when `SCANS_MAX` run already, or the queue is full.
+        While `SCANS_MAX` scans run, this one waits, and its steps say so. Raise Unavailable(BUSY)
+        when `WAITING_MAX` wait already, or the queue of mode `QUEUE` is full.
         """
         if mode is ScanMode.QUEUE:
             yield self._queued(container_id)
             return
-        if not self._places.acquire(blocking=False):
-            raise Unavailable(
-                Code.BUSY, f"{SCANS_MAX} requested scans run already", hint="try again later"
-            )
+        total_bytes = self._tools.store.replica(container_id).bytes_used
+        yield from self._take_place(total_bytes, is_cancelled)
         try:
-            total_bytes = self._tools.store.replica(container_id).bytes_used
             yield from self._run(container_id, total_bytes, is_cancelled, mode)
         finally:
             self._places.release()
+
+    def _take_place(self, total_bytes: int, is_cancelled: Callable[[], bool]) -> Iterator[ScanStep]:
+        """Take a place to scan in; yield a step now and then until one is free."""
+        if self._places.acquire(blocking=False):
+            return
+        if not self._line.acquire(blocking=False):
+            raise Unavailable(
+                Code.BUSY,
+                f"{SCANS_MAX} requested scans run and {WAITING_MAX} wait already",
+                hint="try again later",
+            )
+        try:
+            yield ScanStep(0, total_bytes, is_waiting=True)
+            while not self._places.acquire(timeout=PROGRESS_S):
+                if is_cancelled() or self._stopping.is_set():
+                    raise Unavailable(Code.CANCELLED, "stopped while it waited for other scans")
+                yield ScanStep(0, total_bytes, is_waiting=True)
+        finally:
+            self._line.release()
 
     def _run(
         self,

@@ -461,7 +461,10 @@ def scan_one(
     ) as bar:
         for progress in steps:
             bar.update(
-                bar.task_ids[0], completed=progress.bytes_read, total=progress.bytes_total or None
+                bar.task_ids[0],
+                description=f"{label}, waiting for other scans" if progress.waiting else label,
+                completed=progress.bytes_read,
+                total=progress.bytes_total or None,
             )
             if progress.queued or progress.HasField("result"):
                 return progress

@@ -21,6 +21,7 @@ class ScanStep:
     bytes_total: int
     commit: ScanCommit | None = None
     is_queued: bool = False
+    is_waiting: bool = False  # other requested scans have to end first
 
 
 class ScanMode(Enum):

@@ -39,7 +39,10 @@ class JudgeHandlers:
         self._store.replica(container_id)  # an unknown container is refused before a scan begins
         for step in self._scan(container_id, lambda: not context.is_active(), mode):
             progress = pb.ScanProgress(
-                bytes_read=step.bytes_read, bytes_total=step.bytes_total, queued=step.is_queued
+                bytes_read=step.bytes_read,
+                bytes_total=step.bytes_total,
+                queued=step.is_queued,
+                waiting=step.is_waiting,
             )
             if step.commit is not None:
                 progress.result.CopyFrom(self._scan_result(container_id, step))

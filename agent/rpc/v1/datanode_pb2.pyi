@@ -508,16 +508,18 @@ class ScanResult(_message.Message):
     def __init__(self, replica: _Optional[_Union[_container_pb2.ReplicaReport, _Mapping]] = ..., findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ..., finding_count: _Optional[int] = ..., bytes_read: _Optional[int] = ...) -> None: ...
 
 class ScanProgress(_message.Message):
-    __slots__ = ("bytes_read", "bytes_total", "result", "queued")
+    __slots__ = ("bytes_read", "bytes_total", "result", "queued", "waiting")
     BYTES_READ_FIELD_NUMBER: _ClassVar[int]
     BYTES_TOTAL_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     QUEUED_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
     bytes_read: int
     bytes_total: int
     result: ScanResult
     queued: bool
-    def __init__(self, bytes_read: _Optional[int] = ..., bytes_total: _Optional[int] = ..., result: _Optional[_Union[ScanResult, _Mapping]] = ..., queued: bool = ...) -> None: ...
+    waiting: bool
+    def __init__(self, bytes_read: _Optional[int] = ..., bytes_total: _Optional[int] = ..., result: _Optional[_Union[ScanResult, _Mapping]] = ..., queued: bool = ..., waiting: bool = ...) -> None: ...
 
 class SampleChunksRequest(_message.Message):
     __slots__ = ("chunk_count", "drawn_count", "seed")
