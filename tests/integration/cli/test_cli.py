@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.main import run
 from agent.cli.terminal.output import Exit, people
 from agent.client.client import Client
 from agent.client.file_pieces import Source
@@ -464,49 +463,3 @@ class TestReplicas:
             assert "CONTAINER_NOT_FOUND" == answer["error"]["code"]
         [decision] = suture.json("reconcile", "999999", code=Exit.FAILED)["decisions"]
         assert "CONTAINER_NOT_FOUND" == decision["code"]
-
-
-class TestCommandLine:
-    def test_a_wrong_command_line_is_64(self) -> None:
-        """
-        Usage errors have an exit code of their own, apart from what commands return.
-        """
-        assert Exit.USAGE == run(["no-such-command"])
-        assert Exit.USAGE == run(["tree", "not-a-number"])
-        assert Exit.USAGE == run(["tree", "9" * 30])
-
-    def test_a_wrong_command_line_is_one_document_too(
-        self, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """
-        A machine that asks for JSON gets JSON, whatever it got wrong.
-        """
-        assert Exit.USAGE == run(["tree", "not-a-number", "--json"])
-
-        assert "USAGE" == json.loads(capsys.readouterr().out)["error"]["code"]
-
-    def test_no_command_at_all_is_answered_with_help(
-        self, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """
-        Who types `suture` alone sees how it is used, and nothing is called an error.
-        """
-        assert Exit.USAGE == run([])
-
-        assert capsys.readouterr().err.startswith("Usage: suture")
-
-    def test_a_message_is_one_line_however_long(self, capsys: pytest.CaptureFixture[str]) -> None:
-        """
-        Errors are not folded at 80 columns: logs and grep see one line.
-        """
-        assert Exit.FAILED == run(["scm", "apply", "/no/" + "long/" * 40])
-
-        assert "[STALE_PLAN]" in capsys.readouterr().err.splitlines()[0]
-
-    def test_no_scm_is_3(self, capsys: pytest.CaptureFixture[str]) -> None:
-        """
-        An SCM that cannot be reached is worth another try, and the exit code says so.
-        """
-        assert Exit.UNAVAILABLE == run(["status", "--scm", "127.0.0.1:1"])
-
-        assert "UNAVAILABLE" in capsys.readouterr().err

@@ -201,14 +201,14 @@ class TestLimits:
         assert (0, 1) == (watch.status().watched_count, watch.status().unwatched_count)
         watch.close()
 
-    def test_no_inotify_instance_left_is_logged_once_with_the_limit(self, watched: Watched) -> None:
+    def test_exhausted_inotify_is_logged_once_with_the_limit(self, watched: Watched) -> None:
         """The kernel counts instances for each user; other programs may hold all of them."""
 
-        def no_instance() -> InotifyFD:
+        def exhausted() -> InotifyFD:
             raise OSError(errno.EMFILE, "inotify instance limit reached")
 
         watch = ChangeWatch(
-            watched.replica.store, watched.replica.leases, watched.scans, open_inotify=no_instance
+            watched.replica.store, watched.replica.leases, watched.scans, open_inotify=exhausted
         )
 
         with logged() as said:
