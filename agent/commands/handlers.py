@@ -15,7 +15,7 @@ import structlog
 from agent.commands.command_queue import TaskLimits
 from agent.commands.pool import SCALE_MAX, TaskContext, TaskPool
 from agent.commands.proven_delete import ProvenDeletes
-from agent.commands.removal import delete_blocks
+from agent.commands.removal import check_all_done, delete_blocks
 from agent.commands.routing import Route
 from agent.commands.start_rate import Turnstile
 from agent.config.options import TaskConfig
@@ -236,6 +236,7 @@ class Handlers:
             tools.store, tools.leases, transactions, stop=context.stop, ask_scan=tools.ask_scan
         )
         status.delete_blocks.transactions.extend(results)
+        check_all_done(results)
 
     def _set_state(
         self, order: scm_pb2.Command, _context: TaskContext, _status: scm_pb2.CommandStatus

@@ -135,6 +135,19 @@ def _delete_batch(
     return results
 
 
+def check_all_done(results: Sequence[scm_pb2.DeleteTransactionResult]) -> None:
+    """Raise `Unavailable` with the reason of the first transaction that was not carried out: the
+    command failed, whatever others it had."""
+    not_done = [result for result in results if not result.done]
+    if not_done:
+        first = not_done[0]
+        raise Unavailable(
+            Code(first.code),
+            f"{len(not_done)} of {len(results)} transactions failed; "
+            f"{first.transaction_id} of container {first.container_id}: {first.message}",
+        )
+
+
 def failed(
     message: scm_pb2.DeleteTransaction, error: SutureError
 ) -> scm_pb2.DeleteTransactionResult:

@@ -26,6 +26,9 @@ class Event:
 AGENT: Final[Mapping[str, Event]] = {
     "agent_started": Event("Calls are answered from now on.", (DATANODE,)),
     "agent_stopped": Event("The agent has drained; `unfinished` says what it had to leave."),
+    "ballast_released": Event(
+        "A disk was too full to delete from: the room that is kept for that was given back."
+    ),
     "canary_found": Event("A scan found the fault that was planted, in a drill.", (VOLUME,)),
     "canary_not_found": Event("A scan passed over the fault that was planted.", (VOLUME,)),
     "canary_renewed": Event(

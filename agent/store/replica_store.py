@@ -56,6 +56,7 @@ from agent.store.trouble import Trouble, noticed
 from agent.store.verification_log.log_entries import tell_verdict
 from agent.store.volume_services import VolumeServices
 from agent.store.volume_set import VolumeSet
+from agent.store.volumes.ballast import with_ballast
 from agent.store.volumes.service_mode import Mode
 from agent.store.volumes.volume import Volume, roomiest
 from merkle.checksum import Algorithm, long_crcs
@@ -275,7 +276,11 @@ class ReplicaStore:
         volume of files that are left is looked at. One that two volumes have is BUSY."""
         volume = self._volume(container_id)
         self.services.check_alone(container_id)
-        left = delete_replica(volume, container_id, force=force, proof=proof)
+        left = with_ballast(
+            volume.layout,
+            self._options.reserve_bytes,
+            lambda: delete_replica(volume, container_id, force=force, proof=proof),
+        )
         self.volume_set.places.pop(container_id, None)
         self.on_change(container_id)
         if left:
@@ -287,7 +292,12 @@ class ReplicaStore:
 
     def free_blocks(self, container_id: ContainerId, block_ids: Iterable[BlockId]) -> Deleted:
         """Delete blocks of a closed replica; the volume of files that are left is looked at."""
-        deleted = delete_blocks(self._volume(container_id), self._options, container_id, block_ids)
+        volume, wanted = self._volume(container_id), frozenset(block_ids)
+        deleted = with_ballast(
+            volume.layout,
+            self._options.reserve_bytes,
+            lambda: delete_blocks(volume, self._options, container_id, wanted),
+        )
         if deleted.freed:
             self.on_change(container_id)
         for error in islice(deleted.left.values(), 1):

@@ -13,6 +13,7 @@ from agent.store.operations.reading import facts_or_failure, failed_facts, index
 from agent.store.options import StoreOptions
 from agent.store.recovery.startup_recovery import UNFINISHED, Rank, Shelf, rank
 from agent.store.replica.evidence import purge_quarantine
+from agent.store.volumes.ballast import fill_ballast
 from agent.store.volumes.nodestate import NodeState, newest_state, write_state
 from agent.store.volumes.probe import Probe, probe
 from agent.store.volumes.volume import Volume
@@ -159,6 +160,7 @@ class VolumeSet:
         for volume in self.working:
             with suppress(SutureError):
                 found[volume.volume_id] = remove_graves(volume, known.get(volume.volume_id, ()))
+                fill_ballast(volume.layout, self._options.reserve_bytes)
         return found
 
     # -- this datanode

@@ -440,7 +440,7 @@ class BlockDeletion:
         told = []
         blocks_count = 0
         for container_id in to_tell:
-            if self._commands.is_cooling(Kind.DELETE_BLOCKS, container_id):
+            if self._commands.is_cooling(Kind.DELETE_BLOCKS, container_id, datanode_id):
                 continue
             unacknowledged = self._unacknowledged(container_id, datanode_id)
             if not unacknowledged:

@@ -155,6 +155,39 @@ def test_nothing_that_needs_space_leaves_half_of_itself(disk: SmallDisk, leave_b
     assert {str(path)} >= {problem.path for problem in found}
 
 
+@pytest.mark.parametrize("is_of_inodes", [False, True])
+def test_a_full_disk_can_be_emptied(tmp_path: Path, is_of_inodes: bool) -> None:
+    """
+    Another program has filled it, to the last byte or the last inode: blocks and replicas are
+    deleted with the room that is kept for that, also after a restart. Once there is room it is
+    kept again.
+    """
+    with small_disk(tmp_path / "disk", inode_count=300) as disk:
+        store = open_store(disk.path)
+        blocks = closed_replica(store, block_ids=range(1, 20))
+        closed_replica(store, 2)
+        store.close()
+        fill = disk.take_inodes if is_of_inodes else disk.fill
+        fill()
+
+        store = open_store(disk.path)
+        assert () == store.unloadable()
+        assert not [facts for facts in store.volumes() if facts.failed]
+        fill()
+        for block_id in blocks:
+            store.delete_blocks(ONE, [BlockId(block_id)])
+        fill()
+        store.delete_container(ContainerId(2), force=True)
+        store.delete_container(ONE, force=True)
+
+        assert [] == store.replica_ids()
+        disk.free()
+        store.volume_set.remove_graves({})
+        assert 8 == len(list(disk.path.glob("v0/hdds/*/ballast/*")))
+        store.close()
+        assert () == fsck(disk.path / "v0", read_data=True).problems
+
+
 @contextmanager
 def limited(name: int, value: int) -> Iterator[None]:
     """Lower a resource limit of this process for the length of the body."""

@@ -119,6 +119,11 @@ class Layout:
         return self.cluster / "tmp" / "probe"
 
     @property
+    def ballast(self) -> Path:
+        """Files that are removed when the disk is full."""
+        return self.cluster / "ballast"
+
+    @property
     def canary(self) -> Path:
         """A block with a planted fault; no replica, never reported."""
         return self.cluster / "canary"

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from agent.errors import Code, Refused, SutureError
@@ -11,6 +12,7 @@ from agent.store.files.layout import Layout, VolumeVersion
 from agent.store.index.facts import VolumeFacts
 from agent.store.options import StoreOptions
 from agent.store.recovery.startup_recovery import Shelf, recover
+from agent.store.volumes.ballast import with_ballast
 from agent.store.volumes.identity import is_of, read_versions
 from agent.store.volumes.known import Known, newest_known, remember
 from agent.store.volumes.service_mode import Mode, read_service
@@ -64,12 +66,17 @@ def open_volumes(
             expected = known.at(path)
             try:
                 check_single(layouts[path], ids.get(path, ""), list(opened.values()))
-                opened[path] = open_volume(
-                    path,
-                    cluster_id=cluster_id,
-                    datanode_id=datanode_id,
-                    options=options,
-                    expected="" if expected in ids.values() else expected,
+                opened[path] = with_ballast(
+                    layouts[path],
+                    options.reserve_bytes,
+                    partial(
+                        open_volume,
+                        path,
+                        cluster_id=cluster_id,
+                        datanode_id=datanode_id,
+                        options=options,
+                        expected="" if expected in ids.values() else expected,
+                    ),
                 )
             except SutureError as error:
                 if error.code in {Code.VOLUME_IN_USE, Code.BUSY}:

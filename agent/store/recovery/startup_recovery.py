@@ -38,6 +38,7 @@ from agent.store.recovery.adoption import adopt_directory, lost_directory
 from agent.store.replica.quarantine import remove_cut_off
 from agent.store.replica.states import FORMER_STATE, Event, next_state
 from agent.store.replica.trees import read_tree
+from agent.store.volumes.ballast import fill_ballast
 from agent.store.volumes.guard import linked
 from agent.store.volumes.service_mode import Mode, read_service
 from agent.store.volumes.volume import Volume
@@ -74,6 +75,7 @@ def recover(volumes: list[Volume], options: StoreOptions) -> Shelf:
             empty_temporary(volume, shelf)
             roll_journal(volume, options, shelf)
             load_volume(volume, options, shelf)
+            fill_ballast(volume.layout, options.reserve_bytes)
         except (SutureError, OSError, Damaged, ValueError, struct.error) as error:
             failure = failure_of(error, volume)
             if failure.code is Code.BUSY:

@@ -32,16 +32,36 @@ class RetryPauses:
 
     def note(self, command: Pending, outcome: Outcome) -> None:
         """Count a failure; a success ends the row. A datanode's trouble with itself is its own, and
-        that with a container is the container's."""
-        if outcome.state is OutcomeState.EXECUTED:
+        that with a container is the container's; deletes of blocks fail for the disk they are on:
+        they are both's, and counted by transaction, whatever their command came to."""
+        if command.kind is Kind.DELETE_BLOCKS:
+            if outcome.state is not OutcomeState.SKIPPED:
+                self._note_deletes(command, outcome)
+        elif outcome.state is OutcomeState.EXECUTED:
             self._failures.pop(_key(command), None)
         elif outcome.state is OutcomeState.FAILED:
             self.count(command)
 
+    def _note_deletes(self, command: Pending, outcome: Outcome) -> None:
+        failed = {
+            transaction.container_id
+            for transaction in command.transactions
+            if (transaction.container_id, transaction.transaction_id) not in outcome.acknowledged
+        }
+        for container_id in {transaction.container_id for transaction in command.transactions}:
+            key = (command.kind, container_id, command.datanode_id)
+            if container_id in failed:
+                self._count(key)
+            else:
+                self._failures.pop(key, None)
+
     def count(self, command: Pending) -> None:
         """Count a command that came to nothing."""
-        count, _at_s = self._failures.get(_key(command), (0, 0.0))
-        self._failures[_key(command)] = (count + 1, self._clock.monotonic_s())
+        self._count(_key(command))
+
+    def _count(self, key: tuple[Kind, int, str]) -> None:
+        count, _at_s = self._failures.get(key, (0, 0.0))
+        self._failures[key] = (count + 1, self._clock.monotonic_s())
 
     def forget_old(self) -> None:
         """Forget failures that are older than twice the longest pause.

@@ -8,6 +8,7 @@ import pytest
 
 from agent.rpc.v1 import scm_pb2
 from agent.store.files.layout import Layout
+from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.nodestate import (
     NodeState,
     newest_state,
@@ -16,7 +17,9 @@ from agent.store.volumes.nodestate import (
 )
 from agent.store.volumes.sealed_file import sealed
 from tests.support.control.scripted_scm import ScriptedScm
+from tests.support.faults.small_disk import small_disk
 from tests.support.faults.victim import Zygote, write_config
+from tests.support.storage.stores import closed_replica, options_of_test
 
 
 @pytest.fixture
@@ -114,6 +117,53 @@ def test_the_scm_with_the_highest_term_leads(tmp_path: Path, scm: ScriptedScm) -
         assert (scm_pb2.CommandStatus.SKIPPED, "STALE_TERM") == (answer.state, answer.code)
         assert ("IN_SERVICE", 77) == scm.op_states[-1]
         zygote.stop()
+
+
+def test_a_delete_on_a_full_disk_fails_with_its_reason(tmp_path: Path, scm: ScriptedScm) -> None:
+    """
+    Not even the room that is kept for deletes is left. Once there is some, it is done.
+    """
+    with small_disk(tmp_path / "disk") as disk, Zygote(tmp_path / "agent.log") as zygote:
+        volume = disk.path / "volume"
+        stored = ReplicaStore.open(
+            [volume],
+            cluster_id=scm.cluster_id,
+            datanode_id="dn-1",
+            options=options_of_test(),
+        )
+        closed_replica(stored, 1)
+        stored.close()
+        zygote.start(write_config(tmp_path / "agent.toml", volume, scm.address))
+        assert scm.wait_until(lambda: bool(scm.replicas))
+        for path in volume.glob("hdds/*/ballast/*"):
+            path.unlink()
+        disk.fill()
+        delete = scm_pb2.DeleteBlocksCommand(
+            transactions=[
+                scm_pb2.DeleteTransaction(transaction_id=7, container_id=1, local_ids=[1])
+            ]
+        )
+
+        scm.order(scm_pb2.Command(command_id=1, term=1, delete_blocks=delete))
+        refused = scm.wait_for(1)
+        disk.free()
+        scm.order(scm_pb2.Command(command_id=2, term=1, delete_blocks=delete))
+        done = scm.wait_for(2)
+        zygote.stop()
+
+    assert refused is not None
+    assert done is not None
+    assert (scm_pb2.CommandStatus.FAILED, "DISK_OUT_OF_SPACE") == (refused.state, refused.code)
+    assert "1 of 1 transactions failed; 7 of container 1" in refused.message
+    [failed] = refused.delete_blocks.transactions
+    assert (7, 1, False, "DISK_OUT_OF_SPACE") == (
+        failed.transaction_id,
+        failed.container_id,
+        failed.done,
+        failed.code,
+    )
+    assert scm_pb2.CommandStatus.EXECUTED == done.state
+    assert [True] == [result.done for result in done.delete_blocks.transactions]
 
 
 class TestNodeState:

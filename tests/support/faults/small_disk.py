@@ -1,9 +1,10 @@
 """A file system so small that a test can fill it."""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,7 @@ class SmallDisk:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.ballast = path / "ballast"
+        self._inode_count = 0
 
     def fill(self, *, leave_bytes: int = 0) -> None:
         """Take all the space but this; assert that it is really gone."""
@@ -28,16 +30,30 @@ class SmallDisk:
         space = os.statvfs(self.path)
         assert space.f_bavail * space.f_frsize <= leave_bytes + 4096
 
+    def take_inodes(self) -> None:
+        """Take all inodes."""
+        directory = self.path / "inodes"
+        with suppress(OSError):
+            directory.mkdir(exist_ok=True)
+            while True:
+                self._inode_count += 1
+                (directory / str(self._inode_count)).touch()
+        assert os.statvfs(self.path).f_favail == 0
+
     def free(self) -> None:
-        """Give the space back."""
-        self.ballast.unlink()
+        """Give the space and the inodes back."""
+        self.ballast.unlink(missing_ok=True)
+        shutil.rmtree(self.path / "inodes", ignore_errors=True)
 
 
 @contextmanager
-def small_disk(path: Path, size_bytes: int = DISK_BYTES) -> Iterator[SmallDisk]:
+def small_disk(
+    path: Path, size_bytes: int = DISK_BYTES, *, inode_count: int = 0
+) -> Iterator[SmallDisk]:
     """Mount a disk while it is needed; skip the test where nobody may."""
     path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(path)]
+    options = f"size={size_bytes},nr_inodes={inode_count}"
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)]
     if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip(reason="a small file system can be mounted by root only")
     try:

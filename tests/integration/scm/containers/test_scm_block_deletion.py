@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,36 @@ def test_every_holder_is_told_until_it_acknowledges(world: ScmWorld) -> None:
         world.beat(node, outcomes=(done(command),))
         assert left == len(transactions(world))
     assert made.container_id == 1
+
+
+def test_a_delete_that_fails_is_ordered_again_with_growing_pauses(world: ScmWorld) -> None:
+    """
+    Of one datanode, for as long as its disk is full; the others are told at once, as is it of
+    other containers. A command is counted by its transactions, whatever it says of itself.
+    """
+    world.made_closed()
+    world.control.operators.delete_keys([name_of(world)], dry_run=False)
+    ordered_at_s: list[float] = []
+    for state in (OutcomeState.FAILED, OutcomeState.EXECUTED) * 3:
+        while not (commands := sent(world, "dn1")):
+            world.clock.advance_s(0.5)
+        ordered_at_s.append(world.clock.monotonic_s())
+        refused = replace(outcome(commands[0], state), code=Code.DISK_OUT_OF_SPACE)
+        world.beat("dn1", outcomes=(refused,))
+        assert [] == sent(world, "dn1")
+    pauses_s = [after - before for before, after in pairwise(ordered_at_s)]
+
+    assert [1.0, 2.0, 4.0, 8.0, 16.0] == pauses_s
+    for node in ("dn2", "dn3"):
+        (command,) = sent(world, node)
+        world.beat(node, outcomes=(done(command),))
+    world.clock.advance_s(32)
+    (command,) = sent(world, "dn1")
+    world.beat("dn1", outcomes=(done(command),))
+    assert [] == transactions(world)
+    told = world.state.outcome(command.command_id)
+    assert told is not None
+    assert OutcomeState.EXECUTED is told.state
 
 
 def test_who_owes_nothing_looks_at_nothing(

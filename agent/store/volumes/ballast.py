@@ -1,0 +1,84 @@
+"""Room on each volume that only deletes and a start may use: files that a full disk is relieved of.
+
+    volume opened ─► BALLAST_FILES files, allocated
+    delete or start: no space, no inode ─► they are removed, it is tried again, and they are made
+                                           again as far as there is room
+
+The agent's own writes leave `storage.reserve_bytes`; a log beside the volume does not. A delete
+needs room itself, for the tree with its tombstones and for the index: without that a full disk
+stays full. CockroachDB has ballast files, ZFS has slop space for the same reason.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+import structlog
+
+from agent.errors import Code, Unavailable
+from agent.store.files.durable import DIRECTORY_MODE, allocate, open_new
+from agent.store.files.layout import Layout
+
+BALLAST_FILES: Final = 8  # each gives back an inode, too: a delete needs two at once
+BYTES_MAX: Final = 16 * 1024**2  # a tree of half a million blocks
+BYTES_MIN: Final = 128 * 1024
+SHARE_OF_RESERVE: Final = 16
+SHARE_OF_DISK: Final = 64
+
+T = TypeVar("T")
+log = structlog.get_logger()
+
+
+def fill_ballast(layout: Layout, reserve_bytes: int) -> None:
+    """Make the files that are missing, as far as there is room. Best effort: the volume check finds
+    out what is wrong with a disk."""
+    with suppress(OSError):
+        layout.ballast.mkdir(DIRECTORY_MODE, exist_ok=True)
+        space = os.statvfs(layout.ballast)
+        total_bytes = min(
+            max(reserve_bytes // SHARE_OF_RESERVE, BYTES_MIN),
+            BYTES_MAX,
+            space.f_blocks * space.f_frsize // SHARE_OF_DISK,
+        )
+        for number in range(BALLAST_FILES):
+            path = layout.ballast / str(number)
+            if not os.path.lexists(path):
+                _make(path, total_bytes // BALLAST_FILES)
+
+
+def _make(path: Path, size_bytes: int) -> None:
+    fd = open_new(path)
+    try:
+        allocate(fd, size_bytes)
+    except OSError:
+        path.unlink()
+        raise
+    finally:
+        os.close(fd)
+
+
+def release_ballast(layout: Layout) -> bool:
+    """Remove the files; return whether there were any."""
+    count = 0
+    with suppress(OSError):
+        for path in list(layout.ballast.iterdir()):
+            path.unlink()
+            count += 1
+    if count:
+        log.warning("ballast_released", volume=str(layout.volume))
+    return count > 0
+
+
+def with_ballast(layout: Layout, reserve_bytes: int, change: Callable[[], T]) -> T:
+    """Run what makes room; where the disk is too full for it, run it again without the ballast."""
+    try:
+        return change()
+    except Unavailable as error:
+        if error.code is not Code.DISK_OUT_OF_SPACE or not release_ballast(layout):
+            raise
+    try:
+        return change()
+    finally:
+        fill_ballast(layout, reserve_bytes)
