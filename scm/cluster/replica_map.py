@@ -12,7 +12,7 @@ about it: deleting what one does not know is how data is lost.
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import structlog
@@ -22,6 +22,10 @@ from scm.state.facts import Replica
 from scm.state.replicas.arena import Rows, picked
 from scm.state.replicas.holders import Ids
 from scm.state.replicas.reported_replicas import Reported
+
+REPLICAS_MIN: Final = 20_000  # that any datanode may have, small or empty as it may be
+BYTES_PER_REPLICA: Final = 256 * 1024**2  # of a disk; containers have 5 GB
+REPLICAS_MAX: Final = 500_000  # whatever capacity it claims: a row takes some 650 bytes
 
 _log = structlog.get_logger("suture.scm")
 
@@ -69,6 +73,16 @@ class _Assembly:
     """Containers that were named, page by page; they are not taken out again."""
     deleted: set[int] = field(default_factory=set)
 
+    @property
+    def named_count(self) -> int:
+        """How many containers were named, one that was named twice counted twice."""
+        return sum(map(len, self.seen))
+
+
+def replicas_max(capacity_bytes: int) -> int:
+    """Return how many replicas a datanode with such volumes may report."""
+    return min(max(capacity_bytes // BYTES_PER_REPLICA, REPLICAS_MIN), REPLICAS_MAX)
+
 
 class Reports:
     """Applies reports to the replica map. Callers hold the control plane's lock."""
@@ -98,6 +112,29 @@ class Reports:
     def note_stranger(self, change: Change, container_id: int) -> None:
         """Note that a container is none of ours any more."""
         _put_in(change, self.unknown_container_ids, container_id)
+
+    def within(self, datanode_id: str, report: Report, count_max: int) -> Report:
+        """Return a report without the replicas that would be more than `count_max` of a datanode;
+        `refused` says that some were left out. Those that are known stay known."""
+        assembly = self._assemblies.get(datanode_id)
+        if assembly is not None and assembly.named_count > 2 * count_max:
+            why = f"reports: more than {2 * count_max:,} replicas in one full report"
+            return replace(report, replicas=(), refused=why)
+        known = self._state.replicas.count_on(datanode_id)
+        if known + len(report.replicas) <= count_max:
+            return report
+        told = report.replicas
+        if not isinstance(told, Reported):
+            told = Reported.of(datanode_id, told)
+        is_new = ~np.isin(told.rows["container_id"], self._state.replicas.ids_on(datanode_id))
+        is_over = is_new & (np.cumsum(is_new) > max(count_max - known, 0))
+        if not is_over.any():
+            return report
+        why = (
+            f"reports: more than {count_max:,} replicas, which is what its volumes can hold; "
+            f"{int(is_over.sum()):,} in this call are left out"
+        )
+        return replace(report, replicas=told.where(~is_over), refused=why)
 
     def apply(self, change: Change, datanode_id: str, report: Report) -> set[int]:
         """Apply one report; return the ids of the containers whose replicas changed."""

@@ -9,7 +9,7 @@ from typing import Final
 from agent.errors import Code, Refused, Unavailable
 from scm.cluster.commands.command_limits import HARMLESS, OF_THE_NODE
 from scm.cluster.nodes import Registration
-from scm.cluster.replica_map import Report
+from scm.cluster.replica_map import Report, replicas_max
 from scm.edge.call_values import Endpoint, Heartbeat, HeartbeatAnswer
 from scm.edge.overview.progress import is_news
 from scm.edge.plane.assembly import Parts
@@ -61,18 +61,18 @@ class DatanodeCalls:
         before it, and it would put an older world over a newer one. Raises Unavailable then.
         """
         parts = [part for report in call.reports for part in report.parts(REPORTED_AT_ONCE)]
-        outcomes = call.outcomes
+        outcomes, refused = call.outcomes, list(call.refused)
         while len(parts) > 1 and sum(len(part.replicas) for part in parts) > REPORTED_AT_ONCE:
             with self._parts.change() as change:
                 if not self._is_heard(call, is_awaited):
                     return HeartbeatAnswer(is_known=False)
-                self._take_in(change, call, outcomes, [parts.pop(0)])
+                self._take_in(change, call, outcomes, [parts.pop(0)], refused)
             outcomes = ()
         with self._parts.change() as change:
             if not self._is_heard(call, is_awaited):
                 return HeartbeatAnswer(is_known=False)
-            self._parts.refused_parts.note(call.datanode_id, call.refused)
-            is_open = self._take_in(change, call, outcomes, parts)
+            is_open = self._take_in(change, call, outcomes, parts, refused)
+            self._parts.refused_parts.note(call.datanode_id, refused)
             if is_open:
                 self._parts.deletions.offer(change, call.datanode_id)
             if call.datanode_id in self._parts.reports.cut_off:
@@ -110,8 +110,10 @@ class DatanodeCalls:
         call: Heartbeat,
         outcomes: Iterable[Outcome],
         reports: Iterable[Report],
+        refused: list[str],
     ) -> bool:
-        """Take in some of what a datanode tells; return whether decisions are made yet."""
+        """Take in some of what a datanode tells; return whether decisions are made yet. `refused`
+        takes what is left out of it."""
         changed: set[int] = set()
         for outcome in outcomes:
             self._parts.deletions.acknowledge(change, outcome)
@@ -120,8 +122,13 @@ class DatanodeCalls:
             container = self._parts.outcomes.take_in(change, outcome)
             if container is not None:
                 changed.add(container.container_id)
+        capacity_bytes = sum(one.capacity_bytes for one in call.volumes if not one.failed)
+        count_max = replicas_max(capacity_bytes)
         for report in reports:
-            changed |= self._parts.reports.apply(change, call.datanode_id, report)
+            within = self._parts.reports.within(call.datanode_id, report, count_max)
+            if within is not report:
+                refused.append(within.refused)
+            changed |= self._parts.reports.apply(change, call.datanode_id, within)
         self._parts.observer.observe_all(change, changed)
         self._parts.last_copies.recount(change, changed)
         is_open = self._parts.safe_mode.look(self._parts.reports.confirmed).is_open

@@ -1,10 +1,11 @@
 """Replicas of one datanode as one array, as they come in a report: nothing is made of each."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agent.rpc.wire.replica_columns import COLUMNS, ID, WORDS, Columns
 from merkle.replica import ReplicaState
@@ -75,6 +76,10 @@ class Reported(Sequence[Replica]):
         if isinstance(index, slice):
             return Reported(self.datanode_id, self.rows[index], self.words)
         return next(iter(self[index : index + 1 or None]))
+
+    def where(self, is_in: NDArray[np.bool_]) -> Self:
+        """Return those replicas for which `is_in` is true."""
+        return replace(self, rows=picked(self.rows, is_in))
 
     def settled(self) -> tuple[Rows, Rows]:
         """Return the last word about each container, ascending: what is there, and what is gone."""
