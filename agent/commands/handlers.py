@@ -16,7 +16,7 @@ from agent.commands.command_queue import TaskLimits
 from agent.commands.pool import SCALE_MAX, TaskContext, TaskPool
 from agent.commands.proven_delete import ProvenDeletes
 from agent.commands.removal import check_all_done, delete_blocks
-from agent.commands.routing import Route
+from agent.commands.routing import CarryOut, Route
 from agent.commands.start_rate import Turnstile
 from agent.config.options import TaskConfig
 from agent.ec.rebuild_task import Order
@@ -40,6 +40,7 @@ from agent.rpc.wire.erasure import parse_order, reconstruction_message
 from agent.rpc.wire.reports import outcome_message
 from agent.runtime.clock import Clock, monotonic_ms
 from agent.runtime.lease import Leases
+from agent.runtime.memory import UNLIMITED, MemoryBudget
 from agent.runtime.pledges import Pledges
 from agent.scan.container_scan import ScanReport
 from agent.scan.throttle import ScanPace
@@ -58,6 +59,9 @@ THREADS_PER_VOLUME: Final = 2
 THREADS_DEFAULT_MAX: Final = 64
 CONFIRMED_MAX: Final = 65_536  # deletes that the control plane is asked about at once
 TRUSTED_SHOWN_MAX: Final = 1_000  # changes that are told one by one
+RECONCILE_BYTES: Final = 32 * 1024**2  # of chunks that are asked for ahead, and a tree of each peer
+RECONSTRUCT_BYTES: Final = 96 * 1024**2  # twice the cells that are asked for ahead
+REPLICATE_BYTES: Final = 8 * 1024**2  # parts on their way
 TRANSFER_THREADS: Final = 4  # that read, and that write, for replicas under way
 
 log = structlog.get_logger()
@@ -83,6 +87,7 @@ class Tools:
     report_soon: Callable[[], None]
     reregister: Callable[[], None]
     security: Security = LOOPBACK_ONLY
+    memory: MemoryBudget = UNLIMITED
     prove: Prove | None = None
     dial: Callable[[str], Lender] | None = None
     """Returns a peer for a reconcile, by its address; none: those of Suture's own protocol."""
@@ -167,12 +172,17 @@ class Handlers:
         """Return where each type of command goes."""
         return {
             "replicate": Route(
-                self.work, self._replicate, replicate_key, place_of=self._source_volume
+                self.work,
+                self._within(REPLICATE_BYTES, self._replicate),
+                replicate_key,
+                place_of=self._source_volume,
             ),
             "reconstruct": Route(
-                self.work, self._reconstruct, weight=self._config.reconstruct_weight
+                self.work,
+                self._within(RECONSTRUCT_BYTES, self._reconstruct),
+                weight=self._config.reconstruct_weight,
             ),
-            "reconcile": Route(self.work, self._reconcile),
+            "reconcile": Route(self.work, self._within(RECONCILE_BYTES, self._reconcile)),
             "delete": Route(self.removal, self._delete),
             "delete_blocks": Route(self.removal, self._delete_blocks, transactions_key),
             "close": Route(self.quick, self._close),
@@ -201,6 +211,18 @@ class Handlers:
             peer.close()
 
     # What commands do.
+
+    def _within(self, size_bytes: int, carry_out: CarryOut) -> CarryOut:
+        """Have a command carried out within the memory that all work together may have."""
+
+        def carried_out(
+            order: scm_pb2.Command, context: TaskContext, status: scm_pb2.CommandStatus
+        ) -> None:
+            longest_s = self._time_left_s(context, TIMEOUT_S)
+            with self._tools.memory.hold(size_bytes, timeout_s=longest_s, stop=context.stop):
+                carry_out(order, context, status)
+
+        return carried_out
 
     def _close(
         self, order: scm_pb2.Command, _context: TaskContext, _status: scm_pb2.CommandStatus

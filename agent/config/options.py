@@ -70,6 +70,12 @@ class NodeConfig(Section):
         "ozone:// before each: of Apache Ozone's SCM, its port for datanodes.",
     )
     rack: str = Field("/default-rack", min_length=1, description="Network location.")
+    in_flight_bytes: Bytes = Field(
+        0,
+        ge=0,
+        description="Memory for data in flight, of calls, tasks and scans together; 0 = half of "
+        "what the machine, or the control group, has beside 128 MiB.",
+    )
 
 
 class StorageConfig(Section):

@@ -1,12 +1,14 @@
 """What the parts of an agent are told of its options."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from agent.config.options import AgentConfig
 from agent.rpc.datanode.limits import Limits
 from agent.rpc.serving.descriptors import connections_that_fit
 from agent.runtime.callthreads import CallThreads
 from agent.runtime.clock import SystemClock
+from agent.runtime.memory import MemoryBudget, in_flight_bytes, limit_bytes
 from agent.store.options import StoreOptions
 
 
@@ -29,6 +31,26 @@ def server_limits(config: AgentConfig, *, server_count: int = 1) -> Limits:
         streams_max=server.streams_max,
         connections_max=connections_that_fit(server.connections_max, server_count=server_count),
         calls_per_s_max=server.calls_per_s_max,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What may be in flight, by who has it. Each part waits for none of another: a task calls
+    peers, which answer from that of their calls, and has its repair scanned."""
+
+    calls: MemoryBudget
+    tasks: MemoryBudget
+    scans: MemoryBudget
+
+
+def memory_of(config: AgentConfig) -> Memory:
+    """Return how much may be in flight, as the config has it, or the machine."""
+    total_bytes = in_flight_bytes(config.node.in_flight_bytes, limit_bytes())
+    return Memory(
+        MemoryBudget(total_bytes // 2),
+        MemoryBudget(total_bytes * 3 // 8),
+        MemoryBudget(total_bytes // 8),
     )
 
 

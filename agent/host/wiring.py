@@ -29,7 +29,7 @@ from agent.host.http_pages import Face
 from agent.host.leader import Leader, Led, heartbeats, reporters
 from agent.host.outbox import Outboxes
 from agent.host.recoveries import REASON, Recoveries
-from agent.host.settings import call_threads, server_limits, store_options, web_names
+from agent.host.settings import call_threads, memory_of, server_limits, store_options, web_names
 from agent.host.volume_moves import VolumeMoves
 from agent.host.volume_steering import Description, HostVolumes, tell_of_start
 from agent.host.who import Who
@@ -135,6 +135,7 @@ class Parts:
         """Build what works on the store, each part after those that it needs; `undo` lets go of
         them when one cannot be built."""
         config = self.config
+        self.memory = memory_of(config)
         self.scrub = self._built_scrub()
         self.requested = RequestedScans(
             self.scrub.tools, pace=self.scrub.requested_pace, queue=self.scrub.queue
@@ -214,6 +215,7 @@ class Parts:
     def _built_scrub(self) -> Scrub:
         tools = ScanTools(
             store=self.store,
+            memory=self.memory.scans,
             leases=self.leases,
             algorithm=self.config.storage.tree_algorithm,
             clock=self.clock,
@@ -242,6 +244,7 @@ class Parts:
             report_soon=self.outboxes.report_soon,
             reregister=self.outboxes.reregister,
             security=self.security,
+            memory=self.memory.tasks,
             dial=self.leaders[0].dial if self.leaders else None,
             copy=self.leaders[0].copy if self.leaders else None,
             shards=self.leaders[0].shards if self.leaders else None,
@@ -354,6 +357,7 @@ class Parts:
             audit=self.audit,
             slots=self.executor,
             waits=waits,
+            memory=self.memory.calls,
             is_well=self.face.is_well,
         )
 

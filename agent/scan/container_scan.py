@@ -18,6 +18,7 @@ import structlog
 from agent.errors import BlockFailed, Code, VolumeFailed
 from agent.runtime.clock import Clock, SystemClock
 from agent.runtime.lease import Leases
+from agent.runtime.memory import UNLIMITED, MemoryBudget
 from agent.scan.shadow.hashing import OpenReader, ShadowHashing
 from agent.store.index.columns import ReplicaColumns
 from agent.store.index.facts import ReplicaFacts, ScanBase, ScanCommit
@@ -40,6 +41,7 @@ SCAN_ATTEMPTS_MAX: Final = 2  # a replica that changes all the time is read agai
 LEASE_WAIT_S: Final = 30.0
 BREAKER: Final = "breaker: "  # why a verdict is held of which this host is suspected
 SHADOW: Final = "shadow: "  # likewise, after an upgrade
+SCAN_BYTES: Final = 8 * 1024**2  # in flight: what is read at once, and its rows
 CURSOR_BYTES: Final = 32 * 1024**2  # read between two cursors: at most this and one read are lost
 CURSOR_S: Final = 5.0  # or so much time
 GONE: Final = frozenset({Code.CONTAINER_NOT_FOUND, Code.UNCLOSED_CONTAINER_IO})
@@ -162,6 +164,8 @@ class ScanKit(Protocol):
     @property
     def guard(self) -> MarkingGuard: ...
     @property
+    def memory(self) -> MemoryBudget: ...
+    @property
     def clock(self) -> Clock: ...
     @property
     def lease_wait_s(self) -> float: ...
@@ -194,6 +198,7 @@ class ScanTools:
     leases: Leases
     algorithm: Algorithm
     guard: MarkingGuard = field(default_factory=MarkingGuard)
+    memory: MemoryBudget = UNLIMITED
     clock: Clock = field(default_factory=SystemClock)
     lease_wait_s: float = LEASE_WAIT_S
     on_unreadable: Callable[[str, str], None] = _no_suspicion
@@ -249,10 +254,13 @@ def scan_container(
     """
     hooks = _Hooks(stop, progress, pace, pieces)
     try:
-        report = _scan_once(tools, container_id, hooks, buffers, holds_lease, resumable_s)
-        for _ in range(SCAN_ATTEMPTS_MAX - 1):
-            if report.held_because == CHANGED:
-                report = _scan_once(tools, container_id, hooks, buffers, holds_lease, resumable_s)
+        with tools.memory.hold(SCAN_BYTES, stop=stop):
+            report = _scan_once(tools, container_id, hooks, buffers, holds_lease, resumable_s)
+            for _ in range(SCAN_ATTEMPTS_MAX - 1):
+                if report.held_because == CHANGED:
+                    report = _scan_once(
+                        tools, container_id, hooks, buffers, holds_lease, resumable_s
+                    )
     except VolumeFailed as error:
         tools.on_unreadable(tools.store.volume_id(container_id), str(error))
         raise

@@ -18,6 +18,7 @@ from typing import Any, Final
 from agent.errors import Code, Refused, SutureError
 from agent.runtime.clock import Clock, SystemClock
 from agent.runtime.lease import Leases
+from agent.runtime.memory import UNLIMITED, MemoryBudget
 from agent.scan.container_scan import MarkingGuard, no_neighbours, scan_container
 from agent.scan.shadow.hashing import ShadowHashing
 from agent.scan.throttle import Pressure, ScanPace
@@ -52,6 +53,7 @@ class OzoneTools:
     leases: Leases = field(default_factory=Leases)
     algorithm: Algorithm = Algorithm.CRC32C  # Ozone's: trees can be compared
     guard: MarkingGuard = field(default_factory=MarkingGuard)
+    memory: MemoryBudget = UNLIMITED
     clock: Clock = field(default_factory=SystemClock)
     lease_wait_s: float = LEASE_WAIT_S
     on_unreadable: Callable[[str, str], None] = lambda _volume_id, _reason: None

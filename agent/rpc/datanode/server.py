@@ -15,11 +15,13 @@ from agent.rpc.datanode.limits import Limits
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.serving.access import Audit, Gate
 from agent.rpc.serving.binding import bind, server_options
+from agent.rpc.serving.budgeted import COSTS, Budgeted
 from agent.rpc.serving.health_service import Health
 from agent.rpc.serving.waits import Attended, Slots, Unlimited, Waits, share
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc
 from agent.rpc.wire.errors import ErrorEdge
 from agent.runtime.layers import Layers
+from agent.runtime.memory import UNLIMITED, MemoryBudget
 from agent.runtime.tracing import Traced
 
 SERVICE: Final = datanode_pb2.DESCRIPTOR.services_by_name["Datanode"]
@@ -72,12 +74,14 @@ def build_server(
     audit: Audit | None = None,
     slots: Slots | None = None,
     waits: Waits | None = None,
+    memory: MemoryBudget = UNLIMITED,
     is_well: Callable[[], bool] = lambda: True,
 ) -> BuiltServer:
     """Bind `address` (port 0: any free one) and return the server of `groups`, not yet started.
 
     `executor` should have a thread for each call that is let in, and `slots` be how many work.
-    `is_well` says whether the health service answers that we serve.
+    `memory` is what calls may have of it together. `is_well` says whether the health service
+    answers that we serve.
     Raises Refused(INVALID_CONFIG) when the address cannot be bound, or not without TLS.
     """
     gate = Gate(
@@ -87,7 +91,14 @@ def build_server(
     )
     edge = ErrorEdge(codecs_of(groups, "decoders"), codecs_of(groups, "encoders"))
     waits = waits or waits_of(limits)
-    methods = Layers([Attended(waits, slots or Unlimited()), Traced(), edge, gate], waits.sweep)
+    layers = (
+        Budgeted(memory, COSTS, waits),
+        Attended(waits, slots or Unlimited()),
+        Traced(),
+        edge,
+        gate,
+    )
+    methods = Layers(layers, waits.sweep)
     datanode_pb2_grpc.add_DatanodeServicer_to_server(  # type: ignore[no-untyped-call]
         composed(groups), methods
     )

@@ -9,6 +9,7 @@ the few slots in which calls are worked on, and are bounded:
     one caller        as many that wait; the next is refused
     all together      when most calls wait, those that waited for `SLOW_S` are ended
     any call          is ended when it has waited for `WAIT_S_MAX`
+    memory is short   those that waited for `SLOW_S` are ended (`agent.rpc.serving.budgeted`)
 
 gRPC asks for the handler of a call before it gets a thread, also when it will get none: there,
 calls are ended (`Waits.sweep`, by `agent.runtime.layers`). A request is taken as a stream of one
@@ -93,7 +94,7 @@ class Waits:
         slow_s: float = SLOW_S,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._share = share(call_count_max)
+        self._share = self.share = share(call_count_max)
         self._slow_s = slow_s
         self._monotonic_s = monotonic_s
         self._waits: dict[int, _Wait] = {}
@@ -136,13 +137,14 @@ class Waits:
     def _count(self, caller: str) -> int:
         return sum(waiting == caller for waiting, _, _ in list(self._waits.values()))
 
-    def sweep(self) -> int:
-        """End calls that have waited too long, or that others cannot wait for; return how many."""
+    def sweep(self, *, is_short: bool = False) -> int:
+        """End calls that have waited too long, or that others cannot wait for, because there are
+        many or memory `is_short`; return how many."""
         now_s = self._monotonic_s()
         if now_s - self._swept_at_s < SWEEP_INTERVAL_S:
             return 0
         self._swept_at_s = now_s
-        doomed = self._doomed(now_s)
+        doomed = self._doomed(now_s, is_short=is_short)
         for ticket in doomed:
             wait = self._waits.pop(ticket, None)
             if wait is not None:
@@ -150,11 +152,11 @@ class Waits:
                 cancel()
         return len(doomed)
 
-    def _doomed(self, now_s: float) -> list[int]:
+    def _doomed(self, now_s: float, *, is_short: bool) -> list[int]:
         """Return what to end: of whom the most calls wait first, the oldest first."""
         waits = list(self._waits.items())
         expired = [ticket for ticket, (_, since_s, _) in waits if now_s - since_s >= WAIT_S_MAX]
-        if len(waits) < self._share:
+        if len(waits) < self._share and not is_short:
             return expired
         slow = [
             (caller, since_s, ticket)
@@ -163,7 +165,7 @@ class Waits:
         ]
         by_caller = Counter(caller for caller, _, _ in slow)
         slow.sort(key=lambda item: (-by_caller[item[0]], item[1]))
-        excess_count = len(waits) - self._share // 2
+        excess_count = max(len(waits) - self._share // 2, len(slow) if is_short else 0)
         return list({*expired, *(ticket for _, _, ticket in slow[:excess_count])})
 
 
@@ -262,7 +264,7 @@ class Attended:
         """Return whose share a call takes; one that has taken all of it is sent away."""
         caller = account_of(context.peer())
         if not self._waits.has_room(caller):
-            _abort_crowded(context)
+            abort_crowded(context)
         return caller
 
     def _only(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
@@ -270,7 +272,7 @@ class Attended:
         try:
             request = self._waits.first_of(requests, account_of(context.peer()), context.cancel)
         except Crowded:
-            _abort_crowded(context)
+            abort_crowded(context)
         if request is not None:
             return request
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, "there is no request")
@@ -309,6 +311,6 @@ def _abort_malformed(context: grpc.ServicerContext) -> NoReturn:
     raise AssertionError("abort always raises")
 
 
-def _abort_crowded(context: grpc.ServicerContext) -> NoReturn:
+def abort_crowded(context: grpc.ServicerContext) -> NoReturn:
     context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls of this caller wait for it")
     raise AssertionError("abort always raises")

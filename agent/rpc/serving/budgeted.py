@@ -1,0 +1,98 @@
+"""Calls take the memory that they may need before their request is taken, and wait for it."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+
+import grpc
+from grpc_status import rpc_status
+
+from agent.errors import Unavailable
+from agent.rpc.calls.channel import MESSAGE_BYTES_MAX
+from agent.rpc.serving.waits import Waits, abort_crowded, account_of
+from agent.rpc.wire.errors import to_status
+from agent.runtime.memory import WAIT_S, MemoryBudget
+
+MIB: Final = 1024**2
+COSTS: Final[Mapping[str, int]] = {
+    # A piece as it is read, as a message, and as gRPC has it: until the caller takes it.
+    "ReadBlock": 8 * MIB,
+    "ReadChunk": 4 * MIB,
+    "ReadChunks": 8 * MIB,
+    "GetSmallFile": 4 * MIB,
+    "GetContainerHashes": 8 * MIB,
+    # A message as gRPC has it, and its content; of streams also what is on its way to the disk.
+    "WriteChunk": 2 * MESSAGE_BYTES_MAX,
+    # Little, because the lanes of a put have it here while they wait for it at other datanodes.
+    "WriteBlocks": 6 * MIB,
+    "ImportContainer": 48 * MIB,
+}
+
+
+class Budgeted:
+    """Has each call take the memory that it may need before its request is taken, and keep it until
+    it ends. Outside of `Attended`, whose handlers all take streams.
+
+    Calls whose caller keeps them waiting have memory, too: they are ended while others wait for it.
+    """
+
+    def __init__(self, memory: MemoryBudget, costs: Mapping[str, int], waits: Waits) -> None:
+        """`costs`: bytes by the name of a method; others take so little that nobody counts it."""
+        self._memory = memory
+        self._costs = costs
+        self._waits = waits
+        self._asking: Counter[str] = Counter()
+
+    def wrap(self, method: str, handler: Any) -> Any:
+        """Have each call of a method that costs memory take it."""
+        cost_bytes = self._costs.get(method.rpartition("/")[2], 0)
+        if not cost_bytes:
+            return handler
+        if handler.response_streaming:
+            make: Any = grpc.stream_stream_rpc_method_handler
+            behavior: Any = self._stream(handler.stream_stream, cost_bytes)
+        else:
+            make = grpc.stream_unary_rpc_method_handler
+            behavior = self._unary(handler.stream_unary, cost_bytes)
+        return make(behavior, handler.request_deserializer, handler.response_serializer)
+
+    def _unary(self, behavior: Any, cost_bytes: int) -> Callable[..., Any]:
+        def budgeted(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
+            with self._held(cost_bytes, context):
+                return behavior(requests, context)
+
+        return budgeted
+
+    def _stream(self, behavior: Any, cost_bytes: int) -> Callable[..., Iterator[Any]]:
+        def budgeted(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+            with self._held(cost_bytes, context):
+                yield from behavior(requests, context)
+
+        return budgeted
+
+    @contextmanager
+    def _held(self, cost_bytes: int, context: grpc.ServicerContext) -> Iterator[None]:
+        caller = account_of(context.peer())
+        if self._asking[caller] >= self._waits.share:
+            abort_crowded(context)
+        left_s = context.time_remaining()
+        with ExitStack() as held:
+            self._asking[caller] += 1
+            try:
+                held.enter_context(
+                    self._memory.hold(
+                        cost_bytes,
+                        owner=caller,
+                        timeout_s=WAIT_S if left_s is None else min(left_s, WAIT_S),
+                        stop=lambda: not context.is_active(),
+                        while_short=lambda: self._waits.sweep(is_short=True),
+                    )
+                )
+            except Unavailable as error:
+                context.abort_with_status(rpc_status.to_status(to_status(error)))
+            finally:
+                self._asking[caller] -= 1
+                if not self._asking[caller]:
+                    del self._asking[caller]
+            yield
