@@ -180,6 +180,8 @@ def serve(
                 slots=executor,
             )
             loops = LoopSet()
+            loops.add(Loop(built.connections))
+            control.meters.registry.register(built.connections)
             verifier = _verifier(verify, control, data, options, loops)
             ticker = Ticker(control, interval_s=options.heartbeat_interval_ms / 1000, on_death=stop)
             supervisor = Supervisor()

@@ -15,6 +15,7 @@ from agent.config.options import AgentConfig
 from agent.host.recoveries import Recoveries
 from agent.rpc.datanode.limits import Limits
 from agent.rpc.serving.access import Audit
+from agent.rpc.serving.connections import Connections
 from agent.rpc.serving.waits import Slots, Waits
 from agent.runtime.lease import Leases
 from agent.store.files.writebehind import Submit
@@ -35,6 +36,7 @@ class Inside:
     limits: Limits
     waits: Waits
     slots: Slots
+    connections: Connections
     audit: Audit
     executor: Any  # a thread for each call that is let in
     submit: Submit

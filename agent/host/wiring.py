@@ -165,6 +165,7 @@ class Parts:
         undo.callback(self.face.stop)
         self.recoveries = self._built_recoveries()
         self.server = self._built_server(limits, waits)
+        self.meters.registry.register(self.server.connections)
         self.doors = Doors(
             self.door_makers,
             lambda executor: self._inside(executor, limits, waits),
@@ -372,6 +373,7 @@ class Parts:
             limits=limits,
             waits=waits,
             slots=self.executor,
+            connections=self.server.connections,
             audit=self.audit,
             executor=executor,
             submit=self.disk_writers.submit,
@@ -416,6 +418,7 @@ class Parts:
         watchdog = WatchdogWorker(supervisor, lambda: self.loops.stalled(QUIET_MAX_S))
         yield Loop(watchdog, clock=self.clock)
         yield Loop(self.recoveries, clock=self.clock)
+        yield Loop(self.server.connections, clock=self.clock)
         yield Loop(self.housekeeper)
         yield Loop(self.slow_disks, clock=self.clock)
         yield Loop(self.moves, clock=self.clock, pulse=self.moves_pulse, bell=self.moves_bell)

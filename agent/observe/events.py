@@ -246,6 +246,9 @@ BOTH: Final[Mapping[str, Event]] = {
     "connections_max_lowered": Event(
         "The limit of open files is too low for `connections_max`: raise the unit's LimitNOFILE."
     ),
+    "connections_ended": Event(
+        "A peer had more connections than its share, or few were left: its idle ones were ended."
+    ),
     "died": Event("A defect nobody caught: of the process or a thread; with the traceback."),
     "library_message": Event("What a library says, in its own words."),
     "listening_line_write_failed": Event("stdout takes nothing; calls are answered all the same."),

@@ -40,7 +40,7 @@ class OzoneDoor:
             inside.executor,
             handlers=[
                 Layers(
-                    [Attended(inside.waits, inside.slots), Traced()],
+                    [Attended(inside.waits, inside.slots, inside.connections), Traced()],
                     inside.waits.sweep,
                     others=[built_service(inside), *handlers],
                 )
@@ -56,6 +56,7 @@ class OzoneDoor:
         )
         security = Security(allow_plaintext=inside.config.tls.allow_plaintext)
         self.port = bind(self._server, listen, security)
+        inside.connections.ports.add(self.port)
         self.address = f"{listen.rpartition(':')[0]}:{self.port}"
 
     def start(self) -> None:

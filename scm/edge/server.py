@@ -8,6 +8,7 @@ import grpc
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.serving.access import Audit, Gate
 from agent.rpc.serving.binding import PATIENCE, Patience, bind, server_options
+from agent.rpc.serving.connections import Connections
 from agent.rpc.serving.health_service import Health
 from agent.rpc.serving.waits import Attended, Slots, Unlimited, Waits, share
 from agent.rpc.v1 import scm_pb2_grpc
@@ -42,6 +43,7 @@ class BuiltServer:
     address: str  # with the port that was chosen
     health: Health
     waits: Waits
+    connections: Connections
 
 
 def build_server(
@@ -65,9 +67,9 @@ def build_server(
         calls_per_s_max=limits.calls_per_s_max,
         knows_callers=security.certificates is not None,
     )
-    methods = Layers(
-        [Attended(waits, slots or Unlimited()), Traced(), ErrorEdge(), gate], waits.sweep
-    )
+    connections = Connections(limits.connections_max, prefix="suture_scm")
+    attended = Attended(waits, slots or Unlimited(), connections)
+    methods = Layers([attended, Traced(), ErrorEdge(), gate], waits.sweep)
     scm_pb2_grpc.add_ScmServicer_to_server(service, methods)  # type: ignore[no-untyped-call]
     checks = Health([SERVICE_NAME])
     checks.add_to(methods)
@@ -83,5 +85,6 @@ def build_server(
         maximum_concurrent_rpcs=limits.rpc_count_max,
     )
     port = bind(server, address, security)
+    connections.ports.add(port)
     host = address.rpartition(":")[0]
-    return BuiltServer(server, f"{host}:{port}", checks, waits)
+    return BuiltServer(server, f"{host}:{port}", checks, waits, connections)

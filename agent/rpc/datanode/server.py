@@ -16,6 +16,7 @@ from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.serving.access import Audit, Gate
 from agent.rpc.serving.binding import bind, server_options
 from agent.rpc.serving.budgeted import COSTS, Budgeted
+from agent.rpc.serving.connections import Connections
 from agent.rpc.serving.health_service import Health
 from agent.rpc.serving.waits import Attended, Slots, Unlimited, Waits, share
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc
@@ -57,6 +58,7 @@ class BuiltServer:
     port: int
     health: Health
     waits: Waits
+    connections: Connections
 
 
 def waits_of(limits: Limits) -> Waits:
@@ -91,9 +93,10 @@ def build_server(
     )
     edge = ErrorEdge(codecs_of(groups, "decoders"), codecs_of(groups, "encoders"))
     waits = waits or waits_of(limits)
+    connections = Connections(limits.connections_max)
     layers = (
         Budgeted(memory, COSTS, waits),
-        Attended(waits, slots or Unlimited()),
+        Attended(waits, slots or Unlimited(), connections),
         Traced(),
         edge,
         gate,
@@ -114,4 +117,6 @@ def build_server(
         ),
         maximum_concurrent_rpcs=limits.rpc_count_max,
     )
-    return BuiltServer(server, bind(server, address, security), checks, waits)
+    port = bind(server, address, security)
+    connections.ports.add(port)
+    return BuiltServer(server, port, checks, waits, connections)

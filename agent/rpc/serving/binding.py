@@ -28,7 +28,7 @@ class Patience:
     """
 
     handshake_ms_max: int = 20_000  # who connects and says nothing is cut off
-    idle_ms_max: int = 900_000  # without a call; heartbeats keep an agent's connection
+    idle_ms_max: int = 300_000  # without a call; heartbeats keep an agent's connection
     age_ms_max: int = 3_600_000
     grace_ms: int = 6 * 3_600_000
     slow_s: float = SLOW_S  # a call that waits for its caller for so long gives way to others

@@ -28,6 +28,8 @@ from typing import Any, Final, NoReturn, Protocol, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError
 
+from agent.rpc.serving.connections import Connections
+
 SLOW_S: Final = 3.0  # a caller that keeps its call waiting for so long gives way to others
 WAIT_S_MAX: Final = 120.0  # 16 MiB over 1 Mbit/s; and longer than any pause of a healthy reader
 SWEEP_INTERVAL_S: Final = 0.25
@@ -172,9 +174,11 @@ class Waits:
 class Attended:
     """Has every call of a server known to its `Waits`. The outermost layer (`Layers`)."""
 
-    def __init__(self, waits: Waits, slots: Slots) -> None:
+    def __init__(self, waits: Waits, slots: Slots, connections: Connections | None = None) -> None:
+        """`connections` is told which of them have calls."""
         self._waits = waits
         self._slots = slots
+        self._connections = connections or Connections(0)
 
     def wrap(self, _method: str, handler: Any) -> _Handler:
         """Have each call wait where it is seen."""
@@ -200,18 +204,23 @@ class Attended:
 
     def _unary(self, handler: Any) -> Callable[..., Any]:
         slots, behavior, parse = self._slots, handler.unary_unary, _parser(handler)
+        begin, end = self._connections.begin, self._connections.end
 
         def attended(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
-            data = self._only(requests, context)
-            slots.take()
+            ticket = begin(context.peer())
             try:
+                data = self._only(requests, context)
+                slots.take()
                 try:
-                    request = parse(data)
-                except DecodeError:
-                    _abort_malformed(context)
-                return behavior(request, context)
+                    try:
+                        request = parse(data)
+                    except DecodeError:
+                        _abort_malformed(context)
+                    return behavior(request, context)
+                finally:
+                    slots.give()
             finally:
-                slots.give()
+                end(ticket)
 
         return attended
 
@@ -219,44 +228,47 @@ class Attended:
         parse = _parser(handler)
 
         def attended(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
-            data = self._only(requests, context)
-            caller = account_of(context.peer())
-            self._slots.take()
-            try:
+            with self._connected(context):
+                data = self._only(requests, context)
+                caller = account_of(context.peer())
+                self._slots.take()
                 try:
-                    request = parse(data)
-                except DecodeError:
-                    _abort_malformed(context)
-                for answer in handler.unary_stream(request, context):
-                    with self._waiting(caller, context):
-                        yield answer  # until there is room for it on its way
-            finally:
-                self._slots.give()
+                    try:
+                        request = parse(data)
+                    except DecodeError:
+                        _abort_malformed(context)
+                    for answer in handler.unary_stream(request, context):
+                        with self._waiting(caller, context):
+                            yield answer  # until there is room for it on its way
+                finally:
+                    self._slots.give()
 
         return attended
 
     def _upload(self, handler: Any) -> Callable[..., Any]:
         def attended(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
-            caller = self._entered(context)
-            self._slots.take()
-            try:
-                return handler.stream_unary(self._arriving(requests, caller, context), context)
-            finally:
-                self._slots.give()
+            with self._connected(context):
+                caller = self._entered(context)
+                self._slots.take()
+                try:
+                    return handler.stream_unary(self._arriving(requests, caller, context), context)
+                finally:
+                    self._slots.give()
 
         return attended
 
     def _conversation(self, handler: Any) -> Callable[..., Iterator[Any]]:
         def attended(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
-            caller = self._entered(context)
-            self._slots.take()
-            try:
-                arriving = self._arriving(requests, caller, context)
-                for answer in handler.stream_stream(arriving, context):
-                    with self._waiting(caller, context):
-                        yield answer  # until there is room for it on its way
-            finally:
-                self._slots.give()
+            with self._connected(context):
+                caller = self._entered(context)
+                self._slots.take()
+                try:
+                    arriving = self._arriving(requests, caller, context)
+                    for answer in handler.stream_stream(arriving, context):
+                        with self._waiting(caller, context):
+                            yield answer  # until there is room for it on its way
+                finally:
+                    self._slots.give()
 
         return attended
 
@@ -288,6 +300,15 @@ class Attended:
             if message is None:
                 return
             yield message
+
+    @contextmanager
+    def _connected(self, context: grpc.ServicerContext) -> Iterator[None]:
+        """Have the connection of a call known as one that is used."""
+        ticket = self._connections.begin(context.peer())
+        try:
+            yield
+        finally:
+            self._connections.end(ticket)
 
     @contextmanager
     def _waiting(self, caller: str, context: grpc.ServicerContext) -> Iterator[None]:

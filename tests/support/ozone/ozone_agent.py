@@ -12,6 +12,7 @@ from agent.config.options import AgentConfig, StorageConfig
 from agent.host.foreign_servers import Inside
 from agent.host.recoveries import Recoveries
 from agent.rpc.datanode.limits import Limits
+from agent.rpc.serving.connections import Connections
 from agent.rpc.serving.waits import Unlimited, Waits
 from agent.runtime.clock import SystemClock
 from merkle.checksum import Algorithm
@@ -80,6 +81,7 @@ class OzoneAgent:
             limits=self.limits,
             waits=Waits(self.limits.rpc_count_max),
             slots=Unlimited(),
+            connections=Connections(self.limits.connections_max),
             audit=self.audit,
             executor=self._executor,
             submit=self._executor.submit,
