@@ -1,13 +1,15 @@
 """fsck, new-volume: what is done to volumes on their own host, without an agent."""
 
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from agent.cli.terminal.output import Exit, emit, grid, say, show
+from agent.cli.terminal.output import Exit, aside, emit, grid, say, show
 from agent.cli.terminal.typer_options import JsonFlag
+from agent.store.files.durable import is_on_btrfs
 from agent.store.files.mounts import FSTAB
 from agent.store.recovery.fsck import fsck as check
 from agent.store.volumes.known import declare_new
@@ -44,6 +46,9 @@ def new_volume(
     """
     for volume in volumes:
         declare_new(volume, fstab=FSTAB)
+        with suppress(OSError):
+            if is_on_btrfs(volume):
+                aside.print(f"{volume} is on btrfs: ext4 and XFS are supported")
     if as_json:
         emit([str(volume) for volume in volumes])
     else:

@@ -28,6 +28,7 @@ PUNCH_HOLE: Final = 0x03  # and keep the size (linux/falloc.h)
 NO_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.ENOTDIR})  # a link, a socket, no place
 HEAD_BYTES: Final = 128
 SYNC_FILE_WRITE: Final = 2  # linux/fs.h
+BTRFS: Final = 0x9123_683E  # linux/magic.h
 IN_MEMORY: Final = frozenset({0x0102_1994, 0x8584_58F6})  # tmpfs, ramfs (linux/magic.h)
 
 OUT_OF_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -222,11 +223,25 @@ def is_in_memory(fd: int) -> bool:
 
     Raises OSError.
     """
+    return _file_system(fd) in IN_MEMORY
+
+
+def is_on_btrfs(directory: Path) -> bool:
+    """Return whether a directory is on btrfs, where what is there already needs space to be
+    written again. Raises OSError."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return _file_system(fd) == BTRFS
+    finally:
+        os.close(fd)
+
+
+def _file_system(fd: int) -> int:
     facts = (ctypes.c_ulong * STATFS_WORDS)()  # the type of the file system is the first
     library = ctypes.CDLL(None, use_errno=True)
     if library.fstatfs(fd, facts) != 0:
         raise OSError(ctypes.get_errno(), "fstatfs failed")
-    return facts[0] in IN_MEMORY
+    return facts[0]
 
 
 def allocate(fd: int, size_bytes: int) -> bool:

@@ -4,7 +4,9 @@ What is in it, `transactions` says. Every commit is synced. A read is one short 
 ones keep LMDB from reusing pages.
 """
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -12,7 +14,7 @@ from typing import Any, Final, TypeVar
 import lmdb
 
 from agent.errors import Code, Unavailable
-from agent.store.files.durable import disk_errors, remove_file
+from agent.store.files.durable import disk_errors, remove
 from agent.store.index.check.indexcheck import check_index
 from agent.store.index.databases import DATABASES, LATER, Databases
 from agent.store.index.indexerrors import DATA_FILE, LOCK_FILE, index_errors
@@ -30,6 +32,27 @@ SPARE_READERS: Final = 8
 T = TypeVar("T")
 
 
+@contextmanager
+def _lock_in_memory(path: Path) -> Iterator[None]:
+    """Have LMDB keep its table of readers in memory while it opens an environment in the body.
+
+    It writes to that table through a map of LOCK_FILE. Where a file system copies on write (btrfs),
+    or the file is new, each such write needs space, and on a full disk the process ends by SIGBUS,
+    the sound volumes with it. Nobody else reads the table: `in_use.lock` keeps other agents out,
+    and what only reads takes no part in it.
+    """
+    name = path / LOCK_FILE
+    with disk_errors(path):
+        remove(name)  # of a dead process, or whatever has its name
+        fd = os.memfd_create(LOCK_FILE, os.MFD_CLOEXEC)
+        try:
+            name.symlink_to(f"/proc/self/fd/{fd}")
+            yield
+        finally:
+            os.close(fd)
+            remove(name)
+
+
 class Index:
     """One open environment. Transactions of all threads; LMDB admits one writer at a time."""
 
@@ -44,15 +67,12 @@ class Index:
     ) -> None:
         """Check the file, then map it. `check_whole`: see `check_index`. Raises `VolumeFailed`."""
         check_index(path, key_bytes=KEY_BYTES, whole=check_whole)
-        if not readonly:
-            with disk_errors(path):
-                remove_file(path / LOCK_FILE)  # of a dead process, and mapped as the data is
         self._path = path
         self._file = path / DATA_FILE
         self._now_ms = now_ms
         self._gate = MapGate()
         self._commits = SharedCommits(self._attempt, self._grow)
-        with index_errors(path):
+        with index_errors(path), nullcontext() if readonly else _lock_in_memory(path):
             self._env = lmdb.open(
                 str(path),
                 map_size=map_bytes,

@@ -1,0 +1,149 @@
+"""A full file system that copies on write: its volume may fail, the process may not."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from agent.cli.setup.offline import new_volume
+from tests.support.storage.stores import closed_replica, open_store
+
+pytestmark = pytest.mark.fault
+
+DISK_BYTES = 128 * 1024**2
+ROUNDS = 200
+CHILD = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from agent.errors import SutureError
+from merkle.replica import BlockId, ContainerId
+from tests.support.storage.stores import open_store
+
+store = open_store(Path(sys.argv[1]), volume_count=2)
+print("open", flush=True)
+sys.stdin.readline()
+codes = set()
+
+def use(number):
+    for call in (
+        lambda: store.read(ContainerId(1 + number % 2), BlockId(1), 0, 100),
+        lambda: store.close_container(ContainerId(9)),
+        lambda: store.create_container(ContainerId(10 + number)),
+    ):
+        try:
+            call()
+        except SutureError as error:
+            codes.add(str(error.code))
+
+for number in range({rounds}):
+    with ThreadPoolExecutor(2) as fresh:  # each thread takes a place among the readers
+        list(fresh.map(use, (number, number + 1)))
+for container_id in (1, 2):
+    assert len(store.read(ContainerId(container_id), BlockId(1), 0, 100)) == 100
+print(sorted(codes), flush=True)
+"""
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """Mount a small btrfs; skip the test where that cannot be done."""
+    image, place = tmp_path / "image", tmp_path / "stores" / "v0"
+    image.touch()
+    os.truncate(image, DISK_BYTES)
+    place.mkdir(parents=True)
+    made = [
+        ["mkfs.btrfs", "-q", "--mixed", str(image)],
+        ["mount", "-o", "loop", str(image), str(place)],
+    ]
+    for command in made:
+        with suppress(FileNotFoundError):
+            if os.geteuid() == 0 and not subprocess.run(command, check=False).returncode:
+                continue
+        pytest.skip(reason="btrfs can be made and mounted by root only, with btrfs-progs")
+    try:
+        yield place
+    finally:
+        unmount = ["umount", "--lazy", str(place)]
+        subprocess.run(unmount, check=True)
+
+
+def fill(disk: Path) -> None:
+    """Take all the space, to the last sector."""
+    with (disk / "ballast").open("ab", buffering=0) as file:
+        for size in (1024**2, 4096, 1):
+            with suppress(OSError):
+                while True:
+                    file.write(b"x" * size)
+                    os.fsync(file.fileno())
+
+
+def test_the_process_outlives_a_full_btrfs(tmp_path: Path, disk: Path) -> None:
+    """
+    It reads on, from that volume and from the sound one beside it.
+    """
+    stores = tmp_path / "stores"
+    for volume_count in (1, 2):  # the second volume has more room
+        made = open_store(stores, volume_count=volume_count)
+        closed_replica(made, volume_count, block_ids=(1,))
+        assert not [facts for facts in made.volumes() if facts.container_count != 1]
+        made.close()
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD.replace("{rounds}", str(ROUNDS)), str(stores)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdin is not None
+            assert "open\n" == child.stdout.readline()
+            fill(disk)
+            child.stdin.write("go\n")
+            child.stdin.flush()
+            said = child.stdout.readline()
+            code = child.wait(60.0)
+        finally:
+            child.kill()
+
+    assert 0 == code
+    assert "CONTAINER_NOT_FOUND" in said
+
+
+def test_new_volume_warns_of_btrfs(
+    tmp_path: Path, disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    And says nothing of another file system.
+    """
+    (tmp_path / "other").mkdir()
+    (disk / "volume").mkdir()
+
+    assert 0 == new_volume([tmp_path / "other"])
+    assert "btrfs" not in capsys.readouterr().err
+    assert 0 == new_volume([disk / "volume"])
+    assert "is on btrfs: ext4 and XFS are supported" in capsys.readouterr().err
+
+
+def test_no_lock_file_of_the_index_is_left_on_the_volume(tmp_path: Path) -> None:
+    """
+    Nor is one believed that is there: whatever it is.
+    """
+    open_store(tmp_path).close()
+    [database] = (tmp_path / "v0").glob("hdds/*/db")
+    lock = database / "lock.mdb"
+    for make in (
+        lock.touch,
+        lock.mkdir,
+        lambda: lock.symlink_to("/nowhere"),
+        lambda: os.mkfifo(lock),
+    ):
+        assert [] == list(database.glob("lock*"))
+        make()
+        store = open_store(tmp_path)
+        assert [] == list(database.glob("lock*"))
+        store.close()
