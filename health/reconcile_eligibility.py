@@ -80,13 +80,14 @@ def _is_closed(view: View) -> Bools:
 
 
 def _eligibility(view: View) -> Ints:
-    """What a dead node last said of its replica blocks nobody: Ozone's SCM forgets it."""
+    """What a dead node last said of its replica blocks nobody: Ozone's SCM forgets it. A replica
+    that cannot take part is left out: Ozone refuses the container because of one."""
     containers, rows = view.batch.containers, view.rows
     rules = {
         "CONTAINER_NOT_FOUND": ~containers.is_known,
         "INELIGIBLE_CONTAINER_STATE": ~_is_closed(view),
         "NO_REPLICAS_FOUND": ~rows.some(view.is_alive),
-        "INELIGIBLE_REPLICA_STATES": rows.some(view.is_alive & ~view.is_tree),
+        "INELIGIBLE_REPLICA_STATES": ~rows.some(view.is_alive & view.is_tree),
         "INELIGIBLE_REPLICATION_TYPE": containers.kind != Kind.RATIS,
         "NOT_ENOUGH_REQUIRED_NODES": containers.factor <= 1,
         "NOT_ENOUGH_REACHABLE_REPLICAS": view.countable <= 1,

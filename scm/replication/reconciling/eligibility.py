@@ -4,7 +4,8 @@ The order of the checks is Ozone's, and the words are those of the judge
 (`health.reconcile_eligibility`), which says them of millions; here they are said of one container,
 with whom it concerns, when a command is sent. A test has both say the same. Beyond Ozone, a peer
 must be reachable and have a tree, and a container with no such peer is refused: a command that
-cannot do anything only costs the queue it waits in.
+cannot do anything only costs the queue it waits in. A replica that cannot take part (OPEN, CLOSING,
+RECOVERING, not loadable) is left out, and holds up no other one.
 """
 
 from collections.abc import Callable, Sequence
@@ -60,23 +61,21 @@ def judge(
         )
     if not replicas:
         return Participants(Eligibility.NO_REPLICAS_FOUND, "no datanode reports a replica")
-    for replica in replicas:
-        if replica.state not in TREE_STATES:
-            return Participants(
-                Eligibility.INELIGIBLE_REPLICA_STATES,
-                f"replica on {replica.datanode_id} is {replica.state}",
-            )
-        if replica.replica_index and not container.scheme:
-            return Participants(
-                Eligibility.INELIGIBLE_REPLICATION_TYPE,
-                "container is erasure-coded, and its code is not known here",
-            )
+    able = [replica for replica in replicas if replica.state in TREE_STATES]
+    if not able:
+        states = ", ".join(f"{replica.datanode_id} is {replica.state}" for replica in replicas)
+        return Participants(Eligibility.INELIGIBLE_REPLICA_STATES, f"replica on {states}")
+    if not container.scheme and any(replica.replica_index for replica in able):
+        return Participants(
+            Eligibility.INELIGIBLE_REPLICATION_TYPE,
+            "container is erasure-coded, and its code is not known here",
+        )
     if container.replication_factor < 2:
         return Participants(
             Eligibility.NOT_ENOUGH_REQUIRED_NODES,
             f"replication factor is {container.replication_factor}",
         )
-    return _with_peers(replicas, is_reachable)
+    return _with_peers(able, is_reachable)
 
 
 def _with_peers(replicas: Sequence[Replica], is_reachable: Callable[[str], bool]) -> Participants:

@@ -99,7 +99,7 @@ def eligibility(case: Case) -> str:
     rules = [
         (case.box.state not in {"CLOSED", "QUASI_CLOSED"}, "INELIGIBLE_CONTAINER_STATE"),
         (not here, "NO_REPLICAS_FOUND"),
-        (any(r.state not in TREE for r in here), "INELIGIBLE_REPLICA_STATES"),
+        (all(r.state not in TREE for r in here), "INELIGIBLE_REPLICA_STATES"),
         (case.box.replication_type != "RATIS", "INELIGIBLE_REPLICATION_TYPE"),
         (case.box.replication_factor <= 1, "NOT_ENOUGH_REQUIRED_NODES"),
         (len(answering) < 2, "NOT_ENOUGH_REACHABLE_REPLICAS"),

@@ -174,7 +174,7 @@ class TestClasses:
 
 
 class TestEligibility:
-    """Ozone's result codes in Ozone's order."""
+    """Ozone's result codes in Ozone's order; a replica that cannot take part is left out."""
 
     VECTORS = (
         ("R OPEN", "", "", "INELIGIBLE_CONTAINER_STATE"),  # the state is asked before replicas
@@ -182,13 +182,18 @@ class TestEligibility:
         ("R DELETED", "", "", "INELIGIBLE_CONTAINER_STATE"),
         ("R RECOVERING", "C", "", "INELIGIBLE_CONTAINER_STATE"),
         ("R CLOSED", "", "", "NO_REPLICAS_FOUND"),
-        ("EC CLOSED", "O#1 C#2", "", "INELIGIBLE_REPLICA_STATES"),  # before the type
-        ("R CLOSED", "C G", "", "INELIGIBLE_REPLICA_STATES"),
-        ("R CLOSED", "C I", "", "INELIGIBLE_REPLICA_STATES"),
+        ("EC CLOSED", "O#1 G#2", "", "INELIGIBLE_REPLICA_STATES"),  # before the type
+        ("R CLOSED", "O G I", "", "INELIGIBLE_REPLICA_STATES"),
+        ("EC CLOSED", "O#1 C#2", "", "INELIGIBLE_REPLICATION_TYPE"),
         ("EC CLOSED", "C#1 C#2", "", "INELIGIBLE_REPLICATION_TYPE"),
         ("S1 CLOSED", "C", "", "INELIGIBLE_REPLICATION_TYPE"),
         ("R1 CLOSED", "C", "", "NOT_ENOUGH_REQUIRED_NODES"),
         ("R CLOSED", "C C?s", "", "NOT_ENOUGH_REACHABLE_REPLICAS"),
+        ("R CLOSED", "C G", "", "NOT_ENOUGH_REACHABLE_REPLICAS"),
+        ("R CLOSED", "C I", "", "NOT_ENOUGH_REACHABLE_REPLICAS"),
+        ("R CLOSED", "O C C", "", "OK"),
+        ("R CLOSED", "C G U", "", "OK"),
+        ("R CLOSED", "C I Q", "", "OK"),
         ("R CLOSED", "C C", "!", "RECONCILE_PENDING"),
         ("R QUASI_CLOSED", "Q U", "+ -", "OK"),
     )

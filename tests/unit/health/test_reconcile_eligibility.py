@@ -55,7 +55,7 @@ WHY: tuple[tuple[str, str, str, set[str], bool], ...] = (
     ("R CLOSED", "C=7x2 U=9*3", "", {MINORITY, SICK, FINDINGS}, True),
     ("R CLOSED", "C=7 C=7%5 C=9", "", {MINORITY, TOMBSTONES}, True),
     ("R CLOSED", "C=7x2 C=9", "!", {MINORITY}, False),  # under way already
-    ("R CLOSED", "C=7 C=9 O", "", {SPLIT}, False),  # to be closed first
+    ("R CLOSED", "C=7 C=9 O", "", {SPLIT}, True),  # the open one is left out
     ("R CLOSED", "C!*1x2", "", {FINDINGS}, False),  # empty: it is deleted, not repaired
     ("R OPEN", "O O*1", "", set(), False),
     ("EC CLOSED", "C#1 C#2 C#3 C#4*1 C#5", "", {FINDINGS}, True),
@@ -78,7 +78,7 @@ WHY: tuple[tuple[str, str, str, set[str], bool], ...] = (
     ("EC CLOSED", "C#1 C#2 C#3 C#4=7/m U#4=9", "", {SPLIT, SICK}, True),
     ("EC CLOSED", "C#1 C#2 C#3 C#4=7 U#4=9/m", "", {SPLIT, SICK}, True),  # nobody removes it
     ("EC CLOSED", "C#1 C#2 C#3 C#4=7/d C#4=7 U#4=9", "", {MINORITY, SICK}, False),
-    ("EC CLOSED", "C#1 C#2 C#3 C#4 U#5 I#5", "", {SICK}, False),
+    ("EC CLOSED", "C#1 C#2 C#3 C#4 U#5 I#5", "", {SICK}, True),
 )
 
 

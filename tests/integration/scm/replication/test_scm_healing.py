@@ -77,6 +77,36 @@ def test_a_finding_is_repaired_once_reports_have_settled(world: ScmWorld) -> Non
 
 
 @pytest.mark.parametrize(
+    "change",
+    [
+        {"state": ReplicaState.OPEN, "tree": None},
+        {"state": ReplicaState.RECOVERING, "tree": None},
+        {"state": ReplicaState.UNHEALTHY, "load_error": "the volume failed", "tree": None},
+    ],
+)
+def test_a_replica_that_cannot_take_part_holds_up_no_other(
+    world: ScmWorld, change: dict[str, object]
+) -> None:
+    """It is told to those that do as a holder that cannot be asked."""
+    box = world.made_closed()
+    world.beat("dn3", replace(held(world, "dn3", box), **change))  # type: ignore[arg-type]
+    world.beat("dn2", replace(held(world, "dn2", box), finding_count=1))
+
+    pass_time(world, 11, *NODES)
+
+    sent = [
+        (command.datanode_id, [h.replica.datanode_id for h in command.holders], endpoints)
+        for node in NODES
+        for command, endpoints in world.call(node).commands
+        if command.kind is Kind.RECONCILE
+    ]
+    assert {"dn1", "dn2"} == {node for node, _, _ in sent} | ordered(world).keys()
+    assert all(["dn3"] == named for _, named, _ in sent)
+    assert all("dn3" not in {e.datanode_id for e in endpoints} for _, _, endpoints in sent)
+    assert sent
+
+
+@pytest.mark.parametrize(
     ("change", "why"),
     [
         ({"tree": summary(8)}, "roots differ, minority"),

@@ -29,7 +29,7 @@ class TestOrder:
             (container(replication_factor=1), [], Eligibility.NO_REPLICAS_FOUND),
             (
                 container(replication_factor=1),
-                [replica("a"), replica("b", ReplicaState.OPEN, replica_index=1)],
+                [replica("b", ReplicaState.OPEN, replica_index=1)],
                 Eligibility.INELIGIBLE_REPLICA_STATES,
             ),
             (
@@ -71,12 +71,15 @@ class TestOrder:
             ReplicaState.DELETED,
         ],
     )
-    def test_one_replica_without_a_tree_to_come_holds_up_all(self, state: ReplicaState) -> None:
-        """Wherever it is among the others; it is named."""
+    def test_a_replica_without_a_tree_to_come_is_left_out(self, state: ReplicaState) -> None:
+        """Wherever it is among the others; a container of such replicas only is refused."""
         found = judged(container(), replica("a"), replica("b", state), replica("c"))
+        alone = judged(container(), replica("b", state), replica("c", state))
 
-        assert Eligibility.INELIGIBLE_REPLICA_STATES is found.eligibility
-        assert f"replica on b is {state}" == found.message
+        assert (Eligibility.OK, ("a", "c")) == (found.eligibility, found.targets)
+        assert ("a",) == found.peers_of("c")
+        assert Eligibility.INELIGIBLE_REPLICA_STATES is alone.eligibility
+        assert f"replica on b is {state}, c is {state}" == alone.message
 
     def test_who_is_refused_reconciles_with_nobody(self) -> None:
         """And is told why."""
