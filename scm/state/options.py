@@ -184,7 +184,7 @@ class ScmOptions:
         high=1_000,
     )
     volume_replication_limit: int = _option(
-        0,
+        2,
         "The same for each working volume of a datanode, if that is more, up to 128; 0: no more.",
         low=0,
         high=128,

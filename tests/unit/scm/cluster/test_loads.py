@@ -31,6 +31,14 @@ def test_the_numbers_are_ozones() -> None:
     assert NodeLimits(20, 200, 40, 3, 0) == NodeLimits()
 
 
+@pytest.mark.parametrize(("volume_count", "expected"), [(1, 20), (10, 20), (11, 22), (24, 48)])
+def test_the_default_limit_grows_with_many_volumes(volume_count: int, expected: int) -> None:
+    """As the threads of the datanode do, two for each."""
+    limits = node_limits(ScmOptions())
+
+    assert expected == limits.of(volume_count, 100).replications
+
+
 def test_an_operator_chooses_each_limit() -> None:
     """And nobody's is taken for another's."""
     options = ScmOptions(
