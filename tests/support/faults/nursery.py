@@ -31,6 +31,8 @@ from threading import Lock
 from types import TracebackType
 from typing import IO, Any, Final, Self
 
+from tests.support.wire import lost_field
+
 PROGRAMS: Final = (
     "agent.main",
     "scm.main",
@@ -280,6 +282,7 @@ def main() -> None:
     os.environ.clear()
     os.environ.update(set_by_imports | child["environment"])
     os.chdir(child["directory"])
+    lost_field.install()
     sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115 - what was opened before
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace")  # noqa: SIM115
     module = sys.modules[child["module"]]

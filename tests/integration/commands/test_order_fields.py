@@ -1,0 +1,232 @@
+"""What an order says, read off the connection between two real processes, and what it changes."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.rpc.v1 import container_pb2, scm_pb2
+from merkle.replica import ContainerId
+from tests.support.control.fake_datanode import FakeDatanode, report
+from tests.support.control.scm_process import ScmProcess
+from tests.support.control.scripted_scm import ScriptedScm
+from tests.support.faults.victim import Zygote, write_config
+from tests.support.storage.three_replicas import ThreeReplicas
+from tests.support.waiting import wait_until
+
+CLOSED = container_pb2.CLOSED
+CONTAINER = ContainerId(7)
+NODES = ("dn1", "dn2", "dn3", "dn4")
+OPTIONS = {
+    "container_bytes_max": 1024**2,
+    "heal": "false",
+    "command_deadline_ms": 90_000,
+    "datanode_deadline_margin_ms": 30_000,
+    "heartbeat_interval_ms": 50,
+    "stale_after_ms": 1_000,
+    "dead_after_ms": 4_000,
+}
+
+
+class Nodes:
+    """A control plane that is a process, and datanodes that call it."""
+
+    def __init__(self, address: str) -> None:
+        self.all = {name: FakeDatanode.dial(address, name) for name in NODES}
+        for place, node in enumerate(self.all.values(), 1):
+            node.address = f"192.0.2.{place}:9859"
+        for node in self.all.values():
+            node.register()
+            node.report_full()
+        self.scm = self.all["dn1"].stub
+
+    def closed(self) -> int:
+        """Write a container on three of them and close it; return its id."""
+        request = scm_pb2.AllocateBlocksRequest(client_id="client", sizes=[1_000])
+        [block] = self.scm.AllocateBlocks(request).blocks
+        number = int(block.block_id.container_id)
+        holders = [endpoint.datanode_id for endpoint in block.replicas]
+        for name in holders:
+            self.all[name].report_some(report(number, bcsid=block.block_id.bcsid))
+        key = scm_pb2.KeyInfo(
+            key="key",
+            size=1_000,
+            blocks=[scm_pb2.BlockLocation(block_id=block.block_id, length=1_000)],
+        )
+        self.scm.CommitKey(scm_pb2.CommitKeyRequest(client_id="client", keys=[key]))
+        self.scm.FinishWrites(scm_pb2.FinishWritesRequest(client_id="client", close=True))
+
+        def is_closed() -> bool:
+            for name in holders:
+                self.all[name].heartbeat()
+                self.all[name].obey_closes(root=7)
+            asked = scm_pb2.GetContainerInfoRequest(container_id=number)
+            return self.scm.GetContainerInfo(asked).container.state == "CLOSED"
+
+        wait_until(is_closed)
+        return number
+
+    def ordered(self, kind: str, *silent: str) -> dict[str, scm_pb2.Command]:
+        """Return the orders of one kind that came so far; those that are not silent call now."""
+        for name in sorted(self.all.keys() - set(silent)):
+            self.all[name].heartbeat()
+        return {
+            name: command
+            for name, node in self.all.items()
+            for command in node.commands
+            if command.WhichOneof("command") == kind
+        }
+
+    def wait_for(self, kind: str, count: int, *silent: str) -> dict[str, scm_pb2.Command]:
+        """Wait until so many of them have an order of one kind; forget it."""
+        wait_until(lambda: len(self.ordered(kind, *silent)) == count)
+        found = self.ordered(kind, *silent)
+        for node in self.all.values():
+            node.commands.clear()
+        return found
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    """Four datanodes of one control plane."""
+    process = ScmProcess.start(tmp_path / "scm", log_level="error", **OPTIONS)  # type: ignore[arg-type]
+    yield Nodes(process.address)
+    process.terminate()
+
+
+def test_a_delete_names_those_that_must_prove_what_it_removes(nodes: Nodes) -> None:
+    """
+    All that have the same, with their addresses; it is as urgent as others, and ends at a time.
+    """
+    number = nodes.closed()
+    for name in NODES:
+        nodes.all[name].report_some(report(number, CLOSED, bcsid=1, root=7))
+
+    [(name, order)] = nodes.wait_for("delete", 1).items()
+
+    witnesses = {one.datanode_id: one.address for one in order.delete.witnesses}
+    assert {n: nodes.all[n].address for n in NODES if n != name} == witnesses
+    assert (number, True) == (order.delete.container_id, order.delete.force)
+    assert (scm_pb2.NORMAL, 60_000) == (order.priority, order.lifetime_ms)
+    assert order.command_id > 0
+    assert order.term > 0
+
+
+def test_a_reconcile_names_the_holders_that_cannot_be_asked(nodes: Nodes) -> None:
+    """
+    What each last reported: its tree, or that it is empty; and whether its datanode is dead.
+    """
+    number = nodes.closed()
+    for name, root in (("dn1", 7), ("dn2", 9), ("dn3", 7)):
+        nodes.all[name].report_some(report(number, CLOSED, bcsid=1, root=root))
+    empty = report(number, CLOSED, bcsid=1, block_count=0)
+    empty.is_empty = True
+    nodes.all["dn4"].report_some(empty)
+
+    def told(state: str) -> dict[str, scm_pb2.KnownHolder]:
+        def is_so() -> bool:
+            for name in ("dn1", "dn2"):
+                nodes.all[name].heartbeat()
+            listed = nodes.scm.ListNodes(scm_pb2.ListNodesRequest()).nodes
+            return {n.health for n in listed if n.datanode_id in {"dn3", "dn4"}} == {state}
+
+        wait_until(is_so)
+        request = scm_pb2.ReconcileContainersRequest(container_ids=[number])
+        [decision] = nodes.scm.ReconcileContainers(request).decisions
+        assert decision.code == "OK", decision
+        orders = nodes.wait_for("reconcile", 2, "dn3", "dn4")
+        assert {"dn1", "dn2"} == orders.keys()
+        assert ["dn2"] == [peer.datanode_id for peer in orders["dn1"].reconcile.peers]
+        assert ["192.0.2.2:9859"] == [peer.address for peer in orders["dn1"].reconcile.peers]
+        return {one.datanode_id: one for one in orders["dn1"].reconcile.holders}
+
+    stale = told("STALE")
+
+    assert {"dn3", "dn4"} == stale.keys()
+    assert (7, container_pb2.TREE_XXH3_64) == (stale["dn3"].tree.root, stale["dn3"].tree.algorithm)
+    assert (False, True) == (stale["dn3"].is_empty, stale["dn4"].is_empty)
+    assert not stale["dn4"].HasField("tree")
+    assert {False} == {one.is_dead for one in stale.values()}
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Callable[[], tuple[ScriptedScm, ThreeReplicas]]]:
+    """An agent with a whole replica, and two peers that have the same."""
+    with ScriptedScm() as scm, ThreeReplicas(tmp_path, CONTAINER) as three:
+        three.copy(three.whole_volume(), tmp_path / "volume")
+        config = write_config(tmp_path / "agent.toml", tmp_path / "volume", scm.address)
+        with Zygote(tmp_path / "agent.log") as zygote:
+            zygote.start(config)
+            yield lambda: (scm, three)
+            zygote.stop()
+
+
+def test_a_replica_is_kept_where_no_witness_proves_it(
+    agent: Callable[[], tuple[ScriptedScm, ThreeReplicas]],
+) -> None:
+    """
+    The one that the order names does not answer. One that answers with the same does.
+    """
+    scm, three = agent()
+    delete = scm_pb2.DeleteCommand(container_id=CONTAINER, force=True)
+    nobody = container_pb2.DatanodeEndpoint(datanode_id="gone", address="127.0.0.1:1")
+    delete.witnesses.append(nobody)
+    scm.order(scm_pb2.Command(command_id=1, term=1, delete=delete))
+    refused = scm.wait_for(1)
+    delete.witnesses.extend(three.peers)
+    scm.order(scm_pb2.Command(command_id=2, term=1, delete=delete))
+    done = scm.wait_for(2)
+
+    assert refused is not None
+    assert done is not None
+    assert (scm_pb2.CommandStatus.FAILED, "NOT_PROVEN") == (refused.state, refused.code)
+    assert scm_pb2.CommandStatus.EXECUTED == done.state, done
+
+
+def test_an_order_whose_time_is_over_is_skipped(
+    agent: Callable[[], tuple[ScriptedScm, ThreeReplicas]],
+) -> None:
+    """
+    Of many that have a millisecond each, the last come too late; without a time none does.
+    """
+    scm, _ = agent()
+    deletes = [
+        scm_pb2.Command(
+            command_id=number,
+            term=1,
+            lifetime_ms=1,
+            delete=scm_pb2.DeleteCommand(container_id=1_000 + number),
+        )
+        for number in range(1, 201)
+    ]
+    scm.order_all(deletes)
+
+    assert scm.wait_until(lambda: len(scm.statuses) == 200)
+    assert scm_pb2.CommandStatus.SKIPPED in {status.state for status in scm.statuses.values()}
+
+
+def test_low_orders_wait_for_others(
+    agent: Callable[[], tuple[ScriptedScm, ThreeReplicas]],
+) -> None:
+    """
+    They came first and are carried out last, but for those that had begun.
+    """
+    scm, _ = agent()
+    copies = [
+        scm_pb2.Command(
+            command_id=number,
+            term=1,
+            priority=scm_pb2.LOW if number <= 60 else scm_pb2.NORMAL,
+            replicate=scm_pb2.ReplicateCommand(
+                container_id=CONTAINER,
+                target=container_pb2.DatanodeEndpoint(
+                    datanode_id=f"gone{number}", address="127.0.0.1:1"
+                ),
+            ),
+        )
+        for number in range(1, 101)
+    ]
+    scm.order_all(copies)
+
+    assert scm.wait_until(lambda: len(scm.statuses) == 100)
+    assert all(number <= 60 for number in [*scm.statuses][-20:])

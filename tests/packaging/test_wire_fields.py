@@ -1,0 +1,61 @@
+"""Every field of the wire contract is held by a test, on a connection between two processes."""
+
+import random
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.wire.holders import table, tried
+from tests.support.wire.lost_field import all_fields
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+HELD: Final = table()
+UNHELD_MAX: Final = 1267  # sides of fields; it may only fall
+SAMPLE: Final = 4  # of HELD, at each run; all: python -m tests.support.wire.holders try
+COMMANDS: Final = (
+    "sent:suture.v1.DeleteCommand.witnesses",
+    "read:suture.v1.DeleteCommand.witnesses",
+    "sent:suture.v1.Command.lifetime_ms",
+    "sent:suture.v1.Command.priority",
+    "sent:suture.v1.ReconcileCommand.holders",
+)
+
+
+def test_the_table_has_every_field_of_the_contract() -> None:
+    """
+    In the order of the contract: `python -m tests.support.wire.holders find` adds what is new.
+    """
+    rows = list(dict.fromkeys(key.partition(":")[2] for key in HELD))
+
+    assert all_fields() == rows
+
+
+def test_no_more_fields_are_held_by_no_test() -> None:
+    """
+    A new field comes with a test that fails when it is not sent, and one when it is not received.
+    """
+    unheld = [key for key, test in HELD.items() if not test]
+
+    assert UNHELD_MAX == len(unheld), "\n".join(unheld)
+
+
+def test_every_holder_is_a_test() -> None:
+    """
+    Its file is there, and has a test of that name.
+    """
+    for test in {test for test in HELD.values() if test}:
+        file, *_, name = test.partition("[")[0].split("::")
+
+        assert f"def {name}(" in (ROOT / file).read_text(), test
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "key", [*COMMANDS, *random.Random(49).sample([k for k, t in HELD.items() if t], SAMPLE)]
+)
+def test_a_lost_field_is_noticed(key: str) -> None:
+    """
+    Nobody sends it, or nobody receives it, and the test that holds it is red.
+    """
+    assert {key: True} == tried([(key, HELD[key])])

@@ -1,0 +1,85 @@
+"""A plugin of pytest that runs each test once for each field that is lost meanwhile.
+
+    SUTURE_ASKED_TRIALS=FILE    a line for each trial: side:field, a tab, the test
+    SUTURE_DONE_TRIALS=FILE     where the same lines go, each with "red" or "green"
+
+Fixtures of a module or the session live on from one run to the next, which is what makes hundreds
+of trials bearable. A test that is red without a loss, before or afterwards, holds nothing, and one
+that did not end in its time says nothing.
+"""
+
+import os
+import signal
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from tests.support.wire import lost_field
+from tests.support.wire.lost_field import ASKED, DONE, LOST
+
+DEADLINE_S: Final = 40.0
+AGAIN_S: Final = 1.0
+NOTHING: Final = "none"
+
+
+class Trials:
+    """What is to be tried, by test."""
+
+    def __init__(self) -> None:
+        self._lost = Path(os.environ[LOST])
+        self._tried = Path(os.environ[DONE])
+        self._of: dict[str, list[str]] = defaultdict(list)
+        for line in Path(os.environ[ASKED]).read_text().splitlines():
+            key, test = line.split("\t")
+            self._of[test].append(key)
+
+    def pytest_runtest_protocol(self, item: pytest.Function, nextitem: Any) -> bool:
+        """Try each field; then end what `item` has set up."""
+        trials = self._of[item.nodeid]
+        results = [(key, self._is_red(item, key)) for key in (NOTHING, *trials, NOTHING)]
+        if not (results[0][1] or results[-1][1]):
+            with self._tried.open("a") as file:
+                for key, is_red in results[1:-1]:
+                    file.write(f"{key}\t{item.nodeid}\t{'red' if is_red else 'green'}\n")
+        with self._deadline():
+            item.session._setupstate.teardown_exact(nextitem)
+        return True
+
+    def _is_red(self, item: pytest.Function, key: str) -> bool:
+        self._lost.write_text(key)
+        beside = pytest.Function.from_parent(item.parent, name="beside", callobj=lambda: None)
+
+        reports: list[pytest.TestReport] = []
+        with self._deadline() as late:
+            reports = runtestprotocol(item, log=False, nextitem=beside)
+        self._lost.write_text(NOTHING)
+        return not late and any(report.failed for report in reports)
+
+    @contextmanager
+    def _deadline(self) -> Iterator[list[str]]:
+        """Interrupt what takes too long; yield what says so afterwards."""
+        late: list[str] = []
+
+        def end(*_: object) -> None:
+            late.append("too late")
+            raise TimeoutError
+
+        before = signal.signal(signal.SIGALRM, end)
+        signal.setitimer(signal.ITIMER_REAL, DEADLINE_S, AGAIN_S)  # one may be swallowed
+        try:
+            with suppress(TimeoutError):
+                yield late
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Take over how tests are run."""
+    lost_field.install()
+    config.pluginmanager.register(Trials())
