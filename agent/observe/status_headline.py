@@ -1,8 +1,9 @@
 """The one line that a person asks for: is the data whole, and what is not known.
 
-Everything that speaks of it, `suture status`, its JSON, `suture scm report`, the page of an agent,
-says what `headline` says. What stands in the way of "nothing is damaged" comes first; that is said
-only where everybody was heard and nothing contradicts it.
+`suture status`, its JSON and the page of an agent say what `headline` says. What keeps the control
+plane from calling the cluster whole (`health.cluster_verdict`) comes first, then what datanodes say
+of themselves. "Nothing is damaged" is said only where everybody was heard and nothing contradicts
+it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,25 +15,12 @@ from agent.config.quantity import spoken_duration
 from agent.errors import size_text
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.v1 import scm_pb2
+from health.cluster_verdict import unheard
 
-NAMES_SHOWN_MAX: Final = 3
-NAME_CHARACTERS: Final = 8  # of a datanode's id: enough to tell it from others
 IN_SERVICE: Final = "IN_SERVICE"  # of a volume that takes new replicas
 GONE: Final = "DECOMMISSIONED"  # no replica is expected of such a node, and it may be switched off
 
 Told = tuple[pb.StatusResponse, pb.ScrubStatusResponse]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Containers:
-    """Closed containers, as the control plane counts them; one may be counted in several ways."""
-
-    lost: int = 0  # no whole replica is known
-    contradict: int = 0  # replicas contradict each other, each by rows that are intact
-    damaged: int = 0
-    differ: int = 0
-    few: int = 0
-    unknown: int = 0  # not compared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +30,7 @@ class Answer:
 
     asked_count: int
     silent: tuple[str, ...] = ()  # ids of datanodes that were not heard
-    troubles: tuple[str, ...] = ()  # of the control plane itself, in its words
-    containers: Containers = Containers()
+    reasons: tuple[str, ...] = ()  # why the control plane does not call the cluster whole
     contradictory_count: int = 0  # replicas, as their datanodes say
     failed_volume_count: int = 0
     stalled_worker_count: int = 0
@@ -70,8 +57,7 @@ def answer_of(
     now_ms: int,
     *,
     silent: Sequence[str] = (),
-    containers: Containers = Containers(),
-    troubles: Sequence[str] = (),
+    reasons: Sequence[str] = (),
 ) -> Answer:
     """Return what the datanodes that were heard say, together with what else is known."""
     volumes = [volume for status, _ in told for volume in status.volumes if volume.data_bytes]
@@ -81,8 +67,7 @@ def answer_of(
     return Answer(
         asked_count=len(told) + len(silent),
         silent=tuple(silent),
-        troubles=tuple(troubles),
-        containers=containers,
+        reasons=tuple(reasons),
         contradictory_count=sum(status.contradictory_count for status, _ in told),
         failed_volume_count=sum(v.failed for status, _ in told for v in status.volumes),
         stalled_worker_count=sum(w.stalled for status, _ in told for w in status.workers),
@@ -94,18 +79,6 @@ def answer_of(
         oldest_on="" if oldest is None else oldest.path,
         due_bytes=sum(volume.due_bytes for volume in scans),
         pass_ends_at_ms=0 if has_no_end else now_ms + max(volume.eta_ms for volume in scans),
-    )
-
-
-def containers_of(counts: scm_pb2.CountContainersResponse) -> Containers:
-    """Return what the control plane counts."""
-    return Containers(
-        lost=counts.lost,
-        contradict=counts.contradict,
-        damaged=counts.unhealthy,
-        differ=counts.differ,
-        few=counts.few_replicas,
-        unknown=counts.unknown,
     )
 
 
@@ -132,37 +105,10 @@ def headline(answer: Answer, now_ms: int) -> Headline:
     What was written lately is not verified yet, and that is nothing to do: its turn comes. Scans
     that fall behind their promise are an alert of their own.
     """
-    doubts = [*in_trouble(answer.troubles), *_unheard(answer)]
-    doubts += [*doubts_about(answer.containers), *_troubles(answer)]
+    doubts = list(dict.fromkeys([*answer.reasons, *_unheard(answer), *_troubles(answer)]))
     is_well = not doubts and not answer.finding_count
     parts = [*doubts, *_verified(answer, now_ms, has_doubts=bool(doubts))]
     return Headline("; ".join(parts), is_well)
-
-
-def doubts_about(containers: Containers) -> list[str]:
-    """Return what keeps containers from being called whole, the worst first."""
-    words = (
-        (containers.lost, "without a whole replica"),
-        (containers.contradict, "whose replicas contradict each other"),
-        (containers.damaged, "with damaged replicas"),
-        (containers.differ, "whose replicas differ"),
-        (containers.few, "with too few replicas"),
-        (containers.unknown, "not compared yet"),
-    )
-    return [f"{_counted(count, 'container')} {text}" for count, text in words if count]
-
-
-def in_trouble(troubles: Sequence[str]) -> list[str]:
-    """Return what the control plane says is wrong with itself."""
-    return [f"the control plane: {text}" for text in troubles]
-
-
-def unheard(silent: Sequence[str], asked_count: int) -> str:
-    """Return that some datanodes were not heard, and which."""
-    names = [one[:NAME_CHARACTERS] for one in silent[:NAMES_SHOWN_MAX]]
-    more = ["..."] if len(silent) > NAMES_SHOWN_MAX else []
-    noun = "datanode was" if asked_count == 1 else "datanodes were"
-    return f"{len(silent)} of {asked_count} {noun} not heard ({', '.join(names + more)})"
 
 
 def _unheard(answer: Answer) -> Iterator[str]:
@@ -172,7 +118,7 @@ def _unheard(answer: Answer) -> Iterator[str]:
 
 def _troubles(answer: Answer) -> Iterator[str]:
     """Yield what datanodes themselves say is wrong with more than a chunk."""
-    if answer.contradictory_count and not answer.containers.contradict:
+    if answer.contradictory_count:
         replicas = _counted(answer.contradictory_count, "replica")
         verb = "contradicts its peers" if answer.contradictory_count == 1 else "contradict peers"
         yield f"{replicas} {verb}"

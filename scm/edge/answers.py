@@ -9,6 +9,7 @@ from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire.codec import summary_message
 from agent.rpc.wire.erasure import scheme_message
 from agent.rpc.wire.replica_columns import report_of
+from health.cluster_verdict import Judgement
 from scm.administration.decommission import SHOWN_MAX, Departure
 from scm.administration.forgetting import Fate
 from scm.administration.operator_commands import NodeDecision
@@ -16,7 +17,6 @@ from scm.containers.block_deletion import KeyDeletion
 from scm.edge import wire
 from scm.edge.call_values import Endpoint, HeartbeatAnswer, Located, PromisedBlock, Queues
 from scm.edge.health_totals import Counts
-from scm.edge.overview.cluster_verdict import RECOVER, strays
 from scm.edge.replication_report import RmReport
 from scm.edge.views import ContainerView, NodeView, ReplicaView, comparison
 from scm.replication.balancing.balancer import Balance
@@ -39,6 +39,8 @@ _OUTCOME_NUMBERS: Final = {
     OutcomeState.FAILED: scm_pb2.CommandStatus.FAILED,
     OutcomeState.SKIPPED: scm_pb2.CommandStatus.SKIPPED,
 }
+_SHOWS_VERDICT: Final = ("", "suture status", "suture scm report")
+"""Commands that are not named beside a reason: they show it."""
 _PRIORITY_NUMBERS: Final = {Priority.NORMAL: scm_pb2.NORMAL, Priority.LOW: scm_pb2.LOW}
 
 
@@ -137,11 +139,18 @@ def container_message(view: ContainerView) -> scm_pb2.ContainerInfo:
     )
 
 
-def counts_message(counts: Counts, troubles: Sequence[str]) -> scm_pb2.CountContainersResponse:
-    """Return how many containers are how, and the troubles of who counts them."""
+def counts_message(counts: Counts, judgement: Judgement) -> scm_pb2.CountContainersResponse:
+    """Return how many containers are how, and the verdict of the cluster."""
     known = asdict(counts)
-    known["troubles"] = [*troubles, *(f"{t} ({RECOVER})" for t in strays(known.pop("stray")))]
-    return scm_pb2.CountContainersResponse(**known)
+    known.pop("stray")
+    return scm_pb2.CountContainersResponse(
+        verdict=judgement.verdict,
+        reasons=[
+            f"{r.text} ({r.command})" if r.command not in _SHOWS_VERDICT else r.text
+            for r in judgement.reasons
+        ],
+        **known,
+    )
 
 
 def decisions_message(decisions: Iterable[Decision]) -> scm_pb2.ContainerDecisions:

@@ -1,11 +1,12 @@
 """How many containers are whole, and what is wrong with the others: kept, not counted when asked.
 
 Each container's flags are worked out again after a change of it or of one of its replicas, some in
-each turn, so that an answer takes as long with a million containers as with ten.
+each turn, so that an answer takes as long with a million containers as with ten. Replicas on
+datanodes that are DEAD, and not in maintenance, are not present.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from enum import IntFlag
 from itertools import islice
@@ -16,10 +17,12 @@ from numpy.typing import NDArray
 
 from agent.rpc.wire.replica_columns import CONTRADICTORY, HAS_TREE
 from merkle.replica import TREE_STATES, ReplicaState
+from scm.cluster.nodes import Nodes
 from scm.edge.views import comparison
 from scm.state.database import State
 from scm.state.facts import Container, ContainerState, Replica, data_count_of
 from scm.state.records import NO_COUNT
+from scm.state.replicas.arena import picked
 from scm.state.replicas.holders import distinct
 from scm.state.replicas.replica_table import NO_WORD, ReplicaTable
 
@@ -102,7 +105,7 @@ def flags_of(container: Container | None, replicas: Sequence[Replica]) -> Flag:
     wanted = 0 if container is None else container.replication_factor
     if there < (wanted or REPLICAS_WANTED):
         flags |= Flag.FEW_REPLICAS
-    if any(replica.state is ReplicaState.UNHEALTHY for replica in replicas):
+    if any(r.state is ReplicaState.UNHEALTHY or r.finding_count or r.load_error for r in replicas):
         flags |= Flag.UNHEALTHY
     if any(replica.is_contradictory for replica in replicas):
         flags |= Flag.CONTRADICT
@@ -126,8 +129,9 @@ def is_whole(replica: Replica) -> bool:
 class Totals:
     """Flags by container, and how often each combination is. Callers hold the control's lock."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, nodes: Nodes) -> None:
         self._state = state
+        self._nodes = nodes
         self._backlog = distinct(state.replicas.container_ids(), state.containers.ids())
         self._backlog_at = 0  # those before were counted
         self._due: set[int] = set()
@@ -136,6 +140,10 @@ class Totals:
         self._flags: dict[int, Flag] = {}  # of those that have any: most have none
         self._counts: Counter[Flag] = Counter()
         self._having: dict[Flag, dict[int, None]] = {flag: {} for flag in NAMED}
+
+    def recount(self, container_ids: NDArray[np.int64]) -> None:
+        """Note that a node of these containers died or came back."""
+        self._due.update(container_ids.tolist())
 
     def turn(self) -> bool:
         """Work out some of what changed since; return whether nothing is left."""
@@ -199,9 +207,10 @@ class Totals:
         """Work out the flags of containers: of most as columns, of the few others one by one."""
         containers = self._state.containers
         counts = containers.wanted.of(container_ids)
-        flags = flags_of_all(self._state.replicas, container_ids, counts)
+        gone = frozenset(filter(self._nodes.is_gone, self._nodes.dead))
+        flags = flags_of_all(self._state.replicas, container_ids, counts, gone)
         for container_id in container_ids[flags < 0].tolist():
-            self._note(container_id, containers.get(container_id))
+            self._note(container_id, containers.get(container_id), gone)
         is_plain = flags == 0
         for container_id in self._flags.keys() & set(container_ids[is_plain].tolist()):
             self._set(container_id, _NO_FLAG)
@@ -211,10 +220,11 @@ class Totals:
         ):
             self._set(container_id, Flag(flag))
 
-    def _note(self, container_id: int, container: Container | None) -> None:
+    def _note(self, container_id: int, container: Container | None, gone: Set[str]) -> None:
         replicas = self._state.replicas.of(container_id)
         is_there = container is not None or bool(replicas)
-        flags = flags_of(container, replicas) if is_there else Flag(0)
+        present = [replica for replica in replicas if replica.datanode_id not in gone]
+        flags = flags_of(container, present) if is_there else Flag(0)
         if flags & Flag.FOREIGN and self._state.forgotten.get(container_id) is None:
             flags |= Flag.STRAY
         self._set(container_id, flags)
@@ -235,10 +245,14 @@ class Totals:
 
 
 def flags_of_all(
-    table: ReplicaTable, container_ids: NDArray[np.int64], replica_counts: NDArray[np.int64]
+    table: ReplicaTable,
+    container_ids: NDArray[np.int64],
+    replica_counts: NDArray[np.int64],
+    gone: Set[str] = frozenset(),
 ) -> NDArray[np.int64]:
     """Return what `flags_of` says of containers at rest, from the columns of their replicas.
-    `replica_counts` is what `WantedCounts.of` says of each.
+    `replica_counts` is what `WantedCounts.of` says of each; replicas on nodes that are `gone` are
+    not present.
 
     NOT_SAID: of this one it cannot be said so, because it has no count, or has trees of several
     algorithms, and the order of its replicas counts.
@@ -246,6 +260,9 @@ def flags_of_all(
     count = len(container_ids)
     wanted = np.where(replica_counts == 0, REPLICAS_WANTED, replica_counts)
     owner, rows = table.owned(container_ids)
+    if gone:
+        is_present = ~np.isin(rows["datanode"], table.numbers(gone))
+        owner, rows = owner[is_present], picked(rows, is_present)
     has_error = rows["error"] != NO_WORD
     number = rows["state"]
     has_tree = _HAS_TREE_STATE[number] & (rows["flags"] & HAS_TREE != 0)
@@ -254,6 +271,7 @@ def flags_of_all(
         return np.bincount(owner[which], minlength=count)
 
     there = np.bincount(owner, minlength=count)
+    is_damaged = (number == _UNHEALTHY) | (rows["finding_count"] > 0) | has_error
     trees = of(has_tree)
     whole = of(_IS_WHOLE_STATE[number] & ~has_error & (rows["finding_count"] == 0))
     first = np.zeros(count, np.int64)  # the place of a container's first tree
@@ -269,7 +287,7 @@ def flags_of_all(
     flags = np.zeros(count, np.int64)
     for flag, is_so in (
         (Flag.FEW_REPLICAS, there < wanted),
-        (Flag.UNHEALTHY, of(number == _UNHEALTHY) > 0),
+        (Flag.UNHEALTHY, of(is_damaged) > 0),
         (Flag.CONTRADICT, of(rows["flags"] & CONTRADICTORY != 0) > 0),
         (Flag.LOST, whole == 0),
         (Flag.DIFFER, differ),

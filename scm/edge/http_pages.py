@@ -13,7 +13,7 @@ from agent.runtime.callthreads import CallThreads
 from agent.runtime.http_listener import Page, WebListener
 from agent.runtime.loop import LoopSet
 from scm.edge.metrics import CONTENT_TYPE, FiguresCollector, exposition
-from scm.edge.overview.cluster_verdict import judged
+from scm.edge.overview.cluster_look import judged
 from scm.edge.pages.cluster_page import cluster_page
 from scm.edge.pages.node_pages import node_page, rack_page
 from scm.edge.plane.control import ControlPlane
@@ -36,6 +36,7 @@ class HttpStatus:
         self._calls = calls
         self._loops = loops
         self._is_ticking = is_ticking
+        control.queries.watch(self._own_troubles)
         self._collector = FiguresCollector(
             control.queries.figures, loops.status, lambda: self._calls.trouble
         )
@@ -47,8 +48,10 @@ class HttpStatus:
 
     def troubles(self) -> list[str]:
         """Return what is wrong with this process, a line each."""
-        found = self._control.queries.troubles()
-        found += [self._calls.trouble] if self._calls.trouble else []
+        return self._control.queries.troubles()
+
+    def _own_troubles(self) -> list[str]:
+        found = [self._calls.trouble] if self._calls.trouble else []
         if not self._is_ticking():
             found.append("time stands still: no tick has ended lately")
         found += [

@@ -23,9 +23,10 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from agent.runtime.loop import WorkerStatus
+from health.cluster_verdict import Verdict
 from scm.edge.overview.datanode_totals import Sums
 from scm.state.facts import Kind
-from scm.state.history.interval_samples import NOTHING_TO_VERIFY, Verdict
+from scm.state.history.interval_samples import NOTHING_TO_VERIFY
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 COUNTED_TOGETHER: Final = 512  # holds of the lock

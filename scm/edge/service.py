@@ -156,9 +156,9 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         self, _request: scm_pb2.CountContainersRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.CountContainersResponse:
         """Return how many containers are how."""
-        queries = self._queries
-        troubles = [*queries.troubles(), *queries.waits(), *queries.refused()]
-        return answers.counts_message(self._queries.count_containers(), troubles)
+        counts = self._queries.count_containers()
+        _look, judgement = self._queries.judgement()
+        return answers.counts_message(counts, judgement)
 
     def CloseContainers(  # noqa: N802
         self, request: scm_pb2.CloseContainersRequest, _context: grpc.ServicerContext

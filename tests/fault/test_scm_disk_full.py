@@ -9,12 +9,11 @@ import pytest
 from agent.errors import Code, Unavailable
 from agent.runtime.callthreads import CallThreads
 from agent.runtime.loop import LoopSet
+from health.cluster_verdict import Verdict
 from merkle.replica import ReplicaState
 from scm.edge import answers
 from scm.edge.http_pages import HttpStatus
-from scm.edge.overview.cluster_verdict import judged
 from scm.state.facts import ContainerState
-from scm.state.history.interval_samples import Verdict
 from tests.support.control.scm_world import ScmWorld, confirm, container, replica
 from tests.support.faults.small_disk import SmallDisk, small_disk
 from tests.support.heard import logged
@@ -90,9 +89,8 @@ def test_whoever_asks_is_told(world: ScmWorld) -> None:
         watched = HttpStatus(world.control, calls, LoopSet(), lambda: True)
         health, metrics = watched.healthz(), watched.metrics().body.decode()
         page = watched.page({}).body.decode()
-    counts = answers.counts_message(
-        world.control.queries.count_containers(), world.control.queries.troubles()
-    )
+    look, judgement = world.control.queries.judgement()
+    counts = answers.counts_message(look.counts, judgement)
 
     assert Code.UNAVAILABLE is caught.value.code, "so that clients wait"
     assert "free space on the disk of the state" == caught.value.hint
@@ -101,6 +99,5 @@ def test_whoever_asks_is_told(world: ScmWorld) -> None:
     assert "suture_scm_state_unwritable 1.0" in metrics
     assert 'suture_scm_verdict{verdict="WHOLE"} 0.0' in metrics
     assert "the control plane: the state cannot be written" in page
-    assert ["No space left on device" in text for text in counts.troubles] == [True]
-    look, _ = world.control.queries.look()
-    assert Verdict.WHOLE is not judged(look, counts.troubles).verdict
+    assert [True] == ["No space left" in text for text in counts.reasons if "written" in text]
+    assert Verdict.WHOLE != counts.verdict

@@ -16,16 +16,9 @@ from agent.cli.terminal.selection import OnOption, datanode_ids, selected
 from agent.cli.terminal.time_option import duration
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.observe.printable import printable
-from agent.observe.status_headline import (
-    containers_of,
-    doubts_about,
-    in_trouble,
-    silent_of,
-    unheard,
-)
 from agent.rpc.v1 import scm_pb2
+from health.cluster_verdict import Verdict
 
-HEARD: Final = "HEALTHY"  # of a node whose heartbeats come
 NO_DOUBT: Final = "every datanode is heard, and every closed container is equal and whole"
 STATES: Final = ("OPEN", "CLOSING", "QUASI_CLOSED", "CLOSED", "DELETING", "DELETED")
 CONDITIONS: Final = (
@@ -196,7 +189,8 @@ def locked_text(answer: scm_pb2.ListDeparturesResponse) -> str:
 
 @app.command("report")
 def report(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
-    """Show what the replication manager found in its last round. 2: some are not well.
+    """Show what the replication manager found in its last round. 2: the cluster is not whole, or
+    nobody knows.
 
     Of containers of which no whole replica is known it names the keys.
     """
@@ -204,25 +198,21 @@ def report(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
         at_risk = keys_in(client, at_risk=True, all_of_them=as_json)
         answer = client.scm.get_report(scm_pb2.GetReportRequest())
         counts = client.scm.count_containers(scm_pb2.CountContainersRequest())
-        nodes = list(client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes)
-    silent = silent_of(nodes, [node.health == HEARD for node in nodes])
-    doubts = in_trouble(counts.troubles)
-    doubts += [unheard(silent, len(nodes))] if silent else []
-    doubts += doubts_about(containers_of(counts))
+    is_whole = counts.verdict == Verdict.WHOLE
     if as_json:
         emit(
             {
                 **facts(answer),
-                "answer": "; ".join(doubts),
-                "well": not doubts,
+                "answer": "; ".join(counts.reasons),
+                "verdict": counts.verdict,
+                "well": is_whole,
                 "at_risk": at_risk.document(),
             }
         )
     else:
-        say("; ".join(doubts) or NO_DOUBT)
+        say("; ".join(counts.reasons) or NO_DOUBT)
         say_lines(report_text(answer))
         at_risk.show("Keys in containers that are lost or at risk")
-    is_whole = answer.generated_at_ms and not answer.conditions and not doubts
     return Exit.OK if is_whole else Exit.TO_DO
 
 

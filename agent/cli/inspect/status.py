@@ -17,7 +17,6 @@ from agent.observe.status_headline import (
     Headline,
     Told,
     answer_of,
-    containers_of,
     headline,
     silent_of,
 )
@@ -103,8 +102,7 @@ def whole_cluster(scm: str, *, as_json: bool) -> int:
         told,
         now_ms,
         silent=silent,
-        containers=containers_of(counts),
-        troubles=counts.troubles,
+        reasons=counts.reasons,
     )
     line = headline(known, now_ms)
     if as_json:
@@ -116,6 +114,7 @@ def whole_cluster(scm: str, *, as_json: bool) -> int:
             {
                 "answer": line.text,
                 "well": line.is_well,
+                "verdict": counts.verdict,
                 "containers": facts(counts),
                 "nodes": [
                     {**facts(node), "status": answer}

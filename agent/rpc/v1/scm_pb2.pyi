@@ -746,7 +746,7 @@ class CountContainersRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class CountContainersResponse(_message.Message):
-    __slots__ = ("all", "open", "whole", "to_do", "unhealthy", "differ", "few_replicas", "unknown", "lost", "contradict", "troubles")
+    __slots__ = ("all", "open", "whole", "to_do", "unhealthy", "differ", "few_replicas", "unknown", "lost", "contradict", "verdict", "reasons")
     ALL_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
     WHOLE_FIELD_NUMBER: _ClassVar[int]
@@ -757,7 +757,8 @@ class CountContainersResponse(_message.Message):
     UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     CONTRADICT_FIELD_NUMBER: _ClassVar[int]
-    TROUBLES_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
     all: int
     open: int
     whole: int
@@ -768,8 +769,9 @@ class CountContainersResponse(_message.Message):
     unknown: int
     lost: int
     contradict: int
-    troubles: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, all: _Optional[int] = ..., open: _Optional[int] = ..., whole: _Optional[int] = ..., to_do: _Optional[int] = ..., unhealthy: _Optional[int] = ..., differ: _Optional[int] = ..., few_replicas: _Optional[int] = ..., unknown: _Optional[int] = ..., lost: _Optional[int] = ..., contradict: _Optional[int] = ..., troubles: _Optional[_Iterable[str]] = ...) -> None: ...
+    verdict: str
+    reasons: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, all: _Optional[int] = ..., open: _Optional[int] = ..., whole: _Optional[int] = ..., to_do: _Optional[int] = ..., unhealthy: _Optional[int] = ..., differ: _Optional[int] = ..., few_replicas: _Optional[int] = ..., unknown: _Optional[int] = ..., lost: _Optional[int] = ..., contradict: _Optional[int] = ..., verdict: _Optional[str] = ..., reasons: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CloseContainersRequest(_message.Message):
     __slots__ = ("container_ids", "dry_run", "worlds", "force")

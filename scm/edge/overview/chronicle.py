@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from scm.edge.overview.cluster_verdict import Judgement, Look
+from health.cluster_verdict import Judgement, Verdict
+from scm.edge.overview.cluster_look import Look
 from scm.edge.replication_report import Verified
 from scm.state.database import Change, State
 from scm.state.history.interval_samples import (
     LEVELS,
     Sample,
     Turn,
-    Verdict,
     Verification,
     merged,
     placed,
@@ -109,11 +109,6 @@ class Chronicle:
             self._state.turns.by_time(),
             self._state.verifications.by_time(),
         )
-
-    def verdict(self) -> Verdict:
-        """Return the verdict of the last look; UNKNOWN before the first since our start."""
-        turns = self._state.turns.by_time()
-        return Verdict.UNKNOWN if self._is_first or not turns else turns[-1].verdict
 
     def _begin(self) -> str:
         known = self._state.samples.of(0)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from scm.administration.decommission import Departure
 from scm.edge.health_totals import Flag
 from scm.edge.overview.chronicle import Past
-from scm.edge.overview.cluster_verdict import Look
+from scm.edge.overview.cluster_look import Look
 from scm.edge.overview.progress import Rate
 from scm.edge.views import ContainerView, NodeView
 from scm.state.facts import Kind

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from agent.observe.markup import Markup, element, html, joined, moment
-from scm.state.history.interval_samples import DAY_MS, HOUR_MS, Sample, Verdict
+from health.cluster_verdict import Verdict
+from scm.state.history.interval_samples import DAY_MS, HOUR_MS, Sample
 
 WIDTH: Final = 1000
 RIBBON: Final = 26

@@ -22,9 +22,10 @@ from agent.observe.markup import (
     tiles,
 )
 from agent.observe.status_headline import percent
+from health.cluster_verdict import Judgement, Reason, Verdict
 from scm.administration.decommission import Departure
 from scm.edge.health_totals import Flag
-from scm.edge.overview.cluster_verdict import Judgement, Look, Reason
+from scm.edge.overview.cluster_look import Look
 from scm.edge.overview.datanode_totals import by_rack
 from scm.edge.overview.page_facts import Named, Survey
 from scm.edge.overview.progress import Rate
@@ -33,7 +34,7 @@ from scm.edge.pages.ranking import worst_nodes, worst_racks, worst_volumes
 from scm.edge.pages.weeks import history
 from scm.edge.views import ContainerView
 from scm.state.facts import Kind
-from scm.state.history.interval_samples import NEVER_VERIFIED, NOTHING_TO_VERIFY, Verdict
+from scm.state.history.interval_samples import NEVER_VERIFIED, NOTHING_TO_VERIFY
 
 RACKS_SHOWN_MAX: Final = 60
 NODES_SHOWN_MAX: Final = 40

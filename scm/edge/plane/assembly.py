@@ -130,7 +130,7 @@ class Parts:
         self.started_at_ms = self.clock.wall_ms()
         self.views = Views(self.state, self.nodes, self.reports)
         self.read_preference = ReadPreference(self.state, self.nodes)
-        self.totals = Totals(self.state)
+        self.totals = Totals(self.state, self.nodes)
         self.progress = Progress(self.clock.monotonic_s())
         self.chronicle = Chronicle(self.state, started_at_ms=self.started_at_ms)
 

@@ -15,7 +15,6 @@ from typing import Final, TypeVar
 
 from agent.rpc.serving.access import Audit
 from scm.edge.metrics import Meters
-from scm.edge.overview.cluster_verdict import judged
 from scm.edge.plane.assembly import Parts
 from scm.edge.plane.client_calls import ClientCalls
 from scm.edge.plane.datanode_calls import DatanodeCalls
@@ -123,12 +122,12 @@ class ControlPlane:
             is_due = self._parts.chronicle.is_due(self._parts.clock.monotonic_s())
         if not is_due:
             return
-        look, _nodes = self.queries.look()
+        look, judgement = self.queries.judgement()
         with self._parts.change() as change:
             self._parts.chronicle.note(
                 change,
                 look,
-                judged(look, self.queries.troubles()),
+                judgement,
                 done=self._parts.progress.sums(),
                 now_s=self._parts.clock.monotonic_s(),
             )
@@ -147,6 +146,7 @@ class ControlPlane:
         for datanode_id in changed:
             held = self._parts.state.replicas.ids_on(datanode_id)
             self._parts.last_copies.recount_all(change, held)
+            self._parts.totals.recount(held)
             self._node_changed(datanode_id)
             is_dead = self._parts.nodes.health(datanode_id) is Health.DEAD
             self._parts.manager.look_at_node(datanode_id, is_urgent=is_dead)

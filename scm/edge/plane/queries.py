@@ -1,11 +1,12 @@
 """What operators ask of the control plane; nothing is changed, and the lock is held in portions."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
 from agent.errors import Code, Refused, Unavailable
+from health.cluster_verdict import Judgement
 from scm.administration.affected_keys import Page, keys_in
 from scm.administration.after_restore import ToRecover
 from scm.administration.decommission import LEAVING, RESTING, Departure
@@ -14,7 +15,7 @@ from scm.cluster.safemode import Gate
 from scm.edge.call_values import Queues
 from scm.edge.health_totals import NAMED, Counts
 from scm.edge.metrics import Figures
-from scm.edge.overview.cluster_verdict import Look
+from scm.edge.overview.cluster_look import Look, judged
 from scm.edge.overview.datanode_totals import Sums, summed
 from scm.edge.overview.page_facts import Named, Survey, Work
 from scm.edge.plane.assembly import Parts
@@ -26,7 +27,6 @@ from scm.replication.judging.health_states import NOT_KNOWN
 from scm.replication.judging.judge_input import op_rows
 from scm.state.facts import Hold, Kind, OpState, Outcome
 from scm.state.history.anchors import Anchored
-from scm.state.history.interval_samples import Verdict
 
 NODES_AT_ONCE: Final = 1_000  # looked at while the lock is held, some 5 ms
 COUNTS_PER_LOOK: Final = 25  # turns of the totals: what changed since the last tick, not a start
@@ -39,6 +39,7 @@ class Queries:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self._watches: list[Callable[[], list[str]]] = []
 
     def nodes(self) -> list[NodeView]:
         """Return all nodes by id; in portions."""
@@ -65,20 +66,15 @@ class Queries:
             )
         return view
 
+    def watch(self, troubles: Callable[[], list[str]]) -> None:
+        """Ask also `troubles` for what is wrong with this process."""
+        self._watches.append(troubles)
+
     def troubles(self) -> list[str]:
-        """Return what keeps the control plane from changing anything, a line each."""
+        """Return what is wrong with the control plane itself, a line each."""
         trouble = self._parts.state.writability.trouble
-        return [trouble] if trouble else []
-
-    def waits(self) -> list[str]:
-        """Return why nothing is decided yet, a line while safe mode is on."""
-        gate = self.safe_mode()
-        return [] if gate.is_open else [f"safe mode: {gate.reason}"]
-
-    def refused(self) -> list[str]:
-        """Return what is to be said of datanodes of whose reports something was left out."""
-        with self._parts.lock:
-            return self._parts.refused_parts.lines()
+        found = [trouble] if trouble else []
+        return found + [line for troubles in self._watches for line in troubles()]
 
     def count_containers(self) -> Counts:
         """Return how many containers are how; what is still to count, a part at a time."""
@@ -86,6 +82,11 @@ class Queries:
             with self._parts.lock:
                 if self._parts.totals.turn():
                     return self._parts.totals.counts()
+
+    def judgement(self) -> tuple[Look, Judgement]:
+        """Return the verdict of the cluster, and what it follows from."""
+        look, _nodes = self.look()
+        return look, judged(look, self.troubles())
 
     def to_recover(self) -> ToRecover:
         """Say what must be looked into after a restore."""
@@ -176,14 +177,11 @@ class Queries:
     def figures(self) -> Figures:
         """Return the control plane in numbers; nothing is counted for it while others wait."""
         parts = self._parts
-        views = self._nodes_in_portions()
-        sums = summed(views)
+        look, views = self.look()
+        judgement = judged(look, self.troubles())
         with parts.lock:
-            counts = parts.totals.counts()
+            counts = look.counts
             is_unwritable = bool(parts.state.writability.trouble)
-            verdict = parts.chronicle.verdict()
-            if is_unwritable and verdict is Verdict.WHOLE:
-                verdict = Verdict.UNKNOWN  # none is written down any more
             return Figures(
                 term=parts.state.term,
                 is_safe_mode=parts.safe_mode.is_on,
@@ -204,8 +202,8 @@ class Queries:
                 has_verify_failed=bool(parts.chronicle.last_verified().error),
                 is_unwritable=is_unwritable,
                 refusing=parts.refused_parts.count,
-                verdict=verdict,
-                sums=sums,
+                verdict=judgement.verdict,
+                sums=look.sums,
             )
 
     def look(self) -> tuple[Look, list[NodeView]]:

@@ -9,8 +9,9 @@ from typing import Final, TypeVar
 
 import structlog
 
+from health.cluster_verdict import Verdict
 from scm.state import records
-from scm.state.history.interval_samples import Sample, Turn, Verdict, Verification
+from scm.state.history.interval_samples import Sample, Turn, Verification
 from scm.state.tables.table import KeyAt, Table, id_key
 
 K = TypeVar("K", bound=Hashable)

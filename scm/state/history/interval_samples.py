@@ -11,24 +11,15 @@ Nothing here reads a clock or a disk.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Final
+
+from health.cluster_verdict import Verdict
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * MINUTE_MS
 DAY_MS: Final = 24 * HOUR_MS
 NOTHING_TO_VERIFY: Final = -1
 NEVER_VERIFIED: Final = 0
-
-
-class Verdict(StrEnum):
-    """What is to be said of the data as a whole."""
-
-    WHOLE = "WHOLE"
-    UNKNOWN = "UNKNOWN"  # nothing wrong is known, and not all is known
-    UNWELL = "UNWELL"
-
-
 _WORST_FIRST: Final = (Verdict.UNWELL, Verdict.UNKNOWN, Verdict.WHOLE)
 
 

@@ -193,9 +193,8 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         owner, slots = self._chains.of_all(container_ids)
         rows = self._arena.read(slots)
         is_held = rows["flags"] & EMPTY == 0
-        dead = [self._name_numbers[name] for name in without if name in self._name_numbers]
-        if dead:
-            is_held &= ~np.isin(rows["datanode"], dead)
+        if without:
+            is_held &= ~np.isin(rows["datanode"], self.numbers(without))
         found = np.zeros(len(container_ids), np.bool_)
         found[owner[is_held]] = True
         return found
@@ -218,6 +217,10 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
     def words(self, numbers: Iterable[int]) -> list[str]:
         """Return the words that stand behind numbers of `columns`."""
         return [self._names[number] for number in numbers]
+
+    def numbers(self, words: Iterable[str]) -> list[int]:
+        """Return the numbers that stand for words in `columns`, of those that stand for one."""
+        return [self._name_numbers[word] for word in words if word in self._name_numbers]
 
     def of_node(self, datanode_id: str, container_ids: Ids) -> Rows:
         """Return a datanode's replicas of these containers, as far as it has them, as one array."""

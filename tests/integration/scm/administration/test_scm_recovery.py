@@ -9,14 +9,13 @@ import pytest
 
 from agent.errors import Code, Refused, Unavailable
 from agent.rpc.wire.bounds import KEY_BYTES_MAX
+from health.cluster_verdict import Verdict
 from merkle.checksum import Algorithm, container_checksum
 from scm.backup.image import begin_anew
 from scm.cluster.nodes import Registration
 from scm.edge.answers import counts_message
-from scm.edge.overview.cluster_verdict import judged
 from scm.edge.wire import parse_key
 from scm.state.facts import ContainerState, Key, KeyBlock, Kind, OpState, Replica
-from scm.state.history.interval_samples import Verdict
 from scm.state.single_values import CONTAINER_GAP
 from tests.support.control.restored import (
     NODES,
@@ -400,16 +399,15 @@ class TestOlderState:
         older.control.tick()
 
         counts = older.control.queries.count_containers()
-        look, _ = older.control.queries.look()
-        judgement = judged(look)
-        answer = counts_message(counts, older.control.queries.troubles())
+        _look, judgement = older.control.queries.judgement()
+        answer = counts_message(counts, judgement)
 
         told = [line for line in said if line["event"] == "state_is_older"]
         assert [(2, 2)] == [(line["container_id"], line["next_container_id"]) for line in told]
         assert (2, 1) == (counts.stray, counts.whole)
         assert Verdict.WHOLE is not judgement.verdict
         assert "suture scm recover" in [reason.command for reason in judgement.reasons]
-        assert [True] == ["(suture scm recover)" in text for text in answer.troubles]
+        assert 1 == sum("(suture scm recover)" in text for text in answer.reasons)
         assert 2 == older.control.queries.figures().stray
 
     def test_it_ends_with_the_recovery(self, older: ScmWorld) -> None:

@@ -11,7 +11,7 @@ import pytest
 from agent.errors import Code
 from agent.rpc.v1 import container_pb2, scm_pb2, scm_pb2_grpc
 from agent.rpc.wire.errors import error_from
-from scm.edge.overview.cluster_verdict import judged
+from scm.edge.overview.cluster_look import judged
 from scm.edge.plane.control import ControlPlane
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
@@ -278,7 +278,7 @@ class TestTold:
 
         counts = served.node.stub.CountContainers(scm_pb2.CountContainersRequest())
 
-        (line,) = counts.troubles
+        (line,) = (reason for reason in counts.reasons if "block_count" in reason)
         assert "dn1: reports[0].replicas[1].block_count" in line
 
 
@@ -297,7 +297,7 @@ class TestOtherClusters:
         self.refused(served)
 
         counts = served.node.stub.CountContainers(scm_pb2.CountContainersRequest())
-        for said in (served.said(), *counts.troubles):
+        for said in (served.said(), "; ".join(counts.reasons)):
             assert (
                 "1 datanode calls and is refused: datanode dn9 belongs to cluster CID-other" in said
             )

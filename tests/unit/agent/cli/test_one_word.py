@@ -7,8 +7,8 @@ from typing import Final
 import pytest
 
 from agent.cli.inspect.status_tables import containers_line
-from agent.observe.status_headline import Containers, doubts_about
 from agent.rpc.v1 import scm_pb2
+from health.cluster_verdict import Containers, doubts_about
 from health.words import CLASSES, FLAGS, Health
 
 ROOT: Final = Path(__file__).resolve().parents[4]

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from health.cluster_verdict import Verdict
 from merkle.replica import ReplicaState
 from scm.edge.overview import chronicle
 from scm.state.facts import Forgotten, Kind, Outcome, OutcomeState
-from scm.state.history.interval_samples import LEVELS, Verdict
+from scm.state.history.interval_samples import LEVELS
 from tests.support.control.scm_world import ScmWorld, container, replica, with_whole_replicas
 
 NODES = ("a", "b", "c")

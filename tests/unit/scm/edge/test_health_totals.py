@@ -7,10 +7,18 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
+from scm.cluster.nodes import Nodes
 from scm.edge import health_totals
 from scm.edge.health_totals import Counts, Flag, flags_of
-from scm.state.facts import Container, ContainerState, Replica
-from tests.support.control.scm_world import ScmWorld, container, replica, with_whole_replicas
+from scm.state.clock import Clock
+from scm.state.facts import Container, ContainerState, OpState, Replica
+from tests.support.control.scm_world import (
+    ScmWorld,
+    container,
+    pass_time,
+    replica,
+    with_whole_replicas,
+)
 
 NODES = ("a", "b", "c")
 NONE = Counts(*[0] * 11)
@@ -38,8 +46,16 @@ def bad(state: ReplicaState) -> list[Replica]:
         (container(replication_factor=2), whole()[:2], Flag(0)),
         (container(), [], Flag.FEW_REPLICAS | Flag.UNKNOWN | Flag.LOST),
         (container(), bad(ReplicaState.UNHEALTHY), Flag.UNHEALTHY | Flag.LOST),
-        (container(), [replace(r, finding_count=1) for r in whole()], Flag.LOST),
-        (container(), [replace(r, load_error="gone") for r in whole()], Flag.LOST),
+        (
+            container(),
+            [replace(r, finding_count=1) for r in whole()],
+            Flag.UNHEALTHY | Flag.LOST,
+        ),
+        (
+            container(),
+            [replace(r, load_error="gone") for r in whole()],
+            Flag.UNHEALTHY | Flag.LOST,
+        ),
         (
             container(),
             [*whole()[:2], replace(replica("c"), is_contradictory=True)],
@@ -72,6 +88,12 @@ def test_of_shards_one_of_each_index_must_be_there() -> None:
     assert Flag.UNHEALTHY | Flag.LOST == flags_of(coded, lost)
 
 
+def totals(world: ScmWorld) -> health_totals.Totals:
+    """Return totals that have counted nothing yet."""
+    nodes = Nodes(world.state, Clock(), world.options)
+    return health_totals.Totals(world.state, nodes)
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> ScmWorld:
     """Return a cluster of three nodes, each with a whole replica of container 1."""
@@ -98,7 +120,7 @@ def test_counts_follow_every_change(world: ScmWorld) -> None:
 
 def test_what_was_undone_counts_no_more(world: ScmWorld) -> None:
     """A change that could not be kept leaves the counts as they were, also if counted meanwhile."""
-    counted = health_totals.Totals(world.state)
+    counted = totals(world)
     counted.turn()
     before = counted.counts()
 
@@ -141,7 +163,9 @@ def test_after_a_restart_all_is_counted_a_part_at_a_time(
             change.put(world.state.containers, container(container_id=container_id))
     world.state.close()
     world.start()
-    parts: Callable[[], bool] = health_totals.Totals(world.state).turn
+    parts: Callable[[], bool] = health_totals.Totals(
+        world.state, Nodes(world.state, Clock(), world.options)
+    ).turn
 
     assert [False, False, True] == [parts() for _ in range(3)]
     world.state.close()
@@ -166,4 +190,30 @@ def test_between_ticks_many_portions_are_counted_with_pauses(
 
     assert 0 == world.control._parts.totals.due_count
     assert 3 == len(pauses)
+    world.state.close()
+
+
+def test_replicas_of_a_dead_datanode_are_not_present(world: ScmWorld) -> None:
+    """They are again when it is back; one in maintenance is expected back."""
+    before = world.control.queries.count_containers()
+    pass_time(world, 61, "a", "b")
+    dead = world.control.queries.count_containers()
+    world.join("c")
+    world.beat("c", replica("c"), full=True)
+    world.control.tick()
+
+    assert replace(NONE, all=1, to_do=1, few_replicas=1) == dead
+    assert replace(NONE, all=1, whole=1) == before == world.control.queries.count_containers()
+    world.state.close()
+
+
+def test_replicas_of_a_datanode_in_maintenance_are_present(world: ScmWorld) -> None:
+    node = world.state.nodes.get("c")
+    assert node is not None
+    with world.state.change() as change:
+        change.put(world.state.nodes, replace(node, op_state=OpState.IN_MAINTENANCE))
+
+    pass_time(world, 61, "a", "b")
+
+    assert replace(NONE, all=1, whole=1) == world.control.queries.count_containers()
     world.state.close()

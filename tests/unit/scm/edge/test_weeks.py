@@ -3,10 +3,11 @@
 import re
 
 from agent.errors import size_text
+from health.cluster_verdict import Verdict
 from scm.edge.overview.chronicle import Past
 from scm.edge.pages.chart import curve, weeks
 from scm.edge.pages.weeks import history
-from scm.state.history.interval_samples import DAY_MS, HOUR_MS, Sample, Turn, Verdict
+from scm.state.history.interval_samples import DAY_MS, HOUR_MS, Sample, Turn
 
 NOW_MS = 1_000 * DAY_MS
 BEGIN_MS = NOW_MS - 21 * DAY_MS

@@ -6,11 +6,11 @@ from itertools import combinations
 
 import pytest
 
+from health.cluster_verdict import Verdict
 from scm.cluster.safemode import Gate
 from scm.edge.health_totals import Counts
-from scm.edge.overview.cluster_verdict import Look, judged
+from scm.edge.overview.cluster_look import Look, judged
 from scm.edge.overview.datanode_totals import Sums
-from scm.state.history.interval_samples import Verdict
 
 COUNTS = Counts(
     all=9, open=2, whole=7, to_do=0, unhealthy=0, differ=0, few_replicas=0, unknown=0, lost=0,
@@ -45,6 +45,7 @@ WRONG: Mapping[str, tuple[dict[str, object], str]] = {  # each with what must be
     "differ": ({"counts": replace(COUNTS, differ=1)}, "1 container whose replicas differ"),
     "few": ({"counts": replace(COUNTS, few_replicas=1)}, "1 container with too few replicas"),
     "under": ({"conditions": {"UNDER_REPLICATED": 4}}, "4 containers with too few replicas"),
+    "misplaced": ({"conditions": {"MIS_REPLICATED": 2}}, "2 containers on too few racks"),
     "stuck": ({"conditions": {"QUASI_CLOSED_STUCK": 1}}, "1 container stuck half-closed"),
     "volume": ({"sums": sums(failed_volume_count=1)}, "1 volume failed"),
 }
@@ -63,10 +64,15 @@ UNKNOWN: Mapping[str, tuple[dict[str, object], str]] = {
         {"counts": replace(COUNTS, stray=2)},
         "datanodes have 2 containers that it does not know: its state may be an older one",
     ),
+    "no pipeline": (
+        {"conditions": {"OPEN_WITHOUT_PIPELINE": 1}},
+        "1 open container to be closed",
+    ),
     "half open": ({"conditions": {"OPEN_UNHEALTHY": 1}}, "1 open container to be closed"),
 }
 
-SAME = ({"lost", "missing"}, {"few", "under"})  # counted twice, and said once: the larger number
+SAME = ({"lost", "missing"}, {"few", "under"}, {"no pipeline", "half open"})
+"""Counted twice, and said once: the larger number, or both together."""
 
 
 def test_all_is_well() -> None:
@@ -129,9 +135,9 @@ def test_a_process_in_trouble_knows_nothing() -> None:
     assert "time stands still" in found.text
 
 
-def test_what_is_only_in_the_wrong_place_or_too_much_is_whole() -> None:
-    """A surplus replica, or racks that are not spread, endanger no byte."""
-    conditions = {"OVER_REPLICATED": 3, "MIS_REPLICATED": 2, "EMPTY": 1}
+def test_a_surplus_or_emptied_container_is_whole() -> None:
+    """It endangers no byte."""
+    conditions = {"OVER_REPLICATED": 3, "EMPTY": 1}
 
     assert Verdict.WHOLE is judged(look(conditions=conditions)).verdict
 

@@ -1,0 +1,219 @@
+"""The verdict of a cluster: whether its data is whole, and the reasons why it is not. Pure.
+
+Every program that speaks of a cluster as a whole says what `judge_cluster` says: `suture status`,
+`suture scm report` and their exit codes, the page, the history, and `suture_scm_verdict`.
+
+WHOLE is said only where nothing is wrong and nothing is unknown: no datanode silent, no report
+missing, no container uncounted, no safe mode. What is wrong comes before what is not known.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from health.words import Health
+
+REASONS_IN_LINE: Final = 3
+NAMES_SHOWN_MAX: Final = 3
+NAME_CHARACTERS: Final = 8  # of a datanode's id: enough to tell it from others
+RECOVER: Final = "suture scm recover"
+_REPORT: Final = "suture scm report"
+_SAFE_MODE: Final = "suture scm safemode"
+_REFUSED: Final = "journalctl --unit suture-scm --grep refused"
+
+
+class Verdict(StrEnum):
+    """The verdict of the data as a whole."""
+
+    WHOLE = "WHOLE"
+    UNKNOWN = "UNKNOWN"  # nothing wrong is known, and not all is known
+    UNWELL = "UNWELL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Containers:
+    """Closed containers by what is wrong with them; one may be counted in several ways."""
+
+    lost: int = 0  # no whole replica is known
+    contradict: int = 0  # replicas contradict each other, each by rows that are intact
+    damaged: int = 0
+    differ: int = 0
+    few: int = 0
+    misplaced: int = 0  # all replicas are there, on fewer racks than wanted
+    stuck: int = 0
+    unknown: int = 0  # not compared
+
+
+_AS: Final[Mapping[Health, tuple[str, ...]]] = {
+    Health.HEALTHY: (),
+    Health.UNDER_REPLICATED: ("few",),
+    Health.MIS_REPLICATED: ("misplaced",),
+    Health.OVER_REPLICATED: (),  # a surplus replica endangers no byte
+    Health.MISSING: ("lost",),
+    Health.UNHEALTHY: ("damaged",),
+    Health.EMPTY: (),  # all its blocks are deleted
+    Health.OPEN_UNHEALTHY: (),  # not known: `_OPEN`
+    Health.QUASI_CLOSED_STUCK: ("stuck",),
+    Health.OPEN_WITHOUT_PIPELINE: (),  # not known: `_OPEN`
+    Health.UNHEALTHY_UNDER_REPLICATED: ("damaged", "few"),
+    Health.UNHEALTHY_OVER_REPLICATED: ("damaged",),
+    Health.MISSING_UNDER_REPLICATED: ("lost",),
+    Health.QUASI_CLOSED_STUCK_UNDER_REPLICATED: ("stuck", "few"),
+    Health.QUASI_CLOSED_STUCK_OVER_REPLICATED: ("stuck",),
+    Health.QUASI_CLOSED_STUCK_MISSING: ("stuck", "lost"),
+}
+"""What a container in each health state counts as."""
+_OPEN: Final = (Health.OPEN_UNHEALTHY, Health.OPEN_WITHOUT_PIPELINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFacts:
+    """The facts that the verdict follows from, as of one moment."""
+
+    containers: Containers = Containers()  # as counted from replicas that are present
+    conditions: Mapping[str, int] = field(default_factory=dict)  # by `Health`, but for HEALTHY
+    closed_count: int = 0
+    stray_count: int = 0  # datanodes have them, no person let go of them, the state has them not
+    uncounted_count: int = 0  # not counted since they changed
+    unlooked_count: int = 0  # that the replication manager is behind with
+    node_count: int = 0
+    heard_count: int = 0
+    silent: Sequence[str] = ()  # ids of datanodes that were not heard, and whose replicas count
+    unreported_count: int = 0  # datanodes that have not named all replicas since the start
+    failed_volume_count: int = 0
+    safe_mode: str = ""  # why nothing is decided yet; empty: it is off
+    refused: Sequence[str] = ()  # lines about what datanodes say that was left out
+    troubles: Sequence[str] = ()  # of the control plane itself
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One thing that is wrong or not known, and the command that tells more of it."""
+
+    text: str
+    is_wrong: bool
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdict, its line, and all reasons, what is wrong first."""
+
+    verdict: Verdict
+    text: str
+    reasons: tuple[Reason, ...]
+
+
+def judge_cluster(facts: ClusterFacts) -> Judgement:
+    """Return the verdict of a cluster."""
+    reasons = (
+        *_wrong(facts),
+        *(Reason(text, False) for text in in_trouble(facts.troubles)),
+        *_not_known(facts),
+    )
+    if not reasons:
+        return Judgement(Verdict.WHOLE, _whole(facts), ())
+    is_wrong = any(reason.is_wrong for reason in reasons)
+    line = "; ".join(reason.text for reason in reasons[:REASONS_IN_LINE])
+    more = len(reasons) - REASONS_IN_LINE
+    begin = "Not whole" if is_wrong else "Not known"
+    text = f"{begin}: {line}" + (f"; and {more} more" if more > 0 else "")
+    return Judgement(Verdict.UNWELL if is_wrong else Verdict.UNKNOWN, text, reasons)
+
+
+def doubts_about(containers: Containers) -> list[str]:
+    """Return what keeps containers from being called whole, the worst first."""
+    words = (
+        (containers.lost, "without a whole replica"),
+        (containers.contradict, "whose replicas contradict each other"),
+        (containers.damaged, "with damaged replicas"),
+        (containers.differ, "whose replicas differ"),
+        (containers.few, "with too few replicas"),
+        (containers.misplaced, "on too few racks"),
+        (containers.stuck, "stuck half-closed"),
+        (containers.unknown, "not compared yet"),
+    )
+    return [f"{_counted(count, 'container')} {text}" for count, text in words if count]
+
+
+def in_trouble(troubles: Sequence[str]) -> list[str]:
+    """Return what the control plane says is wrong with itself."""
+    return [f"the control plane: {text}" for text in troubles]
+
+
+def unheard(silent: Sequence[str], asked_count: int) -> str:
+    """Return that some datanodes were not heard, and which."""
+    names = [one[:NAME_CHARACTERS] for one in silent[:NAMES_SHOWN_MAX]]
+    more = ["..."] if len(silent) > NAMES_SHOWN_MAX else []
+    noun = "datanode was" if asked_count == 1 else "datanodes were"
+    return f"{len(silent)} of {asked_count} {noun} not heard ({', '.join(names + more)})"
+
+
+def _whole(facts: ClusterFacts) -> str:
+    nodes = _counted(facts.heard_count, "datanode")
+    if not facts.closed_count:
+        return f"No closed container holds data yet; {nodes} heard"
+    noun = "closed container is" if facts.closed_count == 1 else "closed containers are"
+    return f"All {facts.closed_count:,} {noun} whole and equal on all replicas; {nodes} heard"
+
+
+def _wrong(facts: ClusterFacts) -> Iterator[Reason]:
+    """Yield what is wrong with containers and volumes, then what was not compared."""
+    counted, judged = facts.containers, dict.fromkeys(Containers.__dataclass_fields__, 0)
+    for name, count in facts.conditions.items():
+        for word in _AS[Health[name]]:
+            judged[word] += count
+    known = Containers(
+        lost=max(counted.lost, judged["lost"]),
+        contradict=counted.contradict,
+        damaged=max(counted.damaged, judged["damaged"]),
+        differ=counted.differ,
+        few=max(counted.few, judged["few"]),
+        misplaced=judged["misplaced"],
+        stuck=judged["stuck"],
+    )
+    for text in doubts_about(known):
+        yield Reason(text, True, _REPORT)
+    if facts.failed_volume_count:
+        failed = _counted(facts.failed_volume_count, "volume")
+        yield Reason(f"{failed} failed", True, "suture status")
+    for text in doubts_about(Containers(unknown=counted.unknown)):
+        yield Reason(text, False, _REPORT)
+
+
+def _not_known(facts: ClusterFacts) -> Iterator[Reason]:
+    """Yield what keeps anybody from saying that all is whole."""
+
+    def reason(text: str, command: str) -> Reason:
+        return Reason(text, False, command)
+
+    if facts.stray_count:
+        noun = "a container" if facts.stray_count == 1 else f"{facts.stray_count:,} containers"
+        text = f"datanodes have {noun} that it does not know: its state may be an older one"
+        yield reason(in_trouble([text])[0], RECOVER)
+    if facts.safe_mode:
+        yield reason(f"safe mode: {facts.safe_mode}", _SAFE_MODE)
+    for text in facts.refused:
+        yield reason(text, _REFUSED)
+    if not facts.node_count:
+        yield reason("no datanode has registered yet", "suture scm nodes")
+    if facts.silent:
+        asked_count = facts.heard_count + len(facts.silent)
+        yield reason(unheard(facts.silent, asked_count), "suture status")
+    if facts.unreported_count:
+        noun = "datanode has" if facts.unreported_count == 1 else "datanodes have"
+        text = f"{facts.unreported_count:,} {noun} not named all replicas since the start"
+        yield reason(text, _SAFE_MODE)
+    if facts.uncounted_count:
+        yield reason(f"{_counted(facts.uncounted_count, 'container')} not counted yet", _REPORT)
+    if facts.unlooked_count:
+        what = _counted(facts.unlooked_count, "container")
+        yield reason(f"{what} changed and not looked at since", _REPORT)
+    unhealthy = sum(facts.conditions.get(state.name, 0) for state in _OPEN)
+    if unhealthy:
+        yield reason(f"{_counted(unhealthy, 'open container')} to be closed", _REPORT)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

@@ -1,0 +1,52 @@
+"""The facts of one look at the control plane that the verdict of the cluster follows from. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from health.cluster_verdict import ClusterFacts, Containers, Judgement, judge_cluster
+from scm.cluster.safemode import Gate
+from scm.edge.health_totals import Counts
+from scm.edge.overview.datanode_totals import Sums
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The control plane as of one moment."""
+
+    now_ms: int
+    gate: Gate
+    sums: Sums  # of all nodes
+    counts: Counts
+    uncounted_count: int  # containers not counted since they changed
+    conditions: Mapping[str, int]  # containers by health state, those that are not HEALTHY
+    unlooked_count: int  # containers that the replication manager is behind with
+    refused: tuple[str, ...] = ()  # lines about what datanodes say that was left out
+
+
+def judged(look: Look, troubles: Sequence[str] = ()) -> Judgement:
+    """Judge the cluster; `troubles` are those of the process itself."""
+    counts, sums = look.counts, look.sums
+    facts = ClusterFacts(
+        containers=Containers(
+            lost=counts.lost,
+            contradict=counts.contradict,
+            damaged=counts.unhealthy,
+            differ=counts.differ,
+            few=counts.few_replicas,
+            unknown=counts.unknown,
+        ),
+        conditions=look.conditions,
+        closed_count=counts.all - counts.open,
+        stray_count=counts.stray,
+        uncounted_count=look.uncounted_count,
+        unlooked_count=look.unlooked_count,
+        node_count=sums.node_count,
+        heard_count=sums.heard_count,
+        silent=sums.silent,
+        unreported_count=len(sums.unreported),
+        failed_volume_count=sums.failed_volume_count,
+        safe_mode="" if look.gate.is_open else look.gate.reason,
+        refused=look.refused,
+        troubles=troubles,
+    )
+    return judge_cluster(facts)

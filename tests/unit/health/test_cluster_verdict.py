@@ -1,0 +1,53 @@
+"""The verdict of a cluster by the health states of its containers; more in
+`tests/unit/scm/edge/test_cluster_look.py`."""
+
+import pytest
+
+from health.cluster_verdict import ClusterFacts, Verdict, judge_cluster
+from health.words import Health
+
+EXPECTED = {
+    "HEALTHY": (Verdict.WHOLE, ()),
+    "UNDER_REPLICATED": (Verdict.UNWELL, ("with too few replicas",)),
+    "MIS_REPLICATED": (Verdict.UNWELL, ("on too few racks",)),
+    "OVER_REPLICATED": (Verdict.WHOLE, ()),
+    "MISSING": (Verdict.UNWELL, ("without a whole replica",)),
+    "UNHEALTHY": (Verdict.UNWELL, ("with damaged replicas",)),
+    "EMPTY": (Verdict.WHOLE, ()),
+    "OPEN_UNHEALTHY": (Verdict.UNKNOWN, ("to be closed",)),
+    "QUASI_CLOSED_STUCK": (Verdict.UNWELL, ("stuck half-closed",)),
+    "OPEN_WITHOUT_PIPELINE": (Verdict.UNKNOWN, ("to be closed",)),
+    "UNHEALTHY_UNDER_REPLICATED": (
+        Verdict.UNWELL,
+        ("with damaged replicas", "with too few replicas"),
+    ),
+    "UNHEALTHY_OVER_REPLICATED": (Verdict.UNWELL, ("with damaged replicas",)),
+    "MISSING_UNDER_REPLICATED": (Verdict.UNWELL, ("without a whole replica",)),
+    "QUASI_CLOSED_STUCK_UNDER_REPLICATED": (
+        Verdict.UNWELL,
+        ("with too few replicas", "stuck half-closed"),
+    ),
+    "QUASI_CLOSED_STUCK_OVER_REPLICATED": (Verdict.UNWELL, ("stuck half-closed",)),
+    "QUASI_CLOSED_STUCK_MISSING": (
+        Verdict.UNWELL,
+        ("without a whole replica", "stuck half-closed"),
+    ),
+}
+
+
+def test_every_health_state_has_a_verdict() -> None:
+    assert list(EXPECTED) == [state.name for state in Health]
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_verdict_of_a_cluster_with_containers_in_one_health_state(name: str) -> None:
+    facts = ClusterFacts(node_count=3, heard_count=3, closed_count=9, conditions={name: 2})
+
+    found = judge_cluster(facts)
+
+    verdict, words = EXPECTED[name]
+    assert verdict is found.verdict
+    assert len(words) == len(found.reasons)
+    for word, reason in zip(words, found.reasons, strict=True):
+        assert reason.text.startswith("2 ")
+        assert reason.text.endswith(word)
