@@ -83,8 +83,7 @@ def stale_tree(
     target = target_of(cluster, indexes, info.container_id, replica, [blocks.pop(), blocks.pop()])
     restore: Callable[[], Damage] = tree_restorer(target)
     yield Harm(replica.datanode.datanode_id, zero_page(target))
-    for _ in client.peer(replica.datanode.address).scan(ContainerId(info.container_id)):
-        pass
+    client.peer(replica.datanode.address).scanned(ContainerId(info.container_id))
     yield Harm(replica.datanode.datanode_id, restore())
 
 

@@ -26,7 +26,7 @@ from agent.demo.liar import Contest
 from agent.demo.readback import Checksums, read_back, source_checksums
 from agent.demo.selfheal import Selfheal
 from agent.demo.stage import Place, Stage, are_known, is_whole, wait_until
-from agent.errors import Code, Refused, Unavailable
+from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire.plan_file import Run, read_plan
 from agent.runtime.exits import Exit
@@ -316,20 +316,20 @@ class Story:
         """Scan one replica and wait for the result."""
         datanode_id, container_id = place
         peer = self.stage.client.peer(self.stage.addresses[datanode_id])
-        result = None
-        for progress in peer.scan(ContainerId(container_id)):
-            if progress.HasField("result"):
-                result = progress.result
-        if result is None:
-            raise Unavailable(Code.UNAVAILABLE, f"{datanode_id} did not finish the scan")
-        return result
+        return peer.scanned(ContainerId(container_id), waits=self.waits)
+
+    def waits(self, error: SutureError) -> None:
+        """Say what a step waits for."""
+        self.say(f"waits: {error}")
 
     def verify(self) -> None:
         """Export a snapshot once the SCM has heard everything, and run the Spark job on it."""
         wait_until(
             lambda: are_known(self.scanned, self.all_infos()), "the SCM hears of all that was found"
         )
-        snapshot = self.stage.client.scm.export_snapshot(scm_pb2.ExportSnapshotRequest())
+        snapshot = self.stage.client.scm.export_snapshot(
+            scm_pb2.ExportSnapshotRequest(), waits=self.waits
+        )
         out = self.stage.cluster.root / "verify"
         log = self.stage.cluster.root / "verify.log"
         with log.open("wb") as errors:

@@ -3,9 +3,10 @@
 import typer
 
 from agent.cli.terminal.credentials import security
-from agent.cli.terminal.output import Exit, emit, grid, remark, say, show, size
+from agent.cli.terminal.output import Exit, emit, grid, remark, say, show, size, waiting_told
 from agent.client.client import Client
 from agent.errors import Code, Refused
+from agent.rpc.calls.channel import patient
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 
@@ -62,7 +63,12 @@ def asked(
         shown=shown,
     )
     with Peer(datanode.address, security=security()) as peer:
-        return peer.trust(request)
+        return patient(
+            lambda: peer.trust(request),
+            codes={Code.BUSY},
+            must_end=lambda: False,
+            waits=waiting_told(datanode.datanode_id),
+        )
 
 
 def tell(shown: Shown, *, as_json: bool) -> None:

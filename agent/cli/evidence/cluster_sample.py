@@ -8,9 +8,10 @@ from typing import Final
 
 from agent.cli.terminal.ask import Answered, ask_each
 from agent.cli.terminal.document import facts
+from agent.cli.terminal.output import waiting_told
 from agent.client.client import Client
 from agent.errors import Code, Refused, SutureError, Unavailable
-from agent.rpc.calls.channel import is_unknown
+from agent.rpc.calls.channel import is_unknown, patient
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
 from scanner.sampling import SampleSize, drawn, miss_probability, sample_size, split
@@ -134,19 +135,29 @@ def told(_count: int) -> None:
 def last_of(
     peer: Peer, request: pb.SampleChunksRequest, more: Callable[[int], None]
 ) -> pb.SampleResult:
-    """Ask one datanode; return its result. Raise SutureError."""
+    """Ask one datanode, again while it draws another sample; return its result.
+
+    Raise SutureError.
+    """
     read_count = 0
-    try:
+
+    def once() -> pb.SampleResult:
+        nonlocal read_count
         for progress in peer.sample(request):
             more(progress.read_count - read_count)
             read_count = progress.read_count
             if progress.HasField("result"):
                 return progress.result
+        raise Unavailable(Code.UNAVAILABLE, "it ended the sample without a result")
+
+    try:
+        return patient(
+            once, codes={Code.BUSY}, must_end=lambda: False, waits=waiting_told(peer.address)
+        )
     except SutureError as error:
         if is_unknown(error):
             raise Refused(Code.INELIGIBLE, "its version draws no samples yet") from error
         raise
-    raise Unavailable(Code.UNAVAILABLE, "it ended the sample without a result")
 
 
 def shown(

@@ -31,6 +31,7 @@ from agent.cli.terminal.output import (
     short,
     show,
     size,
+    waiting_told,
 )
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
@@ -452,22 +453,25 @@ def scan_one(
     client: Client, replica: scm_pb2.ContainerInfoReplica, wish: ScanWish
 ) -> datanode_pb2.ScanProgress:
     """Scan one replica, with a bar, or put that in line; return the last word about it."""
-    label = f"scanning on {replica.datanode.datanode_id}"
-    steps = client.peer(replica.datanode.address).scan(
-        ContainerId(wish.container_id), queue=not wish.wait, full_speed=wish.full_speed
-    )
-    with bytes_progress(
-        label, replica.replica.bytes_used, quiet=wish.quiet or not wish.wait
-    ) as bar:
-        for progress in steps:
+    datanode_id, container_id = replica.datanode.datanode_id, ContainerId(wish.container_id)
+    peer = client.peer(replica.datanode.address)
+    if not wish.wait:
+        return next(peer.scan(container_id, queue=True))
+    label = f"scanning on {datanode_id}"
+    with bytes_progress(label, replica.replica.bytes_used, quiet=wish.quiet) as bar:
+
+        def progress(step: datanode_pb2.ScanProgress) -> None:
             bar.update(
                 bar.task_ids[0],
-                description=f"{label}, waiting for other scans" if progress.waiting else label,
-                completed=progress.bytes_read,
-                total=progress.bytes_total or None,
+                completed=step.bytes_read,
+                total=step.bytes_total or None,
+                description=f"{label}, waiting for other scans" if step.waiting else label,
             )
-            if progress.queued or progress.HasField("result"):
-                return progress
-    raise Refused(
-        Code.CONTAINER_NOT_FOUND, f"{replica.datanode.datanode_id} ended the scan without a result"
-    )
+
+        result = peer.scanned(
+            container_id,
+            full_speed=wish.full_speed,
+            progress=progress,
+            waits=waiting_told(datanode_id),
+        )
+    return datanode_pb2.ScanProgress(result=result)

@@ -23,6 +23,7 @@ from agent.cli.terminal.output import (
     short,
     show,
     size,
+    waiting_told,
 )
 from agent.cli.terminal.selection import OnOption, selected
 from agent.cli.terminal.time_option import duration
@@ -207,7 +208,7 @@ def replica_table(info: scm_pb2.ContainerInfo) -> Table:
 def snapshot(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> None:
     """Export what the SCM knows as Parquet, for `suture-verify`; print the directory."""
     with connect(scm) as client:
-        answer = client.scm.export_snapshot(scm_pb2.ExportSnapshotRequest())
+        answer = client.scm.export_snapshot(scm_pb2.ExportSnapshotRequest(), waits=waiting_told())
     if as_json:
         emit(facts(answer))
         return
@@ -229,8 +230,10 @@ def scan_decision(
             decision.code = Code.STALE_PLAN
             decision.message = f"{held.datanode.datanode_id} has a root now"
         elif not dry_run:
-            for _progress in client.peer(held.datanode.address).scan(ContainerId(row.container_id)):
-                pass  # the finding, if any, is the datanode's to report
+            # The finding, if any, is the datanode's to report.
+            client.peer(held.datanode.address).scanned(
+                ContainerId(row.container_id), waits=waiting_told(held.datanode.datanode_id)
+            )
     return decision
 
 

@@ -140,13 +140,13 @@ def remark(text: str) -> None:
     aside.print(printable(text), soft_wrap=True)
 
 
-def waiting_told() -> Callable[[SutureError], None]:
+def waiting_told(whom: str = "the control plane") -> Callable[[SutureError], None]:
     """Return what says on stderr, once, why nothing comes of it yet."""
     told: list[str] = []
 
     def tell(error: SutureError) -> None:
         if not told:
-            remark(f"waiting for the control plane: {error}")
+            remark(f"waiting for {whom}: {error}")
         told.append(str(error))
 
     return tell

@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, Self
 
-from agent.errors import Code, Refused
+from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.calls.channel import (
+    PATIENCE_S,
     Method,
     begun,
     call,
     call_again,
     is_unknown,
     open_channel,
+    patient,
     retried,
     stream,
     upload,
@@ -443,6 +445,33 @@ class Peer(Filling):
             container_id=container_id, queue=queue, full_speed=full_speed
         )
         yield from stream(self.stub.ScanContainer, request, timeout_s=SCAN_TIMEOUT_S)
+
+    def scanned(
+        self,
+        container_id: ContainerId,
+        *,
+        full_speed: bool = False,
+        progress: Callable[[pb.ScanProgress], None] = lambda _: None,
+        waits: Callable[[SutureError], None] = lambda _: None,
+        timeout_s: float = PATIENCE_S,
+    ) -> pb.ScanResult:
+        """Return what a scan of the replica found; ask again while the datanode, or the container,
+        is busy with other work. `waits` is told of the first refusal."""
+
+        def once() -> pb.ScanResult:
+            for step in self.scan(container_id, full_speed=full_speed):
+                progress(step)
+                if step.HasField("result"):
+                    return step.result
+            raise Unavailable(Code.UNAVAILABLE, f"{self.address} ended the scan without a result")
+
+        return patient(
+            once,
+            codes={Code.BUSY},
+            must_end=lambda: False,
+            waits=waits,
+            timeout_s=timeout_s,
+        )
 
     def sample(self, request: pb.SampleChunksRequest) -> Iterator[pb.SampleProgress]:
         """Have chunks counted, or drawn and read; the last message has the result."""

@@ -4,9 +4,11 @@ Messages go in and out as they are: what the SCM tells is shown or carried out b
 who read the fields they need; a second model of it would only be something to keep in step.
 """
 
+from collections.abc import Callable
 from typing import Any, Final, Self
 
-from agent.rpc.calls.channel import Method, call, call_again, open_channel
+from agent.errors import Code, SutureError
+from agent.rpc.calls.channel import Method, call, call_again, open_channel, patient
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import scm_pb2 as pb
 from agent.rpc.v1 import scm_pb2_grpc
@@ -130,12 +132,22 @@ class ScmClient:
         answer: pb.ContainerDecisions = self._once(self._stub.ApplyPlan, request)
         return answer
 
-    def export_snapshot(self, request: pb.ExportSnapshotRequest) -> pb.ExportSnapshotResponse:
-        """Have the state written as a snapshot."""
-        answer: pb.ExportSnapshotResponse = call(
-            self._stub.ExportSnapshot, request, timeout_s=EXPORT_TIMEOUT_S, party=self._party
-        )
-        return answer
+    def export_snapshot(
+        self,
+        request: pb.ExportSnapshotRequest,
+        *,
+        waits: Callable[[SutureError], None] = lambda _: None,
+    ) -> pb.ExportSnapshotResponse:
+        """Have the state written as a snapshot; ask again while another one is. `waits` is told of
+        the first refusal."""
+
+        def once() -> pb.ExportSnapshotResponse:
+            answer: pb.ExportSnapshotResponse = call(
+                self._stub.ExportSnapshot, request, timeout_s=EXPORT_TIMEOUT_S, party=self._party
+            )
+            return answer
+
+        return patient(once, codes={Code.BUSY}, must_end=lambda: False, waits=waits)
 
     def list_outcomes(self, request: pb.ListOutcomesRequest) -> pb.ListOutcomesResponse:
         """Return what became of commands."""

@@ -13,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from agent.errors import Code, Refused, Unavailable
 from agent.rpc.calls.channel import call, stream
 from agent.rpc.calls.peer import Meter, Peer, Timeouts
+from agent.rpc.datanode.backends import ScanStep
 from agent.rpc.datanode.findings import JudgeHandlers
 from agent.rpc.datanode.limits import Limits
 from agent.rpc.datanode.reading import ReadHandlers, pieces
@@ -23,6 +24,7 @@ from agent.rpc.wire import codec
 from agent.runtime.clock import SystemClock
 from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
+from tests.support.storage import datanodes
 from tests.support.storage.datanodes import CountingReads, Datanode, code_of
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, noise
 
@@ -348,6 +350,38 @@ class TestReading:
 
 
 class TestJudging:
+    def test_a_scan_that_is_refused_as_busy_is_asked_for_again(
+        self, peer: Peer, datanode: Datanode, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        The caller is told once of what it waits for, and of each step; another refusal ends the
+        wait.
+        """
+        asked, told, steps = [], list[str](), list[bool]()
+        commit = datanode.replica.scan().commit
+        refusals = [Unavailable(Code.BUSY, "20 wait"), Unavailable(Code.BUSY, "20 wait")]
+
+        def scan(*_: object) -> Iterator[ScanStep]:
+            asked.append(1)
+            if refusals:
+                raise refusals.pop()
+            yield ScanStep(0, 9, is_waiting=True)
+            yield ScanStep(9, 9, commit)
+
+        monkeypatch.setattr(datanodes, "scan_steps", scan)
+        result = peer.scanned(
+            CONTAINER,
+            progress=lambda step: steps.append(step.waiting),
+            waits=lambda error: told.append(str(error)),
+        )
+        refusals.append(Unavailable(Code.DISK_OUT_OF_SPACE, "full"))
+        ended = code_of(lambda: peer.scanned(CONTAINER))
+
+        assert (3 + 1, [True, False], 9) == (len(asked), steps, result.bytes_read)
+        assert 1 == len(told)
+        assert "20 wait" in told[0]
+        assert Code.DISK_OUT_OF_SPACE.value == ended
+
     def test_a_scan_tells_what_it_found(self, peer: Peer, datanode: Datanode) -> None:
         """The last message has replica and findings; ListFindings has the same."""
         datanode.replica.flip(2, CHUNK_BYTES + 5)

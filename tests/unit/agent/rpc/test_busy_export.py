@@ -1,0 +1,39 @@
+"""A snapshot is asked for again while the control plane writes another one."""
+
+import pytest
+
+from agent.errors import Code, Refused, Unavailable
+from agent.rpc.calls import scm
+from agent.rpc.calls.scm import ScmClient
+from agent.rpc.v1 import scm_pb2 as pb
+
+
+def test_an_export_waits_for_the_one_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    The caller is told once of what it waits for; a refusal that does not pass is final.
+    """
+    answers: list[Exception | pb.ExportSnapshotResponse] = [
+        Unavailable(Code.BUSY, "another snapshot is being exported"),
+        Unavailable(Code.BUSY, "another snapshot is being exported"),
+        pb.ExportSnapshotResponse(path="/snapshots/7"),
+        Refused(Code.MALFORMED_REQUEST, "no"),
+    ]
+    told: list[str] = []
+
+    def call(*_: object, **__: object) -> pb.ExportSnapshotResponse:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(scm, "call", call)
+    with ScmClient("127.0.0.1:9") as client:
+        exported = client.export_snapshot(
+            pb.ExportSnapshotRequest(), waits=lambda error: told.append(str(error))
+        )
+        with pytest.raises(Refused, match="no"):
+            client.export_snapshot(pb.ExportSnapshotRequest())
+
+    assert "/snapshots/7" == exported.path
+    assert 1 == len(told)
+    assert "another snapshot" in told[0]
