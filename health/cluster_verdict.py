@@ -20,7 +20,7 @@ NAME_CHARACTERS: Final = 8  # of a datanode's id: enough to tell it from others
 RECOVER: Final = "suture scm recover"
 _REPORT: Final = "suture scm report"
 _SAFE_MODE: Final = "suture scm safemode"
-_REFUSED: Final = "journalctl --unit suture-scm --grep refused"
+_REFUSED: Final = "journalctl --unit suture-scm --grep 'refused|later_state_seen'"
 
 
 class Verdict(StrEnum):

@@ -107,11 +107,13 @@ def _delete_batch(
     it is repeated, and they are tried again; the others are done.
     """
     wanted = {block_id for item in transactions for block_id in item.block_ids}
+    kept = {one for item in transactions if item.message.keep for one in item.block_ids}
+    proven = {one for item in transactions if not item.message.keep for one in item.block_ids}
     try:
         if stop():
             raise Unavailable(Code.CANCELLED, "stopped before its turn")
         with leases.hold(container_id):
-            deleted = store.free_blocks(container_id, wanted)
+            deleted = store.free_blocks(container_id, wanted, kept - proven)
     except SutureError as error:
         return [failed(item.message, error) for item in transactions]
     if deleted.was_last_damage:

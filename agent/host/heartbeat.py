@@ -18,6 +18,7 @@ from typing import Final, Protocol
 import structlog
 
 from agent.errors import Code, Refused, Unavailable
+from agent.host.leader_terms import Terms
 from agent.host.outbox import REGISTERED, Outbox
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire.replica_columns import column_report
@@ -98,13 +99,13 @@ class Heartbeat:
         clock: Clock,
         *,
         outbox: Outbox,
-        leads: Callable[[int], bool] = lambda _: True,
+        terms: Terms | None = None,
         name: str = "heartbeat",
         spacing_s: float = 0.0,
         on_last_copies: Callable[[Sequence[int]], None] = lambda _: None,
         on_task_percent: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`leads` says whether an SCM with that term leads, as far as this datanode knows. News of
+        """`terms` remembers which SCMs were seen, and says which of them leads. News of
         `spacing_s` go together in one heartbeat, however often it is woken.
 
         `on_last_copies` is told, with each answer, of which containers only we have a healthy copy;
@@ -117,7 +118,7 @@ class Heartbeat:
         self._sent_at_s = float("-inf")
         self.name = name
         self._scm = scm
-        self._leads = leads
+        self._terms = terms or Terms()
         self._reporter = reporter
         self._identity = identity
         self._on_commands = on_commands
@@ -192,6 +193,7 @@ class Heartbeat:
                 op_state=state.op_state,
                 op_expiry_ms=state.op_expiry_ms,
                 layout_version=LAYOUT_VERSION,
+                seen_starts=self._seen_starts(),
             )
         )
         if answer.cluster_id != me.cluster_id:
@@ -227,6 +229,7 @@ class Heartbeat:
                 queues=queues,
                 op_state=state.op_state,
                 op_expiry_ms=state.op_expiry_ms,
+                seen_starts=self._seen_starts(),
             )
             answer = self._scm.heartbeat(request)
         except BaseException:
@@ -237,12 +240,21 @@ class Heartbeat:
             self._take_back(changed)
             return True
         waiting = self.outbox.told(statuses)
-        if self._leads(answer.term):
+        leads = self._terms.leads(answer.term, answer.start_id, answer.state_number)
+        if leads:
             self._on_last_copies(answer.sole_healthy_container_ids[:LAST_COPIES_MAX])
             self._on_task_percent(answer.task_percent)
-        if answer.commands:
-            self._on_commands(answer.commands, answer.term)
+        if answer.commands and (leads or answer.term < self._terms.highest):
+            self._on_commands(answer.commands, answer.term)  # those of a lower term are refused
         return waiting or self._full is not None
+
+    def _seen_starts(self) -> list[scm_pb2.SeenStart]:
+        return [
+            scm_pb2.SeenStart(
+                start_id=start.start_id, term=start.term, state_number=start.state_number
+            )
+            for start in self._terms.seen()
+        ]
 
     def _statuses_to_send(self) -> list[scm_pb2.CommandStatus]:
         """Return the oldest answers, as many as fit a heartbeat; at least one."""

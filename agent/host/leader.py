@@ -101,6 +101,7 @@ def heartbeats(
     boxes: Sequence[Outbox],
     led: Led,
     *,
+    terms: Terms,
     address: str,
     on_last_copies: Callable[[Sequence[int]], None],
     on_task_percent: Callable[[int], None],
@@ -114,7 +115,6 @@ def heartbeats(
         version=led.who.version,
         boot_id=led.who.boot_id,
     )
-    terms = Terms()
     for scm, outbox in zip(scms, boxes, strict=True):
         beat = Heartbeat(
             scm,
@@ -123,7 +123,7 @@ def heartbeats(
             led.accept,
             led.clock,
             outbox=outbox,
-            leads=terms.leads,
+            terms=terms,
             spacing_s=NEWS_SPACING_S,
             name="heartbeat" if len(scms) == 1 else f"heartbeat-{scm.address}",
             on_last_copies=on_last_copies,

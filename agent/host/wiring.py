@@ -27,6 +27,7 @@ from agent.host.foreign_servers import Doors, Inside, MakeDoor
 from agent.host.housekeeper import Housekeeper
 from agent.host.http_pages import Face
 from agent.host.leader import Leader, Led, heartbeats, reporters
+from agent.host.leader_terms import Terms
 from agent.host.outbox import Outboxes
 from agent.host.recoveries import REASON, Recoveries
 from agent.host.settings import call_threads, memory_of, server_limits, store_options, web_names
@@ -401,9 +402,20 @@ class Parts:
             self.scms,
             self.outboxes.boxes,
             led,
+            terms=self._terms(),
             address=self.address,
             on_last_copies=self.scrub.last_copies,
             on_task_percent=self.handlers.boost,
+        )
+
+    def _terms(self) -> Terms:
+        volumes = self.store.volume_set
+        return Terms(
+            volumes.node_state().seen_starts,
+            lambda starts, is_everywhere: volumes.keep_seen_starts(
+                starts, is_everywhere=is_everywhere
+            ),
+            self.clock,
         )
 
     def _built_loops(self, heartbeats: Iterator[Loop], supervisor: Supervisor) -> Iterator[Loop]:

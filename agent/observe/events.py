@@ -24,6 +24,7 @@ class Event:
 
 
 AGENT: Final[Mapping[str, Event]] = {
+    "seen_start_not_kept": Event("No volume took which start of an SCM was seen."),
     "agent_started": Event("Calls are answered from now on.", (DATANODE,)),
     "agent_stopped": Event("The agent has drained; `unfinished` says what it had to leave."),
     "ballast_released": Event(
@@ -221,6 +222,10 @@ SCM: Final[Mapping[str, Event]] = {
     "scm_started": Event("Calls are answered from now on."),
     "scm_stopped": Event("The state is closed."),
     "shard_gives_way": Event("A bad or double shard is removed.", (CONTAINER, DATANODE)),
+    "later_state_seen": Event(
+        "A datanode has seen a later state: this one goes into safe mode, to be recovered.",
+        (DATANODE,),
+    ),
     "state_is_older": Event(
         "A container that a later state made: `suture scm recover` brings it back.",
         (CONTAINER, DATANODE),

@@ -3,8 +3,8 @@
 `agent.store.replica_store.ReplicaStore` is all of them. Who changes a replica holds its lease.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Protocol, TypeAlias
 
 from agent.store.files.layout import ReplicaPaths
 from agent.store.files.writebehind import Submit
@@ -21,6 +21,8 @@ from agent.store.trouble import Trouble
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 from merkle.tree import Tree
 from scanner.finding import Finding
+
+BlockIds: TypeAlias = Collection[BlockId]
 
 
 class WritableReplicas(Protocol):
@@ -181,8 +183,8 @@ class RepairableReplicas(Protocol):
 class ErasableBlocks(Protocol):
     """Replicas of which blocks are deleted."""
 
-    def free_blocks(self, container_id: ContainerId, block_ids: Iterable[BlockId]) -> Deleted:
-        """Delete blocks of a closed replica. Raise SutureError."""
+    def free_blocks(self, container_id: ContainerId, ids: BlockIds, kept: BlockIds = ()) -> Deleted:
+        """Delete blocks of a closed replica; those `kept` go to quarantine. Raise SutureError."""
         ...
 
 

@@ -8,6 +8,7 @@ Only `agent/store` touches volumes. Nothing here locks: who changes a replica ho
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final, Self
@@ -46,6 +47,7 @@ from agent.store.operations.scans import begin_scan, commit_scan, keep_cursor, k
 from agent.store.operations.write_rules import check_id, check_new, check_open, check_same
 from agent.store.operations.writing import put_block, write_chunk
 from agent.store.options import StoreOptions
+from agent.store.ports import BlockIds
 from agent.store.recovery.opening import open_volumes
 from agent.store.replica.evidence import keep_evidence
 from agent.store.replica.lost_rows import blocks_without_row
@@ -288,16 +290,13 @@ class ReplicaStore:
 
     def delete_blocks(self, container_id: ContainerId, block_ids: Iterable[BlockId]) -> int:
         """Delete blocks of a closed replica; returns how many were there."""
-        return len(self.free_blocks(container_id, block_ids).checked().freed)
+        return len(self.free_blocks(container_id, set(block_ids)).checked().freed)
 
-    def free_blocks(self, container_id: ContainerId, block_ids: Iterable[BlockId]) -> Deleted:
+    def free_blocks(self, container_id: ContainerId, ids: BlockIds, kept: BlockIds = ()) -> Deleted:
         """Delete blocks of a closed replica; the volume of files that are left is looked at."""
-        volume, wanted = self._volume(container_id), frozenset(block_ids)
-        deleted = with_ballast(
-            volume.layout,
-            self._options.reserve_bytes,
-            lambda: delete_blocks(volume, self._options, container_id, wanted),
-        )
+        volume, options = self._volume(container_id), self._options
+        delete = partial(delete_blocks, volume, options, container_id, ids, kept)
+        deleted = with_ballast(volume.layout, options.reserve_bytes, delete)
         if deleted.freed:
             self.on_change(container_id)
         for error in islice(deleted.left.values(), 1):

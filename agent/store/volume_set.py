@@ -1,7 +1,9 @@
 """The volumes of one datanode, and which replica is on which: the lower half of its store."""
 
-from collections.abc import Collection, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from agent.store.options import StoreOptions
 from agent.store.recovery.startup_recovery import UNFINISHED, Rank, Shelf, rank
 from agent.store.replica.evidence import purge_quarantine
 from agent.store.volumes.ballast import fill_ballast
-from agent.store.volumes.nodestate import NodeState, newest_state, write_state
+from agent.store.volumes.nodestate import NodeState, SeenStart, newest_state, write_state
 from agent.store.volumes.probe import Probe, probe
 from agent.store.volumes.volume import Volume
 from merkle.damaged import Damaged
@@ -41,6 +43,7 @@ class VolumeSet:
         self._fenced: tuple[Volume, ...] = ()
         self.lost: Mapping[ContainerId, str] = {}
         self.arrivals = Arrivals(options)
+        self._node_state_lock = threading.Lock()
         self.recovery = RecoveryReport(tuple(shelf.steps))
 
     def close(self) -> None:
@@ -176,8 +179,24 @@ class VolumeSet:
 
     def set_node_state(self, op_state: str, op_expiry_ms: int) -> None:
         """Keep what the SCM has decided, durably, on every volume that works."""
-        layouts = [volume.layout for volume in self.working]
-        write_state(layouts, NodeState(op_state, op_expiry_ms, newest_state(layouts).version + 1))
+        self._change_node_state(
+            lambda state: replace(state, op_state=op_state, op_expiry_ms=op_expiry_ms)
+        )
+
+    def keep_seen_starts(self, starts: Sequence[SeenStart], *, is_everywhere: bool) -> None:
+        """Keep durably which starts of SCMs were seen, on every volume that works or on one."""
+        self._change_node_state(
+            lambda state: replace(state, seen_starts=tuple(starts)), is_everywhere=is_everywhere
+        )
+
+    def _change_node_state(
+        self, changed: Callable[[NodeState], NodeState], *, is_everywhere: bool = True
+    ) -> None:
+        with self._node_state_lock:
+            layouts = [volume.layout for volume in self.working]
+            newest = newest_state(layouts)
+            state = replace(changed(newest), version=newest.version + 1)
+            write_state(layouts, state, is_everywhere=is_everywhere)
 
     def by_id(self, volume_id: str) -> Volume:
         """Return a volume that works. Raises VolumeFailed."""

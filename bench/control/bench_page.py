@@ -30,6 +30,7 @@ from agent.runtime.interpreter import freeze_what_stays, take_short_turns
 from agent.runtime.loop import LoopSet
 from bench.control.bench_scm import memory_of
 from bench.measure import Measure, at_least, at_most, duration_s
+from health.cluster_verdict import Verdict
 from merkle.replica import ReplicaState
 from scm.cluster.nodes import Registration
 from scm.edge.call_values import Heartbeat
@@ -38,7 +39,7 @@ from scm.edge.plane.control import ControlPlane
 from scm.state.clock import Clock
 from scm.state.database import Change, State
 from scm.state.facts import Container, ContainerState, OpState, Volume
-from scm.state.history.interval_samples import LEVELS, Sample, Verdict
+from scm.state.history.interval_samples import LEVELS, Sample
 from scm.state.options import ScmOptions
 from scm.state.replicas.reported_replicas import Reported
 from tests.support.clock import FakeClock

@@ -14,10 +14,10 @@ import io
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 from agent.cli.main import run
 from agent.client.client import Client
@@ -84,6 +84,9 @@ def content(key: str, version: int) -> bytes:
 class Drill:
     """One cluster, and all that its clients were told. `random` is seeded."""
 
+    settings: Mapping[str, int | str] = SETTINGS
+    cluster_type = Cluster
+
     def __init__(self, root: Path, seed: int, launch: Launch = launched) -> None:
         self.root = root
         self.seed = seed
@@ -96,19 +99,19 @@ class Drill:
         self._version = 0
         self._generation = 0
         self._data = root / "cluster" / "scm"
-        self.cluster = Cluster(
+        self.cluster = self.cluster_type(
             root / "cluster",
             agents=AGENTS,
             volumes=1,
             container_bytes_max=2 * 1024**2,
             heartbeat_interval_ms=200,
             agent_sections=SECTIONS,
-            scm_settings=SETTINGS,
+            scm_settings=self.settings,
             launch=launch,
         )
 
     @contextlib.contextmanager
-    def running(self) -> Iterator["Drill"]:
+    def running(self) -> Iterator[Self]:
         """Run the cluster, and a client whose files have several blocks."""
         whole_bytes = WriterSession.block_bytes
         WriterSession.block_bytes = PART_BYTES

@@ -23,6 +23,7 @@ from agent.errors import Code, Unavailable
 from agent.rpc.wire.bounds import KEY_BYTES_MAX
 from merkle.checksum import container_checksum
 from merkle.replica import ID_MAX
+from scm.administration.older_states import OlderStates
 from scm.cluster.basis import Basis
 from scm.cluster.lifecycle import end_writes
 from scm.cluster.replica_map import Reports
@@ -80,7 +81,12 @@ class Recovery:
     """Callers hold the control plane's lock."""
 
     def __init__(
-        self, basis: Basis, reports: Reports, safe_mode: SafeMode, deletions: BlockDeletion
+        self,
+        basis: Basis,
+        reports: Reports,
+        safe_mode: SafeMode,
+        deletions: BlockDeletion,
+        older_states: OlderStates,
     ) -> None:
         self._state = basis.state
         self._clock = basis.clock
@@ -88,6 +94,7 @@ class Recovery:
         self._reports = reports
         self._safe_mode = safe_mode
         self._deletions = deletions
+        self._older_states = older_states
 
     def to_recover(self) -> ToRecover:
         """Say what must be looked into. Goes through all containers that keys need.
@@ -200,6 +207,7 @@ class Recovery:
         }
         seen.update(state.containers.ids().tolist())
         change.move_counter("next_container_id", max(seen, default=0) + 1 + CONTAINER_GAP)
+        self._older_states.settle(change)
         change.end_restore()
         facts = {"who": "scm", "missing": list(missing), "forced": is_forced}
         change.note(Note("restore finished", Code.SAFE_MODE if missing else "OK", facts))

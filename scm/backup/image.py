@@ -18,7 +18,7 @@ import lmdb
 from agent.errors import Code, Refused, Unavailable
 from scm.state import records, single_values
 from scm.state.database import DATABASES_MAX, State
-from scm.state.facts import ContainerState, Replica
+from scm.state.facts import UNFINISHED, Replica
 from scm.state.history.history_tables import HistoryTable
 from scm.state.page_check import check_pages
 from scm.state.replicas import replica_rows
@@ -31,9 +31,6 @@ DATA: Final = "data.mdb"
 MAP_BYTES: Final = 2**40  # as large as any state: only address space, of which nothing is written
 ROOM_BYTES: Final = 64 * 1024**2  # more than the rows that begin a state again
 ROWS_PER_LOOK: Final = 10_000
-_UNFINISHED: Final = frozenset(
-    {ContainerState.OPEN, ContainerState.CLOSING, ContainerState.QUASI_CLOSED}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +122,7 @@ def begin_anew(directory: Path, *, taken_at_ms: int, now_ms: int) -> Restored:
         rows = environment.open_db(containers.name.encode(), txn=transaction, create=False)
         containers.load(*rows_on_disk(partial(transaction.cursor, rows)))
         counters = single_values.read(partial(transaction.get, db=meta)).counters
-        unfinished = {c.container_id for c in containers.not_closed() if c.state in _UNFINISHED}
+        unfinished = {c.container_id for c in containers.not_closed() if c.state in UNFINISHED}
         first_new_id = counters["next_container_id"]
         row = transaction.get(single_values.RESTORED, db=meta)
         if row is not None:  # it was taken while an earlier restore was not recovered

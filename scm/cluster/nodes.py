@@ -22,6 +22,7 @@ from scm.state.clock import Clock
 from scm.state.database import Change, State
 from scm.state.facts import Health, Liveness, Node, OpState, Replica, Volume
 from scm.state.options import ScmOptions
+from scm.state.starts import SeenStart
 
 _AS_LEAVING: Final = {
     OpState.ENTERING_MAINTENANCE: OpState.DECOMMISSIONING,
@@ -46,6 +47,7 @@ class Registration:
     op_state: OpState | None = None  # as the datanode keeps it; None: never told
     op_expiry_ms: int = 0
     layout_version: int = LAYOUT_VERSION
+    seen_starts: tuple[SeenStart, ...] = ()  # of control planes of this cluster
     refused: tuple[str, ...] = ()  # what of it breaks a rule, and is left out
 
 

@@ -2,7 +2,8 @@
 
     hot restart   the replica map is read back; nodes that were online are waited for
     cold start    the replica map is forgotten, and made again from reports; all are waited for
-    restored      the same, and what was written since the backup is brought back first
+    restored      the same, and what was written since the backup is brought back first;
+                  also where datanodes have seen a later state (`scm.administration.older_states`)
 
 After a hot restart the replica map is what was true when the control plane stopped. Acting on it
 would copy what is there and delete what is the last; so the nodes that were online then must have
@@ -35,7 +36,7 @@ from agent.errors import Code, Refused
 from merkle.replica import ReplicaState
 from scm.cluster.nodes import Nodes
 from scm.state.clock import Clock
-from scm.state.database import State
+from scm.state.database import Change, State
 from scm.state.facts import ContainerState, OpState, data_count_of
 from scm.state.options import ScmOptions
 from scm.state.replicas.arena import Rows
@@ -119,18 +120,24 @@ def gate(
 
 
 class SafeMode:
-    """The gate of this process; once open it stays open. Callers hold the control plane's lock."""
+    """The gate of this process. Once open it stays open, unless the state proves to be an older
+    one. Callers hold the control plane's lock."""
 
     def __init__(self, state: State, nodes: Nodes, clock: Clock, options: ScmOptions) -> None:
         self._state = state
         self._nodes = nodes
         self._clock = clock
+        self._options = options
+        self._begin()
+
+    def _begin(self) -> None:
+        state, options = self._state, self._options
         self._is_cold = state.is_cold
         wait_ms = options.cold_start_wait_ms if state.is_cold else options.safemode_wait_ms
         self._wait_s = wait_ms / 1000
         self._percent = options.safemode_container_percent
         self._write_majority = options.replication_factor // 2 + 1
-        self._started_at_s = clock.monotonic_s()
+        self._started_at_s = self._clock.monotonic_s()
         self._online = frozenset(
             node.datanode_id for node in state.nodes.values() if node.was_online or state.is_cold
         )
@@ -167,6 +174,14 @@ class SafeMode:
                 reason = f"{self._gate.reason}; {_to_recover(restored)}"
                 self._gate = replace(self._gate, is_open=False, reason=reason)
         return self._gate
+
+    def begin_again(self, change: Change) -> None:
+        """Close the gate as at a cold start: this state is older than what datanodes saw."""
+        before, was_cold = self.__dict__.copy(), self._state.is_cold
+        change.on_undo(lambda: self.__dict__.update(before))
+        change.on_undo(lambda: setattr(self._state, "is_cold", was_cold))
+        self._state.is_cold = True
+        self._begin()
 
     def leave(self) -> Gate:
         """Open the gate because a person says so. Raises Refused while a restore is unfinished."""
@@ -220,5 +235,10 @@ class SafeMode:
 
 def _to_recover(restored: Restored) -> str:
     """Say of which moment the state is, and that it must be recovered."""
+    if not restored.taken_at_ms:
+        return (
+            "datanodes have seen a later state than this one: suture scm recover brings back what "
+            "was stored in it"
+        )
     taken = datetime.fromtimestamp(restored.taken_at_ms / 1000, UTC).isoformat(timespec="seconds")
     return f"this is a backup of {taken}: suture scm recover brings back what was stored since"

@@ -100,7 +100,8 @@ class BlockDeletion:
         self._retry_max = options.delete_blocks_retry_max
         self._replica_min = options.delete_blocks_replica_min
         self._failures: defaultdict[str, Counter[int]] = defaultdict(Counter)  # by transaction
-        self._unsent: dict[int, int] = {}  # by container: a transaction that nobody was sent
+        self._unsent: dict[tuple[int, bool], int] = {}
+        """By container, and whether it is unproven: a transaction that nobody was sent."""
         self._resting = state.settled()  # containers whose transactions only the dead owe
         self._stirred = state.stirred()
         self._to_tell: defaultdict[str, dict[int, None]] = defaultdict(dict)
@@ -155,10 +156,11 @@ class BlockDeletion:
 
     def give_up(self, change: Change, container: Container) -> None:
         """Forget which blocks of a container were promised: it takes no commits any more. What
-        writers left of those that were never committed is deleted.
+        writers left of those that were never committed is taken out of its replicas.
 
-        Of what was promised before the backup that a state was restored from, nobody knows whether
-        it was committed since: that stays.
+        That no commit is known is no proof that there was none, if this state is older than it
+        seems: datanodes keep these blocks in quarantine. Of what was promised before the backup
+        that a state was restored from, nobody knows whether it was committed since: that stays.
         """
         container_id = container.container_id
         promised = sorted(one.local_id for one in self._state.allocations.of(container_id))
@@ -166,7 +168,7 @@ class BlockDeletion:
             change.remove(self._state.allocations, (container_id, local_id))
         is_kept = container.state is not ContainerState.DELETED
         if promised and is_kept and self._state.has_all_commits_of(container_id):
-            self._record(change, container_id, promised)
+            self._record(change, container_id, promised, is_unproven=True)
             change.on_commit(
                 lambda: _log.info(
                     "blocks_given_up", container_id=container_id, block_count=len(promised)
@@ -216,7 +218,11 @@ class BlockDeletion:
         for deleted in found:
             change.remove(self._state.deleted, (container_id, deleted.transaction_id))
             begun = Transaction(
-                deleted.transaction_id, container_id, deleted.local_ids, self._clock.wall_ms()
+                deleted.transaction_id,
+                container_id,
+                deleted.local_ids,
+                self._clock.wall_ms(),
+                is_unproven=deleted.is_unproven,
             )
             change.put(self._state.transactions, begun)
         if found:
@@ -231,7 +237,7 @@ class BlockDeletion:
         owed = self._owed_by(datanode_id)
         if owed:
             for transaction in owed:
-                self._unsent.pop(transaction.container_id, None)
+                self._unsent.pop((transaction.container_id, transaction.is_unproven), None)
             self._commands.queue(
                 change,
                 Kind.DELETE_BLOCKS,
@@ -284,8 +290,9 @@ class BlockDeletion:
                 key = (container_id, transaction.transaction_id)
                 change.remove(self._state.transactions, key)
                 if not is_gone:
+                    local_ids = tuple(sorted(transaction.local_ids))
                     change.put(
-                        self._state.deleted, Deleted(*key, tuple(sorted(transaction.local_ids)))
+                        self._state.deleted, Deleted(*key, local_ids, transaction.is_unproven)
                     )
         if is_resting and self._state.transactions.has_any(container_id):
             self._resting.add(container_id)
@@ -397,7 +404,9 @@ class BlockDeletion:
             )
         )
 
-    def _record(self, change: Change, container_id: int, local_ids: list[int]) -> list[int]:
+    def _record(
+        self, change: Change, container_id: int, local_ids: list[int], *, is_unproven: bool = False
+    ) -> list[int]:
         """Have blocks deleted; return the id of each one's transaction, or nothing.
 
         They are added to one that nobody was sent yet: each costs every datanode, and every look at
@@ -408,13 +417,15 @@ class BlockDeletion:
         if self._state.forgotten.get(container_id) is not None:
             return ids  # nothing of it is deleted if it comes back
         table = self._state.transactions
-        open_one = table.get((container_id, self._unsent.get(container_id, 0)))
+        kind = container_id, is_unproven
+        open_one = table.get((container_id, self._unsent.get(kind, 0)))
         rest = tuple(local_ids)
         while rest:
             if open_one is None or len(open_one.local_ids) >= BLOCKS_PER_TRANSACTION:
                 number = change.next_id("next_transaction_id")
-                open_one = Transaction(number, container_id, (), self._clock.wall_ms())
-                self._unsent[container_id] = number
+                now_ms = self._clock.wall_ms()
+                open_one = Transaction(number, container_id, (), now_ms, is_unproven=is_unproven)
+                self._unsent[kind] = number
             room = BLOCKS_PER_TRANSACTION - len(open_one.local_ids)
             open_one = replace(open_one, local_ids=open_one.local_ids + rest[:room])
             change.put(table, open_one)

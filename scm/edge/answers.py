@@ -33,6 +33,7 @@ from scm.state.facts import (
     Transaction,
     Volume,
 )
+from scm.state.starts import SeenStart
 
 _OUTCOME_NUMBERS: Final = {
     OutcomeState.EXECUTED: scm_pb2.CommandStatus.EXECUTED,
@@ -44,11 +45,13 @@ _SHOWS_VERDICT: Final = ("", "suture status", "suture scm report")
 _PRIORITY_NUMBERS: Final = {Priority.NORMAL: scm_pb2.NORMAL, Priority.LOW: scm_pb2.LOW}
 
 
-def heartbeat_response(answer: HeartbeatAnswer, term: int) -> scm_pb2.HeartbeatResponse:
-    """Return what a datanode is told."""
+def heartbeat_response(answer: HeartbeatAnswer, shown: SeenStart) -> scm_pb2.HeartbeatResponse:
+    """Return what a datanode is told, and what it sees of this start."""
     return scm_pb2.HeartbeatResponse(
-        term=term,
-        commands=[_command(command, named, term) for command, named in answer.commands],
+        term=shown.term,
+        start_id=shown.start_id,
+        state_number=shown.state_number,
+        commands=[_command(command, named, shown.term) for command, named in answer.commands],
         reregister=not answer.is_known,
         sole_healthy_container_ids=answer.last_copies,
         task_percent=answer.task_percent,
@@ -417,6 +420,7 @@ def _transaction(transaction: Transaction) -> scm_pb2.DeleteTransaction:
         transaction_id=transaction.transaction_id,
         container_id=transaction.container_id,
         local_ids=transaction.local_ids,
+        keep=transaction.is_unproven,
     )
 
 

@@ -8,6 +8,7 @@ from scm.administration.after_restore import Brought, Looked
 from scm.administration.operator_commands import Queue
 from scm.cluster.replica_map import Report
 from scm.state.facts import Key, OpState, Outcome, Pending, Volume
+from scm.state.starts import SeenStart
 
 
 class Endpoint(NamedTuple):
@@ -39,6 +40,7 @@ class Heartbeat:
     queues: tuple[tuple[str, int], ...]
     op_state: OpState | None = None  # as the datanode keeps it; None: never told
     op_expiry_ms: int = 0
+    seen_starts: tuple[SeenStart, ...] = ()
     refused: tuple[str, ...] = ()  # what of it breaks a rule, and is left out
 
 

@@ -34,11 +34,14 @@ from scm.edge.wire import (
 )
 from scm.state.facts import OpState, Outcome, OutcomeState, Volume
 from scm.state.replicas.reported_replicas import Reported
+from scm.state.starts import SeenStart
 
 LAYOUT_BEFORE_SAID: Final = 1  # of agents so old that they do not say
 VOLUMES_MAX: Final = 256
 SHA256_BYTES: Final = 32
 QUEUES_MAX: Final = 64
+SEEN_STARTS_MAX: Final = 64
+TERM_SEEN_MAX: Final = ID_MAX // 2  # a start on a state has a higher term than all seen of it
 LOCAL_IDS_MAX: Final = 65_536  # blocks per ConfirmDeletes
 TRANSACTIONS_MAX: Final = 1_000  # results of deleted blocks that are kept of one command
 ORPHANS_MAX: Final = 1_000  # of one reconstruction, by name; it says how many there were
@@ -69,6 +72,9 @@ def registration_from(message: scm_pb2.RegisterRequest) -> Registration:
         op_state=op_state_from(message.op_state, "op_state") if message.op_state else None,
         op_expiry_ms=parse_int(message.op_expiry_ms, "op_expiry_ms", low=0, high=ID_MAX),
         layout_version=message.layout_version or LAYOUT_BEFORE_SAID,
+        seen_starts=_each(
+            message.seen_starts, _seen_start, "seen_starts", refused, count_max=SEEN_STARTS_MAX
+        ),
         refused=tuple(refused),
     )
 
@@ -103,6 +109,9 @@ def heartbeat_from(message: scm_pb2.HeartbeatRequest, *, now_ms: int) -> Heartbe
         queues=_each(message.queues, _queue, "queues", refused, count_max=QUEUES_MAX),
         op_state=op_state,
         op_expiry_ms=op_expiry_ms,
+        seen_starts=_each(
+            message.seen_starts, _seen_start, "seen_starts", refused, count_max=SEEN_STARTS_MAX
+        ),
         refused=tuple(refused),
     )
 
@@ -126,6 +135,14 @@ def _each(
         except Refused as error:
             refused.append(str(error))
     return tuple(found)
+
+
+def _seen_start(message: scm_pb2.SeenStart, where: str) -> SeenStart:
+    return SeenStart(
+        parse_name(message.start_id, f"{where}.start_id"),
+        parse_int(message.term, f"{where}.term", low=1, high=TERM_SEEN_MAX),
+        parse_int(message.state_number, f"{where}.state_number", low=0, high=ID_MAX),
+    )
 
 
 def _queue(message: scm_pb2.QueueCount, where: str) -> tuple[str, int]:

@@ -66,6 +66,7 @@ class Figures:
     """When the last verification by Spark ended; 0: none yet."""
     has_verify_failed: bool
     is_unwritable: bool
+    is_older: bool
     refusing: int
     """Datanodes of whose reports something was left out lately."""
 
@@ -217,6 +218,11 @@ class FiguresCollector(Collector):
         )
         yield _gauge(
             "suture_scm_state_unwritable", "Changes are refused: 1 or 0.", now.is_unwritable
+        )
+        yield _gauge(
+            "suture_scm_state_older",
+            "Datanodes have seen a later state than this one, and it is not recovered: 1 or 0.",
+            now.is_older,
         )
         yield _gauge(
             "suture_scm_nodes_refused_in_part",

@@ -50,7 +50,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         """Take reports in, hand commands out."""
         call = datanode_wire.heartbeat_from(request, now_ms=self._clock.wall_ms())
         answer = self._datanodes.heartbeat(call, context.is_active)
-        return answers.heartbeat_response(answer, self._control.term)
+        return answers.heartbeat_response(answer, self._control.shown)
 
     def ConfirmDeletes(  # noqa: N802
         self, request: scm_pb2.ConfirmDeletesRequest, _context: grpc.ServicerContext

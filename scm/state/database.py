@@ -7,8 +7,7 @@
                                         if it fails, memory is undone and nothing is told
 
 Reads never touch the disk, except for outcomes and deleted blocks. One owner at a time: callers
-hold the control plane's lock, and a lock file keeps a second process away. The only file of `scm`
-that imports lmdb.
+hold the control plane's lock, and a lock file keeps a second process away.
 """
 
 import uuid
@@ -26,6 +25,8 @@ from agent.errors import Code, Refused
 from merkle.replica import ID_MAX
 from scm.state import records, single_values
 from scm.state.audit_trail import Note
+from scm.state.bringing_up import bring_up
+from scm.state.clock import Clock
 from scm.state.directory import (
     DATA,
     Ownership,
@@ -42,7 +43,6 @@ from scm.state.facts import Deleted, OpState, Outcome
 from scm.state.history.anchors import AnchorTable
 from scm.state.history.history_tables import SampleTable, TurnTable, VerificationTable
 from scm.state.quiet_containers import Settled, Stirred
-from scm.state.replicas import replica_rows
 from scm.state.replicas.arena import Rows
 from scm.state.replicas.holders import Ids
 from scm.state.replicas.replica_table import ReplicaTable
@@ -55,6 +55,7 @@ from scm.state.single_values import (
     restored_from,
     restored_row,
 )
+from scm.state.starts import STARTS, Lineage
 from scm.state.tables.container_table import ContainerTable
 from scm.state.tables.key_table import KeyTable
 from scm.state.tables.pending_table import PendingTable
@@ -73,8 +74,6 @@ OUTCOMES_MAX: Final = 10_000  # enough for days of questions, small enough to ke
 OUTCOMES_SLACK: Final = 256  # removed in batches, not one by one
 
 DATABASES_MAX: Final = 32  # tables and their predecessors, with room for more
-
-_BY_CONTAINER: Final = (4, 5)  # versions of the format in which replicas lay by containers
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -139,17 +138,30 @@ class Change:
             self._state.counters[counter] = number
             self.rows[("meta", counter.encode())] = records.pack([number])
 
+    def begin_restore(self, restored: Restored) -> None:
+        """Note that this state is an older one, as if a backup had been restored."""
+        self._set_restore(restored, self._state.recovered)
+        self.rows[("meta", RESTORED)] = restored_row(restored)
+
     def end_restore(self) -> None:
-        """Note that a state which was restored is recovered: what is made from now on is new."""
+        """Note that a state which was restored is recovered: what is made from now on is new, and
+        what datanodes saw of earlier terms is in it."""
         state = self._state
         assert state.restored is not None, "there is a restore to end"
-        before = state.restored, state.recovered
         end_id = state.counters["next_container_id"]
         recovered = replace(state.restored, end_container_id=end_id)
-        self._undo.append(lambda: state.note_restore(*before))
-        state.note_restore(None, recovered)
+        self._set_restore(None, recovered)
         self.rows[("meta", RESTORED)] = None
         self.rows[("meta", RECOVERED)] = restored_row(recovered)
+        lineage = state.lineage
+        self._undo.append(lambda: setattr(state, "lineage", lineage))
+        state.lineage = replace(lineage, floor_term=max(lineage.floor_term, state.term - 1))
+        self.rows[("meta", STARTS)] = state.lineage.row()
+
+    def _set_restore(self, restored: Restored | None, recovered: Restored | None) -> None:
+        state = self._state
+        self._undo.append(partial(state.note_restore, state.restored, state.recovered))
+        state.note_restore(restored, recovered)
 
     def note(self, note: Note) -> None:
         """Have something written to the audit log, if this change comes to something."""
@@ -187,6 +199,7 @@ class State:
     def __init__(self, environment: lmdb.Environment, owner: "Ownership") -> None:
         self._environment = environment
         self._owner = owner
+        self._number_at_start = self.number
         self.nodes: Final = NodeTable()
         self.containers: Final = ContainerTable()
         self.replicas: Final = ReplicaTable()
@@ -204,6 +217,7 @@ class State:
         self.anchors: Final = AnchorTable()
         self.counters: Final[dict[str, int]] = dict.fromkeys(COUNTERS, 1)
         self.cluster_id = ""
+        self.lineage = Lineage()
         self.is_cold = False
         self.restored: Restored | None = None
         """Which backup this is, while it is not recovered."""
@@ -248,7 +262,7 @@ class State:
             check(directory / "state")
             state = cls(_environment(directory / "state", map_bytes), owner)
             with without_collection():
-                state._bring_up()
+                bring_up(state._environment, state.replicas, state._databases)
                 if is_cold or state._is_restored():
                     state._forget()
                 state._load()
@@ -293,6 +307,11 @@ class State:
     def term(self) -> int:
         """How often a control plane has started on this state."""
         return self.counters["term"]
+
+    @property
+    def number(self) -> int:
+        """The number of the last change that is durable; each change has the next one."""
+        return int(self._environment.info()["last_txnid"])
 
     @contextmanager
     def change(self) -> Iterator[Change]:
@@ -407,27 +426,6 @@ class State:
             raise refusal from error
         self.writability.succeeded()
 
-    def _bring_up(self) -> None:
-        """Bring a state of an earlier version to this one: replicas lie by their datanodes now, and
-        have all numbers that are kept of them."""
-        replicas = self._databases[self.replicas.name]
-        meta = self._databases["meta"]
-        with self._environment.begin(write=True) as transaction:
-            row = transaction.get(b"format_version", db=meta)
-            version = 0 if row is None else int(records.unpack(bytes(row), 1)[0])
-            if version not in _BY_CONTAINER and version not in replica_rows.FORMAT_VERSIONS_WIDENED:
-                return
-            if version in _BY_CONTAINER:
-                old = self._environment.open_db(b"replicas", txn=transaction)
-                for key, row in transaction.cursor(db=old):
-                    transaction.put(self.replicas.key_since_6(key), row, db=replicas)
-                transaction.drop(old)
-            if version in replica_rows.FORMAT_VERSIONS_WIDENED:
-                with transaction.cursor(db=replicas) as cursor:
-                    for key, row in cursor:  # goes on behind what it puts
-                        cursor.put(key, replica_rows.widened(bytes(row), version))
-            transaction.put(b"format_version", records.pack([records.FORMAT_VERSION]), db=meta)
-
     def _forget(self) -> None:
         """Remove the replicas that can be reported again, and the commands, in one transaction."""
         self.is_cold = True
@@ -461,6 +459,8 @@ class State:
         found = single_values.read(partial(transaction.get, db=meta))
         self.cluster_id = found.cluster_id
         self.counters.update(found.counters)
+        get = partial(transaction.get, db=meta)
+        self.lineage = Lineage.read(get) or Lineage(self.counters["term"])
         rows = [transaction.get(key, db=meta) for key in (RESTORED, RECOVERED)]
         self.note_restore(*[None if row is None else restored_from(bytes(row)) for row in rows])
 
@@ -478,6 +478,13 @@ class State:
             self.counters["term"] += 1
             for counter in COUNTERS:
                 transaction.put(counter.encode(), records.pack([self.counters[counter]]))
+            self.lineage = self.lineage.begun(
+                term=self.term,
+                number=self._number_at_start,
+                now_ms=Clock().wall_ms(),
+                first_container_id=self.counters["next_container_id"],
+            )
+            transaction.put(STARTS, self.lineage.row())
 
 
 def _environment(path: Path, map_bytes: int) -> lmdb.Environment:

@@ -50,6 +50,12 @@ class ContainerState(StrEnum):
     DELETED = "DELETED"
 
 
+UNFINISHED: Final = frozenset(
+    {ContainerState.OPEN, ContainerState.CLOSING, ContainerState.QUASI_CLOSED}
+)
+"""States of a container in which commits may be under way, or be known to one replica alone."""
+
+
 class Kind(StrEnum):
     """The kinds of commands; the words are those of `CommandStatus.type` and `QueueCount.type`."""
 
@@ -266,6 +272,7 @@ class Deleted:
     container_id: int
     transaction_id: int
     local_ids: tuple[int, ...]  # ascending
+    is_unproven: bool = False  # as of its transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +284,7 @@ class Transaction:
     local_ids: tuple[int, ...]
     created_at_ms: int
     acknowledged_by: tuple[str, ...] = ()  # datanode ids
+    is_unproven: bool = False  # nobody deleted them: no commit of them is known here
 
 
 ASKED: Final = "asked by an operator"

@@ -111,7 +111,7 @@ def _rows_of(noun: type) -> Callable[[Any], bytes]:
 node_row: Final[Callable[[Node], bytes]] = _rows_of(Node)
 container_row: Final[Callable[[Container], bytes]] = _rows_of(Container)
 allocation_row: Final[Callable[[Allocation], bytes]] = _rows_of(Allocation)
-transaction_row: Final[Callable[[Transaction], bytes]] = _rows_of(Transaction)
+_TRANSACTION_FIELDS: Final = attrgetter(*(field.name for field in fields(Transaction)))
 hold_row: Final[Callable[[Hold], bytes]] = _rows_of(Hold)
 
 
@@ -262,9 +262,15 @@ def pending_from(row: bytes) -> Pending:
     return replace(Pending(*values[:always_count]), why=why, shards=made_of)
 
 
+def transaction_row(transaction: Transaction) -> bytes:
+    """Encode a transaction of block deletes; of most as versions before `is_unproven` did."""
+    values = list(_TRANSACTION_FIELDS(transaction))
+    return pack(values if transaction.is_unproven else values[:-1])
+
+
 def transaction_from(row: bytes) -> Transaction:
     """Decode a transaction of block deletes."""
-    values = unpack(row, 5)
+    values = unpack(row, 5, 6)
     values[2] = tuple(values[2])
     values[4] = tuple(values[4])
     return Transaction(*values)
@@ -273,13 +279,14 @@ def transaction_from(row: bytes) -> Transaction:
 def deleted_row(deleted: Deleted) -> bytes:
     """Encode deleted blocks: each id as what it is beyond the one before it."""
     steps = [after - before for before, after in pairwise((0, *deleted.local_ids))]
-    return pack([deleted.container_id, deleted.transaction_id, steps])
+    kind = [True] if deleted.is_unproven else []
+    return pack([deleted.container_id, deleted.transaction_id, steps, *kind])
 
 
 def deleted_from(row: bytes) -> Deleted:
     """Decode deleted blocks."""
-    container_id, transaction_id, steps = unpack(row, 3)
-    return Deleted(container_id, transaction_id, tuple(accumulate(steps)))
+    container_id, transaction_id, steps, *kind = unpack(row, 3, 4)
+    return Deleted(container_id, transaction_id, tuple(accumulate(steps)), *kind)
 
 
 def hold_from(row: bytes) -> Hold:

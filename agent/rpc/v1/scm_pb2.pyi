@@ -18,8 +18,18 @@ PRIORITY_UNSPECIFIED: Priority
 NORMAL: Priority
 LOW: Priority
 
+class SeenStart(_message.Message):
+    __slots__ = ("start_id", "term", "state_number")
+    START_ID_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    STATE_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    start_id: str
+    term: int
+    state_number: int
+    def __init__(self, start_id: _Optional[str] = ..., term: _Optional[int] = ..., state_number: _Optional[int] = ...) -> None: ...
+
 class RegisterRequest(_message.Message):
-    __slots__ = ("datanode_id", "address", "rack", "version", "cluster_id", "volumes", "boot_id", "op_state", "op_expiry_ms", "layout_version")
+    __slots__ = ("datanode_id", "address", "rack", "version", "cluster_id", "volumes", "boot_id", "op_state", "op_expiry_ms", "layout_version", "seen_starts")
     DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     RACK_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +40,7 @@ class RegisterRequest(_message.Message):
     OP_STATE_FIELD_NUMBER: _ClassVar[int]
     OP_EXPIRY_MS_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SEEN_STARTS_FIELD_NUMBER: _ClassVar[int]
     datanode_id: str
     address: str
     rack: str
@@ -40,7 +51,8 @@ class RegisterRequest(_message.Message):
     op_state: str
     op_expiry_ms: int
     layout_version: int
-    def __init__(self, datanode_id: _Optional[str] = ..., address: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., cluster_id: _Optional[str] = ..., volumes: _Optional[_Iterable[_Union[_datanode_pb2.VolumeStatus, _Mapping]]] = ..., boot_id: _Optional[int] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ..., layout_version: _Optional[int] = ...) -> None: ...
+    seen_starts: _containers.RepeatedCompositeFieldContainer[SeenStart]
+    def __init__(self, datanode_id: _Optional[str] = ..., address: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., cluster_id: _Optional[str] = ..., volumes: _Optional[_Iterable[_Union[_datanode_pb2.VolumeStatus, _Mapping]]] = ..., boot_id: _Optional[int] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ..., layout_version: _Optional[int] = ..., seen_starts: _Optional[_Iterable[_Union[SeenStart, _Mapping]]] = ...) -> None: ...
 
 class RegisterResponse(_message.Message):
     __slots__ = ("cluster_id", "term", "heartbeat_interval_ms", "takes_columns")
@@ -167,7 +179,7 @@ class QueueCount(_message.Message):
     def __init__(self, type: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("datanode_id", "boot_id", "volumes", "reports", "command_statuses", "queues", "op_state", "op_expiry_ms", "column_reports")
+    __slots__ = ("datanode_id", "boot_id", "volumes", "reports", "command_statuses", "queues", "op_state", "op_expiry_ms", "column_reports", "seen_starts")
     DATANODE_ID_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     VOLUMES_FIELD_NUMBER: _ClassVar[int]
@@ -177,6 +189,7 @@ class HeartbeatRequest(_message.Message):
     OP_STATE_FIELD_NUMBER: _ClassVar[int]
     OP_EXPIRY_MS_FIELD_NUMBER: _ClassVar[int]
     COLUMN_REPORTS_FIELD_NUMBER: _ClassVar[int]
+    SEEN_STARTS_FIELD_NUMBER: _ClassVar[int]
     datanode_id: str
     boot_id: int
     volumes: _containers.RepeatedCompositeFieldContainer[_datanode_pb2.VolumeStatus]
@@ -186,21 +199,26 @@ class HeartbeatRequest(_message.Message):
     op_state: str
     op_expiry_ms: int
     column_reports: _containers.RepeatedCompositeFieldContainer[ColumnReport]
-    def __init__(self, datanode_id: _Optional[str] = ..., boot_id: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[_datanode_pb2.VolumeStatus, _Mapping]]] = ..., reports: _Optional[_Iterable[_Union[ContainerReport, _Mapping]]] = ..., command_statuses: _Optional[_Iterable[_Union[CommandStatus, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ..., column_reports: _Optional[_Iterable[_Union[ColumnReport, _Mapping]]] = ...) -> None: ...
+    seen_starts: _containers.RepeatedCompositeFieldContainer[SeenStart]
+    def __init__(self, datanode_id: _Optional[str] = ..., boot_id: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[_datanode_pb2.VolumeStatus, _Mapping]]] = ..., reports: _Optional[_Iterable[_Union[ContainerReport, _Mapping]]] = ..., command_statuses: _Optional[_Iterable[_Union[CommandStatus, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ..., column_reports: _Optional[_Iterable[_Union[ColumnReport, _Mapping]]] = ..., seen_starts: _Optional[_Iterable[_Union[SeenStart, _Mapping]]] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
-    __slots__ = ("term", "commands", "reregister", "sole_healthy_container_ids", "task_percent")
+    __slots__ = ("term", "commands", "reregister", "sole_healthy_container_ids", "task_percent", "start_id", "state_number")
     TERM_FIELD_NUMBER: _ClassVar[int]
     COMMANDS_FIELD_NUMBER: _ClassVar[int]
     REREGISTER_FIELD_NUMBER: _ClassVar[int]
     SOLE_HEALTHY_CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
     TASK_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    START_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_NUMBER_FIELD_NUMBER: _ClassVar[int]
     term: int
     commands: _containers.RepeatedCompositeFieldContainer[Command]
     reregister: bool
     sole_healthy_container_ids: _containers.RepeatedScalarFieldContainer[int]
     task_percent: int
-    def __init__(self, term: _Optional[int] = ..., commands: _Optional[_Iterable[_Union[Command, _Mapping]]] = ..., reregister: bool = ..., sole_healthy_container_ids: _Optional[_Iterable[int]] = ..., task_percent: _Optional[int] = ...) -> None: ...
+    start_id: str
+    state_number: int
+    def __init__(self, term: _Optional[int] = ..., commands: _Optional[_Iterable[_Union[Command, _Mapping]]] = ..., reregister: bool = ..., sole_healthy_container_ids: _Optional[_Iterable[int]] = ..., task_percent: _Optional[int] = ..., start_id: _Optional[str] = ..., state_number: _Optional[int] = ...) -> None: ...
 
 class ConfirmDeletesRequest(_message.Message):
     __slots__ = ("container_id", "local_ids")
@@ -285,14 +303,16 @@ class DeleteBlocksCommand(_message.Message):
     def __init__(self, transactions: _Optional[_Iterable[_Union[DeleteTransaction, _Mapping]]] = ...) -> None: ...
 
 class DeleteTransaction(_message.Message):
-    __slots__ = ("transaction_id", "container_id", "local_ids")
+    __slots__ = ("transaction_id", "container_id", "local_ids", "keep")
     TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     LOCAL_IDS_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
     transaction_id: int
     container_id: int
     local_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, transaction_id: _Optional[int] = ..., container_id: _Optional[int] = ..., local_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    keep: bool
+    def __init__(self, transaction_id: _Optional[int] = ..., container_id: _Optional[int] = ..., local_ids: _Optional[_Iterable[int]] = ..., keep: bool = ...) -> None: ...
 
 class SetOperationalStateCommand(_message.Message):
     __slots__ = ("op_state", "op_expiry_ms")

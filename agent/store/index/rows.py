@@ -7,8 +7,9 @@ built from them without parsing each. docs/DISK_FORMAT.md has the layouts byte b
 
 import json
 import struct
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Final, TypeAlias, assert_never
 
@@ -296,13 +297,17 @@ class InstallEntry:
         return self.kept_bytes != ALONE
 
 
+Texts: TypeAlias = tuple[tuple[str, str], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class UnlinkEntry:
     """Blocks are tombstones and their rows are gone; their files are being unlinked. Those of
-    `kept_ids` go to quarantine: a peer's word deleted them, not an order."""
+    `kept` go to quarantine, with what their clients told of them: a peer's word deleted them, or an
+    order by which nobody deleted a key."""
 
     block_ids: tuple[BlockId, ...]
-    kept_ids: tuple[BlockId, ...] = ()
+    kept: Mapping[BlockId, Texts] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,8 +357,8 @@ def encode_journal(entry: JournalEntry) -> bytes:
             fields = {"kind": "tree", "generation": entry.generation}
         case UnlinkEntry():
             fields = {"kind": "unlink", "block_ids": entry.block_ids}
-            if entry.kept_ids:
-                fields["kept_ids"] = entry.kept_ids
+            if entry.kept:
+                fields["kept"] = list(entry.kept.items())
         case InstallEntry():
             fields = {
                 "kind": "batch" if entry.is_of_batch else "install",
@@ -388,7 +393,11 @@ def decode_journal(container_id: ContainerId, row: bytes) -> JournalEntry:
         case {"kind": "moving"}:
             return MovingEntry()
         case {"kind": "unlink", "block_ids": block_ids}:
-            return UnlinkEntry(tuple(block_ids), tuple(fields.get("kept_ids", ())))
+            kept = fields.get("kept", ())
+            return UnlinkEntry(
+                tuple(block_ids),
+                {block_id: tuple(map(tuple, texts)) for block_id, texts in kept},
+            )
         case {"kind": "install" | "batch", "block_id": block_id}:
             return InstallEntry(
                 block_id=block_id,

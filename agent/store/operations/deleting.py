@@ -25,7 +25,7 @@ from agent.store.files.durable import (
     remove_tree,
     sync_directory,
 )
-from agent.store.index.rows import ReplicaRow, UnlinkEntry, moved_on
+from agent.store.index.rows import ReplicaRow, Texts, UnlinkEntry, moved_on
 from agent.store.index.transactions import Change, Snapshot
 from agent.store.options import StoreOptions
 from agent.store.replica import quarantine
@@ -66,10 +66,14 @@ class Deleted:
 
 
 def delete_blocks(
-    volume: Volume, options: StoreOptions, container_id: ContainerId, block_ids: Iterable[BlockId]
+    volume: Volume,
+    options: StoreOptions,
+    container_id: ContainerId,
+    block_ids: Iterable[BlockId],
+    kept_ids: Collection[BlockId] = (),
 ) -> Deleted:
     """Delete blocks of a closed replica. Repeating it is harmless, and tries again to remove the
-    files that are left."""
+    files that are left. What `kept_ids` held goes to quarantine."""
     with volume.index.read() as rows:
         row = rows.replica(container_id)
         if row.state not in TREE_STATES:
@@ -85,7 +89,7 @@ def delete_blocks(
         has_leftover = bool(to_unlink(rows, container_id).block_ids)
     left: Mapping[BlockId, SutureError] = {}
     if tombstones:
-        left = bury(volume, options, container_id, row, tree, tombstones)
+        left = bury(volume, options, container_id, row, tree, tombstones, kept_ids=kept_ids)
     elif has_leftover:  # of an earlier delete whose files could not be removed
         left = unlink_blocks(volume, options, container_id)
     with volume.index.read() as rows:
@@ -132,13 +136,13 @@ def bury(
     tree: Tree,
     tombstones: Mapping[BlockId, int],
     *,
-    is_kept: bool = False,
+    kept_ids: Collection[BlockId] = (),
 ) -> Mapping[BlockId, SutureError]:
     """Turn blocks into tombstones and remove what they were, or keep it in quarantine; returns why
     the files of some are left. Raises `Refused` if the replica changed meanwhile."""
 
     def alter(rows: Change, row: ReplicaRow) -> ReplicaRow:
-        return record_tombstones(rows, container_id, row, tombstones, is_kept=is_kept)
+        return record_tombstones(rows, container_id, row, tombstones, kept_ids=kept_ids)
 
     committed = commit_tree(
         volume,
@@ -158,24 +162,27 @@ def record_tombstones(
     row: ReplicaRow,
     tombstones: Mapping[BlockId, int],
     *,
-    is_kept: bool = False,
+    kept_ids: Collection[BlockId] = (),
 ) -> ReplicaRow:
     """Put tombstones in the place of rows, with the order to unlink, or to move the files to
     quarantine; returns the replica's row."""
     bytes_gone = 0
     blocks_gone = 0
+    told = dict[BlockId, Texts]()
     for block_id, checksum in tombstones.items():
         raw = rows.block(container_id, block_id)
         if raw is not None:
             blocks_gone += 1
             bytes_gone += row_bytes(block_id, raw)
+            if block_id in kept_ids:
+                told[block_id] = _metadata(block_id, raw)
             rows.delete_block(container_id, block_id)
         rows.put_tombstone(container_id, block_id, checksum)
     row = without_findings(rows, container_id, row, tombstones)
     unfinished = to_unlink(rows, container_id)  # an earlier unlink may have failed
     block_ids = sorted(set(unfinished.block_ids) | set(tombstones))
-    kept_ids = sorted(set(unfinished.kept_ids) | set(tombstones if is_kept else ()))
-    rows.begin_work(container_id, UnlinkEntry(tuple(block_ids), tuple(kept_ids)))
+    kept = {block_id: told.get(block_id, ()) for block_id in tombstones if block_id in kept_ids}
+    rows.begin_work(container_id, UnlinkEntry(tuple(block_ids), {**unfinished.kept, **kept}))
     return replace(
         row,
         block_count=max(0, row.block_count - blocks_gone),
@@ -210,6 +217,14 @@ def row_bytes(block_id: BlockId, raw: bytes) -> int:
         return 0
 
 
+def _metadata(block_id: BlockId, raw: bytes) -> Texts:
+    """Return what a client told of a block; nothing when its row is damaged."""
+    try:
+        return decode_block(block_id, raw).metadata
+    except Damaged:
+        return ()
+
+
 def to_unlink(rows: Snapshot, container_id: ContainerId) -> UnlinkEntry:
     """Return what the journal says of the files to unlink."""
     for _, entry in rows.journal(container_id):
@@ -237,8 +252,8 @@ def unlink_blocks(
     removed = False
     for block_id in entry.block_ids if has_home(paths) else ():
         try:
-            if block_id in entry.kept_ids:
-                keep_block(volume, options, container_id, block_id)
+            if block_id in entry.kept:
+                keep_block(volume, options, container_id, block_id, entry.kept[block_id])
             removed |= remove_block(volume, container_id, block_id)
         except SutureError as error:
             left[block_id] = error
@@ -253,7 +268,7 @@ def unlink_blocks(
         rows.delete_packed(container_id, entry.block_ids)
         rows.end_work(container_id, entry)
         if left:
-            kept = tuple(block_id for block_id in entry.kept_ids if block_id in left)
+            kept = {block_id: texts for block_id, texts in entry.kept.items() if block_id in left}
             rows.begin_work(container_id, UnlinkEntry(tuple(left), kept))
 
     volume.index.write(change)
@@ -275,10 +290,14 @@ def remove_block(volume: Volume, container_id: ContainerId, block_id: BlockId) -
 
 
 def keep_block(
-    volume: Volume, options: StoreOptions, container_id: ContainerId, block_id: BlockId
+    volume: Volume,
+    options: StoreOptions,
+    container_id: ContainerId,
+    block_id: BlockId,
+    metadata: Texts,
 ) -> None:
     """Put what a block was into quarantine: its file is moved, its part of a pack copied. What
-    cannot be read any more is not kept."""
+    cannot be read any more is not kept. Its note has `metadata`, which names its key."""
     with volume.index.read() as rows:
         place = place_of(rows, volume.paths(container_id), container_id, block_id)
     with block_errors(place.name):
@@ -286,7 +305,7 @@ def keep_block(
     if size_bytes == ABSENT:
         return
     note = quarantine.Note(
-        container_id, block_id, 0, size_bytes, options.now_ms(), "deleted as at a peer"
+        container_id, block_id, 0, size_bytes, options.now_ms(), "deleted without proof", metadata
     )
     if place.packed is None:
         quarantine.keep_file(volume.layout, note, place.name)

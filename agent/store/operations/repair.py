@@ -159,7 +159,7 @@ class Repair:
             row,
             tree,
             {block_id: checksum},
-            is_kept=True,
+            kept_ids={block_id},
         )
         check_removed(left, block_id)
 
@@ -288,7 +288,7 @@ class Repair:
         def change(rows: Change) -> None:
             row = rows.replica(self._container_id)
             after = record_tombstones(
-                rows, self._container_id, row, {block_id: checksum}, is_kept=True
+                rows, self._container_id, row, {block_id: checksum}, kept_ids={block_id}
             )
             rows.put_replica(self._container_id, moved_on(after))
 

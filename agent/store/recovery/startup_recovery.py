@@ -211,7 +211,7 @@ def roll_tree(
         known = rows.tombstones(container_id)
         fresh = {block_id: checksum for block_id, checksum in dead if block_id not in known}
         if fresh:
-            row = record_tombstones(rows, container_id, row, fresh, is_kept=True)
+            row = record_tombstones(rows, container_id, row, fresh, kept_ids=fresh)
         adopted = replace(row, generation=entry.generation, tree=tree.summary(), data_scan_at_ms=0)
         rows.put_replica(container_id, adopted)
         return True

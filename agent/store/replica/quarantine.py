@@ -55,6 +55,7 @@ class Note:
     length_bytes: int
     at_ms: int
     why: str
+    metadata: tuple[tuple[str, str], ...] = ()  # of a whole block: what its client told of it
 
 
 class Place(NamedTuple):

@@ -1,4 +1,4 @@
-"""What the SCM has decided about this datanode, kept on every volume.
+"""What the SCM has decided about this datanode, and how far its state was: kept on every volume.
 
 The SCM may be replaced or lose its memory: the datanode then tells it at registration. Of files
 that differ, because a volume could not be written then, the one with the highest version counts.
@@ -23,13 +23,23 @@ OP_STATES: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
+class SeenStart:
+    """One start of an SCM, and the highest number of its state that it showed."""
+
+    start_id: str
+    term: int
+    state_number: int
+
+
+@dataclass(frozen=True, slots=True)
 class NodeState:
     """The operational state; `op_state` is "" while nobody has told one. Expiry: wall clock, 0:
-    none."""
+    none. `seen_starts` are of SCMs of this cluster, the leader of a term before others of it."""
 
     op_state: str = ""
     op_expiry_ms: int = 0
     version: int = 0
+    seen_starts: tuple[SeenStart, ...] = ()
 
     @property
     def is_out_of_service(self) -> bool:
@@ -45,10 +55,11 @@ def state_path(layout: Layout) -> Path:
 def read_state(layout: Layout) -> NodeState | None:
     """Return what a volume remembers; None when it has no file, or none that can be believed.
     Raises what `read_sealed` does."""
-    fields = read_sealed(state_path(layout), FILE_BYTES_MAX)
-    if fields is None or fields["op_state"] not in OP_STATES:
+    found = read_sealed(state_path(layout), FILE_BYTES_MAX)
+    if found is None or found["op_state"] not in OP_STATES | {""}:
         return None
-    return NodeState(fields["op_state"], fields["op_expiry_ms"], fields["version"])
+    starts = tuple(SeenStart(**start) for start in found.get("seen_starts", ()))
+    return NodeState(found["op_state"], found["op_expiry_ms"], found["version"], starts)
 
 
 def newest_state(layouts: Sequence[Layout]) -> NodeState:
@@ -57,14 +68,17 @@ def newest_state(layouts: Sequence[Layout]) -> NodeState:
     return max(known, key=lambda state: state.version, default=NodeState())
 
 
-def write_state(layouts: Sequence[Layout], state: NodeState) -> None:
-    """Write the state durably to every volume. Raises what the last failure was if none took it."""
+def write_state(layouts: Sequence[Layout], state: NodeState, *, is_everywhere: bool = True) -> None:
+    """Write the state durably to every volume, or to the first that takes it. Raises what the last
+    failure was if none took it."""
     failure: SutureError | None = None
     written_count = 0
     for layout in layouts:
         try:
             replace_file(state_path(layout), sealed(asdict(state)))
             written_count += 1
+            if not is_everywhere:
+                return
         except SutureError as error:  # the volume check deals with it; one copy is enough
             failure = error
     if failure is not None and not written_count:

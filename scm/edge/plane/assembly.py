@@ -14,6 +14,7 @@ from scm.administration.departure_needs import DepartureNeeds
 from scm.administration.forgetting import Forgetting
 from scm.administration.holds import Holding
 from scm.administration.node_removal import NodeLosses, NodeRemoval
+from scm.administration.older_states import OlderStates
 from scm.administration.operator_commands import Admin
 from scm.administration.plan_execution import Plans
 from scm.administration.previews import Previews
@@ -115,7 +116,10 @@ class Parts:
             self.previews,
         )
         self.forgetting = Forgetting(basis, self.reports, self.safe_mode)
-        self.recovery = Recovery(basis, self.reports, self.safe_mode, self.deletions)
+        self.older_states = OlderStates(basis, self.safe_mode, self.writers)
+        self.recovery = Recovery(
+            basis, self.reports, self.safe_mode, self.deletions, self.older_states
+        )
         self.parting = NodeRemoval(basis, judge, self.safe_mode)
         self.node_losses = NodeLosses(state, self.pages, self.lock)
         self.holding = Holding(state, self.manager, clock)

@@ -25,6 +25,7 @@ from scm.state.clock import Clock
 from scm.state.database import Change, State
 from scm.state.facts import Health
 from scm.state.options import ScmOptions
+from scm.state.starts import SeenStart
 
 COUNTS_PER_TICK: Final = 20  # portions of the totals, some 10 ms each
 
@@ -66,6 +67,12 @@ class ControlPlane:
     def term(self) -> int:
         """How often this control plane has started."""
         return self._parts.state.term
+
+    @property
+    def shown(self) -> SeenStart:
+        """This start, and how far its state is, as datanodes see them."""
+        state = self._parts.state
+        return SeenStart(state.lineage.start_id, state.term, state.number)
 
     @property
     def cluster_id(self) -> str:

@@ -36,6 +36,9 @@ class DatanodeCalls:
 
     def _register(self, registration: Registration) -> None:
         with self._parts.change() as change:
+            self._parts.older_states.compare(
+                change, registration.datanode_id, registration.seen_starts
+            )
             is_new_process = self._parts.nodes.register(change, registration)
             self._parts.reports.forget(registration.datanode_id)
             self._parts.refused_parts.admit(registration.datanode_id)
@@ -71,6 +74,7 @@ class DatanodeCalls:
         with self._parts.change() as change:
             if not self._is_heard(call, is_awaited):
                 return HeartbeatAnswer(is_known=False)
+            self._parts.older_states.compare(change, call.datanode_id, call.seen_starts)
             is_open = self._take_in(change, call, outcomes, parts, refused)
             self._parts.refused_parts.note(call.datanode_id, refused)
             if is_open:

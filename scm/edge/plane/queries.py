@@ -76,6 +76,12 @@ class Queries:
         found = [trouble] if trouble else []
         return found + [line for troubles in self._watches for line in troubles()]
 
+    def _refused(self) -> list[str]:
+        """Return what is to be said of datanodes of whose reports something was left out, or that
+        saw a later state."""
+        older = self._parts.older_states.trouble
+        return [*([older] if older else []), *self._parts.refused_parts.lines()]
+
     def count_containers(self) -> Counts:
         """Return how many containers are how; what is still to count, a part at a time."""
         while True:
@@ -201,6 +207,7 @@ class Queries:
                 verified_at_s=parts.chronicle.last_verified().at_ms / 1000,
                 has_verify_failed=bool(parts.chronicle.last_verified().error),
                 is_unwritable=is_unwritable,
+                is_older=bool(parts.older_states.trouble),
                 refusing=parts.refused_parts.count,
                 verdict=judgement.verdict,
                 sums=look.sums,
@@ -224,7 +231,7 @@ class Queries:
                 uncounted_count=parts.totals.due_count,
                 conditions=parts.manager.conditions(),
                 unlooked_count=parts.manager.unlooked_count() if is_behind else 0,
-                refused=tuple(parts.refused_parts.lines()),
+                refused=tuple(self._refused()),
             )
         return replace(look, sums=summed(nodes)), nodes
 

@@ -1,6 +1,7 @@
 """Blocks deleted by order of the SCM: transactions, each acknowledged when it is durable."""
 
 import errno
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,6 +75,34 @@ def test_every_transaction_is_acknowledged(replica: StoredReplica) -> None:
     assert ([3, 5, 6], [1, 2, 4, 5, 6]) == (live(replica), live(replica, OTHER))
     assert root == replica.store.tree(CONTAINER).root
     assert {1, 2, 4} == set(replica.store.tombstones(CONTAINER))
+
+
+def test_blocks_without_a_known_commit_go_to_quarantine(replica: StoredReplica) -> None:
+    """
+    With what their clients told of them; a block that a person deleted as well is gone.
+    """
+    files = {n: replica.store.paths(CONTAINER).block_file(BlockId(n)).read_bytes() for n in (1, 2)}
+    told = {n: (("key", f"name {n}"),) for n in (1, 2)}
+    unproven, proven = transaction(5, 1, 2, 3), transaction(6, 3)
+    unproven.keep = True
+
+    results = carry_out(replica, unproven, proven)
+
+    assert [True, True] == [result.done for result in results]
+    assert [4, 5, 6] == live(replica)
+    (volume,) = replica.store.volume_set.working
+    notes = [
+        json.loads(path.read_text())
+        for path in volume.layout.quarantine.iterdir()
+        if path.suffix == ".json"
+    ]
+    kept = {
+        int(path.stem.split("-")[1]): path.read_bytes()
+        for path in volume.layout.quarantine.iterdir()
+        if path.suffix == ".bytes"
+    }
+    assert files == kept
+    assert told == {n["block_id"]: tuple(map(tuple, n["metadata"])) for n in notes}
 
 
 def test_a_repeated_transaction_is_done(replica: StoredReplica) -> None:

@@ -92,6 +92,42 @@ def test_reregister_and_refresh(tmp_path: Path, scm: ScriptedScm) -> None:
         zygote.stop()
 
 
+def test_of_two_scms_of_one_term_the_first_is_followed(tmp_path: Path, scm: ScriptedScm) -> None:
+    """
+    Both are told of both, also after a restart of the agent, and the second one's orders are left.
+    """
+    scm.start_id, scm.state_number = "first", 7
+    with ScriptedScm() as second, Zygote(tmp_path / "agent.log") as zygote:
+        second.start_id, second.state_number = "second", 8
+        config = write_config(tmp_path / "agent.toml", tmp_path / "volume", scm.address)
+        zygote.start(config)
+        assert scm.wait_until(lambda: [s.start_id for s in scm.seen_starts] == ["first"], 10)
+        zygote.stop()
+        text = config.read_text().replace(
+            f'"{scm.address}"', f'["{scm.address}", "{second.address}"]'
+        )
+        config.write_text(text)
+
+        zygote.start(config)
+
+        for one in (scm, second):
+            assert one.wait_until(lambda one=one: len(one.seen_starts) == 2, 10)  # type: ignore[misc]
+            assert [("first", 1, 7), ("second", 1, 8)] == [
+                (seen.start_id, seen.term, seen.state_number) for seen in one.seen_starts
+            ]
+        assert [("first", 7)] == [
+            (seen.start_id, seen.state_number) for seen in scm.registrations[-1].seen_starts
+        ]
+        second.order(state_order(1, "DECOMMISSIONED"))
+        scm.order(state_order(2, "IN_SERVICE"))
+        assert scm.wait_for(2) is not None
+        count = second.heartbeats
+        assert second.wait_until(lambda: second.heartbeats > count + 2)
+        assert {2} == set(second.statuses)
+        assert ("IN_SERVICE", 77) == second.op_states[-1]
+        zygote.stop()
+
+
 def test_the_scm_with_the_highest_term_leads(tmp_path: Path, scm: ScriptedScm) -> None:
     """
     An agent talks to all SCMs; one that leads no more is heard, and its orders are stale.

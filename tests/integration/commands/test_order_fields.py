@@ -112,6 +112,63 @@ def test_a_delete_names_those_that_must_prove_what_it_removes(nodes: Nodes) -> N
     assert order.term > 0
 
 
+def test_blocks_without_a_known_commit_are_to_be_kept(nodes: Nodes) -> None:
+    """
+    Nobody deleted them: a block that was promised, and not committed before its container closed.
+    """
+    request = scm_pb2.AllocateBlocksRequest(client_id="client", sizes=[1_000])
+    [block] = nodes.scm.AllocateBlocks(request).blocks
+    number = nodes.closed()
+
+    found = nodes.wait_for("delete_blocks", 3)
+
+    for order in found.values():
+        [transaction] = order.delete_blocks.transactions
+        assert (number, True) == (transaction.container_id, transaction.keep)
+        assert [block.block_id.local_id] == list(transaction.local_ids)
+
+
+@pytest.mark.parametrize("call", ["register", "heartbeat"])
+def test_state_that_a_datanode_saw_beyond_ours_stops_all_deletes(nodes: Nodes, call: str) -> None:
+    """
+    Each answer shows the start and the number of the state, which a datanode repeats in its calls.
+    """
+    node = nodes.all["dn1"]
+    before = node.heartbeat()
+    nodes.closed()
+    shown = node.heartbeat()
+    assert before.start_id
+    assert before.start_id == shown.start_id
+    assert 0 < before.state_number < shown.state_number
+    assert not nodes.scm.SafeMode(scm_pb2.SafeModeRequest()).on
+    seen = [
+        scm_pb2.SeenStart(
+            start_id=shown.start_id, term=shown.term, state_number=shown.state_number + 1_000
+        )
+    ]
+
+    if call == "register":
+        node.stub.Register(
+            scm_pb2.RegisterRequest(
+                datanode_id="dn1",
+                address=node.address,
+                volumes=node.volumes(),
+                boot_id=node.boot_id,
+                seen_starts=seen,
+            )
+        )
+    else:
+        node.stub.Heartbeat(
+            scm_pb2.HeartbeatRequest(
+                datanode_id="dn1", boot_id=node.boot_id, volumes=node.volumes(), seen_starts=seen
+            )
+        )
+
+    assert nodes.scm.SafeMode(scm_pb2.SafeModeRequest()).on
+    reasons = nodes.scm.CountContainers(scm_pb2.CountContainersRequest()).reasons
+    assert f"number {shown.state_number + 1_000} in term {shown.term}" in " ".join(reasons)
+
+
 def test_a_reconcile_names_the_holders_that_cannot_be_asked(nodes: Nodes) -> None:
     """
     What each last reported: its tree, or that it is empty; and whether its datanode is dead.
@@ -230,3 +287,27 @@ def test_low_orders_wait_for_others(
 
     assert scm.wait_until(lambda: len(scm.statuses) == 100)
     assert all(number <= 60 for number in [*scm.statuses][-20:])
+
+
+def test_blocks_that_are_to_be_kept_go_to_quarantine(
+    agent: Callable[[], tuple[ScriptedScm, ThreeReplicas]], tmp_path: Path
+) -> None:
+    """
+    Others are gone when they are deleted.
+    """
+    scm, _ = agent()
+    transactions = [
+        scm_pb2.DeleteTransaction(
+            transaction_id=number, container_id=CONTAINER, local_ids=[number], keep=number == 1
+        )
+        for number in (1, 2)
+    ]
+    command = scm_pb2.DeleteBlocksCommand(transactions=transactions)
+    scm.order(scm_pb2.Command(command_id=1, term=1, delete_blocks=command))
+
+    done = scm.wait_for(1)
+
+    assert done is not None
+    assert [1, 1] == [result.block_count for result in done.delete_blocks.transactions]
+    kept = {path.name.split("-")[1] for path in (tmp_path / "volume").rglob("quarantine/*.bytes")}
+    assert {"1"} == kept

@@ -25,6 +25,8 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
         self.replicas: dict[tuple[str, int], object] = {}
         self.heartbeats = 0
         self.term = 1
+        self.start_id, self.state_number = "", 0
+        self.seen_starts: list[scm_pb2.SeenStart] = []
         self.registrations: list[scm_pb2.RegisterRequest] = []
         self.op_states: list[tuple[str, int]] = []
         self.server = grpc.server(ThreadPoolExecutor(4))
@@ -61,6 +63,7 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
         """Answer from the script."""
         with self.changed:
             self.heartbeats += 1
+            self.seen_starts = list(request.seen_starts)
             self.op_states.append((request.op_state, request.op_expiry_ms))
             for status in request.command_statuses:
                 self.statuses[status.command_id] = status
@@ -70,7 +73,12 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
             commands = list(self.commands)
             self.commands.clear()
             self.changed.notify_all()
-        return scm_pb2.HeartbeatResponse(term=self.term, commands=commands)
+        return scm_pb2.HeartbeatResponse(
+            term=self.term,
+            commands=commands,
+            start_id=self.start_id,
+            state_number=self.state_number,
+        )
 
     def order(self, command: scm_pb2.Command) -> None:
         """Send a command with the next heartbeat."""

@@ -81,7 +81,8 @@ class StoredReplica:
             chunk = ChunkInfo(offset, length_bytes, checksum_type, WINDOW_BYTES, sums)
             chunks.append(self.store.write_chunk(container_id, BlockId(block_id), chunk, data))
             offset += length_bytes
-        block = BlockData(BlockId(block_id), Bcsid(block_id), tuple(chunks))
+        told = (("key", f"name {block_id}"),)
+        block = BlockData(BlockId(block_id), Bcsid(block_id), tuple(chunks), told)
         self.store.put_block(container_id, block)
         return block
 

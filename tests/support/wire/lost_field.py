@@ -148,7 +148,7 @@ def _change_servers(convert: Callable[[str, Any], Convert]) -> None:
     def changed(*arguments: Any, handlers: Any = (), **options: Any) -> Any:
         if _is_called_by_product():
             handlers = [Changed(handler, convert) for handler in handlers or ()]
-        return plain(*arguments, handlers=handlers, **options)
+        return plain(*arguments, handlers=handlers, **options)  # type: ignore[misc]
 
     grpc.server = changed
 
@@ -167,7 +167,7 @@ class Changed(grpc.GenericRpcHandler):
         if handler is None or method is None:
             return handler
         if method.full_name not in self._methods:
-            self._methods[method.full_name] = grpc._utilities.RpcMethodHandler(
+            self._methods[method.full_name] = grpc._utilities.RpcMethodHandler(  # type: ignore[attr-defined]
                 handler.request_streaming,
                 handler.response_streaming,
                 _then(self._convert(READ, method.input_type), handler.request_deserializer),

@@ -13,6 +13,7 @@ from agent.host.host import Host
 from agent.host.who import Who
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.datanode.server import BuiltServer, codecs_of, composed
+from agent.rpc.serving.connections import Connections
 from agent.rpc.v1 import datanode_pb2_grpc, scm_pb2_grpc
 from agent.rpc.wire.errors import ErrorEdge
 from agent.runtime.service_manager import Supervisor
@@ -184,7 +185,7 @@ def around(scheduler: Scheduler, network: Network, machines: Sequence[Machine]) 
         life = scheduler.current.lives[-1]
         server: Any = _Serving(lambda: network.listen(address, life, collected.handlers))
         health: Any = _Health()
-        return BuiltServer(server, PORT, health, more["waits"])
+        return BuiltServer(server, PORT, health, more["waits"], Connections(0))
 
     def executor(max_workers: int, thread_name_prefix: str = "pool") -> Executor:
         return Executor(scheduler, max_workers, thread_name_prefix)

@@ -482,7 +482,7 @@ def test_who_leads_no_more_is_not_listened_to() -> None:
             lambda *_: None,
             FakeClock(),
             outbox=Outbox(),
-            leads=terms.leads,
+            terms=terms,
             on_last_copies=lambda ids, name=name: heard.append((name, *ids)),  # type: ignore[misc]
         )
 

@@ -1,0 +1,110 @@
+"""An older state is recognised by what datanodes saw of control planes, and treated as restored.
+
+    a copy of the state was put in place, or its disk lost what it had acknowledged:
+        a datanode saw a start of this state go on beyond its end here
+    two control planes run on copies of one state:
+        a datanode saw a start that is not in the history of this state
+
+In both cases keys may have been stored that are not known here. So nothing is deleted, copied or
+stored until the recovery (`scm.administration.after_restore`), as after a restore of a backup.
+"""
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Final
+
+import structlog
+
+from agent.errors import Code
+from scm.cluster.basis import Basis
+from scm.cluster.safemode import SafeMode
+from scm.containers.open_containers import Writers
+from scm.state.audit_trail import Note
+from scm.state.database import Change
+from scm.state.facts import UNFINISHED, OutcomeState
+from scm.state.single_values import Restored, counters_anew
+from scm.state.starts import SeenStart, Start
+
+_WHY: Final = "datanodes have seen a later state than this one"
+_log = structlog.get_logger("suture.scm")
+
+
+class OlderStates:
+    """Callers hold the control plane's lock."""
+
+    def __init__(self, basis: Basis, safe_mode: SafeMode, writers: Writers) -> None:
+        self._state = basis.state
+        self._commands = basis.commands
+        self._clock = basis.clock
+        self._safe_mode = safe_mode
+        self._writers = writers
+        self.trouble = ""
+        """What datanodes saw that is not in this state, "" if nothing."""
+        self.term_seen = 0
+        """The highest term of such a start."""
+
+    def compare(self, change: Change, datanode_id: str, seen: Sequence[SeenStart]) -> None:
+        """Compare this state with what a datanode saw; treat it as restored if it is older."""
+        later = self._state.lineage.later(seen, self._state.number)
+        if not later:
+            return
+        newest = max(later, key=attrgetter("term", "state_number"))
+        self.term_seen = max(self.term_seen, newest.term)
+        if not self.trouble:
+            self.trouble = self._told(datanode_id, newest)
+            _log.error(
+                "later_state_seen",
+                datanode_id=datanode_id,
+                start_id=newest.start_id,
+                term=newest.term,
+                state_number=newest.state_number,
+            )
+        if self._state.restored is None:
+            self._distrust(change, self._state.lineage.since(later), newest)
+
+    def settle(self, change: Change) -> None:
+        """Lead again: what was seen of others is recovered."""
+        change.move_counter("term", self.term_seen + 1)
+        before = self.trouble
+        change.on_undo(lambda: setattr(self, "trouble", before))
+        self.trouble = ""
+
+    def _told(self, datanode_id: str, seen: SeenStart) -> str:
+        known = any(start.start_id == seen.start_id for start in self._state.lineage.starts)
+        what = (
+            f"this state to number {seen.state_number} in term {seen.term}, which it lacks: an "
+            "older copy of it was put in place, or its disk lost changes"
+            if known
+            else f"another control plane in term {seen.term} that began on a copy of this state"
+        )
+        return f"datanode {datanode_id} has seen {what}; nothing is deleted until it is recovered"
+
+    def _distrust(self, change: Change, since: Start, newest: SeenStart) -> None:
+        """Have all that was done since this state may have become older recovered."""
+        state, now_ms = self._state, self._clock.wall_ms()
+        unfinished = [
+            one.container_id
+            for one in state.containers.values()
+            if one.state in UNFINISHED or one.state_since_ms >= since.began_at_ms
+        ]
+        first_id = since.first_container_id
+        restored = Restored(
+            taken_at_ms=0,
+            restored_at_ms=now_ms,
+            first_new_container_id=first_id,
+            unfinished=tuple(sorted(number for number in unfinished if number < first_id)),
+        )
+        change.begin_restore(restored)
+        for counter, number in counters_anew(state.counters, now_ms).items():
+            change.move_counter(counter, number)
+        change.move_counter("term", newest.term + 1)  # what was ordered in an earlier one is stale
+        for command in list(state.commands.values()):
+            self._commands.drop(change, command, OutcomeState.SKIPPED, Code.SAFE_MODE, _WHY)
+        for transaction in list(state.transactions.values()):
+            if transaction.is_unproven:  # its commit may be in the later state
+                key = transaction.container_id, transaction.transaction_id
+                change.remove(state.transactions, key)
+        for container in state.containers.open_all():
+            self._writers.end(change, container, _WHY)
+        self._safe_mode.begin_again(change)
+        change.note(Note("restore begun", "OK", {"who": "scm", "why": self.trouble}))

@@ -1,0 +1,97 @@
+"""The starts of control planes on a state: how an older state, or a copy of it, is recognised.
+
+Each start has a random id. A datanode remembers the starts with the highest terms, and the highest
+number of the state that each has shown. A state whose history lacks such a start, or in which that
+start ended before that number, is older than what the datanode saw: a copy was put in place, a disk
+lost what it had acknowledged, or another control plane runs on a copy of this state.
+"""
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+
+from scm.state import records
+
+STARTS: Final = b"starts"  # the key of their row
+STARTS_MAX: Final = 256  # of those before them nothing is compared any more
+
+
+@dataclass(frozen=True, slots=True)
+class SeenStart:
+    """One start as a datanode remembers it."""
+
+    start_id: str
+    term: int
+    state_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start on this state. `end_number` is the number of the state when it ended."""
+
+    start_id: str
+    term: int
+    end_number: int
+    began_at_ms: int
+    first_container_id: int  # no container from here on was made before it
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """The starts on this state, the last one under way. Of terms up to `floor_term` nothing is
+    compared: what datanodes saw of them was recovered, or is too long ago."""
+
+    floor_term: int = 0
+    starts: tuple[Start, ...] = ()
+
+    @classmethod
+    def read(cls, get: Callable[[bytes], Any]) -> Self | None:
+        """Read it from the state's single values; None: no start was recorded. Raise DamagedRow."""
+        row = get(STARTS)
+        if row is None:
+            return None
+        floor_term, starts = records.unpack(bytes(row), 2)
+        return cls(floor_term, tuple(Start(*start) for start in starts))
+
+    def row(self) -> bytes:
+        """Return it as it is stored."""
+        starts = [
+            [one.start_id, one.term, one.end_number, one.began_at_ms, one.first_container_id]
+            for one in self.starts
+        ]
+        return records.pack([self.floor_term, starts])
+
+    @property
+    def start_id(self) -> str:
+        """The id of the start under way."""
+        return self.starts[-1].start_id
+
+    def begun(self, *, term: int, number: int, now_ms: int, first_container_id: int) -> Self:
+        """Return it with a new start; the one before ended at `number`."""
+        ended = [replace(start, end_number=number) for start in self.starts[-1:]]
+        start = Start(str(uuid.uuid4()), term, 0, now_ms, first_container_id)
+        starts = (*self.starts[:-1], *ended, start)
+        floor_term = self.floor_term
+        if len(starts) > STARTS_MAX:
+            floor_term = max(floor_term, starts[-STARTS_MAX - 1].term)
+        return replace(self, floor_term=floor_term, starts=starts[-STARTS_MAX:])
+
+    def later(self, seen: Iterable[SeenStart], number: int) -> list[SeenStart]:
+        """Return what datanodes saw that this state does not have; `number` is its own."""
+        ends = {start.start_id: start.end_number for start in self.starts}
+        ends[self.start_id] = number
+        return [
+            one
+            for one in seen
+            if one.term > self.floor_term and one.state_number > ends.get(one.start_id, -1)
+        ]
+
+    def since(self, later: Sequence[SeenStart]) -> Start:
+        """Return the first start here that may lack what `later` starts have. A start that is
+        unknown here began where one with its term began here, or before; a known one went on while
+        the next one here began."""
+        known_ids = {start.start_id for start in self.starts[:-1]}
+        first_term = min(one.term + (one.start_id in known_ids) for one in later)
+        after = (start for start in self.starts if start.term >= first_term)
+        return next(after, self.starts[-1])

@@ -1,0 +1,25 @@
+"""An older state of the control plane deletes nothing that was acknowledged."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from bench.promises.older_drill import OlderDrill
+from tests.support.faults.nursery import forked
+
+pytestmark = [pytest.mark.fault, pytest.mark.slow]
+
+
+def test_nothing_acknowledged_is_deleted(tmp_path: Path) -> None:
+    """
+    An older state is put back under writers, and two control planes run on copies of one: real
+    processes, at random moments. All bench: `make bench NAME=older`.
+    """
+    seed = random.randrange(1_000_000)
+    with OlderDrill(tmp_path, seed, launch=forked).running() as drill:
+        for number, harm in enumerate((drill.put_back, drill.fork)):
+            verdict = harm(seed + number)
+
+            assert [] == verdict.lost, verdict
+            assert verdict.since_count
