@@ -42,6 +42,7 @@ lint: python ## Check format, style, types, import contracts and the wire contra
 	$(BIN)/mypy
 	$(BIN)/mypy --explicit-package-bases bench tools
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/vulture
 	@$(WITH_BUF) && if command -v buf >/dev/null; then echo "buf lint" && buf lint; fi
 
 bench: python ## Measure; fail where a bound does not hold (NAME=...).

@@ -30,7 +30,6 @@ PAGE_BYTES: Final = 4096
 FLIPPED_WINDOWS_MAX: Final = 8  # with one bit wrong in each: more are no accident of bits
 BIT_WINDOW_BYTES_MAX: Final = 1024**2  # of a window in which one bit is looked for
 SOUGHT_WINDOWS_MAX: Final = 16  # of one chunk, in the rest of the replica
-SOUGHT_CHUNKS_MAX: Final = 1_000
 KEY_BYTES: Final = 4
 
 

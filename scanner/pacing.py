@@ -148,7 +148,6 @@ class RateControl:
         self._too_much = float("inf")  # the rate at the last sign of trouble
         self._reached = 0.0  # by reads, waits left out; 0.0 is not known
         self._decreased_at_s = 0.0
-        self.decrease_count = 0
 
     @property
     def bytes_per_s(self) -> float:
@@ -202,7 +201,6 @@ class RateControl:
             self._is_probing = False
             if now_s >= since_s:
                 self._decreased_at_s = now_s
-                self.decrease_count += 1
                 self._too_much = self._rate
                 self._rate *= DECREASE
         elif not self._latencies.are_recent(now_s):

@@ -1,6 +1,6 @@
 """What volumes have together: files by key, and blocks that name no key."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agent.client.putnote import SCHEME, Found, PartBlock, files_of, part_of
@@ -10,8 +10,6 @@ from agent.errors import Refused
 from agent.salvage.safe_paths import older, paths_of
 from agent.salvage.source_volumes import Copy, OfflineVolume
 from merkle.replica import BlockData, BlockId, ContainerId
-
-Holders = Mapping[ContainerId, Sequence[tuple[OfflineVolume, int]]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,6 @@ LAST_CHUNKS: Final = "last_chunk_info"
 NUMBERS: Final = "metadata"
 DELETES: Final = "delete_txns"
 READ: Final = (BLOCKS, LAST_CHUNKS, NUMBERS, DELETES)
-KNOWN: Final = frozenset({*READ, "default", "finalize_blocks"})
 
 Signature = tuple[tuple[str, int, int, int], ...]
 
@@ -72,7 +71,6 @@ class View:
     def __init__(self, path: Path, database: "Rdict", names: list[str], opened_at_s: float) -> None:
         self._path = path
         self._families = {name: database.get_column_family(name) for name in READ if name in names}
-        self.unknown_families = tuple(sorted(set(names) - KNOWN))
         self.opened_at_s = opened_at_s
 
     def has(self, family: str) -> bool:

@@ -63,13 +63,6 @@ FAULTS: Final = {
 
 DEATHS: Final = (Kind.CUT, Kind.CUT, Kind.KILL, Kind.LIE, Kind.ERRORS)  # in the middle of a repair
 
-ACTIVITIES: Final = frozenset(
-    {
-        *(Kind.WRITE, Kind.CLOSE, Kind.SCAN, Kind.RECONCILE, Kind.DELETE, Kind.REPLICATE),
-        Kind.DROP,
-    }
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Event:

@@ -7,9 +7,9 @@ no list, and what was not logged is counted as missing.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from agent.store.verification_log.chain import Checked, Entry, Kind
 from agent.store.verification_log.log_entries import HEALTHY
@@ -23,7 +23,6 @@ REPAIR: Final = (
     *("first_block_id", "last_block_id", "chunk_count"),
 )
 DELETE: Final = ("container_id", "index", "state", "root", "block_count", "bytes", "forced")
-Facts = Mapping[str, Any]
 
 
 @dataclass(slots=True)

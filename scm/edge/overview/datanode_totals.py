@@ -37,7 +37,6 @@ class Sums:
     heard_count: int = 0
     silent: list[str] = field(default_factory=list)  # ids of nodes
     unreported: list[str] = field(default_factory=list)
-    leaving_count: int = 0  # not in service
     container_count: int = 0  # replicas
     volume_count: int = 0
     failed_volume_count: int = 0
@@ -59,7 +58,6 @@ class Sums:
         name = view.node.datanode_id
         self.node_count += 1
         self.container_count += view.container_count
-        self.leaving_count += view.node.op_state is not OpState.IN_SERVICE
         if is_silent(view):
             self.silent.append(name)
         if is_unreported(view):

@@ -20,7 +20,6 @@ from typing import Final
 
 SECTOR_BYTES: Final = 512
 INDEX_FILE: Final = "data.mdb"
-INDEX_FILES: Final = frozenset({INDEX_FILE, "lock.mdb"})
 
 
 @dataclass(slots=True)
