@@ -213,7 +213,9 @@ SCM: Final[Mapping[str, Event]] = {
     "replica_left_behind": Event("A writer went on without it.", (CONTAINER, DATANODE)),
     "replicate_ordered": Event("A copy is to be made.", (CONTAINER, COMMAND)),
     "report_page_out_of_order": Event("A report begins again.", (DATANODE,)),
-    "registration_refused": Event("A datanode of another cluster calls.", (DATANODE,)),
+    "registration_refused": Event(
+        "A datanode of another cluster calls, or one at the address of another.", (DATANODE,)
+    ),
     "report_refused_in_part": Event(
         "What a datanode says breaks a rule; that part is left out, and the rest counts.",
         (DATANODE,),

@@ -83,7 +83,8 @@ class Nodes:
     def register(self, change: Change, registration: Registration) -> bool:
         """Record a datanode; return whether it is another process than the one known before.
 
-        Raises Refused(WRONG_CLUSTER) if it belongs to another cluster.
+        Raise Refused(WRONG_CLUSTER) if it belongs to another cluster, Refused(WRONG_DATANODE) if
+        another datanode that calls has its address.
         """
         if registration.cluster_id and registration.cluster_id != self._state.cluster_id:
             raise Refused(
@@ -93,6 +94,7 @@ class Nodes:
                 hint="point it at its own control plane, or give it empty volumes",
                 datanode_id=registration.datanode_id,
             )
+        self._check_address(registration)
         known = self._state.nodes.get(registration.datanode_id)
         is_believed = known is None or self._is_newer(change, registration, known)
         now_ms = self._clock.wall_ms()
@@ -138,6 +140,26 @@ class Nodes:
                 )
             )
         return known is None or known.boot_id != node.boot_id
+
+    def _check_address(self, registration: Registration) -> None:
+        """Refuse a datanode at the address of another one that calls.
+
+        Data for one of them would be written to the other, and counted as a replica of each. A
+        host that was installed again has a new id at its old address: it is let in when the old id
+        has been silent for as long as makes it STALE.
+        """
+        for node in self._state.nodes.values():
+            datanode_id = node.datanode_id
+            if node.address != registration.address or datanode_id == registration.datanode_id:
+                continue
+            if datanode_id in self._registered and self.health(datanode_id) is Health.HEALTHY:
+                raise Refused(
+                    Code.WRONG_DATANODE,
+                    f"datanode {registration.datanode_id} has the address {node.address}, "
+                    f"which datanode {datanode_id} has too and calls from",
+                    hint="give each agent an address of its own: node.advertise",
+                    datanode_id=registration.datanode_id,
+                )
 
     def _is_newer(self, change: Change, registration: Registration, known: Node) -> bool:
         """Whether what a datanode keeps of an operator's order is newer than a backup."""

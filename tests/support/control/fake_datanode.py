@@ -1,5 +1,6 @@
 """A datanode as the SCM sees one: a real gRPC client with replicas in a dict."""
 
+import itertools
 from dataclasses import dataclass, field
 
 import grpc
@@ -8,6 +9,13 @@ from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2, scm_pb2_grpc
 from merkle.replica import LAYOUT_VERSION
 
 GIB = 1024**3
+HOSTS = itertools.count(1)
+
+
+def unreachable() -> str:
+    """Return an address at which nobody listens, another one at each call."""
+    number = next(HOSTS)
+    return f"127.{number // 65_025 % 255}.{number // 255 % 255}.{number % 255}:1"
 
 
 def report(
@@ -42,7 +50,7 @@ class FakeDatanode:
     stub: scm_pb2_grpc.ScmStub
     datanode_id: str
     rack: str = "/rack-1"
-    address: str = "127.0.0.1:1"
+    address: str = field(default_factory=unreachable)
     boot_id: int = 1
     layout_version: int = LAYOUT_VERSION
     capacity_bytes: int = 100 * GIB

@@ -36,7 +36,7 @@ class Cluster:
         self.channel = channel
         self.scm = scm_pb2_grpc.ScmStub(channel)
         self.nodes = {
-            name: FakeDatanode(self.scm, name, rack=f"/rack-{i % 2}")
+            name: FakeDatanode(self.scm, name, rack=f"/rack-{i % 2}", address=f"{name}:1")
             for i, name in enumerate(NAMES)
         }
         for node in self.nodes.values():
@@ -262,6 +262,12 @@ class TestErrors:
                 ),
                 Code.WRONG_CLUSTER,
                 "CID-other",
+            ),
+            (
+                "Register",
+                scm_pb2.RegisterRequest(datanode_id="x", address="dn1:1", boot_id=1),
+                Code.WRONG_DATANODE,
+                "datanode dn1 has too",
             ),
             ("Heartbeat", scm_pb2.HeartbeatRequest(), Code.MALFORMED_REQUEST, "datanode_id"),
             ("LookupKey", scm_pb2.LookupKeyRequest(key="no"), Code.KEY_NOT_FOUND, "no"),

@@ -25,7 +25,7 @@ from tests.support.control.scm_world import ScmWorld, container, pass_time, repl
 
 STATES = 200
 PARTS = 10
-UNREACHABLE = "127.0.0.1:1"
+UNREACHABLE = "127.0.0.{}:1"
 PAGE_KINDS = {"answer": "WHOLE", "answer doubt": "UNKNOWN", "answer wrong": "UNWELL"}
 ODD = ("missing", "unhealthy", "finding", "load error", "other root", "surplus")
 
@@ -51,9 +51,9 @@ class SeededCluster:
             self._add_container(draw, number, is_faulty=is_faulty)
         silent_s = draw.choice((0, 0, 16, 61)) if is_faulty else 0
         silent = draw.choice(self.nodes) if silent_s else ""
-        for node in self.nodes:
+        for number, node in enumerate(self.nodes):
             registration = Registration(
-                node, UNREACHABLE, self.racks[node], "0.1.0", "", 1, (volume(),)
+                node, UNREACHABLE.format(number), self.racks[node], "0.1.0", "", 1, (volume(),)
             )
             self.world.control.datanodes.register(registration)
             self.world.beat(node, *self.replicas[node], full=True)

@@ -79,6 +79,11 @@ class TestHealth:
         assert (Health.STALE, Health.DEAD) == (first, later)
 
 
+def at_one_address(datanode_id: str) -> Registration:
+    """Return the registration of a datanode that advertises the address of others, too."""
+    return Registration(datanode_id, "host:1", "/r", "0.1", "", 1, (volume(),))
+
+
 class TestRegister:
     def test_another_clusters_datanode_is_refused(self, tmp_path: Path) -> None:
         """Its containers have the same ids as ours and are not ours."""
@@ -90,6 +95,35 @@ class TestRegister:
 
             assert caught.value.code is Code.WRONG_CLUSTER
             assert [] == world.control.queries.nodes()
+
+    def test_address_of_another_datanode_that_calls_is_refused(self, tmp_path: Path) -> None:
+        """A write for one would go to the other, and be counted as a replica of each."""
+        with ScmWorld(tmp_path, OPTIONS).running() as world:
+            for _ in range(2):  # the one that has the address may register again
+                world.control.datanodes.register(at_one_address("dn1"))
+            with pytest.raises(Refused, match="which datanode dn1 has too") as caught:
+                world.control.datanodes.register(at_one_address("dn2"))
+
+            assert caught.value.code is Code.WRONG_DATANODE
+            assert ["dn1"] == [view.node.datanode_id for view in world.control.queries.nodes()]
+            assert "host:1" in " ".join(world.control.queries._parts.refused_parts.lines())
+
+    @pytest.mark.parametrize("is_restarted", [False, True])
+    def test_address_of_a_silent_datanode_is_free(self, tmp_path: Path, is_restarted: bool) -> None:
+        """A host that was installed again has a new id; after a restart the first caller has it."""
+        with ScmWorld(tmp_path, OPTIONS).running() as world:
+            world.control.datanodes.register(at_one_address("dn1"))
+            if is_restarted:
+                world.restart()
+            else:
+                world.clock.advance_s(OPTIONS.stale_after_ms / 1000 + 1)
+            world.control.datanodes.register(at_one_address("dn2"))
+            with pytest.raises(Refused, match="which datanode dn2 has too"):
+                world.control.datanodes.register(at_one_address("dn1"))
+
+            names = {view.node.datanode_id for view in world.control.queries.nodes()}
+
+        assert {"dn1", "dn2"} == names
 
     def test_an_unknown_or_older_process_must_register(self, tmp_path: Path) -> None:
         """What a process that did not register last says is not believed."""
