@@ -158,6 +158,23 @@ def test_the_operator_is_told_who_is_waited_for(
     assert "safe mode is off (restart): opened by an operator" in left
 
 
+def test_report_gives_the_verdict_and_its_reasons(
+    world: ScmWorld, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.restart()
+    world.join(*POOLS)
+    confirm(world, *POOLS[:8])
+    service = ScmService(world.control, clock=Clock(), options=OPTIONS)
+    with ThreadPoolExecutor(4) as executor:
+        built = build_server(service, "127.0.0.1:0", executor)
+        built.server.start()
+        facts = CommandLine(built.address, capsys).json("scm", "report", code=Exit.TO_DO)
+        built.server.stop(0).wait()
+
+    assert ("UNKNOWN", False) == (facts["verdict"], facts["well"])
+    assert "safe mode: 8 of 10 nodes that were online have reported" in facts["answer"]
+
+
 class TestCold:
     def test_where_replicas_are_is_forgotten_and_nothing_else(self, world: ScmWorld) -> None:
         """But a node in maintenance cannot report: what it has is kept."""
