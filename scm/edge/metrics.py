@@ -210,9 +210,8 @@ class FiguresCollector(Collector):
             "When the last verification by Spark ended; 0: none yet.",
             now.verified_at_s,
         )
-        yield _gauge(
-            "suture_scm_verify_failed", "The last one failed: 1 or 0.", now.has_verify_failed
-        )
+        failed = now.has_verify_failed
+        yield _gauge("suture_scm_verify_failed", "The last one failed: 1 or 0.", failed)
         yield _gauge(
             "suture_scm_calls_waiting", "Calls wait too long: 1 or 0.", bool(self._waiting_calls())
         )

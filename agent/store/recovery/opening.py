@@ -85,8 +85,7 @@ def open_volumes(
         shelf = recover(list(opened.values()), options)
         for volume, failure in shelf.failed:
             path = next(path for path, one in opened.items() if one is volume)
-            del opened[path]
-            volume.close(is_well=False)
+            opened.pop(path).close(is_well=False)
             failed[path] = failure
         ours = {path for path, one in versions.items() if is_of(one, cluster_id, datanode_id)}
         if not (keeps_failed and ours & failed.keys()):

@@ -28,7 +28,7 @@ from tests.support.packaging.naming import (
 
 PYTHON_OLDEST = (3, 11)  # pyproject requires-python
 FUNCTION_LINES_MAX = 70
-FILE_LINES_MAX = 500
+FILE_LINES_MAX = 600  # a bound, not an aim: the style guide calls 200 to 400 lines a good size
 FOLDER_MODULES_MAX = 20  # as many as belong together, says the style guide; more is a heap
 PRODUCT_PACKAGES = (
     "agent",

@@ -80,9 +80,9 @@ class TestBudget:
         order: list[int] = []
         threads = []
 
-        def take(size: int) -> None:
-            with budget.hold(size):
-                order.append(size)
+        def take(size_bytes: int) -> None:
+            with budget.hold(size_bytes):
+                order.append(size_bytes)
 
         with budget.hold(6):
             for waiting, size in enumerate((8, 3, 2), start=1):
