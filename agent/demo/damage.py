@@ -86,7 +86,10 @@ def delete_block_file(target: Target) -> Damage:
 
 
 def delete_metadata_row(target: Target) -> Damage:
-    """Remove the block's metadata row from the volume's LMDB, leaving the bytes."""
+    """Remove the block's metadata row from the volume's LMDB, leaving the bytes.
+
+    Do it while the agent is stopped.
+    """
     with block_rows(target) as (transaction, rows, key):
         assert transaction.delete(key, db=rows), "the row was not there"
     return result(target, "deleted metadata row", "the bytes are still there", 0)
@@ -195,6 +198,9 @@ WAYS: Final[tuple[Callable[[Target], Damage], ...]] = (
     damage_descriptor,
 )
 """Every way that needs no preparation; `tree_restorer` is the tenth."""
+WHILE_STOPPED: Final = frozenset({delete_metadata_row})
+"""Ways that write to the index: a running agent shares its table of readers with nobody, so that
+what another process commits may be lost."""
 
 
 def result(

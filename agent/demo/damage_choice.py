@@ -12,7 +12,15 @@ from typing import Final
 
 from agent.client.client import Client
 from agent.demo.cluster import Cluster
-from agent.demo.damage import PAGE_BYTES, WAYS, Damage, Target, tree_restorer, zero_page
+from agent.demo.damage import (
+    PAGE_BYTES,
+    WAYS,
+    WHILE_STOPPED,
+    Damage,
+    Target,
+    tree_restorer,
+    zero_page,
+)
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
 from merkle.replica import BlockData, ContainerId
@@ -51,7 +59,12 @@ def harm_cluster(
         pairs = blocks[info.container_id]
         pick = [pairs.pop(), pairs.pop()]
         target = target_of(cluster, indexes, info.container_id, replica, pick)
-        harms.append(Harm(replica.datanode.datanode_id, WAYS[turn % len(WAYS)](target)))
+        way, index = WAYS[turn % len(WAYS)], indexes[replica.datanode.datanode_id]
+        if way in WHILE_STOPPED:
+            cluster.nodes[index].stop()
+        harms.append(Harm(replica.datanode.datanode_id, way(target)))
+        if way in WHILE_STOPPED:
+            cluster.start_again(index)
     info = roomy[0]
     replica = replica_with_descriptor(info, harms)
     harms += stale_tree(cluster, client, indexes, info, replica, blocks[info.container_id])
