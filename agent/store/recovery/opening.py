@@ -66,18 +66,15 @@ def open_volumes(
             expected = known.at(path)
             try:
                 check_single(layouts[path], ids.get(path, ""), list(opened.values()))
-                opened[path] = with_ballast(
-                    layouts[path],
-                    options.reserve_bytes,
-                    partial(
-                        open_volume,
-                        path,
-                        cluster_id=cluster_id,
-                        datanode_id=datanode_id,
-                        options=options,
-                        expected="" if expected in ids.values() else expected,
-                    ),
+                open_one = partial(
+                    open_volume,
+                    path,
+                    cluster_id=cluster_id,
+                    datanode_id=datanode_id,
+                    options=options,
+                    expected="" if expected in ids.values() else expected,
                 )
+                opened[path] = with_ballast(layouts[path], options.reserve_bytes, open_one)
             except SutureError as error:
                 if error.code in {Code.VOLUME_IN_USE, Code.BUSY}:
                     raise
