@@ -52,7 +52,8 @@ class OlderStates:
         self.term_seen = max(self.term_seen, newest.term)
         if not self.trouble:
             self.trouble = self._told(datanode_id, newest)
-            _log.error(
+            change.on_commit(
+                _log.error,
                 "later_state_seen",
                 datanode_id=datanode_id,
                 start_id=newest.start_id,

@@ -176,7 +176,7 @@ class _Replay:
             why = "a row, and not in the tree; nothing was found there"
             return self._item(place, "OK", Outcome.DIFFERS, why)
         is_said = told[0].evidence.partition("; ")[0] == evidence  # then what is in its place
-        wrong = told[0].verdict is not Verdict.CORRUPT or not is_said
+        wrong = told[0].verdict != Verdict.CORRUPT or not is_said
         self._judged.update(told)
         outcome = Outcome.DIFFERS if wrong else Outcome.SAME
         return self._item(place, verdict, outcome, f"a row, and not in the tree: {evidence}")

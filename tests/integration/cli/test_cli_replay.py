@@ -9,6 +9,7 @@ import re
 import tarfile
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -75,7 +76,11 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
         wait_until(lambda: is_seen("match"))
         with Peer(cluster.nodes[1].address) as peer:
             blocks = peer.blocks_of(ContainerId(container_id))
-        damage(replica_root(cluster, 1, container_id), container_id, blocks)
+        turns = targets(replica_root(cluster, 1, container_id), container_id, blocks)
+        cluster.nodes[1].stop()  # nobody else may write to the index of a running agent
+        delete_metadata_row(turns.pop())
+        cluster.start_again(1)
+        damage(turns)
         code, _ = answer("scan", str(container_id), "--wait", *scm)
         assert Exit.TO_DO == code
         wait_until(lambda: is_seen("differ"))  # a scan ends before its report has come to the SCM
@@ -84,31 +89,42 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def damage(root: Path, container_id: int, blocks: list[BlockData]) -> None:
-    """Damage a block in each way; the largest loses its second chunk."""
-    turns = iter(sorted(blocks, key=lambda block: -block.length_bytes))
-
-    def target(*chosen: BlockData) -> Target:
-        return Target(
+def targets(root: Path, container_id: int, blocks: list[BlockData]) -> list[Target]:
+    """Return the blocks of a replica as targets, the largest first."""
+    return [
+        Target(
             container_id=container_id,
             root=root,
-            block_ids=tuple(block.block_id for block in chosen),
-            chunk_bytes=tuple(block.chunks[0].length_bytes for block in chosen),
-            block_bytes=tuple(block.length_bytes for block in chosen),
+            block_ids=(block.block_id,),
+            chunk_bytes=(block.chunks[0].length_bytes,),
+            block_bytes=(block.length_bytes,),
         )
+        for block in sorted(blocks, key=lambda block: -block.length_bytes)
+    ]
 
-    largest = next(turns)
-    os.truncate(root / "chunks" / f"{largest.block_id}.block", CHUNK_BYTES_DEFAULT)
+
+def damage(found: list[Target]) -> None:
+    """Damage a block in each way; the largest loses its second chunk."""
+    largest, *others = found
+    turns = iter(others)
+    os.truncate(largest.root / "chunks" / f"{largest.block_ids[0]}.block", CHUNK_BYTES_DEFAULT)
     for way in (
         flip_bit_under_warm_cache,
         zero_page,
         truncate,
         delete_block_file,
         append_garbage,
-        delete_metadata_row,
     ):
-        way(target(next(turns)))
-    misdirect_write(target(next(turns), largest))
+        way(next(turns))
+    one = next(turns)
+    misdirect_write(
+        replace(
+            one,
+            block_ids=(*one.block_ids, *largest.block_ids),
+            chunk_bytes=(*one.chunk_bytes, *largest.chunk_bytes),
+            block_bytes=(*one.block_bytes, *largest.block_bytes),
+        )
+    )
 
 
 def documents_of(path: Path) -> Documents:
