@@ -128,7 +128,7 @@ class TestSafeMode:
         """
         told = Registration("dn1", "dn1:1", "/r", "1", "", 1, (volume(),), OpState.DECOMMISSIONING)
         world.control.datanodes.register(told)
-        silent = replace(told, datanode_id="dn2", op_state=None)
+        silent = replace(told, datanode_id="dn2", address="dn2:1", op_state=None)
         world.control.datanodes.register(silent)
         states = [world.state.nodes.get(node) for node in ("dn1", "dn2")]
 
