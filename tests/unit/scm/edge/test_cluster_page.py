@@ -76,9 +76,11 @@ def volume(path: str = "/data", *, failed: bool = False, error: str = "") -> Vol
     )
 
 
-def join(world: ScmWorld, name: str, *volumes: Volume, rack: str = "/r", host: str = "h") -> None:
+def join(world: ScmWorld, name: str, *volumes: Volume, rack: str = "/r", host: str = "") -> None:
     """Let a node in that holds container 1 and reports it."""
-    world.control.datanodes.register(Registration(name, f"{host}:1", rack, "1", "", 1, volumes))
+    world.control.datanodes.register(
+        Registration(name, f"{host or name}:1", rack, "1", "", 1, volumes)
+    )
     report = Report(True, 1, 0, is_last=True, replicas=(replica(name),))
     world.control.datanodes.heartbeat(Heartbeat(name, 1, volumes or (volume(),), (report,), (), ()))
 
@@ -178,7 +180,7 @@ def test_a_volume_has_the_word_that_it_has_everywhere(
 def test_links_lead_to_what_they_name(world: ScmWorld) -> None:
     """Whatever a rack or datanode is called."""
     for i, name in enumerate(HOSTILE):
-        join(world, name, rack=HOSTILE[(i + 1) % len(HOSTILE)])
+        join(world, name, rack=HOSTILE[(i + 1) % len(HOSTILE)], host=f"h{i}")
     hrefs = {attributes.get("href") for _, attributes in Elements(page(world)).found}
 
     for name in HOSTILE:
