@@ -17,6 +17,7 @@ from scm.edge.answers import heartbeat_response
 from scm.edge.call_values import Endpoint, HeartbeatAnswer
 from scm.replication.reconciling.plan_check import Decision, PlanRow
 from scm.state.facts import (
+from scm.state.starts import SeenStart
     ContainerState,
     Health,
     Kind,
@@ -144,7 +145,7 @@ class TestLostShards:
 
             endpoints = [Endpoint(node, f"{node}:9859") for node in named]
             answer = HeartbeatAnswer(is_known=True, commands=((command, tuple(endpoints)),))
-            [message] = heartbeat_response(answer, 1).commands
+            [message] = heartbeat_response(answer, SeenStart("start", 1, 1)).commands
 
             assert [1, 4] == [shard.replica_index for shard in message.reconstruct.targets]
             assert [2, 3, 5] == [shard.replica_index for shard in message.reconstruct.sources]

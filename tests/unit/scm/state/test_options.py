@@ -125,7 +125,7 @@ class TestLoad:
             ("delete_blocks_replica_min", 0),
             ("delete_blocks_retry_max", 0),
             ("reconstruct_weight", 3),
-            ("volume_replication_limit", 0),
+            ("volume_replication_limit", 2),
             ("repair_boost_percent", 100),
             ("part_limit", 0),
             ("managed_racks", ""),
