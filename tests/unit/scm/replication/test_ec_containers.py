@@ -17,13 +17,13 @@ from scm.edge.answers import heartbeat_response
 from scm.edge.call_values import Endpoint, HeartbeatAnswer
 from scm.replication.reconciling.plan_check import Decision, PlanRow
 from scm.state.facts import (
-from scm.state.starts import SeenStart
     ContainerState,
     Health,
     Kind,
     OpState,
     Transaction,
 )
+from scm.state.starts import SeenStart
 from tests.support.control.coded_world import MIB, NODES, OPTIONS, SCHEME, closed, orders, spoil
 from tests.support.control.judged_case import lost, read_from
 from tests.support.control.scm_world import ScmWorld, container, key, replica, summary
