@@ -196,7 +196,13 @@ def _statuses(me: Self, statuses: Sequence[scm_pb2.CommandStatus]) -> Iterator[A
 
 
 def _is_done(status: scm_pb2.CommandStatus) -> bool:
-    """Whether a command reached what it was for: a reconcile, that the replica is whole."""
+    """Whether a command reached what it was for: a reconcile, that the replica is whole.
+
+    Ozone's SCM reads the results of single delete transactions only in an EXECUTED status
+    (`DeletedBlockLogImpl.onMessage`), so that one which failed does not make it drop the others.
+    """
+    if status.HasField("delete_blocks") and status.delete_blocks.transactions:
+        return True
     if status.state != scm_pb2.CommandStatus.EXECUTED:
         return False
     if not status.HasField("reconcile"):
