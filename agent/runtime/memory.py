@@ -10,6 +10,7 @@ is kept and nothing is given back.
 
 import ctypes
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,7 +18,6 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from mmap import MADV_DONTNEED
 from pathlib import Path
-from threading import Condition
 from typing import Final
 
 from agent.errors import Code, Unavailable
@@ -126,7 +126,7 @@ class MemoryBudget:
         self._next: object = None
         self._turns = count(1)
         self._last_turn: dict[str, int] = {}  # of owners that wait
-        self._changed = Condition()
+        self._changed = threading.Condition()
 
     @property
     def used_bytes(self) -> int:
