@@ -12,7 +12,6 @@ import structlog
 
 from agent.errors import Code
 from scm.replication.reconciling.plan_check import Decision
-from scm.replication.replication_manager import ReplicationManager
 from scm.state.clock import Clock
 from scm.state.database import Change, State
 from scm.state.facts import ASKED, Hold
@@ -23,9 +22,8 @@ _log = structlog.get_logger("suture.scm")
 class Holding:
     """Holds and releases. Callers hold the control plane's lock."""
 
-    def __init__(self, state: State, manager: ReplicationManager, clock: Clock) -> None:
+    def __init__(self, state: State, clock: Clock) -> None:
         self._state = state
-        self._manager = manager
         self._clock = clock
 
     def hold(
@@ -44,7 +42,6 @@ class Holding:
                     hold = Hold(number, datanode_id, self._clock.wall_ms(), ASKED)
                     change.put(self._state.holds, hold)
                 decisions.append(Decision(number, "OK"))
-        self._manager.look_at(container_ids)
         return decisions
 
     def release(
@@ -65,5 +62,4 @@ class Holding:
                 )
             message = "" if held else "nothing was held"
             decisions.append(Decision(number, "OK", message))
-        self._manager.look_at(container_ids)
         return decisions

@@ -10,7 +10,6 @@ from scm.cluster import lifecycle
 from scm.cluster.basis import Basis
 from scm.containers.block_deletion import BlockDeletion
 from scm.containers.close_commands import Closes
-from scm.replication.replication_manager import ReplicationManager
 from scm.state.database import Change
 from scm.state.facts import Container, ContainerState
 
@@ -29,7 +28,6 @@ class Observer:
         basis: Basis,
         deletions: BlockDeletion,
         closes: Closes,
-        manager: ReplicationManager,
     ) -> None:
         self._state = basis.state
         self._nodes = basis.nodes
@@ -38,10 +36,9 @@ class Observer:
         self._clock = basis.clock
         self._deletions = deletions
         self._closes = closes
-        self._manager = manager
 
     def observe_all(self, change: Change, container_ids: Collection[int]) -> None:
-        """Do the same for many, of which most are closed and at rest: these are but looked at."""
+        """Do the same for many, of which most are closed and at rest: these stay where they are."""
         state = self._state
         resting = set(state.containers.at_rest(container_ids)).difference(
             state.replicas.unsettled,
@@ -49,7 +46,6 @@ class Observer:
             state.transactions.by_container,
             self._closes.under_way,
         )
-        self._manager.look_at(resting)
         self.observe(change, [number for number in container_ids if number not in resting])
 
     def observe(self, change: Change, container_ids: Iterable[int]) -> None:
@@ -92,4 +88,3 @@ class Observer:
             if after.state in _COMMIT_OVER:
                 self._deletions.give_up(change, after)
         self._closes.close(change, after)
-        self._manager.look_at([container_id])

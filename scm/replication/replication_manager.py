@@ -81,6 +81,7 @@ class ReplicationManager:
         self._judge = judge
         self._coding = coding
         self._due = Due()
+        self._stirred = self._state.stirred()  # a row changed; moves on to what is due
         self._round_at = 1  # of the round: the next container,
         self._round_stop = 1  # and where the part of this turn ends
         self._settled = self._state.settled()
@@ -105,7 +106,8 @@ class ReplicationManager:
         return self._queue.found
 
     def look_at(self, container_ids: Iterable[int]) -> None:
-        """Have containers looked at in the next turn."""
+        """Have containers looked at in the next turn. Those about which a row changes are, without
+        this call."""
         self._due.add(container_ids)
 
     def look_at_node(self, datanode_id: str, *, is_urgent: bool = False) -> None:
@@ -178,6 +180,7 @@ class ReplicationManager:
     def look_on(self) -> list[int]:
         """Look at some of what is due, then of this turn's part of the round, and order nothing
         yet; return what was looked at."""
+        self._due.add_all(self._stirred.take_all())
         chosen = self._due.take(LOOKS_PER_TURN)
         if len(chosen) < LOOKS_PER_TURN:
             chosen += self._of_round(LOOKS_PER_TURN - len(chosen))
@@ -188,7 +191,7 @@ class ReplicationManager:
     @property
     def is_behind(self) -> bool:
         """Whether more is due in this turn than was looked at."""
-        return bool(self._due) or self._round_at < self._round_stop
+        return bool(self._due or self._stirred) or self._round_at < self._round_stop
 
     def pairs(self, from_ids: Sequence[str], target_ids: Sequence[str]) -> list[Copy]:
         """Give each target the least loaded source; fewer pairs if all have enough to do."""

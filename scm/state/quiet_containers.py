@@ -111,6 +111,15 @@ class Stirred:
             taken.update(asked[np.isin(asked, np.concatenate(many))].tolist())
         return taken
 
+    def take_all(self) -> NDArray[np.int64]:
+        """Return all of them, some perhaps twice; from now on none is noted."""
+        taken = np.concatenate((np.fromiter(self._ids, np.int64, len(self._ids)), *self._many))
+        self._ids, self._many = set(), []
+        return taken
+
+    def __bool__(self) -> bool:
+        return bool(self._ids or self._many)
+
 
 class Due:
     """The containers that wait for something, each once, those that are urgent before all others;

@@ -270,9 +270,8 @@ class PendingOps:
             return False
         return found.replica_index == index
 
-    def expire(self, change: Change) -> list[int]:
-        """Give up what was not answered in time, and let excluded replicas try again; return the
-        containers it was about.
+    def expire(self, change: Change) -> None:
+        """Give up what was not answered in time, and let excluded replicas try again.
 
         A delete that was sent is never given up while the replica is there, however long it waits
         to be sent again: nobody knows whether it is still to be executed.
@@ -292,8 +291,7 @@ class PendingOps:
                 self.drop(change, command, OutcomeState.FAILED, Code.DEADLINE_PASSED, "no answer")
         self._pauses.forget_old()
         self.failing_targets.forget_old()
-        released = self._failing.release_old(change)
-        return [*(command.container_id for command in late), *released]
+        self._failing.release_old(change)
 
     def node_restarted(self, change: Change, datanode_id: str) -> None:
         """Queue again what was sent to a datanode: its memory of it is gone."""
@@ -301,8 +299,8 @@ class PendingOps:
             if command.sent_at_s is not None and not command.is_answered:
                 change.touch(self._state.commands, replace(command, sent_at_s=None, deadline_ms=0))
 
-    def node_died(self, change: Change, datanode_id: str) -> list[int]:
-        """Give up what a dead node was to send, make or get; return the containers.
+    def node_died(self, change: Change, datanode_id: str) -> None:
+        """Give up what a dead node was to send, make or get.
 
         What it was to do has passed its lifetime there, as a rule; what another node may still be
         at is left to it. A delete that was sent stays pending: nobody knows whether it was done.
@@ -320,10 +318,9 @@ class PendingOps:
         for command in given_up.values():
             message = f"{datanode_id} is dead"
             self.drop(change, command, OutcomeState.FAILED, Code.UNAVAILABLE, message)
-        return [command.container_id for command in given_up.values()]
 
-    def node_leaves(self, change: Change, datanode_id: str) -> list[int]:
-        """Give up what was to bring replicas to a node that is to leave; return the containers.
+    def node_leaves(self, change: Change, datanode_id: str) -> None:
+        """Give up what was to bring replicas to a node that is to leave.
 
         They are ordered elsewhere. One that comes nevertheless is one too many, and goes again.
         Shards that are being rebuilt, or were and are not reported yet, are copied from there.
@@ -337,7 +334,6 @@ class PendingOps:
         for command in coming:
             message = f"{datanode_id} is to leave"
             self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, message)
-        return [command.container_id for command in coming]
 
     def supersede(self, change: Change, command: Pending) -> None:
         """End a command in whose place another goes: its id was told, so that it has an outcome."""

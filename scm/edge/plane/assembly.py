@@ -102,7 +102,7 @@ class Parts:
         self.anchoring = Anchoring(state, clock)
         self.admin = Admin(basis, judge, self.manager, self.safe_mode)
         self.previews = Previews(state, cases, self.commands, self.reconciles)
-        self.observer = Observer(basis, self.deletions, self.closes, self.manager)
+        self.observer = Observer(basis, self.deletions, self.closes)
         self.closures = Closures(
             basis, self.observer, self.closes, self.writers, self.previews, self.safe_mode
         )
@@ -122,7 +122,7 @@ class Parts:
         )
         self.parting = NodeRemoval(basis, judge, self.safe_mode)
         self.node_losses = NodeLosses(state, self.pages, self.lock)
-        self.holding = Holding(state, self.manager, clock)
+        self.holding = Holding(state, clock)
         self.balancer = Balancer(basis, judge, self.manager, self.removals, self.safe_mode)
         self.last_copies = LastCopies(state, self.nodes)
         self._begin_to_watch()

@@ -159,12 +159,12 @@ class ControlPlane:
             self._parts.manager.look_at_node(datanode_id, is_urgent=is_dead)
             self._parts.observer.observe(change, self._unsettled_on(datanode_id))
             if is_dead:
-                self._parts.manager.look_at(self._parts.commands.node_died(change, datanode_id))
+                self._parts.commands.node_died(change, datanode_id)
         return bool(changed)
 
     def _begin_tick(self, change: Change) -> list[int] | None:
         """Do what makes no orders; return what was looked at, None in safe mode."""
-        self._parts.manager.look_at(self._parts.commands.expire(change))
+        self._parts.commands.expire(change)
         self._parts.totals.turn()
         self._parts.reconciles.forget_old()
         self._parts.observer.observe(change, self._parts.writers.end_idle(change))

@@ -133,7 +133,7 @@ class OperatorCalls:
         for datanode_id in request.datanode_ids if is_done else ():
             self._parts.manager.look_at_node(datanode_id)
             if request.op_state is not OpState.IN_SERVICE:
-                self._parts.manager.look_at(self._parts.commands.node_leaves(change, datanode_id))
+                self._parts.commands.node_leaves(change, datanode_id)
         return decisions
 
     def remove_nodes(
@@ -186,11 +186,9 @@ class OperatorCalls:
     ) -> list[Fate]:
         """Give up containers that are missing; the keys in them are lost."""
         with self._parts.change() as change:
-            fates = self._parts.forgetting.forget(
+            return self._parts.forgetting.forget(
                 change, container_ids, worlds=worlds, is_dry_run=is_dry_run
             )
-            self._parts.manager.look_at(container_ids)
-            return fates
 
     def recall_containers(self, container_ids: Sequence[int], *, is_dry_run: bool) -> list[Fate]:
         """Take forgotten containers back: a replica has turned up."""

@@ -31,8 +31,6 @@ from threading import Lock
 from types import TracebackType
 from typing import IO, Any, Final, Self
 
-from tests.support.wire import lost_field
-
 PROGRAMS: Final = (
     "agent.main",
     "scm.main",
@@ -41,6 +39,7 @@ PROGRAMS: Final = (
     "tests.support.faults.store_victim",
     "tests.support.faults.zygote",
 )
+LOST_FIELD: Final = "tests.support.wire.lost_field"
 LATER: Final = ("grpc._channel", "grpc._server", "numpy.ma")  # what they import when they need it
 ROOT: Final = Path(__file__).resolve().parents[3]
 REQUEST_BYTES_MAX: Final = 1 << 20
@@ -272,7 +271,7 @@ class Forker:
 def main() -> None:
     """Import everything, then be the nursery, or one of its children."""
     before = dict(os.environ)
-    for name in (*PROGRAMS, *LATER):
+    for name in (*PROGRAMS, LOST_FIELD, *LATER):  # programs first: they set how loud gRPC is
         importlib.import_module(name)
     set_by_imports = {k: v for k, v in os.environ.items() if k not in before}
     gc.freeze()  # else a child's first collection copies every page of what is imported
@@ -282,7 +281,7 @@ def main() -> None:
     os.environ.clear()
     os.environ.update(set_by_imports | child["environment"])
     os.chdir(child["directory"])
-    lost_field.install()
+    sys.modules[LOST_FIELD].install()
     sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115 - what was opened before
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace")  # noqa: SIM115
     module = sys.modules[child["module"]]
