@@ -1,17 +1,58 @@
-"""Quasi-closed containers: may one be closed by force, is it stuck, what must be kept of it.
+"""Quasi-closed containers: whether one may be closed, whether it is stuck, and what must be kept.
 
-An origin is the datanode that took the writes. Until it is certain which origin holds the last
-commit, every origin's data is kept.
+An origin is the datanode that took the writes. `close_obstacle` is the only rule for closing: the
+judge, the Spark job, the control plane's close commands and `suture scm close` all ask it. Until
+it allows a close, every origin's data is kept.
 """
 
 from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
-from health.batch import View
+from health.batch import NO_BCSID, View
 from health.rules import Rules
 from health.segments import Bools, Groups, Ints, Segments
 from health.words import UNHEALTHY, Service, State
+
+
+class Obstacle(IntEnum):
+    """The reason why a quasi-closed container may not be closed; if several hold, the first."""
+
+    NONE = 0
+    NONE_CLOSED = 1
+    ACKNOWLEDGED_COMMIT = 2
+    HIGHER_COMMIT = 3
+    FEW_ORIGINS = 4
+
+
+def majority(factor: Any) -> Any:
+    """Return how many origins must be seen: as many as an acknowledged write needs.
+
+    Any two majorities share an origin, so the closed replicas have every such write (fact S1.43).
+    Ozone's code wants all origins: one datanode that is lost then blocks the close for ever.
+    """
+    return factor // 2 + 1
+
+
+def close_obstacle(
+    *, last: Any, other_last: Any, acknowledged: Any, origin_count: Any, required_count: Any
+) -> Ints:
+    """Return the `Obstacle` to a close at commit `last`, for one container or for columns.
+
+    `last` is the greatest BCSID of the closed replicas (CLOSED or QUASI_CLOSED), `other_last` that
+    of all others (UNHEALTHY, not loaded, or still open), `acknowledged` the last commit that a
+    client was told is stored; NO_BCSID if there is none. `origin_count` counts the origins of
+    closed and UNHEALTHY replicas that can be loaded.
+    """
+    reasons = {
+        Obstacle.NONE_CLOSED: last <= NO_BCSID,
+        Obstacle.ACKNOWLEDGED_COMMIT: last < acknowledged,
+        Obstacle.HIGHER_COMMIT: last < other_last,
+        Obstacle.FEW_ORIGINS: origin_count < required_count,
+    }
+    return np.select([np.asarray(holds) for holds in reasons.values()], list(map(int, reasons)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +74,9 @@ class QuasiClosed:
     """What holds for quasi-closed containers; nothing does for others."""
 
     is_closable: Bools
-    """All origins were seen, none of them knows a later commit, and no client was told of one."""
+    """`close_obstacle` finds nothing against a close at `last`."""
+    last: Ints
+    """Greatest BCSID of the closed replicas; NO_BCSID if there is none."""
     is_stuck: Bools
     """Counted per origin, because it cannot be closed."""
     is_under: Bools
@@ -54,18 +97,23 @@ def judge_quasi_closed(view: View, rules: Rules) -> QuasiClosed:
     rows = Segments.of(replicas.container[chosen], len(is_quasi))
     state, bcsid = replicas.state[chosen], replicas.bcsid[chosen]
     is_sick, is_here = state == UNHEALTHY, np.ones(len(chosen), dtype=np.bool_)
-    closing = state == State.QUASI_CLOSED
+    is_closed = (state == State.QUASI_CLOSED) | (state == State.CLOSED)
     groups = Groups.of(rows.owner, replicas.origin[chosen])
     owner = rows.owner[groups.first]
 
     def origin_count(mask: Bools) -> Ints:
         return np.bincount(owner[groups.some(mask)], minlength=rows.count)
 
-    last = rows.highest(bcsid, -1, closing)
-    is_closable = is_quasi & (last > -1) & (last >= rows.highest(bcsid, -1, is_sick))
-    is_closable &= last >= containers.acknowledged_id
-    is_closable &= origin_count(closing | is_sick) >= containers.factor
-    writers = origin_count(closing | (state == State.OPEN))
+    last = rows.highest(bcsid, NO_BCSID, is_closed)
+    obstacle = close_obstacle(
+        last=last,
+        other_last=rows.highest(bcsid, NO_BCSID, ~is_closed),
+        acknowledged=containers.acknowledged_id,
+        origin_count=origin_count((is_closed | is_sick) & replicas.is_loaded[chosen]),
+        required_count=majority(containers.factor),
+    )
+    is_closable = is_quasi & (obstacle == Obstacle.NONE)
+    writers = origin_count((state == State.QUASI_CLOSED) | (state == State.OPEN))
     is_stuck = is_quasi & ~is_closable & (writers < containers.factor)
     is_stuck &= origin_count(is_here) != 1
     best = groups.some(~is_sick & (bcsid == rows.highest(bcsid, -1, ~is_sick)[rows.owner]))
@@ -95,6 +143,7 @@ def judge_quasi_closed(view: View, rules: Rules) -> QuasiClosed:
     is_spare = is_safe & is_sick & (groups.tally(is_safe)[groups.of_row] > 1)
     return QuasiClosed(
         is_closable=is_closable,
+        last=last,
         is_stuck=is_stuck,
         is_under=_some(owner[origins.under > 0], rows.count),
         is_over=_some(owner[origins.over > 0], rows.count),

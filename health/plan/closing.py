@@ -12,12 +12,11 @@ from health.words import Action, Health, State
 def close(scene: Scene) -> Iterable[Actions]:
     """Handlers 1 to 4: replicas that must follow their container's state."""
     view, replicas, containers = scene.view, scene.view.batch.replicas, scene.view.batch.containers
-    state, rows, is_ec = containers.state, view.rows, view.is_ec
+    state, is_ec = containers.state, view.is_ec
     is_quasi = view.is_present & (replicas.state == State.QUASI_CLOSED)
-    last = rows.highest(replicas.bcsid, -1, is_quasi)
     open_ones = view.is_present & (replicas.state <= State.CLOSING)
     late = is_quasi & (replicas.bcsid == view.of_container(containers.sequence_id))
-    leading = is_quasi & (replicas.bcsid == view.of_container(last))
+    leading = is_quasi & (replicas.bcsid == view.of_container(scene.counts.quasi.last))
     unwritable = scene.verdicts.state == Health.OPEN_UNHEALTHY
     unwritable |= scene.verdicts.state == Health.OPEN_WITHOUT_PIPELINE
     is_closed, is_quasi_box = state == State.CLOSED, state == State.QUASI_CLOSED
@@ -28,7 +27,7 @@ def close(scene: Scene) -> Iterable[Actions]:
         (state == State.CLOSING, open_ones | is_quasi, is_ec, "container is closing"),
         (is_closed | is_quasi_box, open_ones, is_ec, "replica is behind its container"),
         (is_closed & ~is_ec, late, always, "quasi-closed at the final BCSID"),
-        (may_force, leading, always, "all origins seen, highest BCSID"),
+        (may_force, leading, always, "most origins seen, highest BCSID"),
     )
     for when, who, forced, reason in cases:
         box, targets = scene.concerned(when, who)

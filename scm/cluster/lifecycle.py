@@ -6,7 +6,8 @@
                                         └──never written──► DELETED (the row only: there is no data)
 
 The writer knows the last committed bcsid; a replica that has less closes QUASI_CLOSED, is caught
-up by reconcile, and then closes for good once its tree equals that of a CLOSED replica.
+up by reconcile, and then closes for good once its tree equals that of a CLOSED replica. If no
+replica is CLOSED, the rule of `health.quasi_closed` says when a QUASI_CLOSED container may close.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from health.batch import NO_BCSID
+from health.quasi_closed import Obstacle, majority
+from health.quasi_closed import close_obstacle as obstacle_of
 from merkle.diff import Comparison, compare
 from merkle.replica import ReplicaState
 from scm.state.facts import Container, ContainerState, Replica
@@ -59,7 +63,9 @@ NEXT: Final[Mapping[tuple[ContainerState, Event], ContainerState]] = {
 }
 """Every other pair changes nothing: a state further along stays."""
 
+CLOSED_STATES: Final = frozenset({ReplicaState.QUASI_CLOSED, ReplicaState.CLOSED})
 _WRITABLE: Final = frozenset({ReplicaState.OPEN, ReplicaState.CLOSING})
+_WITNESSES: Final = CLOSED_STATES | _WRITABLE | {ReplicaState.UNHEALTHY}
 _OVER: Final = frozenset({ContainerState.DELETING, ContainerState.DELETED})
 _DECIDED: Final = frozenset({ContainerState.CLOSED, ContainerState.DELETING})
 """States in which it is settled what was committed."""
@@ -171,29 +177,72 @@ def closes_due(
     return [orders[node] for node in sorted(orders)]
 
 
+def close_obstacle(
+    container: Container, replicas: Sequence[Replica], *, acknowledged_bcsid: int
+) -> Obstacle:
+    """Return what speaks against closing a container at the last commit of its closed replicas."""
+    closed = [r for r in replicas if r.state in CLOSED_STATES and not r.load_error]
+    others = [r.bcsid for r in replicas if r not in closed and r.state in _WITNESSES]
+    found = obstacle_of(
+        last=readable_bcsid(container, closed) if closed else NO_BCSID,
+        other_last=max(others, default=NO_BCSID),
+        acknowledged=acknowledged_bcsid,
+        origin_count=len(origins(container, replicas)),
+        required_count=container.data_count
+        if container.scheme
+        else majority(container.replication_factor),
+    )
+    return Obstacle(int(found))
+
+
+def origins(container: Container, replicas: Sequence[Replica]) -> set[str]:
+    """Return the origins of replicas that take no more writes; each shard's index is one."""
+    seen = CLOSED_STATES | {ReplicaState.UNHEALTHY}
+    return {
+        str(r.replica_index) if container.scheme else r.origin_datanode_id or r.datanode_id
+        for r in replicas
+        if r.state in seen and not r.load_error
+    }
+
+
+def readable_bcsid(container: Container, held: Sequence[Replica]) -> int:
+    """Return the last commit that can be read: of shards it takes as many as there is data."""
+    best: dict[int, int] = {}
+    for r in held:
+        index = r.replica_index  # 0 of a whole copy
+        best[index] = max(best.get(index, 0), r.bcsid)
+    ranked = sorted(best.values(), reverse=True)
+    return ranked[min(container.data_count, len(ranked)) - 1]
+
+
 def _final_close(
     container: Container, replica: Replica, replicas: Sequence[Replica]
 ) -> CloseCommand | None:
     """Return the order that closes a caught-up QUASI_CLOSED replica for good, if that is proven.
 
-    Without a CLOSED replica that has everything committed the bcsid is the only witness, and the
-    datanode judges it again. With one, the trees must say the same: a bcsid alone does not prove
-    the data. Of an erasure-coded container only a shard of the same index can say the same.
+    Without a CLOSED replica that has everything committed the bcsid is the only witness: most
+    origins must be seen, and the datanode judges it again. With one, the trees must say the same:
+    a bcsid alone does not prove the data. Of an erasure-coded container only a shard of the same
+    index can say the same.
     """
+    bcsid = container.sequence_id
     closed = [
         other
         for other in replicas
         if is_complete(container, other) and other.replica_index == replica.replica_index
     ]
     if not closed:
-        return CloseCommand(replica.datanode_id, container.sequence_id, force=False)
+        is_asked = container.state is ContainerState.QUASI_CLOSED and not container.scheme
+        if is_asked and close_obstacle(container, replicas, acknowledged_bcsid=bcsid):
+            return None
+        return CloseCommand(replica.datanode_id, bcsid, force=False)
     tree = replica.tree
     proven = tree is not None and any(
         other.tree is not None and compare(tree, other.tree) is Comparison.EQUAL for other in closed
     )
     if not proven:
         return None
-    return CloseCommand(replica.datanode_id, container.sequence_id, force=True)
+    return CloseCommand(replica.datanode_id, bcsid, force=True)
 
 
 def _has_all_that_counts(

@@ -1,8 +1,8 @@
 """What closing a container for good would rest on, and what it would give up. Pure.
 
 As a rule a container closes by itself: a replica that is closed has all that was committed
-(`scm.cluster.lifecycle`). Where the only replica with the last commit is gone or damaged, this
-decides:
+(`scm.cluster.lifecycle`). If the only replica with the last commit is gone or damaged, or too few
+origins are seen, this decides, by the rule of `health.quasi_closed`:
 
     every origin is seen, and no damaged replica has more  ──► it closes
     most origins are seen, and the others are lost         ──► it closes after a while
@@ -17,13 +17,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from health.quasi_closed import Obstacle
 from merkle.replica import ReplicaState
+from scm.cluster import lifecycle
 from scm.cluster.case import Placed, present
 from scm.state.facts import Container, ContainerState, Replica
 
 STUCK: Final = "QUASI_CLOSED_STUCK"  # Ozone's word
 
-_CLOSED: Final = frozenset({ReplicaState.QUASI_CLOSED, ReplicaState.CLOSED})
 _WRITABLE: Final = frozenset({ReplicaState.OPEN, ReplicaState.CLOSING})
 _UNFINISHED: Final = frozenset(
     {ContainerState.CLOSING, ContainerState.QUASI_CLOSED, ContainerState.CLOSED}
@@ -32,7 +33,7 @@ _UNFINISHED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Closure:
-    """How a container that no replica holds whole could be closed.
+    """How a container could be closed that does not close by itself.
 
     `obstacle` says why only a person may order it; empty: nothing acknowledged is given up.
     """
@@ -65,91 +66,52 @@ def closure(
     acknowledged_bcsid: int,
     awaited: Collection[str] = (),
 ) -> Closure | None:
-    """Return how a container that is not whole anywhere could be closed.
+    """Return how a container could be closed that does not close by its close commands.
 
-    None if it needs no such decision, because a closed replica has all that was committed, or
-    cannot have one, because no replica is left, or none but a copy that is being made. `awaited`
-    are datanodes that were chosen for it and may still report a replica.
+    None if it needs no such decision, because a closed replica has all that was committed and
+    nothing speaks against closing it, or cannot have one, because no replica is left, or none but
+    a copy that is being made. `awaited` are datanodes that were chosen for it and may still report
+    a replica.
     """
-    here = [p for p in present(placed) if not p.replica.load_error]
-    closed = [p for p in here if p.replica.state in _CLOSED]
-    damaged = [p for p in here if p.replica.state is ReplicaState.UNHEALTHY]
-    writable = [p for p in here if p.replica.state in _WRITABLE]
+    here = [p.replica for p in present(placed)]
+    loaded = [r for r in here if not r.load_error]
+    closed = [r for r in loaded if r.state in lifecycle.CLOSED_STATES]
+    damaged = [r for r in loaded if r.state is ReplicaState.UNHEALTHY]
+    writable = [r for r in loaded if r.state in _WRITABLE]
     held = closed or damaged or writable
     if container.state not in _UNFINISHED or not held:
         return None
-    if any(p.replica.bcsid >= container.sequence_id for p in closed):
-        return None
-    bcsid = _readable_bcsid(container, held)
-    holders = [p for p in held if p.replica.bcsid >= bcsid]
-    beyond = [p for p in placed if p.replica.bcsid > bcsid and p not in holders]
-    origins = {_origin(container, p) for p in closed + damaged}
+    found = lifecycle.close_obstacle(container, here, acknowledged_bcsid=acknowledged_bcsid)
+    if any(r.bcsid >= container.sequence_id for r in closed):
+        is_settled = container.state is ContainerState.CLOSED or bool(container.scheme)
+        is_complete = any(lifecycle.is_complete(container, r) for r in closed)
+        if is_settled or is_complete or not found:
+            return None
+    bcsid = lifecycle.readable_bcsid(container, held)
+    holders = [r.datanode_id for r in held if r.bcsid >= bcsid]
+    beyond = [p for p in placed if p.replica.bcsid > bcsid and p.datanode_id not in holders]
+    origin_count = len(lifecycle.origins(container, here))
+    waiting = sorted({r.datanode_id for r in writable} | set(awaited))
+    if container.state is ContainerState.CLOSING or waiting:
+        obstacle = f"{', '.join(waiting) or 'a datanode'} has yet to close its replica"
+    elif found is Obstacle.ACKNOWLEDGED_COMMIT:
+        obstacle = f"an acknowledged commit, {acknowledged_bcsid}, would be given up"
+    elif found is Obstacle.HIGHER_COMMIT:
+        more = next(r for r in here if r.bcsid > bcsid and r not in closed)
+        obstacle = f"the damaged replica on {more.datanode_id} has more commits"
+    elif found is Obstacle.FEW_ORIGINS:
+        obstacle = f"only {origin_count} of {container.replication_factor} origins are seen"
+    else:
+        obstacle = "no replica is closed, all are UNHEALTHY" if found else ""
     return Closure(
         bcsid=bcsid,
         last_bcsid=container.sequence_id,
-        holders=tuple(p.datanode_id for p in holders),
+        holders=tuple(holders),
         beyond=tuple(beyond),
-        origin_count=len(origins),
+        origin_count=origin_count,
         required_count=container.replication_factor,
-        obstacle=_obstacle(
-            container,
-            bcsid,
-            closed=closed,
-            damaged=damaged,
-            awaited=sorted({p.datanode_id for p in writable} | set(awaited)),
-            origin_count=len(origins),
-            acknowledged_bcsid=acknowledged_bcsid,
-        ),
+        obstacle=obstacle,
     )
-
-
-def _obstacle(
-    container: Container,
-    bcsid: int,
-    *,
-    closed: Sequence[Placed],
-    damaged: Sequence[Placed],
-    awaited: Sequence[str],
-    origin_count: int,
-    acknowledged_bcsid: int,
-) -> str:
-    """Say why only a person may close it; empty: nothing speaks against it."""
-    if container.state is ContainerState.CLOSING or awaited:
-        return f"{', '.join(awaited) or 'a datanode'} has yet to close its replica"
-    if not closed:
-        return "no replica is closed, all are UNHEALTHY"
-    if acknowledged_bcsid > bcsid:
-        return f"an acknowledged commit, {acknowledged_bcsid}, would be given up"
-    better = [p for p in damaged if p.replica.bcsid > bcsid]
-    if better:
-        return f"the damaged replica on {better[0].datanode_id} has more commits"
-    if origin_count < _majority(container):
-        return f"only {origin_count} of {container.replication_factor} origins are seen"
-    return ""
-
-
-def _majority(container: Container) -> int:
-    """Return how many origins must be seen: as many as an acknowledged write needs."""
-    if container.scheme:
-        return container.data_count
-    return container.replication_factor // 2 + 1
-
-
-def _origin(container: Container, p: Placed) -> str:
-    """Return where a replica's writes went; each shard of a code has one of its own."""
-    if container.scheme:
-        return str(p.replica.replica_index)
-    return p.replica.origin_datanode_id or p.datanode_id
-
-
-def _readable_bcsid(container: Container, held: Sequence[Placed]) -> int:
-    """Return the last commit that can be read: of shards it takes as many as there is data."""
-    best: dict[int, int] = {}
-    for p in held:
-        index = p.replica.replica_index  # 0 of a whole copy
-        best[index] = max(best.get(index, 0), p.replica.bcsid)
-    ranked = sorted(best.values(), reverse=True)
-    return ranked[min(container.data_count, len(ranked)) - 1]
 
 
 def standing(container: Container, replica: Replica) -> str:

@@ -132,13 +132,15 @@ def chain(case: Case) -> tuple[str, str, bool]:
 
 
 def closable(case: Case) -> bool:
-    """Whether a quasi-closed replica may be closed by force."""
-    quasi = [r for r in case.present if r.state == "QUASI_CLOSED"]
-    sick = [r for r in case.present if r.state == "UNHEALTHY"]
-    top = max(map(_bcsid, quasi), default=-1)
-    needed = max(0, *map(_bcsid, sick), case.box.acknowledged_bcsid or 0)
-    origins = {case.origin(r) for r in quasi + sick}
-    return top >= needed and len(origins) >= case.box.replication_factor
+    """Whether two of three origins are closed or UNHEALTHY, and no other replica has more."""
+    ended = {"QUASI_CLOSED", "CLOSED"}
+    closed = [r for r in case.present if r.state in ended and not r.load_error]
+    others = [r for r in case.present if r not in closed]
+    top = max(map(_bcsid, closed), default=-1)
+    needed = max(0, *map(_bcsid, others), case.box.acknowledged_bcsid or 0)
+    sick = [r for r in others if r.state == "UNHEALTHY" and not r.load_error]
+    origins = {case.origin(r) for r in closed + sick}
+    return top >= needed and 2 * len(origins) > case.box.replication_factor
 
 
 def in_stuck_set(case: Case) -> bool:

@@ -67,7 +67,7 @@ def _add_container(rows: SnapshotRows, draw: random.Random, container_id: int) -
         parity or None,
         state,
         sequence_id=10,
-        acknowledged_bcsid=draw.choice((None, None, 9, 10, 11)),
+        acknowledged_bcsid=draw.choice((None, None, 9, 10, 11, 12)),  # 12: no replica has it
         key_count=draw.choice((0, 5, 5, 5)),
         used_bytes=draw.randrange(10**9),
         pipeline_alive=draw.random() < 0.8,

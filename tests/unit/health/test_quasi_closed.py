@@ -1,5 +1,7 @@
 """When a quasi-closed container may be closed by force, and what of it may be the last."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -19,6 +21,27 @@ def test_an_acknowledged_commit_is_waited_for(acknowledged: int | None, is_stuck
 
     assert is_stuck is found.opinion.stuck
     assert is_stuck is ("close" not in {row.action for row in found.plan})
+
+
+def test_a_replica_that_cannot_be_loaded_is_no_origin_and_its_commits_count() -> None:
+    """It may have what it reports, and nobody can read it."""
+    rows = gather(
+        [
+            container(1, "R QUASI_CLOSED 10", "Q@10 Q@10"),
+            container(2, "R QUASI_CLOSED 10", "Q@10 U@10"),
+            container(3, "R QUASI_CLOSED 10", "Q@10 Q@10 Q@11"),
+        ]
+    )
+    lost = {("dn-1-1"), ("dn-2-1"), ("dn-3-2")}
+    rows.replicas[:] = [
+        replace(r, load_error="no descriptor" if r.datanode_id in lost else None)
+        for r in rows.replicas
+    ]
+    sound = container(4, "R QUASI_CLOSED 10", "Q@10 U@10")
+
+    found = judged([gather([rows, sound])])
+
+    assert [True, True, True, False] == [found[i].opinion.stuck for i in (1, 2, 3, 4)]
 
 
 @pytest.mark.parametrize(

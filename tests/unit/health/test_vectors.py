@@ -32,7 +32,9 @@ def test_one_origin_may_lack_while_another_has_too_many() -> None:
     """
     A new best origin appears: two replicas of it lack, which comes before the one too many.
     """
-    rows = judged([container(1, "R QUASI_CLOSED 20", "Q@10^ax3 Q@20^c")])  # W67
+    rows = judged(
+        [container(1, "R QUASI_CLOSED 21", "Q@10^ax3 Q@20^c", acknowledged_bcsid=21)]
+    )  # W67
 
     assert [(row.action, row.sources, row.copies) for row in rows[1].plan] == [
         ("replicate", ("dn-1-3",), 2)

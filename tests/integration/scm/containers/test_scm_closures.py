@@ -165,6 +165,42 @@ class TestByItself:
         assert first not in {r.datanode_id for r in world.state.replicas.of(1)}
         assert ContainerState.QUASI_CLOSED is now(world).state
 
+    def test_one_origin_is_too_few_with_the_last_known_commit_too(self, world: ScmWorld) -> None:
+        """A person closes it, who is told that nothing is given up."""
+        first, *others = write(world, acknowledged=5, seen=5)
+        world.beat(first, replica(first, Q, bcsid=5), full=True)
+        for node in others:
+            world.beat(node, full=True)
+        confirm(world, *NODES)
+
+        run(world, 3 * WAIT_S, *NODES)
+        waiting = now(world)
+        (refused,) = world.control.operators.close_containers([1])
+        (given,) = world.control.operators.close_containers([1], force=True)
+        obey(world, *NODES)
+
+        assert (ContainerState.QUASI_CLOSED, 5) == (waiting.state, waiting.sequence_id)
+        assert ("QUASI_CLOSED_STUCK", ()) == (refused.code, refused.command_ids)
+        assert "only 1 of 3 origins are seen; --force" in refused.message
+        assert ("OK", 1, 0) == (given.code, len(given.command_ids), given.given_up_count)
+        assert ContainerState.CLOSED is now(world).state
+
+    def test_a_damaged_replica_with_more_commits_holds_up_those_with_the_known_ones(
+        self, world: ScmWorld
+    ) -> None:
+        """Until a person closes it: what it has more is kept."""
+        first, *others = write(world, acknowledged=5, seen=5)
+        for node in others:
+            world.beat(node, replica(node, Q, bcsid=5), full=True)
+        world.beat(first, replica(first, U, bcsid=6), full=True)
+        confirm(world, *NODES)
+
+        run(world, 3 * WAIT_S, *NODES)
+        (refused,) = world.control.operators.close_containers([1])
+
+        assert ContainerState.QUASI_CLOSED is now(world).state
+        assert f"the damaged replica on {first} has more commits" in refused.message
+
     def test_what_comes_back_with_more_is_kept(self, world: ScmWorld) -> None:
         """It is neither deleted nor closed as if it were equal."""
         first, *others = lose_disk(world)

@@ -52,7 +52,8 @@ COPIES: tuple[tuple[str, str, str, list[Copy]], ...] = (
     ("R QUASI_CLOSED 10", "Q&a^ax3 U&b^a", "", []),
     ("R CLOSED 10", "C&ax3", "+", []),  # it arrives on another rack
     ("R CLOSED 10", "C&ax2 C&b", "", []),
-    # Origins of a stuck container: each is copied from its own replicas only.
+    # Origins of a container that is stuck, as nobody has commit 11, which was acknowledged: each is
+    # copied from its own replicas only.
     (Q11, "Q@10^ax2 Q@8^b", "", [([0, 1], [], 1, 1, "a"), ([2], [], 1, 1, "b")]),
     (Q11, "Q@10^ax3 Q@8^b", "", [([3], [], 1, 1, "b")]),
     (Q11, "Q@10^ax3 Q@8^b", "+", []),
@@ -161,7 +162,10 @@ def test_each_copy_has_its_sources_its_urgency_and_its_price() -> None:
     """
     All lines in one batch. Rows that close or delete, and doubts, are asked for elsewhere.
     """
-    parts = [container(i, *line[:3]) for i, line in enumerate(COPIES)]
+    parts = [
+        container(i, *line[:3], acknowledged_bcsid=11 if line[0] == Q11 else None)
+        for i, line in enumerate(COPIES)
+    ]
 
     rows = judged(parts, rack_count=2)
 

@@ -29,6 +29,7 @@ def first_in_order(container_id: int, allowed: tuple[int, ...]) -> int:
     return min(allowed, key=lambda i: crc32(f"{container_id}:dn-{container_id}-{i}".encode()))
 
 
+STUCK = "R QUASI_CLOSED 11"  # a client was told of commit 11, which no replica has
 CHOICES: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     # container, replicas, which of them may be chosen
     ("R CLOSED 10", "C=7x4", (0, 1, 2, 3)),
@@ -48,20 +49,20 @@ CHOICES: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     ("R CLOSED 10", "C=7x4 U=7", (4,)),  # the bad one before any good one
     ("R QUASI_CLOSED 10", "Q=7^ax4", (0, 1, 2, 3)),
     ("R QUASI_CLOSED 10", "Q=7&a^ax3 Q=7&b^a U@11=7&c^a", (0, 1, 2)),  # a bad one is on no rack
-    ("R QUASI_CLOSED 11", "Q@10=7^ax4 Q@8=7^bx2", (0, 1, 2, 3)),  # b has just as many as it needs
-    ("R QUASI_CLOSED 11", "Q@10=7^ax3 Q@8=7^bx3", (3, 4, 5)),
-    ("R QUASI_CLOSED 11", "Q@10=7^ax4 Q@8=7^bx3", (0, 1, 2, 3, 4, 5, 6)),
-    ("R QUASI_CLOSED 11", "Q@9=7^a Q@10=7^ax3 Q@8=7^bx2", (0,)),  # the last commit stays thrice
-    ("R QUASI_CLOSED 11", "Q@10=7*1^a Q@10=7^ax4 Q@8=7^bx2", (1, 2, 3, 4)),
+    (STUCK, "Q@10=7^ax4 Q@8=7^bx2", (0, 1, 2, 3)),  # b has just as many as it needs
+    (STUCK, "Q@10=7^ax3 Q@8=7^bx3", (3, 4, 5)),
+    (STUCK, "Q@10=7^ax4 Q@8=7^bx3", (0, 1, 2, 3, 4, 5, 6)),
+    (STUCK, "Q@9=7^a Q@10=7^ax3 Q@8=7^bx2", (0,)),  # the last commit stays thrice
+    (STUCK, "Q@10=7*1^a Q@10=7^ax4 Q@8=7^bx2", (1, 2, 3, 4)),
     ("R QUASI_CLOSED 10", "Q=7^ax4 U=8^a", (4,)),  # the bad one before any good one
-    ("R QUASI_CLOSED 11", "Q@10=7^ax3 U@10=7^ax2 Q@8=7^bx2", (3, 4)),
-    ("R QUASI_CLOSED 11", "Q@10=7^ax3 U@11=7^a Q@8=7^bx2", ()),  # it has more than the others
-    ("R QUASI_CLOSED 11", "Q@10=7^ax3 U@8=7^a Q@8=7^bx3", (3,)),
-    ("R QUASI_CLOSED 11", "Q@10=7^ax3 Q@8=7^bx2 U@8=7^b", (5,)),
-    ("R QUASI_CLOSED 11", "Q@10=7^ax3 Q@8=7^b Q@8=8^b U@8=7^b", ()),  # which of b is right?
-    ("R QUASI_CLOSED 11", "Q@10=7^ax4 Q@8=7^b U@8=7^b", (0, 1, 2, 3)),  # b has not one too many
-    ("R QUASI_CLOSED 11", "Q@10=7^ax3 U@8=7^bx3", ()),  # nobody has all that they may have
-    ("R QUASI_CLOSED 11", "Q@10=7^ax2 U@10=7^ax2 C@8=7^bx2", ()),  # two whole ones are too few
+    (STUCK, "Q@10=7^ax3 U@10=7^ax2 Q@8=7^bx2", (3, 4)),
+    (STUCK, "Q@10=7^ax3 U@11=7^a Q@8=7^bx2", ()),  # it has more than the others
+    (STUCK, "Q@10=7^ax3 U@8=7^a Q@8=7^bx3", (3,)),
+    (STUCK, "Q@10=7^ax3 Q@8=7^bx2 U@8=7^b", (5,)),
+    (STUCK, "Q@10=7^ax3 Q@8=7^b Q@8=8^b U@8=7^b", ()),  # which of b is right?
+    (STUCK, "Q@10=7^ax4 Q@8=7^b U@8=7^b", (0, 1, 2, 3)),  # b has not one too many
+    (STUCK, "Q@10=7^ax3 U@8=7^bx3", ()),  # nobody has all that they may have
+    (STUCK, "Q@10=7^ax2 U@10=7^ax2 C@8=7^bx2", ()),  # two whole ones are too few
     ("R CLOSED 10", "C=7&ax3 C=7&b C=7&b/d", (0, 1, 2)),  # what leaves will stand nowhere
     ("R CLOSED 10", "C=7&ax3 C=7&b C=7&b/m", (0, 1, 2)),
     ("EC CLOSED", "C#1=7&ax2 C#2&b C#3&b C#4&b C#5&a", (0, 1)),
@@ -88,7 +89,11 @@ def test_chance_picks_among_those_that_may_go_only() -> None:
         (what, words): range(1 + len(SPREAD) * i, 1 + len(SPREAD) * (i + 1))
         for i, (what, words, _) in enumerate(CHOICES)
     }
-    parts = [container(i, *line) for line, numbers in ids.items() for i in numbers]
+    parts = [
+        container(i, *line, acknowledged_bcsid=11 if line[0] == STUCK else None)
+        for line, numbers in ids.items()
+        for i in numbers
+    ]
 
     found = judged(parts, rack_count=2)
 

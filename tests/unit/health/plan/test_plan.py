@@ -105,7 +105,7 @@ CLOSE = (
     ("R CLOSED 10", "C C O", "", [("close", [], [2], [], 0, 6)]),
     ("R CLOSED 10", "C C Q@10", "", [("close", [], [2], [], 0, 6)]),
     ("R QUASI_CLOSED 12", "Q@12x2 Q@11", "", [("close", [], [0, 1], [], 0, 6)]),
-    ("R QUASI_CLOSED 12", "Q@12x2 O@12", "", [("close", [], [2], [], 0, 6)]),
+    ("R QUASI_CLOSED 12", "Q@11x2 O@12", "", [("close", [], [2], [], 0, 6)]),
 )
 
 

@@ -288,6 +288,16 @@ class TestClosesDue:
             (QUASI_CLOSED, "C4=8 Q5=7", [("dn2", False)]),
             (QUASI_CLOSED, "Q5=7 Q4=8 U5", [("dn1", False)]),
             (QUASI_CLOSED, "Q4=8 Q3=7", []),
+            # Most origins must be seen, by replicas that can be loaded, and none may have more.
+            (QUASI_CLOSED, "Q5", []),
+            (QUASI_CLOSED, "Q5 Q5", [("dn1", False), ("dn2", False)]),
+            (QUASI_CLOSED, "Q5 U4", [("dn1", False)]),
+            (QUASI_CLOSED, "Q5 U5!", []),
+            (QUASI_CLOSED, "Q5 O4", [("dn2", False)]),  # open: its origin is seen once it is closed
+            (QUASI_CLOSED, "Q5 R5", []),
+            (QUASI_CLOSED, "Q5 Q5 Q5 U6", []),
+            (QUASI_CLOSED, "Q5 Q5 U6!", []),
+            (CLOSED, "Q5 U6", [("dn1", False)]),  # its state says that this was settled
             (CLOSING, "U5! O5", [("dn2", False)]),
         ],
     )
@@ -331,6 +341,13 @@ class TestClosesDue:
         orders = closes_due(coded, [*shards, twin])
 
         assert [CloseCommand("dn2", 5, force=False)] == orders
+
+    def test_of_shards_each_closes_that_has_the_last_known_commit(self) -> None:
+        """What its index had is in no other shard, however many are seen."""
+        held = [replace(r, replica_index=i) for i, r in enumerate(replicas("Q5 Q4 U6"), 1)]
+        coded = replace(container(QUASI_CLOSED), scheme="rs-3-2-1024k", replication_factor=5)
+
+        assert [CloseCommand("dn1", 5, force=False)] == closes_due(coded, held)
 
     @pytest.mark.parametrize(
         ("reports", "acknowledged_bcsid", "expected"),

@@ -78,7 +78,10 @@ def test_it_closes_at_the_last_commit_that_a_closed_replica_has(
         (ContainerState.OPEN, "Q@4 Q@4 Q@4"),  # its writes have not ended
         (ContainerState.DELETING, "Q@4 Q@4 Q@4"),
         (ContainerState.DELETED, "Q@4 Q@4 Q@4"),
-        (QUASI_CLOSED, "Q@4 Q@9 Q@4"),  # one has all: it closes as a rule does
+        (QUASI_CLOSED, "Q@4 Q@9 Q@4"),  # one has all, and most origins are seen
+        (QUASI_CLOSED, "Q@9 U@9"),
+        (ContainerState.CLOSED, "Q@9"),  # its state says that this was settled
+        (QUASI_CLOSED, "C@9 U@10"),
         (QUASI_CLOSED, "C@10"),
         (CLOSING, "O@4 C@9"),
         (QUASI_CLOSED, "Q@4 Q@4 Q@9/m!"),  # off for maintenance, and expected back
@@ -135,6 +138,34 @@ def test_most_origins_must_be_seen(
 
     assert (count, factor) == (found.origin_count, found.required_count)
     assert (is_complete, obstacle) == (found.is_complete, found.obstacle)
+
+
+@pytest.mark.parametrize(
+    ("words", "bcsid", "obstacle"),
+    [
+        ("Q@9", 9, "only 1 of 3 origins are seen"),
+        ("Q@9 Q@9! Q@9!", 9, "only 1 of 3 origins are seen"),
+        ("Q@9 Q@9 U@10", 9, "the damaged replica on dn3 has more commits"),
+        ("Q@9 O@4", 9, "dn2 has yet to close its replica"),
+    ],
+)
+def test_a_replica_with_the_last_known_commit_needs_a_person_against_the_rule(
+    words: str, bcsid: int, obstacle: str
+) -> None:
+    """Nothing closes it by itself, so `suture scm close` says why, and force gives nothing up."""
+    found = decided(box(), placed(words))
+
+    assert (obstacle, bcsid, 9) == (found.obstacle, found.bcsid, found.last_bcsid)
+
+
+def test_a_replica_that_cannot_be_loaded_blocks_with_what_it_has() -> None:
+    """Its commits may be real; as an origin it is not seen."""
+    first, second, third = placed("Q@4 Q@4 Q@9")
+
+    found = decided(box(), (first, second, unloadable(third)))
+
+    assert "the damaged replica on dn3 has more commits" == found.obstacle
+    assert (4, 2) == (found.bcsid, found.origin_count)
 
 
 def test_copies_of_one_origin_are_one_origin() -> None:
@@ -233,6 +264,7 @@ def test_of_a_code_as_many_origins_must_be_seen_as_there_is_data(seen: int, obst
 def test_one_whole_shard_is_no_whole_container() -> None:
     """Only one that has all that was committed ends the question."""
     assert closure(*coded("Q@9#1 Q@8#2 Q@8#3"), acknowledged_bcsid=0) is None
+    assert closure(*coded("Q@9#1"), acknowledged_bcsid=0) is None
     assert 8 == decided(*coded("U@9#1 Q@8#2 Q@8#3 Q@8#4")).bcsid
 
 
