@@ -48,7 +48,7 @@ KINDS: Final[dict[str, pa.DataType]] = {
 }
 
 TABLES: Final[dict[str, tuple[Column, ...]]] = {
-    name: tuple(Column(c.name, KINDS[c.kind], c.is_nullable, c.words, c.may_lack) for c in columns)
+    name: tuple(Column(c.name, KINDS[c.kind], c.is_nullable, c.words) for c in columns)
     for name, columns in snapshot_columns.TABLES.items()
 }
 """The input: one directory of Parquet files each."""

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from agent.client.file_pieces import Metadata, Piece, chunks_of, describe
-from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
-from agent.rpc.wire import codec, newblocks
-from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
+from agent.client.file_pieces import Piece, chunks_of, describe
+from agent.rpc.v1 import datanode_pb2, scm_pb2
+from agent.rpc.wire import newblocks
+from merkle.replica import ChunkInfo
 
 RUN_BYTES_MAX: Final = 32 * 1024**2  # of blocks that are acknowledged together
 MESSAGE_BYTES_MAX: Final = 1024**2  # of small blocks in one message
@@ -76,18 +76,3 @@ def _new_block(
     return newblocks.new_block_message(
         allocation.block_id, chunks, is_whole=is_whole, metadata=metadata
     )
-
-
-def commit_message(
-    allocation: scm_pb2.BlockAllocation,
-    chunks: list[ChunkInfo],
-    metadata: Metadata,
-) -> container_pb2.BlockData:
-    """Return the block as the commit carries it."""
-    block = BlockData(
-        BlockId(allocation.block_id.local_id),
-        Bcsid(allocation.block_id.bcsid),
-        tuple(chunks),
-        metadata,
-    )
-    return codec.block_message(ContainerId(allocation.block_id.container_id), block)

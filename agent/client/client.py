@@ -115,10 +115,8 @@ class Client:
         self, scheme: Scheme | None, progress: Callable[[int], None], waits: Waits
     ) -> WriterSession:
         if scheme is None:
-            return WriterSession(self.scm, self._dial, progress, waits, stream=self._stream)
-        return EcWriterSession(
-            self.scm, self._dial, progress, waits, scheme=scheme, shard_stream=self._stream
-        )
+            return WriterSession(self.scm, self._dial, self._stream, progress, waits)
+        return EcWriterSession(self.scm, self._dial, self._stream, progress, waits, scheme=scheme)
 
     def _run_sessions(
         self,

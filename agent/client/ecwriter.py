@@ -1,21 +1,21 @@
 """Writes files as block groups: each stripe over all shards at once, parity beside the data.
 
     file ──► pieces, one group each ──► stripes ──► cells, one to each shard ──► commits ──► keys
-                                          of more than one, a stream to each; the commit at its end
+                                          in one stream each, the commit at its end
 
 A group whose shards do not all take it is written again elsewhere, as in Ozone: a group with fewer
 shards than its code has would begin its life degraded. What was written of it is an orphan.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Self
 
+from agent.client.block_messages import Placed
 from agent.client.fan_out import Lane, Open, until_taken
 from agent.client.file_pieces import Piece, chunks_of, describe
 from agent.client.writer import (
     WRITE_TIMEOUT_S,
     LeftBehind,
-    Outdated,
     Stream,
     Waits,
     WriterSession,
@@ -28,7 +28,7 @@ from agent.ec.scheme import Scheme
 from agent.errors import SutureError
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2
-from agent.rpc.wire import codec, newblocks
+from agent.rpc.wire import newblocks
 from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
 
 SHARD_BYTES_DEFAULT: Final = 16 * 1024**2  # a longer file becomes several groups
@@ -43,23 +43,26 @@ class EcWriterSession(WriterSession):
         self,
         scm: ScmClient,
         dial: Callable[[str], Stub],
+        stream: Stream,
         wrote: Callable[[int], None] = lambda _: None,
         waits: Waits = lambda _: None,
         *,
         scheme: Scheme,
-        shard_stream: Stream | None = None,
     ) -> None:
-        """Begin a session; without `shard_stream` each cell goes in a call of its own."""
-        super().__init__(scm, dial, wrote, waits)
-        self._shard_stream = shard_stream
+        """Begin a session; see `WriterSession`."""
+        super().__init__(scm, dial, stream, wrote, waits)
         self.scheme = str(scheme)
         cells_count = max(1, SHARD_BYTES_DEFAULT // scheme.cell_bytes)
         self.unit_bytes = scheme.stripe_bytes
         self.block_bytes = cells_count * scheme.stripe_bytes
         self._code = scheme
 
-    def _write_replicas(self, piece: Piece, allocation: scm_pb2.BlockAllocation) -> int:
-        """Write the group to all shards; return how many there are."""
+    def _runs(self, placed: Sequence[Placed]) -> list[list[Placed]]:
+        return [[one] for one in placed]
+
+    def _write_run(self, run: Sequence[Placed]) -> int:
+        """Write one group in a stream to each shard; return how many shards there are."""
+        [(piece, allocation)] = run
         container_id = ContainerId(allocation.block_id.container_id)
         if len(allocation.replicas) != self._code.shard_count:
             raise LeftBehind(
@@ -75,24 +78,16 @@ class EcWriterSession(WriterSession):
         if (container_id, names[1]) not in self._created:
             shards.create()
             self._created.add((container_id, names[1]))
-        if self._shard_stream is not None and piece.size_bytes > self._code.stripe_bytes:
-            try:
-                with self._taken_back():
-                    self._stream_group(piece, allocation, shards)
-            except Outdated:
-                self._shard_stream = None
-            else:
-                return self._code.shard_count
-        self._write_group(piece, allocation, shards)
+        with self._taken_back():
+            self._stream_group(piece, allocation, shards)
         return self._code.shard_count
 
     def _stream_group(
         self, piece: Piece, allocation: scm_pb2.BlockAllocation, shards: "_Shards"
     ) -> None:
-        """Write the group in one stream to each shard. Raises LeftBehind, Outdated."""
-        assert self._shard_stream is not None
+        """Write the group in one stream to each shard. Raises LeftBehind."""
         opens = {
-            index: self._shard_stream(replica.address)
+            index: self._stream(replica.address)
             for index, replica in enumerate(allocation.replicas, start=1)
         }
         stripe_count = piece.size_bytes // self._code.stripe_bytes
@@ -107,7 +102,7 @@ class EcWriterSession(WriterSession):
         shards.check(until_taken(call, list(opens), self._check_stopped))
 
     def _write_group(
-        self, piece: Piece, allocation: scm_pb2.BlockAllocation, shards: "_Shards | _Streams"
+        self, piece: Piece, allocation: scm_pb2.BlockAllocation, streams: "_Streams"
     ) -> None:
         group = Group(self._code, piece.size_bytes)
         chunks: dict[int, list[ChunkInfo]] = {index: [] for index in self._code.indexes}
@@ -119,12 +114,12 @@ class EcWriterSession(WriterSession):
                 index: describe(stripe * self._code.cell_bytes, cell)
                 for index, cell in cells.items()
             }
-            shards.write(allocation.block_id, described, cells)
+            streams.write(allocation.block_id, described, cells)
             for index, chunk in described.items():
                 chunks[index].append(chunk)
             checksums.append(stripe_checksum([described[index] for index in sorted(described)]))
             self._tell(len(data))
-        shards.commit(
+        streams.commit(
             allocation.block_id,
             {
                 index: BlockData(
@@ -187,35 +182,6 @@ class _Shards:
             },
         )
 
-    def write(
-        self,
-        block_id: container_pb2.BlockId,
-        chunks: Mapping[int, ChunkInfo],
-        cells: Mapping[int, bytes],
-    ) -> None:
-        """Write the cells of one stripe."""
-        self._each(
-            "WriteChunk",
-            {
-                index: datanode_pb2.WriteChunkRequest(
-                    block_id=block_id, chunk=codec.chunk_message(chunk), data=cells[index]
-                )
-                for index, chunk in chunks.items()
-            },
-        )
-
-    def commit(self, _block_id: container_pb2.BlockId, blocks: Mapping[int, BlockData]) -> None:
-        """Commit the group: a shard that has nothing of it has a block without chunks."""
-        self._each(
-            "PutBlock",
-            {
-                index: datanode_pb2.PutBlockRequest(
-                    block=codec.block_message(self._container_id, block)
-                )
-                for index, block in blocks.items()
-            },
-        )
-
     def _each(self, method: str, requests: Mapping[int, object]) -> None:
         """Call all at once. Raises LeftBehind when one fails."""
 
@@ -273,10 +239,6 @@ class _Streams:
             lane.send(None)
 
     def failures(self) -> dict[int, SutureError]:
-        """Wait until all of the group is durable; return where it is not, and why. Raises
-        Outdated."""
+        """Wait until all of the group is durable; return where it is not, and why."""
         answers = {index: lane.failure() for index, lane in self._lanes.items()}
-        failed = {index: error for index, error in answers.items() if error is not None}
-        if any(self._lanes[index].is_unknown() for index in failed):
-            raise Outdated
-        return failed
+        return {index: error for index, error in answers.items() if error is not None}

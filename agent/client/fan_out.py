@@ -61,10 +61,6 @@ class Lane:
             return Unavailable(Code.UNAVAILABLE, f"took nothing for {self._timeout_s:g} s")
         return None
 
-    def is_unknown(self) -> bool:
-        """Whether the datanode does not know the call. Ask after `failure`."""
-        return bool(self._answer.code() is grpc.StatusCode.UNIMPLEMENTED)
-
     def cancel(self) -> None:
         """End the call, whatever was sent."""
         self._answer.cancel()

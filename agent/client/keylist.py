@@ -91,8 +91,6 @@ def delete_keys(
     there = [one for one in shown if one.code == OK]
     if dry_run or not there:
         return shown
-    if not all(one.world for one in there):  # an older control plane, which knows no worlds
-        return scm.delete_keys(scm_pb2.DeleteKeysRequest(keys=names)).deletions
     request = scm_pb2.DeleteKeysRequest(
         keys=[one.key for one in there], worlds=[one.world for one in there]
     )

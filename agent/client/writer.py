@@ -3,8 +3,6 @@
     files ──► pieces, one block each ──► runs of blocks of one container ──► keys committed
                                          each one stream to every replica at once
 
-To a datanode that does not know such streams each chunk goes in a call of its own.
-
 A writer's session has containers of its own, so commits reach every replica in the order of their
 commit ids (BCSID). A replica that fails is left behind: the write goes on with the others while a
 majority lives, the SCM is told, and reconcile catches the replica up later. A datanode that is busy
@@ -22,14 +20,11 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
-from agent.client.block_messages import Placed, commit_message, messages_of, runs_of
+from agent.client.block_messages import Placed, messages_of, runs_of
 from agent.client.fan_out import Lane, Open, spread, until_taken
 from agent.client.file_pieces import (
     BLOCK_BYTES_DEFAULT,
-    Piece,
     Source,
-    chunks_of,
-    describe,
     pieces_of,
 )
 from agent.client.putnote import PutNote
@@ -37,13 +32,11 @@ from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.calls.channel import begun, patient
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc, scm_pb2
-from agent.rpc.wire import codec
 from agent.rpc.wire.bounds import SIZES_MAX
 from agent.rpc.wire.errors import error_from
 from agent.runtime.clock import SystemClock
 from merkle.replica import (
     CHUNK_BYTES_DEFAULT,
-    ChunkInfo,
 )
 
 WRITE_TIMEOUT_S: Final = 60.0
@@ -71,10 +64,6 @@ class Stored:
     replicas_min: int
 
 
-class Outdated(Exception):
-    """A datanode does not know how to take whole blocks; write chunk by chunk."""
-
-
 class LeftBehind(Exception):
     """Too few replicas of this container still take writes; try another container."""
 
@@ -90,14 +79,13 @@ class WriterSession:
         self,
         scm: ScmClient,
         dial: Callable[[str], datanode_pb2_grpc.DatanodeStub],
+        stream: Stream,
         wrote: Callable[[int], None] = lambda _: None,
         waits: Waits = lambda _: None,
-        *,
-        stream: Stream | None = None,
     ) -> None:
         """Begin a session; `wrote` hears of bytes that go out to all replicas, and of fewer than
         none when they have to go out again; `waits` of what the control plane answers while it
-        starts. Without `stream` each chunk goes in a call of its own."""
+        starts. `stream` begins to write blocks at the address of a datanode."""
         self.client_id = uuid.uuid4().hex
         self.stopped = False  # set from outside: the session ends before its next chunk
         self.failed: dict[tuple[int, str], str] = {}  # (container, datanode) -> why
@@ -254,23 +242,11 @@ class WriterSession:
 
     def _runs(self, placed: Sequence[Placed]) -> list[list[Placed]]:
         """Return the blocks as they are written together: all of a run, or none."""
-        if self._stream is None:
-            return [[one] for one in placed]
         return runs_of(placed)
 
     def _write_run(self, run: Sequence[Placed]) -> int:
-        """Write blocks of one container to every living replica; return how many hold them
-        durably."""
-        if self._stream is not None:
-            try:
-                with self._taken_back():
-                    return self._stream_run(run)
-            except Outdated:
-                self._stream = None
-        return min([self._write_replicas(piece, allocation) for piece, allocation in run])
-
-    def _stream_run(self, run: Sequence[Placed]) -> int:
-        """Write blocks in one stream to each replica."""
+        """Write blocks of one container in one stream to each living replica; return how many hold
+        them durably."""
         allocation = run[0][1]
         stubs = self._living(allocation)
         before_bytes = self._told_bytes
@@ -287,8 +263,7 @@ class WriterSession:
     def _spread(
         self, run: Sequence[Placed], datanode_ids: Collection[str]
     ) -> dict[str, SutureError]:
-        """Write blocks to some replicas; return those that failed, and why. Raises Outdated."""
-        assert self._stream is not None
+        """Write blocks to some replicas; return those that failed, and why."""
         addresses = {replica.datanode_id: replica.address for replica in run[0][1].replicas}
         pieces = [piece for piece, _ in run]
         lanes = {
@@ -299,10 +274,7 @@ class WriterSession:
             )
             for datanode_id in datanode_ids
         }
-        failed = spread(self._until_stopped(run), lanes)
-        if any(lanes[datanode_id].is_unknown() for datanode_id in failed):
-            raise Outdated
-        return failed
+        return spread(self._until_stopped(run), lanes)
 
     def _leave_behind(
         self,
@@ -335,7 +307,7 @@ class WriterSession:
         before_bytes = self._told_bytes
         try:
             yield
-        except (LeftBehind, Outdated):
+        except LeftBehind:
             self._take_back(before_bytes)
             raise
 
@@ -353,28 +325,6 @@ class WriterSession:
     def _tell_failed(self) -> None:
         """Tell the SCM at once, so that it allocates elsewhere."""
         self._commit([], replace=False)
-
-    def _write_replicas(self, piece: Piece, allocation: scm_pb2.BlockAllocation) -> int:
-        """Write the block to every living replica; return how many hold it durably."""
-        stubs = self._living(allocation)
-        chunks: list[ChunkInfo] = []
-        for data in chunks_of(piece):
-            self._check_stopped(piece.source.key)
-            chunks.append(describe(chunks[-1].end if chunks else 0, data))
-            request = datanode_pb2.WriteChunkRequest(
-                block_id=allocation.block_id, chunk=codec.chunk_message(chunks[-1]), data=data
-            )
-            if chunks[-1].end == piece.size_bytes:
-                request.commit.CopyFrom(commit_message(allocation, chunks, piece.metadata))
-            self._fan_out(allocation, stubs, "WriteChunk", request)
-            self._check_majority(allocation, len(stubs))
-            self._tell(len(data))
-        if not chunks:
-            block = commit_message(allocation, [], piece.metadata)
-            put = datanode_pb2.PutBlockRequest(block=block)
-            self._fan_out(allocation, stubs, "PutBlock", put)
-            self._check_majority(allocation, len(stubs))
-        return len(stubs)
 
     def _living(
         self, allocation: scm_pb2.BlockAllocation

@@ -2,8 +2,8 @@
 
     nobody may rest on ours ─► a witness reads its own whole, keeps it, proves it ─► ours is deleted
 
-A command without witnesses is carried out as it is: nobody has to have the replica any more, or who
-commands knows no better (a control plane of an earlier version, a person who insists).
+A command without witnesses is carried out as it is: nobody has to have the replica any more, or a
+person insists.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -132,7 +132,6 @@ class Heartbeat:
         self._interval_s = 1.0
         self._failures = 0
         self._is_registered = False
-        self._takes_columns = False  # the SCM that we are registered with
 
     @property
     def state(self) -> str:
@@ -203,7 +202,6 @@ class Heartbeat:
             )
         self._interval_s = max(INTERVAL_S_MIN, answer.heartbeat_interval_ms / 1000)
         self._is_registered = True
-        self._takes_columns = answer.takes_columns
         self._full = None
         self._full_due_s = self._clock.monotonic_s()
         self.outbox.note_state(REGISTERED)
@@ -291,10 +289,8 @@ class Heartbeat:
         return reports, by_columns
 
     def _by_columns(self, page: scm_pb2.ContainerReport) -> scm_pb2.ColumnReport | None:
-        """Return a page by columns; None where the SCM takes none, or a replica says what has no
-        place in them: of a page of messages the SCM leaves out that replica alone."""
-        if not self._takes_columns:
-            return None
+        """Return a page by columns; None where a replica says what has no place in them: of a page
+        of messages the SCM leaves out that replica alone."""
         try:
             return column_report(page)
         except Refused:

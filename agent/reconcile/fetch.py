@@ -25,7 +25,6 @@ from agent.reconcile.witnesses import (
     proof_of_chunk,
     proofs_at_once,
 )
-from agent.rpc.calls.channel import is_unknown
 from agent.rpc.calls.peer import Meter
 from agent.store.operations.repair import verifies
 from agent.store.ports import RepairableReplicas
@@ -80,7 +79,6 @@ class Sources:
     algorithm: Algorithm
     provers: Mapping[PeerId, Proving] = field(default_factory=dict)  # those that can prove
     dropped: dict[PeerId, SutureError] = field(default_factory=dict)
-    one_by_one: set[PeerId] = field(default_factory=set)  # those that do not know such calls
     bad_chunks: dict[PeerId, int] = field(default_factory=dict)
 
     def describe(self, action: RepairBlock) -> Answer:
@@ -151,18 +149,14 @@ class Sources:
         yield from ((peer_id, places) for peer_id, places in found.items() if len(places) > 1)
 
     def _together(self, peer_id: PeerId, ask: Callable[[LendingSeveral], T]) -> T | None:
-        """Return what a peer answers about several at once; None if it does not know how to, or
-        fails."""
+        """Return what a peer answers about several at once; None if it fails."""
         peer = self.peers.get(peer_id)
-        if not isinstance(peer, LendingSeveral) or peer_id in self.one_by_one:
+        if not isinstance(peer, LendingSeveral):
             return None
         try:
             return ask(peer)
         except SutureError as error:
-            if is_unknown(error):
-                self.one_by_one.add(peer_id)
-            else:
-                self._judge(peer_id, error)
+            self._judge(peer_id, error)
         return None
 
     def _lent(self, peer_id: PeerId, wanted: Sequence[Wanted]) -> dict[int, Answer]:

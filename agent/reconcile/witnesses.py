@@ -19,7 +19,6 @@ import structlog
 
 from agent.errors import Code, Refused, SutureError
 from agent.plan.actions import PeerId
-from agent.rpc.calls.channel import is_unknown
 from agent.rpc.calls.message_groups import grouped
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
@@ -32,7 +31,6 @@ from merkle.tree import Summary, Tree
 
 SAMPLES: Final = 16  # chunks of a replica that are proven, each by itself
 CLOCKS_S: Final = 1.0  # two clocks tell the time since one read a little differently
-OLD: Final = "of an earlier version, which proves nothing"
 
 log = structlog.get_logger()
 
@@ -87,8 +85,6 @@ def ask_for_chunk(
     try:
         answer = peer.prove_chunk(container_id, block_id, offset, nonce)
     except SutureError as error:
-        if is_unknown(error):
-            return Word(why=OLD)
         return Word(why=f"{error.code}: {error}", is_silent=not isinstance(error, Refused))
     if answer == answer_of(nonce, data):
         return Word(proof=_kept(peer_id, nonce, answer))
@@ -140,10 +136,7 @@ def proof_of_chunk(
     offset: int,
     data: bytes,
 ) -> Word:
-    """Return the first proof that one of the peers gives; if none does, why, of each of them.
-
-    Where all are of an earlier version, that stands in the place of a proof: as things were before.
-    """
+    """Return the first proof that one of the peers gives; if none does, why, of each of them."""
     words: list[tuple[PeerId, Word]] = []
     for peer_id in asked:
         peer = peers.get(peer_id)
@@ -154,8 +147,6 @@ def proof_of_chunk(
             return word
         words.append((peer_id, word))
     why = "; ".join(f"{peer_id}: {word.why}" for peer_id, word in words)
-    if words and all(word.why == OLD for _, word in words):
-        return Word(proof=f"none: {why}")
     is_silent = any(word.is_silent for _, word in words)
     return Word(why=why or "nobody could be asked", is_silent=is_silent)
 
@@ -195,8 +186,7 @@ class ReplicaWitnesses:
             try:
                 return self._ask(container_id, mine, without_row, peer_id, peer)
             except SutureError as error:
-                why = OLD if is_unknown(error) else f"{error.code}: {error}"
-                reasons.append(f"{peer_id}: {why}")
+                reasons.append(f"{peer_id}: {error.code}: {error}")
         log.warning(
             "replica_not_proven", container_id=container_id, reasons="; ".join(reasons)[:500]
         )

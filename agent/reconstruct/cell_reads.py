@@ -50,7 +50,7 @@ def read_cells(
         except Unavailable as error:
             answers.errors[next(iter(chunks))] = error
             return answers
-        except Refused:  # it is of an earlier version, or we are no peer of it
+        except Refused:  # we are no peer of it
             answers.gives_several = False
         except SutureError:  # each alone tells whether it has to do with that
             pass

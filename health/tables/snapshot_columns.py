@@ -18,7 +18,6 @@ takes for lost or at risk: the first by name, and how many there are.
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from health.tables.replica_numbers import LATER
 from health.words import (
     CONTAINER_STATES,
     NODE_HEALTHS,
@@ -52,13 +51,7 @@ class Column:
     is_nullable: bool = False
     words: tuple[str, ...] = ()
 
-    @property
-    def may_lack(self) -> bool:
-        """Whether snapshots of before do not have it, and all of it is null in them."""
-        return self.name in _LATER_NAMES
 
-
-_LATER_NAMES: Final = frozenset(number.name for number in LATER)
 _KINDS: Final[dict[str, Kind]] = {
     "long": "long",
     "int": "int",
@@ -130,8 +123,7 @@ REPLICAS: Final = _columns(
     reported_at_ms long
     """,
     {"state": REPLICA_STATES},
-) + tuple(Column(number.name, "long", is_nullable=True) for number in LATER)
-"""A snapshot of a control plane that knows fewer numbers lacks columns of the last ones."""
+)
 NODES: Final = _columns(
     """
     snapshot_id string

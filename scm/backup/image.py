@@ -18,11 +18,9 @@ import lmdb
 from agent.errors import Code, Refused, Unavailable
 from scm.state import records, single_values
 from scm.state.database import DATABASES_MAX, State
-from scm.state.facts import UNFINISHED, Replica
+from scm.state.facts import UNFINISHED
 from scm.state.history.history_tables import HistoryTable
 from scm.state.page_check import check_pages
-from scm.state.replicas import replica_rows
-from scm.state.replicas.replica_table import ReplicaTable
 from scm.state.single_values import Restored, counters_anew
 from scm.state.tables.container_table import ContainerTable
 from scm.state.tables.table import Table, rows_on_disk
@@ -88,15 +86,8 @@ def look_through(
             found = single_values.read(partial(transaction.get, db=meta))
             counts = {}
             for table in State.blank_tables():
-                database = _database(environment, transaction, table)
-                own = table.value
-                if isinstance(table, ReplicaTable):
-                    own = partial(_replica_of, version=found.format_version)
-                counts[table.name] = (
-                    0
-                    if database is None
-                    else _look_at(transaction, database, table, own, looked_at)
-                )
+                database = environment.open_db(table.name.encode(), txn=transaction, create=False)
+                counts[table.name] = _look_at(transaction, database, table, looked_at)
     except (records.DamagedRow, lmdb.Error) as error:
         raise Refused(Code.INCONSISTENT_VOLUME, f"state in {directory}: {error}") from error
     return Image(found.cluster_id, found.format_version, found.counters, counts)
@@ -153,29 +144,16 @@ def sync_file(path: Path) -> None:
         os.close(descriptor)
 
 
-def _database(
-    environment: lmdb.Environment, transaction: lmdb.Transaction, table: Table[Any, Any]
-) -> Any:
-    """Return the database of a table; None: the state was last opened by a version without it."""
-    try:
-        return environment.open_db(table.name.encode(), txn=transaction, create=False)
-    except lmdb.NotFoundError:
-        if isinstance(table, HistoryTable):
-            return None
-        raise
-
-
 def _look_at(
     transaction: lmdb.Transaction,
     database: Any,
     table: Table[Any, Any],
-    value_of: Callable[[bytes], Any],
     looked_at: Callable[[int], object],
 ) -> int:
     count = 0
     for key, row in transaction.cursor(db=database):
         try:
-            value = value_of(bytes(row))
+            value = table.value(bytes(row))
             is_in_place = table.key_bytes(table.key_of(value)) == bytes(key)
         except (ValueError, TypeError) as error:
             if isinstance(table, HistoryTable):
@@ -188,10 +166,6 @@ def _look_at(
             looked_at(ROWS_PER_LOOK)
     looked_at(count % ROWS_PER_LOOK)
     return count
-
-
-def _replica_of(row: bytes, version: int) -> Replica:
-    return replica_rows.replica_from(replica_rows.widened(row, version))
 
 
 @contextmanager

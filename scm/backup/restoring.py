@@ -113,17 +113,11 @@ def _grown(
             Code.IO_EXCEPTION, f"{growing / DATA} does not read back as it was written"
         )
     image = look_through(growing, looked_at)
-    found = image.cluster_id, _rows_in(image.counts)
-    if found != (manifest.cluster_id, _rows_in(manifest.counts)):
+    if (image.cluster_id, image.counts) != (manifest.cluster_id, manifest.counts):
         raise Refused(
             Code.INCONSISTENT_VOLUME, f"{backup} is damaged: it holds not what its manifest says"
         )
     return begin_anew(growing, taken_at_ms=manifest.taken_at_ms, now_ms=now_ms)
-
-
-def _rows_in(counts: dict[str, int]) -> dict[str, int]:
-    """Return the tables that have rows: an earlier version does not count those it lacks."""
-    return {table: count for table, count in counts.items() if count}
 
 
 def _check_empty(to: Path, ignored: Collection[str] = ()) -> None:

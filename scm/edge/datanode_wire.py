@@ -36,7 +36,6 @@ from scm.state.facts import OpState, Outcome, OutcomeState, Volume
 from scm.state.replicas.reported_replicas import Reported
 from scm.state.starts import SeenStart
 
-LAYOUT_BEFORE_SAID: Final = 1  # of agents so old that they do not say
 VOLUMES_MAX: Final = 256
 SHA256_BYTES: Final = 32
 QUEUES_MAX: Final = 64
@@ -71,7 +70,7 @@ def registration_from(message: scm_pb2.RegisterRequest) -> Registration:
         volumes=_each(message.volumes, _volume, "volumes", refused, count_max=VOLUMES_MAX),
         op_state=op_state_from(message.op_state, "op_state") if message.op_state else None,
         op_expiry_ms=parse_int(message.op_expiry_ms, "op_expiry_ms", low=0, high=ID_MAX),
-        layout_version=message.layout_version or LAYOUT_BEFORE_SAID,
+        layout_version=parse_int(message.layout_version, "layout_version", low=1, high=2**31 - 1),
         seen_starts=_each(
             message.seen_starts, _seen_start, "seen_starts", refused, count_max=SEEN_STARTS_MAX
         ),

@@ -41,7 +41,6 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             cluster_id=self._control.cluster_id,
             term=self._control.term,
             heartbeat_interval_ms=self._options.heartbeat_interval_ms,
-            takes_columns=True,
         )
 
     def Heartbeat(  # noqa: N802

@@ -25,7 +25,6 @@ from agent.errors import Code, Refused
 from merkle.replica import ID_MAX
 from scm.state import records, single_values
 from scm.state.audit_trail import Note
-from scm.state.bringing_up import bring_up
 from scm.state.clock import Clock
 from scm.state.directory import (
     DATA,
@@ -262,7 +261,6 @@ class State:
             check(directory / "state")
             state = cls(_environment(directory / "state", map_bytes), owner)
             with without_collection():
-                bring_up(state._environment, state.replicas, state._databases)
                 if is_cold or state._is_restored():
                     state._forget()
                 state._load()

@@ -23,7 +23,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from health.tables.replica_numbers import LATEST
 from scm.state.facts import (
     Allocation,
     Container,
@@ -43,10 +42,7 @@ from scm.state.facts import (
     Transaction,
 )
 
-BEFORE_ADDED: Final = 7  # before a number was added to replicas
-FORMAT_VERSION: Final = BEFORE_ADDED + LATEST
-# 4: commands without their cause; 6: without their shards
-FORMAT_VERSIONS_READ: Final = (4, 5, 6, *range(BEFORE_ADDED, FORMAT_VERSION + 1))
+FORMAT_VERSION: Final = 1  # a state of any other is refused (`scm.state.single_values`)
 
 _DECODER: Final = json.JSONDecoder()  # itself: no guess at the encoding, of millions of rows
 CRC: Final = struct.Struct(">I")
@@ -63,8 +59,8 @@ _AT_REST: Final = re.compile(  # the body of the row of a container, as `pack` w
 NO_COUNT: Final = -1
 """In place of a number of replicas: it does not say enough of this container."""
 _KEY_FIELDS: Final = 4
-_NODE_FIELDS: Final = (10, 11)  # of version 5, and of this one
-_PENDING_FIELDS: Final = (13, 14, 15)  # of version 4, of version 6, and of this one
+_NODE_FIELDS: Final = 11
+_PENDING_FIELDS: Final = 15
 
 
 class DamagedRow(ValueError):
@@ -77,14 +73,14 @@ def pack(values: list[Any]) -> bytes:
     return CRC.pack(zlib.crc32(body)) + body
 
 
-def unpack(row: bytes, *field_counts: int) -> list[Any]:
-    """Return the fields of `row`, which are as many as one of `field_counts`. Raises DamagedRow."""
+def unpack(row: bytes, field_count: int) -> list[Any]:
+    """Return the fields of `row`. Raises DamagedRow."""
     body = row[CRC.size :]
     if len(row) < CRC.size or CRC.unpack_from(row)[0] != zlib.crc32(body):
         raise DamagedRow(f"row of {len(row)} bytes does not match its checksum")
     values = _DECODER.decode(body.decode())
-    if not isinstance(values, list) or len(values) not in field_counts:
-        raise DamagedRow(f"row does not have {' or '.join(map(str, field_counts))} fields")
+    if not isinstance(values, list) or len(values) != field_count:
+        raise DamagedRow(f"row does not have {field_count} fields")
     return values
 
 
@@ -117,7 +113,7 @@ hold_row: Final[Callable[[Hold], bytes]] = _rows_of(Hold)
 
 def node_from(row: bytes) -> Node:
     """Decode a node."""
-    values = unpack(row, *_NODE_FIELDS)
+    values = unpack(row, _NODE_FIELDS)
     values[5] = OpState(values[5])
     return Node(*values)
 
@@ -253,24 +249,21 @@ def pending_row(pending: Pending) -> bytes:
 
 def pending_from(row: bytes) -> Pending:
     """Decode a command as a queued one."""
-    values = unpack(row, *_PENDING_FIELDS)
+    *values, why, shards = unpack(row, _PENDING_FIELDS)
     values[1] = Kind(values[1])
     values[4] = Priority(values[4])
-    always_count = _PENDING_FIELDS[0]
-    why, shards = values[always_count:] + ["", []][len(values) - always_count :]
     made_of = tuple((index, datanode_id) for index, datanode_id in shards)
-    return replace(Pending(*values[:always_count]), why=why, shards=made_of)
+    return replace(Pending(*values), why=why, shards=made_of)
 
 
 def transaction_row(transaction: Transaction) -> bytes:
-    """Encode a transaction of block deletes; of most as versions before `is_unproven` did."""
-    values = list(_TRANSACTION_FIELDS(transaction))
-    return pack(values if transaction.is_unproven else values[:-1])
+    """Encode a transaction of block deletes."""
+    return pack(list(_TRANSACTION_FIELDS(transaction)))
 
 
 def transaction_from(row: bytes) -> Transaction:
     """Decode a transaction of block deletes."""
-    values = unpack(row, 5, 6)
+    values = unpack(row, 6)
     values[2] = tuple(values[2])
     values[4] = tuple(values[4])
     return Transaction(*values)
@@ -279,14 +272,13 @@ def transaction_from(row: bytes) -> Transaction:
 def deleted_row(deleted: Deleted) -> bytes:
     """Encode deleted blocks: each id as what it is beyond the one before it."""
     steps = [after - before for before, after in pairwise((0, *deleted.local_ids))]
-    kind = [True] if deleted.is_unproven else []
-    return pack([deleted.container_id, deleted.transaction_id, steps, *kind])
+    return pack([deleted.container_id, deleted.transaction_id, steps, deleted.is_unproven])
 
 
 def deleted_from(row: bytes) -> Deleted:
     """Decode deleted blocks."""
-    container_id, transaction_id, steps, *kind = unpack(row, 3, 4)
-    return Deleted(container_id, transaction_id, tuple(accumulate(steps)), *kind)
+    container_id, transaction_id, steps, is_unproven = unpack(row, 4)
+    return Deleted(container_id, transaction_id, tuple(accumulate(steps)), is_unproven)
 
 
 def hold_from(row: bytes) -> Hold:

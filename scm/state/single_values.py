@@ -49,7 +49,7 @@ def read(get: Callable[[bytes], Any]) -> SingleValues:
         return records.unpack(bytes(row), 1)[0]
 
     version = value("format_version")
-    if version not in records.FORMAT_VERSIONS_READ:
+    if version != records.FORMAT_VERSION:
         raise records.DamagedRow(
             f"format version {version}, this program reads {records.FORMAT_VERSION}"
         )

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.inspect.datanodes import stuck_count_of, volume_columns, volume_row
+from agent.cli.inspect.datanodes import volume_columns, volume_row
 from agent.cli.terminal.ask import nodes_of
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
@@ -59,8 +59,7 @@ def add(
 ) -> int:
     """Have a datanode use another volume, at once and after restarts; an empty one is formatted.
 
-    Its other volumes remember it. Write it into storage.volumes, too: an older agent reads only
-    that.
+    Its other volumes remember it. Write it into storage.volumes, too.
     """
     with connect(scm) as client:
         [(name, address)] = nodes_of(client, datanode)
@@ -177,7 +176,7 @@ def follow(client: Client, place: Place, *, as_json: bool) -> int:
 
 def does_rest(volume: pb.VolumeStatus) -> bool:
     """Return whether nothing of a volume moves, or is about to."""
-    is_stuck = 0 < stuck_count_of(volume) >= volume.container_count
+    is_stuck = 0 < volume.stuck_count >= volume.container_count
     return volume.service != "RETIRING" or is_stuck
 
 
@@ -200,7 +199,7 @@ def ending(place: Place, volume: pb.VolumeStatus) -> str:
         return f"{name} is empty; {NEXT}"
     if volume.service != "RETIRING":
         return f"{name} is {volume.service} again"
-    count = max(volume.container_count, stuck_count_of(volume))  # some have no row
+    count = max(volume.container_count, volume.stuck_count)  # some have no row
     left = counted(count, "replica")
     return f"{name} still has {left}: {volume.stuck_reason}; they are tried again by themselves"
 

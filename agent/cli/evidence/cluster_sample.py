@@ -10,8 +10,8 @@ from agent.cli.terminal.ask import Answered, ask_each
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.output import waiting_told
 from agent.client.client import Client
-from agent.errors import Code, Refused, SutureError, Unavailable
-from agent.rpc.calls.channel import is_unknown, patient
+from agent.errors import Code, Refused, Unavailable
+from agent.rpc.calls.channel import patient
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
 from scanner.sampling import SampleSize, drawn, miss_probability, sample_size, split
@@ -150,14 +150,9 @@ def last_of(
                 return progress.result
         raise Unavailable(Code.UNAVAILABLE, "it ended the sample without a result")
 
-    try:
-        return patient(
-            once, codes={Code.BUSY}, must_end=lambda: False, waits=waiting_told(peer.address)
-        )
-    except SutureError as error:
-        if is_unknown(error):
-            raise Refused(Code.INELIGIBLE, "its version draws no samples yet") from error
-        raise
+    return patient(
+        once, codes={Code.BUSY}, must_end=lambda: False, waits=waiting_told(peer.address)
+    )
 
 
 def shown(

@@ -18,8 +18,7 @@ from agent.cli.terminal.time_option import duration
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.config.quantity import spoken_duration
-from agent.errors import Refused, SutureError, Unavailable
-from agent.rpc.calls.channel import is_unknown
+from agent.errors import Unavailable
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 
@@ -121,13 +120,8 @@ def orders_to(
 
 
 def asked_of(peer: Peer, since_ms: int) -> Changes:
-    """Ask one datanode. Raises SutureError; one of an earlier version is told as such."""
-    try:
-        return peer.changes(since_ms)
-    except SutureError as error:
-        if is_unknown(error):
-            raise Refused(error.code, "its version keeps no list of changes; upgrade it") from error
-        raise
+    """Ask one datanode. Raises SutureError."""
+    return peer.changes(since_ms)
 
 
 def changes_told(answers: Sequence[Answered[Changes]]) -> Iterator[Line]:

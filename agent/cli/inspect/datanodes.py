@@ -137,7 +137,7 @@ def volume_columns() -> list[str]:
 def service_remark(volume: pb.VolumeStatus) -> str:
     """Say how far a volume is that retires, and what holds it up; of others what is still open,
     though it is read-only, or is another volume's, too."""
-    stuck = stuck_count_of(volume)
+    stuck = volume.stuck_count
     if volume.service != "RETIRING":
         return f"{counted(stuck, 'replica')} stuck: {volume.stuck_reason}" if stuck else ""
     gone = max(0, volume.retiring_bytes - volume.used_bytes)
@@ -145,11 +145,6 @@ def service_remark(volume: pb.VolumeStatus) -> str:
     left = f", {spoken_duration(volume.eta_ms / 1000)} left" if volume.eta_ms > 0 else ""
     held = f"; {counted(stuck, 'replica')} not moved: {volume.stuck_reason}" if stuck else ""
     return f"{share} moved{left}{held}"
-
-
-def stuck_count_of(volume: pb.VolumeStatus) -> int:
-    """Return how many replicas could not be moved; an older agent names some, and no count."""
-    return max(volume.stuck_count, len(volume.stuck_container_ids))
 
 
 def volume_state(volume: pb.VolumeStatus, scan: pb.VolumeScrub) -> str:

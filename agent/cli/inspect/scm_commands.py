@@ -31,7 +31,6 @@ from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.errors import Code, Refused
 from agent.rpc.v1 import container_pb2, scm_pb2
-from health.tables.replica_numbers import LATER
 from merkle.replica import ContainerId
 
 POLL_S: Final = 0.2
@@ -194,13 +193,12 @@ def replica_table(info: scm_pb2.ContainerInfo) -> Table:
             checksum(r.replica.tree.root if r.replica.HasField("tree") else None),
             r.replica.finding_count,
             ago(r.replica.data_scan_at_ms),
-            *(_shown(number.name, getattr(r.replica, number.name)) for number in LATER),
             *([r.replica.replica_index] if info.scheme else []),
         )
         for r in sorted(info.replicas, key=lambda r: r.replica.replica_index)
     ]
     columns = ["datanode", "address", "node", "state", "bcsid#", "bytes#", "root", "findings#"]
-    columns += ["read whole", *(f"{number.name.replace('_', ' ')}#" for number in LATER)]
+    columns.append("read whole")
     return grid("", columns + (["shard#"] if info.scheme else []), rows)
 
 

@@ -28,12 +28,12 @@ def outcomes_in(client: Client, container_id: int) -> list[scm_pb2.Outcome]:
 
 
 def _pages(client: Client) -> Iterator[list[scm_pb2.Outcome]]:
-    """Yield pages, newest first, until nothing is older. One of an earlier version has one page."""
+    """Yield pages, newest first, until nothing is older."""
     oldest_id = 0
     while True:
         request = scm_pb2.ListOutcomesRequest(count=KEPT_MAX, before_command_id=oldest_id)
         page = list(client.scm.list_outcomes(request).outcomes)
-        if not page or (oldest_id and page[0].status.command_id >= oldest_id):
+        if not page:
             return
         yield page
         oldest_id = page[-1].status.command_id

@@ -132,13 +132,6 @@ def _messages(answers: Any) -> Iterator[Any]:
         answers.cancel()
 
 
-def is_unknown(error: SutureError) -> bool:
-    """Whether a call failed because the other end, of an earlier version perhaps, has no such
-    method."""
-    cause = error.__cause__
-    return isinstance(cause, grpc.Call) and cause.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
 def begun(method: Method, request: Any, *, timeout_s: float) -> Any:  # the call's future
     """Begin a call that others may run beside. Raises Unavailable if the channel is closed."""
     try:

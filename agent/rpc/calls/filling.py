@@ -4,11 +4,9 @@ Nothing here is asked twice: a write whose answer was lost is the business of wh
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Final, TypeAlias
 
-from agent.errors import SutureError
-from agent.rpc.calls.channel import Method, call, is_unknown
+from agent.rpc.calls.channel import Method, call
 from agent.rpc.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc
 from agent.rpc.wire import codec, newblocks
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
@@ -80,8 +78,7 @@ class Filling:
     def write_blocks(
         self, container_id: ContainerId, index: int, blocks: Sequence[WholeBlock]
     ) -> None:
-        """Write and commit whole small blocks, of which nothing is there: all together, or, at a
-        datanode from before that call, one by one."""
+        """Write and commit whole small blocks, of which nothing is there."""
         new = [
             newblocks.new_block_message(
                 container_pb2.BlockId(
@@ -97,21 +94,7 @@ class Filling:
             for block, _ in blocks
         ]
         message = newblocks.encode(new, [data for _, data in blocks])
-        try:
-            call(self._write_blocks, iter([message]), timeout_s=WRITE_TIMEOUT_S)
-        except SutureError as error:
-            if not is_unknown(error):
-                raise
-            write_singly(
-                blocks,
-                partial(self.write_cell, container_id, index),
-                partial(self._commit_block, container_id),
-            )
-
-    def _commit_block(self, container_id: ContainerId, block: BlockData) -> None:
-        message = codec.block_message(container_id, block)
-        request = datanode_pb2.PutBlockRequest(block=message)
-        call(self.stub.PutBlock, request, timeout_s=WRITE_TIMEOUT_S)
+        call(self._write_blocks, iter([message]), timeout_s=WRITE_TIMEOUT_S)
 
     def close_shard(self, container_id: ContainerId, bcsid: int) -> ReplicaState:
         """Close a shard, so that it counts as a replica from here on; return what it is then."""

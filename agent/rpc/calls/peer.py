@@ -16,7 +16,6 @@ from agent.rpc.calls.channel import (
     begun,
     call,
     call_again,
-    is_unknown,
     open_channel,
     patient,
     retried,
@@ -330,40 +329,12 @@ class Peer(Filling):
             timeout_s = min(self._timeouts.chunk_s, patience_s or self._timeouts.chunk_s)
             return self._small_parts(request, end, timeout_s)
         timeout_s = self._timeouts.chunk_s + (end - offset) / READ_BYTES_PER_S_MIN
-        parts = self._streamed_parts(request, end, timeout_s)
-        return self._or_by_chunk(parts, request)
+        return self._streamed_parts(request, end, timeout_s)
 
     def _small_parts(
         self, request: pb.ReadBlockRequest, end: int, timeout_s: float
     ) -> Iterator[tuple[int, Data]]:
-        try:
-            yield from parts_of(
-                self._ask(self.stub.GetSmallFile, request, timeout_s=timeout_s), end
-            )
-        except Refused as error:
-            yield from self._chunk_by_chunk(request, error)
-
-    def _or_by_chunk(
-        self, parts: Iterator[tuple[int, Data]], request: pb.ReadBlockRequest
-    ) -> Iterator[tuple[int, Data]]:
-        try:
-            yield from parts
-        except Refused as error:
-            yield from self._chunk_by_chunk(request, error)
-
-    def _chunk_by_chunk(
-        self, request: pb.ReadBlockRequest, error: Refused
-    ) -> Iterator[tuple[int, Data]]:
-        """Yield what was asked for as earlier versions send it. Raises `error`, with which a better
-        way was refused, unless that is not known there."""
-        if not is_unknown(error):
-            raise error
-        asked = request.block_id
-        container_id, block_id = ContainerId(asked.container_id), BlockId(asked.local_id)
-        for listed in self.block(container_id, block_id).chunks:
-            if listed.end > request.offset:
-                chunk, data = self.read_chunk(container_id, block_id, listed.offset)
-                yield chunk.offset, data
+        yield from parts_of(self._ask(self.stub.GetSmallFile, request, timeout_s=timeout_s), end)
 
     def _streamed_parts(
         self, request: pb.ReadBlockRequest, end: int, timeout_s: float

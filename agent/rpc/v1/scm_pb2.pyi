@@ -55,16 +55,14 @@ class RegisterRequest(_message.Message):
     def __init__(self, datanode_id: _Optional[str] = ..., address: _Optional[str] = ..., rack: _Optional[str] = ..., version: _Optional[str] = ..., cluster_id: _Optional[str] = ..., volumes: _Optional[_Iterable[_Union[_datanode_pb2.VolumeStatus, _Mapping]]] = ..., boot_id: _Optional[int] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ..., layout_version: _Optional[int] = ..., seen_starts: _Optional[_Iterable[_Union[SeenStart, _Mapping]]] = ...) -> None: ...
 
 class RegisterResponse(_message.Message):
-    __slots__ = ("cluster_id", "term", "heartbeat_interval_ms", "takes_columns")
+    __slots__ = ("cluster_id", "term", "heartbeat_interval_ms")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
-    TAKES_COLUMNS_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     term: int
     heartbeat_interval_ms: int
-    takes_columns: bool
-    def __init__(self, cluster_id: _Optional[str] = ..., term: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., takes_columns: bool = ...) -> None: ...
+    def __init__(self, cluster_id: _Optional[str] = ..., term: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ...) -> None: ...
 
 class ContainerReport(_message.Message):
     __slots__ = ("full", "report_id", "page", "last", "replicas")

@@ -26,7 +26,7 @@ from agent.rpc.wire.codec import (
     state_number,
     summary_message,
 )
-from health.tables.replica_numbers import LATER, NUMBERS
+from health.tables.replica_numbers import NUMBERS
 from merkle.checksum import Algorithm
 from merkle.replica import ID_MAX, ReplicaState
 from merkle.tree import Summary
@@ -69,7 +69,6 @@ COLUMNS: Final = (
     Column("tree_block_count", "<u8", "tree.block_count", ID_MAX),
     Column("tombstone_count", "<u8", "tree.tombstone_count", ID_MAX),
     Column("tombstones_checksum", "<u8", "tree.tombstones_checksum"),
-    *(_told(number.name) for number in LATER),
 )
 """Numbers beside the id. In `Columns` a state and an algorithm are places among their words."""
 

@@ -227,18 +227,16 @@ class VolumeVersion:
 
 
 def decode_version(data: bytes, path: Path) -> VolumeVersion:
-    """Read VERSION. Raises `Refused(INCONSISTENT_VOLUME)` naming what is wrong with it.
-
-    One without a checksum is of an older agent, and believed.
-    """
+    """Read VERSION. Raises `Refused(INCONSISTENT_VOLUME)` naming what is wrong with it."""
     fields = {}
     for line in data.decode("utf-8", "replace").splitlines():
         name, separator, value = line.partition("=")
         if separator and not line.startswith("#"):
             fields[name.strip()] = value.strip()
     body, _, _ = data.partition(f"{SEAL}=".encode())
-    if SEAL in fields and fields[SEAL] != f"{crc32c(body):08x}":
-        raise _damaged(path, f"its checksum is {crc32c(body):08x}, it says {fields[SEAL][:16]}")
+    if fields.get(SEAL, "") != f"{crc32c(body):08x}":
+        said = fields.get(SEAL, "nothing")[:16]
+        raise _damaged(path, f"its checksum is {crc32c(body):08x}, it says {said}")
     try:
         version = VolumeVersion(
             layout_version=int(fields["layOutVersion"]),

@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from agent.store.index.rows import (
     ALGORITHMS,
-    ORIGIN_AT,
     REPLICA_BYTES,
     REPLICA_FIELDS,
+    ROW_VERSION,
     SEAL_BYTES,
     STATES,
     decode_replica,
@@ -115,12 +115,11 @@ def _batches(
 
 def _is_whole(row: bytes, origins: dict[bytes, bool]) -> bool:
     """Return whether a row is complete, has its checksum, and ends in a name."""
-    origin_at = ORIGIN_AT.get(row[0]) if row else None
-    if origin_at is None or len(row) < origin_at + SEAL_BYTES:
+    if len(row) < REPLICA_BYTES + SEAL_BYTES or row[0] != ROW_VERSION:
         return False
     if crc32c(row[:-SEAL_BYTES]) != int.from_bytes(row[-SEAL_BYTES:]):
         return False
-    origin = row[origin_at:-SEAL_BYTES]
+    origin = row[REPLICA_BYTES:-SEAL_BYTES]
     known = origins.get(origin)
     if known is None:
         known = origins[origin] = origin.decode("utf-8", "replace").encode() == origin

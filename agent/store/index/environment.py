@@ -16,7 +16,7 @@ import lmdb
 from agent.errors import Code, Unavailable
 from agent.store.files.durable import disk_errors, remove
 from agent.store.index.check.indexcheck import check_index
-from agent.store.index.databases import DATABASES, LATER, Databases
+from agent.store.index.databases import DATABASES, Databases
 from agent.store.index.indexerrors import DATA_FILE, LOCK_FILE, index_errors
 from agent.store.index.mapgate import MapGate
 from agent.store.index.read_transaction import Reading
@@ -84,19 +84,13 @@ class Index:
                 lock=not readonly,
                 mode=0o640,
             )
-            handles = {name: self._database(name, create=not readonly) for name in DATABASES}
+            handles = {
+                name: self._env.open_db(name.encode(), create=not readonly) for name in DATABASES
+            }
             if not readonly:
                 self._env.reader_check()  # slots of a killed process would keep old pages alive
-        self._databases = Databases(**handles)  # type: ignore[arg-type]  # only one may be None
+        self._databases = Databases(**handles)
         self._snapshot = partial(Snapshot, databases=self._databases, file=self._file)
-
-    def _database(self, name: str, *, create: bool) -> lmdb._Database | None:
-        try:
-            return self._env.open_db(name.encode(), create=create)
-        except lmdb.NotFoundError:
-            if name not in LATER:
-                raise
-            return None
 
     def now_ms(self) -> int:
         """Return the time by the clock that dates what is kept of replicas."""

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias, assert_never
 import numpy as np
 
 from agent.errors import Code, Refused
-from health.tables.replica_numbers import LATER, LATEST, NUMBERS, ReplicaNumbers, later_count
+from health.tables.replica_numbers import NUMBERS, ReplicaNumbers
 from merkle.blockrow import decode_block, encode_block
 from merkle.checksum import Algorithm, crc32c
 from merkle.damaged import Damaged
@@ -50,8 +50,7 @@ _NUMBERS: Final = (
     *((name, NUMBERS[name].kept) for name in ("data_scan_at_ms", "finding_count")),
     ("created_at_ms", ">u8"),
 )
-"""The numbers of the first `ReplicaRow` as they lie on disk; what was added since lies behind its
-tree, and the version says how much of that there is."""
+"""The numbers of a `ReplicaRow` as they lie on disk."""
 _STANDING: Final = struct.Struct(">HHQ")  # the first three of them
 _TREE: Final = ("root", "generation", "block_count", "tombstone_count", "tombstones_checksum")
 REPLICA_FIELDS: Final = np.dtype(
@@ -63,17 +62,9 @@ _PLACES: Final = dict(REPLICA_FIELDS.fields or {})  # type and offset by name
 _REPLICA: Final = struct.Struct(">" + "".join(_FORMATS[p[0].itemsize] for p in _PLACES.values()))
 _NUMBER_NAMES: Final = tuple(name for name, _ in _NUMBERS)
 _NUMBERS_OF: Final = attrgetter(*_NUMBER_NAMES)
-_LATER_OF: Final = tuple(attrgetter(number.name) for number in LATER)
-_LATER: Final = {
-    ROW_VERSION + addition: struct.Struct(f">{later_count(addition)}Q")
-    for addition in range(LATEST + 1)
-}
 _TREE_OF: Final = attrgetter(*_TREE)
 _NO_TREE: Final = (0,) * len(_TREE)
 REPLICA_BYTES: Final = _REPLICA.size
-REPLICA_VERSION: Final = ROW_VERSION + LATEST
-ORIGIN_AT: Final = {version: _REPLICA.size + later.size for version, later in _LATER.items()}
-"""Where the name of its origin begins in a replica's row, by the version of the row."""
 _SHOWN: Final = tuple(
     slice(place[1], place[1] + place[0].itemsize)
     for name, place in _PLACES.items()
@@ -143,15 +134,14 @@ def encode_replica(row: ReplicaRow) -> bytes:
     if row.contradiction_count > CONTRADICTION_COUNT_MAX:
         row = replace(row, contradiction_count=CONTRADICTION_COUNT_MAX)
     body = _REPLICA.pack(
-        REPLICA_VERSION,
+        ROW_VERSION,
         STATES.index(row.state),
         0 if row.former_state is None else 1 + STATES.index(row.former_state),
         0 if tree is None else ALGORITHMS.index(tree.algorithm),
         *_NUMBERS_OF(row),
         *(_NO_TREE if tree is None else _TREE_OF(tree)),
     )
-    later = _LATER[REPLICA_VERSION].pack(*(value_of(row) for value_of in _LATER_OF))
-    return seal(body + later + row.origin_datanode_id.encode())
+    return seal(body + row.origin_datanode_id.encode())
 
 
 def shown_part(row: bytes) -> bytes:
@@ -164,17 +154,15 @@ def decode_replica(container_id: ContainerId, row: bytes) -> ReplicaRow:
     """Read the row of one replica. Raises `Damaged`."""
     what = f"replica row of container {container_id}"
     body = unseal(row, what)
-    origin_at = _origin_at(body, what)
-    version, state, former, algorithm, *numbers = _REPLICA.unpack_from(body)
+    _check_head(body, what)
+    _, state, former, algorithm, *numbers = _REPLICA.unpack_from(body)
     named: dict[str, Any] = dict(zip(_NUMBER_NAMES, numbers, strict=False))  # the tree's follow
-    later = _LATER[version].unpack_from(body, _REPLICA.size)
-    named |= {number.name: value for number, value in zip(LATER, later, strict=False)}
     try:
         return ReplicaRow(
             state=STATES[state],
             former_state=STATES[former - 1] if former else None,
             tree=_summary(algorithm, numbers[len(_NUMBERS) :]),
-            origin_datanode_id=str(body[origin_at:], "utf-8"),
+            origin_datanode_id=str(body[REPLICA_BYTES:], "utf-8"),
             **named,
         )
     except (IndexError, UnicodeDecodeError) as error:
@@ -186,14 +174,14 @@ def decode_standing(container_id: ContainerId, row: bytes) -> tuple[int, Bcsid]:
     which would take a third of its time otherwise. Raises `Damaged`."""
     what = f"replica row of container {container_id}"
     body = unseal(row, what)
-    _origin_at(body, what)
+    _check_head(body, what)
     _, replica_index, bcsid = _STANDING.unpack_from(body, len(_WORDS))
     return replica_index, Bcsid(bcsid)
 
 
 def is_newer(row: bytes) -> bool:
     """Whether a newer agent wrote the row of a replica: then it is not damaged."""
-    if not row or row[0] <= REPLICA_VERSION:
+    if not row or row[0] <= ROW_VERSION:
         return False
     with suppress(Damaged):
         unseal(row, "")
@@ -201,12 +189,10 @@ def is_newer(row: bytes) -> bool:
     return False
 
 
-def _origin_at(body: memoryview, what: str) -> int:
-    """Return where the name of the origin begins. Raises `Damaged` if the row ends before it."""
-    origin_at = ORIGIN_AT.get(body[0]) if body else None
-    if origin_at is None or len(body) < origin_at:
+def _check_head(body: memoryview, what: str) -> None:
+    """Raise `Damaged` unless a replica's row has our version and reaches the name of its origin."""
+    if len(body) < REPLICA_BYTES or body[0] != ROW_VERSION:
         raise Damaged(f"{what}: unknown version or cut short")
-    return origin_at
 
 
 def _summary(algorithm_number: int, fields: list[int]) -> Summary | None:

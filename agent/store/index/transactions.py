@@ -36,7 +36,7 @@ from agent.store.index.packformat import (
     encode_packed,
 )
 from agent.store.index.rows import (
-    REPLICA_VERSION,
+    ROW_VERSION,
     JournalEntry,
     ReplicaRow,
     ScanCursor,
@@ -111,7 +111,7 @@ class Snapshot:
                     raise Refused(
                         Code.INCONSISTENT_VOLUME,
                         f"{path}: replica row of container {_U64.unpack(key)[0]}: version "
-                        f"{row[0]}, this agent reads {REPLICA_VERSION}",
+                        f"{row[0]}, this agent reads {ROW_VERSION}",
                         hint="start the agent version that wrote the volume",
                     )
         self.let_go_of_pages()
@@ -222,17 +222,14 @@ class Snapshot:
 
     def packed(self, container_id: ContainerId, block_id: BlockId) -> Packed | None:
         """Return where a block lies in its pack; a damaged row is no row."""
-        if self._dbs.packed is None:
-            return None
         row = self._txn.get(_PAIR.pack(container_id, block_id), db=self._dbs.packed)
         return None if row is None else decode_place(row)
 
     def packed_rows(self, container_id: ContainerId) -> Iterator[tuple[BlockId, bytes]]:
         """Yield the raw rows of blocks that lie in the pack of a container."""
-        if self._dbs.packed is not None:
-            prefix = _U64.pack(container_id)
-            for key, row in self._walk(self._dbs.packed, prefix, prefix):
-                yield BlockId(int.from_bytes(key[8:])), row
+        prefix = _U64.pack(container_id)
+        for key, row in self._walk(self._dbs.packed, prefix, prefix):
+            yield BlockId(int.from_bytes(key[8:])), row
 
     def packed_blocks(self, container_id: ContainerId) -> PackedBlocks:
         """Return all blocks that lie in the pack of a container, but for damaged rows."""
@@ -248,8 +245,6 @@ class Snapshot:
 
     def doubt_row(self, container_id: ContainerId) -> bytes | None:
         """Return the raw row of what scans could not read (agent.store.index.doubt_rows)."""
-        if self._dbs.doubts is None:
-            return None
         return self._txn.get(_U64.pack(container_id), db=self._dbs.doubts)
 
     def history(self, container_id: ContainerId) -> Iterator[replica_history.HistoryEntry]:
@@ -261,8 +256,7 @@ class Snapshot:
 
     def history_rows(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Yield the raw rows of what replicas were: of one by its key, or of all."""
-        if self._dbs.history is not None:
-            yield from self._walk(self._dbs.history, prefix, prefix)
+        yield from self._walk(self._dbs.history, prefix, prefix)
 
     def _walk(
         self, database: lmdb._Database, prefix: bytes, start: bytes
@@ -303,7 +297,6 @@ class Change(Snapshot):
         entry = replica_history.entry_of(
             before, row, list(self.findings(container_id)), self._now_ms()
         )
-        assert self._dbs.history is not None, "an index that is written has every database"
         with self._txn.cursor(self._dbs.history) as cursor:
             replica_history.append(cursor, container_id, entry)
 
@@ -319,12 +312,10 @@ class Change(Snapshot):
 
     def put_packed(self, container_id: ContainerId, blocks: PackedBlocks) -> None:
         """Record where blocks lie in the container's pack."""
-        assert self._dbs.packed is not None, "an index that is written has every database"
         self._put_pairs(self._dbs.packed, container_id, encode_packed(blocks))
 
     def delete_packed(self, container_id: ContainerId, block_ids: Iterable[BlockId]) -> None:
         """Record that blocks lie in no pack any more."""
-        assert self._dbs.packed is not None, "an index that is written has every database"
         for block_id in block_ids:
             self._txn.delete(_PAIR.pack(container_id, block_id), db=self._dbs.packed)
 
@@ -380,7 +371,6 @@ class Change(Snapshot):
 
     def put_doubt_row(self, container_id: ContainerId, row: bytes | None) -> None:
         """Set or remove that row."""
-        assert self._dbs.doubts is not None, "an index that is written has every database"
         self._txn.delete(_U64.pack(container_id), db=self._dbs.doubts)
         if row is not None:
             self._txn.put(_U64.pack(container_id), row, db=self._dbs.doubts)

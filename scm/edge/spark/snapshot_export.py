@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from agent.rpc.wire.snapshot_file import Row, signed, writing
 from health.rules import Rules
-from health.tables.replica_numbers import LATER
 from health.tables.snapshot_columns import KEYS_TOLD_MAX, TABLES
 from scm.administration.affected_keys import keys_in
 from scm.cluster.commands.loads import RECONSTRUCT_TYPE
@@ -177,7 +176,6 @@ def _replica_row(world: World, replica: Replica) -> Row:
     row["is_hopeful"] = key in world.hopeful
     row["data_scan_at_ms"] = replica.data_scan_at_ms or None
     row["load_error"] = replica.load_error or None
-    row |= {number.name: row[number.name] or None for number in LATER}
     tree = replica.tree
     if tree is not None:
         row["tree_algorithm"] = tree.algorithm

@@ -18,7 +18,6 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 _SAMPLE_FIELDS: Final = 17
-_LATER_FIELDS: Final = 16  # that a later version may add: this one reads its rows all the same
 
 _log = structlog.get_logger("suture.scm")
 
@@ -112,8 +111,7 @@ def _sample_row(sample: Sample) -> bytes:
 
 
 def _sample_from(row: bytes) -> Sample:
-    field_counts = range(_SAMPLE_FIELDS, _SAMPLE_FIELDS + _LATER_FIELDS + 1)
-    fields = records.unpack(row, *field_counts)[:_SAMPLE_FIELDS]
+    fields = records.unpack(row, _SAMPLE_FIELDS)
     fields[2] = Verdict(fields[2])
     return Sample(*fields)
 

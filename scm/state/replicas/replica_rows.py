@@ -19,19 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.rpc.wire.replica_columns import COLUMNS, CONTRADICTORY, EMPTY, HAS_TREE, Column
-from health.tables.replica_numbers import LATER, later_count
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import Summary
 from scm.state.facts import Replica
-from scm.state.records import (
-    BEFORE_ADDED,
-    CRC,
-    FORMAT_VERSIONS_READ,
-    DamagedRow,
-    check,
-    check_all,
-)
+from scm.state.records import CRC, DamagedRow, check_all
 
 _ID: Final = struct.Struct(">Q")
 _HEAD: Final = struct.Struct(">IQ")  # of a replica's row: checksum and container id
@@ -59,15 +51,8 @@ _STATES: Final = tuple(ReplicaState)
 _ALGORITHMS: Final = tuple(Algorithm)
 _NAMES_AT: Final = _HEAD.size + _NUMBERS.size
 _HEAD_BYTES: Final = _ID.size + _NUMBERS.size
-_LATER_BYTES: Final = {
-    version: 8 * (len(LATER) - later_count(max(0, version - BEFORE_ADDED)))
-    for version in FORMAT_VERSIONS_READ
-}
-"""How many bytes of numbers the row of a replica lacks, by the version of the state."""
 _OWN_FIELDS: Final = tuple((c.field, _PLACES[c.name]) for c in _OWN)
 _TREE_FIELDS: Final = tuple((c.field.removeprefix("tree."), _PLACES[c.name]) for c in _TREE)
-FORMAT_VERSIONS_WIDENED: Final = frozenset(v for v, count in _LATER_BYTES.items() if count)
-"""Versions whose replicas lack a number that is kept now."""
 
 
 def replica_row(replica: Replica) -> bytes:
@@ -132,18 +117,6 @@ def replica_from(row: bytes) -> Replica:
     """Decode a replica."""
     heads, (names,), _ = replica_heads([row])
     return replica_of(int(heads["container_id"][0]), names_of(names), row, _HEAD.size)
-
-
-def widened(row: bytes, version: int) -> bytes:
-    """Return the row of a replica in a state of some version as this version has it: a number that
-    was added since is 0. Raises DamagedRow."""
-    lacking = _LATER_BYTES[version]
-    if not lacking:
-        return row
-    check(row)
-    names_at = _NAMES_AT - lacking
-    body = row[CRC.size : names_at] + bytes(lacking) + row[names_at:]
-    return CRC.pack(zlib.crc32(body)) + body
 
 
 def replica_names(replica: Replica) -> tuple[str, str, str, str]:

@@ -182,11 +182,6 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         """Return the datanode id in a key."""
         return key[: -len(_END + id_key(0))]
 
-    @staticmethod
-    def key_since_6(key: bytes) -> bytes:
-        """Return the key of what had `key` before version 6: then the container came first."""
-        return key[8:] + _END + key[:8]
-
     def holding(self, container_ids: Ids, without: Collection[str] = ()) -> NDArray[np.bool_]:
         """Return of which of these containers a replica says that it holds anything; not those of
         `without`."""

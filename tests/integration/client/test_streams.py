@@ -1,9 +1,8 @@
-"""A writer's streams to real datanodes: the same blocks everywhere, whoever fails or is older."""
+"""A writer's streams to real datanodes: the same blocks everywhere, whoever fails."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,15 @@ import grpc
 import pytest
 
 from agent.client import block_messages, fan_out, writer
-from agent.client.client import Client
 from agent.client.ecwriter import EcWriterSession
 from agent.client.fan_out import WAITING_MAX, Lane, Open, spread
 from agent.client.file_pieces import Source
-from agent.client.putnote import PUT
 from agent.client.writer import Stored, WriterSession
 from agent.ec.scheme import Scheme, parse_scheme
 from agent.errors import Code, Unavailable
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
-from merkle.replica import BlockData, BlockId, ContainerId
+from merkle.replica import BlockId, ContainerId
 from tests.support.refusing_relay import CANCEL, REFUSED_STREAM, RefusingRelay, refusing_relay
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.three_replicas import content
@@ -64,11 +61,9 @@ class Scm:
 
 
 class World:
-    """Three datanodes and a session; `older` of them know no streams."""
+    """Three datanodes, or one for each shard, and a session."""
 
-    def __init__(
-        self, path: Path, stack: ExitStack, older: int = 0, scheme: Scheme | None = None
-    ) -> None:
+    def __init__(self, path: Path, stack: ExitStack, scheme: Scheme | None = None) -> None:
         path.mkdir(exist_ok=True)
         self.nodes = []
         for number in range(scheme.shard_count if scheme else COUNT):
@@ -79,19 +74,18 @@ class World:
         self.scm = Scm(self.nodes)
         self.peers = {node.address: stack.enter_context(Peer(node.address)) for node in self.nodes}
         self.wrote: list[int] = []
-        before = {node.address for node in self.nodes[:older]}
 
         def dial(address: str) -> Any:
             return self.peers[address].stub
 
         def stream(address: str) -> Open:
-            return self.opened(address, before)
+            return self.peers[address].begin_blocks
 
         scm: Any = self.scm
         self.session = (
-            WriterSession(scm, dial, self.wrote.append, stream=stream)
+            WriterSession(scm, dial, stream, self.wrote.append)
             if scheme is None
-            else EcWriterSession(scm, dial, self.wrote.append, scheme=scheme, shard_stream=stream)
+            else EcWriterSession(scm, dial, stream, self.wrote.append, scheme=scheme)
         )
 
     def refuse(
@@ -103,14 +97,6 @@ class World:
         relay = stack.enter_context(refusing_relay(port, count, why))
         self.peers[address] = stack.enter_context(Peer(relay.address))
         return relay
-
-    def opened(self, address: str, older: set[str]) -> Open:
-        """Return what begins a stream; an older datanode answers as to any call it never heard
-        of."""
-        if address not in older:
-            return self.peers[address].begin_blocks
-        unheard: Any = self.peers[address]._channel.stream_unary("/suture.v1.Datanode/Unheard")
-        return lambda messages, timeout_s: unheard.future(messages, timeout=timeout_s)
 
     def check(self, stored: Sequence[Stored], nodes: Sequence[Datanode]) -> None:
         """Assert that these datanodes have what was stored."""
@@ -155,13 +141,11 @@ def sources(path: Path, *sizes_bytes: int) -> list[Source]:
 SIZES = [10, 0, 50_000, 2 * MIB, 9 * MIB + 5, 1, 100_000]
 
 
-@pytest.mark.parametrize("older", [0, 1, 3])
-def test_every_replica_has_the_same(tmp_path: Path, stack: ExitStack, older: int) -> None:
+def test_every_replica_has_the_same(tmp_path: Path, stack: ExitStack) -> None:
     """
-    Files of all sizes in one put; where a datanode is older, all of them get chunk by chunk what
-    some have already.
+    Files of all sizes in one put.
     """
-    world = World(tmp_path, stack, older)
+    world = World(tmp_path, stack)
     files = sources(tmp_path, *SIZES)
 
     stored = world.session.put(files, replace=False)
@@ -288,55 +272,39 @@ CODE = parse_scheme("rs-3-2-64k")
 CODED_SIZES = [0, 1, 65_536, 100_000, 3 * 65_536, 500_000, 1_000_003]
 
 
-def unnoted(block: BlockData) -> BlockData:
-    """Return a block without the note of which put wrote it: that names session and time."""
-    assert PUT in dict(block.metadata)
-    return replace(block, metadata=tuple(item for item in block.metadata if item[0] != PUT))
-
-
-def shards_of(world: World) -> list[tuple[object, ...]]:
-    """Return what each datanode has of the first container."""
-    found = []
-    for node in world.nodes:
-        store, container_id = node.replica.store, ContainerId(101)
-        blocks = store.blocks(container_id)
-        datas = [
-            b"".join(
-                store.read(container_id, b.block_id, c.offset, c.length_bytes) for c in b.chunks
-            )
-            for b in blocks
-        ]
-        facts = store.replica(container_id)
-        rows = [unnoted(block) for block in blocks]
-        found.append((facts.replica_index, facts.bcsid, facts.bytes_used, rows, datas))
-    return found
-
-
-@pytest.mark.parametrize("older", [0, 1])
-def test_shards_are_what_they_are_cell_by_cell(
-    tmp_path: Path, stack: ExitStack, older: int
-) -> None:
+def test_data_shards_hold_the_cells_in_turn(tmp_path: Path, stack: ExitStack) -> None:
     """
-    Streams write the same shards as a call for each cell does, also where one datanode is older.
+    Cell 0 of a stripe is on the first shard, cell 1 on the second; every shard is committed, also
+    one that has no cell of a short group.
     """
-    files = sources(tmp_path, *CODED_SIZES)
-    expected = World(tmp_path / "calls", stack, CODE.shard_count, CODE)
-    world = World(tmp_path / "streams", stack, older, CODE)
+    world = World(tmp_path, stack, CODE)
+    cell_bytes, container_id = 65_536, ContainerId(101)
 
-    for one in (expected, world):
-        stored = one.session.put(files, replace=False)
-        assert {CODE.shard_count} == {item.replicas_min for item in stored}
-        assert sum(CODED_SIZES) == sum(one.wrote)
+    stored = world.session.put(sources(tmp_path, *CODED_SIZES), replace=False)
 
-    assert shards_of(expected) == shards_of(world)
+    assert {CODE.shard_count} == {item.replicas_min for item in stored}
+    assert sum(CODED_SIZES) == sum(world.wrote)
     assert set() == world.scm.failed
+    for number, size_bytes in enumerate(CODED_SIZES):
+        data = contents(number, size_bytes)
+        [location] = stored[number].blocks
+        block_id = BlockId(location.block_id.local_id)
+        for place, node in enumerate(world.nodes):
+            store = node.replica.store
+            block = store.block(container_id, block_id)
+            assert location.block_id.bcsid == block.bcsid
+            if place < CODE.data_count:
+                begins = range(place * cell_bytes, size_bytes, CODE.data_count * cell_bytes)
+                expected = [data[begin : begin + cell_bytes] for begin in begins]
+                chunks = [(chunk.offset, chunk.length_bytes) for chunk in block.chunks]
+                assert expected == [store.read(container_id, block_id, *one) for one in chunks]
 
 
 def test_a_group_whose_shard_fails_is_written_elsewhere(tmp_path: Path, stack: ExitStack) -> None:
     """
     All shards or none: a group with fewer would begin its life degraded.
     """
-    world = World(tmp_path, stack, 0, CODE)
+    world = World(tmp_path, stack, CODE)
     store = world.nodes[3].replica.store
     world.session._created.add((101, "dn0"))
     for number, node in enumerate(world.nodes, 1):
@@ -351,14 +319,13 @@ def test_a_group_whose_shard_fails_is_written_elsewhere(tmp_path: Path, stack: E
 
 @pytest.mark.parametrize("scheme", [None, CODE])
 @pytest.mark.parametrize("is_created", [True, False])
-@pytest.mark.parametrize("older", [0, 9])
 def test_a_datanode_that_is_busy_is_not_left_behind(
-    tmp_path: Path, stack: ExitStack, scheme: Scheme | None, is_created: bool, older: int
+    tmp_path: Path, stack: ExitStack, scheme: Scheme | None, is_created: bool
 ) -> None:
     """
     One that refuses a call took nothing: it is called again, whatever the call is, and has all.
     """
-    world = World(tmp_path, stack, older, scheme)
+    world = World(tmp_path, stack, scheme)
     for number, node in enumerate(world.nodes, 1) if is_created else ():
         node.replica.store.create_container(ContainerId(101), replica_index=number if scheme else 0)
         world.session._created.add((101, node.datanode_id))
@@ -382,7 +349,7 @@ def test_one_that_ends_calls_is_called_again(
     """
     Where most calls wait for their callers a datanode ends some, and they find room later.
     """
-    world = World(tmp_path, stack, 0, scheme)
+    world = World(tmp_path, stack, scheme)
     relay = world.refuse(1, 3, stack, CANCEL)
 
     stored = world.session.put(sources(tmp_path, 2 * MIB), replace=False)
@@ -392,14 +359,11 @@ def test_one_that_ends_calls_is_called_again(
     assert set() == world.scm.failed
 
 
-@pytest.mark.parametrize("older", [0, COUNT])
-def test_a_put_whose_connections_are_closed_ends(
-    tmp_path: Path, stack: ExitStack, older: int
-) -> None:
+def test_a_put_whose_connections_are_closed_ends(tmp_path: Path, stack: ExitStack) -> None:
     """
     Its calls are not repeated: nobody can be called any more.
     """
-    world = World(tmp_path, stack, older)
+    world = World(tmp_path, stack)
 
     def close(_data_bytes: int) -> None:
         for peer in world.peers.values():
@@ -484,11 +448,3 @@ def test_one_that_takes_nothing_is_out(message_count: int) -> None:
     assert time.monotonic() - begun_s < 0.05 * 50
     assert ["dn"] == list(failed)
     assert call.is_cancelled
-
-
-def test_a_client_writes_streams() -> None:
-    """
-    The session of a client that stores copies is one that streams.
-    """
-    with Client("127.0.0.1:1") as client:
-        assert client._session(None, lambda _: None, lambda _: None)._stream is not None

@@ -33,7 +33,7 @@ def test_one_that_never_answered_is_not_asked_to_end_a_session() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         with ScmClient(address, timeout_s=0.1) as scm, Client(address) as client:
-            session = WriterSession(scm, client._dial)
+            session = WriterSession(scm, client._dial, client._stream)
             with pytest.raises(Unavailable, match="gave no answer in time"):
                 session._allocate([10])
 

@@ -23,7 +23,6 @@ class Scm:
         self.errors: list[Exception] = []
         self.answers: list[scm_pb2.HeartbeatResponse] = []
         self.during: Callable[[], None] = lambda: None
-        self.takes_columns = False
 
     def register(self, request: scm_pb2.RegisterRequest) -> scm_pb2.RegisterResponse:
         self.registered.append(request)
@@ -31,7 +30,6 @@ class Scm:
             cluster_id=CLUSTER,
             term=3,
             heartbeat_interval_ms=1000,
-            takes_columns=self.takes_columns,
         )
 
     def heartbeat(self, request: scm_pb2.HeartbeatRequest) -> scm_pb2.HeartbeatResponse:

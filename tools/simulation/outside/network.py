@@ -397,7 +397,9 @@ class _UploadMethod(_Method):
         fiber = self._network.scheduler.current
         fiber.lives.append(self._channel.life)
         try:
-            with suppress(Died, ValueError):  # whoever draws the last one ends with its process
+            # A queue of messages has no end of its own; whoever draws the last one ends with its
+            # process.
+            with suppress(Died, ValueError, AttributeError):
                 requests.close()
         finally:
             fiber.lives.pop()

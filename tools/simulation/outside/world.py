@@ -20,6 +20,7 @@ from typing import Any
 
 import grpc
 
+import agent.client.fan_out
 import agent.commands.handlers
 import agent.rpc.calls.channel
 import agent.runtime.memory
@@ -72,6 +73,7 @@ def around(scheduler: Scheduler, network: Network, seed: int) -> Iterator[None]:
         (agent.scan.awaited_scan, "Thread", lambda **kw: _thread(scheduler, **kw)),
         (agent.scan.awaited_scan, "Event", lambda: primitives.Event(scheduler)),
         (agent.scan.awaited_scan, "SimpleQueue", lambda: SimpleQueue(scheduler)),
+        (agent.client.fan_out, "Queue", lambda room: Queue(scheduler, room)),
         (agent.transfer.ahead, "SimpleQueue", lambda: SimpleQueue(scheduler)),
     ]
     random.seed(f"{seed} jitter")
@@ -114,6 +116,28 @@ class SimpleQueue:
         if not self._scheduler.block(lambda: bool(self._items), timeout if block else 0.0):
             raise queue.Empty
         return self._items.popleft()
+
+
+class Queue(SimpleQueue):
+    """As `queue.Queue`, which has room for so many."""
+
+    def __init__(self, scheduler: Scheduler, room: int) -> None:
+        super().__init__(scheduler)
+        self._room = room
+
+    def put(self, item: Any, timeout: primitives.Seconds = None) -> None:
+        """Add one when there is room; raise `queue.Full` when there was none in time."""
+        if not self._scheduler.block(lambda: len(self._items) < self._room, timeout):
+            raise queue.Full
+        super().put(item)
+
+    def put_nowait(self, item: Any) -> None:
+        """Add one, or raise `queue.Full`."""
+        self.put(item, 0.0)
+
+    def get_nowait(self) -> Any:
+        """Take the oldest, or raise `queue.Empty`."""
+        return self.get(block=False)
 
 
 def _subscriptable(make: Callable[..., Any]) -> Any:

@@ -11,15 +11,17 @@ Nothing is asked of a container into which nothing was ever committed: what a cl
 of its datanodes before it gave up cannot be computed, and nobody needs it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
+from agent.client.block_messages import Placed
 from agent.client.ecreader import GroupReader
 from agent.client.ecwriter import EcWriterSession
-from agent.client.file_pieces import Piece, Source
+from agent.client.fan_out import Open
+from agent.client.file_pieces import Source
 from agent.client.writer import Stored
 from agent.ec.scheme import Scheme, parse_scheme
 from agent.errors import SutureError
@@ -191,15 +193,16 @@ class _Session(EcWriterSession):
     """A session of the real client; the oracle hears of each group before its first byte."""
 
     def __init__(self, run: "CodedRun", scm: ScmClient, scheme: Scheme) -> None:
-        super().__init__(scm, run.dial, scheme=scheme)
+        super().__init__(scm, run.dial, run.stream, scheme=scheme)
         self._run = run
 
-    def _write_replicas(self, piece: Piece, allocation: scm_pb2.BlockAllocation) -> int:
+    def _write_run(self, run: Sequence[Placed]) -> int:
+        [(piece, allocation)] = run
         assert piece.source.data is not None
         place = (allocation.block_id.container_id, allocation.block_id.local_id)
         data = piece.source.data
         self._run.oracle.blocks[place] = Group(data, shards=shards_of(data))
-        return super()._write_replicas(piece, allocation)
+        return super()._write_run(run)
 
 
 class CodedRun(LedRun):
@@ -210,6 +213,10 @@ class CodedRun(LedRun):
     def dial(self, address: str) -> datanode_pb2_grpc.DatanodeStub:
         """Return how to call a datanode."""
         return Peer(address, timeouts=QUICK, security=PLAIN).stub
+
+    def stream(self, address: str) -> Open:
+        """Return what begins to write blocks at a datanode."""
+        return Peer(address, timeouts=QUICK, security=PLAIN).begin_blocks
 
     def _put(self, event: Event) -> None:
         dice = Random(event.seed)

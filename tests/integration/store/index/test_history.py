@@ -3,20 +3,16 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import lmdb
 import pytest
 
 from agent.store.index.replica_history import KEPT_COUNT, decode_entry, encode_entry
 from agent.store.index.rows import ReplicaRow, seal
 from agent.store.index.transactions import Change
-from agent.store.recovery.fsck import fsck
 from merkle.damaged import Damaged
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from tests.support.storage.stored_replica import (
     CHUNK_BYTES,
-    CLUSTER,
     CONTAINER,
-    MAP_BYTES,
     StoredReplica,
     noise,
     opened,
@@ -115,25 +111,6 @@ def test_only_the_newest_entries_are_kept(replica: StoredReplica) -> None:
     assert KEPT_COUNT == len(entries)
     assert "closed with 3 blocks" not in {entry.why for entry in entries}
     assert 1 == len(replica.store.history(ContainerId(2)))
-
-
-def test_a_volume_from_before_there_was_a_history_can_be_checked(tmp_path: Path) -> None:
-    """
-    fsck, which writes nothing, reads an index without the database; the agent makes it.
-    """
-    replica = StoredReplica(tmp_path)
-    replica.create()
-    replica.store.close()
-    database = tmp_path / "hdds" / CLUSTER / "db"
-    with lmdb.open(str(database), max_dbs=16, map_size=MAP_BYTES) as environment:
-        history = environment.open_db(b"history", create=False)
-        with environment.begin(write=True) as transaction:
-            transaction.drop(history, delete=True)
-
-    assert () == fsck(tmp_path, read_data=False).problems
-    replica.reopen()
-    assert [] == told(replica)
-    replica.close()
 
 
 def test_a_damaged_entry_is_passed_over(replica: StoredReplica) -> None:

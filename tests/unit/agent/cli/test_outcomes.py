@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from agent.cli.terminal.outcomes import newest_outcomes, outcomes_in
 from agent.rpc.v1 import scm_pb2
 
@@ -13,17 +11,16 @@ PAGE_MAX = 3
 
 
 class Keeper:
-    """Keeps outcomes, and tells so many at once; one of an earlier version knows no pages."""
+    """Keeps outcomes, and tells so many at once."""
 
-    def __init__(self, ids: Sequence[int], *, knows_pages: bool = True) -> None:
+    def __init__(self, ids: Sequence[int]) -> None:
         self.ids = sorted(ids, reverse=True)
-        self.knows_pages = knows_pages
         self.call_count = 0
 
     def list_outcomes(self, request: scm_pb2.ListOutcomesRequest) -> scm_pb2.ListOutcomesResponse:
         """Answer as the control plane does; each order is about the container of its last digit."""
         self.call_count += 1
-        before = request.before_command_id if self.knows_pages else 0
+        before = request.before_command_id
         older = [number for number in self.ids if not before or number < before]
         outcomes = [
             scm_pb2.Outcome(
@@ -63,13 +60,3 @@ def test_no_more_pages_are_read_than_it_takes() -> None:
 
     assert [30, 28] == ids(found)
     assert 2 == keeper.call_count
-
-
-@pytest.mark.parametrize("count", [0, 2, 3, 7])
-def test_one_of_an_earlier_version_is_asked_no_longer_than_it_has_news(count: int) -> None:
-    """It tells the same page again and again: that is its only one."""
-    keeper = Keeper(range(1, count + 1), knows_pages=False)
-
-    found = newest_outcomes(asking(keeper), lambda _: True)
-
-    assert list(range(count, 0, -1))[:PAGE_MAX] == ids(found)

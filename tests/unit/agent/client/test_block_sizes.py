@@ -46,9 +46,9 @@ def asked(scm: SmallContainers, size_bytes: int, scheme: str = "") -> list[list[
     control_plane: Any = scm
     nobody: Any = None
     session = (
-        EcWriterSession(control_plane, nobody, scheme=parse_scheme(scheme))
+        EcWriterSession(control_plane, nobody, nobody, scheme=parse_scheme(scheme))
         if scheme
-        else WriterSession(control_plane, nobody)
+        else WriterSession(control_plane, nobody, nobody)
     )
     with pytest.raises((Full, Refused)):
         session.put([Source("k", Path("k"), size_bytes)], replace=False)

@@ -1,5 +1,7 @@
 """The heartbeat: nothing that happened is forgotten before the SCM has heard it."""
 
+import struct
+
 import pytest
 
 from agent.errors import Code, Refused, Unavailable, VolumeFailed
@@ -41,6 +43,16 @@ def incremental_ids(scm: Scm) -> list[int]:
     ]
 
 
+def full_pages(scm: Scm) -> list[scm_pb2.ColumnReport]:
+    """Return the pages of all full reports, in order."""
+    return [page for request in scm.heard for page in request.column_reports]
+
+
+def ids_of(page: scm_pb2.ColumnReport) -> list[int]:
+    """Return the containers of a page: little-endian words of 8 bytes."""
+    return [number for (number,) in struct.iter_unpack("<Q", page.replicas.container_id)]
+
+
 class TestSpacing:
     def test_news_of_a_moment_go_together(self) -> None:
         """
@@ -70,12 +82,8 @@ class TestReports:
 
         run_until_quiet(heartbeat(scm, Replicas(3), FakeClock()))
 
-        [report] = [report for request in scm.heard for report in request.reports]
-        assert (True, True, [1, 2, 3]) == (
-            report.full,
-            report.last,
-            [replica.container_id for replica in report.replicas],
-        )
+        [page] = full_pages(scm)
+        assert (True, [1, 2, 3]) == (page.last, ids_of(page))
 
     def test_a_long_full_report_comes_in_pages(self) -> None:
         """
@@ -86,47 +94,11 @@ class TestReports:
 
         run_until_quiet(heartbeat(scm, Replicas(count), FakeClock()))
 
-        pages = [report for request in scm.heard for report in request.reports]
+        pages = full_pages(scm)
         assert [(0, False), (1, True)] == [(page.page, page.last) for page in pages]
         assert 1 == len({page.report_id for page in pages})
-        assert count == sum(len(page.replicas) for page in pages)
-
-    def test_pages_go_by_columns_to_an_scm_that_takes_them(self) -> None:
-        """
-        The same pages of the same report, and nothing of it in the old form.
-        """
-        scm = Scm()
-        scm.takes_columns = True
-        count = module.REPLICAS_PER_HEARTBEAT_MAX + 1
-
-        run_until_quiet(heartbeat(scm, Replicas(count), FakeClock()))
-
-        pages = [page for request in scm.heard for page in request.column_reports]
-        assert [(0, False), (1, True)] == [(page.page, page.last) for page in pages]
-        assert 1 == len({page.report_id for page in pages})
-        ids = b"".join(page.replicas.container_id for page in pages)
-        assert b"".join(i.to_bytes(8, "little") for i in range(1, count + 1)) == ids
+        assert list(range(1, count + 1)) == [number for page in pages for number in ids_of(page)]
         assert [] == [report for request in scm.heard for report in request.reports]
-
-    def test_an_older_scm_gets_the_form_it_knows(self) -> None:
-        """
-        After it took the place of one that takes columns, and had us register again.
-        """
-        scm = Scm()
-        scm.takes_columns = True
-        beat = heartbeat(scm, Replicas(2), FakeClock())
-        run_until_quiet(beat)
-        scm.heard.clear()
-
-        scm.takes_columns = False
-        scm.answers = [scm_pb2.HeartbeatResponse(term=4, reregister=True)]
-        beat.step()
-        run_until_quiet(beat)
-
-        last = scm.heard[-1]
-        assert [] == list(last.column_reports)
-        [report] = last.reports
-        assert (True, [1, 2]) == (report.full, [r.container_id for r in report.replicas])
 
     def test_a_change_is_reported_as_it_is_when_sent(self) -> None:
         """
@@ -192,7 +164,7 @@ class TestReports:
         beat.step()
         run_until_quiet(beat)
 
-        pages = [report for request in scm.heard for report in request.reports if report.full]
+        pages = full_pages(scm)
         assert [0, 1] == [page.page for page in pages]
         assert 1 == len({page.report_id for page in pages})
 
@@ -207,8 +179,7 @@ class TestReports:
             beat.step()
         run_until_quiet(beat)
 
-        pages = [report for request in scm.heard for report in request.reports if report.full]
-        assert [[1, 2, 3]] == [[replica.container_id for replica in p.replicas] for p in pages]
+        assert [[1, 2, 3]] == list(map(ids_of, full_pages(scm)))
 
     def test_a_number_that_has_no_place_in_columns_silences_nobody(self) -> None:
         """
@@ -216,7 +187,6 @@ class TestReports:
         and the datanode is heard.
         """
         scm, replicas = Scm(), Replicas(3)
-        scm.takes_columns = True
         replicas.bcsids[2] = 2**64 - 1
         beat = heartbeat(scm, replicas, FakeClock())
 
@@ -258,7 +228,7 @@ class TestReports:
         beat.outbox.notify(newest)
         run_until_quiet(beat)
 
-        last_full = max(i for i, r in enumerate(scm.heard) if any(p.full for p in r.reports))
+        last_full = max(i for i, r in enumerate(scm.heard) if r.column_reports)
         after = [
             replica for r in scm.heard[last_full + 1 :] for p in r.reports for replica in p.replicas
         ]
@@ -276,7 +246,7 @@ class TestReports:
         clock.advance_s(module.FULL_REPORT_INTERVAL_S)
         run_until_quiet(beat)
 
-        assert [True] == [report.full for request in scm.heard for report in request.reports]
+        assert 1 == len(full_pages(scm))
 
     def test_the_full_reports_of_a_cluster_spread(self) -> None:
         """
@@ -289,7 +259,7 @@ class TestReports:
             run_until_quiet(beat)
             clock.advance_s(module.FULL_REPORT_INTERVAL_S * 7 / 8)
             run_until_quiet(beat)
-            again += sum(report.full for request in scm.heard[1:] for report in request.reports)
+            again += sum(len(request.column_reports) for request in scm.heard[1:])
 
         assert 0 < again < 40
 
@@ -343,7 +313,7 @@ class TestScmAway:
         run_until_quiet(beat)
 
         assert [LAYOUT_VERSION] * 2 == [r.layout_version for r in scm.registered]
-        assert [True] == [p.full for r in scm.heard[1:] for p in r.reports]
+        assert [1] == [len(r.column_reports) for r in scm.heard[1:]]
 
     def test_another_cluster_is_refused(self) -> None:
         """

@@ -20,7 +20,9 @@ GOOD_REPLICA = container_pb2.ReplicaReport(container_id=1, state=container_pb2.C
 
 def register(**fields: object) -> Callable[[], object]:
     """Parse a registration that is good but for these fields."""
-    message = scm_pb2.RegisterRequest(datanode_id="dn1", address="host:1", boot_id=1)
+    message = scm_pb2.RegisterRequest(
+        datanode_id="dn1", address="host:1", boot_id=1, layout_version=1
+    )
     for name, value in fields.items():
         setattr(message, name, value)
     return lambda: datanode_wire.registration_from(message)
@@ -37,7 +39,9 @@ def heartbeat(*replicas: container_pb2.ReplicaReport) -> Callable[[], Heartbeat]
 def volumes(*volume_ids: str) -> Callable[[], Registration]:
     """Parse a registration with these volumes."""
     told = [datanode_pb2.VolumeStatus(volume_id=volume_id) for volume_id in volume_ids]
-    message = scm_pb2.RegisterRequest(datanode_id="dn1", address="host:1", boot_id=1, volumes=told)
+    message = scm_pb2.RegisterRequest(
+        datanode_id="dn1", address="host:1", boot_id=1, layout_version=1, volumes=told
+    )
     return lambda: datanode_wire.registration_from(message)
 
 
@@ -275,7 +279,7 @@ class TestValues:
         """A failed volume keeps its error."""
         volume = datanode_pb2.VolumeStatus(volume_id="v", path="/d", failed=True, error="EIO")
         message = scm_pb2.RegisterRequest(
-            datanode_id="dn1", address="h:1", boot_id=1, volumes=[volume]
+            datanode_id="dn1", address="h:1", boot_id=1, layout_version=1, volumes=[volume]
         )
 
         (found,) = datanode_wire.registration_from(message).volumes

@@ -6,11 +6,9 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Unavailable
-from scm.state import records
-from scm.state.facts import Kind, OutcomeState
+from scm.state.facts import OutcomeState
 from scm.state.options import ScmOptions
-from scm.state.records import FORMAT_VERSION
-from tests.support.control.scm_world import ScmWorld, outcome, pending
+from tests.support.control.scm_world import ScmWorld, outcome
 
 NODES = ("dn1", "dn2", "dn3", "dn4")
 
@@ -104,27 +102,3 @@ def test_a_change_that_is_undone_leaves_no_note(tmp_path: Path, audit: Lines) ->
     assert Code.DISK_OUT_OF_SPACE == caught.value.code
     assert ["SENT"] == [line["result"] for line in before]
     assert before == audit.lines
-
-
-@pytest.mark.parametrize(("version", "field_count", "why"), [(4, 13, ""), (6, 14, "lost")])
-def test_a_command_of_a_format_before_is_read(
-    tmp_path: Path, version: int, field_count: int, why: str
-) -> None:
-    """
-    It may have no reason, and no shards; the state is of this version from then on.
-    """
-    command = replace(pending(8, Kind.DELETE), why="lost")
-    world = ScmWorld(tmp_path)
-    with world.running():
-        row = records.pending_row(command)
-        old = records.pack(records.unpack(row, 15)[:field_count])
-        with world.state._environment.begin(write=True) as transaction:
-            meta, commands = world.state._databases["meta"], world.state._databases["commands"]
-            transaction.put(b"format_version", records.pack([version]), db=meta)
-            transaction.put(world.state.commands.key_bytes(8), old, db=commands)
-        world.restart()
-
-        found = world.state.commands.values()
-        assert [(8, why, ())] == [(c.command_id, c.why, c.shards) for c in found]
-        with world.state._environment.begin(db=world.state._databases["meta"]) as transaction:
-            assert [FORMAT_VERSION] == records.unpack(bytes(transaction.get(b"format_version")), 1)

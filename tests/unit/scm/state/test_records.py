@@ -92,7 +92,7 @@ class TestRows:
             (records.node_row(node), 11),
             (records.container_row(container), 14),
             (records.allocation_row(Allocation(1, 2, 3, 4, "c")), 5),
-            (records.transaction_row(Transaction(1, 2, (3, 4), 5, ("dn1",))), 5),
+            (records.transaction_row(Transaction(1, 2, (3, 4), 5, ("dn1",))), 6),
             (records.hold_row(Hold(1, "dn1", 2, "why")), 4),
         ]
 
@@ -100,7 +100,7 @@ class TestRows:
             ["dn1", "dn1:1", "/r", "0.1", 9, "IN_SERVICE", 3, 1, 2, False, 1],
             [1, "OPEN", 3, 4, 5, ["dn1", "dn2"], "c", True, 6, 7, 8, 9, "why", "rs-3-2-1024k"],
             [1, 2, 3, 4, "c"],
-            [1, 2, [3, 4], 5, ["dn1"]],
+            [1, 2, [3, 4], 5, ["dn1"], False],
             [1, "dn1", 2, "why"],
         ] == [records.unpack(row, count) for row, count in unpacked]
 

@@ -1,4 +1,4 @@
-"""Backups that an earlier version took: it had fewer tables, and they are whole all the same."""
+"""Backups that lack a table are refused; damaged history rows are not worth a refusal."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,19 +18,18 @@ from tests.integration.scm.backup.test_backups import NOW_MS, fill
 from tests.support.control.scm_world import MAP_BYTES
 from tests.support.heard import logged
 
-FIRST: Final = frozenset(
+DECIDING: Final = frozenset(
     {
         *("nodes", "containers", "replicas_by_node", "allocations", "keys", "commands"),
         *("outcomes", "transactions", "deleted", "holds", "forgotten"),
     }
 )
-"""The tables that a state had when the first backup was taken: one without any of these is not
-whole. All later ones an earlier backup lacks, and it is needed when the control plane is lost."""
-LATER: Final = sorted({table.name for table in State.blank_tables()} - FIRST)
+"""The tables that decisions are made by. The others remember history."""
+HISTORY: Final = sorted({table.name for table in State.blank_tables()} - DECIDING)
 
 
 def lacking(path: Path, table: str) -> Path:
-    """Make a state as a version without this table left it."""
+    """Make a state without this table."""
     fill(path)
     with lmdb.open(str(path / "state"), max_dbs=32) as environment:
         database = environment.open_db(table.encode(), create=False)
@@ -39,31 +38,8 @@ def lacking(path: Path, table: str) -> Path:
     return path
 
 
-def taken_before(data: Path, to: Path, table: str) -> Path:
-    """Take the backup that a version without this table took: its manifest counts no rows of it."""
-    taken = take_backup(data, to, now_ms=NOW_MS, version="1", keep_count=0)
-    counts = {name: count for name, count in taken.manifest.counts.items() if name != table}
-    earlier = replace(taken.manifest, counts=counts)
-    (taken.path / manifests.NAME).write_bytes(earlier.encoded())
-    return taken.path
-
-
-@pytest.mark.parametrize("table", LATER)
-def test_a_table_that_came_later_may_be_missing(table: str, tmp_path: Path) -> None:
-    """A backup of before is restored after an upgrade, and works; so is one taken in between,
-    before the control plane was started anew."""
-    data = lacking(tmp_path / "data", table)
-
-    path = taken_before(data, tmp_path / "to", table)
-    restore_backup(path, tmp_path / "new", now_ms=NOW_MS + 1)
-
-    state = State.open(tmp_path / "new", map_bytes=MAP_BYTES)
-    assert ["a name"] == [one.name for one in state.keys.values()]
-    state.close()
-
-
-@pytest.mark.parametrize("table", sorted(FIRST))
-def test_no_other_table_may_be_missing(table: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("table", sorted(DECIDING) + HISTORY)
+def test_no_table_may_be_missing(table: str, tmp_path: Path) -> None:
     """A state without its keys is damaged, and must not take the place of a backup with them."""
     data = lacking(tmp_path / "data", table)
 
@@ -71,7 +47,7 @@ def test_no_other_table_may_be_missing(table: str, tmp_path: Path) -> None:
         take_backup(data, tmp_path / "to", now_ms=NOW_MS, version="1", keep_count=0)
 
 
-@pytest.mark.parametrize("table", LATER)
+@pytest.mark.parametrize("table", HISTORY)
 def test_a_damaged_row_of_what_is_remembered_stops_nothing(table: str, tmp_path: Path) -> None:
     """Nothing is decided by it: the control plane starts, and says so, and is backed up."""
     fill(tmp_path / "data")
