@@ -32,7 +32,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
 
     # Datanodes.
 
-    def Register(  # noqa: N802
+    def Register(
         self, request: scm_pb2.RegisterRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.RegisterResponse:
         """Let a datanode in."""
@@ -43,7 +43,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             heartbeat_interval_ms=self._options.heartbeat_interval_ms,
         )
 
-    def Heartbeat(  # noqa: N802
+    def Heartbeat(
         self, request: scm_pb2.HeartbeatRequest, context: grpc.ServicerContext
     ) -> scm_pb2.HeartbeatResponse:
         """Take reports in, hand commands out."""
@@ -51,7 +51,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         answer = self._datanodes.heartbeat(call, context.is_active)
         return answers.heartbeat_response(answer, self._control.shown)
 
-    def ConfirmDeletes(  # noqa: N802
+    def ConfirmDeletes(
         self, request: scm_pb2.ConfirmDeletesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ConfirmDeletesResponse:
         """Say which deletes that a peer claims were ordered, and which blocks a key names."""
@@ -63,7 +63,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
 
     # Clients.
 
-    def AllocateBlocks(  # noqa: N802
+    def AllocateBlocks(
         self, request: scm_pb2.AllocateBlocksRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.AllocateBlocksResponse:
         """Promise blocks to a writer."""
@@ -78,7 +78,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             renew_ms=self._clients.renew_ms,
         )
 
-    def CommitKey(  # noqa: N802
+    def CommitKey(
         self, request: scm_pb2.CommitKeyRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.CommitKeyResponse:
         """Record keys, all or none."""
@@ -90,14 +90,14 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         )
         return scm_pb2.CommitKeyResponse()
 
-    def LookupKey(  # noqa: N802
+    def LookupKey(
         self, request: scm_pb2.LookupKeyRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.LookupKeyResponse:
         """Say what a key is made of and where that is."""
         key, containers = self._clients.lookup(wire.parse_key(request.key, "key"))
         return answers.lookup_response(key, containers)
 
-    def ListKeys(  # noqa: N802
+    def ListKeys(
         self, request: scm_pb2.ListKeysRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ListKeysResponse:
         """Return a page of keys by name."""
@@ -112,7 +112,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             next_start_after=next_start_after,
         )
 
-    def FinishWrites(  # noqa: N802
+    def FinishWrites(
         self, request: scm_pb2.FinishWritesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.FinishWritesResponse:
         """End a writer's session."""
@@ -123,7 +123,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
 
     # Operators.
 
-    def ListNodes(  # noqa: N802
+    def ListNodes(
         self, _request: scm_pb2.ListNodesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ListNodesResponse:
         """Return every node and its health."""
@@ -133,7 +133,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             cluster_id=self._control.cluster_id,
         )
 
-    def ListContainerInfos(  # noqa: N802
+    def ListContainerInfos(
         self, request: scm_pb2.ListContainerInfosRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ListContainerInfosResponse:
         """Return a page of containers by id."""
@@ -144,14 +144,14 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             next_container_id=next_id,
         )
 
-    def GetContainerInfo(  # noqa: N802
+    def GetContainerInfo(
         self, request: scm_pb2.GetContainerInfoRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.GetContainerInfoResponse:
         """Return one container."""
         view = self._queries.container(parse_container_id(request.container_id))
         return scm_pb2.GetContainerInfoResponse(container=answers.container_message(view))
 
-    def CountContainers(  # noqa: N802
+    def CountContainers(
         self, _request: scm_pb2.CountContainersRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.CountContainersResponse:
         """Return how many containers are how."""
@@ -159,7 +159,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         _look, judgement = self._queries.judgement()
         return answers.counts_message(counts, judgement)
 
-    def CloseContainers(  # noqa: N802
+    def CloseContainers(
         self, request: scm_pb2.CloseContainersRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ContainerDecisions:
         """Close containers now."""
@@ -171,7 +171,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             )
         )
 
-    def ReconcileContainers(  # noqa: N802
+    def ReconcileContainers(
         self, request: scm_pb2.ReconcileContainersRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ContainerDecisions:
         """Order containers reconciled."""
@@ -181,7 +181,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             self._operators.reconcile_containers(ids, worlds=worlds, dry_run=request.dry_run)
         )
 
-    def ApplyPlan(  # noqa: N802
+    def ApplyPlan(
         self, request: scm_pb2.ApplyPlanRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ContainerDecisions:
         """Order what a plan asks for, as far as it is still true."""
@@ -191,7 +191,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             self._operators.apply_plan(rows, worlds=worlds, dry_run=request.dry_run)
         )
 
-    def ExportSnapshot(  # noqa: N802
+    def ExportSnapshot(
         self, _request: scm_pb2.ExportSnapshotRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ExportSnapshotResponse:
         """Write a snapshot for the Spark job."""
@@ -203,7 +203,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             replica_count=exported.rows["replicas"],
         )
 
-    def ListOutcomes(  # noqa: N802
+    def ListOutcomes(
         self, request: scm_pb2.ListOutcomesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ListOutcomesResponse:
         """Return outcomes of commands and what is pending.
@@ -225,7 +225,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             response.outcomes.append(answers.outcome_message(outcome))
         return response
 
-    def DeleteKeys(  # noqa: N802
+    def DeleteKeys(
         self, request: scm_pb2.DeleteKeysRequest, context: grpc.ServicerContext
     ) -> scm_pb2.DeleteKeysResponse:
         """Delete keys and, in time, their blocks."""
@@ -239,7 +239,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             )
         )
 
-    def ReplicateContainers(  # noqa: N802
+    def ReplicateContainers(
         self, request: scm_pb2.ReplicateContainersRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ContainerDecisions:
         """Order one more copy of each container."""
@@ -253,7 +253,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         )
         return answers.decisions_message(decisions)
 
-    def DeleteReplicas(  # noqa: N802
+    def DeleteReplicas(
         self, request: scm_pb2.DeleteReplicasRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ContainerDecisions:
         """Order one datanode's replicas of containers removed."""
@@ -266,7 +266,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         )
         return answers.decisions_message(decisions)
 
-    def OrderNodes(  # noqa: N802
+    def OrderNodes(
         self, request: scm_pb2.OrderNodesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.NodeDecisions:
         """Order datanodes to measure their volumes, or to register again."""
@@ -274,13 +274,13 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             self._operators.order_nodes(*wire.node_order_from(request))
         )
 
-    def GetQueues(  # noqa: N802
+    def GetQueues(
         self, _request: scm_pb2.GetQueuesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.GetQueuesResponse:
         """Return what waits where, and the limits."""
         return answers.queues_message(self._queries.queues())
 
-    def SafeMode(  # noqa: N802
+    def SafeMode(
         self, request: scm_pb2.SafeModeRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.SafeModeResponse:
         """Say whether decisions are made yet, or begin with them."""
@@ -294,14 +294,14 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             left_ms=int(gate.left_s * 1000),
         )
 
-    def SetOperationalStates(  # noqa: N802
+    def SetOperationalStates(
         self, request: scm_pb2.SetOperationalStatesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.NodeDecisions:
         """Let datanodes leave, rest or return."""
         wanted = wire.node_states_from(request)
         return answers.node_decisions_message(self._operators.set_operational_states(wanted))
 
-    def RemoveNodes(  # noqa: N802
+    def RemoveNodes(
         self, request: scm_pb2.RemoveNodesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.NodeDecisions:
         """Strike dead datanodes off the books."""
@@ -313,7 +313,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             )
         )
 
-    def ForgetContainers(  # noqa: N802
+    def ForgetContainers(
         self, request: scm_pb2.ForgetContainersRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ForgetContainersResponse:
         """Give up missing containers, or take them back."""
@@ -327,19 +327,19 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             self._operators.forget_containers(ids, worlds=worlds, is_dry_run=request.dry_run)
         )
 
-    def Foresee(  # noqa: N802
+    def Foresee(
         self, request: scm_pb2.ForeseeRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ForeseeResponse:
         """Say what would be if datanodes or volumes were off."""
         return foreseen.message(self._queries.foresee(foreseen.question_from(request)))
 
-    def GetReport(  # noqa: N802
+    def GetReport(
         self, _request: scm_pb2.GetReportRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.GetReportResponse:
         """Return the replication manager's report."""
         return answers.report_message(self._queries.report())
 
-    def HoldContainers(  # noqa: N802
+    def HoldContainers(
         self, request: scm_pb2.HoldContainersRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ContainerDecisions:
         """Take containers or replicas out of the manager's hands, or back into them."""
@@ -350,7 +350,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         )
         return answers.decisions_message(decisions)
 
-    def ListHolds(  # noqa: N802
+    def ListHolds(
         self, _request: scm_pb2.ListHoldsRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ListHoldsResponse:
         """Return what is suppressed or excluded."""
@@ -366,14 +366,14 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             ]
         )
 
-    def ListAnchors(  # noqa: N802
+    def ListAnchors(
         self, request: scm_pb2.ListAnchorsRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ListAnchorsResponse:
         """Return the heads of verification logs that are kept."""
         logs = self._queries.anchors(request.datanode_id, request.volume_id)
         return scm_pb2.ListAnchorsResponse(logs=map(anchors_message, logs))
 
-    def Balance(  # noqa: N802
+    def Balance(
         self, request: scm_pb2.BalanceRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.BalanceResponse:
         """Begin, stop or show the moving of replicas from full nodes to empty ones."""
@@ -387,7 +387,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             )
         )
 
-    def ListContainerKeys(  # noqa: N802
+    def ListContainerKeys(
         self, request: scm_pb2.ListContainerKeysRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ListContainerKeysResponse:
         """Return a page of keys that have blocks in some containers."""
@@ -401,13 +401,13 @@ class ScmService(scm_pb2_grpc.ScmServicer):
         )
         return needing.page_message(page)
 
-    def GetRecovery(  # noqa: N802
+    def GetRecovery(
         self, _request: scm_pb2.GetRecoveryRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.GetRecoveryResponse:
         """Say what must be looked into after a restore."""
         return recovering.to_recover_message(self._queries.to_recover())
 
-    def Recover(  # noqa: N802
+    def Recover(
         self, request: scm_pb2.RecoverRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.RecoverResponse:
         """Bring back what was found."""
@@ -416,7 +416,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
             self._operators.recover(found, is_dry_run=request.dry_run)
         )
 
-    def ListDepartures(  # noqa: N802
+    def ListDepartures(
         self, _request: scm_pb2.ListDeparturesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ListDeparturesResponse:
         """Return the datanodes that are not in service, and what they wait for."""

@@ -330,7 +330,7 @@ class Made:
     def __getattr__(self, name: str) -> Any:
         return getattr(scm_pb2, name)
 
-    def PlanRow(self, **fields: Any) -> scm_pb2.PlanRow:  # noqa: N802 -- as the message is called
+    def PlanRow(self, **fields: Any) -> scm_pb2.PlanRow:
         self.scans.extend([fields["container_id"]] * (fields["action"] == "scan"))
         return scm_pb2.PlanRow(**fields)
 

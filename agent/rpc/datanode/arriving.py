@@ -20,7 +20,7 @@ class ImportHandlers:
         }
         """How requests are decoded whose messages are too large to be decoded as others are."""
 
-    def ImportContainer(  # noqa: N802
+    def ImportContainer(
         self, requests: Iterator[Any], context: grpc.ServicerContext
     ) -> pb.ImportContainerResponse:
         """Receive a whole replica that another datanode pushes; nothing shows before all is here.

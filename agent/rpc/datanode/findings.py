@@ -24,7 +24,7 @@ class JudgeHandlers:
         self._sample = sample
         self._limits = limits
 
-    def ScanContainer(  # noqa: N802
+    def ScanContainer(
         self, request: pb.ScanContainerRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.ScanProgress]:
         """Read the replica whole, now, and say what was found; or queue that, and say so.
@@ -59,7 +59,7 @@ class JudgeHandlers:
             bytes_read=step.bytes_read,
         )
 
-    def SampleChunks(  # noqa: N802
+    def SampleChunks(
         self, request: pb.SampleChunksRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.SampleProgress]:
         """Count the chunks that are here, or read some of them that are drawn at random.
@@ -77,7 +77,7 @@ class JudgeHandlers:
                 progress.result.CopyFrom(_sample_result(step.result))
             yield progress
 
-    def ListFindings(  # noqa: N802
+    def ListFindings(
         self, request: pb.ListFindingsRequest, context: grpc.ServicerContext
     ) -> pb.ListFindingsResponse:
         """Return findings by container; those of one container are never on two pages."""

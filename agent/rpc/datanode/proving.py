@@ -50,7 +50,7 @@ class ProofHandlers:
         self._clock = clock
         self._on_damage = on_damage
 
-    def ProveChunk(  # noqa: N802
+    def ProveChunk(
         self, request: pb.ProveChunkRequest, context: grpc.ServicerContext
     ) -> pb.ProveChunkResponse:
         """Read one chunk from the medium, and answer with what only its bytes make.
@@ -70,7 +70,7 @@ class ProofHandlers:
         chunk = chunk_at(found.block, request.offset)
         return pb.ProveChunkResponse(answer=self._answer(container_id, found, chunk, nonce))
 
-    def ProveChunks(  # noqa: N802
+    def ProveChunks(
         self, request: pb.ProveChunksRequest, context: grpc.ServicerContext
     ) -> pb.ProveChunksResponse:
         """Do the same with several chunks; what cannot be proven is left to be asked for alone."""
@@ -98,7 +98,7 @@ class ProofHandlers:
             self._on_damage(container_id, "a peer asked, and a chunk is not what its row says")
         return answer_of(nonce, data)
 
-    def ProveReplica(  # noqa: N802
+    def ProveReplica(
         self, request: pb.ProveReplicaRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.ProveReplicaResponse]:
         """Read the replica whole, unless it was read lately; keep it; answer with its tree."""

@@ -42,7 +42,7 @@ class ReadHandlers:
         self._on_read = on_read
         self.encoders: Mapping[str, Callable[[Any], bytes]] = {"ReadBlock": encode_piece}
 
-    def GetContainer(  # noqa: N802
+    def GetContainer(
         self, request: pb.GetContainerRequest, context: grpc.ServicerContext
     ) -> pb.GetContainerResponse:
         """Report one replica, also one that cannot be loaded."""
@@ -54,7 +54,7 @@ class ReadHandlers:
         facts = self._store.replica(container_id)
         return pb.GetContainerResponse(replica=reports.replica_report(facts))
 
-    def ListContainers(  # noqa: N802
+    def ListContainers(
         self, request: pb.ListContainersRequest, context: grpc.ServicerContext
     ) -> pb.ListContainersResponse:
         """Report replicas by ascending container id."""
@@ -74,7 +74,7 @@ class ReadHandlers:
         found.sort(key=lambda report: report.container_id)
         return pb.ListContainersResponse(replicas=found, next_container_id=next_id)
 
-    def GetBlock(  # noqa: N802
+    def GetBlock(
         self, request: pb.GetBlockRequest, context: grpc.ServicerContext
     ) -> pb.GetBlockResponse:
         """Return the metadata of one committed block."""
@@ -82,7 +82,7 @@ class ReadHandlers:
         container_id, found = self._readable(request.block_id)
         return pb.GetBlockResponse(block=codec.block_message(container_id, found.block))
 
-    def GetBlocks(  # noqa: N802
+    def GetBlocks(
         self, request: pb.GetBlocksRequest, context: grpc.ServicerContext
     ) -> pb.GetBlocksResponse:
         """Return the metadata of several committed blocks, as far as they fit a message."""
@@ -126,7 +126,7 @@ class ReadHandlers:
             )
         return container_id, found
 
-    def ListBlocks(  # noqa: N802
+    def ListBlocks(
         self, request: pb.ListBlocksRequest, context: grpc.ServicerContext
     ) -> pb.ListBlocksResponse:
         """Return blocks by ascending id, as many as fit a page."""
@@ -147,7 +147,7 @@ class ReadHandlers:
             page.next_local_id = blocks[len(page.blocks)].block_id
         return page
 
-    def ReadChunk(  # noqa: N802
+    def ReadChunk(
         self, request: pb.ReadChunkRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.ReadChunkResponse]:
         """Send what the disk holds of one chunk, behind the checksums written with it, or together
@@ -169,7 +169,7 @@ class ReadHandlers:
             yield pb.ReadChunkResponse(chunk=described, data=data)
             described, before_s = None, 0.0
 
-    def ReadChunks(  # noqa: N802
+    def ReadChunks(
         self, request: pb.ReadChunksRequest, context: grpc.ServicerContext
     ) -> pb.ReadChunksResponse:
         """Send the same of several chunks in one message, as far as they can be read."""
@@ -184,7 +184,7 @@ class ReadHandlers:
                 answer.chunks.add(local_id=found.block.block_id, chunk=described, data=data)
         return answer
 
-    def ReadBlock(  # noqa: N802
+    def ReadBlock(
         self, request: pb.ReadBlockRequest, context: grpc.ServicerContext
     ) -> Iterator[BlockPiece]:
         """Send chunk after chunk, as far ahead of their reader as gRPC's window lets us."""
@@ -199,7 +199,7 @@ class ReadHandlers:
                 yield BlockPiece(described, data)
                 described, before_s = None, 0.0
 
-    def GetSmallFile(  # noqa: N802
+    def GetSmallFile(
         self, request: pb.ReadBlockRequest, context: grpc.ServicerContext
     ) -> pb.GetSmallFileResponse:
         """Send the rest of a block in one message."""
@@ -240,7 +240,7 @@ class ReadHandlers:
         self._on_read(before_s + perf_counter() - begun_s)
         return data
 
-    def GetContainerHashes(  # noqa: N802
+    def GetContainerHashes(
         self, request: pb.GetContainerHashesRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.HashesPage]:
         """Send the tree as deep as it is asked for."""
@@ -249,7 +249,7 @@ class ReadHandlers:
         selection = hashes.parse_selection(request)
         yield from hashes.pages(self._store.tree(container_id), selection)
 
-    def ListHistory(  # noqa: N802
+    def ListHistory(
         self, request: pb.ListHistoryRequest, context: grpc.ServicerContext
     ) -> pb.ListHistoryResponse:
         """Say what a replica was, the oldest first; the store bounds how much there is."""
@@ -257,7 +257,7 @@ class ReadHandlers:
         entries = self._store.history(codec.parse_container_id(request.container_id))
         return pb.ListHistoryResponse(entries=map(reports.history_message, entries))
 
-    def ListChanges(  # noqa: N802
+    def ListChanges(
         self, request: pb.ListChangesRequest, context: grpc.ServicerContext
     ) -> pb.ListChangesResponse:
         """Say what was changed here since a moment, the newest first to be kept."""

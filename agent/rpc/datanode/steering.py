@@ -23,7 +23,7 @@ class HostHandlers:
         self._scrub = scrub
         self._volumes = volumes
 
-    def SteerVolume(  # noqa: N802
+    def SteerVolume(
         self, request: pb.SteerVolumeRequest, context: grpc.ServicerContext
     ) -> pb.SteerVolumeResponse:
         """Use a volume otherwise, or add one; say how all are."""
@@ -43,21 +43,21 @@ class HostHandlers:
                 raise codec.malformed("wish", "is not set")
         return pb.SteerVolumeResponse(volumes=self._volumes.status())
 
-    def ListDisks(  # noqa: N802
+    def ListDisks(
         self, request: pb.ListDisksRequest, context: grpc.ServicerContext
     ) -> pb.ListDisksResponse:
         """Say what the disks themselves and the kernel say."""
         del request, context
         return pb.ListDisksResponse(disks=() if self._volumes is None else self._volumes.disks())
 
-    def ScrubStatus(  # noqa: N802
+    def ScrubStatus(
         self, request: pb.ScrubStatusRequest, context: grpc.ServicerContext
     ) -> pb.ScrubStatusResponse:
         """Say how far the background scans are."""
         del request, context
         return pb.ScrubStatusResponse() if self._scrub is None else self._scrub.status()
 
-    def SteerScrub(  # noqa: N802
+    def SteerScrub(
         self, request: pb.SteerScrubRequest, context: grpc.ServicerContext
     ) -> pb.ScrubStatusResponse:
         """Pause, resume or cancel background scans; say how far they are."""
@@ -75,9 +75,7 @@ class HostHandlers:
                 raise codec.malformed("wish", "is not set")
         return self._scrub.status()
 
-    def Status(  # noqa: N802
-        self, request: pb.StatusRequest, context: grpc.ServicerContext
-    ) -> pb.StatusResponse:
+    def Status(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusResponse:
         """Say how this datanode is."""
         del request, context
         return self._status()

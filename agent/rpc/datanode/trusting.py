@@ -18,7 +18,7 @@ class TrustHandlers:
     def __init__(self, trust: Trust) -> None:
         self._trust = trust
 
-    def TrustReplica(  # noqa: N802
+    def TrustReplica(
         self, request: pb.TrustReplicaRequest, context: grpc.ServicerContext
     ) -> pb.TrustReplicaResponse:
         """Make the replica here what the trusted one is, or say what that would change."""

@@ -63,7 +63,7 @@ class WriteHandlers:
         self.decoders: Mapping[str, Callable[[bytes], Any]] = {"WriteBlocks": newblocks.decode}
         """How requests are decoded whose messages are too large to be decoded as others are."""
 
-    def CreateContainer(  # noqa: N802
+    def CreateContainer(
         self, request: pb.CreateContainerRequest, context: grpc.ServicerContext
     ) -> pb.CreateContainerResponse:
         """Create a replica, empty and open, or RECOVERING for a reconstruction."""
@@ -79,7 +79,7 @@ class WriteHandlers:
                 recoveries.create(container_id, index)
         return pb.CreateContainerResponse()
 
-    def WriteChunk(  # noqa: N802
+    def WriteChunk(
         self, request: pb.WriteChunkRequest, context: grpc.ServicerContext
     ) -> pb.WriteChunkResponse:
         """Write one chunk, and commit the block with it if the request says so."""
@@ -96,7 +96,7 @@ class WriteHandlers:
         committed = 0 if block is None else block.length_bytes
         return pb.WriteChunkResponse(committed_length=committed)
 
-    def PutBlock(  # noqa: N802
+    def PutBlock(
         self, request: pb.PutBlockRequest, context: grpc.ServicerContext
     ) -> pb.PutBlockResponse:
         """Commit a block whose chunks are all written."""
@@ -106,7 +106,7 @@ class WriteHandlers:
         self._note_write(container_id)
         return pb.PutBlockResponse(committed_length=length_bytes)
 
-    def WriteBlocks(  # noqa: N802
+    def WriteBlocks(
         self, requests: Iterator[Any], context: grpc.ServicerContext
     ) -> pb.WriteBlocksResponse:
         """Write whole new blocks of one container; those that a message made whole are committed
@@ -134,7 +134,7 @@ class WriteHandlers:
                 new.discard()
         return pb.WriteBlocksResponse(block_count=count)
 
-    def CloseContainer(  # noqa: N802
+    def CloseContainer(
         self, request: pb.CloseContainerRequest, context: grpc.ServicerContext
     ) -> pb.CloseContainerResponse:
         """Close the replica: its tree exists before the answer."""
@@ -146,7 +146,7 @@ class WriteHandlers:
             self._recoveries.closed(container_id)
         return pb.CloseContainerResponse(replica=reports.replica_report(facts))
 
-    def DeleteContainer(  # noqa: N802
+    def DeleteContainer(
         self, request: pb.DeleteContainerRequest, context: grpc.ServicerContext
     ) -> pb.DeleteContainerResponse:
         """Delete the replica; an open or non-empty one only by force."""

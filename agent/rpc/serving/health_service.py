@@ -32,7 +32,7 @@ class Health(health_pb2_grpc.HealthServicer):
         """Say from now on that nothing serves."""
         self._statuses.enter_graceful_shutdown()
 
-    def Check(  # noqa: N802 - gRPC's name
+    def Check(
         self, request: health_pb2.HealthCheckRequest, context: grpc.ServicerContext
     ) -> health_pb2.HealthCheckResponse:
         """Answer for one service; the empty name is the whole server."""
@@ -41,7 +41,7 @@ class Health(health_pb2_grpc.HealthServicer):
             return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.NOT_SERVING)
         return answer
 
-    def Watch(  # noqa: N802 - gRPC's name
+    def Watch(
         self, request: health_pb2.HealthCheckRequest, context: grpc.ServicerContext
     ) -> Iterator[health_pb2.HealthCheckResponse]:
         """Refuse: see above."""

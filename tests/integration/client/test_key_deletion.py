@@ -41,7 +41,7 @@ class LosingScm(ScmService):
         self.meanwhile: Callable[[], object] = nothing
         self.ended = Event()
 
-    def DeleteKeys(  # noqa: N802
+    def DeleteKeys(
         self, request: scm_pb2.DeleteKeysRequest, context: grpc.ServicerContext
     ) -> scm_pb2.DeleteKeysResponse:
         """Delete, let happen what happens meanwhile, and lose the answer."""

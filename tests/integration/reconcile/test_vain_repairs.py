@@ -64,7 +64,7 @@ class Recovering(Garbler):
 
     is_well = False
 
-    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]
         """Serve a chunk."""
         if Recovering.is_well:
             yield from CountingReads.ReadChunk(self, request, context)

@@ -84,7 +84,7 @@ class TestOrphans:
         class Waning(CountingReads):
             lists_left = 1
 
-            def ListBlocks(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+            def ListBlocks(self, request, context):  # type: ignore[no-untyped-def]
                 if not Waning.lists_left:
                     context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
                 Waning.lists_left -= 1
@@ -171,12 +171,12 @@ class TestOrphans:
         """
 
         class Silenced(CountingReads):
-            def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+            def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]
                 if request.block_id.local_id == 3:
                     context.abort(grpc.StatusCode.UNAVAILABLE, "busy")
                 yield from super().ReadChunk(request, context)
 
-            def GetBlock(self, _request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+            def GetBlock(self, _request, context):  # type: ignore[no-untyped-def]
                 context.abort(grpc.StatusCode.UNAVAILABLE, "busy")
 
         with ec_cluster(tmp_path, RS_3_2, [5_000] * 3) as cluster:
@@ -251,7 +251,7 @@ class TestTwoOfOneShard:
         class Waning(CountingReads):
             lists_left = 1
 
-            def ListBlocks(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+            def ListBlocks(self, request, context):  # type: ignore[no-untyped-def]
                 if not Waning.lists_left:
                     context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
                 Waning.lists_left -= 1
@@ -285,7 +285,7 @@ def deletes_before_it_is_read(
     that offset on."""
 
     class Deleting(CountingReads):
-        def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+        def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]
             if request.block_id.local_id == 3 and request.offset >= offset:
                 with DELETING:
                     for index in deleted_on:

@@ -207,7 +207,7 @@ class TestBadSources:
         release = threading.Event()
 
         class SlowService(CountingReads):
-            def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+            def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]
                 release.wait(30.0)
                 yield from super().ReadChunk(request, context)
 
@@ -348,7 +348,7 @@ class TestRefusals:
         """
 
         class DyingService(CountingReads):
-            def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+            def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]
                 if request.offset >= 5 * 4096:
                     self.datanode.built.server.stop(0)
                     raise Unavailable(Code.UNAVAILABLE, "what is answered now may still arrive")

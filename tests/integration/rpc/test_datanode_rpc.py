@@ -415,7 +415,7 @@ class Slow(CountingReads):
     go_on = Event()
     arrived = Event()
 
-    def GetContainer(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+    def GetContainer(self, request, context):  # type: ignore[no-untyped-def]
         """Wait, then answer."""
         self.arrived.set()
         self.go_on.wait(10)

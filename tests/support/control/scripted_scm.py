@@ -40,13 +40,13 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
     def __exit__(self, *_: object) -> None:
         self.server.stop(None).wait()
 
-    def ListNodes(  # noqa: N802
+    def ListNodes(
         self, _request: scm_pb2.ListNodesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ListNodesResponse:
         """Answer from the script."""
         return scm_pb2.ListNodesResponse(cluster_id=self.cluster_id, term=1)
 
-    def Register(  # noqa: N802
+    def Register(
         self, request: scm_pb2.RegisterRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.RegisterResponse:
         """Answer from the script."""
@@ -57,7 +57,7 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
             cluster_id=self.cluster_id, term=self.term, heartbeat_interval_ms=self.interval_ms
         )
 
-    def Heartbeat(  # noqa: N802
+    def Heartbeat(
         self, request: scm_pb2.HeartbeatRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.HeartbeatResponse:
         """Answer from the script."""

@@ -12,7 +12,7 @@ from tests.support.storage.datanodes import CountingReads, Datanode
 class Liar(CountingReads):
     """Serves other bytes than its tree says, with checksums that fit them."""
 
-    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]
         """Serve a chunk of lies that is consistent in itself."""
         for answer in super().ReadChunk(request, context):
             if answer.HasField("chunk"):
@@ -29,7 +29,7 @@ class Liar(CountingReads):
 class Garbler(CountingReads):
     """Serves bytes that do not even have the checksums they come with."""
 
-    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]
         """Flip a bit of every piece."""
         for answer in super().ReadChunk(request, context):
             if answer.data:
@@ -44,7 +44,7 @@ class Dying(CountingReads):
         super().__init__(datanode)
         self._deaths = count()
 
-    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]
         """Send the description, then stop the server, once.
 
         A handler that returned before the call was cut off could still end it in good order,
@@ -68,7 +68,7 @@ class Hanging(CountingReads):
 
     go_on = Event()
 
-    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]
         """Note the question, and wait."""
         del context
         self.datanode.reads.append((request.block_id.local_id, request.offset))
@@ -79,7 +79,7 @@ class Hanging(CountingReads):
 class Shifting(CountingReads):
     """Its tree changes between the question for its blocks and that for their chunks."""
 
-    def GetContainerHashes(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+    def GetContainerHashes(self, request, context):  # type: ignore[no-untyped-def]
         """Heal the replica before the first question for chunks is answered."""
         if request.level == datanode_pb2.CHUNKS and not self.datanode.reads:
             self.datanode.reads.append((0, 0))

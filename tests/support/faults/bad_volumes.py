@@ -74,14 +74,14 @@ class HearingScm(ScriptedScm):
         self.volumes: dict[str, str] = {}
         self.refused: list[str] = []
 
-    def Register(  # noqa: N802
+    def Register(
         self, request: scm_pb2.RegisterRequest, context: grpc.ServicerContext
     ) -> scm_pb2.RegisterResponse:
         """Answer from the script."""
         self._hear(lambda: datanode_wire.registration_from(request))
         return super().Register(request, context)
 
-    def Heartbeat(  # noqa: N802
+    def Heartbeat(
         self, request: scm_pb2.HeartbeatRequest, context: grpc.ServicerContext
     ) -> scm_pb2.HeartbeatResponse:
         """Answer from the script."""

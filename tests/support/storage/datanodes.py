@@ -220,12 +220,12 @@ class CountingReads(ReadHandlers):
         super().__init__(datanode.replica.store, limits=LIMITS)
         self.datanode = datanode
 
-    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+    def ReadChunk(self, request, context):  # type: ignore[no-untyped-def]
         """Note the chunk, then serve it."""
         self.datanode.reads.append((request.block_id.local_id, request.offset))
         yield from super().ReadChunk(request, context)
 
-    def ReadChunks(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+    def ReadChunks(self, request, context):  # type: ignore[no-untyped-def]
         """Serve each chunk as `ReadChunk` does, whatever becomes of it there."""
         answer = datanode_pb2.ReadChunksResponse()
         for key in request.chunks:
@@ -241,12 +241,12 @@ class CountingReads(ReadHandlers):
             answer.chunks.add(local_id=key.local_id, chunk=described.chunk, data=data)
         return answer
 
-    def ReadBlock(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+    def ReadBlock(self, request, context):  # type: ignore[no-untyped-def]
         """Note from where on it is read, then serve it."""
         self.datanode.reads.append((request.block_id.local_id, request.offset))
         yield from super().ReadBlock(request, context)
 
-    def GetSmallFile(self, request, context):  # type: ignore[no-untyped-def]  # noqa: N802
+    def GetSmallFile(self, request, context):  # type: ignore[no-untyped-def]
         """Note from where on it is read, then serve it."""
         self.datanode.reads.append((request.block_id.local_id, request.offset))
         return super().GetSmallFile(request, context)
