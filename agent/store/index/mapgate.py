@@ -1,7 +1,6 @@
 """The gate before an index: it lets transactions through, and none while the map is replaced."""
 
-import os
-import time
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -17,12 +16,14 @@ class MapGate:
     LMDB unmaps the file when the map grows: a transaction that is open then reads freed memory.
     Who enters registers first and looks at the flag second; who closes sets the flag first and
     looks at the register second; so one of the two sees the other. Both orders are of single
-    dictionary operations, which are atomic. It happens once in a volume's life or never.
+    dictionary operations, which are atomic: a read takes no lock. Who has to wait does so on a
+    condition, which is told where the other sees that somebody may wait.
     """
 
     def __init__(self) -> None:
         self._inside: dict[object, None] = {}
         self._closer: dict[str, object] = {}
+        self._changed = threading.Condition()
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -38,13 +39,15 @@ class MapGate:
         """Be inside until `leave` with the same token; waits while the gate is closed."""
         self._inside[token] = None
         while self._closer:
-            del self._inside[token]
+            self.leave(token)
             self._wait(lambda: not self._closer)
             self._inside[token] = None
 
     def leave(self, token: object) -> None:
         """Be outside again."""
         del self._inside[token]
+        if self._closer:
+            self._tell()
 
     @contextmanager
     def closed(self) -> Iterator[None]:
@@ -56,10 +59,13 @@ class MapGate:
             yield
         finally:
             del self._closer["by"]
+            self._tell()
+
+    def _tell(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
     def _wait(self, condition: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + MAP_WAIT_S
-        while not condition():
-            if time.monotonic() > deadline_s:
+        with self._changed:
+            if not self._changed.wait_for(condition, MAP_WAIT_S):
                 raise Unavailable(Code.BUSY, "the index is busy growing its memory map")
-            os.sched_yield()

@@ -2,13 +2,11 @@
 
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import grpc
 import pytest
 
 from agent.client.client import Client
@@ -21,10 +19,7 @@ from agent.errors import Code, Refused, Unavailable
 from agent.ports import Executor, Future
 from agent.reconstruct.sources import SILENT_COUNT_MAX, Reading, Sources
 from agent.rpc.calls.peer import Meter, Peer
-from agent.rpc.datanode.limits import Limits
-from agent.rpc.datanode.reading import ReadHandlers
 from agent.rpc.v1 import container_pb2, scm_pb2
-from agent.rpc.v1 import datanode_pb2 as pb
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 from tests.integration.reconstruct.test_reconstruct import flip
 from tests.support.storage.datanodes import Datanode
@@ -138,54 +133,6 @@ def test_a_datanode_that_hangs_costs_a_moment_and_not_a_deadline(three: list[Dat
 
         assert content() == read
         assert 0 == client._conduct.fault_count("dn1")  # a deadline that passes is a fault
-
-
-@pytest.mark.parametrize("length_bytes", [CHUNK_COUNT * CHUNK_BYTES, 0], ids=["small", "large"])
-def test_a_datanode_from_before_is_read_chunk_by_chunk(
-    three: list[Datanode], length_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """
-    It has no call that reads a block: that is found once, and the file comes all the same.
-    """
-    monkeypatch.setattr("agent.rpc.calls.peer.SMALL_BYTES_MAX", length_bytes)
-    handlers = ReadHandlers(three[0].replica.store, limits=Limits())
-    asked: list[str] = []
-
-    def noted(call: Callable[..., Any]) -> Callable[..., Any]:
-        def noting(request: Any, context: Any) -> Any:
-            asked.append(call.__name__)
-            return call(request, context)
-
-        return noting
-
-    known = {
-        "GetBlock": grpc.unary_unary_rpc_method_handler(
-            noted(handlers.GetBlock),
-            pb.GetBlockRequest.FromString,
-            pb.GetBlockResponse.SerializeToString,
-        ),
-        "ReadChunk": grpc.unary_stream_rpc_method_handler(
-            noted(handlers.ReadChunk),
-            pb.ReadChunkRequest.FromString,
-            pb.ReadChunkResponse.SerializeToString,
-        ),
-    }
-    server = grpc.server(ThreadPoolExecutor(2))
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("suture.v1.Datanode", known),)
-    )
-    port = server.add_insecure_port(f"{HOST}:0")
-    server.start()
-    answer = found_at(three[:1])
-    answer.containers[0].replicas[0].address = f"{HOST}:{port}"
-    try:
-        with Client(f"{HOST}:9") as client:
-            read = [b"".join(client.read(answer)) for _ in range(2)]
-    finally:
-        server.stop(0)
-
-    assert [content()] * 2 == read
-    assert ["GetBlock", *["ReadChunk"] * CHUNK_COUNT] * 2 == asked
 
 
 def test_what_nobody_has_is_named(three: list[Datanode]) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import grpc
 import pytest
 
 from agent.errors import Code, Unavailable
@@ -13,7 +12,6 @@ from agent.plan.reconcile_outcome import ReconcileResult, Result
 from agent.reconcile.mend import MendLimits
 from agent.rpc.calls.peer import Peer
 from agent.rpc.datanode.reading import ReadHandlers
-from agent.rpc.v1 import datanode_pb2 as pb
 from agent.store.operations.repair import Repair
 from merkle.checksum import window_checksums
 from merkle.replica import BlockData, BlockId, ContainerId
@@ -133,34 +131,6 @@ def test_a_chunk_by_itself_is_asked_for_alone(
 
     assert Result.CONVERGED is cluster[0].reconcile(cluster[1:]).result
     assert [[1], [], [1], [], [1], []] == list(calls.counts.values())
-
-
-def test_a_datanode_from_before_is_asked_for_one_after_the_other(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """
-    It says once that it does not know the call, and is not asked again.
-    """
-    served_by(cluster[1])
-    calls = Counting(monkeypatch)
-    reconciler = cluster[0].reconciler(limits=MendLimits(fetch_count_max=1))
-
-    with dialled(cluster[1:2]) as peers, grpc.insecure_channel(cluster[1].address) as channel:
-        for name, request in (
-            ("GetBlocks", pb.GetBlocksRequest),
-            ("ReadChunks", pb.ReadChunksRequest),
-        ):
-            unknown = channel.unary_unary("/suture.v1.Datanode/NotYet", request.SerializeToString)
-            setattr(peers["dn2"].stub, name, unknown)
-        result = reconciler.reconcile(CONTAINER, peers)
-
-    assert (Result.CONVERGED, 20) == (result.result, result.chunk_count)
-    assert cluster[1].files() == cluster[0].files()
-    assert 20 == len(calls.counts["read_chunk"]) == len(calls.counts["prove_chunk"])
-    assert [] == calls.counts["prove_chunks"]
-    assert [20] == calls.counts["named_blocks"]
-    assert [] == calls.counts["read_chunks"]
-    assert 20 == len(calls.counts["block"])
 
 
 def test_a_chunk_that_is_not_what_the_tree_says_is_not_written(

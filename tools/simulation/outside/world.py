@@ -61,7 +61,6 @@ def around(scheduler: Scheduler, network: Network, seed: int) -> Iterator[None]:
         (time, "thread_time", lambda: scheduler.now_s),  # and the kernel's is not cheap everywhere
         (time, "time_ns", lambda: int((EPOCH_S + scheduler.now_s) * 1e9)),
         (os, "urandom", dice.randbytes),
-        (os, "sched_yield", lambda: scheduler.sleep(0.001)),
         (uuid, "uuid4", lambda: uuid.UUID(bytes=dice.randbytes(16), version=4)),
         (secrets, "token_bytes", dice.randbytes),
         (secrets, "randbelow", dice.randrange),

@@ -57,8 +57,7 @@ class Call:
     def __init__(self, error: grpc.RpcError | None) -> None:
         self.error = error
 
-    def result(self, timeout: float = 0.0) -> None:
-        del timeout
+    def result(self, **_: float) -> None:
         if self.error is not None:
             raise self.error
 
