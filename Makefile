@@ -51,7 +51,7 @@ bench: python ## Measure; fail where a bound does not hold (NAME=...).
 mutants: python ## Change the pure modules; show what no test notices (NAME=..., MUTANTS_ARGS=...).
 	@nice -n 10 $(BIN)/python -m tools.mutants $(NAME) $(MUTANTS_ARGS)
 
-simulate: python ## Live COUNT schedules of a whole cluster from SEED on (COUNT=1000, JOBS=1, APPEND=docs/SIMULATION.md).
+simulate: python ## Live COUNT schedules of a whole cluster from SEED on (COUNT=1000, JOBS=1, APPEND=tools/simulation/tally.tsv).
 	@mkdir -p bench/out
 	@$(BIN)/python -m tools.simulation run --count $(or $(COUNT),1000) --seed $(or $(SEED),1) \
 	    --jobs $(or $(JOBS),1) --json bench/out/simulation.json $(if $(APPEND),--append $(APPEND))

@@ -1,24 +1,13 @@
-"""`docs/INVARIANTS.md` names guards and tests that exist, for every invariant."""
+"""`tools/mutants/guards.tsv` names guards and tests that exist, for every invariant."""
 
 import ast
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tools.mutants.invariants import Guard, guards_listed
+
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENT = ROOT / "docs" / "INVARIANTS.md"
-
-SECTION = re.compile(r"^## (I\d+):", re.MULTILINE)
-ROW = re.compile(r"^\| `([\w/.]+\.py):(\w+)` \| [^|]+ \| `([\w/.]+\.py)::(\w+)` \|$")
-
-
-def sections() -> dict[str, list[str]]:
-    """Return the rows of the tables by invariant, without their heads."""
-    _, *parts = SECTION.split(DOCUMENT.read_text())
-    return {
-        name: [line for line in text.splitlines() if line.startswith("| `")]
-        for name, text in zip(parts[::2], parts[1::2], strict=True)
-    }
+COUNT = 11  # the ten of the design and that of the log
 
 
 def defined(path: Path) -> set[str]:
@@ -29,34 +18,28 @@ def defined(path: Path) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
-def untrue(row: str) -> Iterator[str]:
+def untrue(guard: Guard) -> Iterator[str]:
     """Yield what a row says and the repository does not have."""
-    match = ROW.match(row)
-    if match is None:
-        yield f"not a row of guard and test: {row}"
-        return
-    guard_file, guard, test_file, test = match.groups()
-    for file, name in ((guard_file, guard), (test_file, test)):
+    for file, name in ((guard.path, guard.function), (guard.test_file, guard.test)):
         if name not in defined(ROOT / file):
             yield f"{file} does not define {name}"
-    if not test_file.startswith("tests/") or not test.startswith("test_"):
-        yield f"{test_file}::{test} is no test"
+    if not guard.test_file.startswith("tests/") or not guard.test.startswith("test_"):
+        yield f"{guard.test_file}::{guard.test} is no test"
 
 
 def test_every_invariant_has_guards() -> None:
     """
-    The ten of the design and that of the log, in order, each with one row at least.
+    Each has one row at least, and the document names it.
     """
-    found = sections()
+    names = [f"I{number}" for number in range(1, COUNT + 1)]
+    document = (ROOT / "docs" / "INVARIANTS.md").read_text()
 
-    assert [f"I{number}" for number in range(1, 12)] == list(found)
-    assert all(found.values())
+    assert names == list(dict.fromkeys(guard.invariant for guard in guards_listed()))
+    assert names == [line.split()[1] for line in document.splitlines() if line.startswith("| I")]
 
 
 def test_every_guard_and_test_exists() -> None:
     """
     Nothing was renamed or removed without the table.
     """
-    rows = [row for rows in sections().values() for row in rows]
-
-    assert [] == [fault for row in rows for fault in untrue(row)]
+    assert [] == [fault for guard in guards_listed() for fault in untrue(guard)]

@@ -12,7 +12,7 @@ from tools.mutants import child, suite
 from tools.mutants.groups import GROUPS, chosen
 from tools.mutants.invariants import checks_in
 from tools.mutants.mutation import mutants_of, mutated
-from tools.mutants.report import BOUND_PERCENT, UNEXPLAINED, Document, percent
+from tools.mutants.report import BOUND_PERCENT, UNEXPLAINED, Record, percent
 from tools.mutants.verdicts import content_for
 
 CHUNK = ChunkInfo(0, 10, ChecksumType.NONE, 1, b"")
@@ -229,9 +229,9 @@ def test_every_pattern_of_a_group_finds_a_module() -> None:
 class TestResult:
     def test_every_module_is_well_tested(self) -> None:
         """
-        Of each module in docs/MUTANTS.md nine of ten changes are noticed, and it is still there.
+        Of each module in the results nine of ten changes are noticed, and it is still there.
         """
-        counts = Document.load().counts
+        counts = Record.load().counts
 
         assert set() == counts.keys() - {path for group in GROUPS for path in group.paths()}
         assert [] == [path for path, (_, each) in counts.items() if percent(each) < BOUND_PERCENT]
@@ -240,12 +240,12 @@ class TestResult:
         """
         As many as the table counts, and none without a word.
         """
-        document = Document.load()
-        listed = [path for path, _ in document.reasons]
+        record = Record.load()
+        listed = [path for path, _ in record.reasons]
 
-        assert UNEXPLAINED not in document.reasons.values()
-        assert {path: listed.count(path) for path in document.counts} == {
-            path: survived for path, (_, (_, _, survived)) in document.counts.items()
+        assert UNEXPLAINED not in record.reasons.values()
+        assert {path: listed.count(path) for path in record.counts} == {
+            path: survived for path, (_, (_, _, survived)) in record.counts.items()
         }
 
     def test_an_unknown_name_is_refused(self) -> None:

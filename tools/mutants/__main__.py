@@ -2,11 +2,11 @@
 
     python -m tools.mutants                      all of them
     python -m tools.mutants merkle scm.cluster.commands.command_limits  a group, or a module
-    python -m tools.mutants invariants           each guard of docs/INVARIANTS.md against its test
+    python -m tools.mutants invariants           each guard of guards.tsv against its test
 
 Prints killed, timed out and survived for each module, then what survived. `--write` puts all that
-is known of these modules into docs/MUTANTS.md, where a reason stands beside each survivor. Exit
-code 1 when fewer than 90 % of a module are killed, or a survivor has no reason; 2 when a name is
+is known of these modules into results.tsv and survivors.tsv, with a reason beside each survivor.
+Exit code 1 when fewer than 90 % of a module are killed, or a survivor has no reason; 2 when a name is
 unknown.
 """
 
@@ -52,7 +52,7 @@ def main(words: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="suture-mutants-") as scratch:
         for group, paths in groups:
             results.update(Trials(group, Path(scratch) / "tests").run(picked(paths, options)))
-    kept = report.Document.load()
+    kept = report.Record.load()
     if options.write:
         found = Verdicts.load()
         kept = kept.with_results({path: found.of_module(path) for path in results})
@@ -75,7 +75,7 @@ def parse(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--sample", type=int, metavar="N", help="so many of each module")
     parser.add_argument("--seed", type=int, default=0, help="which ones; default 0")
     parser.add_argument("--json", metavar="FILE", help="write every verdict")
-    parser.add_argument("--write", action="store_true", help="update docs/MUTANTS.md")
+    parser.add_argument("--write", action="store_true", help="update results.tsv and survivors.tsv")
     parser.add_argument("--only", default="", metavar="TEXT", help="invariants: guards with it")
     return parser.parse_args(words)
 

@@ -1,4 +1,4 @@
-"""Each guard of docs/INVARIANTS.md against the one test that is named beside it.
+"""Each guard of `guards.tsv` against the one test that is named beside it.
 
 Every check of the guard's function is taken out in turn, until the named test is red. A guard that
 can be taken out check by check while its test stays green is not tested by it. A test that is red
@@ -9,6 +9,7 @@ own, which would import the file, it runs once more in a copy of the repository 
 """
 
 import ast
+import csv
 import json
 import os
 import re
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,7 @@ from tools.mutants.mutation import Change, Mutant, changes, mutants_of, mutated
 from tools.mutants.suite import ROOT, checksum
 from tools.mutants.verdicts import FOLDER, content
 
-DOCUMENT = ROOT / "docs" / "INVARIANTS.md"
-ROW = re.compile(
-    r"^\| `([\w/.]+\.py):(\w+)` \| ([^|]+) \| `([\w/.]+\.py)::(\w+)` \|$", re.MULTILINE
-)
+GUARDS = Path(__file__).with_name("guards.tsv")
 ANSWERS = FOLDER / "guards.json"
 MUTANTS_MAX = 60
 MESSAGE_MAX = 120
@@ -45,8 +43,9 @@ TEST_CPU_S = 120
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """One row of the document."""
+    """One row of `GUARDS`."""
 
+    invariant: str
     path: str
     function: str
     what: str
@@ -80,9 +79,7 @@ class Answer:
 def main(only: str, out: Path | None) -> int:
     """Try all guards whose row contains `only`; return 1 if one is not tested by its test."""
     suite.preload()
-    guards = [
-        Guard(*match) for match in ROW.findall(DOCUMENT.read_text()) if only in " ".join(match)
-    ]
+    guards = [guard for guard in guards_listed() if only in " ".join(astuple(guard))]
     answers: list[Answer] = []
     known = load()
     with tempfile.TemporaryDirectory(prefix="suture-guards-") as folder:
@@ -104,6 +101,12 @@ def main(only: str, out: Path | None) -> int:
     return 1 if green else 0
 
 
+def guards_listed() -> list[Guard]:
+    """Return all rows of `GUARDS`. Raises TypeError if one has other columns."""
+    with GUARDS.open(newline="") as file:
+        return [Guard(*row) for row in list(csv.reader(file, csv.excel_tab))[1:]]
+
+
 def proof(guard: Guard) -> str:
     """Return what must stay as it is for an answer to hold: guard, test, and what tests share."""
     return checksum(
@@ -116,7 +119,7 @@ def load() -> dict[str, Answer]:
     """Return the answers of earlier runs."""
     if not ANSWERS.is_file():
         return {}
-    nothing = Guard("", "", "", "", "")
+    nothing = Guard("", "", "", "", "", "")
     return {
         key: Answer(nothing, one["tried"], one["red_without"], one["message"], one["trouble"])
         for key, one in json.loads(ANSWERS.read_text()).items()

@@ -1,23 +1,19 @@
-"""The result: on the screen, as JSON, and in docs/MUTANTS.md with a reason beside each survivor."""
+"""The result: on the screen, as JSON, and in two tables, with a reason beside each survivor."""
 
-import re
+import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tools.mutants.mutation import Mutant, mutants_of
 from tools.mutants.suite import ROOT, Verdict
 
-DOCUMENT = ROOT / "docs" / "MUTANTS.md"
+RESULTS = Path(__file__).with_name("results.tsv")
+SURVIVORS = Path(__file__).with_name("survivors.tsv")
 BOUND_PERCENT = 90
 OUTCOMES = ("killed", "timed out", "survived")
 UNEXPLAINED = "no reason yet"
-TABLE_ROW = re.compile(
-    r"^\| `([\w/.]+\.py)` \| (\d+) \| \d+ \| (\d+) \| (\d+) \| (\d+) \| [\d.]+ % \|$"
-)
-SURVIVOR_ROW = re.compile(r"^\| `` (.+?) `` \| (.+) \|$")
-SURVIVORS_OF = re.compile(r"^### `([\w/.]+\.py)`$")
-
 Results = Mapping[str, Sequence[tuple[Mutant, Verdict]]]
 Counts = tuple[int, int, int]
 Tried = tuple[int, Counts]
@@ -64,45 +60,31 @@ def show(results: Results, reasons: Mapping[tuple[str, str], str]) -> int:
     for path, found in sorted(results.items()):
         for mutant, verdict in found:
             if verdict.outcome == "survived":
-                reason = reasons.get((path, escaped(mutant.key)), UNEXPLAINED)
+                reason = reasons.get((path, mutant.key), UNEXPLAINED)
                 code |= reason == UNEXPLAINED
                 print(f"{path}:{mutant.line}: {mutant.key}  ({reason})")
     return code
 
 
-def escaped(text: str) -> str:
-    """Return the text as it stands in a cell of a table."""
-    return text.replace("|", "\\|").replace("``", "` `")
-
-
 @dataclass(frozen=True, slots=True)
-class Document:
-    """docs/MUTANTS.md: its prose, the counts of each module, the reason for each survivor."""
+class Record:
+    """What is known of each module: the counts of its changes, and a reason for each survivor."""
 
-    prose: str
     counts: Mapping[str, Tried]
     reasons: Mapping[tuple[str, str], str]
 
     @classmethod
-    def load(cls) -> "Document":
-        """Read the document."""
-        text = DOCUMENT.read_text() if DOCUMENT.is_file() else "# Mutants\n\n## Result\n"
-        counts: dict[str, Tried] = {}
-        reasons: dict[tuple[str, str], str] = {}
-        path = ""
-        for line in text.splitlines():
-            if match := TABLE_ROW.match(line):
-                name, *numbers = match.groups()
-                change_count, killed, late, survived = map(int, numbers)
-                counts[name] = (change_count, (killed, late, survived))
-            elif match := SURVIVORS_OF.match(line):
-                path = match[1]
-            elif path and (match := SURVIVOR_ROW.match(line)):
-                reasons[path, match[1]] = match[2]
-        return cls(text.split("## Result\n")[0], counts, reasons)
+    def load(cls) -> "Record":
+        """Read both tables."""
+        counts = {
+            path: (int(change_count), (int(killed), int(late), int(survived)))
+            for path, change_count, killed, late, survived in _rows(RESULTS)
+        }
+        reasons = {(path, change): reason for path, change, reason in _rows(SURVIVORS)}
+        return cls(counts, reasons)
 
-    def with_results(self, results: Results) -> "Document":
-        """Return the document with the modules of a run replaced; reasons stay."""
+    def with_results(self, results: Results) -> "Record":
+        """Return the record with the modules of a run replaced; reasons stay."""
         counts = dict(self.counts)
         for path, found in results.items():
             change_count = len(mutants_of(path, (ROOT / path).read_text()))
@@ -111,33 +93,24 @@ class Document:
         for path, found in results.items():
             for mutant, verdict in found:
                 if verdict.outcome == "survived":
-                    key = (path, escaped(mutant.key))
+                    key = (path, mutant.key)
                     reasons[key] = self.reasons.get(key, UNEXPLAINED)
-        return Document(self.prose, counts, reasons)
+        return Record(counts, reasons)
 
     def save(self) -> None:
-        """Write the document."""
-        DOCUMENT.write_text("\n".join(self._lines()) + "\n")
+        """Write both tables."""
+        counts = [(path, count, *of) for path, (count, of) in sorted(self.counts.items())]
+        _write(RESULTS, ("module", "changes", "killed", "timed_out", "survived"), counts)
+        by_module = sorted(self.reasons.items(), key=lambda item: item[0][0])
+        reasons = [(path, change, reason) for (path, change), reason in by_module]
+        _write(SURVIVORS, ("module", "change", "reason"), reasons)
 
-    def _lines(self) -> list[str]:
-        lines = [f"{self.prose}## Result", ""]
-        lines += ["| module | changes | tried | killed | timed out | survived | noticed |"]
-        lines += ["|---|---|---|---|---|---|---|"]
-        for path, (change_count, counts) in sorted(self.counts.items()):
-            numbers = " | ".join(map(str, (change_count, sum(counts), *counts)))
-            lines.append(f"| `{path}` | {numbers} | {percent(counts):.1f} % |")
-        lines += ["", "## What survives, and why"]
-        for path in sorted({path for path, _ in self.reasons}):
-            lines += [
-                "",
-                f"### `{path}`",
-                "",
-                "| change | why no test can or need notice |",
-                "|---|---|",
-            ]
-            lines += [
-                f"| `` {change} `` | {reason} |"
-                for (module, change), reason in self.reasons.items()
-                if module == path
-            ]
-        return lines
+
+def _rows(path: Path) -> list[list[str]]:
+    with path.open(newline="") as file:
+        return list(csv.reader(file, csv.excel_tab))[1:]
+
+
+def _write(path: Path, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    with path.open("w", newline="") as file:
+        csv.writer(file, csv.excel_tab, lineterminator="\n").writerows([head, *rows])

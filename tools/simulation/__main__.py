@@ -39,7 +39,7 @@ def main() -> int:
     run.add_argument("--step", type=int, default=1, help="10 and --seed 5: only those with drops")
     run.add_argument("--jobs", type=int, default=1, help="processes side by side")
     run.add_argument("--json", type=Path, help="where to write what was found")
-    run.add_argument("--append", type=Path, help="document whose table of runs gets a row")
+    run.add_argument("--append", type=Path, help="table of runs that gets a row")
     run.add_argument("--stop", action="store_true", help="end at the first violation")
     for name in ("replay", "shrink"):
         one = commands.add_parser(name)
@@ -47,7 +47,7 @@ def main() -> int:
         one.add_argument("--quiet", action="store_true", help="tell events and violations only")
     guards = commands.add_parser("guards", help="take guards out and see what is found")
     guards.add_argument(
-        "--only", nargs="*", default=(), help="text of the rows of docs/INVARIANTS.md"
+        "--only", nargs="*", default=(), help="text of the rows of tools/mutants/guards.tsv"
     )
     guards.add_argument("--count", type=int, default=200, help="schedules for each change")
     guards.add_argument("--without", default="", help="text of the changes that are tried")

@@ -1,4 +1,4 @@
-"""Guards of docs/INVARIANTS.md against the simulation: taken out check by check, what does it find?
+"""Guards of tools/mutants/guards.tsv against the simulation: taken out check by check, what does it find?
 
     python -m tools.simulation guards --only agent/store/files --count 200
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tools.mutants import child, suite
-from tools.mutants.invariants import DOCUMENT, ROW, Guard, checks_of
+from tools.mutants.invariants import Guard, checks_of, guards_listed
 from tools.mutants.mutation import Mutant
 
 CHECKS_MAX: Final = 6  # of one guard: those that surely take it out come first
@@ -56,8 +56,7 @@ def guards(only: Sequence[str], without: str, trial: Trial, out: Path | None) ->
     Raises NotLived.
     """
     found: list[Found] = []
-    for match in ROW.findall(DOCUMENT.read_text()):
-        guard = Guard(*match)
+    for guard in guards_listed():
         row = f"{guard.path}:{guard.function} {guard.what}"
         is_known = any(one.guard == f"{guard.path}:{guard.function}" for one in found)
         if not is_known and (not only or any(text in row for text in only)):
