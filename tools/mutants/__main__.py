@@ -6,8 +6,8 @@
 
 Prints killed, timed out and survived for each module, then what survived. `--write` puts all that
 is known of these modules into results.tsv and survivors.tsv, with a reason beside each survivor.
-Exit code 1 when fewer than 90 % of a module are killed, or a survivor has no reason; 2 when a name is
-unknown.
+Exit code 1 when fewer than 90 % of a module are killed, or a survivor has no reason; 2 when a name
+is unknown.
 """
 
 import argparse

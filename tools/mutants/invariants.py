@@ -136,6 +136,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
     """Return an answer as a program reads it."""
     guard = answer.guard
     return {
+        "invariant": guard.invariant,
         "guard": f"{guard.path}:{guard.function}",
         "what": guard.what,
         "test": f"{guard.test_file}::{guard.test}",

@@ -1,4 +1,4 @@
-"""Guards of tools/mutants/guards.tsv against the simulation: taken out check by check, what does it find?
+"""What the simulation finds when guards of tools/mutants/guards.tsv are taken out.
 
     python -m tools.simulation guards --only agent/store/files --count 200
 
