@@ -17,6 +17,7 @@ from health.words import Health
 REASONS_IN_LINE: Final = 3
 NAMES_SHOWN_MAX: Final = 3
 NAME_CHARACTERS: Final = 8  # of a datanode's id: enough to tell it from others
+LACKING: Final = "without blocks that keys need"
 RECOVER: Final = "suture scm recover"
 _REPORT: Final = "suture scm report"
 _SAFE_MODE: Final = "suture scm safemode"
@@ -36,6 +37,7 @@ class Containers:
     """Closed containers by what is wrong with them; one may be counted in several ways."""
 
     lost: int = 0  # no whole replica is known
+    lacking: int = 0  # no replica can have all blocks that keys need
     contradict: int = 0  # replicas contradict each other, each by rows that are intact
     damaged: int = 0
     differ: int = 0
@@ -126,6 +128,7 @@ def doubts_about(containers: Containers) -> list[str]:
     """Return what keeps containers from being called whole, the worst first."""
     words = (
         (containers.lost, "without a whole replica"),
+        (containers.lacking, LACKING),
         (containers.contradict, "whose replicas contradict each other"),
         (containers.damaged, "with damaged replicas"),
         (containers.differ, "whose replicas differ"),
@@ -166,6 +169,7 @@ def _wrong(facts: ClusterFacts) -> Iterator[Reason]:
             judged[word] += count
     known = Containers(
         lost=max(counted.lost, judged["lost"]),
+        lacking=counted.lacking,
         contradict=counted.contradict,
         damaged=max(counted.damaged, judged["damaged"]),
         differ=counted.differ,
@@ -174,7 +178,7 @@ def _wrong(facts: ClusterFacts) -> Iterator[Reason]:
         stuck=judged["stuck"],
     )
     for text in doubts_about(known):
-        yield Reason(text, True, _REPORT)
+        yield Reason(text, True, RECOVER if text.endswith(LACKING) else _REPORT)
     if facts.failed_volume_count:
         failed = _counted(facts.failed_volume_count, "volume")
         yield Reason(f"{failed} failed", True, "suture status")

@@ -96,13 +96,14 @@ class Recovery:
         self._deletions = deletions
         self._older_states = older_states
 
-    def to_recover(self) -> ToRecover:
+    def to_recover(self, lacking: Iterable[int]) -> ToRecover:
         """Say what must be looked into. Goes through all containers that keys need.
 
         After the recovery it is what may have been on datanodes that were missing then; of a
-        control plane that was never restored, containers that it does not know, as a rule none.
+        control plane that was never restored, containers that it does not know, and those that are
+        `lacking` blocks that keys need, as a rule none.
         """
-        state, asked = self._state, set(self._reports.unknown_container_ids)
+        state, asked = self._state, {*self._reports.unknown_container_ids, *lacking}
         missing = self._safe_mode.look(self._reports.confirmed).missing
         since = state.restored or state.recovered
         if since is not None:
@@ -149,11 +150,17 @@ class Recovery:
             change.move_counter("next_container_id", max(adopted, default=0) + 1)
         return adopted
 
-    def finish_deletes(self, change: Change, looked: Iterable[Looked]) -> list[str]:
+    def finish_deletes(self, change: Change, looked: Sequence[Looked]) -> list[str]:
         """Let go of keys whose delete was carried out after the backup; return their names.
 
-        What datanodes still have of them is ordered deleted, as it was then.
+        What datanodes still have of them is ordered deleted, as it was then. What else was deleted
+        in these containers, or stored, was promised by a later state.
         """
+        for one in looked:
+            container = self._state.containers.get(one.container_id)
+            if container is not None and container.sequence_id > container.allocated_bcsid > 0:
+                seen = replace(container, allocated_bcsid=container.sequence_id)
+                change.put(self._state.containers, seen)
         gone = {(one.container_id, local_id) for one in looked for local_id in one.deleted}
         names = []
         for key in self._state.keys.values() if gone else ():

@@ -6,10 +6,12 @@ datanodes that are DEAD, and not in maintenance, are not present.
 """
 
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from enum import IntFlag
+from functools import reduce
 from itertools import islice
+from operator import or_
 from typing import Final
 
 import numpy as np
@@ -22,9 +24,11 @@ from scm.edge.views import comparison
 from scm.state.database import State
 from scm.state.facts import Container, ContainerState, Replica, data_count_of
 from scm.state.records import NO_COUNT
-from scm.state.replicas.arena import picked
+from scm.state.replicas.arena import Rows, picked
 from scm.state.replicas.holders import distinct
 from scm.state.replicas.replica_table import NO_WORD, ReplicaTable
+from scm.state.tables.container_table import ContainerTable
+from scm.state.tables.key_table import KeyTable
 
 COUNTED_MAX: Final = 4_000  # in one turn, some 10 ms: after a restart all containers are to count
 REPLICAS_WANTED: Final = 3  # of a container that nobody here made
@@ -55,10 +59,12 @@ class Flag(IntFlag):
     LOST = 128  # no whole replica is known; of shards, too few to read from
     CONTRADICT = 256  # replicas contradict each other, each by rows that are intact
     STRAY = 512  # foreign, and no person let go of it: this state may be an older one
+    LACKING = 1024  # no replica can have all blocks that keys need
 
 
 _NO_FLAG: Final = Flag(0)
 NOT_SAID: Final = -1
+NOT_KNOWN: Final = 2**62  # more than any count
 TO_DO: Final = (
     Flag.UNHEALTHY
     | Flag.DIFFER
@@ -67,11 +73,19 @@ TO_DO: Final = (
     | Flag.LOST
     | Flag.CONTRADICT
     | Flag.STRAY
+    | Flag.LACKING
 )
 
-NAMED: Final = (Flag.LOST, Flag.CONTRADICT, Flag.UNHEALTHY, Flag.DIFFER, Flag.FEW_REPLICAS)
+NAMED: Final = (
+    Flag.LOST,
+    Flag.LACKING,
+    Flag.CONTRADICT,
+    Flag.UNHEALTHY,
+    Flag.DIFFER,
+    Flag.FEW_REPLICAS,
+)
 """What a page shows containers of, the worst first."""
-ANY_NAMED: Final = Flag.LOST | Flag.CONTRADICT | Flag.UNHEALTHY | Flag.DIFFER | Flag.FEW_REPLICAS
+ANY_NAMED: Final = reduce(or_, NAMED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +103,60 @@ class Counts:
     lost: int
     contradict: int
     stray: int
+    lacking: int
 
 
-def flags_of(container: Container | None, replicas: Sequence[Replica]) -> Flag:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needed:
+    """What keys need of a container, as far as it is known."""
+
+    block_count: int = 0
+    bcsid: int = 0  # of the last commit; 0: none, or not known
+    promised_count: int = NOT_KNOWN  # blocks that were ever promised in it
+
+
+NOTHING_NEEDED: Final = Needed()
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What keys need of containers, one by one and of many at once."""
+
+    keys: KeyTable
+    containers: ContainerTable
+    has_all_commits_of: Callable[[int], bool]
+
+    def of(self, container_id: int) -> Needed:
+        """Return what keys need of one."""
+        [promised_count] = self.promised_in(np.array([container_id])).tolist()
+        return Needed(
+            block_count=self.keys.blocks_in(container_id),
+            bcsid=self.keys.needed_bcsid_in(container_id),
+            promised_count=promised_count,
+        )
+
+    def columns(self, container_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+        """Return how many blocks keys need, and the last commit that they need or needed."""
+        ids = container_ids.tolist()
+        counts, bcsids = self.keys.blocks_in_each(ids), self.keys.last_bcsids_in(ids)
+        return np.array(counts, np.int64), np.array(bcsids, np.int64)
+
+    def promised_in(self, container_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many blocks were ever promised; of what a recovery brought it is not known."""
+        ids = container_ids.tolist()
+        counts = self.containers.promised_counts(ids)
+        return np.array(
+            [
+                counted if counted and self.has_all_commits_of(number) else NOT_KNOWN
+                for number, counted in zip(ids, counts, strict=True)
+            ],
+            np.int64,
+        )
+
+
+def flags_of(
+    container: Container | None, replicas: Sequence[Replica], needed: Needed = NOTHING_NEEDED
+) -> Flag:
     """Return what is to be said of a container and its replicas."""
     flags = Flag(0)
     if container is None:
@@ -112,12 +177,34 @@ def flags_of(container: Container | None, replicas: Sequence[Replica]) -> Flag:
     whole = {r.replica_index if is_coded else 0 for r in replicas if is_whole(r)}
     if len(whole) < (data_count_of(container.scheme) if container is not None else 1):
         flags |= Flag.LOST
+    if container is not None and is_lacking(replicas, needed):
+        flags |= Flag.LACKING
     match comparison(container, replicas):
         case "differ":
             flags |= Flag.DIFFER
         case "unknown":
             flags |= Flag.UNKNOWN
     return flags
+
+
+def is_lacking(replicas: Sequence[Replica], needed: Needed) -> bool:
+    """Return whether no replica can have all blocks that keys need, though all may be equal.
+
+    A replica lacks some if it has fewer blocks or not the last commit, or if blocks are deleted in
+    it that no key let go of: with the needed ones they are more than were ever promised. Nothing is
+    said while a replica has no tree, as it may be open still.
+    """
+    loaded = [replica for replica in replicas if not replica.load_error]
+    return bool(loaded) and all(
+        replica.tree is not None
+        and replica.state in TREE_STATES
+        and (
+            replica.block_count < needed.block_count
+            or replica.bcsid < needed.bcsid
+            or replica.tree.tombstone_count + needed.block_count > needed.promised_count
+        )
+        for replica in loaded
+    )
 
 
 def is_whole(replica: Replica) -> bool:
@@ -132,10 +219,11 @@ class Totals:
     def __init__(self, state: State, nodes: Nodes) -> None:
         self._state = state
         self._nodes = nodes
+        self._needs = Needs(state.keys, state.containers, state.has_all_commits_of)
         self._backlog = distinct(state.replicas.container_ids(), state.containers.ids())
         self._backlog_at = 0  # those before were counted
         self._due: set[int] = set()
-        for table in (state.containers, state.replicas):
+        for table in (state.containers, state.replicas, state.keys):
             table.touched.clear()  # reading them back
         self._flags: dict[int, Flag] = {}  # of those that have any: most have none
         self._counts: Counter[Flag] = Counter()
@@ -147,7 +235,7 @@ class Totals:
 
     def turn(self) -> bool:
         """Work out some of what changed since; return whether nothing is left."""
-        for table in (self._state.containers, self._state.replicas):
+        for table in (self._state.containers, self._state.replicas, self._state.keys):
             self._due |= table.touched
             table.touched.clear()
         if len(self._due) <= COUNTED_MAX:
@@ -171,6 +259,7 @@ class Totals:
             - self._backlog_at
             + len(self._state.containers.touched)
             + len(self._state.replicas.touched)
+            + len(self._state.keys.touched)
         )
 
     def named(self, flag: Flag, count: int) -> list[int]:
@@ -201,6 +290,7 @@ class Totals:
             lost=having(Flag.LOST),
             contradict=having(Flag.CONTRADICT),
             stray=having(Flag.STRAY),
+            lacking=having(Flag.LACKING),
         )
 
     def _note_all(self, container_ids: NDArray[np.int64]) -> None:
@@ -208,7 +298,7 @@ class Totals:
         containers = self._state.containers
         counts = containers.wanted.of(container_ids)
         gone = frozenset(filter(self._nodes.is_gone, self._nodes.dead))
-        flags = flags_of_all(self._state.replicas, container_ids, counts, gone)
+        flags = flags_of_all(self._state.replicas, container_ids, counts, gone, self._needs)
         for container_id in container_ids[flags < 0].tolist():
             self._note(container_id, containers.get(container_id), gone)
         is_plain = flags == 0
@@ -224,7 +314,7 @@ class Totals:
         replicas = self._state.replicas.of(container_id)
         is_there = container is not None or bool(replicas)
         present = [replica for replica in replicas if replica.datanode_id not in gone]
-        flags = flags_of(container, present) if is_there else Flag(0)
+        flags = flags_of(container, present, self._needs.of(container_id)) if is_there else Flag(0)
         if flags & Flag.FOREIGN and self._state.forgotten.get(container_id) is None:
             flags |= Flag.STRAY
         self._set(container_id, flags)
@@ -249,13 +339,14 @@ def flags_of_all(
     container_ids: NDArray[np.int64],
     replica_counts: NDArray[np.int64],
     gone: Set[str] = frozenset(),
+    needs: Needs | None = None,
 ) -> NDArray[np.int64]:
     """Return what `flags_of` says of containers at rest, from the columns of their replicas.
     `replica_counts` is what `WantedCounts.of` says of each; replicas on nodes that are `gone` are
-    not present.
+    not present. `needs` say what keys need of them.
 
-    NOT_SAID: of this one it cannot be said so, because it has no count, or has trees of several
-    algorithms, and the order of its replicas counts.
+    NOT_SAID: of this one it cannot be said so, because it has no count, may lack what keys need, or
+    has trees of several algorithms, and the order of its replicas counts.
     """
     count = len(container_ids)
     wanted = np.where(replica_counts == 0, REPLICAS_WANTED, replica_counts)
@@ -295,4 +386,28 @@ def flags_of_all(
     ):
         flags[is_so] |= flag
     flags[is_mixed | (replica_counts == NO_COUNT)] = NOT_SAID
+    if needs is not None:
+        is_sound = has_tree & ~has_error
+        flags[_may_lack(container_ids, owner[is_sound], picked(rows, is_sound), needs)] = NOT_SAID
     return flags
+
+
+def _may_lack(
+    container_ids: NDArray[np.int64], owner: NDArray[np.int64], rows: Rows, needs: Needs
+) -> NDArray[np.bool_]:
+    """Return of which containers `is_lacking` is to be asked; `rows` are replicas with a tree."""
+    block_counts, bcsids = needs.columns(container_ids)
+    promised = np.full(len(container_ids), NOT_KNOWN)
+    some = np.unique(owner[rows["tombstone_count"] > 0])
+    promised[some] = needs.promised_in(container_ids[some])
+
+    def of_replicas(column: str) -> NDArray[np.int64]:
+        found: NDArray[np.int64] = rows[column].astype(np.int64)
+        return found
+
+    lacks = of_replicas("block_count") < block_counts[owner]
+    lacks |= of_replicas("bcsid") < bcsids[owner]
+    lacks |= of_replicas("tombstone_count") + block_counts[owner] > promised[owner]
+    has_all = np.bincount(owner[~lacks], minlength=len(container_ids)) > 0
+    is_there = np.bincount(owner, minlength=len(container_ids)) > 0
+    return np.logical_and(is_there, ~has_all)

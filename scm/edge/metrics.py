@@ -48,6 +48,7 @@ class Figures:
     differ: int
     contradict: int
     lost: int
+    lacking: int
     stray: int
     uncounted: int
     """Not counted since they changed."""
@@ -168,31 +169,8 @@ class FiguresCollector(Collector):
         for words, count in sorted(now.nodes.items()):
             nodes.add_metric(list(words), count)
         yield nodes
-        yield _by("suture_scm_containers", "Containers by state.", now.containers, label="state")
-        yield _by(
-            "suture_scm_containers_unwell",
-            "Containers by health state, those that are not HEALTHY.",
-            now.unwell,
-            label="state",
-        )
-        yield _gauge("suture_scm_containers_lost", "No whole replica is known.", now.lost)
-        yield _gauge("suture_scm_containers_differ", "Their replicas differ.", now.differ)
-        yield _gauge(
-            "suture_scm_containers_contradict",
-            "Their replicas contradict each other, each by rows that are intact.",
-            now.contradict,
-        )
-        yield _gauge(
-            "suture_scm_containers_stray",
-            "Datanodes have them, and the state has not: it may be an older one.",
-            now.stray,
-        )
+        yield from _of_containers(now)
         yield _by("suture_scm_commands_pending", "Unanswered ones.", now.commands, label="type")
-        yield _gauge(
-            "suture_scm_containers_uncounted",
-            "They changed, and were not counted since; what is counted is older.",
-            now.uncounted,
-        )
         yield from self._work(now)
         queued = {"under": now.under_replicated, "over": now.over_replicated}
         yield _by(
@@ -260,6 +238,38 @@ def exposition(meters: Meters, collector: FiguresCollector) -> bytes:
     registry = CollectorRegistry()
     registry.register(collector)
     return generate_latest(meters.registry) + generate_latest(registry)
+
+
+def _of_containers(now: Figures) -> Iterator[Metric]:
+    yield _by("suture_scm_containers", "Containers by state.", now.containers, label="state")
+    yield _by(
+        "suture_scm_containers_unwell",
+        "Containers by health state, those that are not HEALTHY.",
+        now.unwell,
+        label="state",
+    )
+    yield _gauge("suture_scm_containers_lost", "No whole replica is known.", now.lost)
+    yield _gauge(
+        "suture_scm_containers_lacking",
+        "No replica can have all blocks that keys need.",
+        now.lacking,
+    )
+    yield _gauge("suture_scm_containers_differ", "Their replicas differ.", now.differ)
+    yield _gauge(
+        "suture_scm_containers_contradict",
+        "Their replicas contradict each other, each by rows that are intact.",
+        now.contradict,
+    )
+    yield _gauge(
+        "suture_scm_containers_stray",
+        "Datanodes have them, and the state has not: it may be an older one.",
+        now.stray,
+    )
+    yield _gauge(
+        "suture_scm_containers_uncounted",
+        "They changed, and were not counted since; what is counted is older.",
+        now.uncounted,
+    )
 
 
 def _of_volumes(sums: Sums) -> Iterator[Metric]:

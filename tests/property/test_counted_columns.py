@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from merkle.checksum import Algorithm
 from merkle.replica import ReplicaState
 from merkle.tree import Summary
-from scm.edge.health_totals import NOT_SAID, flags_of, flags_of_all
-from scm.state.facts import Container, ContainerState, Replica
+from scm.edge.health_totals import NOT_SAID, Flag, Needs, flags_of, flags_of_all
+from scm.state.facts import Container, ContainerState, Key, KeyBlock, Replica
 from scm.state.replicas.replica_table import ReplicaTable
 from scm.state.tables.container_table import ContainerTable
+from scm.state.tables.key_table import KeyTable
 from tests.support.control.scm_world import container, replica
 
 NODES = ("dn-a", "dn-b", "dn-c", "dn-d")
@@ -20,13 +21,15 @@ FEW = st.integers(1, 2)
 TREES = st.none() | st.builds(
     Summary, st.sampled_from(Algorithm), FEW, FEW, FEW, st.integers(0, 1), st.integers(0, 2)
 )
+KEYS = st.lists(st.integers(1, 5), max_size=3)  # by the commit that each needs
 CONTAINERS = st.none() | st.builds(
-    lambda state, factor, scheme: replace(
-        container(state, replication_factor=factor), scheme=scheme
+    lambda state, factor, scheme, promised: replace(
+        container(state, replication_factor=factor), scheme=scheme, allocated_bcsid=promised
     ),
     st.sampled_from([ContainerState.CLOSED, *ContainerState]),
     st.integers(0, 4),
     st.sampled_from(["", "", "", "rs-2-1-1024k"]),
+    st.integers(0, 5),
 )
 
 
@@ -43,35 +46,47 @@ def held(draw: st.DrawFn) -> list[Replica]:
                 replica_index=draw(st.integers(0, 3)),
             ),
             tree=draw(TREES),
+            block_count=draw(st.integers(0, 3)),
+            bcsid=draw(st.integers(3, 5)),
             is_contradictory=draw(st.booleans()),
         )
         for node in draw(st.lists(st.sampled_from(NODES), unique=True))
     ]
 
 
-@given(st.lists(st.tuples(CONTAINERS, held()), min_size=1, max_size=8))
-def test_side_by_side_as_one_by_one(world: list[tuple[Container | None, list[Replica]]]) -> None:
+@given(st.lists(st.tuples(CONTAINERS, held(), KEYS), min_size=1, max_size=8), st.integers(1, 8))
+def test_side_by_side_as_one_by_one(
+    world: list[tuple[Container | None, list[Replica], list[int]]], first_known: int
+) -> None:
     """
     What the columns say is what `flags_of` says; they leave out what is not plain or comparable.
     """
     table = ReplicaTable()
-    for number, (_made, replicas) in enumerate(world, 1):
+    for number, (_made, replicas, _keys) in enumerate(world, 1):
         for one in replicas:
             own = replace(one, container_id=number)
             table.apply((number, own.datanode_id), own)
     containers = ContainerTable()
-    for number, (made, _) in enumerate(world, 1):
+    for number, (made, _, _) in enumerate(world, 1):
         if made is not None:
             containers.apply(number, made)
+    keys = KeyTable()
+    for number, (_, _, bcsids) in enumerate(world, 1):
+        for place, bcsid in enumerate(bcsids):
+            name = f"{number}/{place}"
+            keys.apply(name, Key(name, 1, 1, (KeyBlock(number, place, bcsid, 1),)))
+    needs = Needs(keys, containers, lambda number: number >= first_known)
     ids = np.arange(1, len(world) + 1)
 
-    found = flags_of_all(table, ids, containers.wanted.of(ids))
+    found = flags_of_all(table, ids, containers.wanted.of(ids), needs=needs)
 
     for number, flags in zip(ids.tolist(), found.tolist(), strict=True):
         made = world[number - 1][0]
         trees = [r.tree.algorithm for r in table.of(number) if r.tree is not None]
+        exact = flags_of(made, table.of(number), needs.of(number))
         if flags != NOT_SAID:
-            assert flags_of(made, table.of(number)) == flags
+            assert exact == flags
         else:
             is_plain = made is not None and not made.scheme and made.state.name.endswith("CLOSED")
-            assert not is_plain or len(set(trees)) > 1
+            is_open = any(r.tree is None and not r.load_error for r in table.of(number))
+            assert not is_plain or len(set(trees)) > 1 or is_open or exact & Flag.LACKING

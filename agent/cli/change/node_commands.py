@@ -192,7 +192,7 @@ def report(scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
     """Show what the replication manager found in its last round. 2: the cluster is not whole, or
     nobody knows.
 
-    Of containers of which no whole replica is known it names the keys.
+    It names the keys of containers that are lost or lack blocks that keys need.
     """
     with connect(scm) as client:
         at_risk = keys_in(client, at_risk=True, all_of_them=as_json)

@@ -30,6 +30,7 @@ def containers_line(counts: scm_pb2.CountContainersResponse) -> str:
         return "no containers yet"
     words = {
         "without a whole replica": counts.lost,
+        "without blocks that keys need": counts.lacking,
         "whose replicas contradict each other": counts.contradict,
         "with damaged replicas": counts.unhealthy,
         "whose replicas differ": counts.differ,

@@ -764,7 +764,7 @@ class CountContainersRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class CountContainersResponse(_message.Message):
-    __slots__ = ("all", "open", "whole", "to_do", "unhealthy", "differ", "few_replicas", "unknown", "lost", "contradict", "verdict", "reasons")
+    __slots__ = ("all", "open", "whole", "to_do", "unhealthy", "differ", "few_replicas", "unknown", "lost", "contradict", "verdict", "reasons", "lacking")
     ALL_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
     WHOLE_FIELD_NUMBER: _ClassVar[int]
@@ -777,6 +777,7 @@ class CountContainersResponse(_message.Message):
     CONTRADICT_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     REASONS_FIELD_NUMBER: _ClassVar[int]
+    LACKING_FIELD_NUMBER: _ClassVar[int]
     all: int
     open: int
     whole: int
@@ -789,7 +790,8 @@ class CountContainersResponse(_message.Message):
     contradict: int
     verdict: str
     reasons: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, all: _Optional[int] = ..., open: _Optional[int] = ..., whole: _Optional[int] = ..., to_do: _Optional[int] = ..., unhealthy: _Optional[int] = ..., differ: _Optional[int] = ..., few_replicas: _Optional[int] = ..., unknown: _Optional[int] = ..., lost: _Optional[int] = ..., contradict: _Optional[int] = ..., verdict: _Optional[str] = ..., reasons: _Optional[_Iterable[str]] = ...) -> None: ...
+    lacking: int
+    def __init__(self, all: _Optional[int] = ..., open: _Optional[int] = ..., whole: _Optional[int] = ..., to_do: _Optional[int] = ..., unhealthy: _Optional[int] = ..., differ: _Optional[int] = ..., few_replicas: _Optional[int] = ..., unknown: _Optional[int] = ..., lost: _Optional[int] = ..., contradict: _Optional[int] = ..., verdict: _Optional[str] = ..., reasons: _Optional[_Iterable[str]] = ..., lacking: _Optional[int] = ...) -> None: ...
 
 class CloseContainersRequest(_message.Message):
     __slots__ = ("container_ids", "dry_run", "worlds", "force")

@@ -29,6 +29,7 @@ def judged(look: Look, troubles: Sequence[str] = ()) -> Judgement:
     facts = ClusterFacts(
         containers=Containers(
             lost=counts.lost,
+            lacking=counts.lacking,
             contradict=counts.contradict,
             damaged=counts.unhealthy,
             differ=counts.differ,

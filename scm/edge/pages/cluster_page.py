@@ -48,6 +48,7 @@ KINDS: Final = {
 }
 TROUBLES: Final = {
     Flag.LOST: "no whole replica is known",
+    Flag.LACKING: "no replica has all blocks that keys need",
     Flag.CONTRADICT: "replicas contradict each other",
     Flag.UNHEALTHY: "a replica is damaged",
     Flag.DIFFER: "replicas differ",

@@ -13,7 +13,7 @@ from scm.administration.decommission import LEAVING, RESTING, Departure
 from scm.administration.may_stop import Foreseen, Foresight, Question
 from scm.cluster.safemode import Gate
 from scm.edge.call_values import Queues
-from scm.edge.health_totals import NAMED, Counts
+from scm.edge.health_totals import NAMED, Counts, Flag
 from scm.edge.metrics import Figures
 from scm.edge.overview.cluster_look import Look, judged
 from scm.edge.overview.datanode_totals import Sums, summed
@@ -95,9 +95,14 @@ class Queries:
         return look, judged(look, self.troubles())
 
     def to_recover(self) -> ToRecover:
-        """Say what must be looked into after a restore."""
+        """Say what must be looked into after a restore, or because keys need what is not there."""
+        self.count_containers()
         with self._parts.lock:
-            return self._parts.recovery.to_recover()
+            return self._parts.recovery.to_recover(self._lacking())
+
+    def _lacking(self) -> list[int]:
+        totals = self._parts.totals
+        return totals.named(Flag.LACKING, totals.count_of(Flag.LACKING))
 
     def departures(self) -> list[Departure]:
         """Return the nodes that are not in service, and what they wait for."""
@@ -162,7 +167,7 @@ class Queries:
         """
         with self._parts.lock:
             keys = self._parts.state.keys.values()
-            at_risk = self._parts.manager.at_risk() if is_at_risk else ()
+            at_risk = [*self._parts.manager.at_risk(), *self._lacking()] if is_at_risk else ()
         return keys_in(keys, {*container_ids, *at_risk}, start_after=start_after, count=count)
 
     def queues(self) -> Queues:
@@ -197,6 +202,7 @@ class Queries:
                 differ=counts.differ,
                 contradict=counts.contradict,
                 lost=counts.lost,
+                lacking=counts.lacking,
                 stray=counts.stray,
                 uncounted=parts.totals.due_count,
                 commands={kind: n for kind, n in parts.state.commands.kinds.items() if n},

@@ -66,6 +66,13 @@ class ContainerTable(Table[int, Container]):
             found = self._stored[key] = records.container_from(found)
         return found
 
+    def promised_counts(self, container_ids: Sequence[int]) -> list[int]:
+        """Return how many blocks were ever promised in these, 0 in unknown ones; rows stay rows."""
+        found = [self._stored.get(number) for number in container_ids]
+        made = iter(records.containers_from([one for one in found if isinstance(one, bytes)]))
+        known = [next(made) if isinstance(one, bytes) else one for one in found]
+        return [0 if one is None else one.allocated_bcsid for one in known]
+
     def values(self) -> list[Container]:
         """Return a snapshot of all containers."""
         stored = list(self._stored.values())

@@ -24,6 +24,10 @@ class KeyTable(Table[str, Key]):
         self._names: list[str] = []
         self._blocks_in: dict[int, int] = {}
         self._last_bcsids: dict[int, int] = {}
+        self._loose: set[int] = set()
+        """Containers of which the last commit that a key needed is needed no more."""
+        self.touched: set[int] = set()
+        """Containers of whose blocks keys need others since `scm.edge.health_totals` took these."""
 
     def _take_in(self, values: Sequence[Key]) -> None:
         """Take in what comes from the disk, in no order of names: they are ordered at the end."""
@@ -40,13 +44,18 @@ class KeyTable(Table[str, Key]):
         if value is not None:
             self._count_blocks(value)
             for block in value.blocks:
+                self.touched.add(block.container_id)
                 self._stir(block.container_id)
         for block in () if before is None else before.blocks:
             self._blocks_in[block.container_id] -= 1
+            self.touched.add(block.container_id)
             self._stir(block.container_id)
+            if block.bcsid == self._last_bcsids[block.container_id]:
+                self._loose.add(block.container_id)
             if not self._blocks_in[block.container_id]:
                 del self._blocks_in[block.container_id]
                 del self._last_bcsids[block.container_id]
+                self._loose.discard(block.container_id)
         if before is None and value is not None:
             insort(self._names, key)
         elif before is not None and value is None:
@@ -57,15 +66,26 @@ class KeyTable(Table[str, Key]):
         for block in value.blocks:
             number = block.container_id
             self._blocks_in[number] = self._blocks_in.get(number, 0) + 1
-            self._last_bcsids[number] = max(self._last_bcsids.get(number, 0), block.bcsid)
+            if block.bcsid >= self._last_bcsids.get(number, 0):
+                self._last_bcsids[number] = block.bcsid
+                self._loose.discard(number)
 
     def blocks_in(self, container_id: int) -> int:
         """Return how many blocks of keys are in a container."""
         return self._blocks_in.get(container_id, 0)
 
+    def blocks_in_each(self, container_ids: Sequence[int]) -> list[int]:
+        """Return `blocks_in` of many containers."""
+        get = self._blocks_in.get
+        return [get(number, 0) for number in container_ids]
+
     def last_bcsid_in(self, container_id: int) -> int:
         """Return the last commit that a key needs of a container, or one that a key needed."""
         return self._last_bcsids.get(container_id, 0)
+
+    def needed_bcsid_in(self, container_id: int) -> int:
+        """Return the last commit that a key needs of a container; 0 if it is not known for sure."""
+        return 0 if container_id in self._loose else self.last_bcsid_in(container_id)
 
     def last_bcsids_in(self, container_ids: Sequence[int]) -> list[int]:
         """Return `last_bcsid_in` of many containers."""

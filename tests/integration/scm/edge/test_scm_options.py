@@ -378,10 +378,10 @@ def test_how_many_replicas_each_origin_keeps_can_be_set(
     copies = []
     for options in (one_each, parse({**asdict(one_each), option: 2})):
         with cluster(tmp_path / str(len(copies)), options, *NODES, "dn5", "dn6") as world:
-            quasi = container(ContainerState.QUASI_CLOSED, sequence_id=9)
+            quasi = container(ContainerState.QUASI_CLOSED, sequence_id=9, replication_factor=5)
             with world.state.change() as change:
                 change.put(world.state.containers, quasi)
-            for node, bcsid in (("dn1", 9), ("dn2", 5)):
+            for node, bcsid in (("dn1", 9), ("dn2", 5)):  # two of five origins
                 world.beat(node, replica(node, ReplicaState.QUASI_CLOSED, bcsid=bcsid, root=bcsid))
             pass_time(world, 3, *NODES, "dn5", "dn6")
             copies.append([c.datanode_id for c in of_kind(world, Kind.REPLICATE)])

@@ -22,16 +22,17 @@ def test_all_is_well() -> None:
 
 def test_every_trouble_is_named() -> None:
     """
-    Damaged, different, few and unknown replicas are each told, beside what is whole.
+    Lacking, damaged, different, few and unknown replicas are each told, beside what is whole.
     """
     counts = scm_pb2.CountContainersResponse(
-        all=6, open=2, whole=1, to_do=3, unhealthy=3, differ=2, few_replicas=1, unknown=4
+        all=6, open=2, whole=1, to_do=3, unhealthy=3, differ=2, few_replicas=1, unknown=4, lacking=5
     )
 
     line = containers_line(counts)
 
     assert (
-        "1 of 4 closed containers are equal and whole on all replicas; 3 with damaged replicas, "
+        "1 of 4 closed containers are equal and whole on all replicas; 5 without blocks that "
+        "keys need, 3 with damaged replicas, "
         "2 whose replicas differ, 1 with too few replicas, 4 not compared yet; 2 open"
     ) == line
 

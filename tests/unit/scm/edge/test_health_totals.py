@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from merkle.replica import ReplicaState
+from scm.administration.after_restore import Looked
 from scm.cluster.nodes import Nodes
 from scm.edge import health_totals
-from scm.edge.health_totals import Counts, Flag, flags_of
+from scm.edge.health_totals import Counts, Flag, Needed, flags_of, is_lacking
 from scm.state.clock import Clock
-from scm.state.facts import Container, ContainerState, OpState, Replica
+from scm.state.facts import Container, ContainerState, Key, KeyBlock, OpState, Replica
+from scm.state.single_values import Restored
 from tests.support.control.scm_world import (
     ScmWorld,
     container,
@@ -21,7 +23,7 @@ from tests.support.control.scm_world import (
 )
 
 NODES = ("a", "b", "c")
-NONE = Counts(*[0] * 11)
+NONE = Counts(*[0] * 12)
 
 
 def whole() -> list[Replica]:
@@ -74,6 +76,54 @@ def test_a_container_is_what_its_replicas_show(
 ) -> None:
     """Each trouble of a closed container is seen; an open or deleted one has none."""
     assert expected == flags_of(held, replicas)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "needed", "expected"),
+    [
+        # Three replicas of four blocks, the last of commit 5, and two deleted blocks.
+        ("4 4 4", Needed(block_count=4, bcsid=5, promised_count=6), False),
+        ("4 4 4", Needed(block_count=5), True),
+        ("4 5 4", Needed(block_count=5), False),  # one has it: they differ, and are reconciled
+        ("4 4 4", Needed(bcsid=6), True),
+        ("4 4 4", Needed(block_count=4, promised_count=5), True),  # one was deleted unasked
+        ("5! 4 4", Needed(block_count=5), True),  # it cannot be loaded
+        ("4? 4 4", Needed(block_count=5), False),  # it has no tree yet: it may be open
+        ("4- 4 4", Needed(block_count=4, promised_count=5), False),  # it has no deleted blocks
+        ("3- 4 4", Needed(block_count=4, promised_count=5), True),  # nor has it what is needed
+        ("4!? 4 4", Needed(block_count=5), True),
+        ("4! 4!", Needed(block_count=5), False),  # lost, which is another flag
+        ("", Needed(block_count=5), False),
+        ("0 0 0", Needed(block_count=1), True),
+        ("0 0 0", Needed(), False),
+    ],
+)
+def test_a_container_lacks_what_no_replica_can_have(
+    replicas: str, needed: Needed, expected: bool
+) -> None:
+    """Blocks, the last commit, or more blocks than were promised beside the deleted ones."""
+    held = []
+    for node, word in zip(NODES, replicas.split(), strict=False):
+        one = replica(node, root=None if "?" in word else 7, load_error="x" * ("!" in word))
+        tree = one.tree and replace(one.tree, tombstone_count=0 if "-" in word else 2)
+        held.append(replace(one, block_count=int(word.rstrip("!?-")), tree=tree))
+
+    flags = flags_of(container(), held, needed)
+
+    assert expected is is_lacking(held, needed)
+    assert expected is bool(flags & Flag.LACKING)
+    assert not flags_of(None, held, needed) & Flag.LACKING
+    assert not flags_of(container(ContainerState.OPEN), held, needed) & Flag.LACKING
+
+
+def test_of_shards_the_one_with_most_blocks_says_what_is_there() -> None:
+    """A short block is not in every shard; it is in the first and in those of parity."""
+    coded = replace(container(replication_factor=3), scheme="rs-2-1-1024k")
+    shards = [replica(n, replica_index=i, root=i) for i, n in enumerate(NODES, start=1)]
+    held = [replace(shards[0], block_count=2), shards[1], replace(shards[2], block_count=2)]
+
+    assert Flag(0) == flags_of(coded, held, Needed(block_count=2))
+    assert Flag.LACKING == flags_of(coded, held, Needed(block_count=3))
 
 
 def test_of_shards_one_of_each_index_must_be_there() -> None:
@@ -216,4 +266,108 @@ def test_replicas_of_a_datanode_in_maintenance_are_present(world: ScmWorld) -> N
     pass_time(world, 61, "a", "b")
 
     assert replace(NONE, all=1, whole=1) == world.control.queries.count_containers()
+    world.state.close()
+
+
+def needed_by(world: ScmWorld, *bcsids: int) -> None:
+    """Record a key for each of these commits of container 1, of which eight were promised."""
+    with world.state.change() as change:
+        for bcsid in bcsids:
+            block = KeyBlock(1, 100 + bcsid, bcsid, 10)
+            change.put(world.state.keys, Key(f"key{bcsid}", 10, 1, (block,)))
+        change.put(world.state.containers, replace(container(), allocated_bcsid=8))
+
+
+def report(world: ScmWorld, *, blocks: int, bcsid: int = 5, deleted: int = 0) -> None:
+    """Let all nodes report equal replicas."""
+    for node in NODES:
+        held = replace(replica(node, bcsid=bcsid), block_count=blocks)
+        assert held.tree is not None
+        world.beat(node, replace(held, tree=replace(held.tree, tombstone_count=deleted)))
+
+
+LACKING = replace(NONE, all=1, to_do=1, lacking=1)
+WHOLE = replace(NONE, all=1, whole=1)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "bcsid", "deleted", "expected"),
+    [
+        (3, 5, 0, WHOLE),
+        (3, 5, 5, WHOLE),
+        (4, 5, 0, WHOLE),  # the delete of one is under way
+        (2, 5, 0, LACKING),
+        (2, 5, 1, LACKING),
+        (3, 4, 0, LACKING),
+        (3, 5, 6, LACKING),
+    ],
+)
+def test_equal_replicas_are_compared_with_what_keys_need(
+    world: ScmWorld, blocks: int, bcsid: int, deleted: int, expected: Counts
+) -> None:
+    """After each report, and after a restart; three keys need blocks, and eight were promised."""
+    needed_by(world, 1, 2, 5)
+    report(world, blocks=blocks, bcsid=bcsid, deleted=deleted)
+
+    assert expected == world.control.queries.count_containers()
+    world.restart()
+    assert expected == world.control.queries.count_containers()
+    lacking = (1,) if expected == LACKING else ()
+    assert lacking == world.control.queries.to_recover().container_ids
+    world.state.close()
+
+
+def test_a_container_whose_keys_are_deleted_lacks_nothing(world: ScmWorld) -> None:
+    """Each delete is seen at once, and lowers the last commit that is needed, too."""
+    needed_by(world, 1, 2, 5)
+    report(world, blocks=2, bcsid=4)
+    before = world.control.queries.count_containers()
+
+    world.control.operators.delete_keys(["key5"], dry_run=False)
+
+    assert LACKING == before
+    assert WHOLE == world.control.queries.count_containers()
+    world.state.close()
+
+
+def test_what_a_recovery_looked_into_is_known(world: ScmWorld) -> None:
+    """A later state promised and deleted blocks: that is no trouble once it was looked into."""
+    needed_by(world, 1, 2, 5)
+    report(world, blocks=3, bcsid=9, deleted=6)
+    with world.state.change() as change:
+        change.put(world.state.containers, replace(container(sequence_id=9), allocated_bcsid=8))
+    before = world.control.queries.count_containers()
+
+    with world.state.change() as change:
+        world.control._parts.recovery.finish_deletes(change, [Looked(1, "", frozenset())])
+
+    assert LACKING == before
+    assert WHOLE == world.control.queries.count_containers()
+    world.state.close()
+
+
+def test_of_a_container_that_was_taken_over_nobody_knows_what_was_promised(
+    world: ScmWorld,
+) -> None:
+    """It was not made here: no block of it was ever promised."""
+    needed_by(world, 1, 2, 5)
+    report(world, blocks=3, deleted=6)
+    with world.state.change() as change:
+        change.put(world.state.containers, container())
+
+    assert WHOLE == world.control.queries.count_containers()
+    world.state.close()
+
+
+def test_of_what_a_recovery_brought_nobody_knows_what_was_promised(world: ScmWorld) -> None:
+    """Its deletes are not counted against what the backup promised."""
+    needed_by(world, 1, 2, 5)
+    report(world, blocks=3, deleted=6)
+    with world.state.change() as change:
+        change.move_counter("next_container_id", 2)
+        change.begin_restore(Restored(1, 2, 2, ()))
+        change.end_restore()
+        change.put(world.state.containers, replace(container(), allocated_bcsid=8))
+
+    assert WHOLE == world.control.queries.count_containers()
     world.state.close()

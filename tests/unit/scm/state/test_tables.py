@@ -135,6 +135,7 @@ class TestContainerTable:
         assert wanted == loaded.wanted.of(asked).tolist()
         assert [*put, None] == [loaded.get(number) for number in [*ids, 99]]
         assert put == loaded.values(), "as they are once they were asked for"
+        assert [*(c.allocated_bcsid for c in put), 0] == loaded.promised_counts([*ids, 99])
         assert +one_by_one.states == +loaded.states
         assert one_by_one.closing == loaded.closing
         assert set(ids) == one_by_one.touched
@@ -284,6 +285,24 @@ class TestKeyTable:
         assert one_by_one.last_bcsids() == loaded.last_bcsids()
         for container_id in range(1, 4):
             assert one_by_one.blocks_in(container_id) == loaded.blocks_in(container_id)
+
+    def test_the_last_commit_that_is_needed_is_exact_or_not_known(self) -> None:
+        """A removed key may have been the only one that needed it; a later one makes it known."""
+        table = KeyTable()
+        for name, bcsid in (("a", 3), ("b", 7), ("c", 5)):
+            table.apply(name, Key(name, 0, 1, (KeyBlock(1, bcsid, bcsid, 10),)))
+        known = [table.needed_bcsid_in(1)]
+
+        for name, bcsid in (("c", 0), ("b", 0), ("d", 6), ("e", 8)):
+            block = KeyBlock(1, bcsid, bcsid, 10)
+            table.apply(name, Key(name, 0, 1, (block,)) if bcsid else None)
+            known.append(table.needed_bcsid_in(1))
+        for name in "ade":
+            table.apply(name, None)
+
+        assert [7, 7, 0, 0, 8] == known
+        assert (0, 0) == (table.needed_bcsid_in(1), table.blocks_in(1))
+        assert {1} == table.touched
 
     def test_a_removed_name_is_not_listed(self) -> None:
         """Removing a key takes it off the pages too."""

@@ -1,0 +1,86 @@
+"""A block that all replicas lack: they are equal, and a key cannot be read. `status`, `scm report`
+and `scm recover` say so."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.cli.terminal.output import Exit
+from agent.client.client import Client
+from agent.client.file_pieces import Source
+from agent.demo.cluster import Cluster
+from agent.store.files.layout import VolumeVersion
+from agent.store.replica_store import ReplicaStore
+from agent.store.volumes.identity import read_versions
+from merkle.replica import ContainerId
+from tests.support.command_line import CommandLine
+from tests.support.faults.nursery import forked
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Return a cluster of three agents that repair and scan only when asked."""
+    with Cluster(
+        tmp_path / "c",
+        agents=3,
+        volumes=1,
+        heartbeat_interval_ms=100,
+        scm_settings={"heal": "false"},
+        agent_sections="[scan]\nenabled = false\nwatch = false\n",
+        launch=forked,
+    ) as running:
+        yield running
+
+
+def lose(cluster: Cluster, container_id: int, place: int) -> None:
+    """Delete a block from all replicas, which the control plane did not order."""
+    for index in range(3):
+        cluster.nodes[index].stop()
+        paths = cluster.volume_paths(index)
+        [version] = read_versions(paths).values()
+        assert isinstance(version, VolumeVersion)
+        store = ReplicaStore.open(
+            paths, cluster_id=version.cluster_id, datanode_id=version.datanode_id
+        )
+        ids = [block.block_id for block in store.blocks(ContainerId(container_id))]
+        assert 1 == store.delete_blocks(ContainerId(container_id), [ids[place]])
+        store.close()
+        cluster.start_again(index)
+
+
+def test_a_block_that_all_replicas_lack_is_reported(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Equal replicas are not whole for that. A recover lets go of the key, whose delete is proven
+    by tombstones, and then all is whole again."""
+    suture = CommandLine(cluster.scm.address, capsys)
+    suture.wait_until(lambda: len(suture.json("scm", "nodes")) == 3)
+    files = [Source(name, tmp_path / name, 200_000) for name in ("first", "second")]
+    for file in files:
+        file.path.write_bytes(os.urandom(200_000))
+    with Client(cluster.scm.address) as client:
+        _stored, [container_id] = client.put(files, lanes=1)
+    suture("scm", "close", str(container_id))
+    suture.wait_until_closed([container_id])
+    suture.wait_until(lambda: suture.json_any("status")["verdict"] == "WHOLE")
+    suture("status")
+
+    lose(cluster, container_id, 0)
+
+    suture.wait_until(lambda: "lack" in str(suture.json_any("status")))
+    shown = suture("status", code=Exit.TO_DO)
+    report = suture("scm", "report", code=Exit.TO_DO)
+    looked = suture("scm", "recover", "--dry-run")
+    assert "1 container without blocks that keys need (suture scm recover)" in shown
+    assert "; 1 without blocks that keys need; " in shown
+    assert "1 container without blocks that keys need" in report
+    assert {"first,", "second,"} <= set(report.split())
+    assert "1 container to look into" in looked
+    assert ["first"] == suture.json("scm", "recover")["deleted_keys"]
+    suture.wait_until(lambda: suture.json_any("status")["verdict"] == "WHOLE")
+    suture("get", "second", "--output", str(tmp_path / "again"))
+    assert (tmp_path / "second").read_bytes() == (tmp_path / "again").read_bytes()
