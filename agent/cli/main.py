@@ -1,7 +1,6 @@
 """`suture`: the operator's and the client's command line.
 
-A plain command line of a quick command is answered by `agent.cli.quick`; every other one goes to
-`agent.cli.program`, which knows all commands. What goes wrong becomes an exit code here.
+`agent.cli.program` knows all commands. What goes wrong becomes an exit code here.
 """
 
 import os
@@ -9,7 +8,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from agent.cli.quick import plain
 from agent.cli.terminal.credentials import is_secured
 from agent.cli.terminal.streams import STDOUT
 from agent.errors import Code, Refused, SutureError, Unavailable, lacking
@@ -27,12 +25,9 @@ SECURED_HINT: Final = (
 
 def prepared(arguments: Sequence[str]) -> Callable[[], int]:
     """Import what a command line needs; return its call."""
-    call = plain(arguments)
-    if call is None:
-        from agent.cli.program import prepare
+    from agent.cli.program import prepare
 
-        call = prepare(arguments)
-    return call
+    return prepare(arguments)
 
 
 def run(arguments: Sequence[str], *, imported: Callable[[], object] = lambda: None) -> int:

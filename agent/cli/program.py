@@ -1,20 +1,18 @@
 """All commands of `suture`: what typer parses, completes, and shows with --help."""
 
-from collections.abc import Callable, Sequence
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from inspect import Parameter
-from typing import Annotated, Final
+from pathlib import Path
+from typing import Annotated, Final, NamedTuple
 
 import typer
-from pydantic import ValidationError
 
-from agent.cli.quick import QUICK
-from agent.cli.terminal.credentials import choose
-from agent.cli.terminal.output import Exit, fail_usage, remark
+from agent.cli.terminal.credentials import Wanted, choose
 from agent.cli.terminal.tasks import HELP_NAMES, TaskGroup
-from agent.cli.terminal.typer_options import for_typer
-from agent.observe import logs
+from agent.runtime.exits import Exit
 
 HELP: Final = "Keeps the replicas of a storage container equal and whole."
 CODES: Final = (
@@ -23,35 +21,152 @@ CODES: Final = (
     "141 nobody reads the output."
 )
 
-# Only the module of the command that is run is imported: half of a quick answer is importing.
-COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "put": ("agent.cli.keys", "put"),
-    "get": ("agent.cli.keys", "get"),
-    "ls": ("agent.cli.keys", "ls"),
-    "rm": ("agent.cli.change.container_commands", "rm"),
-    **QUICK,
-    "tree": ("agent.cli.inspect.replica_commands", "tree"),
-    "diff": ("agent.cli.inspect.replica_commands", "diff"),
-    "explain": ("agent.cli.inspect.replica_commands", "explain"),
-    "history": ("agent.cli.inspect.container_history", "history"),
-    "log": ("agent.cli.inspect.change_log", "log"),
-    "scan": ("agent.cli.inspect.replica_commands", "scan"),
-    "findings": ("agent.cli.inspect.datanodes", "findings"),
-    "volumes": ("agent.cli.inspect.datanodes", "volumes"),
-    "top": ("agent.cli.inspect.datanodes", "top"),
-    "diagnose": ("agent.cli.evidence.diagnose", "diagnose"),
-    "replay": ("agent.cli.evidence.replay", "replay"),
-    "may-stop": ("agent.cli.inspect.may_stop", "may_stop"),
-    "what-if": ("agent.cli.inspect.may_stop", "what_if"),
-    "reconcile": ("agent.cli.change.container_commands", "reconcile"),
-    "verify-log": ("agent.cli.evidence.verifylog", "verify_log"),
-    "attest": ("agent.cli.evidence.attest", "attest"),
-    "verify-parity": ("agent.cli.inspect.verify_parity", "verify_parity_command"),
-    "fsck": ("agent.cli.setup.offline", "fsck"),
-    "sample": ("agent.cli.setup.sample", "sample"),
-    "new-volume": ("agent.cli.setup.offline", "new_volume"),
-    "salvage": ("agent.cli.setup.salvage", "salvage"),
-    "demo": ("agent.cli.setup.demo_command", "demo"),
+
+class Command(NamedTuple):
+    """Where a command is, and the first sentence of its help: to list it nothing is imported."""
+
+    module: str
+    function: str
+    help: str
+
+
+COMMANDS: Final[Mapping[str, Command]] = {
+    "put": Command(
+        "agent.cli.keys",
+        "put",
+        "Store files, each on three datanodes or erasure-coded over more, durably.",
+    ),
+    "get": Command(
+        "agent.cli.keys",
+        "get",
+        "Fetch a file, verifying every byte; a chunk that is bad in one replica is read from "
+        "another.",
+    ),
+    "ls": Command(
+        "agent.cli.keys", "ls", "List keys with their size and the blocks that hold them."
+    ),
+    "rm": Command(
+        "agent.cli.change.container_commands",
+        "rm",
+        "Delete keys; datanodes delete their blocks in the background.",
+    ),
+    "status": Command(
+        "agent.cli.inspect.status",
+        "status",
+        "Say in one line whether the data is whole, then show every datanode.",
+    ),
+    "tree": Command(
+        "agent.cli.inspect.replica_commands",
+        "tree",
+        "Show the tree of each replica: root, blocks, tombstones, chunks.",
+    ),
+    "diff": Command(
+        "agent.cli.inspect.replica_commands",
+        "diff",
+        "Show where replicas differ, and what each would do about it. 0: equal; 2: they differ.",
+    ),
+    "explain": Command(
+        "agent.cli.inspect.replica_commands",
+        "explain",
+        "Say what is wrong with a container, how we know, and what was done. 2: something is.",
+    ),
+    "history": Command(
+        "agent.cli.inspect.container_history",
+        "history",
+        "Show the roots of a container's replicas over time, and why they changed; oldest first.",
+    ),
+    "log": Command(
+        "agent.cli.inspect.change_log",
+        "log",
+        "Show what was changed on the disks of all datanodes, and what was ordered; oldest first.",
+    ),
+    "scan": Command(
+        "agent.cli.inspect.replica_commands",
+        "scan",
+        "Have a container's replicas read soon, every byte, past the page cache.",
+    ),
+    "findings": Command(
+        "agent.cli.inspect.datanodes",
+        "findings",
+        "List what scans found and nobody repaired yet, on all datanodes. 2: there is something.",
+    ),
+    "volumes": Command(
+        "agent.cli.inspect.datanodes",
+        "volumes",
+        "Show every volume: space, health, what is verified, how its scan is. 2: one is not well.",
+    ),
+    "top": Command(
+        "agent.cli.inspect.datanodes",
+        "top",
+        "Show what every datanode does just now: what it scans, how fast, and what it has to do.",
+    ),
+    "diagnose": Command(
+        "agent.cli.evidence.diagnose",
+        "diagnose",
+        "Write the evidence about a container to one .tar.gz: no data, no keys, no names of files.",
+    ),
+    "replay": Command(
+        "agent.cli.evidence.replay",
+        "replay",
+        "Come to each verdict in a bundle of diagnose again, from its sums alone; no cluster "
+        "is asked.",
+    ),
+    "may-stop": Command(
+        "agent.cli.inspect.may_stop",
+        "may_stop",
+        "Say whether these may be switched off now, all together, and what it would cost.",
+    ),
+    "what-if": Command(
+        "agent.cli.inspect.may_stop",
+        "what_if",
+        "Say what would be lost, and what made again, if these never came back.",
+    ),
+    "reconcile": Command(
+        "agent.cli.change.container_commands",
+        "reconcile",
+        "Make the replicas of containers equal again, chunk by chunk, from healthy peers.",
+    ),
+    "verify-log": Command(
+        "agent.cli.evidence.verifylog",
+        "verify_log",
+        "Prove that the log of what was verified, repaired and deleted is what was written.",
+    ),
+    "attest": Command(
+        "agent.cli.evidence.attest",
+        "attest",
+        "State, signed, what was verified, repaired and deleted in a time, and what failed.",
+    ),
+    "verify-parity": Command(
+        "agent.cli.inspect.verify_parity",
+        "verify_parity_command",
+        "Compute the shards of a container from each other and compare; name the one that is "
+        "wrong.",
+    ),
+    "fsck": Command(
+        "agent.cli.setup.offline",
+        "fsck",
+        "Check volumes that no agent uses now; changes nothing. 2 if there are problems.",
+    ),
+    "sample": Command(
+        "agent.cli.setup.sample",
+        "sample",
+        "Read chunks drawn at random, and say how likely more are bad; nothing is verified by it.",
+    ),
+    "new-volume": Command(
+        "agent.cli.setup.offline",
+        "new_volume",
+        "Say that empty directories are new disks: the agent's next start makes volumes of them.",
+    ),
+    "salvage": Command(
+        "agent.cli.setup.salvage",
+        "salvage",
+        "Write every file that volumes have between them, by key; only verified bytes.",
+    ),
+    "demo": Command(
+        "agent.cli.setup.demo_command",
+        "demo",
+        "Store real files, damage them on disk, find it, repair it from peers, prove it.",
+    ),
 }
 GROUPS: Final[dict[str, tuple[str, str]]] = {
     "volume": (
@@ -78,19 +193,61 @@ def print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-VERSION: Final = Parameter(
-    "version",
-    Parameter.KEYWORD_ONLY,
-    default=False,
-    annotation=Annotated[
+def choose_credentials(
+    version: Annotated[
         bool,
         typer.Option("--version", callback=print_version, is_eager=True, help="Print the version."),
-    ],
-)
+    ] = False,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-certificate",
+            help="Your certificate, in PEM.",
+            metavar="FILE",
+            envvar="SUTURE_TLS_CERTIFICATE",
+        ),
+    ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-key",
+            help="Its private key, in PEM.",
+            metavar="FILE",
+            envvar="SUTURE_TLS_KEY",
+        ),
+    ] = None,
+    ca: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-ca", help="Whom to believe, in PEM.", metavar="FILE", envvar="SUTURE_TLS_CA"
+        ),
+    ] = None,
+    client_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--client-config",
+            help="Where else these are written; default: ~/.config/suture/client.toml.",
+            metavar="FILE",
+            envvar="SUTURE_CLIENT_CONFIG",
+        ),
+    ] = None,
+    allow_plaintext: Annotated[
+        bool,
+        typer.Option(
+            "--allow-plaintext",
+            help="Without certificates, call other hosts all the same.",
+            envvar="SUTURE_ALLOW_PLAINTEXT",
+        ),
+    ] = False,
+) -> None:
+    """Keeps the replicas of a storage container equal and whole."""
+    del version
+    choose(Wanted(certificate, key, ca, allow_plaintext, client_config))
 
 
-def program(arguments: Sequence[str]) -> typer.Typer:
-    """Return the command line with the command that `arguments` name; with all, to show them."""
+def program(arguments: Sequence[str] | None) -> typer.Typer:
+    """Return the command line with the command that `arguments` name; of the others it knows name
+    and help. None: with all commands."""
     app = typer.Typer(
         name="suture",
         help=HELP,
@@ -101,17 +258,24 @@ def program(arguments: Sequence[str]) -> typer.Typer:
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
-    app.callback()(for_typer(choose, VERSION))
+    app.callback()(choose_credentials)
     known = {*COMMANDS, *GROUPS}
-    wanted = {word for word in _commands_named(arguments) if word in known} or known
-    for name, (module, function) in COMMANDS.items():
+    wanted = known if arguments is None else known.intersection(_commands_named(arguments))
+    for name, command in COMMANDS.items():
         if name in wanted:
-            command = getattr(import_module(module), function)
-            app.command(name)(for_typer(command) if name in QUICK else command)
+            app.command(name)(getattr(import_module(command.module), command.function))
+        else:
+            app.command(name, help=command.help)(_not_imported)
     for name, (module, text) in GROUPS.items():
         if name in wanted:
             app.add_typer(import_module(module).app, name=name, help=text, cls=TaskGroup)
+        else:
+            app.command(name, help=text)(_not_imported)
     return app
+
+
+def _not_imported() -> None:
+    raise AssertionError("a command that is listed only does not run")
 
 
 def _commands_named(arguments: Sequence[str]) -> Sequence[str]:
@@ -124,8 +288,13 @@ def _commands_named(arguments: Sequence[str]) -> Sequence[str]:
 
 def prepare(arguments: Sequence[str]) -> Callable[[], int]:
     """Import what a command line needs, whatever it is; return its call."""
-    logs.configure("warning")  # to stderr: stdout is for results
-    return partial(call, program(arguments), arguments)
+    is_completing = "_SUTURE_COMPLETE" in os.environ  # then the words are in the environment
+    app = program(None if is_completing else arguments)
+    if "structlog" in sys.modules:  # a command is imported that may log
+        from agent.observe import logs
+
+        logs.configure("warning")  # to stderr: stdout is for results
+    return partial(call, app, arguments)
 
 
 def call(app: typer.Typer, arguments: Sequence[str]) -> int:
@@ -143,6 +312,8 @@ def call(app: typer.Typer, arguments: Sequence[str]) -> int:
 
 def show_usage(error: typer.TyperException, *, as_json: bool) -> None:
     """Say what is wrong with the command line; no command at all is a question for help."""
+    from agent.cli.terminal.output import fail_usage, remark
+
     if type(error).__name__ == "NoArgsIsHelpError":  # typer does not export it
         for line in error.format_message().split("\n"):
             remark(line)
@@ -157,6 +328,8 @@ def show_usage(error: typer.TyperException, *, as_json: bool) -> None:
 def not_understood(error: BaseException) -> str:
     """Return what was given and why it does not do, where typer says it in its library's words;
     "" where it says it in ours."""
+    from pydantic import ValidationError
+
     if not isinstance(error.__cause__, ValidationError):
         return ""
     first = error.__cause__.errors()[0]

@@ -19,7 +19,6 @@ from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.config.quantity import spoken_duration
 from agent.errors import Unavailable
-from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 
 SINCE_S_DEFAULT: Final = 12 * 3600.0
@@ -78,7 +77,7 @@ def log(
         nodes = nodes_of(client, datanode)
         by_address = datanode is not None and ":" in datanode
         nodes, orders, unknown = orders_to(client, nodes, by_address=by_address)
-        answers = ask_each(client, nodes, lambda peer: asked_of(peer, since_ms))
+        answers = ask_each(client, nodes, lambda peer: peer.changes(since_ms))
     lines = [*changes_told(answers), *orders_told(orders, since_ms)]
     lines = sorted(
         (line for line in lines if container_id in {0, line.container_id}),
@@ -117,11 +116,6 @@ def orders_to(
         if not by_address:
             raise
         return nodes, [], [f"what was ordered is not known: {error}"]
-
-
-def asked_of(peer: Peer, since_ms: int) -> Changes:
-    """Ask one datanode. Raises SutureError."""
-    return peer.changes(since_ms)
 
 
 def changes_told(answers: Sequence[Answered[Changes]]) -> Iterator[Line]:

@@ -1,8 +1,7 @@
 """status: is my data whole, and if not, where.
 
-One of the quick commands: what shows an answer is imported while the question is under way, and
-nothing else is. Bound: 300 ms from the first byte of the interpreter to the last of the answer
-(`make bench NAME=node`).
+What shows an answer is imported while the question is under way, and nothing else is. Bound: 300 ms
+from the first byte of the interpreter to the last of the answer (`make bench NAME=node`).
 """
 
 import time
@@ -10,8 +9,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Final
 
+import typer
+
 from agent.cli.terminal.credentials import security
-from agent.cli.terminal.declarations import JSON, SCM, SCM_DEFAULT, Option
+from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.errors import SutureError
 from agent.observe.status_headline import (
     Headline,
@@ -30,11 +31,12 @@ TIMEOUT_S: Final = 15.0
 
 
 def status(
-    scm: Annotated[str, SCM] = SCM_DEFAULT,
+    scm: ScmOption = SCM_DEFAULT,
     datanode: Annotated[
-        str | None, Option("--datanode", "Ask one datanode only.", "ID|HOST:PORT")
+        str | None,
+        typer.Option("--datanode", help="Ask one datanode only.", metavar="ID|HOST:PORT"),
     ] = None,
-    as_json: Annotated[bool, JSON] = False,
+    as_json: JsonFlag = False,
 ) -> int:
     """Say in one line whether the data is whole, then show every datanode."""
     if datanode is not None:

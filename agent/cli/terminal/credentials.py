@@ -15,9 +15,8 @@ import os
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from agent.cli.terminal.declarations import Option
 from agent.config.given import SETTINGS_BYTES_MAX, decoded, given_bytes
 from agent.errors import Code, Refused
 
@@ -47,37 +46,9 @@ class Wanted:
 _wanted: ContextVar[Wanted] = ContextVar("wanted", default=Wanted())  # noqa: B039 - it is frozen
 
 
-def choose(
-    certificate: Annotated[
-        Path | None,
-        Option("--tls-certificate", "Your certificate, in PEM.", "FILE", "SUTURE_TLS_CERTIFICATE"),
-    ] = None,
-    key: Annotated[
-        Path | None, Option("--tls-key", "Its private key, in PEM.", "FILE", "SUTURE_TLS_KEY")
-    ] = None,
-    ca: Annotated[
-        Path | None, Option("--tls-ca", "Whom to believe, in PEM.", "FILE", "SUTURE_TLS_CA")
-    ] = None,
-    client_config: Annotated[
-        Path | None,
-        Option(
-            "--client-config",
-            "Where else these are written; default: ~/.config/suture/client.toml.",
-            "FILE",
-            "SUTURE_CLIENT_CONFIG",
-        ),
-    ] = None,
-    allow_plaintext: Annotated[
-        bool,
-        Option(
-            "--allow-plaintext",
-            "Without certificates, call other hosts all the same.",
-            envvar="SUTURE_ALLOW_PLAINTEXT",
-        ),
-    ] = False,
-) -> None:
-    """Keeps the replicas of a storage container equal and whole."""
-    _wanted.set(Wanted(certificate, key, ca, allow_plaintext, client_config))
+def choose(wanted: Wanted) -> None:
+    """Have commands call with what was said."""
+    _wanted.set(wanted)
 
 
 def is_secured() -> bool:

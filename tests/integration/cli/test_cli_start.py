@@ -19,7 +19,7 @@ import os, signal, sys
 
 class Interrupt:
     def find_spec(self, name, path=None, target=None):
-        if name == "agent.cli.terminal.output":
+        if name == "agent.cli.program":
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Interrupt())
@@ -168,20 +168,22 @@ def test_a_reader_that_goes_is_no_success() -> None:
     assert (Exit.READER_GONE, "") == (ended.returncode, ended.stderr)
 
 
-NEEDLESS = ("typer", "pydantic", "numpy", "lmdb", "xxhash", "structlog", "prometheus_client")
+NEEDLESS = ("pydantic", "numpy", "lmdb", "xxhash", "structlog", "prometheus_client")
 IMPORTED = f"""
 import sys
 import agent.cli.main
-from agent.cli.quick import plain
-assert plain(["status", "--datanode", "127.0.0.1:1"]) and plain(["status", "--json"])
+from agent.cli.program import prepare
+prepare([])
+assert "grpc" not in sys.modules
+prepare(["status", "--json"])
 import agent.cli.inspect.status_tables, agent.rpc.calls.scm
 print([name for name in {NEEDLESS} if name in sys.modules])
 """
 
 
-def test_status_imports_nothing_that_it_does_not_use() -> None:
-    """Half of a quick answer is importing: what parses unusual command lines, and what reads disks,
-    is not on its way."""
+def test_nothing_is_imported_that_is_not_used() -> None:
+    """Half of a quick answer is importing. Help imports no command, and `status` nothing that reads
+    disks or draws."""
     ended = subprocess.run(
         [sys.executable, "-c", IMPORTED], capture_output=True, text=True, timeout=60
     )

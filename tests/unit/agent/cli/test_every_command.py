@@ -9,7 +9,7 @@ import typer
 from typer.main import get_command
 
 from agent.cli.main import run
-from agent.cli.program import program
+from agent.cli.program import COMMANDS, program
 from agent.cli.terminal.tasks import OTHERS, TASKS, sections
 from agent.cli.terminal.time_option import METAVAR
 from agent.config.quantity import parse_typed_duration_s
@@ -28,7 +28,7 @@ def walk(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
         yield from walk(below, (*words, name))
 
 
-ALL: Final = dict(walk(get_command(program([]))))
+ALL: Final = dict(walk(get_command(program(None))))
 LEAVES: Final = {words: one for words, one in ALL.items() if not hasattr(one, "commands")}
 NAMED: Final = [" ".join(words) for words in ALL]
 
@@ -37,6 +37,20 @@ NAMED: Final = [" ".join(words) for words in ALL]
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Be a terminal of 80 columns."""
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
+
+
+def test_help_lists_each_command_as_it_describes_itself() -> None:
+    """
+    The list is written down, so that showing it imports no command.
+    """
+    shown = get_command(program([])).commands
+    known = get_command(program(None)).commands
+
+    assert set(shown) == set(known) > set(COMMANDS)
+    told = {
+        name: " ".join((one.help or "").partition("\n\n")[0].split()) for name, one in known.items()
+    }
+    assert told == {name: one.help for name, one in shown.items()}
 
 
 def test_there_are_many() -> None:
@@ -189,4 +203,4 @@ def test_typer_is_what_is_walked() -> None:
     """
     The words of the walk are those of the program that runs.
     """
-    assert isinstance(program([]), typer.Typer)
+    assert isinstance(program(None), typer.Typer)
