@@ -20,8 +20,6 @@ _KIB: Final = 1024
 EXTRAS: Final = {  # package -> the extra that brings it
     "pyarrow": "scm",
     "rocksdict": "ozone",
-    "fsspec": "webhdfs",
-    "requests": "webhdfs",
 }
 
 

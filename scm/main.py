@@ -308,7 +308,7 @@ def run(
         typer.Option(
             metavar="COMMAND",
             help="Run this on a snapshot every verify_interval_ms and apply its plan, "
-            "for instance 'suture-verify --master local[2]'.",
+            "for instance 'suture-verify --master spark://host:7077'.",
         ),
     ] = "",
     cold_start: Annotated[

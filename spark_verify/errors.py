@@ -51,16 +51,16 @@ class SparkRefused(VerifyError):
     code = "SPARK_REFUSED"
 
 
-class ProcessLost(VerifyError):
-    """A process that did a part of the work is gone; nothing was written."""
+class WorkersApart(VerifyError):
+    """Rows that workers wrote are not where the driver looks for them; no run was finished."""
 
-    code = "PROCESS_LOST"
+    code = "WORKERS_APART"
 
 
-class LakeRefused(VerifyError):
+class CatalogRefused(VerifyError):
     """A catalog did not take the tables of a run, which is whole as files."""
 
-    code = "LAKE_REFUSED"
+    code = "CATALOG_REFUSED"
 
 
 class RunConflict(VerifyError):
@@ -95,7 +95,8 @@ def told(error: Exception) -> str:
         return lines[0]
     causes = [line.partition("Caused by: ")[2] for line in lines if line.startswith("Caused by: ")]
     raised = [line for line in lines if RAISED.match(line)]
-    return (raised[-1:] or causes[-1:] or [line for line in lines if line[0] != ":"])[0]
+    thrown = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
+    return (raised[-1:] or causes[-1:] or thrown[:1] or lines)[0]
 
 
 def hint_of(error: Exception) -> str:

@@ -8,6 +8,15 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from health.tables import snapshot_columns
 
@@ -37,7 +46,7 @@ class Column:
     nullable: bool = False
     words: tuple[str, ...] = ()
     may_lack: bool = False
-    """Files of before do not have it: all of it is null there."""
+    """Older snapshots do not have the column: all of it is null there."""
 
 
 KINDS: Final[dict[str, pa.DataType]] = {
@@ -45,6 +54,12 @@ KINDS: Final[dict[str, pa.DataType]] = {
     "int": pa.int32(),
     "string": pa.string(),
     "boolean": pa.bool_(),
+}
+SPARK_KINDS: Final[dict[pa.DataType, DataType]] = {
+    pa.int64(): LongType(),
+    pa.int32(): IntegerType(),
+    pa.string(): StringType(),
+    pa.bool_(): BooleanType(),
 }
 
 TABLES: Final[dict[str, tuple[Column, ...]]] = {
@@ -61,3 +76,9 @@ PENDING_OPS: Final = TABLES["pending_ops"]
 def schema_of(columns: tuple[Column, ...]) -> pa.Schema:
     """Return the Arrow schema of a table."""
     return pa.schema([pa.field(c.name, c.type, c.nullable) for c in columns])
+
+
+def spark_schema(name: str) -> StructType:
+    """Return the schema by which Spark reads a table. All columns may be null: what must not be
+    is checked row by row, because Parquet files do not have to say it."""
+    return StructType([StructField(c.name, SPARK_KINDS[c.type]) for c in TABLES[name]])

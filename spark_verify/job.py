@@ -16,28 +16,25 @@ nodes, rules and version. Under the run id of another question nothing is done (
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
-from spark_verify.errors import FlagRefused, LakeRefused, failures, hint_of, told
+from spark_verify.catalog_tables import Catalog, check_catalog
+from spark_verify.errors import CatalogRefused, FlagRefused, failures, hint_of, told
 from spark_verify.exits import Exit
-from spark_verify.file_systems import Place
 from spark_verify.options import Chosen
 from spark_verify.pipeline import Progress, Request, Result, verify
 from spark_verify.printable import printable
 from spark_verify.report.html_report import verdict
 from spark_verify.report.sql_views import ENGINES, views
 from spark_verify.retention import Keep, retain
-from spark_verify.snapshot.manifest import read_manifest
-from spark_verify.tasks.iceberg_tables import check_namespace, publish, withdraw
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from spark_verify.session import open_session
+from spark_verify.snapshot.manifest import Manifest, read_manifest
+from spark_verify.storage import address_of, is_local, storage_of
 
 PARSERS_USAGE: Final = 2  # what typer exits with when a command line is wrong
 
@@ -54,6 +51,16 @@ SampleMax = Annotated[int | None, typer.Option(help="Container ids that are name
 AgeMax = Annotated[int | None, typer.Option(help="Refuse a snapshot older than this; 0: any age.")]
 ReportingMin = Annotated[int | None, typer.Option(help="Refuse when fewer of the nodes report.")]
 
+Master = Annotated[
+    str,
+    typer.Option(help="Spark master, or sc://; default: the session's own, else all local cores."),
+]
+ChangedNode = Annotated[
+    list[str] | None, typer.Option(help="Verify only containers with a replica there.")
+]
+OptionsFile = Annotated[
+    Path | None, typer.Option(help="File (TOML) of the options below, and of all rules.")
+]
 ExplainFlag = Annotated[
     bool, typer.Option("--explain", help="Print all options, whence each comes, and stop.")
 ]
@@ -64,32 +71,26 @@ KeepCount = Annotated[
 KeepDays = Annotated[
     int, typer.Option(min=0, help="Old runs that stay, by days since their snapshot; 0: all.")
 ]
-Iceberg = Annotated[
+CatalogName = Annotated[
     str, typer.Option(help="CATALOG.NAMESPACE of Spark's session that gets the tables as well.")
+]
+Format = Annotated[
+    str, typer.Option("--format", help="Format of the tables in that catalog: iceberg or delta.")
 ]
 
 
 @app.command()
 def verify_command(
     snapshot: Annotated[
-        str, typer.Argument(help="Snapshot's directory: a path, file:///, s3:// or webhdfs://.")
+        str, typer.Argument(help="Snapshot's directory: a path, file:///, s3a:// or hdfs://.")
     ],
     out: Annotated[str, typer.Option(help="Directory that gets run_id=<run id>/.")],
     run_id: Annotated[
         str, typer.Option(help="Name of the result; default: from snapshot and nodes.")
     ] = "",
-    master: Annotated[
-        str,
-        typer.Option(
-            help="Spark master, or sc://; default: no Spark where one process is done sooner."
-        ),
-    ] = "",
-    changed_node: Annotated[
-        list[str] | None, typer.Option(help="Verify only containers with a replica there.")
-    ] = None,
-    options: Annotated[
-        Path | None, typer.Option(help="File (TOML) of the options below, and of all rules.")
-    ] = None,
+    master: Master = "",
+    changed_node: ChangedNode = None,
+    options: OptionsFile = None,
     maintenance_min: MaintenanceMin = None,
     ec_redundancy: EcRedundancy = None,
     sample_max: SampleMax = None,
@@ -97,7 +98,8 @@ def verify_command(
     reporting_min_percent: ReportingMin = None,
     keep: KeepCount = 0,
     keep_days: KeepDays = 0,
-    iceberg: Iceberg = "",
+    catalog: CatalogName = "",
+    table_format: Format = "iceberg",
     explain: ExplainFlag = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
@@ -120,7 +122,7 @@ def verify_command(
         }
         chosen = Chosen.of(flags, options)
         if explain:
-            _say_options(chosen, read_manifest(snapshot).rules, as_json=as_json)
+            _say_options(chosen, _manifest(snapshot, master).rules, as_json=as_json)
             raise _Done(Exit.OK)
         request = Request(
             snapshot,
@@ -133,12 +135,15 @@ def verify_command(
             age_max_s=chosen.value("age_max_s"),
             reporting_min_percent=chosen.value("reporting_min_percent"),
         )
-        result, lake = _verified(request, iceberg, progress)
+        if catalog:
+            check_catalog(catalog, table_format)
+        result = verify(request, progress)
+        tables = _published(request, result, catalog, table_format, progress) if catalog else None
     except failures() as error:
         _say_error(error, as_json=as_json)
         raise _Done(Exit.USAGE if isinstance(error, FlagRefused) else Exit.FAILED) from error
     _say_result(result, as_json=as_json)
-    _remove_old(result.place, Keep(keep, keep_days), lake, progress)
+    _remove_old(result, request, Keep(keep, keep_days), tables, progress)
     raise _say_done(result, progress)
 
 
@@ -154,12 +159,16 @@ def generate_command(
     nodes: Annotated[int, typer.Option(min=10, help="How many datanodes, at least.")] = 48,
     racks: Annotated[int, typer.Option(min=5, help="How many racks.")] = 8,
     faults_per_million: Annotated[int, typer.Option(min=0, max=1_000_000)] = 5_000,
+    unscanned_per_million: Annotated[int, typer.Option(min=0, max=1_000_000)] = 100_000,
+    old_every: Annotated[int, typer.Option(min=0, help="Nodes of which one is old; 0: none.")] = 16,
+    maintenance_every: Annotated[
+        int, typer.Option(min=0, help="Nodes of which one is in maintenance; 0: none.")
+    ] = 24,
     bad_node: Annotated[int, typer.Option(help="Number of a node with a bad volume.")] = -1,
     master: Annotated[str, typer.Option(help="Spark master; default: this machine.")] = "",
 ) -> None:
     """Write a synthetic cluster with seeded faults, and the truth about it."""
     from spark_verify.synthetic.generate import Shape, generate
-    from spark_verify.tasks.session import open_session
 
     shape = Shape(
         containers,
@@ -167,13 +176,16 @@ def generate_command(
         nodes=nodes,
         racks=racks,
         faults_per_million=faults_per_million,
+        unscanned_per_million=unscanned_per_million,
+        old_every=old_every,
+        maintenance_every=maintenance_every,
         bad_node=bad_node,
     )
     if directory.exists():
         _tell(f"suture-verify: {directory} exists already", err=True)
         raise _Done(Exit.FAILED)
     with _telling():
-        spark = open_session(replica_count=4 * containers, master=master)
+        spark = open_session(row_count=4 * containers, master=master)
         made = generate(spark, shape, directory)
     typer.echo(json.dumps({"path": str(directory)} | made))
 
@@ -186,11 +198,10 @@ def score_command(
 ) -> None:
     """Compare a run with the seeded truth; exit code 2 when anything was classed wrongly."""
     from spark_verify.synthetic.score import score
-    from spark_verify.tasks.session import open_session
 
     with _telling():
-        replicas = read_manifest(snapshot).rows["replicas"]
-        found = score(open_session(replica_count=replicas, master=master), snapshot, run)
+        rows = _manifest(snapshot, master).rows["replicas"]
+        found = score(open_session(row_count=rows, master=master), snapshot, run)
     typer.echo(json.dumps(found, indent=2))
     raise _Done(Exit.TO_DO if found["wrong"] else Exit.OK)
 
@@ -207,7 +218,7 @@ def views_command(
         _tell(f"suture-verify: {engine} is none of {', '.join(ENGINES)}", err=True)
         raise _Done(Exit.USAGE)
     with _telling():
-        statements = views(Place.of(out), engine)
+        statements = views(address_of(out), engine)
     for statement in statements:
         typer.echo(statement)
 
@@ -232,56 +243,48 @@ def _telling() -> Iterator[None]:
 
 def _say_done(result: Result, progress: Progress) -> _Done:
     what = "done, partial" if result.summary["is_partial"] else "done"
-    progress(f"{what}: {result.place}")
+    progress(f"{what}: {result.address}")
     return _Done(Exit(result.summary["exit_code"]))
 
 
-@dataclass(frozen=True, slots=True)
-class Lake:
-    """Tables of a catalog that get what a result's own have."""
-
-    namespace: str
-    master: str
-    result: Result
-
-    def publish(self) -> None:
-        """Put the run's rows there. Raises LakeRefused: the result is whole all the same."""
-        try:
-            publish(self._session(), self.result.place, self.namespace)
-        except failures() as error:
-            raise LakeRefused(
-                f"{self.namespace} does not take the tables of {self.result.place}: {told(error)}",
-                hint="the result itself is whole; the same command tries again",
-            ) from error
-
-    def withdraw(self, runs: Sequence[str]) -> None:
-        """Remove rows of runs, given by the names of their directories."""
-        withdraw(self._session(), runs, self.namespace)
-
-    def _session(self) -> "SparkSession":
-        from spark_verify.tasks.session import open_session
-
-        replicas = int(self.result.summary["rows"]["replicas"])
-        return open_session(replica_count=replicas, master=self.master)
+def _manifest(snapshot: str, master: str) -> Manifest:
+    """Return the manifest of a snapshot; only one that is not local needs Spark for that."""
+    address = address_of(snapshot)
+    spark = None if is_local(address) else open_session(row_count=0, master=master)
+    return read_manifest(storage_of(address, spark))
 
 
-def _verified(request: Request, namespace: str, progress: Progress) -> tuple[Result, Lake | None]:
-    """Verify, and put the tables into a catalog if one is named."""
-    if not namespace:
-        return verify(request, progress), None
-    check_namespace(namespace)
-    lake = Lake(namespace, request.master, verify(request, progress))
+def _published(
+    request: Request, result: Result, namespace: str, kind: str, progress: Progress
+) -> Catalog:
+    """Put the rows of a run into a catalog. Raise CatalogRefused: the result is whole all the
+    same."""
     progress(f"writing tables of {namespace}")
-    lake.publish()
-    return lake.result, lake
-
-
-def _remove_old(run: Place, keep: Keep, lake: Lake | None, progress: Progress) -> None:
-    """Remove old runs beside this one. That it cannot be done takes nothing from the result."""
-    before = lake.withdraw if lake else lambda _: None
     try:
-        for name in retain(run.parent, keep, before, asked=run.name):
-            progress(f"removed {name}: an old run")
+        rows = int(result.summary["rows"]["replicas"])
+        spark = open_session(row_count=rows, master=request.master)
+        found = Catalog(spark, namespace, kind)
+        found.publish(result.out, run_id=result.run_id, attempt=result.attempt)
+    except failures() as error:
+        raise CatalogRefused(
+            f"{namespace} does not take the tables of {result.address}: {told(error)}",
+            hint="the result itself is whole; the same command tries again",
+        ) from error
+    return found
+
+
+def _remove_old(
+    result: Result, request: Request, keep: Keep, tables: Catalog | None, progress: Progress
+) -> None:
+    """Remove old runs beside this one. That it cannot be done takes nothing from the result."""
+    if not keep.count and not keep.days:
+        return
+    before = tables.withdraw if tables else lambda _: None
+    try:
+        local = is_local(result.out)
+        spark = None if local else open_session(row_count=0, master=request.master)
+        for run_id in retain(storage_of(result.out, spark), keep, before, asked=result.run_id):
+            progress(f"removed run {run_id}: an old run")
     except failures() as error:
         progress(f"old runs were not removed: {told(error)}")
 
@@ -310,7 +313,7 @@ def _say_options(chosen: Chosen, rules: dict[str, int], *, as_json: bool) -> Non
 
 def _say_result(result: Result, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({"path": str(result.place)} | result.summary))
+        typer.echo(json.dumps({"path": result.address} | result.summary))
         return
     for line in str(result.summary["text_report"]).split("\n"):
         _tell(line)
@@ -329,7 +332,7 @@ def _say_result(result: Result, *, as_json: bool) -> None:
         )
     _kind, title, sentence = verdict(result.summary)
     _tell(f"{title}: {sentence}")
-    _tell(f"{result.place / 'report.html'}")
+    _tell(f"{result.address}/report.html")
 
 
 def _tell(text: str, *, err: bool = False) -> None:

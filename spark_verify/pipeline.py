@@ -1,31 +1,43 @@
 """One verification from snapshot to finished result.
 
-    snapshot ─► parts ─► checked ─► by container ─► the judge ─┬► health/  replica_class/
-                                                               ├► divergent/  reconcile_plan/
-                                                               ├► plan/
-                                                               └► tallies, sums by volume
-    and from what was counted: summary.json, report.html, manifest.json, runs/, at last _SUCCESS
+    snapshot ─► checked ─► judged ─► tables of the result, written ─► read back and counted
+                                                                          │
+             summary.json, report.html, manifest.json, runs/, _SUCCESS ◄──┘
 
-What is written becomes a finished run at the end, and not before (`runs`).
+Until the last file is written, the rows belong to no run that any reader sees (`runs`).
 """
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
 from health.rules import Rules
-from spark_verify.errors import SnapshotRefused
+from health.words import REACHABLE_HEALTHS
+from spark_verify.errors import WorkersApart
 from spark_verify.exits import exit_code
-from spark_verify.file_systems import Place
-from spark_verify.input_columns import RESULT_VERSION, ROWS_PER_CONTAINER_MAX, SAMPLE_MAX
-from spark_verify.previous_run import Previous, parts_before, previous_run
+from spark_verify.frames import result_frames
+from spark_verify.frames.counting import (
+    BACKED_OFF,
+    RECONCILE,
+    REPLICA_CLASS,
+    Kind,
+    count_actions,
+    count_departures,
+    count_kinds,
+    lowest_ids,
+    rows_of,
+    sample_ids,
+)
+from spark_verify.frames.facts import Inputs
+from spark_verify.frames.previous_run import Previous, divergent_before, previous_run
+from spark_verify.frames.result_frames import Judged, judge_containers, typed
+from spark_verify.input_columns import RESULT_VERSION, SAMPLE_MAX
 from spark_verify.report.html_report import render
 from spark_verify.report.summary import (
     agreement,
@@ -34,59 +46,47 @@ from spark_verify.report.summary import (
     count_lost,
     count_plan,
     incomparable,
-    judged_kinds,
     leaving_nodes,
     samples,
     text_report,
     verification_ages,
 )
-from spark_verify.result_tables import RESULTS, RUNS
+from spark_verify.result_tables import RESULTS, RUNS, describe_tables, type_name
 from spark_verify.runs import (
+    RUN,
+    SUCCESS,
     TEXTS,
     Attempt,
-    attempt,
+    attempt_of,
     finished,
     inputs_of,
+    remove_left,
     run_id_of,
-    run_of,
     table_of,
 )
-from spark_verify.snapshot.manifest import SCAN_AGAIN, Manifest, read_manifest
-from spark_verify.snapshot.refusals import (
-    HOLDING,
+from spark_verify.session import described, open_session
+from spark_verify.snapshot.checks import (
     check_age,
     check_changed,
-    check_nodes,
     check_reporting,
     check_there,
-    refuse_rows,
-    refuse_twice,
+    checked_nodes,
 )
-from spark_verify.snapshot.snapshot_reading import Part, open_snapshot, read_part, whole_table
-from spark_verify.snapshot.violations import EXAMPLES_MAX
-from spark_verify.tasks.distribution import (
-    Counted,
-    has_session,
-    is_submitted,
-    run_here,
-    run_on_spark,
-)
+from spark_verify.snapshot.manifest import Manifest, read_manifest
+from spark_verify.snapshot.tables import open_snapshot, parquet_reader
+from spark_verify.storage import Storage, address_of, is_local, spark_path, storage_of
 from spark_verify.tasks.judge_batches import nodes_of
-from spark_verify.tasks.judging import PARTS, Case, Job
-from spark_verify.tasks.processes import cores_here, processes_here, run_in_processes
-from spark_verify.tasks.result_files import sweep
-from spark_verify.tasks.row_exchange import Layout
-from spark_verify.tasks.scan_rows import silent_nodes
-from spark_verify.tasks.tallies import Tallies
+from spark_verify.tasks.judge_cases import Case
 from spark_verify.tasks.verdict_rows import Stamp
-
-HERE_ROWS: Final = 5_000_000
-"""Replica rows that one process verifies by itself, in some ten seconds and a gigabyte. For more,
-there is one a core."""
 
 REPORTING_MIN_PERCENT: Final = 50
 """Nodes that must answer, of all in service or leaving: else silence would pass for loss."""
 
+WRITE_OPTIONS: Final = {
+    "compression": "zstd",
+    "parquet.page.write-checksum.enabled": "true",
+    "maxRecordsPerFile": "0",
+}
 
 Progress = Callable[[str], None]
 
@@ -111,61 +111,92 @@ class Request:
     """Numbers that a person chose: they come before what the control plane says in its snapshot."""
     sample_max: int = SAMPLE_MAX
     """Container ids that are named of each kind."""
-    here_rows: int = HERE_ROWS
-    """Replica rows up to which no other process is started, unless a master or a session is
-    given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """Where a finished run lies and what it found."""
 
-    place: Place
+    out: str
+    """The directory of results in canonical form."""
+    attempt: str
     summary: dict[str, Any]
 
     @property
+    def run_id(self) -> str:
+        """Its name."""
+        return str(self.summary["run_id"])
+
+    @property
+    def address(self) -> str:
+        """Path or address of its texts."""
+        return f"{self.out}/{RUN}{self.run_id}"
+
+    @property
     def directory(self) -> Path:
-        """The directory of a result on a local disk."""
-        assert self.place.is_local
-        return Path(self.place.path)
+        """The directory of its texts, on a local disk."""
+        assert is_local(self.out)
+        return Path(self.address)
 
     def table(self, name: str) -> Path:
         """The directory of its rows of a table, on a local disk."""
-        assert self.place.is_local
-        return Path(table_of(self.place, name).path)
+        assert is_local(self.out)
+        return Path(table_of(self.out, name, run_id=self.run_id, attempt=self.attempt))
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run under way."""
+    """One run that is being done."""
 
+    spark: SparkSession
     request: Request
+    source: str
+    """Address of the snapshot."""
     manifest: Manifest
-    run_id: str
     inputs: dict[str, Any]
-    out: Place
+    storage: Storage
     attempt: Attempt
     say: Progress
-    seconds: dict[str, float]
+    seconds: dict[str, float] = field(default_factory=dict)
 
     @property
     def stamp(self) -> Stamp:
-        """What rows of the result say of this run."""
-        return Stamp(self.manifest.snapshot_id, self.run_id, self.manifest.as_of_ms)
+        """The columns that rows of the result have of this run."""
+        return Stamp(self.manifest.snapshot_id, self.attempt.run_id, self.manifest.as_of_ms)
 
-    def timed(self, phase: str, started_s: float) -> None:
-        """Remember how long a phase took."""
-        self.seconds[phase] = round(time.monotonic() - started_s, 3)
+    def keep(self, name: str, rows: DataFrame) -> DataFrame:
+        """Write rows as files of the attempt; return them as read from there."""
+        address = f"{self.attempt.work}/{name}"
+        write(address, rows)
+        kept = parquet_reader(self.spark).schema(rows.schema).parquet(spark_path(address))
+        if not kept.inputFiles():
+            raise apart(self.storage.address, "the driver finds no file that workers wrote")
+        return kept
+
+    def begins(self, phase: str, text: str) -> None:
+        """Tell that a phase begins, to the caller and to Spark."""
+        self.say(text)
+        described(self.spark, text)
+        self.seconds[phase] = time.monotonic()
+
+    def ends(self, phase: str) -> None:
+        """Record how long a phase took."""
+        self.seconds[phase] = round(time.monotonic() - self.seconds[phase], 3)
 
 
 def verify(request: Request, progress: Progress = lambda _: None) -> Result:
     """Verify a snapshot and write the result to `out/run_id=<run_id>`.
 
-    A finished run is returned as it is, if it answers the same question. Raises SnapshotRefused
-    when the snapshot cannot be believed, RunConflict when the run id belongs to another question or
-    another process writes it now. Either way nothing is left behind.
+    A finished run is returned as it is, if it answers the same question. Raise SnapshotRefused
+    when the snapshot cannot be believed, RunConflict when the run id belongs to another question.
+    Either way nothing is left that reads as a result.
     """
-    manifest = read_manifest(request.snapshot)
+    source, out = address_of(request.snapshot), address_of(request.out)
+    spark = None
+    if not (is_local(source) and is_local(out)):
+        progress("starting Spark")
+        spark = open_session(row_count=0, master=request.master)
+    manifest = read_manifest(storage_of(source, spark))
     check_age(manifest, request.age_max_s, time.time_ns() // 1_000_000)
     run_id = run_id_of(request.run_id, manifest, request.changed_nodes)
     inputs = inputs_of(
@@ -176,174 +207,151 @@ def verify(request: Request, progress: Progress = lambda _: None) -> Result:
         reporting_min_percent=request.reporting_min_percent,
         sample_max=request.sample_max,
     )
-    out = Place.of(request.out)
-    target = run_of(out, run_id)
-    known = finished(target, inputs)
-    if known is None:
-        with attempt(out, run_id) as grown:
-            known = finished(target, inputs)  # by another process, until this one could begin
-            if known is None:
-                run = Run(request, manifest, run_id, inputs, out, grown, progress, {})
-                return Result(target, _committed(run))
-    progress(f"run {run_id} is finished already")
-    return Result(target, known)
+    storage = storage_of(out, spark)
+    known = _result(storage, run_id, inputs)
+    if known is not None:
+        progress(f"run {run_id} is finished already")
+        return known
+    if spark is None:
+        progress("starting Spark")
+    rows = sum(manifest.rows.values())
+    spark = open_session(row_count=rows, master=request.master)
+    run = Run(spark, request, source, manifest, inputs, storage, Attempt(out, run_id), progress)
+    return _done(run)
 
 
-def _committed(run: Run) -> dict[str, Any]:
-    """Do the run, and make it a finished one; return its summary."""
-    summary = _run(run)
-    told = _result_manifest(run, summary)
-    texts = json.dumps(summary, indent=2), render(summary), json.dumps(told, indent=2)
-    named = {name: text + "\n" for name, text in zip(TEXTS, texts, strict=True)}
-    run.attempt.commit(named, _row_of_runs(summary))
-    return summary
+def _result(storage: Storage, run_id: str, inputs: Mapping[str, Any]) -> Result | None:
+    summary = finished(storage, run_id, inputs)
+    attempt = attempt_of(storage, run_id)
+    if summary is None or attempt is None:
+        return None
+    return Result(storage.address, attempt, summary)
+
+
+def _done(run: Run) -> Result:
+    """Do a run, and make it a finished one."""
+    attempt, storage = run.attempt, run.storage
+    remove_left(storage)
+    try:
+        summary = _run(run)
+        known = _result(storage, attempt.run_id, run.inputs)
+        if known is None:
+            _commit(run, summary)
+            attempt.end(storage)
+            return Result(storage.address, attempt.name, summary)
+    except BaseException:
+        attempt.abandon(storage)
+        raise
+    attempt.abandon(storage)
+    run.say(f"run {attempt.run_id} was finished by another process meanwhile")
+    return known
 
 
 def _run(run: Run) -> dict[str, Any]:
     manifest, request = run.manifest, run.request
-    run.say(f"reading snapshot {manifest.snapshot_id}: {manifest.rows['replicas']:,} replicas")
-    started_s = time.monotonic()
-    parts = open_snapshot(request.snapshot, manifest)
-    check_there(manifest, (read_part(part, HOLDING) for part in parts["containers"]))
-    table = whole_table("nodes", parts["nodes"], manifest)
-    nodes = table.to_pylist()
-    check_nodes(nodes)
+    run.begins("open", f"reading snapshot {manifest.snapshot_id}")
+    snapshot = open_snapshot(run.spark, run.source)
+    nodes = checked_nodes(snapshot.nodes, manifest)
+    check_there(manifest, snapshot)
     check_changed(nodes, request.changed_nodes)
     check_reporting(nodes, request.reporting_min_percent)
     racks = {node["rack"] for node in nodes if node["health"] != "DEAD"}
     chosen = manifest.rules | dict(request.own_rules)
     rules = replace(request.rules, **chosen | {"rack_count": max(len(racks), 1)})
-    versions = tuple(table.sort_by("datanode_id")["version"].to_pylist())
-    case = Case(nodes_of(table), rules, run.stamp, manifest, versions, request.sample_max)
-    previous = previous_run(run.out, manifest, run.run_id)
-    run.timed("open", started_s)
-    started_s = time.monotonic()
-    wanted = [part for name in PARTS for part in parts[name]]
-    before, damage = parts_before(previous)
-    wanted += before
-    counted = _counted(wanted, case, silent_nodes(nodes), run)
-    run.timed("judge", started_s)
-    damages = [damage, *(text for (text,) in counted.tallies.of("unread"))]
-    if previous and any(damages):
-        why = next(filter(None, damages))
-        run.say(f"run {previous.place.name} cannot be read, attempts begin again: {why}")
-    _check_told(counted.tallies)
-    (run.attempt.parts,) = counted.tallies.of("parts").get((), [0])
-    run.say("concluding")
-    started_s = time.monotonic()
-    if run.attempt.root.is_local:  # elsewhere a file is there as a whole or not at all
-        sweep(run.attempt.root)
-    summary = _conclude(counted, previous, nodes, run)
-    run.timed("conclude", started_s)
+    inputs = Inputs(snapshot, manifest, nodes, rules, request.changed_nodes)
+    versions = tuple(node["version"] for node in nodes)
+    case = Case(nodes_of(pa.Table.from_pylist(nodes)), rules, run.stamp, versions)
+    run.ends("open")
+    counts = f"{manifest.rows['containers']:,} containers, {manifest.rows['replicas']:,} replicas"
+    run.begins("judge", f"judging {counts}")
+    judged = judge_containers(run.spark, inputs, case, run.keep)
+    run.ends("judge")
+    run.begins("write", "writing tables")
+    previous = previous_run(run.storage, manifest, run.attempt.run_id)
+    written = _write_tables(run, judged, _before(run, previous))
+    run.ends("write")
+    run.begins("conclude", "concluding")
+    summary = _conclude(run, judged, written, previous)
+    run.ends("conclude")
     summary["rules"] = asdict(rules)
-    summary["exit_code"] = exit_code(summary)
+    summary["exit_code"] = int(exit_code(summary))
     summary["text_report"] = text_report(summary)
     return summary
 
 
-def _counted(parts: list[Part], case: Case, silent: tuple[str, ...], run: Run) -> Counted:
-    """Read and judge everything, here, in processes of this machine, or on Spark where a master or
-    a session is given; the tables of the result are written."""
-    request, replicas = run.request, run.manifest.rows["replicas"]
-    rows = max(replicas, run.manifest.rows["containers"])
-
-    def job(layout: Layout) -> Job:
-        work, suffix = str(run.attempt.root), run.attempt.suffix
-        return Job(case, layout, work, suffix, request.changed_nodes, silent)
-
-    what = f"{run.manifest.rows['containers']:,} containers"
-    if rows <= request.here_rows and not request.master and not is_submitted():
-        run.say(f"judging {what} in this process")
-        return run_here(parts, job(Layout(1)))
-    layout = Layout.of(rows, partitions_min=min(cores_here(), len(parts)))
-    if not request.master and not has_session():
-        count = processes_here()
-        run.say(f"judging {what} in {count} processes")
-        with _exchange(run.attempt.root) as directory:
-            return run_in_processes(parts, job(layout), processes=count, exchange=directory)
-    run.say("starting Spark")
-    from spark_verify.tasks.session import (
-        open_session,  # only where it is wanted: it takes a second
-    )
-
-    spark = open_session(replica_count=replicas, master=request.master)
-    run.say(f"judging {what} in tasks of Spark")
-    return run_on_spark(spark, parts, job(layout))
+def _before(run: Run, previous: Previous | None) -> DataFrame | None:
+    before, damage = divergent_before(run.spark, run.storage, previous, run.keep)
+    if previous is not None and damage:
+        run.say(f"run {previous.run_id} cannot be read, attempts begin again: {damage}")
+    return before
 
 
-@contextmanager
-def _exchange(root: Place) -> Iterator[Path]:
-    """Yield a directory for what tasks exchange: where the run grows, so that what a killed one
-    left goes with it, or on this machine's disk for temporary files."""
-    near = Path(root.path) if root.is_local else None
-    with TemporaryDirectory(prefix=".exchange-", dir=near) as name:
-        yield Path(name)
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The tables of a run, as read back from their files."""
+
+    tables: dict[str, DataFrame]
+    volumes: list[dict[str, Any]]
+    votes: list[dict[str, Any]]
 
 
-def _check_told(tallies: Tallies) -> None:
-    """Refuse a snapshot of which a task told that it cannot be."""
-    impossible: dict[tuple[str, str], tuple[int, list[str]]] = {}
-    for (name, what, *named), (count,) in tallies.of("impossible").items():
-        before, others = impossible.get((name, what), (0, []))
-        impossible[name, what] = (before + count, [*others, *named])
-    for (name, what), (count, named) in impossible.items():
-        refuse_rows(name, what, count, sorted(named))
-    for name in ("replicas", "pending_ops"):
-        crowds = sorted(named for table, named in tallies.of("crowd") if table == name)
-        if crowds:
-            raise SnapshotRefused(
-                f"table {name}/: a container has at most {ROWS_PER_CONTAINER_MAX} rows; "
-                f"first: {', '.join(crowds[:EXAMPLES_MAX])}",
-                hint=SCAN_AGAIN,
-            )
-    for key in tallies.of("twice"):
-        ids = tallies.ids("twice", key)[:EXAMPLES_MAX]
-        refuse_twice("containers", [f"container_id {container_id}" for container_id in ids])
-    for what, *named in tallies.of("strange"):
-        raise SnapshotRefused(
-            f"table pending_ops/: row(s) whose {what} is in no other table; "
-            f"first: {', '.join(named)}",
-            hint=SCAN_AGAIN,
-        )
-    wrong = [
-        (container_id, text)
-        for (text,) in tallies.of("violation")
-        for container_id in tallies.ids("violation", (text,))
-    ]
-    if wrong:
-        shown = ", ".join(f"(container {i}: {text})" for i, text in sorted(wrong)[:EXAMPLES_MAX])
-        raise SnapshotRefused(
-            f"the tables contradict each other: {shown}",
-            hint="export the snapshot again from the SCM",
-        )
+def _write_tables(run: Run, judged: Judged, before: DataFrame | None) -> Written:
+    """Write the rows of all tables but `runs`."""
+    tables: dict[str, DataFrame] = {}
+
+    def add(name: str, rows: DataFrame) -> DataFrame:
+        described(run.spark, f"writing {name}/")
+        write(run.attempt.table(name), typed(name, rows))
+        tables[name] = _written(run, name)
+        return tables[name]
+
+    volumes = add("volumes", result_frames.volumes(judged))
+    counted = rows_of(volumes)
+    add("votes", result_frames.votes(judged, volumes))
+    add("health", result_frames.health(judged))
+    add("replica_class", result_frames.replica_class(judged))
+    divergent = add("divergent", result_frames.divergent(judged, before))
+    add("reconcile_plan", result_frames.wanted(divergent))
+    scan_count, tree_count = (sum(v[name] for v in counted) for name in ("scans", "in_tree"))
+    silent = _silent(judged)
+    add("plan", result_frames.plan(judged, silent, scan_count=scan_count, tree_count=tree_count))
+    return Written(tables, counted, rows_of(tables["votes"]))
 
 
-def _check_counts(manifest: Manifest, tallies: Tallies) -> None:
-    """Refuse when the judge was not shown every row of the snapshot."""
-    shown = tallies.of("rows").get((), [0, 0, 0])
-    asked = [manifest.rows[name] for name in PARTS]
-    if shown != asked:
-        raise SnapshotRefused(
-            f"{shown[0]} containers, {shown[1]} replicas and {shown[2]} pending ops were judged of "
-            f"{asked[0]}, {asked[1]} and {asked[2]}",
-            hint="did the files of the snapshot change while it was read?",
-        )
+def _silent(judged: Judged) -> list[str]:
+    """Return the datanodes that cannot be told to scan."""
+    nodes = judged.inputs.nodes
+    return [n["datanode_id"] for n in nodes if n["health"] not in REACHABLE_HEALTHS]
+
+
+def write(address: str, rows: DataFrame) -> None:
+    """Write rows as a directory of Parquet files."""
+    rows.write.options(**WRITE_OPTIONS).mode("overwrite").parquet(spark_path(address))
+
+
+def _written(run: Run, name: str) -> DataFrame:
+    """Return the rows that were written of a table."""
+    schema = ", ".join(f"`{c.name}` {type_name(c.type)}" for c in RESULTS[name].schema)
+    return parquet_reader(run.spark).schema(schema).parquet(spark_path(run.attempt.table(name)))
 
 
 def _conclude(
-    counted: Counted, previous: Previous | None, nodes: list[Any], run: Run
+    run: Run, judged: Judged, written: Written, previous: Previous | None
 ) -> dict[str, Any]:
-    """Return the run in numbers."""
-    manifest, tallies = run.manifest, counted.tallies
-    volumes, votes = counted.sums.volumes.to_pylist(), counted.sums.votes.to_pylist()
-    if not run.request.changed_nodes:
-        _check_counts(manifest, tallies)
-    silent = silent_nodes(nodes)
-    wanting = [v for v in volumes if v["scans"] and v["datanode_id"] not in silent]
-    if run.request.changed_nodes:
-        wanting = []
+    """Return the run in numbers, from the tables as they were written."""
+    manifest, nodes, sample_max = run.manifest, judged.inputs.nodes, run.request.sample_max
+    tables, volumes, votes = written.tables, written.volumes, written.votes
+    kinds = count_kinds(tables["health"])
+    actions = count_actions(tables)
+    _check_written(run, judged, kinds, actions)
+    ids = sample_ids(tables["health"], sample_max) if any(map(_has_sample, kinds)) else {}
+    backed_off = actions.get(BACKED_OFF, (0, 0))[0]
+    off = tables["divergent"].filter("is_backed_off").selectExpr("container_id", "action AS label")
+    is_partial = bool(run.request.changed_nodes)
+    silent = set(_silent(judged))
+    wanting = [v for v in volumes if v["datanode_id"] not in silent and not is_partial]
     scan = (sum(v["scans"] for v in wanting), sum(v["scan_bytes"] for v in wanting))
-    kinds = judged_kinds(tallies)
+    is_leaving = any(node["op_state"] != "IN_SERVICE" for node in nodes)
     return {
         **asdict(run.stamp),
         "cluster_id": manifest.cluster_id,
@@ -351,47 +359,89 @@ def _conclude(
         "rows": manifest.rows,
         "inputs": run.inputs,
         "changed_nodes": run.inputs["changed_nodes"],
-        "is_partial": bool(run.request.changed_nodes),
+        "is_partial": is_partial,
         **count_health(kinds),
-        "samples": samples(kinds, run.request.sample_max),
-        "incomparable": incomparable(tallies),
-        "backed_off": tallies.of("backed_off").get((), [0])[0],
-        "no_progress": tallies.ids("backed_off", ())[: run.request.sample_max],
-        "plan": count_plan(tallies, scan),
-        "scans_listed": tallies.of("scans").get((), [0])[0],
+        "samples": samples(ids),
+        "incomparable": incomparable(kinds, ids),
+        "divergent": backed_off + actions.get(RECONCILE, (0, 0))[0],
+        "backed_off": backed_off,
+        "no_progress": lowest_ids(off, sample_max)[RECONCILE] if backed_off else [],
+        "plan": count_plan(actions, scan),
+        "scans_listed": actions.get("scan", (0, 0))[0],
         "verification_age": verification_ages(volumes),
         "lost_by_volume": count_lost(votes),
         "blame": blame(votes, nodes),
-        "leaving": leaving_nodes(tallies, nodes, volumes),
-        "agreement": agreement(tallies),
+        "leaving": leaving_nodes(
+            count_departures(judged.cases) if is_leaving else {}, nodes, volumes
+        ),
+        "agreement": agreement(kinds, ids),
         "keys_at_risk": asdict(manifest.keys_at_risk) if manifest.keys_at_risk else None,
         "previous": previous.facts() if previous else None,
     }
 
 
-def _row_of_runs(summary: dict[str, Any]) -> pa.Table:
-    """Return the row by which SQL finds a run that is whole."""
-    inputs = summary["inputs"]
-    replicas = {"replicas": summary["rows"]["replicas"]}
+def _has_sample(kind: Kind) -> bool:
+    return bool(kind.flags or kind.why_not_compared or kind.disagreement)
+
+
+def _check_written(
+    run: Run, judged: Judged, kinds: list[Kind], actions: Mapping[str, tuple[int, int]]
+) -> None:
+    """Refuse to finish a run of which rows are missing: workers write to their own disks if they
+    do not share the directory."""
+    counted = {
+        "health": sum(kind.count for kind in kinds),
+        "replica_class": actions.get(REPLICA_CLASS, (0, 0))[0],
+        "divergent": sum(actions.get(name, (0, 0))[0] for name in (RECONCILE, BACKED_OFF)),
+    }
+    for name, count in counted.items():
+        if count != judged.counts[name]:
+            raise apart(
+                run.storage.address,
+                f"table {name}/ has {count} rows, {judged.counts[name]} were written",
+            )
+
+
+def apart(address: str, fact: str) -> WorkersApart:
+    """Return the error about rows that are not where the driver looks for them."""
+    return WorkersApart(
+        f"workers do not see {address}: {fact}", hint="it must be shared by all, or in a store"
+    )
+
+
+def _commit(run: Run, summary: dict[str, Any]) -> None:
+    """Make the attempt the finished run."""
+    attempt, storage = run.attempt, run.storage
+    described(run.spark, "writing runs/")
+    describe_tables(storage)
+    told = _result_manifest(run, summary)
+    texts = json.dumps(summary, indent=2), render(summary), json.dumps(told, indent=2)
+    for name, text in zip(TEXTS, texts, strict=True):
+        storage.write_text(f"{RUN}{attempt.run_id}/{name}", text + "\n")
     schema = RESULTS[RUNS].schema
-    known = inputs | summary | replicas
-    return pa.Table.from_pylist([{name: known[name] for name in schema.names}], schema=schema)
+    known = summary["inputs"] | summary | {"replicas": summary["rows"]["replicas"]}
+    known["attempt"] = attempt.name
+    columns = ", ".join(f"`{c.name}` {type_name(c.type)}" for c in schema)
+    row = run.spark.createDataFrame([tuple(known[name] for name in schema.names)], columns)
+    write(attempt.table(RUNS), row.coalesce(1))
+    storage.write_text(f"{RUN}{attempt.run_id}/{SUCCESS}", attempt.name)
 
 
 def _result_manifest(run: Run, summary: dict[str, Any]) -> dict[str, object]:
+    plan = {action: p["rows"] for action, p in summary["plan"].items()}
     return {
         "result_version": RESULT_VERSION,
-        "run_id": run.run_id,
-        "attempt": run.attempt.suffix,
+        "run_id": run.attempt.run_id,
+        "attempt": run.attempt.name,
         "snapshot_id": run.manifest.snapshot_id,
         "as_of_ms": run.manifest.as_of_ms,
         "term": run.manifest.term,
         "changed_nodes": run.inputs["changed_nodes"],
         "rows": {
             "health": summary["containers"] + summary["unknown_containers"],
-            "reconcile_plan": summary["plan"]["reconcile"]["rows"],
+            "reconcile_plan": plan[RECONCILE],
             "plan": summary["scans_listed"]
-            + sum(p["rows"] for a, p in summary["plan"].items() if a not in ("reconcile", "scan")),
+            + sum(rows for action, rows in plan.items() if action not in (RECONCILE, "scan")),
         },
         "seconds": run.seconds,
     }

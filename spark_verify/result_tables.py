@@ -1,10 +1,11 @@
 """The tables that the job writes: columns, types, and what they mean; versioned by RESULT_VERSION.
 
-    out/<table>/run_id=<id>/part-….parquet     rows of a run
-    out/<table>/_schema.json                   what is declared here
+    out/<table>/run_id=<id>/attempt=<id>/part-….parquet     rows of a run
+    out/runs/run_id=<id>/part-….parquet                     its row, written last
+    out/<table>/_schema.json                                the columns that are declared here
 
-Which run a row is of says the name of its directory, `run_id`, which engines of SQL read as one
-more column. A run is whole if `runs` has its row.
+The names of the directories are columns to engines of SQL. A run is whole if `runs` has its row,
+which names the attempt whose rows are the run.
 """
 
 import json
@@ -14,8 +15,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from spark_verify.file_systems import Place
 from spark_verify.input_columns import KINDS, RESULT_VERSION
+from spark_verify.storage import Storage
 
 RUNS: Final = "runs"
 
@@ -23,7 +24,8 @@ SCHEMA: Final = "_schema.json"
 """Hidden, by its name, from who reads a table."""
 
 RUN_ID: Final = ("run_id", "string", "name of the run: the directory that the rows lie in")
-"""The column by which all tables are partitioned."""
+ATTEMPT: Final = ("attempt", "string", "attempt that wrote the rows: the directory within")
+"""The columns by which tables are partitioned: `runs` by the first, all others by both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +60,12 @@ _HEALTH: Final = _table(
     queue string where Ozone would put it: U under-replicated, O over-replicated, - nowhere
     is_qc_stuck boolean whether it is quasi-closed and cannot be closed
     checksum_class string how the roots of its replicas relate: MATCH, MISMATCH_MINORITY and others
+    why_not_compared string why its roots cannot be compared: NOT_CLOSED and others; else null
     eligibility string whether it may be reconciled: OK, or why not
     remaining_redundancy int how many replicas or shards may be lost before data is; null if unknown
     replica_count int replicas that were reported
     is_known boolean whether the control plane knows it; if not, only replicas name it
+    scm_health_state string the health state that the control plane gave it; null if it gave none
     snapshot_id string the snapshot that was verified
     """,
 )
@@ -128,6 +132,36 @@ _ACTION_PLAN: Final = _table(
     expires_at_ms long after it the control plane does not act on the row, in ms since 1970
     """,
 )
+_VOLUMES: Final = _table(
+    "one row a volume of a datanode that holds a replica",
+    """
+    datanode_id string the datanode
+    volume_id string the volume of that datanode
+    replicas long replicas on it
+    in_tree long replicas in a state in which they have a tree
+    scans long replicas without a root that could have one
+    scan_bytes long bytes of these replicas
+    verified_1d long replicas whose last full scan is at most a day old
+    verified_2d long replicas whose last full scan is one to two days old
+    verified_4d long replicas whose last full scan is two to four days old
+    verified_7d long replicas whose last full scan is four to seven days old
+    verified_14d long replicas whose last full scan is one to two weeks old
+    verified_30d long replicas whose last full scan is two weeks to 30 days old
+    verified_earlier long replicas whose last full scan is older
+    never_verified long replicas that have a tree and no full scan
+    agreeing long replicas that have the root of all others of a container that is plainly well
+    """,
+)
+_VOTES: Final = _table(
+    "how the replicas of a volume voted about roots that could be compared",
+    """
+    datanode_id string the datanode
+    volume_id string the volume of that datanode
+    against string the version of all others, where it is another than the replica's; else empty
+    exposed long votes that could have been lost
+    lost long votes that were lost
+    """,
+)
 _BACKING_OFF: Final = ("attempts", "is_backed_off")
 """Columns of `divergent` alone. Without them, and without what is backed off, it is what the
 control plane takes in (`reconcile_plan/`) and checks again on live state, row by row."""
@@ -148,6 +182,7 @@ _RUNS: Final = _table(
     unknown_containers long containers that only replicas name
     result_version int the version of these tables
     code string checksum of the code that judged
+    attempt string the attempt whose rows are those of the run
     """,
 )
 
@@ -169,6 +204,8 @@ RESULTS: Final = {
         _DIVERGENT, "containers to reconcile, the most urgent first", _BACKING_OFF
     ),
     "plan": _ACTION_PLAN,
+    "volumes": _VOLUMES,
+    "votes": _VOTES,
     RUNS: _RUNS,
 }
 """All tables, in the order in which a run's rows get their places: `runs` says that all are."""
@@ -191,7 +228,10 @@ def described(name: str) -> dict[str, Any]:
         "version": RESULT_VERSION,
         "comment": table.meaning,
         "format": "parquet",
-        "partitioned_by": [dict(zip(("name", "type", "comment"), RUN_ID, strict=True))],
+        "partitioned_by": [
+            dict(zip(("name", "type", "comment"), column, strict=True))
+            for column in ((RUN_ID,) if name == RUNS else (RUN_ID, ATTEMPT))
+        ],
         "columns": [
             {"name": field.name, "type": type_name(field.type), "comment": meaning}
             for field, meaning in columns
@@ -208,12 +248,12 @@ def type_name(kind: pa.DataType) -> str:
     return {"int64": "bigint", "int32": "int", "bool": "boolean"}.get(str(kind), str(kind))
 
 
-def describe_tables(out: Place) -> None:
-    """Write beside the rows of each table what its columns are, unless it stands there already, or
-    what a later release says of it."""
+def describe_tables(storage: Storage) -> None:
+    """Write beside the rows of each table its declared columns, unless the same or a later version
+    already stands there."""
     for name in RESULTS:
-        path = out / name / SCHEMA
+        path = f"{name}/{SCHEMA}"
         with suppress(OSError, ValueError, KeyError, TypeError):
-            if json.loads(path.read_text())["version"] >= RESULT_VERSION:
+            if json.loads(storage.read_text(path))["version"] >= RESULT_VERSION:
                 continue
-        path.write_text(json.dumps(described(name), indent=2) + "\n")
+        storage.write_text(path, json.dumps(described(name), indent=2) + "\n")

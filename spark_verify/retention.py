@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from spark_verify.file_systems import Place
 from spark_verify.runs import finished_runs, read_summary, remove_run
+from spark_verify.storage import Storage
 
 DAY_MS: Final = 86_400_000
 
@@ -28,7 +28,7 @@ class Keep:
 class Known:
     """A finished run, as far as it matters here."""
 
-    place: Place
+    run_id: str
     as_of_ms: int
     is_partial: bool
 
@@ -41,7 +41,7 @@ def doomed(runs: Sequence[Known], keep: Keep, now_ms: int) -> list[Known]:
     """
     if not keep.count and not keep.days:
         return []
-    order = sorted(runs, key=lambda run: (run.as_of_ms, run.place.name))
+    order = sorted(runs, key=lambda run: (run.as_of_ms, run.run_id))
     oldest_ms = now_ms - keep.days * DAY_MS
     found = []
     for is_partial in (False, True):
@@ -49,38 +49,38 @@ def doomed(runs: Sequence[Known], keep: Keep, now_ms: int) -> list[Known]:
         stays = keep.count if is_partial else max(keep.count, 1)
         old = own[: max(len(own) - stays, 0)]
         found += [run for run in old if not keep.days or run.as_of_ms < oldest_ms]
-    return sorted(found, key=lambda run: (run.as_of_ms, run.place.name))
+    return sorted(found, key=lambda run: (run.as_of_ms, run.run_id))
 
 
 def retain(
-    out: Place,
+    storage: Storage,
     keep: Keep,
     before: Callable[[Sequence[str]], None] = lambda _: None,
     *,
     asked: str = "",
 ) -> list[str]:
-    """Remove old runs of each cluster; return their names. What cannot be read stays, and what
-    another process removes as well is no error. `before` is told the names of all that go, while
-    they are there. `asked` is the name of the run that somebody waits for: it stays, too. Raises
-    OSError."""
+    """Remove old runs of each cluster; return their ids. A run that cannot be read stays, and one
+    that another process removes as well is no error. `before` is called with the ids of all runs
+    that go, while they are there. `asked` is the run that the caller waits for: it stays, too.
+    Raise OSError."""
     clusters: dict[str, list[Known]] = defaultdict(list)
-    for place in finished_runs(out):
-        summary = read_summary(place) or {}
+    for run_id in finished_runs(storage):
+        summary = read_summary(storage, run_id) or {}
         with suppress(KeyError, TypeError, ValueError):
             clusters[str(summary["cluster_id"])].append(
-                Known(place, int(summary["as_of_ms"]), bool(summary["changed_nodes"]))
+                Known(run_id, int(summary["as_of_ms"]), bool(summary["changed_nodes"]))
             )
     now_ms = time.time_ns() // 1_000_000
     old = [
-        run.place
+        run.run_id
         for runs in clusters.values()
         for run in doomed(runs, keep, now_ms)
-        if run.place.name != asked
+        if run.run_id != asked
     ]
-    before([place.name for place in old])
+    before(old)
     removed = []
-    for place in old:
+    for run_id in old:
         with suppress(FileNotFoundError):
-            remove_run(place)
-            removed.append(place.name)
+            remove_run(storage, run_id)
+            removed.append(run_id)
     return sorted(removed)

@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -72,3 +73,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """Take what was imported out of every later garbage collection."""
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    """The one Spark session of all tests that verify, on two cores."""
+    from tests.support.verification.java import skip_without_java
+    from tests.support.verification.object_store import give_credentials
+
+    skip_without_java()
+    from spark_verify.session import open_session
+
+    give_credentials()  # of the object store: Spark's workers have the environment of its start
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_LOCAL_DIRS", str(tmp_path_factory.mktemp("spark-local")))
+        session = open_session(row_count=0, master="local[2]")
+        yield session
+        session.stop()

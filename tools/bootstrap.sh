@@ -153,7 +153,7 @@ setup_python() {
     say "installing Suture and its tools into .venv (Spark is large: minutes on a slow line)"
     pip_install --upgrade pip 9<&-
     forget_crcmod 9<&-
-    (cd "$ROOT" && pip_install --editable '.[ozone,scm,spark,webhdfs]' --group dev 9<&-)
+    (cd "$ROOT" && pip_install --editable '.[ozone,scm,spark]' --group dev 9<&-)
     stamp_text >"$STAMP"
     say "ready"
 }

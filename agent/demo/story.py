@@ -341,8 +341,6 @@ class Story:
                     snapshot.path,
                     "--out",
                     str(out),
-                    "--master",
-                    "local[*]",  # so few containers would need no Spark; the demo shows it
                     "--json",
                 ],
                 stdout=subprocess.PIPE,

@@ -1,10 +1,8 @@
-"""The verification on a cluster of Spark, from a store and to it, beside the same on this machine.
+"""The verification on a standalone cluster beside the same on this machine.
 
-A generated cluster of BENCH_CLUSTER_CONTAINERS containers is put into an S3-compatible store, or
-into the HDFS that Hadoop ships for tests where BENCH_CLUSTER_STORE is `hdfs`, and verified by a
-master and two workers, each a process with one core and nothing of this repository; its Python may
-have BENCH_CLUSTER_PYTHON (Spark's notation) of address space. The tables must be those of a run of
-Spark in one process, bit for bit. Prints what each stage did, by the event log.
+A generated cluster of BENCH_CLUSTER_CONTAINERS containers is verified by a master and two workers,
+each a process with one core and nothing of this repository; its Python may have
+BENCH_CLUSTER_PYTHON (Spark's notation) of address space. All rows must be those of a local run.
 """
 
 import json
@@ -17,48 +15,37 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+
+import duckdb
 
 from bench.measure import Measure, at_most
-from spark_verify.file_systems import Place
-from spark_verify.result_tables import RESULTS
-from spark_verify.runs import run_of, table_of
-from tests.support.verification.hdfs.mini_hdfs import mini_hdfs
-from tests.support.verification.object_store import object_store, put
+from spark_verify.result_tables import RESULTS, RUNS
 from tests.support.verification.spark_cluster import SparkCluster, spark_cluster
 
 CONTAINERS = os.environ.get("BENCH_CLUSTER_CONTAINERS", "1000000")
 PYTHON = os.environ.get("BENCH_CLUSTER_PYTHON", "1g")
-STORE = os.environ.get("BENCH_CLUSTER_STORE", "s3")
-FOR_HDFS = ("fsspec", "requests", "urllib3", "idna", "certifi", "charset_normalizer")
 NODES = ("--nodes", "5000", "--racks", "100")
 CODES = (0, 2, 4)
 
 
 def measures() -> list[Measure]:
-    """Return seconds and rows of both, and how many files differ."""
+    """Return seconds and rows of both, and how many rows differ."""
     with tempfile.TemporaryDirectory(prefix="suture-cluster-") as name:
         root = Path(name)
         snapshot = _snapshot(root)
         rows = json.loads((snapshot / "manifest.json").read_text())["rows"]["replicas"]
-        own_s = _verified_s([str(snapshot), str(root / "own"), "local[2]"])
-        log = root / "log"
-        is_hdfs = STORE == "hdfs"
-        with (
-            mini_hdfs(_made(root / "hdfs")) if is_hdfs else object_store() as store,
-            spark_cluster(_made(root / "cluster"), FOR_HDFS if is_hdfs else ()) as cluster,
-        ):
-            put(snapshot, store.address("s"))
-            there = store.address("out")
-            job = [store.address("s"), there, cluster.address]
-            cluster_s = _verified_s(job, _environment(cluster, log))
-            differing = _differing(Place.of(root / "own"), Place.of(there))
-        _print_stages(log, rows)
+        own_s = _verified_s(snapshot, root / "own", "local[2]")
+        directory = root / "cluster"
+        directory.mkdir()
+        with spark_cluster(directory) as cluster:
+            environment = _environment(cluster, root / "log")
+            cluster_s = _verified_s(snapshot, root / "there", cluster.address, environment)
+        differing = _differing(root / "own", root / "there")
     return [
-        Measure("cluster_local", own_s, "s", compared_with=f"{rows:,} replicas, one process"),
-        Measure("cluster", cluster_s, "s", compared_with=f"two workers, {STORE} to {STORE}"),
+        Measure("cluster_local", own_s, "s", compared_with=f"{rows:,} replicas, this machine"),
+        Measure("cluster", cluster_s, "s", compared_with="two workers"),
         Measure("cluster_rows", rows / cluster_s, "replicas/s"),
-        at_most("cluster_differing", differing, "files", 0, compared_with="those of one process"),
+        at_most("cluster_differing", differing, "rows", 0, compared_with="those of a local run"),
     ]
 
 
@@ -73,20 +60,16 @@ def _snapshot(root: Path) -> Path:
     return snapshot
 
 
-def _made(directory: Path) -> Path:
-    directory.mkdir()
-    return directory
-
-
 def _environment(cluster: SparkCluster, log: Path) -> dict[str, str]:
     settings = cluster.settings(log, {"spark.executor.pyspark.memory": PYTHON})
     submit = shlex.join([*settings, "pyspark-shell"])
     return cluster.environment() | {"PYSPARK_SUBMIT_ARGS": submit}
 
 
-def _verified_s(job: list[str], environment: Mapping[str, str] = os.environ) -> float:
-    snapshot, out, master = job
-    command = [snapshot, "--out", out, "--run-id", "bench", "--master", master]
+def _verified_s(
+    snapshot: Path, out: Path, master: str, environment: Mapping[str, str] = os.environ
+) -> float:
+    command = [str(snapshot), "--out", str(out), "--run-id", "bench", "--master", master]
     return _process_s(command, environment, codes=CODES)
 
 
@@ -107,49 +90,21 @@ def _process_s(
     return time.perf_counter() - started_s
 
 
-def _differing(one: Place, other: Place) -> int:
-    """Return how many files of the tables are not the same, byte by byte, in the same order."""
-    count = 0
-    for name in RESULTS:
-        own, theirs = (
-            [f.place for f in table_of(run_of(out, "bench"), name).listed() if f.is_file]
-            for out in (one, other)
-        )
-        count += abs(len(own) - len(theirs))
-        pairs = zip(own, theirs, strict=False)
-        count += sum(a.opened().readall() != b.opened().readall() for a, b in pairs)
-    return count
-
-
-def _print_stages(log: Path, replicas: int) -> None:
-    """Print seconds, tasks, the longest of them and what was exchanged of each stage."""
-    events: list[dict[str, Any]] = [
-        json.loads(line) for file in log.rglob("events*") for line in file.read_text().splitlines()
-    ]
-    tasks: dict[int, list[dict[str, Any]]] = {}
-    for event in events:
-        if event["Event"] == "SparkListenerTaskEnd":
-            tasks.setdefault(event["Stage ID"], []).append(event)
-    print(
-        f"{'stage':<6} {'s':>7} {'tasks':>6} {'longest s':>10} {'task s':>8} {'exchanged MB':>13}"
-    )
-    for stage, own in sorted(tasks.items()):
-        infos = [task["Task Info"] for task in own]
-        spans = [(i["Finish Time"] - i["Launch Time"]) / 1000 for i in infos]
-        first, last = min(i["Launch Time"] for i in infos), max(i["Finish Time"] for i in infos)
-        moved = sum(
-            t["Task Metrics"]["Shuffle Write Metrics"]["Shuffle Bytes Written"] for t in own
-        )
-        print(
-            f"{stage:<6} {(last - first) / 1000:>7.1f} {len(own):>6} {max(spans):>10.1f} "
-            f"{sum(spans):>8.1f} {moved / 1e6:>13.1f}",
-            flush=True,
-        )
-    total_s = sum(
-        (t["Task Info"]["Finish Time"] - t["Task Info"]["Launch Time"]) / 1000
-        for own in tasks.values()
-        for t in own
-    )
-    print(
-        f"{replicas:,} replicas: {1e6 * total_s / replicas:.1f} core seconds a million", flush=True
-    )
+def _differing(one: Path, other: Path) -> int:
+    """Return how many rows of the tables are in one result only."""
+    total = 0
+    with duckdb.connect() as connection:
+        for name in RESULTS:
+            if name != RUNS:
+                own, theirs = (
+                    f"read_parquet('{out}/{name}/*/*/*.parquet', hive_partitioning = false)"
+                    for out in (one, other)
+                )
+                query = f"""
+                    SELECT count(*) FROM ((FROM {own} EXCEPT ALL FROM {theirs})
+                      UNION ALL (FROM {theirs} EXCEPT ALL FROM {own}))
+                    """  # noqa: S608 -- paths of our own
+                row = connection.execute(query).fetchone()
+                assert row is not None, "an aggregate has a row"
+                total += int(row[0])
+    return total

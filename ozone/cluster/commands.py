@@ -104,7 +104,7 @@ def reconcile_command(
         str,
         typer.Argument(
             metavar="DIR",
-            help="A run directory that suture-verify wrote: a path, file:///, s3:// or webhdfs://.",
+            help="A run directory that suture-verify wrote: a path, file:///, s3:// or hdfs://.",
         ),
     ],
     scm: ScmAddresses,

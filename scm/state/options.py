@@ -278,7 +278,7 @@ class ScmOptions:
     )
     snapshot_address: str = _path(
         "Address where each snapshot is put as well, for Spark on other machines: "
-        "s3://bucket/snapshots, webhdfs://namenode:9870/..., file:///...; none: only on this disk."
+        "s3://bucket/snapshots, hdfs://namenode:8020/..., file:///...; none: only on this disk."
     )
     tls_certificate: str = _path(
         "PEM file: the certificate of the control plane, with the role scm, and its issuers."

@@ -108,7 +108,7 @@ class _Evidence:
 
 def suspects(votes: Iterable[dict[str, Any]], nodes: Iterable[dict[str, Any]]) -> list[Suspect]:
     """Return who is named, the most certain first, at most SHOWN_MAX. `votes` are rows of
-    `tasks.votes.NO_VOTES`, `nodes` rows of `nodes/`."""
+    `votes/`, `nodes` rows of `nodes/`."""
     units = Units.of(votes, nodes)
     pairs, is_explained = _disagreements(units)
     units = units.without(is_explained)

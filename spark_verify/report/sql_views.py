@@ -1,58 +1,42 @@
 """SQL that gives the tables of all whole runs names, for engines that read files."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
-from spark_verify.file_systems import Place
 from spark_verify.result_tables import RESULTS, RUNS
+from spark_verify.storage import spark_path
 
 ORDER: Final = (RUNS, *(name for name in RESULTS if name != RUNS))
 """Views before those that ask them."""
 
-
-ATTEMPT: Final = "regexp_extract({}, '(-[0-9a-f]{{12}})?[.]parquet$', 1)"
-"""Which attempt wrote a file, by its name; empty on a local disk."""
-
-
-def _duckdb(out: Place, name: str) -> str:
-    own = f"(run_id, {ATTEMPT.format('filename')})"
-    rows = f"SELECT * EXCLUDE (filename) FROM {_read_parquet(out, name)}"  # noqa: S608 -- names are ours, paths are quoted
-    whole = f"SELECT {own[1:-1]} FROM {_read_parquet(out, RUNS)}"  # noqa: S608 -- as above
-    return f"CREATE OR REPLACE VIEW {name} AS {rows}{_within(name, own=own, whole=whole)};"
+WHOLE: Final = " WHERE (run_id, attempt) IN (SELECT run_id, attempt FROM runs)"
+"""The condition that leaves rows of whole runs, of the attempt that became the run."""
 
 
-def _read_parquet(out: Place, name: str) -> str:
-    given = "filename = true, hive_types = {'run_id': VARCHAR}"
-    return f"read_parquet('{_quoted(out)}/{name}/*/*.parquet', {given})"
+def _duckdb(out: str, name: str) -> str:
+    given = "hive_types = {'run_id': VARCHAR, 'attempt': VARCHAR}"
+    if name == RUNS:
+        given = "hive_types = {'run_id': VARCHAR}"
+    place = out.replace("s3a://", "s3://", 1) if out.startswith("s3a://") else out
+    depth = "*" if name == RUNS else "*/*"
+    rows = f"SELECT * FROM read_parquet('{_quoted(place)}/{name}/{depth}/*.parquet', {given})"  # noqa: S608 -- names are ours, paths are quoted
+    return f"CREATE OR REPLACE VIEW {name} AS {rows}{_within(name)};"
 
 
-def _spark(out: Place, name: str) -> str:
-    own = f"(run_id, {ATTEMPT.format('_metadata.file_name')})"
-    columns = ", ".join((*RESULTS[name].schema.names, "run_id"))
-    rows = f"SELECT {columns} FROM {_parquet(out, name)}"  # noqa: S608 -- as above
-    whole = f"SELECT {own[1:-1]} FROM {_parquet(out, RUNS)}"  # noqa: S608 -- as above
-    return (
-        f"CREATE OR REPLACE TEMPORARY VIEW {name} AS {rows}{_within(name, own=own, whole=whole)};"
-    )
+def _spark(out: str, name: str) -> str:
+    rows = f"SELECT * FROM parquet.`{_quoted(spark_path(out))}/{name}`"  # noqa: S608 -- as above
+    return f"CREATE OR REPLACE TEMPORARY VIEW {name} AS {rows}{_within(name)};"
 
 
-def _parquet(out: Place, name: str) -> str:
-    # Hadoop knows a store by another name.
-    place = replace(out, scheme="s3a") if out.scheme == "s3" else out
-    return f"parquet.`{_quoted(place)}/{name}`"
+def _within(name: str) -> str:
+    return "" if name == RUNS else WHOLE
 
 
-def _within(name: str, *, own: str, whole: str) -> str:
-    """Return the condition that leaves rows of whole runs, of the attempt that became the run."""
-    return "" if name == RUNS else f" WHERE {own} IN ({whole})"
+def _quoted(out: str) -> str:
+    return out.replace("'", "''").replace("`", "``")
 
 
-def _quoted(out: Place) -> str:
-    return str(out).partition("?")[0].replace("'", "''").replace("`", "``")
-
-
-ENGINES: Final[dict[str, Callable[[Place, str], str]]] = {"duckdb": _duckdb, "spark": _spark}
+ENGINES: Final[dict[str, Callable[[str, str], str]]] = {"duckdb": _duckdb, "spark": _spark}
 
 
 SETTINGS: Final = {
@@ -62,11 +46,7 @@ SETTINGS: Final = {
 """Statements before all views."""
 
 
-def views(out: Place, engine: str) -> list[str]:
+def views(out: str, engine: str) -> list[str]:
     """Return a statement a table of the results at `out`: a view with the rows of whole runs only;
-    and before them those of SETTINGS.
-
-    DuckDB and Spark reach a store by settings of their own; what stands after `?` in an address is
-    left out.
-    """
+    and before them those of SETTINGS. DuckDB and Spark reach a store by settings of their own."""
     return [*SETTINGS.get(engine, ()), *(ENGINES[engine](out, name) for name in ORDER)]

@@ -1,8 +1,8 @@
 """The run in numbers: what summary.json says, the report draws, and the text report prints."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -11,52 +11,21 @@ from health.words import (
     ACTIONS,
     CLASSES,
     CONTAINER_STATES,
-    DISPUTED,
     FLAGS,
     INCOMPARABLE,
     Health,
     flag_names,
     states_counted,
 )
+from spark_verify.frames.counting import RECONCILE, Kind
+from spark_verify.frames.volumes import AGE_DAYS, AGES
 from spark_verify.report.blame import suspects
-from spark_verify.tasks.tallies import Tallies
-from spark_verify.tasks.volume_counts import AGE_DAYS
+
+Ids = Mapping[tuple[str, ...], list[int]]
+"""Container ids by label (`frames.counting.sample_ids`)."""
 
 LEAVING_MAX: Final = 500
 """Leaving nodes that are shown."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """How many containers are of one kind, and the lowest ids of those with any flag."""
-
-    state: str
-    health_state: int
-    is_stuck: bool
-    flags: int
-    checksum_class: str
-    is_known: bool
-    count: int
-    ids: Sequence[int] = ()
-
-
-def judged_kinds(tallies: Tallies) -> list[Kind]:
-    """Return what the judge counted."""
-    return [
-        Kind(
-            state,
-            int(health),
-            stuck == "1",
-            int(flags),
-            checksum_class,
-            known == "1",
-            count,
-            tallies.ids("health", (state, health, stuck, flags, checksum_class, known)),
-        )
-        for (state, health, stuck, flags, checksum_class, known), (count,) in tallies.of(
-            "health"
-        ).items()
-    ]
 
 
 def count_health(kinds: Iterable[Kind]) -> dict[str, Any]:
@@ -69,7 +38,7 @@ def count_health(kinds: Iterable[Kind]) -> dict[str, Any]:
     for kind in known:
         states[kind.state] += kind.count
         classes[kind.checksum_class] += kind.count
-        for number in states_counted(kind.health_state, is_stuck=kind.is_stuck) or [0]:
+        for number in states_counted(kind.health_state, is_stuck=kind.is_qc_stuck) or [0]:
             health_states[Health(number).name] += kind.count
         for name in flag_names(kind.flags):
             flags[name] += kind.count
@@ -84,64 +53,57 @@ def count_health(kinds: Iterable[Kind]) -> dict[str, Any]:
     }
 
 
-def samples(kinds: Iterable[Kind], sample_max: int) -> dict[str, dict[str, list[int]]]:
+def samples(ids: Ids) -> dict[str, dict[str, list[int]]]:
     """Return the first ids of every flag, health state and mismatch that any container has."""
-    found: dict[str, dict[str, set[int]]] = {
-        "flags": {},
-        "health_states": {},
-        "checksum_classes": {},
+    counted = (s for s in Health if s not in (Health.HEALTHY, Health.QUASI_CLOSED_STUCK))
+    asked = {
+        "flags": {name: ("flag", str(place)) for place, name in enumerate(FLAGS)},
+        "health_states": {s.name: ("health", str(int(s))) for s in counted},
+        "checksum_classes": {name: ("class", name) for name in CLASSES},
     }
-    for kind in kinds:
-        if not kind.is_known:
-            continue
-        for name in flag_names(kind.flags):
-            found["flags"].setdefault(name, set()).update(kind.ids)
-        state = Health(kind.health_state)
-        if state not in (Health.HEALTHY, Health.QUASI_CLOSED_STUCK):
-            found["health_states"].setdefault(state.name, set()).update(kind.ids)
-        if kind.checksum_class in DISPUTED:
-            found["checksum_classes"].setdefault(kind.checksum_class, set()).update(kind.ids)
-    order = {"flags": FLAGS, "health_states": tuple(s.name for s in Health)}
     return {
-        what: {
-            name: sorted(names[name])[:sample_max]
-            for name in order.get(what, CLASSES)
-            if name in names
-        }
-        for what, names in found.items()
+        what: {name: ids[label] for name, label in labels.items() if label in ids}
+        for what, labels in asked.items()
     }
 
 
-def incomparable(tallies: Tallies) -> dict[str, dict[str, Any]]:
+def incomparable(kinds: Sequence[Kind], ids: Ids) -> dict[str, dict[str, Any]]:
     """Return for each reason why containers cannot be compared how many they are, and the first
     of them."""
+    counts: Counter[str | None] = Counter()
+    for kind in kinds:
+        if kind.is_known:
+            counts[kind.why_not_compared] += kind.count
     return {
-        word: {"containers": count, "ids": tallies.ids("incomparable", (word,))}
+        word: {"containers": counts[word], "ids": ids["why", word]}
         for word in INCOMPARABLE
-        if (count := tallies.of("incomparable").get((word,), [0])[0])
+        if counts[word]
     }
 
 
-def count_plan(tallies: Tallies, scan: tuple[int, int]) -> dict[str, dict[str, int]]:
+def count_plan(
+    counted: Mapping[str, tuple[int, int]], scan: tuple[int, int]
+) -> dict[str, dict[str, int]]:
     """Return rows and bytes per action; what is backed off is none of them."""
-    counted: dict[str, Sequence[int]] = {word: n for (word,), n in tallies.of("plan").items()}
-    counted["scan"] = scan
+    whole = {**counted, "scan": scan}
     return {
-        action: dict(zip(("rows", "bytes"), counted.get(action, (0, 0)), strict=True))
-        for action in ("reconcile", *ACTIONS)
+        action: dict(zip(("rows", "bytes"), whole.get(action, (0, 0)), strict=True))
+        for action in (RECONCILE, *ACTIONS)
     }
 
 
 def verification_ages(volumes: list[dict[str, Any]]) -> dict[str, int]:
     """Return the histogram of verification age over all replicas that have a tree."""
     labels = [f"<= {days} d" for days in AGE_DAYS] + [f"> {AGE_DAYS[-1]} d"]
-    counts = {label: sum(v[f"age_{i}"] for v in volumes) for i, label in enumerate(labels)}
-    return counts | {"never": sum(v["never"] for v in volumes)}
+    counts = {
+        label: sum(v[name] for v in volumes) for label, name in zip(labels, AGES, strict=True)
+    }
+    return counts | {"never": sum(v["never_verified"] for v in volumes)}
 
 
 def count_lost(votes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return how many replicas of each node and volume lost the vote, of those that lost any.
-    `votes` are rows of `tasks.votes.NO_VOTES`."""
+    `votes` are rows of `votes/`."""
     lost: Counter[tuple[str, str]] = Counter()
     for row in votes:
         lost[row["datanode_id"], row["volume_id"]] += row["lost"]
@@ -152,21 +114,27 @@ def count_lost(votes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def agreement(tallies: Tallies) -> dict[str, Any]:
+def agreement(kinds: Sequence[Kind], ids: Ids) -> dict[str, Any]:
     """Return of how many containers the control plane's own state is another than the judge's."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for kind in kinds:
+        if kind.disagreement:
+            counts[kind.disagreement] += kind.count
     differences = [
-        {"scm": scm, "judge": own, "containers": count, "ids": tallies.ids("disagreed", (scm, own))}
-        for (scm, own), (count,) in sorted(tallies.of("disagreed").items())
+        {"scm": scm, "judge": own, "containers": count, "ids": ids["scm", scm, own]}
+        for (scm, own), count in sorted(counts.items())
     ]
     return {
-        "compared": tallies.of("compared").get((), [0])[0],
-        "differing": sum(found["containers"] for found in differences),
+        "compared": sum(kind.count for kind in kinds if kind.scm_health_state is not None),
+        "differing": counts.total(),
         "differences": differences,
     }
 
 
 def leaving_nodes(
-    tallies: Tallies, nodes: Iterable[dict[str, Any]], volumes: Iterable[dict[str, Any]]
+    departures: Mapping[str, Sequence[int]],
+    nodes: Iterable[dict[str, Any]],
+    volumes: Iterable[dict[str, Any]],
 ) -> list[dict[str, Any]]:
     """Return one entry per node that is not in service, most held back first.
 
@@ -181,7 +149,7 @@ def leaving_nodes(
         if node["op_state"] == "IN_SERVICE":
             continue
         name = node["datanode_id"]
-        *by, in_progress, locked_out = tallies.of("leaving").get((name,), none)
+        *by, in_progress, locked_out = departures.get(name, none)
         found.append(
             {
                 "datanode_id": name,
@@ -199,7 +167,7 @@ def leaving_nodes(
     return found[:LEAVING_MAX]
 
 
-def blame(votes: list[dict[str, Any]], nodes: list[Any]) -> list[dict[str, Any]]:
+def blame(votes: list[dict[str, Any]], nodes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the suspects among volumes, nodes, racks and versions."""
     return [asdict(suspect) for suspect in suspects(votes, nodes)]
 

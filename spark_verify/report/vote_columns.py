@@ -69,7 +69,7 @@ class Units:
 
     @classmethod
     def of(cls, votes: Iterable[dict[str, Any]], nodes: Iterable[dict[str, Any]]) -> "Units":
-        """Return the units of rows of `tasks.votes.NO_VOTES` and of `nodes/`."""
+        """Return the units of rows of `votes/` and of `nodes/`."""
         rows = [row for row in votes if row["exposed"]]
         about = {node["datanode_id"]: node for node in nodes}
         keys = sorted({(row["datanode_id"], row["volume_id"]) for row in rows})

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from health.rules import Rules
 from spark_verify.errors import SnapshotRefused
-from spark_verify.file_systems import Place
 from spark_verify.input_columns import SCHEMA_VERSION, TABLES
+from spark_verify.storage import Storage
 
 INT64_MAX: Final = 2**63 - 1
 RULE_MAX: Final = 2**31 - 1  # what is added to it stays a number that can be compared
@@ -55,24 +55,24 @@ class Manifest:
     """None: who wrote it knows no keys, as an export from Ozone."""
 
 
-def read_manifest(directory: str) -> Manifest:
-    """Return the validated manifest of the snapshot at `directory`, a path or an address. Needs
-    no Spark."""
-    path = Place.of(directory) / "manifest.json"
-    if not path.parent.is_directory():
-        raise SnapshotRefused(f"{directory} is not a directory", hint=SCAN_AGAIN)
-    if not path.is_file():
-        raise SnapshotRefused(
-            f"{directory} has no manifest.json", hint="is it a snapshot, and is its export over?"
-        )
+def read_manifest(storage: Storage) -> Manifest:
+    """Return the validated manifest of a snapshot."""
+    path = f"{storage.address}/manifest.json"
+    if not storage.is_directory():
+        raise SnapshotRefused(f"{storage.address} is not a directory", hint=SCAN_AGAIN)
     try:
-        fields = json.loads(path.read_text())
+        fields = json.loads(storage.read_text("manifest.json"))
+    except FileNotFoundError as error:
+        raise SnapshotRefused(
+            f"{storage.address} has no manifest.json",
+            hint="is it a snapshot, and is its export over?",
+        ) from error
     except (ValueError, RecursionError) as error:  # also text that is no UTF-8
         raise SnapshotRefused(f"{path} is not JSON: {error}", hint=SCAN_AGAIN) from error
     return _manifest(path, fields)
 
 
-def _manifest(path: Place, fields: Any) -> Manifest:
+def _manifest(path: str, fields: Any) -> Manifest:
     if not isinstance(fields, dict):
         raise SnapshotRefused(f"{path} is not a JSON object", hint=SCAN_AGAIN)
     version = _field(path, fields, "schema_version", int)
@@ -94,7 +94,7 @@ def _manifest(path: Place, fields: Any) -> Manifest:
     )
 
 
-def _keys_at_risk(path: Place, fields: dict[str, Any]) -> KeysAtRisk:
+def _keys_at_risk(path: str, fields: dict[str, Any]) -> KeysAtRisk:
     told = _field(path, fields, "keys_at_risk", dict)
     return KeysAtRisk(
         key_count=_field(path, told, "key_count", int),
@@ -103,7 +103,7 @@ def _keys_at_risk(path: Place, fields: dict[str, Any]) -> KeysAtRisk:
     )
 
 
-def _key(path: Place, told: Any) -> KeyAtRisk:
+def _key(path: str, told: Any) -> KeyAtRisk:
     fields = {"keys": told}
     ids = _field(path, _field(path, fields, "keys", dict), "container_ids", list)
     return KeyAtRisk(
@@ -112,7 +112,7 @@ def _key(path: Place, told: Any) -> KeyAtRisk:
     )
 
 
-def _rules(path: Place, fields: dict[str, Any]) -> dict[str, int]:
+def _rules(path: str, fields: dict[str, Any]) -> dict[str, int]:
     strange = sorted(set(fields) - {one.name for one in dataclass_fields(Rules)})
     if strange:
         raise SnapshotRefused(f"{path}: unknown rules {', '.join(strange)}", hint=SAME_RELEASE)
@@ -120,7 +120,7 @@ def _rules(path: Place, fields: dict[str, Any]) -> dict[str, int]:
 
 
 def _field(
-    path: Place, fields: dict[str, Any], name: str, kind: type, *, high: int = INT64_MAX
+    path: str, fields: dict[str, Any], name: str, kind: type, *, high: int = INT64_MAX
 ) -> Any:
     value = fields.get(name)
     if not isinstance(value, kind) or isinstance(value, bool):

@@ -1,6 +1,5 @@
 """How right was a run? Its health table against the truth of a generated cluster."""
 
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -8,8 +7,8 @@ from pyspark.sql import functions as f
 
 from health.words import flag_names
 from spark_verify.errors import SnapshotRefused
-from spark_verify.file_systems import Place
-from spark_verify.runs import files_of
+from spark_verify.runs import RUN, attempt_of, table_of
+from spark_verify.storage import address_of, spark_path, storage_of
 
 EXAMPLES_MAX = 10
 
@@ -19,13 +18,18 @@ def score(spark: SparkSession, snapshot: str, run: str) -> dict[str, Any]:
 
     A container without a fault that got any flag, or was called a mismatch, is a false positive.
     """
-    if not (Path(snapshot) / "truth").is_dir():
+    truth_address = f"{address_of(snapshot)}/truth"
+    if not storage_of(truth_address, spark).is_directory():
         raise SnapshotRefused(
             f"{snapshot} has no truth/", hint="only `suture-verify generate` writes it"
         )
-    truth = spark.read.parquet(str(Path(snapshot) / "truth"))
-    files = [file.path for file in files_of(Place.of(run), "health")]
-    health = spark.read.parquet(*files).select("container_id", "flags", "checksum_class")
+    truth = spark.read.parquet(spark_path(truth_address))
+    out, _, run_id = address_of(run).rpartition(f"/{RUN}")
+    attempt = attempt_of(storage_of(out, spark), run_id)
+    if attempt is None:
+        raise SnapshotRefused(f"{run} is no finished run", hint="give its run_id=... directory")
+    health = spark.read.parquet(spark_path(table_of(out, "health", run_id=run_id, attempt=attempt)))
+    health = health.select("container_id", "flags", "checksum_class")
     is_seeded = f.col("fault") != ""
     no_mismatch = ~f.col("checksum_class").startswith("MISMATCH")
     right = (f.col("flags") == f.col("expected_flags")) & f.when(

@@ -14,15 +14,14 @@ import pyarrow.compute as pc
 from health.batch import Nodes
 from health.judge import judge
 from health.rules import Rules
-from spark_verify.input_columns import PENDING_OPS, schema_of
+from spark_verify.input_columns import PENDING_OPS
 from spark_verify.tasks.judge_batches import cut_of
-from spark_verify.tasks.row_exchange import joined
 from spark_verify.tasks.verdict_rows import Stamp, judged_tables
 
 DELETES_PER_CONTAINER_MAX: Final = 1_023
 """Of one container in one plan: the judge is asked once for each. The next run names the next."""
 
-OPS: Final = schema_of(tuple(c for c in PENDING_OPS if c.name != "snapshot_id"))
+OPS: Final = pa.schema([(c.name, c.type) for c in PENDING_OPS if c.name != "snapshot_id"])
 
 
 def further_deletes(
@@ -41,7 +40,7 @@ def further_deletes(
             name: table.filter(pc.is_in(table["container_id"], value_set=ids))
             for name, table in rows.items()
         }
-        rows["pending_ops"] = joined([rows["pending_ops"], _ops(going)], OPS)
+        rows["pending_ops"] = pa.concat_tables([rows["pending_ops"].cast(OPS), _ops(going)])
         cut = cut_of(rows["containers"], rows["replicas"], rows["pending_ops"], nodes)
         going = _deletes(judged_tables(judge(cut.batch, rules), cut, stamp)["plan"])
         found.append(going)
@@ -65,4 +64,4 @@ def _ops(deletes: pa.Table) -> pa.Table:
         "deadline_ms": deletes["expires_at_ms"].take(parents),
         "command_id": pa.repeat(0, count),
     }
-    return pa.table(columns).cast(pa.schema([(field.name, field.type) for field in OPS]))
+    return pa.table(columns).cast(OPS)

@@ -1,13 +1,7 @@
-"""Arrow tables of a snapshot in slices, none of which cuts a container in two, and these as batches
-of the judge.
-
-    containers  1 2 3 4 │ 5 6 7 │ 8 9        a slice is as much as is judged at once
-    replicas    1112333 │ 56677 │ 8899
-    ops         2       │ 7     │
-"""
+"""Arrow tables of a snapshot as batches of the judge."""
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -45,45 +39,15 @@ def nodes_of(table: pa.Table) -> Nodes:
     )
 
 
-ROWS_PER_SLICE: Final = 100_000
-"""Rows judged at once: enough that numpy's calls cost nothing, few enough for caches."""
-
 _KEY_MAX: Final = 1 << 62
-
-
-def by_container(table: pa.Table) -> pa.Table:
-    """Return rows in the order of their containers; rows of one stay in their order."""
-    ids = ids_of(table)
-    if ascends(ids):  # as in all that the control plane wrote
-        return table
-    return table.combine_chunks().take(pa.array(np.argsort(ids, kind="stable")))
-
-
-def slices_of(tables: Mapping[str, pa.Table]) -> Iterator[dict[str, pa.Table]]:
-    """Yield the rows of some tables, which are in the order of their containers, slice by slice: of
-    no table many more than ROWS_PER_SLICE, and all rows of a container in one."""
-    ids = {name: ids_of(table) for name, table in tables.items()}
-    cuts = np.unique(np.concatenate([own[ROWS_PER_SLICE::ROWS_PER_SLICE] for own in ids.values()]))
-    starts = {
-        name: [0, *np.searchsorted(own, cuts).tolist(), len(own)] for name, own in ids.items()
-    }
-    for i in range(len(cuts) + 1):
-        yield {
-            name: tables[name].slice(own[i], own[i + 1] - own[i]) for name, own in starts.items()
-        }
-
-
-def ids_of(table: pa.Table) -> Ints:
-    """Return the container of each row."""
-    found: Ints = table["container_id"].to_numpy()
-    return found
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A batch, and the rows its replicas come from."""
+    """A batch, and the rows its containers and replicas come from."""
 
     batch: Batch
+    containers: pa.Table
     table: pa.Table
     order: Ints
     """Where in the table each replica of the batch is."""
@@ -111,7 +75,7 @@ def cut_of(containers: pa.Table, replicas: pa.Table, ops: pa.Table, nodes: Nodes
         nodes=nodes,
         origins=origins,
     )
-    return Cut(batch, replicas, order)
+    return Cut(batch, containers, replicas, order)
 
 
 def _distinct(ids: Ints) -> Ints:

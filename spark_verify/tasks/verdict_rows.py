@@ -6,10 +6,12 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from health.judge import Judgement, roles
 from health.plan.plan_rows import Lists
 from health.reconcile_eligibility import REASONS, REDUNDANCY_UNKNOWN
+from health.root_comparison import why_not_compared
 from health.segments import Bools, Ints
 from health.source_doubts import DOUBTS
 from health.words import (
@@ -18,6 +20,7 @@ from health.words import (
     CONTAINER_STATES,
     DIFFERING,
     ELIGIBILITY,
+    INCOMPARABLE,
     QUEUES,
     REPLICA_STATES,
     REPLICATION_TYPES,
@@ -52,7 +55,7 @@ class Stamp:
 def judged_tables(judgement: Judgement, cut: Cut, stamp: Stamp) -> dict[str, pa.Table]:
     """Return the rows that a judged batch adds to each table of `rows.JUDGED`."""
     columns = {
-        "health": _health(judgement),
+        "health": _health(judgement, cut),
         "replica_class": _replica_class(judgement, cut, _matters(judgement)),
         "divergent": _divergent(judgement, cut),
         "plan": _plan(judgement),
@@ -72,7 +75,7 @@ def stamped(name: str, columns: dict[str, pa.Array], stamp: Stamp) -> pa.Table:
     return pa.table(same | columns).select(schema.names).cast(schema)
 
 
-def _health(judgement: Judgement) -> dict[str, pa.Array]:
+def _health(judgement: Judgement, cut: Cut) -> dict[str, pa.Array]:
     view, verdicts, reconciles = judgement.view, judgement.verdicts, judgement.reconciles
     containers = view.batch.containers
     return {
@@ -84,11 +87,20 @@ def _health(judgement: Judgement) -> dict[str, pa.Array]:
         "queue": _words(verdicts.queue, QUEUES),
         "is_qc_stuck": pa.array(verdicts.is_stuck),
         "checksum_class": _words(judgement.compared.checksum_class, CLASSES),
+        "why_not_compared": _words(why_not_compared(view, judgement.compared), INCOMPARABLE),
         "eligibility": _words(reconciles.eligibility, ELIGIBILITY),
         "remaining_redundancy": _redundancy(reconciles.redundancy),
         "replica_count": pa.array(view.rows.sizes()),
         "is_known": pa.array(containers.is_known),
+        "scm_health_state": _told_states(cut),
     }
+
+
+def _told_states(cut: Cut) -> pa.Array:
+    """Return for each container of a batch the state that the control plane gave it."""
+    ids = pa.array(cut.batch.containers.container_id)
+    place = pc.index_in(ids, value_set=cut.containers["container_id"].combine_chunks())
+    return cut.containers["health_state"].combine_chunks().take(place).cast(pa.string())
 
 
 def _redundancy(redundancy: Ints) -> pa.Array:

@@ -1,8 +1,8 @@
-"""How the replicas of each volume voted: in how many contests they could have lost, and did.
+"""How replicas voted: which of them could have lost a contest about their roots, and which did.
 
 A replica is *exposed* where enough others voted beside it to outvote it, and the contest was
 decided. Erasure-coded shards, replicas that stand alone, and those that do not answer are not: to
-count them would make who holds many of them look innocent.
+count them would make a volume that holds many of them look innocent.
 
 Where all others of a contest run one version, and the replica another, it stood `against` that
 version: then a loss may be the fault of either (`report.blame`).
@@ -16,45 +16,38 @@ import pyarrow as pa
 
 from health.judge import Judgement
 from health.segments import Groups, Ints
-from spark_verify.tasks.judge_batches import Cut, coded
+from spark_verify.tasks.judge_batches import Cut
 
-VOTES: Final = "votes"
-"""Name of the sums."""
-
-NO_VOTES: Final = pa.schema(
+VOTE: Final = pa.schema(
     [
         ("datanode_id", pa.string()),
         ("volume_id", pa.string()),
         ("against", pa.string()),
-        ("exposed", pa.int64()),
-        ("lost", pa.int64()),
+        ("is_lost", pa.bool_()),
     ]
-).empty_table()
-"""`against`: the version of all others, where it is another than the replica's own, else empty."""
+)
+"""One exposed replica. `against`: the version of all others, where it is another than the
+replica's own, else empty."""
 
 
-def count_votes(judgement: Judgement, cut: Cut, versions: Sequence[str]) -> pa.Table:
-    """Return one row per node, volume and version they stood against. `versions` are those of the
-    judge's nodes, in their order."""
+def votes(judgement: Judgement, cut: Cut, versions: Sequence[str]) -> pa.Table:
+    """Return one row for each exposed replica. `versions` are those of the judge's nodes, in their
+    order."""
     compared, batch = judgement.compared, judgement.view.batch
     rows = np.flatnonzero(compared.is_exposed)
     node = batch.replicas.node[rows]
-    words, of_node = np.unique(np.array(versions), return_inverse=True)
+    words, of_node = np.unique(np.array([*versions, ""]), return_inverse=True)
     against = _against(compared.contest[rows], of_node[node])
-    volumes, volume = coded(cut.rows(rows, "volume_id")["volume_id"])
-    groups = Groups.of(node, volume, against + 1)
-    names = pa.array(batch.nodes.names, pa.string())
     shown = pa.array([*words.tolist(), ""], pa.string())
-    first = groups.first
-    return pa.table(
-        {
-            "datanode_id": names.take(pa.array(node[first])),
-            "volume_id": volumes.take(pa.array(volume[first])).cast(pa.string()),
-            "against": shown.take(pa.array(np.where(against < 0, len(words), against)[first])),
-            "exposed": groups.tally(),
-            "lost": groups.tally(compared.is_minority[rows]),
-        }
-    )
+    names = pa.array(batch.nodes.names, pa.string())
+    columns = {
+        "container_id": batch.containers.container_id[batch.replicas.container[rows]],
+        "datanode_id": names.take(pa.array(node)),
+        "volume_id": cut.rows(rows, "volume_id")["volume_id"].cast(pa.string()),
+        "against": shown.take(pa.array(np.where(against < 0, len(words), against))),
+        "is_lost": pa.array(compared.is_minority[rows]),
+    }
+    return pa.table(columns, schema=pa.schema([("container_id", pa.int64()), *VOTE]))
 
 
 def _against(contest: Ints, version: Ints) -> Ints:

@@ -82,8 +82,8 @@ def test_the_sentences_know_every_package_of_an_extra() -> None:
         for extra, requirements in PROJECT["optional-dependencies"].items()
     }
 
-    assert {"ozone", "scm", "spark", "webhdfs"} == extras.keys()
-    for extra in ("ozone", "scm", "webhdfs"):
+    assert {"ozone", "scm", "spark"} == extras.keys()
+    for extra in ("ozone", "scm"):
         assert extras[extra] == {name for name, its in errors.EXTRAS.items() if its == extra}
     assert extras["spark"] == start.OF_THE_EXTRA
 

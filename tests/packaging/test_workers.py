@@ -66,8 +66,7 @@ def test_files_that_share_what_is_costly_share_a_process() -> None:
     }
 
     scopes = {(fixture, scope_of(path)) for fixture, path in users}
-    spark = {(fixture, "one Spark session") for fixture in ("spark", "here_rows")}
-    assert {*spark, ("cluster", "one cluster")} == scopes
+    assert {("spark", "one Spark session"), ("cluster", "one cluster")} == scopes
     assert {path for _, path in users} == {path for paths in TOGETHER.values() for path in paths}
 
 

@@ -34,7 +34,7 @@ from tests.support.control.scm_world import ScmWorld, replica
 from tests.support.terminal import Terminal
 from tests.support.verification.object_store import object_store, put
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 NODES = ("dn1", "dn2", "dn3", "dn4")
 OPTIONS = ScmOptions(stale_after_ms=1_000_000, dead_after_ms=2_000_000)

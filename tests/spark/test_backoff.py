@@ -17,7 +17,10 @@ from spark_verify.exits import Exit
 from spark_verify.job import app
 from spark_verify.pipeline import Request, Result, verify
 from spark_verify.runs import remove_run
+from spark_verify.storage import LocalStorage
 from tests.support.verification.snapshots import AS_OF_MS, SnapshotRows, container, gather
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 
 def divergent() -> SnapshotRows:
@@ -26,9 +29,7 @@ def divergent() -> SnapshotRows:
     )
 
 
-def test_a_divergence_that_no_repair_moves_is_asked_ever_more_rarely(
-    tmp_path: Path, here_rows: int
-) -> None:
+def test_a_divergence_that_no_repair_moves_is_asked_ever_more_rarely(tmp_path: Path) -> None:
     """
     Planned while it is new; backed off and named once the same roots come back a fourth time.
     """
@@ -38,7 +39,7 @@ def test_a_divergence_that_no_repair_moves_is_asked_ever_more_rarely(
         if number == 3:  # somebody repaired container 1 into another divergence
             rows.replicas[2] = container(1, "R CLOSED 10", "C=7x2 C=5").replicas[2]
         snapshot = rows.write(tmp_path / f"s{number}", manifest={"as_of_ms": AS_OF_MS + number})
-        request = Request(str(snapshot), tmp_path / "out", f"r{number}", here_rows=here_rows)
+        request = Request(str(snapshot), tmp_path / "out", f"r{number}")
         result = verify(request)
         table = pq.read_table(result.table("reconcile_plan")).to_pylist()
         plans.append(sorted(row["container_id"] for row in table))
@@ -78,26 +79,26 @@ def untold(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [cut, emptied, flipped, untold, Path.unlink])
 def test_a_damaged_old_result_does_not_stop_a_new_one(
-    tmp_path: Path, here_rows: int, damage: Callable[[Path], None]
+    tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     """
-    Attempts begin again, and what was damaged is told, unless it is gone.
+    Attempts begin again, and what was damaged is told.
     """
     for number in range(2):
         directory = tmp_path / f"s{number}"
         divergent().write(directory, manifest={"as_of_ms": AS_OF_MS + number})
     first = verify(Request(str(tmp_path / "s0"), tmp_path / "out", "r0"))
-    (path,) = first.table("divergent").iterdir()
+    (path,) = first.table("divergent").glob("*.parquet")
     damage(path)
     said: list[str] = []
 
-    request = Request(str(tmp_path / "s1"), tmp_path / "out", "r1", here_rows=here_rows)
+    request = Request(str(tmp_path / "s1"), tmp_path / "out", "r1")
     result = verify(request, said.append)
 
     rows = pq.read_table(result.table("divergent")).to_pylist()
     assert [(1, 0), (2, 0)] == sorted((row["container_id"], row["attempts"]) for row in rows)
-    told = [text for text in said if "run run_id=r0 cannot be read, attempts begin again" in text]
-    assert len(told) == (damage is not Path.unlink)
+    told = [text for text in said if "run r0 cannot be read, attempts begin again" in text]
+    assert len(told) == 1
 
 
 def test_an_old_result_that_goes_meanwhile_does_not_stop_a_new_one(
@@ -110,18 +111,18 @@ def test_an_old_result_that_goes_meanwhile_does_not_stop_a_new_one(
         directory = tmp_path / f"s{number}"
         divergent().write(directory, manifest={"as_of_ms": AS_OF_MS + number})
     old = verify(Request(str(tmp_path / "s0"), tmp_path / "out", "r0"))
-    counted = pipeline._counted
+    read = pipeline.divergent_before
 
     def late(*given: Any) -> Any:
-        remove_run(old.place)
-        return counted(*given)
+        remove_run(LocalStorage(old.out), old.run_id)
+        return read(*given)
 
-    monkeypatch.setattr(pipeline, "_counted", late)
+    monkeypatch.setattr(pipeline, "divergent_before", late)
     said: list[str] = []
 
     verify(Request(str(tmp_path / "s1"), tmp_path / "out", "r1"), said.append)
 
-    assert any("run run_id=r0 cannot be read" in text for text in said)
+    assert any("run r0 cannot be read" in text for text in said)
 
 
 @pytest.mark.parametrize(
@@ -212,15 +213,3 @@ class TestPartial:
 
         with pytest.raises(SnapshotRefused, match="nodes/ lists no datanode dn-2-9"):
             verify(replace(request, changed_nodes=("dn-2-1", "dn-2-9")))
-
-    @pytest.mark.spark
-    @pytest.mark.usefixtures("spark")
-    def test_spark_finds_the_same(self, partial: tuple[Request, Result], tmp_path: Path) -> None:
-        """
-        On the changed nodes, and of them only.
-        """
-        request, result = partial
-
-        there = verify(replace(request, out=tmp_path, here_rows=0))
-
-        assert result.summary == there.summary

@@ -12,30 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from spark_verify.file_systems import Place
 from spark_verify.pipeline import Request, Result, verify
-from spark_verify.runs import table_of
+from spark_verify.result_tables import RESULTS, RUNS
 from tests.support.packaging.wheel import built_wheel
-from tests.support.verification.gated_store import OPEN, held
 from tests.support.verification.java import skip_without_java
-from tests.support.verification.object_store import give_credentials, object_store
 from tests.support.verification.snapshots import NodeRow, container, gather
 from tests.support.verification.spark_cluster import (
     SparkCluster,
     home,
-    is_python_worker,
     kill_tree,
     spark_cluster,
-    tree,
 )
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
-TABLES = ("health", "replica_class", "divergent", "reconcile_plan", "plan")
 RUN_S_MAX = 200.0
 CROWD = 10_000  # replicas of one container
 CONTAINERS = 20_000
@@ -44,7 +39,6 @@ CONTAINERS = 20_000
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
     skip_without_java()
-    give_credentials()  # of the object store: workers have the environment of their start
     with spark_cluster(tmp_path_factory.mktemp("cluster")) as found:
         yield found
 
@@ -65,7 +59,7 @@ def local(spark: object, tmp_path_factory: pytest.TempPathFactory) -> Result:
     ]
     parts = [container(i, *kinds[i % len(kinds)]) for i in range(1, 301)]
     snapshot = gather(parts).write(directory / "s")
-    return verify(Request(str(snapshot), directory / "out", run_id="r", here_rows=0))
+    return verify(Request(str(snapshot), directory / "out", run_id="r"))
 
 
 def snapshot_of(result: Result) -> Path:
@@ -100,14 +94,16 @@ def assert_ended(process: "subprocess.Popen[str]", code: int) -> None:
     assert code == process.returncode, said
 
 
-def blobs(out: Path | str) -> dict[str, bytes]:
-    """Return the files of the tables of run `r`, byte by byte."""
-    run = Place.of(out) / "run_id=r"
+def contents(out: Path) -> dict[str, list[str]]:
+    """Return the rows of run `r` by table, but that of `runs`, which names the attempt."""
     return {
-        f"{name}/{one.place.name.removesuffix('.parquet')[:10]}": one.place.opened().readall()
-        for name in TABLES
-        for one in table_of(run, name).listed()
-        if one.is_file
+        name: sorted(
+            str(row)
+            for path in (out / name / "run_id=r").rglob("*.parquet")
+            for row in pq.read_table(path, partitioning=None).to_pylist()
+        )
+        for name in RESULTS
+        if name != RUNS
     }
 
 
@@ -122,7 +118,7 @@ def test_spark_submit_on_a_cluster_gives_the_local_result(
     cluster: SparkCluster, local: Result, tmp_path: Path
 ) -> None:
     """
-    Bit for bit, from workers that have numpy, pyarrow and pyspark: the rest came with the wheel.
+    Row by row, from workers that have numpy, pyarrow and pyspark: the rest came with the wheel.
     """
     shutil.copy(ROOT / "spark_verify" / "job.py", tmp_path)
     log = tmp_path / "log"
@@ -143,7 +139,7 @@ def test_spark_submit_on_a_cluster_gives_the_local_result(
 
     assert "No module named 'spark_verify'" in strange.stderr
     assert local.summary["exit_code"] == done.returncode, done.stderr[-3000:]
-    assert blobs(local.directory.parent) == blobs(tmp_path / "out")
+    assert contents(local.directory.parent) == contents(tmp_path / "out")
     summary = json.loads((tmp_path / "out" / "run_id=r" / "summary.json").read_text())
     assert local.summary == summary
     ran = {e["Task Info"]["Executor ID"] for e in events(log) if e["Event"].endswith("TaskEnd")}
@@ -154,32 +150,23 @@ def test_a_worker_that_is_killed_in_the_middle_changes_nothing(
     cluster: SparkCluster, local: Result, tmp_path: Path
 ) -> None:
     """
-    Both workers are about to write when one dies with all it runs: its task and the rows that it
-    had read are done again.
+    One of two dies with all it runs once the judge has begun: what it had done is done again.
     """
-    gate, log = tmp_path / "gate", tmp_path / "log"
-    gate.mkdir()
+    log, out = tmp_path / "log", tmp_path / "out"
     snapshot, code = snapshot_of(local), local.summary["exit_code"]
-    with (
-        object_store(gate) as store,
-        command(cluster, log, snapshot, "--out", store.address("out")) as job,
-    ):
-        wait_until(lambda: len(held(gate)) == 2 or job.poll() is not None, within_s=RUN_S_MAX)
-        victim = cluster.workers[0]
-        has_task = any(map(is_python_worker, tree(victim)))
-        kill_tree(victim)
-        (gate / OPEN).touch()
+    with command(cluster, log, snapshot, "--out", out) as job:
+        wait_until(
+            lambda: any(out.glob(".attempt=*/judged")) or job.poll() is not None,
+            within_s=RUN_S_MAX,
+        )
+        is_running = job.poll() is None
+        kill_tree(cluster.workers[0])
         assert_ended(job, code)
-        found = blobs(store.address("out"))
     cluster.add_workers(1)
 
-    assert has_task
-    assert "ExecutorLostFailure" in {
-        event["Task End Reason"]["Reason"]
-        for event in events(log)
-        if event["Event"] == "SparkListenerTaskEnd"
-    }
-    assert blobs(local.directory.parent) == found
+    assert is_running
+    assert "SparkListenerExecutorRemoved" in {event["Event"] for event in events(log)}
+    assert contents(local.directory.parent) == contents(out)
 
 
 def skewed(directory: Path) -> Path:
@@ -230,12 +217,12 @@ def test_skew_fits_into_small_workers(cluster: SparkCluster, tmp_path: Path) -> 
     address space for the Python of a task, the same as in one process.
     """
     snapshot = skewed(tmp_path / "s")
-    own = verify(Request(str(snapshot), tmp_path / "own", run_id="r", here_rows=0))
+    own = verify(Request(str(snapshot), tmp_path / "own", run_id="r"))
     log = tmp_path / "log"
 
     with command(cluster, log, snapshot, "--out", tmp_path / "out") as job:
         assert_ended(job, own.summary["exit_code"])
 
-    assert blobs(tmp_path / "own") == blobs(tmp_path / "out")
+    assert contents(tmp_path / "own") == contents(tmp_path / "out")
     assert 1 == own.summary["flags"]["OVER_REPLICATED"]
     assert own.summary["rows"]["replicas"] > 3 * CROWD

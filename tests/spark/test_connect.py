@@ -32,7 +32,8 @@ def verified(snapshot: Path, out: Path, *more: str, **environment: str) -> Path:
 
 def table(run: Path, name: str) -> list[dict[str, object]]:
     """Return all rows of a table of the result, in the order of their ids."""
-    rows: list[dict[str, object]] = pq.read_table(run.parent / name / run.name).to_pylist()
+    files = [str(path) for path in (run.parent / name / run.name).rglob("*.parquet")]
+    rows: list[dict[str, object]] = pq.read_table(files, partitioning=None).to_pylist()
     return sorted(rows, key=lambda row: (row["container_id"], str(row)))
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from health.judge import judge
 from health.rules import Rules
-from spark_verify.tasks.votes import count_votes
+from spark_verify.tasks.votes import votes
 from tests.support.verification import culprits
-from tests.support.verification.culprits import Cluster, outcome
+from tests.support.verification.culprits import Cluster, outcome, summed_votes
 from tests.support.verification.judged import cut
 from tests.support.verification.snapshots import container, gather
 
@@ -48,7 +48,7 @@ def test_only_who_could_lose_was_exposed() -> None:
     )
     names = batch.batch.nodes.names
 
-    found = count_votes(judge(batch.batch, Rules()), batch, ["1"] * len(names)).to_pylist()
+    found = summed_votes(votes(judge(batch.batch, Rules()), batch, ["1"] * len(names)))
 
     exposed = {row["datanode_id"]: (row["exposed"], row["lost"]) for row in found}
     assert 6 == sum(count for count, _ in exposed.values()), "three of the first and the last"

@@ -11,18 +11,20 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
 from agent.rpc.wire.plan_file import Run, read_plan
 from spark_verify.errors import RunConflict
 from spark_verify.exits import Exit
 from spark_verify.pipeline import Request, Result, verify
-from spark_verify.tasks.session import QUICK_START
+from spark_verify.result_tables import RESULTS
+from spark_verify.session import QUICK_START
 from spark_verify.tasks.verdict_rows import PLAN_LIFE_MS
 from tests.support.verification.snapshots import AS_OF_MS, NodeRow, SnapshotRows, container, gather
 
 ROOT = Path(__file__).parents[2]
-TABLES = ("health", "replica_class", "divergent", "reconcile_plan", "plan", "runs")
+TABLES = tuple(RESULTS)
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 
 def clean() -> SnapshotRows:
@@ -105,7 +107,7 @@ class TestResult:
         for table in TABLES:
             rows, schema = sorted((done.out / table).iterdir(), reverse=True)
             assert ("run_id=r1", "_schema.json") == (rows.name, schema.name)
-            assert list(rows.glob("*.parquet"))
+            assert list(done.result.table(table).glob("*.parquet"))
         assert {path.name for path in done.out.iterdir()} == {"run_id=r1", *TABLES}
 
     def test_where_the_control_plane_sees_it_otherwise_is_listed(self, done: Done) -> None:
@@ -170,30 +172,6 @@ class TestResult:
 
         assert result.summary["exit_code"] == 0
 
-    @pytest.mark.spark
-    def test_a_small_snapshot_costs_one_spark_job_or_none(
-        self, spark: SparkSession, tmp_path: Path
-    ) -> None:
-        """
-        Also with pending ops, scans to order and a run before this one: one where Spark is asked
-        for, none where it is not.
-        """
-        rows = divergent()
-        rows.add(container(8, "R CLOSED 10", "C=7x2 C", ops="+"))
-        verify(Request(str(rows.write(tmp_path / "first")), tmp_path / "out", run_id="first"))
-        later = rows.write(tmp_path / "later", manifest={"as_of_ms": AS_OF_MS + 1})
-        before = jobs_of(spark)
-        verify(Request(str(later), tmp_path / "out", run_id="here"))
-        between = jobs_of(spark)
-
-        result = verify(Request(str(later), tmp_path / "out", run_id="later", here_rows=0))
-
-        summary = result.summary
-        assert summary["previous"]["run_id"] == "first"
-        assert summary["plan"]["scan"]["rows"] > 0
-        assert summary["rows"]["pending_ops"] == 1
-        assert (0, 1) == (between - before, jobs_of(spark) - between)
-
     def test_the_report_needs_no_network(self, done: Done) -> None:
         """
         Nothing in the HTML is fetched from anywhere.
@@ -230,7 +208,7 @@ class TestRepeat:
 
         result = verify(Request(str(snapshot), tmp_path / "out", run_id="r1"))
 
-        assert pq.read_table(result.table("health")).num_rows == 4
+        assert pq.read_table(result.table("health"), partitioning=None).num_rows == 4
         assert (half / "_SUCCESS").is_file()
 
     def test_a_run_id_of_another_snapshot_is_refused(self, done: Done, tmp_path: Path) -> None:
@@ -243,17 +221,7 @@ class TestRepeat:
             verify(Request(str(directory), done.out, run_id="r1"))
 
 
-def jobs_of(spark: SparkSession) -> int:
-    """Return how many jobs the session has run so far."""
-    context = spark._jsparkSession.sparkContext()
-    context.listenerBus().waitUntilEmpty()  # its store hears of jobs only later
-    jobs = context.statusStore().jobsList(None)
-    return max((jobs.apply(i).jobId() + 1 for i in range(jobs.size())), default=0)
-
-
-@pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.usefixtures("spark")
 class TestSubmit:
     """The job as a cluster runs it."""
 

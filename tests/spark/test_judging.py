@@ -25,7 +25,7 @@ def test_exchange_and_judge_agree_with_the_reference(tmp_path: Path) -> None:
     snapshot = rows.write(tmp_path / "snapshot")
     expected = reference(rows)
 
-    in_tasks = Request(str(snapshot), tmp_path / "out", here_rows=0)
+    in_tasks = Request(str(snapshot), tmp_path / "out")
     result = verify(replace(in_tasks, reporting_min_percent=0))
 
     found = opinions(result)

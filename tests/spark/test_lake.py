@@ -17,10 +17,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from spark_verify.catalog_tables import check_catalog
 from spark_verify.errors import OptionRefused
 from spark_verify.exits import Exit
 from spark_verify.result_tables import RESULTS
-from spark_verify.tasks.iceberg_tables import check_namespace
 from tests.support.verification.java import skip_without_java
 from tests.support.verification.maven import class_path
 from tests.support.verification.snapshots import AS_OF_MS, container, gather
@@ -110,7 +110,7 @@ def test_iceberg_has_what_the_files_have_of_the_runs_that_stay(tmp_path: Path, r
         parts = [container(1, "R CLOSED 10", "C=7x2 C=9"), container(2, "R CLOSED 10", "C=7x2")]
         rows = gather([*parts, container(number, "R CLOSED 10", "C=7x3")])
         snapshot = rows.write(tmp_path / f"s{number}", manifest={"as_of_ms": AS_OF_MS + number})
-        command = [str(snapshot), "--out", str(out), "--run-id", str(number), "--iceberg"]
+        command = [str(snapshot), "--out", str(out), "--run-id", str(number), "--catalog"]
         commands.append([*command, TABLES])
     again, kept = commands[1], ["2027", "2028"]
     last = [*commands.pop(), "--keep", "2"]
@@ -133,7 +133,8 @@ def test_iceberg_has_what_the_files_have_of_the_runs_that_stay(tmp_path: Path, r
 
 def rows_of(out: Path, name: str, run_id: str) -> list[dict[str, Any]]:
     """Return the rows of a run, as those of Iceberg are printed: without what is null."""
-    rows = pq.read_table(out / name / f"run_id={run_id}", partitioning=None).to_pylist()
+    files = [str(path) for path in (out / name / f"run_id={run_id}").rglob("*.parquet")]
+    rows = pq.read_table(files, partitioning=None).to_pylist()
     return [
         {key: value for key, value in (row | {"run_id": run_id}).items() if value is not None}
         for row in rows
@@ -146,4 +147,4 @@ def test_a_name_that_is_no_catalog_and_namespace_is_refused(name: str) -> None:
     Before anything is read.
     """
     with pytest.raises(OptionRefused, match="is no CATALOG"):
-        check_namespace(name)
+        check_catalog(name, "iceberg")

@@ -6,9 +6,9 @@ from contextlib import closing
 
 import pytest
 
+from spark_verify import session
 from spark_verify.errors import SparkRefused
-from spark_verify.tasks import session
-from spark_verify.tasks.session import check_reached, open_session
+from spark_verify.session import check_reached, open_session
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_a_master_that_is_not_there_is_named_at_once(silent: str, scheme: str) -
     Spark asks for it again for minutes, and whoever started it does not know what it waits for.
     """
     with pytest.raises(SparkRefused, match=f"no Spark at {scheme}://{silent}: Connection refused"):
-        open_session(replica_count=0, master=f"{scheme}://{silent}")
+        open_session(row_count=0, master=f"{scheme}://{silent}")
 
 
 def test_so_is_one_in_the_environment(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +49,7 @@ def test_so_is_one_in_the_environment(silent: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("SPARK_REMOTE", f"sc://{silent}")
 
     with pytest.raises(SparkRefused, match=silent):
-        open_session(replica_count=0)
+        open_session(row_count=0)
 
 
 def test_no_secret_is_shown(silent: str) -> None:

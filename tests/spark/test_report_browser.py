@@ -13,6 +13,8 @@ from tests.support.verification.snapshots import SnapshotRows, container, gather
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.spark,
+    pytest.mark.usefixtures("spark"),
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
 ]
 

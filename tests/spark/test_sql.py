@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from spark_verify.exits import Exit
-from spark_verify.file_systems import Place
 from spark_verify.pipeline import Request, verify
 from spark_verify.report.sql_views import ENGINES, views
 from spark_verify.result_tables import RESULTS
-from spark_verify.runs import SUCCESS, run_of, table_of
-from spark_verify.tasks.result_files import write
+from spark_verify.runs import SUCCESS
 from tests.support.verification.snapshots import AS_OF_MS, container, gather
+from tests.unit.spark_verify.test_result_tables import write
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 MANUAL = Path(__file__).parents[2] / "docs" / "SPARK.md"
 QUERIES = re.findall(r"```sql\n(.+?);\n```", MANUAL.read_text(encoding="utf-8"), re.DOTALL)
@@ -54,20 +54,19 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         snapshot = rows.write(directory / f"s{number}", manifest={"as_of_ms": AS_OF_MS + number})
         verify(Request(str(snapshot), out, str(number)))
-    half = Place.of(out / "run_id=2028")
-    (half / SUCCESS).remove()
-    table_of(half, "runs").remove()
+    (out / "run_id=2028" / SUCCESS).unlink()
+    shutil.rmtree(out / "runs" / "run_id=2028")
     for name in RESULTS:
-        (path,) = (out / name / "run_id=2027").iterdir()
         if name != "runs":
-            shutil.copy(path, path.with_name("part-00000-0123456789ab.parquet"))
+            (own,) = (out / name / "run_id=2027").iterdir()
+            shutil.copytree(own, own.with_name("attempt=0123456789ab"))
     return out
 
 
 def answers(results: Path, query: str) -> list[Any]:
     """Return what DuckDB answers, asked of its views."""
     with duckdb.connect() as connection:
-        for statement in views(Place.of(results), "duckdb"):
+        for statement in views(str(results), "duckdb"):
             connection.execute(statement)
         return connection.execute(query).fetchall()
 
@@ -86,7 +85,7 @@ def test_it_answers_in_spark_as_well(spark: SparkSession, results: Path, number:
     """
     The same words, over views of the same names.
     """
-    for statement in views(Place.of(results), "spark"):
+    for statement in views(str(results), "spark"):
         spark.sql(statement.removesuffix(";"))
 
     assert EXPECTED[number] == [tuple(row) for row in spark.sql(QUERIES[number]).collect()]
@@ -99,16 +98,14 @@ def test_run_ids_that_look_like_numbers_stay_what_they_are(
     """
     In Spark as in DuckDB, also where those of all runs do.
     """
-    names, out = ["007", "1.1", "1.10", "7"], Place.of(tmp_path)
+    names = ["007", "1.1", "1.10", "7"]
     for name in names:
         for table in RESULTS:
-            rows = [dict.fromkeys(RESULTS[table].schema.names)]
-            run = table_of(run_of(out, name), table)
-            write(pa.Table.from_pylist(rows, schema=RESULTS[table].schema), run, "00000")
+            write(tmp_path, table, name, "own")
     query = "SELECT run_id, count(*) FROM health GROUP BY run_id ORDER BY run_id"
     session = spark.newSession()
 
-    for statement in views(out, "spark"):
+    for statement in views(str(tmp_path), "spark"):
         session.sql(statement.removesuffix(";"))
 
     assert [(name, 1) for name in names] == [tuple(row) for row in session.sql(query).collect()]
@@ -119,7 +116,7 @@ def test_a_store_has_the_name_that_each_engine_knows() -> None:
     """
     Hadoop has another one than everybody else.
     """
-    place = Place.of("s3a://cluster/results?region=us-east-1")
+    place = "s3a://cluster/results"
 
     assert all("`s3a://cluster/results/" in words for words in views(place, "spark")[1:])
     assert all("'s3://cluster/results/" in words for words in views(place, "duckdb"))
@@ -143,8 +140,8 @@ def test_all_tables_have_the_columns_that_are_written_beside_them(results: Path)
 
         columns = {row[0]: row[1] for row in found}
         told = {column["name"]: column["type"] for column in said["columns"]}
-        assert ["run_id"] == [column["name"] for column in said["partitioned_by"]]
-        assert [*told, "run_id"] == list(columns), name
+        partitions = [column["name"] for column in said["partitioned_by"]]
+        assert {*told, *partitions} == set(columns), name
         plain = {column: kind for column, kind in told.items() if kind in types}
         assert {c: types[k] for c, k in plain.items()} == {c: columns[c] for c in plain}
         assert all(column["comment"] for column in said["columns"])
@@ -162,7 +159,7 @@ def test_the_command_prints_the_views(results: Path) -> None:
     command[4] = "s3://user:word@bucket/x"
     told = subprocess.run([*command, "spark"], capture_output=True, text=True, check=False)
 
-    assert views(Place.of(results), "spark") == printed.stdout.splitlines()
+    assert views(str(results), "spark") == printed.stdout.splitlines()
     assert Exit.USAGE == refused.returncode
     assert "excel is none of duckdb, spark" in refused.stderr
     assert Exit.FAILED == told.returncode

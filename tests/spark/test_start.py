@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_verify.tasks.session import reason_of
+from spark_verify.session import reason_of
 from tests.support.verification.java import skip_without_java
 from tests.support.verification.snapshots import container, gather
 from tests.support.waiting import wait_until
@@ -70,7 +70,8 @@ def test_a_start_that_fails_is_told_in_a_line(tmp_path: Path) -> None:
     failed = verified(tmp_path, JAVA_HOME="/nonexistent")
 
     assert 1 == failed.returncode
-    *_, last = failed.stderr.strip().splitlines()
+    *_, last, hint = failed.stderr.strip().splitlines()
+    assert "openjdk-17" in hint
     assert last.startswith("suture-verify: Spark does not start: ")
     assert "/nonexistent/bin/java: No such file or directory" in last
     assert "Traceback" not in failed.stderr

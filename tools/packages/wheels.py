@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 ROOT: Final = Path(__file__).resolve().parents[2]
 PYTHONS: Final = ("3.14", "3.13", "3.12", "3.11")  # the newest first
 EXTRAS: Final = "ozone,scm"
-BESIDE: Final = ("jinja2", "pip")  # jinja2: suture-verify then needs Spark for large clusters only
+BESIDE: Final = ("pip",)
 GLIBC_MINORS: Final = range(5, 29)  # manylinux_2_5 to manylinux_2_28, that of RHEL 8
 
 

@@ -41,7 +41,7 @@ def apply(
         str,
         typer.Argument(
             metavar="DIR",
-            help="A run directory that suture-verify wrote: a path, file:///, s3:// or webhdfs://.",
+            help="A run directory that suture-verify wrote: a path, file:///, s3:// or hdfs://.",
         ),
     ],
     scm: ScmOption = SCM_DEFAULT,

@@ -41,7 +41,7 @@ class Run:
     path: str
     manifest: dict[str, Any]
     attempt: str = ""
-    """How the names end of the files that are the run, where others may lie beside them."""
+    """The attempt whose rows are the run: its directory within those of the tables."""
 
     @classmethod
     def opened(cls, name: str) -> "Run":
@@ -105,10 +105,11 @@ class Run:
         above, _, own = self.path.rpartition("/")
         is_beside = self.manifest.get("result_version", 0) >= TABLES_BESIDE
         directory = f"{above}/{table}/{own}" if is_beside else f"{self.path}/{table}"
-        paths = self._own_files(directory) if self.attempt else directory
+        if self.attempt:
+            directory = f"{directory}/attempt={self.attempt}"
         wanted = [("action", *rule) for rule in (("==", only), ("!=", but)) if rule[1]]
         read = pyarrow.parquet.read_table(
-            paths,
+            directory,
             filesystem=self.files,
             partitioning=None,
             columns=[*{*columns, *dict(PLAN_ORDER)}] if columns else None,
@@ -116,16 +117,6 @@ class Run:
             filters=wanted or None,
         )
         return read.sort_by(PLAN_ORDER)  # each of the files is sorted, but there may be several
-
-    def _own_files(self, directory: str) -> list[str]:
-        """Return the files of a table, without those of attempts that did not become the run."""
-        from pyarrow.fs import FileSelector
-
-        listed = [info.path for info in self.files.get_file_info(FileSelector(directory))]
-        found = sorted(path for path in listed if path.endswith(f"{self.attempt}.parquet"))
-        if not found:
-            raise FileNotFoundError(f"{directory} has no file of attempt {self.attempt}")
-        return found
 
     def request(self, rows: Iterable[scm_pb2.PlanRow] = ()) -> scm_pb2.ApplyPlanRequest:
         """Return rows of it as they are sent. Raises Refused."""

@@ -158,6 +158,8 @@ def test_no_real_replica_is_called_different_because_ozone_scanned_another(table
     assert not any(row.is_wanted for row in told.values())
 
 
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
 def test_suture_verify_shows_it(tables: Path, tmp_path: Path) -> None:
     """
     In the tables, in the summary and in the report; and the plan has nothing to reconcile.

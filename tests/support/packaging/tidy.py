@@ -68,7 +68,6 @@ PLAIN = re.compile(r"(int|float|str|bytes|bool|Path)( \| None)?")
 PRINTING_PLACES = ("agent/cli/", "agent/demo/", "bench/", "tools/")
 LOOPS = (
     *("agent/runtime/", "agent/commands/pool.py", "agent/scan/awaited_scan.py"),
-    "spark_verify/tasks/processes.py",  # its processes hand on what a task raised
     "tools/simulation/",  # what a simulated thread raises is judged, whatever it is
 )
 CITATION = re.compile(r"\b(?:S\d\.\d+|[KWX]\d{1,2}|V\d{2})\b")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyspark
 
-from spark_verify.tasks.session import QUICK_START
+from spark_verify.session import QUICK_START
 from tests.support.verification.spark_cluster import bare_python, free_port
 
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"

@@ -18,8 +18,7 @@ from health.rules import Rules
 from spark_verify.input_columns import TABLES, schema_of
 from spark_verify.report.blame import Suspect, suspects
 from spark_verify.tasks.judge_batches import cut_of, nodes_of
-from spark_verify.tasks.volume_counts import summed
-from spark_verify.tasks.votes import NO_VOTES, count_votes
+from spark_verify.tasks.votes import votes
 from tests.support.verification.snapshots import ContainerRow, NodeRow, ReplicaRow, SnapshotRows
 
 Floats = NDArray[np.float64]
@@ -41,6 +40,20 @@ LOST_MIN: Final = 15
 """Votes that a culprit loses beyond what everybody does, on the average of all draws."""
 
 Named = frozenset[tuple[str, str]]
+
+
+def summed_votes(cast: pa.Table) -> list[dict[str, object]]:
+    """Return votes, a row each, as the rows of `votes/`."""
+    ones = cast.append_column("one", pa.array(np.ones(len(cast), dtype=np.int64)))
+    lost = pa.array(cast["is_lost"].to_numpy(zero_copy_only=False).astype(np.int64))
+    keys = ["datanode_id", "volume_id", "against"]
+    table = ones.append_column("losses", lost).group_by(keys)
+    counted = table.aggregate([("one", "sum"), ("losses", "sum")])
+    names = [*keys, "exposed", "lost"]
+    rows: list[dict[str, object]] = (
+        counted.select([*keys, "one_sum", "losses_sum"]).rename_columns(names).to_pylist()
+    )
+    return rows
 
 
 @dataclass(slots=True)
@@ -149,8 +162,8 @@ class Cluster:
             zip(nodes["datanode_id"].to_pylist(), nodes["version"].to_pylist(), strict=True)
         )
         versions = tuple(version[name] for name in own.names)
-        votes = count_votes(judge(cut.batch, Rules()), cut, versions)
-        return suspects(summed([NO_VOTES, votes]).to_pylist(), nodes.to_pylist())
+        cast = votes(judge(cut.batch, Rules()), cut, versions)
+        return suspects(summed_votes(cast), nodes.to_pylist())
 
     def _nodes(self) -> pa.Table:
         rows = [

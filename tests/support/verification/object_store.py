@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 
-from spark_verify.file_systems import Place
+from agent.rpc.wire.places import Place
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]

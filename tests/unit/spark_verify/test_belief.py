@@ -7,8 +7,8 @@ import pytest
 
 from spark_verify.errors import SnapshotRefused
 from spark_verify.pipeline import REPORTING_MIN_PERCENT, Request, verify
+from spark_verify.snapshot.checks import check_age, check_reporting
 from spark_verify.snapshot.manifest import Manifest
-from spark_verify.snapshot.refusals import check_age, check_reporting
 
 MANIFEST = {
     "schema_version": 5,
@@ -18,6 +18,8 @@ MANIFEST = {
     "cluster_id": "c",
     "rows": {"containers": 1, "replicas": 2, "nodes": 3, "pending_ops": 0},
 }
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 
 def node(

@@ -23,6 +23,8 @@ CASES = {
     "no more than enough": ("R CLOSED 10", "C=7x3", 0),
 }
 
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
 
 def one_by_one(rows: SnapshotRows, rack_count: int) -> list[str]:
     """Return who goes if a plan of one row a container is ordered, and made again."""

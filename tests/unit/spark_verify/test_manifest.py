@@ -7,7 +7,8 @@ import pytest
 
 from spark_verify import job
 from spark_verify.errors import SnapshotRefused
-from spark_verify.snapshot.manifest import KeyAtRisk, KeysAtRisk, read_manifest
+from spark_verify.snapshot.manifest import KeyAtRisk, KeysAtRisk, Manifest, read_manifest
+from spark_verify.storage import LocalStorage
 
 GOOD = {
     "schema_version": 5,
@@ -26,6 +27,10 @@ def written(directory: Path, text: str) -> str:
     return str(directory)
 
 
+def manifest_in(directory: str) -> Manifest:
+    return read_manifest(LocalStorage(directory))
+
+
 class TestManifest:
     """Read, or refused with the field named."""
 
@@ -33,7 +38,7 @@ class TestManifest:
         """
         Every field arrives.
         """
-        manifest = read_manifest(written(tmp_path, json.dumps(GOOD)))
+        manifest = manifest_in(written(tmp_path, json.dumps(GOOD)))
 
         assert (manifest.snapshot_id, manifest.rows["nodes"], manifest.as_of_ms) == ("s", 3, 5)
         assert manifest.keys_at_risk is None
@@ -44,13 +49,13 @@ class TestManifest:
         Also what is nested so deep that nobody reads it.
         """
         with pytest.raises(SnapshotRefused, match="is not JSON"):
-            read_manifest(written(tmp_path, text))
+            manifest_in(written(tmp_path, text))
 
     def test_keys_at_risk_arrive(self, tmp_path: Path) -> None:
         """
         Where whoever wrote the snapshot knows keys.
         """
-        manifest = read_manifest(written(tmp_path, json.dumps(GOOD | {"keys_at_risk": RISK})))
+        manifest = manifest_in(written(tmp_path, json.dumps(GOOD | {"keys_at_risk": RISK})))
 
         assert manifest.keys_at_risk == KeysAtRisk(1, 1, (KeyAtRisk("a", (7,)),))
 
@@ -80,7 +85,7 @@ class TestManifest:
         Other version, other type, negative, or absent.
         """
         with pytest.raises(SnapshotRefused, match=word):
-            read_manifest(written(tmp_path, json.dumps(GOOD | change)))
+            manifest_in(written(tmp_path, json.dumps(GOOD | change)))
 
     @pytest.mark.parametrize("text", ["", "{", "[]", "null", "\udcff"])
     def test_what_is_no_manifest_is_refused(self, tmp_path: Path, text: str) -> None:
@@ -90,16 +95,16 @@ class TestManifest:
         (tmp_path / "manifest.json").write_bytes(text.encode("utf-8", "surrogateescape"))
 
         with pytest.raises(SnapshotRefused, match=r"manifest\.json"):
-            read_manifest(str(tmp_path))
+            manifest_in(str(tmp_path))
 
     def test_a_missing_snapshot_is_refused(self, tmp_path: Path) -> None:
         """
         Neither directory nor manifest.
         """
         with pytest.raises(SnapshotRefused, match="not a directory"):
-            read_manifest(str(tmp_path / "nowhere"))
+            manifest_in(str(tmp_path / "nowhere"))
         with pytest.raises(SnapshotRefused, match=r"no manifest\.json"):
-            read_manifest(str(tmp_path))
+            manifest_in(str(tmp_path))
 
 
 class TestExit:

@@ -16,6 +16,8 @@ from tests.support.verification.snapshots import NodeRow, container, gather
 
 UNIT = Path(__file__).parents[3] / "systemd" / "suture-verify.service"
 
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
 
 def options(directory: Path, text: str) -> Path:
     """Write a file of options."""

@@ -4,10 +4,14 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from spark_verify.pipeline import Request, verify
 from spark_verify.report.html_report import GREY, bars, bytes_text, instant_text, number_text
 from spark_verify.result_tables import RESULTS
 from tests.support.verification.snapshots import container, gather
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 
 class TestWords:

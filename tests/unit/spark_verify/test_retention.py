@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from spark_verify.file_systems import Place
 from spark_verify.job import app
 from spark_verify.result_tables import RESULTS
 from spark_verify.retention import DAY_MS, Keep, Known, doomed, retain
 from spark_verify.runs import finished_runs, table_of
+from spark_verify.storage import LocalStorage
 from tests.support.verification.snapshots import AS_OF_MS, container, gather
 
 NOW_MS = 100 * DAY_MS
@@ -19,7 +19,7 @@ NOW_MS = 100 * DAY_MS
 def runs(*days: int, partial: tuple[int, ...] = ()) -> list[Known]:
     """Return runs of so many days ago, and partial ones."""
     return [
-        Known(Place.of(f"/out/run_id={'p' if is_partial else 'r'}{day}"), at_ms, is_partial)
+        Known(f"{'p' if is_partial else 'r'}{day}", at_ms, is_partial)
         for is_partial, own in ((False, days), (True, partial))
         for day in own
         for at_ms in [NOW_MS - day * DAY_MS]
@@ -45,17 +45,20 @@ def test_what_no_number_keeps_goes(known: list[Known], keep: Keep, gone: str) ->
     """
     The oldest first; never the latest of all containers, however old.
     """
-    found = [run.place.name.removeprefix("run_id=") for run in doomed(known, keep, NOW_MS)]
+    found = [run.run_id for run in doomed(known, keep, NOW_MS)]
 
     assert gone.split() == found
 
 
-def finished(out: Place, name: str, **summary: object) -> None:
+def finished(out: Path, name: str, **summary: object) -> None:
     """Write a finished run."""
     for table in RESULTS:
-        (table_of(out / name, table) / "part-00000.parquet").write_text("rows")
-    (out / name / "summary.json").write_text(json.dumps(summary))
-    (out / name / "_SUCCESS").write_text("")
+        place = Path(table_of(str(out), table, run_id=name, attempt="own"))
+        place.mkdir(parents=True)
+        (place / "part-00000.parquet").write_text("rows")
+    (out / f"run_id={name}").mkdir()
+    (out / f"run_id={name}" / "summary.json").write_text(json.dumps(summary))
+    (out / f"run_id={name}" / "_SUCCESS").write_text("own")
 
 
 @pytest.mark.parametrize("keep", [Keep(count=2), Keep(days=1), Keep(count=1, days=1)])
@@ -64,25 +67,26 @@ def test_the_run_that_was_asked_for_stays(tmp_path: Path, keep: Keep) -> None:
     Also where its snapshot is older than all others, as after a clock was set back; and nobody is
     told that it goes.
     """
-    out = Place.of(tmp_path)
+    out = LocalStorage(str(tmp_path))
     for instant in (1, 2, 3, 4):
-        run = f"run_id=r{instant}"
-        finished(out, run, cluster_id="c", as_of_ms=instant, changed_nodes=[])
+        finished(tmp_path, f"r{instant}", cluster_id="c", as_of_ms=instant, changed_nodes=[])
     told: list[str] = []
 
-    removed = retain(out, keep, told.extend, asked="run_id=r1")
+    removed = retain(out, keep, told.extend, asked="r1")
 
     assert removed
     assert told == removed
-    assert "run_id=r1" in [run.name for run in finished_runs(out)]
+    assert "r1" in finished_runs(out)
 
 
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
 def test_the_command_does_not_remove_what_it_made(tmp_path: Path) -> None:
     """
     Of an older snapshot than the one that is there.
     """
     said = {"cluster_id": "cluster-1", "as_of_ms": AS_OF_MS + 1, "changed_nodes": []}
-    finished(Place.of(tmp_path / "out"), "run_id=newer", **said)
+    finished(tmp_path / "out", "newer", **said)
     snapshot = gather([container(1, "R CLOSED 10", "C=7x3")]).write(tmp_path / "s")
     asked = [str(snapshot), "--out", str(tmp_path / "out"), "--run-id", "r", "--keep", "1"]
 
@@ -97,19 +101,20 @@ def test_a_run_goes_with_its_rows_and_the_others_stay(tmp_path: Path) -> None:
     """
     Each cluster has its own latest; what cannot be read, or was never finished, is not touched.
     """
-    out = Place.of(tmp_path)
+    out = LocalStorage(str(tmp_path))
     for cluster, instant in (("a", 1), ("a", 2), ("b", 1)):
         said = {"cluster_id": cluster, "as_of_ms": instant, "changed_nodes": []}
-        finished(out, f"run_id={cluster}{instant}", **said)
-    finished(out, "run_id=strange")
-    (out / "run_id=half" / "summary.json").write_text("{}")
+        finished(tmp_path, f"{cluster}{instant}", **said)
+    finished(tmp_path, "strange")
+    (tmp_path / "run_id=half").mkdir()
+    (tmp_path / "run_id=half" / "summary.json").write_text("{}")
 
     removed = retain(out, Keep(count=1))
 
-    assert ["run_id=a1"] == removed
-    kept = ["run_id=a2", "run_id=b1", "run_id=strange"]
-    assert kept == [run.name for run in finished_runs(out)]
+    assert ["a1"] == removed
+    kept = ["a2", "b1", "strange"]
+    assert kept == finished_runs(out)
     for table in RESULTS:
-        assert kept == [one.place.name for one in (out / table).listed()]
+        assert kept == [one.name.removeprefix("run_id=") for one in out.listed(table)]
     assert (tmp_path / "run_id=half").is_dir()
     assert not list(tmp_path.glob(".*"))

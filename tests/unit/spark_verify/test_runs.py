@@ -2,35 +2,26 @@
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from health.rules import Rules
 from spark_verify.errors import FlagRefused, RunConflict
-from spark_verify.file_systems import Place
 from spark_verify.input_columns import RESULT_VERSION
-from spark_verify.run_directories import work_directory
 from spark_verify.runs import (
+    LEFT_MS,
     PACKAGES,
-    TEXTS,
-    attempt,
+    Attempt,
     code_checksum,
-    files_of,
     finished,
     inputs_of,
     remove_left,
     run_id_of,
-    run_of,
-    table_of,
 )
 from spark_verify.snapshot.manifest import Manifest
-from spark_verify.tasks.result_files import write
+from spark_verify.storage import LocalStorage
 
 MANIFEST = Manifest(2, "s1", 5_000, 1, "c", {"containers": 1, "replicas": 3})
 
@@ -49,13 +40,14 @@ def inputs(
     )
 
 
-def kept(directory: Path, summary: object) -> Path:
+def kept(out: Path, summary: object, run_id: str = "r") -> LocalStorage:
     """Write a finished run."""
+    directory = out / f"run_id={run_id}"
     directory.mkdir()
     text = summary if isinstance(summary, str) else json.dumps(summary)
     (directory / "summary.json").write_text(text)
-    (directory / "_SUCCESS").touch()
-    return directory
+    (directory / "_SUCCESS").write_text("own")
+    return LocalStorage(str(out))
 
 
 class TestName:
@@ -99,9 +91,9 @@ class TestReuse:
         """
         Nodes named twice or in another order are the same nodes.
         """
-        target = kept(tmp_path / "r", {"inputs": inputs(MANIFEST, "a", "b"), "exit_code": 2})
+        storage = kept(tmp_path, {"inputs": inputs(MANIFEST, "a", "b"), "exit_code": 2})
 
-        found = finished(target, inputs(MANIFEST, "b", "a", "a"))
+        found = finished(storage, "r", inputs(MANIFEST, "b", "a", "a"))
 
         assert found is not None
         assert found["exit_code"] == 2
@@ -126,10 +118,10 @@ class TestReuse:
         """
         With the way out.
         """
-        target = kept(tmp_path / "r", {"inputs": inputs()})
+        storage = kept(tmp_path, {"inputs": inputs()})
 
         with pytest.raises(RunConflict) as raised:
-            finished(target, asked)
+            finished(storage, "r", asked)
 
         assert words in str(raised.value)
         assert "--run-id" in raised.value.hint
@@ -150,26 +142,26 @@ class TestReuse:
         Damaged, or written by an older version.
         """
         with pytest.raises(RunConflict, match=words):
-            finished(kept(tmp_path / "r", summary), inputs())
+            finished(kept(tmp_path, summary), "r", inputs())
 
     def test_success_without_a_summary_is_no_result(self, tmp_path: Path) -> None:
         """
         It is neither returned nor replaced.
         """
-        target = kept(tmp_path / "r", {})
-        (target / "summary.json").unlink()
+        storage = kept(tmp_path, {})
+        (tmp_path / "run_id=r" / "summary.json").unlink()
 
         with pytest.raises(RunConflict, match=r"no summary\.json"):
-            finished(target, inputs())
+            finished(storage, "r", inputs())
 
     def test_a_run_that_was_cut_off_is_no_result(self, tmp_path: Path) -> None:
         """
         Without _SUCCESS it counts for nothing, whatever lies there.
         """
-        target = kept(tmp_path / "r", {"inputs": inputs()})
-        (target / "_SUCCESS").unlink()
+        storage = kept(tmp_path, {"inputs": inputs()})
+        (tmp_path / "run_id=r" / "_SUCCESS").unlink()
 
-        assert finished(target, inputs()) is None
+        assert finished(storage, "r", inputs()) is None
 
     def test_the_code_has_a_version_that_nobody_needs_to_raise(self) -> None:
         """
@@ -179,89 +171,41 @@ class TestReuse:
         assert code_checksum() == code_checksum()
 
 
-class TestWork:
-    """The hidden directory in which a run grows."""
-
-    def test_two_runs_of_one_name_do_not_write_into_one_directory(self, tmp_path: Path) -> None:
-        """
-        The second is refused while the first is alive; what a dead one left is cleared away.
-        """
-        program = (
-            "import sys, time\n"
-            "from pathlib import Path\n"
-            "from spark_verify.run_directories import work_directory\n"
-            "with work_directory(Path(sys.argv[1]), 'r') as work:\n"
-            "    (work / 'half').touch()\n"
-            "    print('begun', flush=True)\n"
-            "    time.sleep(600)\n"
-        )
-        with subprocess.Popen(
-            [sys.executable, "-c", program, str(tmp_path)],
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-        ) as other:
-            try:
-                assert other.stdout is not None
-                assert other.stdout.readline() == b"begun\n"
-                with pytest.raises(RunConflict, match="another process"):
-                    work_directory(tmp_path, "r").__enter__()
-                assert (tmp_path / ".run_id=r.partial" / "half").exists()
-            finally:
-                other.kill()
-
-        with work_directory(tmp_path, "r") as work:
-            assert list(work.iterdir()) == []
-        assert list(tmp_path.iterdir()) == []
-
-    def test_what_tasks_of_a_killed_run_still_write_is_no_part_of_the_next(
-        self, tmp_path: Path
-    ) -> None:
-        """
-        They outlive who asked for them, and the lock does not: a run of the same name begins
-        while they have rows of another snapshot to write, with more partitions than it has.
-        """
-        out = Place.of(tmp_path)
-        program = (
-            "import os, sys\n"
-            "from spark_verify.file_systems import Place\n"
-            "from spark_verify.runs import attempt\n"
-            "with attempt(Place.of(sys.argv[1]), 'r') as killed:\n"
-            "    print(killed.root, flush=True)\n"
-            "    os._exit(1)\n"
-        )
-        command = [sys.executable, "-c", program, str(tmp_path)]
-        killed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-        theirs = Place.of(killed.stdout.strip())
-        row = pa.table({"snapshot_id": ["s1"]})
-
-        with attempt(out, "r") as grown:
-            write(row, table_of(run_of(grown.root, "r"), "health"), "00000")
-            for number in ("00000", "00001"):
-                write(pa.table({"snapshot_id": ["s0"]}), theirs / "health" / "run_id=r", number)
-            grown.commit(dict.fromkeys(TEXTS, ""), row)
-
-        files = files_of(run_of(out, "r"), "health")
-        assert [file.name for file in files] == ["part-00000.parquet"]
-        assert pq.read_table(files[0].path, partitioning=None).to_pylist() == row.to_pylist()
-        assert list(tmp_path.glob(".*")) == []
-
-
-def test_rows_of_a_run_that_never_ended_go(tmp_path: Path) -> None:
+def test_rows_of_killed_attempts_are_removed_after_a_day(tmp_path: Path) -> None:
     """
-    Those of a finished one stay, and of one that another process is about to finish.
+    The rows of a finished run stay, and those of an attempt that still grows.
     """
-    for name in ("dead", "done", "moves"):
-        place = tmp_path / "health" / f"run_id={name}"
+    storage = kept(tmp_path, {}, "done")
+    places = {
+        name: tmp_path / "health" / f"run_id={run_id}" / f"attempt={name}"
+        for run_id, name in (("done", "own"), ("done", "other"), ("dead", "half"), ("dead", "new"))
+    }
+    for name, place in places.items():
         place.mkdir(parents=True)
         (place / "part-00000.parquet").touch()
-    kept(tmp_path / "run_id=done", {})
+        if name == "new":
+            os.utime(place / "part-00000.parquet", (10**9, 10**9))
+        else:
+            os.utime(place / "part-00000.parquet", (1, 1))
 
-    with work_directory(tmp_path, "moves"):
-        remove_left(Place.of(tmp_path))
+    remove_left(storage, now_ms=10**12 + LEFT_MS)
 
-    assert ["run_id=done", "run_id=moves"] == sorted(
-        path.name for path in (tmp_path / "health").iterdir()
-    )
+    assert {"own", "new"} == {name for name, place in places.items() if place.exists()}
+
+
+def test_an_attempt_that_fails_removes_its_own_rows_only(tmp_path: Path) -> None:
+    """
+    Another process may be writing the same run.
+    """
+    storage = LocalStorage(str(tmp_path))
+    mine, other = Attempt(str(tmp_path), "r"), Attempt(str(tmp_path), "r")
+    for attempt in (mine, other):
+        Path(attempt.table("health")).mkdir(parents=True)
+
+    mine.abandon(storage)
+
+    assert not Path(mine.table("health")).exists()
+    assert Path(other.table("health")).exists()
 
 
 def test_every_source_that_a_result_follows_from_is_asked() -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from spark_verify.frames import result_frames
 from spark_verify.pipeline import Request, verify
-from spark_verify.tasks import scan_rows
 from tests.support.verification.snapshots import AS_OF_MS, SnapshotRows, container, gather
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 
 def cluster(unscanned: int, scanned: int) -> SnapshotRows:
@@ -43,7 +45,7 @@ def listed(directory: Path, rows: SnapshotRows) -> tuple[list[dict[str, object]]
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """What counts as a mass is small."""
-    monkeypatch.setattr(scan_rows, "SCANS_MAX", 22)
+    monkeypatch.setattr(result_frames, "SCANS_MAX", 22)
 
 
 def test_a_mass_of_scans_is_counted_and_not_listed(tmp_path: Path) -> None:

@@ -2,12 +2,16 @@
 
 from pathlib import Path
 
+import pytest
+
 from agent.rpc.wire.plan_file import Run, read_plan
 from scm.edge import wire
 from scm.state.facts import Kind
 from scm.state.options import ScmOptions
 from spark_verify.pipeline import Request, verify
 from tests.support.control.scm_world import ScmWorld, confirm, replica
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 NODES = ("dn1", "dn2", "dn3", "dn4", "dn5")
 

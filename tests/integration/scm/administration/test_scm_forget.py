@@ -323,6 +323,8 @@ def test_the_report_names_the_keys_of_what_is_lost(world: ScmWorld, suture: Comm
     assert names[0] in said
 
 
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
 def test_so_does_the_report_of_spark(world: ScmWorld, tmp_path: Path) -> None:
     """
     A snapshot of the control plane names them as well.

@@ -35,6 +35,8 @@ def verified(world: ScmWorld, out: Path) -> int:
     return code
 
 
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
 def test_a_clock_that_was_ahead_once_ends_no_verification(world: ScmWorld, tmp_path: Path) -> None:
     """
     A container that was closed under the wrong clock says so for ever, and so does a datanode that
@@ -72,6 +74,8 @@ def tree_with(**fields: Any) -> Callable[[ScmWorld], None]:
     return report
 
 
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
     "say",
     [tree_with(generation=2**63), tree_with(tombstone_count=2**31), full_queues, large_disks],

@@ -1,7 +1,7 @@
 """Files and directories of any file system, named by a path or an address.
 
     /var/lib/x   file:///var/lib/x   s3://bucket/x   s3a://bucket/x
-    webhdfs://name:9870/x   swebhdfs://name:9871/x   hdfs://name:8020/x
+    hdfs://name:8020/x
 
 A place is given to other processes as its text and opened there: credentials come from each
 machine's environment, and an address that holds any is refused, because addresses are printed. What
@@ -24,18 +24,15 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from spark_verify.errors import PlaceRefused
+from agent.errors import Code, Refused
 
 SAME: Final = {"s3a": "s3", "s3n": "s3"}
 """Hadoop's names of what has another one here."""
 
 LOCAL: Final = "file"
 
-WEB: Final = {"webhdfs": False, "swebhdfs": True}
-"""HDFS over HTTP, and whether that is within TLS. `hdfs` itself is spoken by libhdfs, which comes
-with Hadoop and asks for its jars."""
-
-HDFS: Final = frozenset({"hdfs", "viewfs", *WEB})
+HDFS: Final = frozenset({"hdfs", "viewfs"})
+"""Spoken by libhdfs, which comes with Hadoop and asks for its jars."""
 
 UNUSABLE: Final = (
     pa.ArrowInvalid,
@@ -48,10 +45,8 @@ UNUSABLE: Final = (
 """How a file system says that it cannot be used as it is asked for."""
 
 HINTS: Final = {
-    "hdfs": "it needs Hadoop's libhdfs and jars (HADOOP_HOME, CLASSPATH); webhdfs:// does not",
+    "hdfs": "it needs Hadoop's libhdfs and jars (HADOOP_HOME, CLASSPATH)",
     "viewfs": "it needs Hadoop's libhdfs and jars (HADOOP_HOME, CLASSPATH)",
-    "webhdfs": "pip install 'suture[webhdfs]'; the address is webhdfs://NAMENODE:9870/DIRECTORY",
-    "swebhdfs": "pip install 'suture[webhdfs]'; the address is swebhdfs://NAMENODE:9871/DIRECTORY",
     "s3": "for instance s3://bucket/x?endpoint_override=host:9000&scheme=http",
 }
 
@@ -69,7 +64,8 @@ class Place:
 
     @classmethod
     def of(cls, place: "str | Path | Place") -> "Place":
-        """Return the place of a path or an address. Raises PlaceRefused for one that is none."""
+        """Return the place of a path or an address. Raises Refused(INVALID_CONFIG) for one that
+        is none."""
         if isinstance(place, Place):
             return place
         text = str(place)
@@ -77,13 +73,16 @@ class Place:
             return cls(LOCAL, "", str(Path(text).absolute()))
         parts = urlsplit(text)
         if "@" in parts.netloc:
-            raise PlaceRefused(
+            raise Refused(
+                Code.INVALID_CONFIG,
                 f"an address of {parts.scheme}:// holds credentials",
                 hint="give them by the environment: addresses are printed and remembered",
             )
         if "#" in text:
-            raise PlaceRefused(
-                f"{text}: an address has no part behind #", hint="name the directory otherwise"
+            raise Refused(
+                Code.INVALID_CONFIG,
+                f"{text}: an address has no part behind #",
+                hint="name the directory otherwise",
             )
         scheme = SAME.get(parts.scheme, parts.scheme)
         if scheme == LOCAL:
@@ -226,7 +225,8 @@ def _check_local(text: str) -> None:
     """Refuse an address of a local disk that says more than a path: it would be another place."""
     parts = urlsplit(text)
     if parts.netloc not in ("", "localhost") or not parts.path or "?" in text:
-        raise PlaceRefused(
+        raise Refused(
+            Code.INVALID_CONFIG,
             f"{text} is no address of a local disk",
             hint="it is file:///data/x, with three slashes; %23 is a # in it, and %3F a ?",
         )
@@ -245,11 +245,10 @@ def _files(scheme: str, *, host: str, bucket: str, query: str) -> Any:
     if scheme == LOCAL:
         return pafs.LocalFileSystem()
     try:
-        if scheme in WEB:
-            return _web(scheme, host)
         return _arrows(scheme, host=host or bucket, query=query)
     except UNUSABLE as error:
-        raise PlaceRefused(
+        raise Refused(
+            Code.INVALID_CONFIG,
             f"{scheme}://{host or bucket}/ cannot be opened: {str(error).splitlines()[0]}",
             hint=HINTS.get(scheme, f"known are file, s3, s3a and {', '.join(sorted(HDFS))}"),
         ) from error
@@ -258,11 +257,3 @@ def _files(scheme: str, *, host: str, bucket: str, query: str) -> Any:
 def _arrows(scheme: str, *, host: str, query: str) -> Any:
     files, _ = pafs.FileSystem.from_uri(f"{scheme}://{host}/{f'?{query}' if query else ''}")
     return files
-
-
-def _web(scheme: str, host: str) -> Any:
-    # Only where it is meant: fsspec and requests are an extra of their own.
-    from spark_verify.webhdfs import webhdfs
-
-    named = urlsplit(f"//{host}")
-    return webhdfs(named.hostname or "", named.port, has_tls=WEB[scheme])

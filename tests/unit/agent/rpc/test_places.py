@@ -2,8 +2,8 @@
 
 import pytest
 
-from spark_verify.errors import PlaceRefused
-from spark_verify.file_systems import Place
+from agent.errors import Refused
+from agent.rpc.wire.places import Place
 
 
 @pytest.mark.parametrize(
@@ -17,14 +17,14 @@ from spark_verify.file_systems import Place
         ("file:///data/s#1", "no part behind #"),
         ("s3://bucket/res#1", "no part behind #"),
         ("s3://bucket/res#", "no part behind #"),
-        ("webhdfs://host:1/res#1", "no part behind #"),
+        ("hdfs://host:1/res#1", "no part behind #"),
     ],
 )
 def test_an_address_of_which_a_part_would_be_dropped_is_refused(address: str, words: str) -> None:
     """
     It would be another directory.
     """
-    with pytest.raises(PlaceRefused, match=words) as raised:
+    with pytest.raises(Refused, match=words) as raised:
         Place.of(address)
 
     assert raised.value.hint

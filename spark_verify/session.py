@@ -5,6 +5,7 @@ Only what Spark Connect also offers is used here and everywhere: no RDD, no Spar
 
 import atexit
 import os
+import re
 import shutil
 import signal
 import socket
@@ -22,15 +23,18 @@ from pyspark.sql import SparkSession
 
 from spark_verify.errors import SparkRefused, failures
 from spark_verify.runs import PACKAGES, SOURCES, code_checksum
-from spark_verify.snapshot.snapshot_reading import REASON_CHARACTERS_MAX
-from spark_verify.tasks.distribution import is_submitted
-from spark_verify.tasks.processes import cores_here, memory_here_bytes
 
 ERROR_LOGGED: Final = "spark: ERROR "  # as log4j2.properties has it
 SAID_AT_EACH_START: Final = ("WARNING", "Picked up", "Setting ", "To adjust ")
 
+NO_JAVA_SAID: Final = re.compile("JAVA_HOME|java: (not found|No such file|command not found)")
+NO_JAVA: Final = "Spark needs Java 17 or later: apt-get install openjdk-17-jre-headless"
+
 ROWS_PER_PARTITION: Final = 500_000
-"""Replica rows a shuffle partition holds: about 40 MB, small enough to aggregate in memory."""
+"""Rows that a partition of a shuffle holds: small enough to aggregate in memory."""
+
+REASON_CHARACTERS_MAX: Final = 1500
+"""Characters of a library's message that are shown."""
 
 ON_WORKERS: Final = {
     # In KiB. Else Arrow's allocator reserves a GiB of address space when it is loaded, which is all
@@ -74,11 +78,34 @@ PROXIES: Final = ("grpc_proxy", "https_proxy", "http_proxy")
 DRIVER_MIB_MIN: Final = 1024
 DRIVER_MIB_MAX: Final = 8192
 
+ROOT: Final = Path("/")
+"""Below it the kernel says how much memory this process may use."""
+
+FIXED: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+    "spark.sql.parquet.binaryAsString": "false",
+    "spark.sql.parquet.fieldId.read.enabled": "false",
+    "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
+    "spark.sql.files.maxRecordsPerFile": "0",
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+    "spark.sql.sources.partitionOverwriteMode": "static",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.execution.arrow.useLargeVarTypes": "false",
+    "spark.sql.parser.escapedStringLiterals": "false",
+    # Checks of Spark against itself, at each rule and with each line of a program.
+    "spark.sql.lightweightPlanChangeValidation": "false",
+    "spark.sql.dataFrameQueryContext.enabled": "false",
+}
+"""Settings of every session."""
+
 LOG_PROPERTIES: Final = Path(__file__).with_name("log4j2.properties")
 
 
-def open_session(*, replica_count: int, master: str = "") -> SparkSession:
-    """Return a session fit for `replica_count` rows.
+def open_session(*, row_count: int, master: str = "") -> SparkSession:
+    """Return a session fit for `row_count` rows.
 
     Under spark-submit or with a Spark Connect address the given session is used as it is;
     `master` overrides; with neither, all cores of this machine. Workers elsewhere are given the
@@ -92,13 +119,11 @@ def open_session(*, replica_count: int, master: str = "") -> SparkSession:
     elif master.startswith(CONNECT):
         spark = _start(builder.remote(master), master)
     else:
-        for name, value in _options(replica_count, master).items():
+        for name, value in _options(row_count, master).items():
             builder = builder.config(name, value)
         spark = _start(builder.master(master or "local[*]"), master or "local[*]")
-    if _has_workers_elsewhere(spark):
-        # Workers fetch it from there at any time, for instance those that replace a dead one.
-        spark.addArtifacts(str(packed_modules(_scratch())), pyfile=True)
-    _tune(spark, replica_count)
+    _send_modules(spark)
+    _tune(spark, row_count)
     return spark
 
 
@@ -136,12 +161,28 @@ def _fault_at(place: str, port: int) -> str:
     return ""
 
 
-def _has_workers_elsewhere(spark: SparkSession) -> bool:
-    """Whether tasks run in processes that need not see this one's modules. Under spark-submit, too:
-    it gives workers no wheel, whatever --py-files says, but only archives named .zip, .egg or .jar.
-    """
-    is_connected = type(spark).__module__.startswith("pyspark.sql.connect")
-    return is_connected or not str(spark.conf.get("spark.master", "")).startswith("local")
+_sent: set[str] = set()
+"""Applications whose workers were given the modules."""
+
+
+def _send_modules(spark: SparkSession) -> None:
+    """Give the workers what they import. Local ones may need it, too: spark-submit gives workers no
+    wheel, whatever --py-files names, but only archives named .zip, .egg or .jar."""
+    name = str(spark.conf.get("spark.app.id", "")) or str(id(spark))
+    if name not in _sent:
+        # Workers fetch it at any time, for instance one that replaces a dead one.
+        spark.addArtifacts(str(packed_modules(_scratch())), pyfile=True)
+        _sent.add(name)
+
+
+def is_submitted() -> bool:
+    """Return whether spark-submit started this process, or a Spark Connect server is named."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ
+
+
+def is_connected(spark: SparkSession) -> bool:
+    """Return whether a session is a client of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def packed_modules(directory: Path) -> Path:
@@ -177,7 +218,9 @@ def _start(builder: Any, master: str) -> SparkSession:
         except failures() as error:
             words.seek(0)
             said = words.read().decode("utf-8", errors="replace")
-            raise SparkRefused(f"Spark does not start: {reason_of(error, said)}") from error
+            reason = reason_of(error, said)
+            hint = NO_JAVA if NO_JAVA_SAID.search(reason) else ""
+            raise SparkRefused(f"Spark does not start: {reason}", hint=hint) from error
     return session
 
 
@@ -224,10 +267,10 @@ def reason_of(error: Exception, said: str) -> str:
     return reasons[0].strip()[:REASON_CHARACTERS_MAX]
 
 
-def _options(replica_count: int, master: str) -> dict[str, str]:
+def _options(row_count: int, master: str) -> dict[str, str]:
     """Return the options of a session that is started here; `master` is empty for this machine."""
-    java = QUICK_START if replica_count < SMALL_ROWS else THROUGHPUT
-    if SMALL_ROWS <= replica_count < LARGE_ROWS:
+    java = QUICK_START if row_count < SMALL_ROWS else THROUGHPUT
+    if SMALL_ROWS <= row_count < LARGE_ROWS:
         java += " -XX:TieredStopAtLevel=1"
     is_local = not master or master.startswith("local")
     if is_local and not _knows_its_name():
@@ -274,25 +317,60 @@ def _scratch() -> Path:
 
 
 def _driver_mib() -> int:
-    """Half of the memory that may be used here, within bounds."""
-    half = memory_here_bytes() // 2 // 1024**2
-    return min(max(half, DRIVER_MIB_MIN), DRIVER_MIB_MAX)
+    """Return a third of the memory that may be used here, within bounds: the rest is for the
+    Python of the tasks, and for what Java needs beside its heap."""
+    third = memory_here_bytes() // 3 // 1024**2
+    return min(max(third, DRIVER_MIB_MIN), DRIVER_MIB_MAX)
 
 
-def _tune(spark: SparkSession, replica_count: int) -> None:
-    """Set what may be set on a running session, also a remote one."""
-    partitions = max(1, -(-replica_count // ROWS_PER_PARTITION))
-    if replica_count >= SMALL_ROWS:
-        partitions = max(partitions, 2 * cores_here())
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
-    spark.conf.set("spark.sql.shuffle.partitions", str(partitions))
-    # Adaptive planning re-plans after each stage: worth it only when there is something to adapt.
-    spark.conf.set("spark.sql.adaptive.enabled", str(replica_count >= SMALL_ROWS).lower())
-    # A row may be a blob of megabytes: few of them shall use all cores.
-    spark.conf.set("spark.sql.adaptive.coalescePartitions.minPartitionSize", "64k")
-    _compile(spark, is_wanted=replica_count >= SMALL_ROWS)
+def memory_here_bytes(root: Path = ROOT) -> int:
+    """Return how much memory this process and its children may use together."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for group in _control_groups(root):
+        for name in ("memory.max", "memory.high", "memory.limit_in_bytes"):
+            with suppress(OSError, ValueError):  # no such file, or the word for no limit
+                found.append(int((group / name).read_text()))
+    return min(found)
 
 
-def _compile(spark: SparkSession, *, is_wanted: bool) -> None:
-    spark.conf.set("spark.sql.codegen.wholeStage", str(is_wanted).lower())
-    spark.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if is_wanted else "NO_CODEGEN")
+def _control_groups(root: Path) -> Iterator[Path]:
+    """Yield the directories in which the limits of this process may stand: those of its control
+    groups, of the groups above, and what a container sees in their place.
+
+    Each controller of version 1 has a tree of its own; its line here has a name, that of version 2
+    has none.
+    """
+    with suppress(OSError, ValueError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            for tree in {controllers, *controllers.split(",")} if controllers else ("", "unified"):
+                own = root / "sys/fs/cgroup" / tree / path.lstrip("/")
+                yield from (own, *own.parents)
+
+
+def _tune(spark: SparkSession, row_count: int) -> None:
+    """Set what may be set on a running session, also a remote one. Most of it is a default of
+    Spark's, which a cluster may have changed: no setting may change a result."""
+    is_small = row_count < SMALL_ROWS
+    partitions = 1 if is_small else max(2 * _cores(), -(-row_count // ROWS_PER_PARTITION))
+    settings = FIXED | {
+        "spark.sql.shuffle.partitions": str(partitions),
+        # Adaptive planning plans again after each stage, which small stages do not repay.
+        "spark.sql.adaptive.enabled": str(not is_small).lower(),
+        "spark.sql.codegen.wholeStage": str(not is_small).lower(),
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN" if is_small else "FALLBACK",
+    }
+    for name, value in settings.items():
+        with suppress(*failures()):  # a setting that this release does not know, or has fixed
+            spark.conf.set(name, value)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def described(spark: SparkSession, text: str) -> None:
+    """Describe the jobs that follow, in Spark's own pages and event log."""
+    if is_connected(spark):
+        return  # its protocol has no description of jobs
+    spark.sparkContext.setJobDescription(text)

@@ -1,0 +1,223 @@
+"""One row of numbers for each container, and the containers that are plainly well by them.
+
+    containers ─┐
+    replicas   ─┼─► union ─► groupBy(container_id) ─► facts ─┬─► well: their row of health/
+    pending ops ┘                                            └─► all others: the judge decides
+
+The aggregates are numbers only, so that Spark aggregates by hash and before it shuffles. What is
+accepted here never reaches Python, and in a healthy cluster that is nearly everything. The rules
+stay in `health/`: a container is plainly well only where each of its numbers is the expected one,
+and a test compares every accepted row with the judge's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyspark.sql.functions as f
+from pyspark.sql import DataFrame, SparkSession
+
+from health.rules import Rules
+from health.words import (
+    CONTAINER_STATES,
+    REACHABLE_HEALTHS,
+    REPLICATION_TYPES,
+    Health,
+    Kind,
+    State,
+)
+from spark_verify.snapshot.checks import first_fault
+from spark_verify.snapshot.manifest import Manifest
+from spark_verify.snapshot.tables import Snapshot
+from spark_verify.sql_text import text, texts
+
+MASK_BITS: Final = 63
+MASKS: Final = 3
+"""Hashes by which datanodes are told apart: two of a container seldom collide in all three."""
+
+SPREADS: Final = (1, 40_503, 2_654_435_761)
+"""Multipliers of the hashes."""
+
+ALIKE: Final = ("root", "algorithm", "settled_root", "tombstones_checksum", "version")
+"""What all replicas of a container that has copies have alike, or none of them has."""
+
+HEALTH_NAMES: Final = tuple(state.name for state in Health)
+
+VOTERS_MIN: Final = 3
+"""Replicas from which on each stands in a contest that it could lose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The checked input of a run."""
+
+    snapshot: Snapshot
+    manifest: Manifest
+    nodes: Sequence[dict[str, Any]]
+    """All rows of `nodes/`, by name."""
+    rules: Rules
+    changed_nodes: tuple[str, ...] = ()
+    """When given, only containers with a replica on one of these nodes are verified."""
+
+
+def node_facts(spark: SparkSession, inputs: Inputs) -> DataFrame:
+    """Return one row for each datanode: its place, and what the rules ask of it."""
+    racks = {rack: i for i, rack in enumerate(sorted({n["rack"] for n in inputs.nodes}))}
+    versions = {word: i for i, word in enumerate(sorted({n["version"] for n in inputs.nodes}))}
+    rows = [
+        (
+            node["datanode_id"],
+            place,
+            node["health"] in REACHABLE_HEALTHS
+            and node["op_state"] == "IN_SERVICE"
+            and bool(node["has_reported"]),
+            node["health"] in REACHABLE_HEALTHS,
+            versions[node["version"]],
+            1 << racks[node["rack"]] % MASK_BITS,
+            *(1 << place * spread % 1_000_003 % MASK_BITS for spread in SPREADS),
+            node["datanode_id"] in inputs.changed_nodes,
+        )
+        for place, node in enumerate(inputs.nodes)
+    ]
+    masks = ", ".join(f"mask_{i} long" for i in range(MASKS))
+    schema = (
+        "datanode_id string, node_place int, is_plain boolean, is_reachable boolean, "
+        f"version int, rack_bit long, {masks}, is_changed boolean"
+    )
+    return spark.createDataFrame(rows, schema)
+
+
+def replicas_on_nodes(inputs: Inputs, nodes: DataFrame) -> DataFrame:
+    """Return the replicas with the facts about their datanodes; these are null for a datanode that
+    the snapshot does not list."""
+    return inputs.snapshot.replicas.join(f.broadcast(nodes), "datanode_id", "left")
+
+
+def container_facts(inputs: Inputs, nodes: DataFrame) -> DataFrame:
+    """Return one row of numbers for each container that any table names."""
+    manifest, snapshot = inputs.manifest, inputs.snapshot
+    masks = [f"mask_{i}" for i in range(MASKS)]
+    containers = snapshot.containers.selectExpr(
+        "container_id",
+        "1 AS containers",
+        f"{_code('replication_type', REPLICATION_TYPES)} AS kind",
+        f"{_code('state', CONTAINER_STATES)} AS state",
+        "replication_factor AS factor",
+        "coalesce(ec_data, 0) AS data",
+        "coalesce(ec_parity, 0) AS parity",
+        "CAST(pipeline_alive AS INT) AS has_pipeline",
+        "CAST(suppressed AS INT) AS suppressed",
+        f"{_code('health_state', HEALTH_NAMES)} AS told_state",
+        f"{first_fault('containers', manifest)} AS fault",
+    )
+    is_quiet = (
+        "is_plain AND load_error IS NULL AND finding_count = 0 AND NOT is_contradictory "
+        "AND NOT is_barred AND NOT is_hopeful"
+    )
+    replicas = replicas_on_nodes(inputs, nodes).selectExpr(
+        "container_id",
+        "1 AS replicas",
+        f"CAST({is_quiet} AND state = 'CLOSED' AND NOT is_empty AS INT) AS closed",
+        f"CAST({is_quiet} AND state = 'OPEN' AS INT) AS open",
+        "CASE WHEN tree_algorithm IS NOT NULL THEN root END AS root",
+        "xxhash64(tree_algorithm) AS algorithm",
+        "settled_root",
+        "tombstones_checksum",
+        "shiftleft(1L, replica_index) AS index_bit",
+        "version",
+        "rack_bit",
+        *masks,
+        "CAST(is_changed AS INT) AS is_changed",
+        f"{first_fault('replicas', manifest)} AS fault",
+    )
+    known = f.broadcast(nodes.select("datanode_id", "node_place"))
+    pending = snapshot.pending_ops.join(known, "datanode_id", "left").selectExpr(
+        "container_id", "1 AS ops", f"{first_fault('pending_ops', manifest)} AS fault"
+    )
+    rows = containers.unionByName(replicas, allowMissingColumns=True)
+    rows = rows.unionByName(pending, allowMissingColumns=True)
+    sums = ("containers", "replicas", "ops", "closed", "open")
+    sizes = ("factor", "data", "parity")
+    single = ("kind", "state", *sizes, "has_pipeline", "suppressed", "told_state")
+    columns = [
+        *(f"coalesce(sum({name}), 0L) AS {name}" for name in sums),
+        *(f"max({name}) AS {name}" for name in (*single, "is_changed")),
+        *(f"{end}({name}) AS {name}_{end}" for name in ALIKE for end in ("min", "max")),
+        *(f"bit_or({name}) AS {name}" for name in ("index_bit", "rack_bit", *masks)),
+        "count(root) AS roots",
+        "min(fault) AS fault",
+    ]
+    kept = ("container_id", "containers", "replicas", "ops", *single, "is_changed", "fault")
+    return rows.sparkSession.sql(
+        f"""
+        SELECT {", ".join(kept)}, {is_plainly_well(inputs.rules)} AS is_well
+        FROM (SELECT container_id, {", ".join(columns)} FROM {{rows}} GROUP BY container_id)
+        """,  # noqa: S608 -- texts of others are quoted
+        rows=rows,
+    )
+
+
+def is_plainly_well(rules: Rules) -> str:
+    """Return the condition over facts under which the judge finds nothing to say or to do."""
+    is_single = "containers = 1 AND ops = 0 AND fault IS NULL AND suppressed = 0"
+    is_apart = " OR ".join(
+        f"bit_count({name}) = replicas"
+        for name in ("rack_bit", *(f"mask_{i}" for i in range(MASKS)))
+    )
+    closed = f"state = {int(State.CLOSED)} AND closed = replicas"
+    opened = f"state = {int(State.OPEN)} AND open = replicas AND has_pipeline = 1"
+    # Bits 1 to data + parity: each index once, because there are as many replicas.
+    is_whole = "replicas = data + parity AND index_bit = shiftleft(2L, data + parity) - 2"
+    is_full = "replicas = factor AND index_bit = 1"
+    agree = " AND ".join(f"{name}_min <=> {name}_max" for name in ALIKE)
+    copies_spread = "true" if rules.rack_count <= 1 else "bit_count(rack_bit) >= 2"
+    shards_spread = "true" if rules.rack_count <= 1 else "bit_count(rack_bit) = replicas"
+    is_ratis, is_ec = (f"kind = {int(kind)}" for kind in (Kind.RATIS, Kind.EC))
+    kinds = (
+        f"{is_ratis} AND {closed} AND {is_full} AND {agree} AND roots = replicas "
+        f"AND replicas >= {VOTERS_MIN} AND {copies_spread}",
+        f"{is_ec} AND {closed} AND {is_whole} AND {shards_spread}",
+        f"{is_ratis} AND {opened} AND {is_full}",
+        f"{is_ec} AND {opened} AND {is_whole}",
+    )
+    is_any = " OR ".join(f"({one})" for one in kinds)
+    return f"coalesce({is_single} AND ({is_apart}) AND ({is_any}), false)"
+
+
+def well_health(facts: DataFrame, snapshot_id: str) -> DataFrame:
+    """Return the rows of `health/` for the containers among `facts` that are plainly well."""
+    is_open, is_ratis = f"state = {int(State.OPEN)}", f"kind = {int(Kind.RATIS)}"
+    why_not = f"CASE WHEN {is_open} THEN 'NOT_CLOSED' WHEN NOT {is_ratis} THEN 'SHARDS_ALONE' END"
+    eligibility = (
+        f"CASE WHEN {is_open} THEN 'INELIGIBLE_CONTAINER_STATE' "
+        f"WHEN NOT {is_ratis} THEN 'INELIGIBLE_REPLICATION_TYPE' ELSE 'OK' END"
+    )
+    redundancy = f"CAST(if({is_ratis}, replicas - 1, parity) AS INT)"
+    columns = {
+        "state": _word("state", CONTAINER_STATES),
+        "replication_type": _word("kind", REPLICATION_TYPES),
+        "health_state": f"{int(Health.HEALTHY)}",
+        "flags": "0L",
+        "queue": "'-'",
+        "is_qc_stuck": "false",
+        "checksum_class": f"if({is_ratis} AND NOT {is_open}, 'MATCH', 'NOT_COMPARABLE')",
+        "why_not_compared": why_not,
+        "eligibility": eligibility,
+        "remaining_redundancy": f"CASE WHEN NOT {is_open} THEN {redundancy} END",
+        "replica_count": "CAST(replicas AS INT)",
+        "is_known": "true",
+        "scm_health_state": _word("told_state", HEALTH_NAMES),
+        "snapshot_id": text(snapshot_id),
+    }
+    lines = [f"{sql} AS {name}" for name, sql in columns.items()]
+    return facts.filter("is_well").selectExpr("container_id", *lines)
+
+
+def _code(name: str, words: Sequence[str]) -> str:
+    """Return SQL for the place of a column's word among `words`; null for null."""
+    return f"CAST(array_position(array({texts(words)}), {name}) - 1 AS INT)"
+
+
+def _word(name: str, words: Sequence[str]) -> str:
+    """Return SQL for the word of a place; null for null."""
+    return f"element_at(array({texts(words)}), {name} + 1)"

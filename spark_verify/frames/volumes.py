@@ -1,0 +1,105 @@
+"""Numbers of each volume: replicas, due scans, ages of verification, and votes about roots.
+
+replicas ─┬─► groupBy(datanode, volume) ─► volumes/
+          └─► those without a root ─► rows of plan/ that order a scan
+votes of judged containers, and of those that are plainly well ─► votes/
+"""
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+
+from health.plan.plan_rows import SCAN_PRIORITY
+from health.words import TREE_STATES
+from spark_verify.input_columns import AHEAD_MAX_MS
+from spark_verify.sql_text import text, texts
+
+DAY_MS: Final = 86_400_000
+AGE_DAYS: Final = (1, 2, 4, 7, 14, 30)
+"""Upper ends of the age classes; behind them stand "older" and "never"."""
+
+AGES: Final = (*(f"verified_{days}d" for days in AGE_DAYS), "verified_earlier")
+"""Columns that count the replicas of each age class."""
+
+REASON: Final = "root not known"
+
+SCANS_MAX: Final = 10_000
+"""Scans that a plan lists where most replicas want one, as they do after a change of the
+algorithm: the scanners come by on their own, and a list of millions helps nobody."""
+
+
+IS_IN_TREE: Final = f"state IN ({texts(TREE_STATES)})"
+"""The condition that a replica is in a state in which it has a tree."""
+
+WANTS_SCAN: Final = f"({IS_IN_TREE} OR load_error IS NOT NULL) AND root IS NULL"
+"""The condition that a replica has no root, and could have one."""
+
+
+def count_volumes(replicas: DataFrame, judged: DataFrame, as_of_ms: int) -> DataFrame:
+    """Return a row for each volume. `judged` are the containers that the judge was asked about:
+    all replicas with a root of the other closed containers took part in a vote, and won it."""
+    newest_ms = as_of_ms + AHEAD_MAX_MS
+    # A datanode whose clock is far ahead says nothing about when it read.
+    is_read = f"data_scan_at_ms IS NOT NULL AND data_scan_at_ms <= {newest_ms}"
+    counted = {"in_tree": IS_IN_TREE, "scans": WANTS_SCAN}
+    for name, days in zip(AGES, (*AGE_DAYS, None), strict=True):
+        counted[name] = f"{IS_IN_TREE} AND data_scan_at_ms <= {newest_ms}"
+        if days is not None:
+            oldest_ms = as_of_ms - days * DAY_MS
+            counted[name] += f" AND data_scan_at_ms >= {oldest_ms}"
+            newest_ms = oldest_ms - 1
+    counted["never_verified"] = f"{IS_IN_TREE} AND NOT ({is_read})"
+    counted["agreeing"] = (
+        "is_judged IS NULL AND replica_index = 0 AND state = 'CLOSED' AND root IS NOT NULL"
+    )
+    columns = ", ".join(f"count_if({is_so}) AS {name}" for name, is_so in counted.items())
+    return replicas.sparkSession.sql(
+        f"""
+        SELECT datanode_id, volume_id, count(*) AS replicas, {columns},
+            coalesce(sum(if({WANTS_SCAN}, used_bytes, 0L)), 0L) AS scan_bytes
+        FROM {{replicas}} LEFT JOIN (SELECT container_id, true AS is_judged FROM {{judged}})
+            USING (container_id)
+        GROUP BY datanode_id, volume_id
+        """,  # noqa: S608 -- no text of others
+        replicas=replicas,
+        judged=judged,
+    )
+
+
+def count_votes(judged: DataFrame, volumes: DataFrame) -> DataFrame:
+    """Return how many exposed votes each volume had and lost; `judged` are judged cases."""
+    return judged.sparkSession.sql(
+        """
+        SELECT datanode_id, volume_id, against, sum(exposed) AS exposed, sum(lost) AS lost FROM (
+            SELECT datanode_id, volume_id, against, 1L AS exposed, CAST(is_lost AS BIGINT) AS lost
+            FROM (SELECT inline(votes) FROM {judged})
+          UNION ALL
+            SELECT datanode_id, volume_id, '', agreeing, 0L FROM {volumes} WHERE agreeing > 0)
+        GROUP BY datanode_id, volume_id, against
+        """,
+        judged=judged,
+        volumes=volumes,
+    )
+
+
+def scans(replicas: DataFrame, *, listed_max: int | None) -> DataFrame:
+    """Return rows of `plan/` that order scans of these replicas: all, or `listed_max` of them, as
+    many of each volume as of the others."""
+    wanted = replicas.filter(WANTS_SCAN)
+    if listed_max is not None:
+        turn = "row_number() OVER (PARTITION BY datanode_id, volume_id ORDER BY container_id)"
+        wanted = wanted.selectExpr("*", f"{turn} AS turn")
+        wanted = wanted.orderBy("turn", "container_id", "datanode_id").limit(listed_max)
+    return wanted.selectExpr(
+        "container_id",
+        "'scan' AS action",
+        f"{SCAN_PRIORITY} AS priority",
+        f"{text(REASON)} AS reason",
+        "CAST(array() AS ARRAY<STRING>) AS sources",
+        "CAST(array() AS ARRAY<STRING>) AS doubts",
+        "array(datanode_id) AS targets",
+        "CAST(array() AS ARRAY<INT>) AS indexes",
+        "0 AS copies",
+        "false AS is_forced",
+        "used_bytes AS bytes_estimated",
+    )

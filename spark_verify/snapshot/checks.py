@@ -1,0 +1,258 @@
+"""The reasons for which a snapshot is refused as a whole: too old, too few nodes have reported, or
+rows that cannot be.
+
+A rule about one row is a condition over the columns of its table. A rule that needs a container's
+rows side by side (a duplicate replica, an index outside the code) is the judge's (`health.batch`).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import pyspark.sql.functions as f
+from pyspark.sql import DataFrame
+
+from health.ec_replication import INDEX_MAX
+from health.words import REACHABLE_HEALTHS
+from spark_verify.errors import SnapshotRefused
+from spark_verify.input_columns import AHEAD_MAX_MS, ROWS_PER_CONTAINER_MAX, TABLES
+from spark_verify.snapshot.manifest import SCAN_AGAIN, Manifest
+from spark_verify.snapshot.tables import Snapshot
+from spark_verify.sql_text import text, texts
+
+EXAMPLES_MAX: Final = 5
+"""Rows named in a refusal: enough to find the cause, few enough to read."""
+
+BY_CONTAINER: Final = ("containers", "replicas", "pending_ops")
+"""The tables whose rows belong to a container."""
+
+FAULTS_PER_TABLE: Final = 1_000
+"""More than a table has rules: a fault is the table's place times this, plus the rule's."""
+
+_INSTANTS: Final = {
+    "containers": "state_since_ms",
+    "replicas": "reported_at_ms",
+    "nodes": "last_heartbeat_at_ms",
+}
+"""Columns that the control plane's own clock filled in."""
+
+_SIGNED: Final = ("root", "settled_root", "tombstones_checksum")
+_KEYS: Final = {"containers": ("container_id",), "nodes": ("datanode_id",)}
+_SHOWN: Final = ("state", "replica_index", "health", "op_state", "op", "replication_type")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A condition, as SQL, that no row of a table may fulfil."""
+
+    what: str
+    is_broken: str
+
+
+def rules_of(name: str, manifest: Manifest) -> list[Rule]:
+    """Return the rules about single rows of a table, in the order in which they are told."""
+    return list(_rules(name, manifest))
+
+
+def _rules(name: str, manifest: Manifest) -> Iterator[Rule]:
+    columns = TABLES[name]
+    for c in columns:
+        if not c.nullable:
+            yield Rule(f"{c.name} is null", f"{c.name} IS NULL")
+    for c in columns:
+        if str(c.type) in ("int64", "int32") and c.name not in _SIGNED:
+            yield Rule(f"{c.name} is negative", f"{c.name} < 0")
+    own = f"snapshot_id <> {text(manifest.snapshot_id)}"
+    yield Rule("snapshot_id is not the manifest's", own)
+    if name in _INSTANTS:
+        latest = f"{_INSTANTS[name]} > {manifest.as_of_ms + AHEAD_MAX_MS}"
+        yield Rule(f"{_INSTANTS[name]} is later than the snapshot", latest)
+    if name in ("replicas", "pending_ops"):
+        yield Rule(f"replica_index is above {INDEX_MAX}", f"replica_index > {INDEX_MAX}")
+    for c in columns:
+        if c.words:
+            is_other = f"{c.name} NOT IN ({texts(c.words)})"
+            yield Rule(f"{c.name} is none of {', '.join(c.words)}", is_other)
+    if name == "containers":
+        data, parity = "coalesce(ec_data, 0)", "coalesce(ec_parity, 0)"
+        is_no_code = f"{data} < 1 OR {parity} < 1 OR {data} + {parity} > {INDEX_MAX}"
+        is_ec = "replication_type = 'EC'"
+        yield Rule("ec_data and ec_parity name no code", f"{is_ec} AND ({is_no_code})")
+        yield Rule("replication_factor is below 1", "replication_factor < 1")
+    else:
+        yield Rule("datanode_id is empty", "datanode_id = ''")
+    for c in columns:
+        if str(c.type) == "string" and not c.words and c.name != "snapshot_id":
+            yield Rule(f"{c.name} is not UTF-8", f"NOT {_is_utf8(c.name)}")
+    if name == "pending_ops":
+        yield Rule("datanode is in no other table", "node_place IS NULL")
+
+
+def _is_utf8(name: str) -> str:
+    if hasattr(f, "is_valid_utf8"):
+        return f"is_valid_utf8({name})"
+    # Spark 3.5 decodes what is not UTF-8 to other characters.
+    return f"(decode(CAST({name} AS BINARY), 'UTF-8') = {name})"
+
+
+def first_fault(name: str, manifest: Manifest) -> str:
+    """Return SQL for the number of the first rule that a row breaks; null if it breaks none."""
+    base = list(TABLES).index(name) * FAULTS_PER_TABLE
+    cases = [
+        f"WHEN {rule.is_broken} THEN {base + i}" for i, rule in enumerate(rules_of(name, manifest))
+    ]
+    return f"CASE {' '.join(cases)} END"
+
+
+def refuse_fault(fault: int, rows: DataFrame, manifest: Manifest) -> None:
+    """Refuse the snapshot for rows that break a rule; `rows` is the table that the rule is of."""
+    table, place = divmod(fault, FAULTS_PER_TABLE)
+    name = list(TABLES)[table]
+    rule = rules_of(name, manifest)[place]
+    broken = rows.filter(rule.is_broken)
+    keys = _KEYS.get(name, ("container_id", "datanode_id"))
+    first = broken.orderBy(*keys).limit(EXAMPLES_MAX).collect()
+    shown = ", ".join(_example(keys, row.asDict()) for row in first)
+    raise SnapshotRefused(
+        f"table {name}/: {broken.count()} row(s) where {rule.what}; first: {shown}",
+        hint=SCAN_AGAIN,
+    )
+
+
+def _example(keys: Sequence[str], row: dict[str, Any]) -> str:
+    words = ", ".join(f"{word}={row[word]}" for word in _SHOWN if word in row)
+    return f"({', '.join(f'{key} {row[key]}' for key in keys)}: {words})"
+
+
+def table_of_fault(fault: int) -> str:
+    """Return the name of the table that a broken rule is of."""
+    return list(TABLES)[fault // FAULTS_PER_TABLE]
+
+
+def check_age(manifest: Manifest, age_max_s: int, now_ms: int) -> None:
+    """Refuse the snapshot when it is older than `age_max_s` at `now_ms` (0 takes any age), or made
+    in the future: its plan would stay valid for too long."""
+    if manifest.as_of_ms > now_ms + AHEAD_MAX_MS:
+        raise SnapshotRefused(
+            f"snapshot {manifest.snapshot_id} was made {(manifest.as_of_ms - now_ms) // 1000} s in "
+            "the future, by the clock of this machine",
+            hint="set the clocks of the control plane and of this machine",
+        )
+    age_s = (now_ms - manifest.as_of_ms) // 1000
+    if age_max_s and age_s > age_max_s:
+        raise SnapshotRefused(
+            f"snapshot {manifest.snapshot_id} is {age_s} s old, at most {age_max_s} s are allowed",
+            hint="export a fresh snapshot from the SCM",
+        )
+
+
+def check_reporting(nodes: Sequence[Any], min_percent: int) -> None:
+    """Refuse the snapshot when fewer than `min_percent` of the nodes that should have reported did.
+
+    Only a node that answers and has named all its replicas since the control plane started counts:
+    a heartbeat says nothing about what is there. Nodes in maintenance and decommissioned ones may
+    be silent. `nodes` are rows of `nodes/`.
+    """
+    expected = [n for n in nodes if n["op_state"] not in ("IN_MAINTENANCE", "DECOMMISSIONED")]
+    missing = [
+        n["datanode_id"]
+        for n in expected
+        if n["health"] not in REACHABLE_HEALTHS or not n["has_reported"]
+    ]
+    reported = len(expected) - len(missing)
+    if reported * 100 < min_percent * len(expected):
+        shown = ", ".join(sorted(missing)[:EXAMPLES_MAX])
+        raise SnapshotRefused(
+            f"only {reported} of {len(expected)} nodes answer and have named all their replicas "
+            f"since the control plane started, {min_percent} % must; missing: {shown}",
+            hint="wait until the datanodes have reported, or lower --reporting-min-percent",
+        )
+
+
+def check_there(manifest: Manifest, snapshot: Snapshot) -> None:
+    """Refuse the snapshot when a whole table is empty that cannot be.
+
+    Without nodes nobody reported anything. Without a replica, everything looks lost; without a
+    container, nothing looks wrong. A control plane that has just lost its state says so.
+    """
+    rows = manifest.rows
+    if not rows["nodes"]:
+        raise SnapshotRefused(
+            "table nodes/ is empty: nobody has reported anything",
+            hint="wait until datanodes have registered",
+        )
+    if rows["replicas"] and not rows["containers"]:
+        raise SnapshotRefused(
+            f"table containers/ is empty, and replicas/ has {rows['replicas']} rows",
+            hint="has the control plane lost its state? restore it before anything is decided",
+        )
+    if rows["replicas"] or not rows["containers"]:
+        return
+    is_holding = "state NOT IN ('DELETING', 'DELETED') AND key_count > 0"
+    holding = snapshot.containers.filter(is_holding)
+    named = holding.orderBy("container_id").limit(EXAMPLES_MAX).collect()
+    if named:
+        raise SnapshotRefused(
+            "table replicas/ is empty, and containers hold keys: first: "
+            + ", ".join(str(row["container_id"]) for row in named),
+            hint="wait until the datanodes have reported what they hold",
+        )
+
+
+def check_counts(manifest: Manifest, counts: dict[str, int]) -> None:
+    """Refuse the snapshot when a table has not as many rows as its manifest says."""
+    for name, count in counts.items():
+        if count != manifest.rows[name]:
+            raise SnapshotRefused(
+                f"table {name}/ has {count} rows, its manifest says {manifest.rows[name]}",
+                hint="the snapshot is partial: was its export interrupted?",
+            )
+
+
+def checked_nodes(table: DataFrame, manifest: Manifest) -> list[dict[str, Any]]:
+    """Return all rows of `nodes/` in the order of their names. Raise SnapshotRefused for a row
+    that cannot be, and for a node that is listed twice."""
+    rows = [
+        row.asDict()
+        for row in table.selectExpr("*", f"{first_fault('nodes', manifest)} AS fault").collect()
+    ]
+    check_counts(manifest, {"nodes": len(rows)})
+    faults = [row["fault"] for row in rows if row["fault"] is not None]
+    if faults:
+        refuse_fault(min(faults), table, manifest)
+    rows.sort(key=lambda row: row["datanode_id"])
+    names = [row["datanode_id"] for row in rows]
+    twice = sorted({name for name, after in pairwise(names) if name == after})
+    refuse_twice("nodes", [f"datanode_id {name}" for name in twice[:EXAMPLES_MAX]])
+    return rows
+
+
+def check_changed(nodes: Sequence[Any], changed_nodes: Iterable[str]) -> None:
+    """Refuse to verify the containers of nodes that the snapshot does not list: the result would be
+    empty, and look clean."""
+    strange = sorted(set(changed_nodes) - {node["datanode_id"] for node in nodes})
+    if strange:
+        raise SnapshotRefused(
+            f"table nodes/ lists no datanode {', '.join(strange)}, which --changed-node names",
+            hint="look for the datanode's id in `suture scm nodes`",
+        )
+
+
+def refuse_twice(name: str, twice: Sequence[str]) -> None:
+    """Refuse the snapshot when a table lists any row twice."""
+    if twice:
+        raise SnapshotRefused(f"table {name}/ lists twice: {', '.join(twice)}", hint=SCAN_AGAIN)
+
+
+def refuse_crowds(crowds: Sequence[tuple[str, int, int]]) -> None:
+    """Refuse the snapshot when a container has more rows in a table than can be; each is given as
+    table, container and count."""
+    if crowds:
+        name = crowds[0][0]
+        own = [(number, count) for table, number, count in crowds if table == name]
+        shown = ", ".join(f"(container_id {number}: {count} rows)" for number, count in own)
+        raise SnapshotRefused(
+            f"table {name}/: a container has at most {ROWS_PER_CONTAINER_MAX} rows; first: {shown}",
+            hint=SCAN_AGAIN,
+        )

@@ -1,0 +1,204 @@
+"""Small files beside the tables: manifests, summaries and reports, wherever the tables lie.
+
+    /var/lib/x   file:///var/lib/x   s3a://bucket/x   hdfs://name:8020/x   abfs://...
+
+Local files are read by Python. All other addresses go through the Hadoop file system that Spark
+uses for the tables, with the session's own configuration and credentials.
+"""
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from pyspark.sql import SparkSession
+
+from spark_verify.errors import PlaceRefused, failures, told
+
+HADOOP_NAMES: Final = {"s3": "s3a", "s3n": "s3a"}
+"""Schemes that Hadoop knows by another name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An entry of a directory."""
+
+    name: str
+    changed_at_ms: int
+
+
+def address_of(text: str | Path) -> str:
+    """Return a path or an address in its canonical form: an absolute path for a local place.
+
+    Raise PlaceRefused for an address that holds credentials, because addresses are printed and
+    recorded, or that has parts behind its path."""
+    text = str(text)
+    if "://" not in text:
+        return str(Path(text).absolute())
+    parts = urlsplit(text)
+    if "@" in parts.netloc and not parts.scheme.startswith(("abfs", "wasb")):
+        raise PlaceRefused(
+            f"an address of {parts.scheme}:// holds credentials",
+            hint="configure credentials in Spark: addresses are printed and recorded",
+        )
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost") or not parts.path or "?" in text or "#" in text:
+            raise PlaceRefused(
+                f"{text} is no address of a local disk",
+                hint="it is file:///data/x, with three slashes; %23 is a # in it, and %3F a ?",
+            )
+        return str(Path(unquote(parts.path)))
+    if "#" in text or "?" in text:
+        raise PlaceRefused(
+            f"{text}: an address has no part behind {'#' if '#' in text else '?'}",
+            hint="configure endpoints in Spark, for instance spark.hadoop.fs.s3a.endpoint",
+        )
+    scheme = HADOOP_NAMES.get(parts.scheme, parts.scheme)
+    return f"{scheme}://{parts.netloc}{parts.path}".rstrip("/")
+
+
+def is_local(address: str) -> bool:
+    """Return whether an address in canonical form is a path of this machine."""
+    return "://" not in address
+
+
+def spark_path(address: str) -> str:
+    """Return an address as Spark takes it. A path is always local, whatever file system is the
+    cluster's default."""
+    return f"file://{address}" if is_local(address) else address
+
+
+class LocalStorage:
+    """The small files below a directory of this machine."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def read_text(self, name: str) -> str:
+        """Return the text of a file. Raise FileNotFoundError if it does not exist."""
+        return Path(self.address, name).read_text(encoding="utf-8")
+
+    def write_text(self, name: str, text: str) -> None:
+        """Create or replace a file; readers see it whole or not at all."""
+        path = Path(self.address, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        hidden = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        try:
+            with hidden.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            hidden.replace(path)
+        except BaseException:
+            hidden.unlink(missing_ok=True)
+            raise
+        handle = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def listed(self, name: str = "") -> list[Listed]:
+        """Return the entries of a directory by name, an empty list if it does not exist."""
+        found = []
+        with suppress(FileNotFoundError, NotADirectoryError):
+            for entry in os.scandir(Path(self.address, name)):
+                with suppress(FileNotFoundError):  # another process has just deleted the file
+                    found.append(Listed(entry.name, int(entry.stat().st_mtime * 1000)))
+        return sorted(found, key=lambda entry: entry.name)
+
+    def is_directory(self) -> bool:
+        """Return whether the directory exists."""
+        return Path(self.address).is_dir()
+
+    def delete(self, name: str) -> None:
+        """Delete a file or a directory with its content, if it exists."""
+        path = Path(self.address, name)
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+class HadoopStorage:
+    """The small files below a directory of a Hadoop file system, reached through Spark's JVM."""
+
+    def __init__(self, address: str, spark: SparkSession) -> None:
+        self.address = address
+        jvm: Any = getattr(spark, "_jvm", None)
+        if jvm is None:
+            raise PlaceRefused(
+                f"{address} cannot be reached: a client of Spark Connect has no Hadoop file system",
+                hint="submit the job to the cluster (spark-submit), or name a shared directory",
+            )
+        self._jvm = jvm
+        with self._translated():
+            configuration = spark._jsc.hadoopConfiguration()
+            self._files = self._path("").getFileSystem(configuration)
+
+    def read_text(self, name: str) -> str:
+        """Return the text of a file. Raise FileNotFoundError if it does not exist."""
+        with self._translated():
+            stream = self._files.open(self._path(name))
+            try:
+                content: bytes = self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)
+            finally:
+                stream.close()
+            return bytes(content).decode("utf-8")
+
+    def write_text(self, name: str, text: str) -> None:
+        """Create or replace a file; readers see it whole or not at all."""
+        with self._translated():
+            stream = self._files.create(self._path(name), True)
+            stream.write(bytearray(text.encode("utf-8")))
+            stream.close()
+
+    def listed(self, name: str = "") -> list[Listed]:
+        """Return the entries of a directory by name, an empty list if it does not exist."""
+        with suppress(FileNotFoundError), self._translated():
+            entries = self._files.listStatus(self._path(name))
+            found = [Listed(e.getPath().getName(), e.getModificationTime()) for e in entries]
+            return sorted(found, key=lambda entry: entry.name)
+        return []
+
+    def is_directory(self) -> bool:
+        """Return whether the directory exists."""
+        with self._translated():
+            found: bool = self._files.exists(self._path(""))
+            return found
+
+    def delete(self, name: str) -> None:
+        """Delete a file or a directory with its content, if it exists."""
+        with self._translated():
+            self._files.delete(self._path(name), True)
+
+    def _path(self, name: str) -> Any:
+        text = f"{self.address}/{name}" if name else self.address
+        return self._jvm.org.apache.hadoop.fs.Path(text)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Raise what Java raises as an OSError of one line."""
+        try:
+            yield
+        except failures() as error:
+            if isinstance(error, OSError | PlaceRefused):
+                raise
+            kind = FileNotFoundError if "FileNotFoundException" in str(error) else OSError
+            raise kind(f"{self.address}: {told(error)}") from error
+
+
+Storage = LocalStorage | HadoopStorage
+
+
+def storage_of(address: str, spark: SparkSession | None) -> Storage:
+    """Return the small files in a directory. `spark` may be None for a local one only."""
+    if is_local(address):
+        return LocalStorage(address)
+    assert spark is not None
+    return HadoopStorage(address, spark)

@@ -1,0 +1,175 @@
+"""The judge as an Arrow function: a row for each container in, a row for each container out.
+
+    cases ─► columns of the judge ─► health.judge ─► health, and nested the rows of other tables
+
+Spark gives each container whole (`frames.container_cases`), so nothing is carried from batch to
+batch. A container whose rows contradict each other comes back with the contradiction alone: the
+snapshot is refused, and nothing of it is judged.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from health.batch import Nodes, violations
+from health.departure import FREE, HELD_BY
+from health.judge import Judgement, judge
+from health.rules import Rules
+from health.segments import Ints
+from spark_verify.input_columns import CONTAINERS, PENDING_OPS, REPLICAS, schema_of
+from spark_verify.result_tables import JUDGED, type_name
+from spark_verify.tasks.further_deletes import further_deletes
+from spark_verify.tasks.judge_batches import cut_of
+from spark_verify.tasks.verdict_rows import Stamp, judged_tables
+from spark_verify.tasks.votes import VOTE, votes
+
+Batches = Iterator[pa.RecordBatch]
+
+REFUSAL: Final = "refusal"
+
+DEPARTURE: Final = pa.schema(
+    [
+        ("datanode_id", pa.string()),
+        ("held_by", pa.string()),
+        ("is_in_progress", pa.bool_()),
+        ("is_locked_out", pa.bool_()),
+    ]
+)
+"""A replica on a datanode that is not in service, and what holds that datanode back."""
+
+LISTED: Final[dict[str, pa.Schema]] = {
+    **{name: JUDGED[name] for name in ("replica_class", "divergent", "plan")},
+    "votes": VOTE,
+    "departures": DEPARTURE,
+}
+"""Rows that a judged container has of other tables, nested in columns of these names."""
+
+_INPUT: Final = {
+    "containers": schema_of(tuple(c for c in CONTAINERS if c.name != "snapshot_id")),
+    "replicas": schema_of(tuple(c for c in REPLICAS if c.name != "snapshot_id")),
+    "pending_ops": schema_of(tuple(c for c in PENDING_OPS if c.name != "snapshot_id")),
+}
+
+
+def _fields(schema: pa.Schema) -> list[pa.Field]:
+    return [field for field in schema if field.name != "container_id"]
+
+
+JUDGED_CASE: Final = pa.schema(
+    [
+        *JUDGED["health"],
+        *(pa.field(name, pa.list_(pa.struct(_fields(own)))) for name, own in LISTED.items()),
+        pa.field(REFUSAL, pa.string()),
+    ]
+)
+"""Columns of a judged container."""
+
+SPARK_SCHEMA: Final = ", ".join(f"`{field.name}` {type_name(field.type)}" for field in JUDGED_CASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """The facts beside the rows that the judge needs."""
+
+    nodes: Nodes
+    rules: Rules
+    stamp: Stamp
+    versions: tuple[str, ...]
+    """The software version of each of the nodes."""
+
+
+def judging(case: Case) -> Callable[[Batches], Batches]:
+    """Return the function that Spark calls with the cases of a partition."""
+
+    def run(batches: Batches) -> Batches:
+        for batch in batches:
+            if batch.num_rows:
+                yield from judged_rows(pa.Table.from_batches([batch]), case).to_batches()
+
+    return run
+
+
+def judged_rows(cases: pa.Table, case: Case) -> pa.Table:
+    """Return the judged rows of some cases, with the columns of JUDGED_CASE."""
+    rows = {name: unnested(cases, name, schema) for name, schema in _INPUT.items()}
+    cut = cut_of(rows["containers"], rows["replicas"], rows["pending_ops"], case.nodes)
+    contradictions = violations(
+        cut.batch, lambda row: cut.rows([row], "datanode_id")["datanode_id"][0].as_py()
+    )
+    if contradictions:
+        refused, texts = zip(*contradictions, strict=True)
+        told = {"container_id": pa.array(refused, pa.int64())}
+        return _completed(told | {REFUSAL: pa.array(texts, pa.string())}, len(refused))
+    judgement = judge(cut.batch, case.rules)
+    tables = judged_tables(judgement, cut, case.stamp)
+    further = further_deletes(rows, tables["plan"], case.nodes, case.rules, case.stamp)
+    tables["plan"] = pa.concat_tables([tables["plan"], further])
+    tables["votes"] = votes(judgement, cut, case.versions)
+    tables["departures"] = _departures(judgement)
+    ids = cut.batch.containers.container_id
+    health = tables["health"]
+    found = {name: health[name].combine_chunks() for name in health.column_names}
+    found |= {name: nested(tables[name], ids) for name in LISTED}
+    return _completed(found, len(ids))
+
+
+def _completed(columns: dict[str, Any], count: int) -> pa.Table:
+    whole = {
+        field.name: columns.get(field.name, pa.nulls(count, field.type)) for field in JUDGED_CASE
+    }
+    return pa.table(whole).cast(JUDGED_CASE)
+
+
+def unnested(cases: pa.Table, name: str, schema: pa.Schema) -> pa.Table:
+    """Return the rows that cases have of a table; columns that these do not have are null."""
+    lists = cases[name].combine_chunks()
+    lists = lists.chunk(0) if isinstance(lists, pa.ChunkedArray) else lists
+    ids = cases["container_id"].combine_chunks()
+    parents = pc.list_parent_indices(lists)
+    structs = pc.list_flatten(lists)
+    found = {"container_id": ids.take(parents)}
+    names = {structs.type.field(i).name for i in range(structs.type.num_fields)}
+    for field in schema:
+        if field.name in names:
+            found[field.name] = pc.struct_field(structs, field.name)
+    whole = {
+        field.name: found.get(field.name, pa.nulls(len(parents), field.type)) for field in schema
+    }
+    return pa.table(whole)
+
+
+def nested(table: pa.Table, ids: Ints) -> pa.ListArray:
+    """Return for each id, which ascend, the list of the rows that a table has of it, in the order
+    of the table."""
+    own = table["container_id"].to_numpy()
+    order = np.argsort(own, kind="stable")
+    starts = np.searchsorted(own[order], np.append(ids, np.iinfo(np.int64).max))
+    starts[-1] = len(own)
+    fields = _fields(table.schema)
+    rows = table.take(pa.array(order)).combine_chunks()
+    structs = pa.StructArray.from_arrays(
+        [_array(rows[field.name], field.type) for field in fields], fields=fields
+    )
+    return pa.ListArray.from_arrays(pa.array(starts, pa.int32()), structs)
+
+
+def _array(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
+    return column.chunk(0) if column.num_chunks else pa.array([], kind)
+
+
+def _departures(judgement: Judgement) -> pa.Table:
+    leaving, batch = judgement.departures, judgement.view.batch
+    names = pa.array(batch.nodes.names, pa.string())
+    held = pa.array(leaving.held, mask=leaving.held == FREE)
+    columns = {
+        "container_id": batch.containers.container_id[batch.replicas.container[leaving.row]],
+        "datanode_id": names.take(pa.array(batch.replicas.node[leaving.row])),
+        "held_by": pa.array(HELD_BY, pa.string()).take(held),
+        "is_in_progress": pa.array(leaving.is_in_progress),
+        "is_locked_out": pa.array(leaving.is_locked_out),
+    }
+    return pa.table(columns, schema=pa.schema([("container_id", pa.int64()), *DEPARTURE]))

@@ -1,0 +1,139 @@
+"""Spark calls a container plainly well only where the judge finds nothing to say or to do."""
+
+import os
+import random
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from health.batch import violations
+from health.judge import judge
+from health.rules import Rules
+from health.words import Health
+from spark_verify.frames.facts import Inputs, container_facts, node_facts, well_health
+from spark_verify.session import open_session
+from spark_verify.snapshot.checks import checked_nodes
+from spark_verify.snapshot.manifest import read_manifest
+from spark_verify.snapshot.tables import open_snapshot
+from spark_verify.storage import LocalStorage
+from spark_verify.tasks.verdict_rows import Stamp, judged_tables
+from spark_verify.tasks.votes import votes
+from tests.support.verification.classifier import Case, classify
+from tests.support.verification.judged import cut
+from tests.support.verification.nearly_well import nearly_well
+from tests.support.verification.random_clusters import random_cluster
+from tests.support.verification.snapshots import ReplicaRow, SnapshotRows
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+CONTAINERS = int(os.environ.get("SUTURE_WELL_CONTAINERS", "4000"))
+"""Of each cluster; CONTRIBUTING.md says how to try many more."""
+
+DRAWN = {"nearly well": nearly_well, "all kinds": random_cluster}
+
+
+def accepted(spark: SparkSession, directory: Path, rules: Rules) -> dict[int, dict[str, Any]]:
+    """Return the rows of `health/` that Spark makes without asking the judge."""
+    manifest = read_manifest(LocalStorage(str(directory)))
+    snapshot = open_snapshot(spark, str(directory))
+    inputs = Inputs(snapshot, manifest, checked_nodes(snapshot.nodes, manifest), rules)
+    facts = container_facts(inputs, node_facts(spark, inputs))
+    found = well_health(facts, manifest.snapshot_id).collect()
+    return {row["container_id"]: row.asDict() for row in found}
+
+
+def sound(rows: SnapshotRows) -> SnapshotRows:
+    """Return the cluster without containers whose rows contradict each other, of which the judge is
+    not asked."""
+    wrong = {number for number, _ in violations(cut(rows).batch, str)}
+    return SnapshotRows(
+        [row for row in rows.containers if row.container_id not in wrong],
+        [row for row in rows.replicas if row.container_id not in wrong],
+        rows.nodes,
+        [row for row in rows.pending_ops if row.container_id not in wrong],
+    )
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_what_spark_accepts_the_judge_calls_well(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    """
+    Row by row as the judge writes it, with no plan, no divergence, no departure and no lost vote;
+    and by the plain reference there is nothing to say of it either.
+    """
+    assert spark
+    drawn = DRAWN[kind](random.Random(CONTAINERS), CONTAINERS)
+    rows, racks = sound(drawn), len({n.rack for n in drawn.nodes if n.health != "DEAD"})
+    rules = Rules(rack_count=racks)
+    batch = cut(rows)
+    judgement = judge(batch.batch, rules)
+    tables = judged_tables(judgement, batch, Stamp("snap-1", "r", 0))
+    tables["votes"] = votes(judgement, batch, [node.version for node in _by_name(rows)])
+
+    found = accepted(open_session(row_count=0), drawn.write(tmp_path / "s"), rules)
+
+    health = {row["container_id"]: row for row in tables["health"].to_pylist()}
+    assert not found.keys() - health.keys(), "a container whose rows contradict each other"
+    assert {number: health[number] for number in found} == found
+    for name in ("replica_class", "divergent", "plan"):
+        assert not found.keys() & set(tables[name]["container_id"].to_pylist()), name
+    assert_votes(found, tables["votes"], rows)
+    assert_reference(found, rows, racks)
+    if kind == "nearly well":
+        assert len(found) > CONTAINERS / 5
+
+
+def _by_name(rows: SnapshotRows) -> list[Any]:
+    return sorted(rows.nodes, key=lambda node: node.datanode_id)
+
+
+def assert_votes(found: dict[int, dict[str, Any]], cast: pa.Table, rows: SnapshotRows) -> None:
+    """Assert that all replicas of an accepted container with one root voted, and none of others."""
+    own = [vote for vote in cast.to_pylist() if vote["container_id"] in found]
+    assert not any(vote["is_lost"] or vote["against"] for vote in own)
+    counted = Counter(vote["container_id"] for vote in own)
+    expected = {
+        number: row["replica_count"]
+        for number, row in found.items()
+        if row["checksum_class"] == "MATCH"
+    }
+    assert expected == dict(counted)
+    by_rule = Counter(
+        row.container_id
+        for row in rows.replicas
+        if row.container_id in found
+        and row.replica_index == 0
+        and row.state == "CLOSED"
+        and row.root is not None
+    )
+    assert expected == dict(by_rule)
+
+
+def assert_reference(found: dict[int, dict[str, Any]], rows: SnapshotRows, racks: int) -> None:
+    """Assert that the plain reference has nothing to say of accepted containers."""
+    replicas: dict[int, list[ReplicaRow]] = defaultdict(list)
+    for row in rows.replicas:
+        replicas[row.container_id].append(row)
+    busy = {op.container_id for op in rows.pending_ops}
+    nodes = {node.datanode_id: node for node in rows.nodes}
+    for box in rows.containers:
+        if box.container_id in found:
+            own = found[box.container_id]
+            assert box.container_id not in busy
+            opinion = classify(Case(box, replicas[box.container_id], [], nodes, racks))
+            assert (Health.HEALTHY.name, "-", False) == (
+                opinion.state,
+                opinion.queue,
+                opinion.stuck,
+            )
+            assert (own["checksum_class"], own["eligibility"]) == (
+                opinion.checksum_class,
+                opinion.eligibility,
+            )
+            assert not opinion.flags
+            assert not opinion.minority
