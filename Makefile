@@ -77,10 +77,10 @@ format: python ## Format the code and mend what ruff can mend.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-deb: python ## Build dist/suture_*.deb, for Debian's and Ubuntu's Pythons from 3.11 on.
+deb: python ## Build dist/suture_*.deb and suture-verify_*.deb, for Debian's and Ubuntu's Pythons from 3.11 on.
 	@$(BIN)/python tools/make_deb.py
 
-rpm: python ## Build dist/suture-*.rpm, of the same; needs rpmbuild.
+rpm: python ## Build the same as dist/*.rpm; needs rpmbuild.
 	@$(BIN)/python tools/make_rpm.py
 
 clean: ## Remove everything that make created, .venv included.

@@ -120,5 +120,6 @@ def lacking(error: ModuleNotFoundError, who: str) -> Refused:
     return Refused(
         Code.INELIGIBLE,
         f"{who} needs the package {package}, which is not installed",
-        hint=f"pip install 'suture[{EXTRAS[package]}]'",
+        hint=f"pip install 'suture[{EXTRAS[package]}]'"
+        + (", or install the package suture-verify" if EXTRAS[package] == "scm" else ""),
     )

@@ -21,7 +21,7 @@ from typing import Annotated, Final
 import structlog
 import typer
 
-from agent.errors import Code, Refused, SutureError
+from agent.errors import Code, Refused, SutureError, lacking
 from agent.observe import logs
 from agent.observe.audit import AuditLog
 from agent.observe.listening import announce_listening
@@ -353,9 +353,10 @@ def run(
             is_cold=cold_start,
             is_new=new_cluster,
         )
-    except SutureError as error:
-        hint = f" ({error.hint})" if error.hint else ""
-        typer.echo(printable(f"suture-scm: {error}{hint}"), err=True)
+    except (SutureError, ModuleNotFoundError) as error:
+        told = lacking(error, "suture-scm") if isinstance(error, ModuleNotFoundError) else error
+        hint = f" ({told.hint})" if told.hint else ""
+        typer.echo(printable(f"suture-scm: {told}{hint}"), err=True)
         raise typer.Exit(Exit.FAILED) from error
     raise typer.Exit(code)
 

@@ -1,10 +1,8 @@
 """The entry point of `suture-scm`: handle signals first, then import the control plane.
 
 The imports take seconds on a small host; `agent.start` says what would happen to a signal
-meanwhile. Without the extra `scm` the program ends with one sentence.
+meanwhile.
 """
-
-import sys
 
 from agent.runtime.standard_streams import open_standard_streams
 from agent.runtime.stop_request import StopRequest
@@ -17,13 +15,8 @@ def main() -> None:
     set_daemon_umask()
     stop = StopRequest()
     stop.on_signals()
-    try:
-        from scm.main import main as run
-    except ModuleNotFoundError as error:
-        from agent.errors import lacking
+    from scm.main import main as run
 
-        told = lacking(error, "suture-scm")
-        sys.exit(f"suture-scm: {told} (hint: {told.hint})")
     run(stop)
 
 

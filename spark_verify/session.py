@@ -48,8 +48,9 @@ SMALL_ROWS: Final = 200_000
 
 QUICK_START: Final = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
-    # Room from the start: else each step of growth is a collection of everything.
-    "-XX:MetaspaceSize=256m -Xmn256m "
+    # Room from the start: else each step of growth is a collection of everything. The code cache of
+    # the first compiler alone is small, and code that is swept out of it is compiled again.
+    "-XX:MetaspaceSize=256m -Xms1g -Xmn256m -XX:ReservedCodeCacheSize=256m "
     # Spark's own ten thousand classes, as installed, are not verified again at each start.
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )

@@ -1,8 +1,8 @@
-"""Build a Debian package with wheels for several Pythons.
+"""Build the Debian packages `suture` and `suture-verify` with wheels for several Pythons.
 
     python tools/make_deb.py [--out DIR]
 
-On the host they become a virtual environment of its own Python, without a network, when the package
+On the host they become a virtual environment of its own Python, without a network, when a package
 is configured; a trigger makes it again when that Python changes. Nothing is started or enabled;
 options are conffiles; removing keeps all data.
 """
@@ -31,6 +31,17 @@ Description: {description}
  The agent of a storage host, a reference control plane, and the command line.
  It makes a virtual environment of its own under /opt/suture.
 """
+VERIFY_CONTROL = """\
+Package: suture-verify
+Version: {version}
+Architecture: {architecture}
+Maintainer: Suture maintainers <maintainers@suture.invalid>
+Depends: suture (= {version}), default-jre-headless (>= 2:1.17) | java17-runtime-headless
+Section: admin
+Priority: optional
+Description: {description}
+ PySpark for the environment of the package suture, and a timer that verifies every day.
+"""
 CONFFILES = f"/{stage.OPTIONS}\n"
 TRIGGERS = "".join(
     f"interest-noawait /usr/bin/python{version}\n" for version in ("3", *reversed(PYTHONS))
@@ -55,6 +66,23 @@ POSTRM = f"""\
 #!/bin/sh
 set -e
 {scripts.REMOVED}"""
+MEMBERS = {
+    "suture": {
+        "control": CONTROL,
+        "conffiles": CONFFILES,
+        "triggers": TRIGGERS,
+        "postinst": POSTINST,
+        "prerm": PRERM,
+        "postrm": POSTRM,
+    },
+    stage.VERIFY: {
+        "control": VERIFY_CONTROL,
+        "postinst": f"#!/bin/sh\nset -e\n{scripts.VERIFY_INSTALLED}",
+        "prerm": f"#!/bin/sh\nset -e\n{scripts.VERIFY_REMOVING}",
+        "postrm": f"#!/bin/sh\nset -e\n{scripts.VERIFY_REMOVED}",
+    },
+}
+"""What dpkg reads of each package."""
 
 
 def main() -> int:
@@ -62,37 +90,32 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="directory of the package")
+    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="directory of the packages")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="suture-deb-") as scratch:
-        root = Path(scratch) / "root"
-        stage.stage(root, stage.DEBIAN)
-        target = pack(root, arguments.out)
-    print(target)
+        roots = {name: Path(scratch) / name for name in MEMBERS}
+        stage.stage(roots["suture"], roots[stage.VERIFY], stage.DEBIAN)
+        for name, root in roots.items():
+            print(pack(root, name, arguments.out))
     return 0
 
 
-def pack(root: Path, out: Path) -> Path:
-    """Add the package's own files and build it; return its path."""
+def pack(root: Path, package: str, out: Path) -> Path:
+    """Add what dpkg reads of a package and build it; return its path."""
     architecture = subprocess.run(
         [stage.tool("dpkg", "dpkg"), "--print-architecture"],
         check=True,
         capture_output=True,
         text=True,
     ).stdout.strip()
-    stage.readable(root)
-    for name, text, mode in (
-        ("control", control(architecture), 0o644),
-        ("conffiles", CONFFILES, 0o644),
-        ("triggers", TRIGGERS, 0o644),
-        ("postinst", POSTINST, 0o755),
-        ("prerm", PRERM, 0o755),
-        ("postrm", POSTRM, 0o755),
-    ):
-        stage.place(root / "DEBIAN" / name, text.encode())
-        (root / "DEBIAN" / name).chmod(mode)
-    target = out / f"suture_{stage.PROJECT['version']}_{architecture}.deb"
+    for name, text in MEMBERS[package].items():
+        shown = control(text, architecture) if name == "control" else text
+        stage.place(root / "DEBIAN" / name, shown.encode())
+        if name.startswith("p"):  # scripts
+            (root / "DEBIAN" / name).chmod(0o755)
+    (root / "DEBIAN").chmod(0o755)
+    target = out / f"{package}_{stage.PROJECT['version']}_{architecture}.deb"
     subprocess.run(  # wheels are compressed already
         [stage.tool("dpkg-deb", "dpkg"), "--root-owner-group", "-Zgzip", "-z1", "--build", root,
          target],
@@ -102,13 +125,14 @@ def pack(root: Path, out: Path) -> Path:
     return target
 
 
-def control(architecture: str) -> str:
-    """Return what the package says of itself; any one Python that there are wheels for will do."""
-    return CONTROL.format(
+def control(text: str, architecture: str) -> str:
+    """Return what a package says of itself; any one Python that there are wheels for will do."""
+    is_job = text is VERIFY_CONTROL
+    return text.format(
         version=stage.PROJECT["version"],
         architecture=architecture,
         pythons=" | ".join(f"python{version}" for version in reversed(PYTHONS)),
-        description=stage.PROJECT["description"].rstrip("."),
+        description=stage.VERIFY_DESCRIPTION if is_job else stage.DESCRIPTION,
     )
 
 

@@ -1,4 +1,4 @@
-"""Build an RPM package: the same files, and the same done on the host, as in Debian's.
+"""Build the RPM packages: the same files, and the same done on the host, as in Debian's.
 
     python tools/make_rpm.py [--out DIR]
 
@@ -58,6 +58,36 @@ set -e
 %defattr(-,root,root,-)
 {files}
 """
+VERIFY_SPEC = """\
+Name: suture-verify
+Version: {version}
+Release: 1
+Summary: {summary}
+License: Apache-2.0
+AutoReqProv: no
+Requires: suture = {version}-1
+Requires: java-headless >= 1:17
+%global __os_install_post %{{nil}}
+%global _build_id_links none
+%global _binary_payload w1.zstdio
+%description
+PySpark for the environment of the package suture, and a timer that verifies every day.
+%install
+cp -a {root}/. %{{buildroot}}/
+%post
+set -e
+{installed}
+%preun
+set -e
+if [ "$1" = 0 ]; then
+{removing}fi
+%postun
+set -e
+{removed}
+%files
+%defattr(-,root,root,-)
+{files}
+"""
 
 
 def main() -> int:
@@ -70,19 +100,31 @@ def main() -> int:
     rpmbuild = stage.tool("rpmbuild", "rpm")
     arguments.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="suture-rpm-") as scratch:
-        root = Path(scratch) / "root"
-        stage.stage(root, stage.RPM)
-        stage.readable(root)
-        target = packed(rpmbuild, spec(root), Path(scratch), arguments.out)
-    print(target)
+        root, verify_root = Path(scratch) / "suture", Path(scratch) / stage.VERIFY
+        stage.stage(root, verify_root, stage.RPM)
+        for text in (spec(root), verify_spec(verify_root)):
+            print(packed(rpmbuild, text, Path(scratch), arguments.out))
     return 0
 
 
+def verify_spec(root: Path) -> str:
+    """Return the spec file of `suture-verify` for a staged tree."""
+    return VERIFY_SPEC.format(
+        version=stage.PROJECT["version"],
+        summary=stage.VERIFY_DESCRIPTION,
+        root=root,
+        installed=scripts.VERIFY_INSTALLED,
+        removing=scripts.indented(scripts.VERIFY_REMOVING),
+        removed=scripts.VERIFY_REMOVED,
+        files="\n".join(listed(root)),
+    )
+
+
 def spec(root: Path) -> str:
-    """Return what rpmbuild is told of a staged tree."""
+    """Return the spec file of `suture` for a staged tree."""
     return SPEC.format(
         version=stage.PROJECT["version"],
-        summary=stage.PROJECT["description"].rstrip("."),
+        summary=stage.DESCRIPTION,
         pythons=" or ".join(f"python(abi) = {python}" for python in PYTHONS),
         root=root,
         installed=scripts.INSTALLED,
@@ -99,7 +141,7 @@ def listed(root: Path) -> list[str]:
     lines = []
     for folder, _, names in sorted(os.walk(root)):
         where = Path(folder).relative_to(root)
-        if "suture" in where.parts and where != stage.OPTIONS.parent:
+        if {"suture", stage.VERIFY} & set(where.parts) and where != stage.OPTIONS.parent:
             lines.append(f"%dir /{where}")
         for name in sorted(names):
             path = where / name
@@ -114,10 +156,11 @@ def listed(root: Path) -> list[str]:
 
 def packed(rpmbuild: str, text: str, scratch: Path, out: Path) -> Path:
     """Build the package; return its path."""
-    file = scratch / "suture.spec"
+    name = text.partition("\n")[0].removeprefix("Name: ")
+    file = scratch / f"{name}.spec"
     file.write_text(text)
     machine = platform.machine()
-    target = out / f"suture-{stage.PROJECT['version']}-1.{machine}.rpm"
+    target = out / f"{name}-{stage.PROJECT['version']}-1.{machine}.rpm"
     subprocess.run(
         [rpmbuild, "-bb", "--quiet", f"--target={machine}", f"--define=_topdir {scratch}/rpmbuild",
          f"--define=_rpmdir {out}", f"--define=_rpmfilename {target.name}", file],

@@ -33,8 +33,10 @@ LARGE = os.environ.get("BENCH_SPARK_CONTAINERS", "1000000")  # minutes on two co
 WIDE = ("--nodes", "1000", "--bad-node", "40")
 """A thousand nodes, one volume of which damages what it holds."""
 
-HEALTHY = ("--faults-per-million", "500", "--unscanned-per-million", "0", "--old-every", "0")
-HEALTHY = (*HEALTHY, "--maintenance-every", "0", "--nodes", "1000")
+HEALTHY: tuple[str, ...] = (
+    *("--faults-per-million", "500", "--unscanned-per-million", "0", "--old-every", "0"),
+    *("--maintenance-every", "0", "--nodes", "1000"),
+)
 SHAPES = {
     "small": ("--containers", "30", "--faults-per-million", "300000"),
     "healthy": ("--containers", LARGE, *HEALTHY),

@@ -15,8 +15,9 @@ takes for lost or at risk: the first by name, and how many there are.
                      "keys": [{"key": "a", "container_ids": [7, 9]}, ...]}
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from health.words import (
     CONTAINER_STATES,
@@ -30,6 +31,10 @@ from health.words import (
 
 SCHEMA_VERSION: Final = 5
 """A snapshot of another version is refused: an older one lacks columns."""
+
+Row = Mapping[str, Any]
+"""Values of one row by the names of its columns, without the snapshot's id. A column that may be
+null may be left out."""
 
 KEYS_TOLD_MAX: Final = 100
 """Keys at risk that a manifest names."""
@@ -165,3 +170,8 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
     "pending_ops": PENDING_OPS,
 }
 """One directory of Parquet files each."""
+
+
+def signed(number: int) -> int:
+    """Return the signed 64-bit number with the bits of an unsigned one."""
+    return number - 2**64 if number >= 2**63 else number

@@ -62,15 +62,44 @@ def test_the_package_has_units_options_and_documents(tmp_path: Path) -> None:
 
     units = {path.name for path in (tmp_path / "lib/systemd/system").iterdir()}
     ours = {path.name for path in (ROOT / "systemd").glob("suture-*")}
-    assert ours - units == {"suture-scm-verify.conf"}
+    of_the_job = {"suture-verify.service", "suture-verify.timer"}
+    assert ours - units == {"suture-scm-verify.conf", *of_the_job}
     assert units < ours
-    assert (tmp_path / "usr/share/suture/suture-scm-verify.conf").exists()
     assert 0o640 == (tmp_path / "etc/suture/agent.toml").stat().st_mode & 0o777
     for name in stage.DOCUMENTS:
         assert (tmp_path / "usr/share/doc/suture" / Path(name).name).exists()
 
 
-@pytest.mark.parametrize("script", [make_deb.POSTINST, make_deb.PRERM, make_deb.POSTRM])
+def test_the_package_of_the_job_has_its_unit_timer_and_program(tmp_path: Path) -> None:
+    """
+    It asks for the other package of the same version and for a Java that Spark runs on.
+    """
+    stage.place_verify_files(tmp_path, stage.DEBIAN)
+
+    files = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if not p.is_dir()}
+    assert files == {
+        "lib/systemd/system/suture-verify.service",
+        "lib/systemd/system/suture-verify.timer",
+        "usr/bin/suture-verify",
+        "usr/share/doc/suture-verify/LICENSE",
+        "usr/share/doc/suture-verify/SPARK.md",
+        "usr/share/suture/suture-scm-verify.conf",
+    }
+    control = make_deb.control(make_deb.VERIFY_CONTROL, "amd64")
+    version = stage.PROJECT["version"]
+    java = "default-jre-headless (>= 2:1.17) | java17-runtime-headless"
+    assert f"Depends: suture (= {version}), {java}\n" in control
+
+
+SCRIPTS = [
+    text
+    for members in make_deb.MEMBERS.values()
+    for name, text in members.items()
+    if name in ("postinst", "prerm", "postrm")
+]
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_a_maintainer_script_is_a_shell_script(script: str) -> None:
     """
     The shell finds no fault in it, and it removes nothing but the environment that it made.
@@ -87,7 +116,7 @@ def test_any_python_that_there_are_wheels_for_will_do() -> None:
     """
     The package is installed where one of them is, and notices each that comes or goes.
     """
-    control = make_deb.control("amd64")
+    control = make_deb.control(make_deb.CONTROL, "amd64")
 
     assert f"Depends: {' | '.join(f'python{p}' for p in reversed(PYTHONS))}, systemd" in control
     for name in ("python3", *(f"python{version}" for version in PYTHONS)):

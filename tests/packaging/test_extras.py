@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from agent import errors
+from agent.errors import Refused
+from scm.state.options import ScmOptions
 from spark_verify import start
+from tests.support.control.scm_world import ScmWorld
 from tests.support.packaging.wheel import built_wheel, metadata_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,6 +24,7 @@ STARTS = {
     "suture-scm": "scm.start",
     "suture-verify": "spark_verify.start",
 }
+ADDRESS = "snapshot_address=file:///nowhere"
 EXPORT = ("suture", "ozone", "export", "--scm", "127.0.0.1:1", "--to", "/nowhere")
 NAME = re.compile(r"^[a-z0-9]+")
 HIDDEN = "import sys; sys.modules[{package!r}] = None; sys.argv[0] = {program!r}; "
@@ -44,7 +48,7 @@ def without(package: str, *words: str | Path) -> subprocess.CompletedProcess[str
 @pytest.mark.parametrize(
     ("package", "extra", "words"),
     [
-        ("pyarrow", "scm", ("suture-scm", "--data", "/nowhere")),
+        ("pyarrow", "scm", ("suture-scm", "--data", "/nowhere", "--set", ADDRESS)),
         ("pyarrow", "scm", ("suture", "scm", "apply", "/nowhere")),
         ("pyarrow", "scm", EXPORT),
         ("pyarrow", "spark", ("suture-verify", "/nowhere", "--out", "/nowhere")),
@@ -62,6 +66,22 @@ def test_an_absent_extra_is_named(package: str, extra: str, words: tuple[str, ..
     assert f"needs the package {package}, which is not installed" in ended.stderr
     assert f"pip install 'suture[{extra}]'" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_snapshot_without_arrow_is_refused_and_the_control_plane_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Of storage hosts' packages none has Arrow: only what writes its files names the extra.
+    """
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for module in ("agent.rpc.wire.snapshot_file", "scm.edge.spark.snapshot_upload"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    with ScmWorld(tmp_path, ScmOptions()).running() as world, pytest.raises(Refused) as refused:
+        world.control.queries.export_snapshot()
+
+    assert "a snapshot needs the package pyarrow" in str(refused.value)
+    assert "install the package suture-verify" in refused.value.hint
 
 
 def test_what_no_extra_brings_is_a_defect_and_shown_as_such() -> None:

@@ -16,7 +16,8 @@ from tests.support.packaging.commands import BIN, faults_of
 from tests.support.packaging.tidy import PRODUCT_PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
-STAGES = re.split(r"^FROM .+$", (ROOT / "Containerfile").read_text(), flags=re.MULTILINE)
+FILE = (ROOT / "Containerfile").read_text()
+STAGES = dict(re.findall(r"^FROM .+ AS (.+)\n((?:(?!FROM ).*\n)*)", FILE, re.MULTILINE))
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 DATANODES = ("datanode1", "datanode2", "datanode3")
@@ -30,28 +31,40 @@ class TestContainerfile:
         """
         What is copied to be built is what the wheel has, and nothing keeps it out.
         """
-        copied = set(re.findall(r"^COPY (\w+) \1$", STAGES[1], re.MULTILINE))
+        copied = set(re.findall(r"^COPY (\w+) \1$", STAGES["build"], re.MULTILINE))
         let_in = set(re.findall(r"^!(\w+)$", (ROOT / ".containerignore").read_text(), re.MULTILINE))
 
         assert set(PRODUCT_PACKAGES) == copied
         assert copied <= let_in
 
-    def test_the_last_stage_is_nobodys_root_and_compiles_nothing(self) -> None:
+    def test_images_run_as_nobody_and_have_only_what_they_need(self) -> None:
         """
-        It runs as a user with a number, and has neither compiler nor pip.
+        They run as a user with a number, and have neither compiler nor pip; only the image of the
+        Spark job has Java and Arrow. What is built without a target is for storage hosts.
         """
-        last = STAGES[-1]
+        installed = {
+            name: set(" ".join(re.findall(r"apt-get install (.+?)(?: \\)?$", text, re.M)).split())
+            for name, text in STAGES.items()
+        }
+        flags = {"--yes", "--no-install-recommends"}
 
-        (user,) = re.findall(r"^USER (.+)$", last, re.MULTILINE)
-        (installed,) = re.findall(r"apt-get install (.+?) \\$", last, re.MULTILINE)
-        assert re.fullmatch(r"[1-9]\d+:[1-9]\d+", user)
-        assert {"--yes", "--no-install-recommends", "python3", "${JAVA}"} == set(installed.split())
+        assert "suture" == list(STAGES)[-1]
+        assert {"python3"} == installed["host"] - flags
+        assert {"default-jre-headless"} == installed["suture-verify"] - flags
+        assert not installed["suture"]
+        assert '"/source[ozone]"' in STAGES["build"]
+        assert '"/source[ozone,scm,spark]"' in STAGES["build-verify"]
+        for name in ("suture", "suture-verify"):
+            (user,) = re.findall(r"^USER (.+)$", STAGES[name], re.MULTILINE)
+            assert re.fullmatch(r"[1-9]\d+:[1-9]\d+", user)
 
     def test_it_can_tell_whether_it_is_well(self) -> None:
         """
         The health check is Python that compiles, and fails where nothing listens.
         """
-        (check,) = re.findall(r'^    CMD \["python3", "-c", (".+")\]$', STAGES[-1], re.MULTILINE)
+        (check,) = re.findall(
+            r'^    CMD \["python3", "-c", (".+")\]$', STAGES["host"], re.MULTILINE
+        )
 
         code = yaml.safe_load(check).replace("(9861, 9862)", "(1, 2)")
         checked = subprocess.run(
@@ -109,8 +122,9 @@ class TestCompose:
             shlex.join(SERVICES["scm"]["command"]),
             shlex.join(SERVICES["operator"]["command"]),
         ]
-        (default,) = re.findall(r"^CMD (.+)$", STAGES[-1], re.MULTILINE)
-        commands.append(shlex.join(yaml.safe_load(default)))
+        for name in ("suture", "suture-verify"):
+            (default,) = re.findall(r"^CMD (.+)$", STAGES[name], re.MULTILINE)
+            commands.append(shlex.join(yaml.safe_load(default)))
 
         assert [] == [fault for command in commands for fault in faults_of(command)]
 

@@ -1,5 +1,6 @@
 """The RPM package: what it asks of a host, brings, and does there; rpm itself reads it."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -25,6 +26,16 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     stage.place(root / stage.HOME / "wheels/build", b"0\n")
     stage.readable(root)
     return make_rpm.packed("rpmbuild", make_rpm.spec(root), scratch, scratch)
+
+
+@pytest.fixture(scope="module")
+def verify_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package of the Spark job, without wheels and man pages."""
+    scratch = tmp_path_factory.mktemp("rpm-verify")
+    root = scratch / "root"
+    stage.place_verify_files(root, stage.RPM)
+    stage.readable(root)
+    return make_rpm.packed("rpmbuild", make_rpm.verify_spec(root), scratch, scratch)
 
 
 def asked(package: Path, *options: str) -> str:
@@ -67,6 +78,26 @@ def test_it_brings_what_the_other_package_brings(package: Path, tmp_path: Path) 
     listed = set(asked(package, "--list").splitlines())
 
     assert of_debian | {"/opt/suture/wheels/build", *FOLDERS} == listed
+
+
+@needs_rpm
+def test_the_job_asks_for_java_and_the_other_package(verify_package: Path, tmp_path: Path) -> None:
+    """
+    It brings the files of Debian's package, and the environment is made again for its wheels.
+    """
+    stage.place_verify_files(tmp_path, stage.RPM)
+    staged = {f"/{p.relative_to(tmp_path)}" for p in tmp_path.rglob("*") if not p.is_dir()}
+
+    required = asked(verify_package, "--requires").splitlines()
+    listed = set(asked(verify_package, "--list").splitlines())
+    scriptlets = asked(verify_package, "--scripts")
+
+    assert {f"suture = {stage.PROJECT['version']}-1", "java-headless >= 1:17"} <= set(required)
+    assert staged | {"/usr/share/doc/suture-verify", "/usr/share/suture"} == listed
+    assert 2 == len(
+        re.findall(r"^(?:.*\|\| )?/opt/suture/make-environment$", scriptlets, re.MULTILINE)
+    )
+    assert "systemctl stop suture-verify.timer suture-verify.service" in scriptlets
 
 
 @needs_rpm

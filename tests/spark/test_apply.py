@@ -307,7 +307,7 @@ def test_without_a_question_each_row_stands_for_itself(
 def with_scans(plan: Path, directory: Path) -> Path:
     """Return the same run with a scan of each replica of two containers in its plan."""
     run = Path(shutil.copytree(plan.parent, directory / "scans")) / plan.name
-    (path,) = (run.parent / "plan" / plan.name).iterdir()
+    (path,) = (run.parent / "plan" / plan.name).glob("attempt=*/part-*.parquet")
     table = pq.read_table(path, partitioning=None)
     scan = table.slice(0, 1).to_pylist()[0] | {"action": "scan", "priority": 9, "sources": []}
     rows = [
@@ -369,7 +369,7 @@ def test_a_plan_whose_scans_cannot_be_read_is_refused_before_anything_is_ordered
     They come last, and lie in files of their own: what is damaged there is found before.
     """
     run = with_scans(plan, tmp_path)
-    path = run.parent / "plan" / run.name / "part-9.parquet"
+    (path,) = (run.parent / "plan" / run.name).glob("attempt=*/part-9.parquet")
     whole = path.read_bytes()
     for place in (len(whole) // 2, 40):
         path.write_bytes(whole[:place] + bytes(8) + whole[place + 8 :])

@@ -16,12 +16,24 @@ PYTHON_CHANGED = f"""\
 {MAKE}
 """
 REMOVING = f"""\
-[ ! -d /run/systemd/system ] || systemctl stop suture-verify.timer suture-scm-backup.timer \\
+[ ! -d /run/systemd/system ] || systemctl stop suture-scm-backup.timer \\
     suture-agent.service suture-scm.service suture-ozone-scrub.service
 {MAKE} remove
 """
 REMOVED = """\
 # Bytes and the control plane's state below /var/lib stay, also on purge.
+[ ! -d /run/systemd/system ] || systemctl daemon-reload
+"""
+VERIFY_INSTALLED = f"""\
+{MAKE}
+[ ! -d /run/systemd/system ] || systemctl daemon-reload
+"""
+VERIFY_REMOVING = """\
+[ ! -d /run/systemd/system ] || systemctl stop suture-verify.timer suture-verify.service
+"""
+VERIFY_REMOVED = f"""\
+# The other package may be gone already; results below /var/lib stay.
+[ ! -x {MAKE} ] || {MAKE}
 [ ! -d /run/systemd/system ] || systemctl daemon-reload
 """
 

@@ -1,9 +1,14 @@
-"""The files of a package, laid out below a folder as they lie on a host."""
+"""The files of two packages, laid out below a folder as they lie on a host.
+
+suture          agent, control plane, command line, and an environment of their wheels
+suture-verify   the Spark job: wheels that this environment gets as well, its unit and timer
+"""
 
 import gzip
 import shutil
 import sys
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,10 +20,13 @@ from tools.packages import wheels
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 HOME: Final = Path("opt/suture")
-PROGRAMS: Final = ("suture", "suture-agent", "suture-scm", "suture-verify")
+PROGRAMS: Final = ("suture", "suture-agent", "suture-scm")
+VERIFY: Final = "suture-verify"
+VERIFY_DESCRIPTION: Final = "Compares the replicas of a whole cluster of Suture or Ozone, on Spark"
 DOCUMENTS: Final = ("README.md", "CHANGELOG.md", "LICENSE", "SECURITY.md", "docs/OPERATIONS.md",
                     "docs/CONFIGURATION.md", "docs/EVENTS.md", "docs/OZONE.md")  # fmt: skip
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DESCRIPTION: Final = PROJECT["description"].rstrip(".")
 OPTIONS: Final = Path("etc/suture/agent.toml")
 
 
@@ -34,25 +42,47 @@ DEBIAN: Final = Layout("lib/systemd/system", "usr/share/zsh/vendor-completions")
 RPM: Final = Layout("usr/lib/systemd/system", "usr/share/zsh/site-functions")
 
 
-def stage(root: Path, layout: Layout) -> None:
-    """Put everything below `root`. Raise wheels.Incomplete."""
+def stage(root: Path, verify_root: Path, layout: Layout) -> None:
+    """Put everything of `suture` below `root`, and of `suture-verify` below `verify_root`. Raise
+    wheels.Incomplete."""
     wheels.gather(root / HOME / "wheels")
     place_files(root, layout)
     place_programs(root, layout)
-    place_manuals(root)
+    place_manuals(root, PROGRAMS)
+    readable(root)
+    wheels.gather_spark(verify_root / HOME / "more", root / HOME / "wheels")
+    place_verify_files(verify_root, layout)
+    place_manuals(verify_root, [VERIFY])
+    readable(verify_root)
+
+
+def place_verify_files(root: Path, layout: Layout) -> None:
+    """Copy what the system reads of `suture-verify`: its unit, timer, drop-in and manual."""
+    for unit in units(VERIFY):
+        place(root / layout.units / unit.name, unit.read_bytes())
+    drop_in = "suture-scm-verify.conf"
+    place(root / "usr/share/suture" / drop_in, (ROOT / "systemd" / drop_in).read_bytes())
+    for name in ("docs/SPARK.md", "LICENSE"):
+        place(root / "usr/share/doc" / VERIFY / Path(name).name, (ROOT / name).read_bytes())
+    link_program(root, VERIFY)
+
+
+def units(prefix: str) -> list[Path]:
+    """Return the services and timers whose names begin with `prefix`."""
+    kinds = (".service", ".timer")
+    return sorted(u for u in (ROOT / "systemd").glob(f"{prefix}*") if u.suffix in kinds)
 
 
 def place_files(root: Path, layout: Layout) -> None:
-    """Copy what the system reads: units, users, folders, options, documents."""
-    units = sorted([*(ROOT / "systemd").glob("*.service"), *(ROOT / "systemd").glob("*.timer")])
+    """Copy what the system reads of `suture`: units, users, folders, options, documents."""
+    own = [unit for unit in units("suture") if unit not in units(VERIFY)]
     copies: dict[Path, str | Path] = {
-        **{unit: f"{layout.units}/{unit.name}" for unit in units},
+        **{unit: f"{layout.units}/{unit.name}" for unit in own},
         ROOT / "systemd/sysusers.d/suture.conf": "usr/lib/sysusers.d/suture.conf",
         ROOT / "systemd/tmpfiles.d/suture.conf": "usr/lib/tmpfiles.d/suture.conf",
         ROOT / "systemd/agent.toml": OPTIONS,
         ROOT / "monitoring/alerts.yaml": "usr/share/suture/alerts.yaml",
         ROOT / "monitoring/dashboard.json": "usr/share/suture/dashboard.json",
-        ROOT / "systemd/suture-scm-verify.conf": "usr/share/suture/suture-scm-verify.conf",
         ROOT / "tools/packages/make-environment": HOME / "make-environment",
         **{ROOT / name: f"usr/share/doc/suture/{Path(name).name}" for name in DOCUMENTS},
     }
@@ -62,11 +92,16 @@ def place_files(root: Path, layout: Layout) -> None:
     (root / HOME / "make-environment").chmod(0o755)
 
 
+def link_program(root: Path, program: str) -> None:
+    """Link a command into the path."""
+    (root / "usr/bin").mkdir(parents=True, exist_ok=True)
+    (root / "usr/bin" / program).symlink_to(Path("/") / HOME / "venv/bin" / program)
+
+
 def place_programs(root: Path, layout: Layout) -> None:
     """Link the commands into the path, with their completion."""
-    (root / "usr/bin").mkdir(parents=True, exist_ok=True)
     for program in PROGRAMS:
-        (root / "usr/bin" / program).symlink_to(Path("/") / HOME / "venv/bin" / program)
+        link_program(root, program)
     for shell, where in (
         ("bash", "usr/share/bash-completion/completions/suture"),
         ("zsh", f"{layout.zsh}/_suture"),
@@ -78,9 +113,9 @@ def place_programs(root: Path, layout: Layout) -> None:
         place(root / where, (script + "\n").encode())
 
 
-def place_manuals(root: Path) -> None:
+def place_manuals(root: Path, programs: Sequence[str]) -> None:
     """Write the man pages; each command is asked for its help."""
-    for program in PROGRAMS:
+    for program in programs:
         text = page(program, Path(sys.executable))
         target = root / f"usr/share/man/man1/{program}.1.gz"
         place(target, gzip.compress(text.encode(), mtime=0))
@@ -98,7 +133,7 @@ def readable(root: Path) -> None:
     for path in [root, *root.rglob("*")]:
         if path.is_dir() and not path.is_symlink():
             path.chmod(0o755)
-        elif path.parent.name == "wheels":
+        elif path.suffix == ".whl":
             path.chmod(0o644)
 
 

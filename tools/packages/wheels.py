@@ -2,6 +2,7 @@
 
 import hashlib
 import platform
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -17,7 +18,8 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PYTHONS: Final = ("3.14", "3.13", "3.12", "3.11")  # the newest first
-EXTRAS: Final = "ozone,scm"
+EXTRAS: Final = "ozone"
+SPARK_EXTRAS: Final = "ozone,scm,spark"
 BESIDE: Final = ("pip",)
 GLIBC_MINORS: Final = range(5, 29)  # manylinux_2_5 to manylinux_2_28, that of RHEL 8
 
@@ -36,10 +38,36 @@ def gather(folder: Path) -> None:
     (folder / "requirements").write_text("\n".join([f"suture[{EXTRAS}] == {version}", *BESIDE, ""]))
     (folder / "pythons").write_text("".join(f"{python}\n" for python in PYTHONS))
     (folder / "build").write_text(f"{version}-{checksum(folder)}\n")
+    check_complete(folder, EXTRAS)
+
+
+def gather_spark(folder: Path, present: Path) -> None:
+    """Put the wheels into an empty folder that `suture-verify` needs beside those `present`. Raise
+    Incomplete."""
+    folder.mkdir(parents=True)
+    (wheel,) = present.glob("suture-*.whl")
+    needed = needed_by(metadata_of(wheel), {"spark"}, PYTHONS[0])
+    (spark,) = (f"{each.name}{each.specifier}" for each in needed if each.name == "pyspark")
+    subprocess.run(  # it is published as source, and its wheel fits every Python
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check",
+         "--no-deps", f"--wheel-dir={folder}", spark],
+        check=True,
+    )  # fmt: skip
+    for path in present.glob("*.whl"):
+        shutil.copy(path, folder)
+    for python in PYTHONS:
+        download(folder, f"{wheel}[{SPARK_EXTRAS}]", python)
+    check_complete(folder, SPARK_EXTRAS)
+    for path in present.glob("*.whl"):
+        (folder / path.name).unlink()
+
+
+def check_complete(folder: Path, extras: str) -> None:
+    """Raise Incomplete if a host with one of the Pythons would lack a wheel."""
     lacking = [
         f"Python {python}: {text}"
         for python in PYTHONS
-        for text in absent(folder, python, [f"suture[{EXTRAS}]", *BESIDE])
+        for text in absent(folder, python, [f"suture[{extras}]", *BESIDE])
     ]
     if lacking:
         raise Incomplete("; ".join(lacking))

@@ -23,7 +23,7 @@ import pyarrow
 import pyarrow.parquet
 
 from agent.errors import Code, Refused, Unavailable
-from health.tables.snapshot_columns import SCHEMA_VERSION, TABLES
+from health.tables.snapshot_columns import SCHEMA_VERSION, TABLES, Row
 
 pa: Any = pyarrow  # compiled code without types
 pq: Any = pyarrow.parquet
@@ -45,16 +45,6 @@ SCHEMAS: Final[dict[str, Any]] = {
     for name, columns in TABLES.items()
 }
 """The contract with the Spark job."""
-
-
-Row = Mapping[str, Any]
-"""Values of one row by the names of its columns, without the snapshot's id. A column that may be
-null may be left out."""
-
-
-def signed(number: int) -> int:
-    """Return the signed 64-bit number with the bits of an unsigned one."""
-    return number - 2**64 if number >= 2**63 else number
 
 
 @contextmanager

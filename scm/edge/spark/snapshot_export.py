@@ -10,12 +10,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
-from agent.rpc.wire.snapshot_file import Row, signed, writing
+from agent.errors import lacking
 from health.rules import Rules
-from health.tables.snapshot_columns import KEYS_TOLD_MAX, TABLES
+from health.tables.snapshot_columns import KEYS_TOLD_MAX, TABLES, Row, signed
 from scm.administration.affected_keys import keys_in
 from scm.cluster.commands.loads import RECONSTRUCT_TYPE
-from scm.edge.spark.snapshot_upload import publish
 from scm.edge.views import NodeView, block_count, used_bytes
 from scm.replication.judging.health_states import NOT_KNOWN, States
 from scm.state.facts import Container, ContainerState, Health, Key, Kind, Node, Pending, Replica
@@ -98,8 +97,14 @@ def export(world: World, directory: Path, *, keep_count: int, address: str = "")
     oldest beyond `keep_count` in both.
 
     Raises Unavailable(DISK_OUT_OF_SPACE) if it cannot be written; nothing is left of it then.
-    Raises what `snapshot_upload.publish` does when others cannot have it.
+    Raises what `snapshot_upload.publish` does when others cannot have it, and Refused without the
+    extra `scm`.
     """
+    try:
+        from agent.rpc.wire.snapshot_file import writing
+        from scm.edge.spark.snapshot_upload import publish
+    except ModuleNotFoundError as error:
+        raise lacking(error, "a snapshot") from error
     snapshot_id = _free_id(world, directory)
     target = directory / snapshot_id
     _remove_unfinished(directory)

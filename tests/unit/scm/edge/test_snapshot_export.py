@@ -11,7 +11,8 @@ import pytest
 
 from agent.errors import Code, Unavailable
 from agent.rpc.wire import snapshot_file
-from agent.rpc.wire.snapshot_file import SCHEMAS, signed
+from agent.rpc.wire.snapshot_file import SCHEMAS
+from health.tables.snapshot_columns import signed
 from merkle.replica import ReplicaState
 from scm.edge.spark import snapshot_export
 from scm.edge.spark.snapshot_export import Exported, World, export
