@@ -5,6 +5,7 @@ Only what Spark Connect also offers is used here and everywhere: no RDD, no Spar
 
 import atexit
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 from urllib.parse import urlsplit
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from spark_verify.errors import SparkRefused, failures
@@ -210,6 +212,7 @@ def _start(builder: Any, master: str) -> SparkSession:
     with tempfile.TemporaryFile() as words:
         try:
             with _heard(words):
+                _name_this_user(builder)
                 session: SparkSession = builder.getOrCreate()
         except KeyboardInterrupt:
             # PySpark takes away where its JVM is to say that it is there: it never ends by itself.
@@ -239,6 +242,27 @@ def _name_this_host() -> None:
     not always: Spark asks for that before it looks at its configuration."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
+
+
+def _name_this_user(builder: Any) -> None:
+    """Give Hadoop a name for a user id that the system has no entry for, as containers run: Hadoop
+    would ask the system for it when Spark starts, and end."""
+    if _has_entry() or "spark.master" not in builder._options:
+        return
+    name = f"uid{os.getuid()}"
+    os.environ.setdefault("SPARK_USER", name)
+    SparkContext._ensure_initialized(conf=SparkConf().setAll(list(builder._options.items())))
+    jvm: Any = SparkContext._jvm
+    users = jvm.org.apache.hadoop.security.UserGroupInformation
+    users.setLoginUser(users.createRemoteUser(name))
+
+
+def _has_entry() -> bool:
+    """Return whether the system has an entry for this process's user id."""
+    try:
+        return bool(pwd.getpwuid(os.getuid()))
+    except KeyError:
+        return False
 
 
 @contextmanager
@@ -276,6 +300,8 @@ def _options(row_count: int, master: str) -> dict[str, str]:
     is_local = not master or master.startswith("local")
     if is_local and not _knows_its_name():
         java = f"{java} -Djdk.net.hosts.file={_own_hosts()}"
+    if not _has_entry():  # Java has no home directory then
+        java = f"{java} -Duser.home={_scratch()}"
     if LOG_PROPERTIES.is_file():  # inside a zip on a cluster it is not, and not needed
         java = f"{java} -Dlog4j2.configurationFile=file:{LOG_PROPERTIES}"
     options = {

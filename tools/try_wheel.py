@@ -22,12 +22,14 @@ from tools.packages.hosts import Fault  # noqa: E402
 BARE = ("suture --version", "suture-agent --help")
 STARTS = {  # what an extra makes start
     "ozone": 'python -c "from ozone.disk.database import library; print(library().__name__)"',
-    "scm": "suture-scm --explain",
-    "spark": "suture-verify --help",
+    "scm": 'python -c "import agent.rpc.wire.snapshot_file"',
+    # A container that is not well: only those go through Python, for which Spark asks for more.
+    "spark": "suture-verify generate {scratch}/s --containers 9 --faults-per-million 900000 && "
+    "{place}/bin/suture-verify {scratch}/s --out {scratch}/o || test $? = 4",
 }
 LACKING = {  # what has to name the extra where it is absent
     "ozone": "suture ozone scrub .",
-    "scm": "suture-scm --explain",
+    "scm": "suture-scm --data /nowhere --set snapshot_address=file:///nowhere",
     "spark": "suture-verify --help",
 }
 
@@ -77,6 +79,7 @@ def environment(python: str, place: Path, wanted: str) -> Path:
 
 def started(place: Path, command: str) -> None:
     """Run a command of an environment, which has to end well. Raise Fault."""
+    command = command.format(place=place, scratch=place.parent / "scratch")
     ended = typed(f"{place}/bin/{command}")
     if ended.returncode:
         raise Fault(f"{command}: {ended.returncode}\n{ended.stderr}")

@@ -45,13 +45,14 @@ def verified(directory: Path, *before: str, **environment: str) -> subprocess.Co
 
 
 @pytest.mark.spark
-def test_a_host_whose_own_name_is_no_address_runs_spark(tmp_path: Path) -> None:
+def test_a_host_without_an_address_and_a_user_without_an_entry_run_spark(tmp_path: Path) -> None:
     """
     A local session listens on loopback by itself, also with keys of a store in its environment,
-    of which Spark notes the host that they come from.
+    of which Spark notes the host that they come from. No system file has the user's id.
     """
     skip_without_java()
-    rename = 'hostname no-such-host.invalid && exec "$0" "$@"'
+    become = "exec unshare --user --map-user=54321"
+    rename = f'hostname no-such-host.invalid && {become} "$0" "$@"'
     asked = ["/usr/bin/env", "unshare", "-ru", "true"]
     if subprocess.run(asked, capture_output=True, check=False).returncode:
         pytest.skip("no host can be renamed here: it takes a user namespace, or root")
@@ -60,7 +61,7 @@ def test_a_host_whose_own_name_is_no_address_runs_spark(tmp_path: Path) -> None:
     done = verified(tmp_path, "unshare", "-ru", "sh", "-c", rename, **keys)
 
     assert 0 == done.returncode, done.stderr
-    assert "judging 1 containers in tasks of Spark" in done.stderr
+    assert "judging 1 containers" in done.stderr
 
 
 def test_a_start_that_fails_is_told_in_a_line(tmp_path: Path) -> None:
