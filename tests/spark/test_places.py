@@ -11,7 +11,7 @@ import pytest
 
 from agent.errors import Refused, Unavailable
 from agent.rpc.wire.addresses import check_address
-from agent.rpc.wire.places import Place
+from agent.rpc.wire.file_systems import Place
 from scm.state.options import ScmOptions
 from spark_verify import pipeline
 from spark_verify.errors import PlaceRefused

@@ -29,7 +29,7 @@ def opened(address: str) -> Any:
     """Return the `Place` of an address or a path. Raises Refused(INVALID_CONFIG) for what is none,
     holds credentials, or cannot be opened."""
     # Only where files are read or written: other commands begin without Arrow.
-    from agent.rpc.wire.places import Place
+    from agent.rpc.wire.file_systems import Place
 
     place = Place.of(address)
     assert place.files is not None

@@ -14,7 +14,7 @@ import pyarrow
 
 from agent.errors import Code, Unavailable
 from agent.rpc.wire.addresses import below, opened
-from agent.rpc.wire.places import Place
+from agent.rpc.wire.file_systems import Place
 
 MANIFEST: Final = "manifest.json"
 PAGE_BYTES: Final = 4 * 1024**2  # in memory at once

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 
-from agent.rpc.wire.places import Place
+from agent.rpc.wire.file_systems import Place
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]

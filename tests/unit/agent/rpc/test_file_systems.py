@@ -3,7 +3,7 @@
 import pytest
 
 from agent.errors import Refused
-from agent.rpc.wire.places import Place
+from agent.rpc.wire.file_systems import Place
 
 
 @pytest.mark.parametrize(
