@@ -109,11 +109,12 @@ def _redundancy(redundancy: Ints) -> pa.Array:
 
 def _matters(judgement: Judgement) -> Bools:
     """Return with which containers anything is the matter: one that has a flag or is not HEALTHY,
-    whose replicas differ, or that nobody knows."""
-    compared = np.isin(judgement.compared.checksum_class, [CLASSES.index(c) for c in DIFFERING])
-    is_known = judgement.view.batch.containers.is_known
-    is_odd = (judgement.flags != 0) | (judgement.verdicts.state != Health.HEALTHY)
-    found: Bools = is_odd | compared | ~is_known
+    whose replicas differ, of which one is outvoted, or that nobody knows."""
+    compared, batch = judgement.compared, judgement.view.batch
+    found: Bools = np.isin(compared.checksum_class, [CLASSES.index(c) for c in DIFFERING])
+    found |= (judgement.flags != 0) | (judgement.verdicts.state != Health.HEALTHY)
+    found |= ~batch.containers.is_known
+    found[batch.replicas.container[compared.is_minority]] = True
     return found
 
 
