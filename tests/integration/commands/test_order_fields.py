@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.rpc.v1 import container_pb2, scm_pb2
-from merkle.replica import ContainerId
+from merkle.replica import LAYOUT_VERSION, ContainerId
 from tests.support.control.fake_datanode import FakeDatanode, report
 from tests.support.control.scm_process import ScmProcess
 from tests.support.control.scripted_scm import ScriptedScm
@@ -154,6 +154,7 @@ def test_state_that_a_datanode_saw_beyond_ours_stops_all_deletes(nodes: Nodes, c
                 address=node.address,
                 volumes=node.volumes(),
                 boot_id=node.boot_id,
+                layout_version=LAYOUT_VERSION,
                 seen_starts=seen,
             )
         )

@@ -190,15 +190,3 @@ class TestStuck:
                 host.clock.advance_s(RETRY_S + 1)
 
         assert count == len([one for one in logs if one["event"] == "replica_not_moved"])
-
-
-def test_an_older_agent_that_counts_none_is_understood() -> None:
-    """
-    It names up to a thousand, which are all there are then.
-    """
-    status = pb.VolumeStatus(
-        service="RETIRING", container_count=2, stuck_container_ids=[1, 2], stuck_reason="no room"
-    )
-
-    assert does_rest(status)
-    assert not does_rest(pb.VolumeStatus(service="RETIRING"))

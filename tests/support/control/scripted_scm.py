@@ -1,9 +1,11 @@
 """A real gRPC server that plays the SCM from a script: it hands out commands and keeps answers."""
 
+import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from operator import itemgetter
 
 import grpc
 
@@ -22,7 +24,7 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
         self.changed = threading.Condition()
         self.commands: deque[scm_pb2.Command] = deque()
         self.statuses: dict[int, scm_pb2.CommandStatus] = {}
-        self.replicas: dict[tuple[str, int], object] = {}
+        self.replicas: set[tuple[str, int]] = set()  # of which datanode, of which container
         self.heartbeats = 0
         self.term = 1
         self.start_id, self.state_number = "", 0
@@ -67,9 +69,10 @@ class ScriptedScm(scm_pb2_grpc.ScmServicer):
             self.op_states.append((request.op_state, request.op_expiry_ms))
             for status in request.command_statuses:
                 self.statuses[status.command_id] = status
-            for report in request.reports:
-                for replica in report.replicas:
-                    self.replicas[request.datanode_id, replica.container_id] = replica
+            ids = [replica.container_id for one in request.reports for replica in one.replicas]
+            for page in request.column_reports:
+                ids += map(itemgetter(0), struct.iter_unpack("<Q", page.replicas.container_id))
+            self.replicas.update((request.datanode_id, container_id) for container_id in ids)
             commands = list(self.commands)
             self.commands.clear()
             self.changed.notify_all()

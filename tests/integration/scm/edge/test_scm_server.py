@@ -258,14 +258,20 @@ class TestErrors:
             (
                 "Register",
                 scm_pb2.RegisterRequest(
-                    datanode_id="x", address="h:1", boot_id=1, cluster_id="CID-other"
+                    datanode_id="x",
+                    address="h:1",
+                    boot_id=1,
+                    layout_version=1,
+                    cluster_id="CID-other",
                 ),
                 Code.WRONG_CLUSTER,
                 "CID-other",
             ),
             (
                 "Register",
-                scm_pb2.RegisterRequest(datanode_id="x", address="dn1:1", boot_id=1),
+                scm_pb2.RegisterRequest(
+                    datanode_id="x", address="dn1:1", boot_id=1, layout_version=1
+                ),
                 Code.WRONG_DATANODE,
                 "datanode dn1 has too",
             ),
