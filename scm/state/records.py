@@ -49,6 +49,7 @@ CRC: Final = struct.Struct(">I")
 _CONTAINER_STATES: Final = {str(state): state for state in ContainerState}
 _CONTAINER_PLACES: Final = tuple(getattr(Container, one.name).__set__ for one in fields(Container))
 _CONTAINER_FIELDS: Final = len(_CONTAINER_PLACES)
+_PROMISED: Final = [one.name for one in fields(Container)].index("allocated_bcsid")
 _DIGITS: Final = b"0123456789"
 _NUMBER: Final = "(?:0|[1-9][0-9]{0,18}),"
 _WORD: Final = r'"[ !#-\[\]-~]*"'
@@ -135,6 +136,11 @@ def containers_from(rows: Sequence[bytes]) -> list[Container]:
     for place, values in zip(_CONTAINER_PLACES, columns, strict=True):
         deque(map(place, made, values), maxlen=0)
     return made
+
+
+def promised_counts(rows: Sequence[bytes]) -> list[int]:
+    """Return how many blocks were ever promised in containers; nothing else of them is made."""
+    return [values[_PROMISED] for values in unpack_all(rows, _CONTAINER_FIELDS)]
 
 
 class AtRest(NamedTuple):

@@ -69,9 +69,11 @@ class ContainerTable(Table[int, Container]):
     def promised_counts(self, container_ids: Sequence[int]) -> list[int]:
         """Return how many blocks were ever promised in these, 0 in unknown ones; rows stay rows."""
         found = [self._stored.get(number) for number in container_ids]
-        made = iter(records.containers_from([one for one in found if isinstance(one, bytes)]))
-        known = [next(made) if isinstance(one, bytes) else one for one in found]
-        return [0 if one is None else one.allocated_bcsid for one in known]
+        counts = iter(records.promised_counts([one for one in found if isinstance(one, bytes)]))
+        return [
+            next(counts) if isinstance(one, bytes) else one.allocated_bcsid if one else 0
+            for one in found
+        ]
 
     def values(self) -> list[Container]:
         """Return a snapshot of all containers."""

@@ -11,6 +11,7 @@ from agent.cli.terminal.output import Exit
 from agent.client.client import Client
 from agent.client.file_pieces import Source
 from agent.demo.cluster import Cluster
+from agent.ec.scheme import parse_scheme
 from agent.store.files.layout import VolumeVersion
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.identity import read_versions
@@ -36,8 +37,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield running
 
 
-def lose(cluster: Cluster, container_id: int, place: int) -> None:
-    """Delete a block from all replicas, which the control plane did not order."""
+def lose(cluster: Cluster, container_id: int, count: int) -> None:
+    """Delete the first blocks from all replicas, which the control plane did not order."""
     for index in range(3):
         cluster.nodes[index].stop()
         paths = cluster.volume_paths(index)
@@ -47,13 +48,14 @@ def lose(cluster: Cluster, container_id: int, place: int) -> None:
             paths, cluster_id=version.cluster_id, datanode_id=version.datanode_id
         )
         ids = [block.block_id for block in store.blocks(ContainerId(container_id))]
-        assert 1 == store.delete_blocks(ContainerId(container_id), [ids[place]])
+        assert count == store.delete_blocks(ContainerId(container_id), ids[:count])
         store.close()
         cluster.start_again(index)
 
 
+@pytest.mark.parametrize("lost", [["first"], ["first", "second"]])
 def test_a_block_that_all_replicas_lack_is_reported(
-    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], lost: list[str]
 ) -> None:
     """Equal replicas are not whole for that. A recover lets go of the key, whose delete is proven
     by tombstones, and then all is whole again."""
@@ -69,9 +71,9 @@ def test_a_block_that_all_replicas_lack_is_reported(
     suture.wait_until(lambda: suture.json_any("status")["verdict"] == "WHOLE")
     suture("status")
 
-    lose(cluster, container_id, 0)
+    lose(cluster, container_id, len(lost))
 
-    suture.wait_until(lambda: "lack" in str(suture.json_any("status")))
+    suture.wait_until(lambda: "keys need" in str(suture.json_any("status")))
     shown = suture("status", code=Exit.TO_DO)
     report = suture("scm", "report", code=Exit.TO_DO)
     looked = suture("scm", "recover", "--dry-run")
@@ -80,7 +82,28 @@ def test_a_block_that_all_replicas_lack_is_reported(
     assert "1 container without blocks that keys need" in report
     assert {"first,", "second,"} <= set(report.split())
     assert "1 container to look into" in looked
-    assert ["first"] == suture.json("scm", "recover")["deleted_keys"]
+    assert lost == suture.json("scm", "recover")["deleted_keys"]
     suture.wait_until(lambda: suture.json_any("status")["verdict"] == "WHOLE")
-    suture("get", "second", "--output", str(tmp_path / "again"))
-    assert (tmp_path / "second").read_bytes() == (tmp_path / "again").read_bytes()
+    for file in files[len(lost) :]:
+        suture("get", file.key, "--output", str(tmp_path / "again"))
+        assert file.path.read_bytes() == (tmp_path / "again").read_bytes()
+
+
+def test_shards_of_short_blocks_lack_nothing(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A block of one byte is in the first shard and in those of parity, and no other."""
+    suture = CommandLine(cluster.scm.address, capsys)
+    suture.wait_until(lambda: len(suture.json("scm", "nodes")) == 3)
+    files = [Source(f"{count}", tmp_path / f"{count}", count) for count in (1, 2, 70_000)]
+    for file in files:
+        file.path.write_bytes(os.urandom(file.size_bytes))
+    with Client(cluster.scm.address) as client:
+        _stored, [container_id] = client.put(files, lanes=1, scheme=parse_scheme("rs-2-1-64k"))
+    suture("scm", "close", str(container_id))
+
+    suture.wait_until(lambda: int(suture.json_any("status")["containers"]["whole"]) == 1)
+    suture("status")
+    suture("rm", "1", "--yes")
+    suture.wait_until(lambda: not int(suture.json("scm", "queues")["delete_transaction_count"]))
+    suture("status")
