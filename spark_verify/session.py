@@ -112,7 +112,7 @@ def open_session(*, row_count: int, master: str = "") -> SparkSession:
 
     Under spark-submit or with a Spark Connect address the given session is used as it is;
     `master` overrides; with neither, all cores of this machine. Workers elsewhere are given the
-    modules that tasks need; they bring numpy, pandas and pyarrow.
+    modules that tasks need; they bring numpy and pyarrow.
     """
     check_reached(master or os.environ.get("SPARK_REMOTE", ""))
     builder = SparkSession.Builder().appName("suture-verify")

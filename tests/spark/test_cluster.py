@@ -33,7 +33,19 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 RUN_S_MAX = 200.0
 CROWD = 10_000  # replicas of one container
-CONTAINERS = 20_000
+CONTAINERS = 3_000  # with a replica on one node
+
+
+def with_more(table: pa.Table, columns: dict[str, list[Any]]) -> pa.Table:
+    """Return a table with more rows, which are its first one but for some columns."""
+    count = len(columns["container_id"])
+    more = table.slice(0, 1).take(pa.array([0] * count))
+    for name, values in columns.items():
+        field = table.schema.field(name)
+        more = more.set_column(
+            table.schema.get_field_index(name), field, pa.array(values, field.type)
+        )
+    return pa.concat_tables([table, more])
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +57,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 
 @pytest.fixture(scope="module")
 def local(spark: object, tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """Containers of all kinds, verified by Spark in this process."""
+    """Containers of all kinds, verified by Spark in this process. One has ten thousand replicas,
+    all but three of them different from the others; one node has a replica of most."""
     assert spark
     directory = tmp_path_factory.mktemp("local")
     kinds = [
@@ -57,9 +70,27 @@ def local(spark: object, tmp_path_factory: pytest.TempPathFactory) -> Result:
         ("EC CLOSED", "C#1=7 C#1=9 C#2=2 C#3=3 C#4=4"),
         ("R QUASI_CLOSED 10", "Q@10x2 Q@9"),
     ]
-    parts = [container(i, *kinds[i % len(kinds)]) for i in range(1, 301)]
-    snapshot = gather(parts).write(directory / "s")
-    return verify(Request(str(snapshot), directory / "out", run_id="r"))
+    crowd = container(1, "R CLOSED 10", f"C=7x3 C=8x{CROWD - 3}")
+    rows = gather([crowd, *(container(i, *kinds[i % len(kinds)]) for i in range(2, 301))])
+    rows.nodes.append(NodeRow("dn-big"))
+    ids = [i for i in range(301, CONTAINERS + 301) for _ in range(3)]
+    others = [f"dn-1-{i % CROWD}" for i in range(len(ids))]
+    names = [name if i % 3 else "dn-big" for i, name in enumerate(others)]
+    columns = {"container_id": ids, "datanode_id": names}
+    change = {
+        "containers": lambda table: with_more(table, {"container_id": ids[::3]}),
+        "replicas": lambda table: with_more(table, columns),
+    }
+    counts = {
+        "containers": len(rows.containers) + CONTAINERS,
+        "replicas": len(rows.replicas) + len(ids),
+        "nodes": len(rows.nodes),
+        "pending_ops": 0,
+    }
+    snapshot = rows.write(directory / "s", change=change, manifest={"rows": counts})
+    result = verify(Request(str(snapshot), directory / "out", run_id="r"))
+    assert result.summary["rows"]["replicas"] > CROWD + 3 * CONTAINERS
+    return result
 
 
 def snapshot_of(result: Result) -> Path:
@@ -119,6 +150,7 @@ def test_spark_submit_on_a_cluster_gives_the_local_result(
 ) -> None:
     """
     Row by row, from workers that have numpy, pyarrow and pyspark: the rest came with the wheel.
+    Ten thousand replicas of one container fit into the 512 MiB that the Python of a task has.
     """
     shutil.copy(ROOT / "spark_verify" / "job.py", tmp_path)
     log = tmp_path / "log"
@@ -167,62 +199,3 @@ def test_a_worker_that_is_killed_in_the_middle_changes_nothing(
     assert is_running
     assert "SparkListenerExecutorRemoved" in {event["Event"] for event in events(log)}
     assert contents(local.directory.parent) == contents(out)
-
-
-def skewed(directory: Path) -> Path:
-    """Write a snapshot in which one node holds a third of all replicas, and one container has ten
-    thousand, all but three of them different from the others."""
-    rows = gather([container(1, "R CLOSED 10", f"C=7x3 C=8x{CROWD - 3}")])
-    rows.nodes.append(NodeRow("dn-big"))
-    ids = list(range(2, CONTAINERS + 1))
-    change = {
-        "containers": lambda table: with_more(table, {"container_id": ids}),
-        "replicas": lambda table: with_more(
-            table,
-            {
-                "container_id": [i for i in ids for _ in range(3)],
-                "datanode_id": [
-                    name
-                    for i in ids
-                    for name in ("dn-big", f"dn-1-{i % CROWD}", f"dn-1-{(i + 1) % CROWD}")
-                ],
-            },
-        ),
-    }
-    counts = {
-        "containers": CONTAINERS,
-        "replicas": CROWD + 3 * len(ids),
-        "nodes": len(rows.nodes),
-        "pending_ops": 0,
-    }
-    return rows.write(directory, change=change, manifest={"rows": counts})
-
-
-def with_more(table: pa.Table, columns: dict[str, list[Any]]) -> pa.Table:
-    """Return a table with more rows, which are its first one but for some columns."""
-    count = len(columns["container_id"])
-    more = table.slice(0, 1).take(pa.array([0] * count))
-    for name, values in columns.items():
-        field = table.schema.field(name)
-        more = more.set_column(
-            table.schema.get_field_index(name), field, pa.array(values, field.type)
-        )
-    return pa.concat_tables([table, more])
-
-
-@pytest.mark.usefixtures("spark")
-def test_skew_fits_into_small_workers(cluster: SparkCluster, tmp_path: Path) -> None:
-    """
-    A container with ten thousand replicas, and a node that holds a third of all: with 512 MiB of
-    address space for the Python of a task, the same as in one process.
-    """
-    snapshot = skewed(tmp_path / "s")
-    own = verify(Request(str(snapshot), tmp_path / "own", run_id="r"))
-    log = tmp_path / "log"
-
-    with command(cluster, log, snapshot, "--out", tmp_path / "out") as job:
-        assert_ended(job, own.summary["exit_code"])
-
-    assert contents(tmp_path / "own") == contents(tmp_path / "out")
-    assert 1 == own.summary["flags"]["OVER_REPLICATED"]
-    assert own.summary["rows"]["replicas"] > 3 * CROWD

@@ -13,6 +13,8 @@ from tests.support.verification.verified import opinions
 pytestmark = pytest.mark.spark
 
 GROUPS = by_rules(vectors())
+RULES = {name: own for own in GROUPS for name, _ in own}
+"""One group for each rule: what each number of a rule changes is tested with the judge alone."""
 
 
 @pytest.mark.usefixtures("spark")
@@ -29,7 +31,7 @@ def test_the_spark_job_finds_what_the_vectors_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("spark")
-@pytest.mark.parametrize("own", [own for own in GROUPS if own], ids=str)
+@pytest.mark.parametrize("own", RULES.values(), ids=str)
 def test_rules_of_their_own_reach_the_judge_on_spark(
     own: tuple[tuple[str, int], ...], tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from spark_verify.pipeline import Request, verify
 from tests.support.verification.judged import judged
-from tests.support.verification.snapshots import OpRow, SnapshotRows, container
+from tests.support.verification.snapshots import OpRow, SnapshotRows, container, gather
 
 CASES = {
     "six where three do": ("R CLOSED 10", "C=7x6", 3),
@@ -26,34 +26,47 @@ CASES = {
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 
-def one_by_one(rows: SnapshotRows, rack_count: int) -> list[str]:
+IS_RACKED = {name: "&" in replicas for name, (_, replicas, _) in CASES.items()}
+"""Cases that share a snapshot: the number of its racks is one of the rules."""
+
+
+def rows_of(case: str, number: int) -> SnapshotRows:
+    """Return the container of a case."""
+    kind, replicas, _ = CASES[case]
+    words, _, ops = kind.partition(" -")
+    return container(number, words, replicas, *([f"-{ops}"] if ops else []))
+
+
+def one_by_one(case: str, number: int, rack_count: int) -> list[str]:
     """Return who goes if a plan of one row a container is ordered, and made again."""
-    gone: list[str] = []
+    rows, gone = rows_of(case, number), list[str]()
     while True:
-        plan = [row for row in judged([rows], rack_count=rack_count)[1].plan if row.is_forced]
+        plan = [row for row in judged([rows], rack_count=rack_count)[number].plan if row.is_forced]
         if not plan:
             return gone
         (row,) = plan
         gone += row.targets
         for target, index in zip(row.targets, row.indexes, strict=True):
-            rows.pending_ops.append(OpRow(1, "DELETE", target, index))
+            rows.pending_ops.append(OpRow(number, "DELETE", target, index))
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_all_that_is_too_much_goes_in_one_run(tmp_path: Path, case: str) -> None:
+@pytest.mark.parametrize("is_racked", [False, True])
+def test_all_that_is_too_much_goes_in_one_run(tmp_path: Path, is_racked: bool) -> None:
     """
     The replicas that as many runs would have removed, in their order; and they are counted.
     """
-    kind, replicas, count = CASES[case]
-    words = kind.split()
-    ops = [words.pop()] if words[-1] == "-n0" else []
-    rows = container(1, " ".join(words), replicas, *ops)
+    cases = [name for name in CASES if IS_RACKED[name] is is_racked]
+    rows = gather([rows_of(case, number) for number, case in enumerate(cases, 1)])
     racks = len({node.rack for node in rows.nodes})
-    expected = one_by_one(container(1, " ".join(words), replicas, *ops), racks)
 
     result = verify(Request(str(rows.write(tmp_path / "s")), tmp_path / "out"))
 
-    plan = pq.read_table(result.table("plan")).to_pylist()
-    deletes = [row["targets"] for row in plan if row["action"] == "delete"]
-    assert [[name] for name in expected] == deletes
-    assert count == len(deletes) == result.summary["plan"]["delete"]["rows"]
+    deletes: dict[int, list[str]] = {}
+    for row in pq.read_table(result.table("plan")).to_pylist():
+        if row["action"] == "delete":
+            deletes.setdefault(row["container_id"], []).extend(row["targets"])
+    counts = {number: CASES[case][2] for number, case in enumerate(cases, 1)}
+    for number, case in enumerate(cases, 1):
+        assert one_by_one(case, number, racks) == deletes.get(number, []), case
+        assert counts[number] == len(deletes.get(number, [])), case
+    assert sum(counts.values()) == result.summary["plan"]["delete"]["rows"]
