@@ -39,16 +39,9 @@ import numpy as np
 import numpy.typing as npt
 
 from merkle.checksum import Algorithm, U64s
-from merkle.descent import BlockRange as BlockRange  # with these, part of this module's interface
-from merkle.descent import check_ranges as check_ranges
-from merkle.descent import differing_blocks as differing_blocks
-from merkle.descent import differing_ranges as differing_ranges
-from merkle.descent import partial_tree as partial_tree
-from merkle.descent import range_checksums as range_checksums
-from merkle.descent import range_starts as range_starts
+from merkle.descent import BlockRange
 from merkle.replica import BlockId
 from merkle.tree import Leaf, Tree
-from merkle.tree import Summary as Summary
 from merkle.tree_columns import LENGTH_MASK, OFFSET_SHIFT, Column
 
 Indexes: TypeAlias = npt.NDArray[np.int64]

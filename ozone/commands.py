@@ -8,20 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from agent.cli.terminal.output import (
-    ID_MAX,
-    Exit,
-    bytes_progress,
-    counted,
-    emit,
-    grid,
-    say,
-    show,
-    size,
-)
+from agent.cli.terminal.output import ID_MAX, bytes_progress, counted, emit, grid, say, show, size
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.config.quantity import parse_bytes_per_s, parse_duration_s
 from agent.observe import logs
+from agent.runtime.exits import Exit
 from agent.runtime.stop_request import StopRequest
 from merkle.replica import ContainerId
 from ozone.cluster.commands import export_command, reconcile_command

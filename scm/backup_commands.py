@@ -15,8 +15,9 @@ import typer
 from agent.cli.change import balance as balance  # with all that is of the group
 from agent.cli.inspect import anchors as anchors
 from agent.cli.inspect.scm_commands import app as app
-from agent.cli.terminal.output import Exit, counted, emit, grid, remark, say, show, size
+from agent.cli.terminal.output import counted, emit, grid, remark, say, show, size
 from agent.cli.terminal.typer_options import JsonFlag
+from agent.runtime.exits import Exit
 from scm.backup.manifest import Manifest
 from scm.backup.restoring import restore_backup
 from scm.backup.taking import list_backups, take_backup

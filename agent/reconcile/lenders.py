@@ -9,7 +9,8 @@ from agent.rpc.calls.peer import Meter
 from agent.rpc.v1 import container_pb2
 from agent.rpc.wire.hashes import BlockRows
 from merkle.checksum import U64s
-from merkle.diff import BlockRange, in_scope, indexes_of
+from merkle.descent import BlockRange
+from merkle.diff import in_scope, indexes_of
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 from merkle.tree import Summary, Tree, take
 

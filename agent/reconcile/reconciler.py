@@ -42,7 +42,8 @@ from agent.reconcile.witnesses import Proving
 from agent.store.index.facts import ReplicaFacts
 from agent.store.ports import RepairableReplicas
 from merkle.damaged import Damaged
-from merkle.diff import REPAIRED_KINDS, BlockRange, DifferenceKind
+from merkle.descent import BlockRange
+from merkle.diff import REPAIRED_KINDS, DifferenceKind
 from merkle.replica import BlockId, ChunkInfo, ContainerId, ReplicaState
 from merkle.tree import Tree
 from merkle.tree_codec import encode_tree

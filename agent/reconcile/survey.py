@@ -24,19 +24,16 @@ from agent.rpc.calls.peer import Meter
 from agent.rpc.wire.hashes import SELECTION_MAX, BlockRows
 from merkle.checksum import Algorithm, U64s
 from merkle.damaged import Damaged
-from merkle.diff import (
+from merkle.descent import (
     BlockRange,
-    Comparison,
-    Divergence,
     check_ranges,
-    compare,
-    diff,
     differing_blocks,
     differing_ranges,
     partial_tree,
     range_checksums,
     range_starts,
 )
+from merkle.diff import Comparison, Divergence, compare, diff
 from merkle.replica import ID_MAX, ContainerId
 from merkle.tree import Summary, Tree
 from merkle.tree_building import TreeBuilder

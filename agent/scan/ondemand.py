@@ -78,8 +78,6 @@ class OnDemandScans:
         self._waiting: OrderedDict[ContainerId, _Request] = OrderedDict()
         self._scanned_at_s: dict[ContainerId, float] = {}
         self._wake: Callable[[], None] = lambda: None
-        self.refused_count = 0
-        self.scanned_count = 0
 
     @property
     def name(self) -> str:
@@ -114,7 +112,6 @@ class OnDemandScans:
                 not_before_s = self._scanned_at_s[container_id] + self._gaps_s[priority]
             known = self._waiting.get(container_id)
             if known is None and len(self._waiting) >= self._requests_max:
-                self.refused_count += 1
                 return False
             if known is None or (known.priority, known.not_before_s) > (priority, not_before_s):
                 request = _Request(reason, priority, not_before_s, RETRIES_MAX)
@@ -154,7 +151,6 @@ class OnDemandScans:
             if error.code not in GONE:
                 raise
             return Busy()
-        self.scanned_count += 1
         if not report.committed and not self._stop.is_set():
             if report.held_because.startswith((BREAKER, SHADOW)):
                 self._retry_held(container_id, request)

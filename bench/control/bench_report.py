@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -73,18 +72,6 @@ def measures() -> list[Measure]:
 
 def handled_measures() -> list[Measure]:
     """Return what reports and heartbeats cost the control plane that takes them in."""
-    by_columns = report_measures(pages_of, floor, "", REPORT_US_MAX)
-    old = report_measures(old_pages_of, old_floor, ", of an old agent", None)
-    return by_columns + old[:2]
-
-
-def report_measures(
-    paged: Callable[[int, int, int], list[bytes]],
-    parse: Callable[[bytes], object],
-    name: str,
-    bound_us: float | None,
-) -> list[Measure]:
-    """Return what reports cost in one of their forms."""
     count = HANDLED_NODES * REPLICAS_PER_NODE
     with tempfile.TemporaryDirectory(prefix="suture-report-") as scratch:
         write_cluster(Path(scratch), HANDLED_NODES, REPLICAS_PER_NODE)
@@ -94,22 +81,20 @@ def report_measures(
         pages = [
             page
             for i in range(HANDLED_NODES)
-            for page in paged(i, HANDLED_NODES, REPLICAS_PER_NODE)
+            for page in pages_of(i, HANDLED_NODES, REPLICAS_PER_NODE)
         ]
-        parse_s = spent_s(lambda: [parse(page) for page in pages])
+        parse_s = spent_s(lambda: [floor(page) for page in pages])
         first_s = spent_s(lambda: [handler.heartbeat(page) for page in pages])
         same_s = spent_s(lambda: [handler.heartbeat(page) for page in pages])
         idle = [idle_heartbeat(i % HANDLED_NODES) for i in range(HEARTBEATS)]
         idle_s = spent_s(lambda: [handler.heartbeat(page) for page in idle])
         handler.close()
     beside = f"{parse_s / count * 1e6:.2f} us to parse the same"
-    taken = {f"first full report{name}": first_s, f"unchanged full report{name}": same_s}
+    taken = {"first full report": first_s, "unchanged full report": same_s}
     return [
         *(
-            Measure(what, took_s / count * 1e6, "CPU us/replica", beside)
-            if bound_us is None
-            else at_most(
-                what, took_s / count * 1e6, "CPU us/replica", bound_us, compared_with=beside
+            at_most(
+                what, took_s / count * 1e6, "CPU us/replica", REPORT_US_MAX, compared_with=beside
             )
             for what, took_s in taken.items()
         ),
@@ -260,16 +245,6 @@ def floor(page: bytes) -> list[Any]:
     ]
 
 
-def old_floor(page: bytes) -> list[Any]:
-    """Do the same with a page that has a message for each replica."""
-    replicas = scm_pb2.HeartbeatRequest.FromString(page).reports[0].replicas
-    return [
-        np.fromiter([attrgetter(column.field)(one) for one in replicas], np.uint64)
-        for column in (ID, *COLUMNS)
-        if column.field
-    ]
-
-
 def node_name(number: int) -> str:
     """Return the id of a datanode."""
     return f"dn{number:04d}"
@@ -286,14 +261,6 @@ def pages_of(number: int, node_count: int, per_node: int) -> list[bytes]:
     """Return a datanode's full report as it goes over the wire, page by page, by columns."""
     return [
         heartbeat(number, column_reports=[column_report(page)]).SerializeToString()
-        for page in reports_of(number, node_count, per_node)
-    ]
-
-
-def old_pages_of(number: int, node_count: int, per_node: int) -> list[bytes]:
-    """Return the same with a message for each replica."""
-    return [
-        heartbeat(number, reports=[page]).SerializeToString()
         for page in reports_of(number, node_count, per_node)
     ]
 

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from agent.cli.terminal.output import Exit, counted, emit, grid, items_progress, remark, say, show
+from agent.cli.terminal.output import counted, emit, grid, items_progress, remark, say, show
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.errors import SutureError
+from agent.runtime.exits import Exit
 from ozone.cluster.scrubs import NOTHING_SCRUBBED, read_scrubs
 from ozone.wire.authentication import choose
 from ozone.wire.connection import parse_addresses

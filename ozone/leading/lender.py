@@ -14,7 +14,7 @@ from agent.rpc.v1 import container_pb2
 from agent.rpc.wire.hashes import BlockRows
 from merkle.checksum import Algorithm, U64s
 from merkle.damaged import Damaged
-from merkle.diff import BlockRange, range_checksums
+from merkle.descent import BlockRange, range_checksums
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 from merkle.tree import Leaf, Summary, Tree
 from merkle.tree_building import TreeBuilder

@@ -10,7 +10,6 @@ import typer
 
 from agent.cli.terminal.output import (
     ID_MAX,
-    Exit,
     bytes_progress,
     counted,
     emit,
@@ -24,6 +23,7 @@ from agent.cli.terminal.typer_options import JsonFlag
 from agent.errors import SutureError
 from agent.observe import logs
 from agent.plan.reconcile_outcome import PeerState
+from agent.runtime.exits import Exit
 from merkle.replica import ContainerId, ReplicaState
 from ozone.repair.damage import Replica
 from ozone.repair.proposal import Proposal, Target

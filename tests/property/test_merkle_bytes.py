@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 
 from merkle.blockrow import decode_block, encode_block, is_intact
 from merkle.checksum import Algorithm, window_checksums
+from merkle.damaged import Damaged
 from merkle.replica import BlockData, ChecksumType
 from merkle.second_checksum import witness_checksums
 from merkle.tree_building import build_from_rows
-from merkle.tree_codec import Damaged, decode_tree, encode_tree
+from merkle.tree_codec import decode_tree, encode_tree
 from tests.support.storage.tree_strategies import ALGORITHMS, WINDOW_BYTES, blocks, trees
 from tests.support.storage.trees import CONTAINER, rows_of
 

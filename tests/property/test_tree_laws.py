@@ -7,20 +7,15 @@ from hypothesis import strategies as st
 
 from bench.scans import reference_tree
 from merkle.checksum import Algorithm, block_checksum, container_checksum, leaf_checksum
-from merkle.diff import (
-    REPAIRED_KINDS,
-    Comparison,
-    DifferenceKind,
-    Divergence,
+from merkle.descent import (
     check_ranges,
-    compare,
-    diff,
     differing_blocks,
     differing_ranges,
     partial_tree,
     range_checksums,
     range_starts,
 )
+from merkle.diff import REPAIRED_KINDS, Comparison, DifferenceKind, Divergence, compare, diff
 from merkle.replica import BlockData
 from merkle.tree import Tree
 from merkle.tree_building import build_from_rows

@@ -20,9 +20,9 @@ import pytest
 from agent.cli.change import apply as module
 from agent.cli.inspect.scm_commands import scan_decision
 from agent.cli.main import run
-from agent.cli.terminal.output import Exit
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire import plan_file
+from agent.runtime.exits import Exit
 from scm.edge.server import build_server
 from scm.edge.service import ScmService
 from scm.state.clock import Clock

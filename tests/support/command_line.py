@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent.cli.main import run
-from agent.cli.terminal.output import Exit
+from agent.runtime.exits import Exit
 from tests.support.waiting import wait_until
 
 

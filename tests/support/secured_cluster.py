@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
 from agent.rpc.security.caller import Role
 from agent.rpc.security.tls import TlsFiles
+from agent.runtime.exits import Exit
 from merkle.checksum import Algorithm
 from tests.support.authority import Authority, arguments
 from tests.support.command_line import CommandLine

@@ -23,12 +23,13 @@ from agent.cli.inspect.scm_commands import (
     wait_and_show,
 )
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import Exit, counted, remark
+from agent.cli.terminal.output import counted, remark
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire.plan_file import SCAN, Run, Scans, read_plan
+from agent.runtime.exits import Exit
 
 PLAN_ROWS: Final = 5_000  # in one call
 

@@ -10,12 +10,14 @@ from agent.cli.change import losses as losses
 from agent.cli.change import node_commands as node_commands  # its commands are of the same group
 from agent.cli.change import recover as recover
 from agent.cli.change.container_commands import DryRunFlag, YesFlag, refuse_unasked
-from agent.cli.inspect.scm_commands import app, facts
+from agent.cli.inspect.scm_commands import app
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import Exit, counted, emit, grid, say, short, show, size
+from agent.cli.terminal.document import facts
+from agent.cli.terminal.output import counted, emit, grid, say, short, show, size
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
+from agent.runtime.exits import Exit
 
 PERMILLE: Final = 10
 

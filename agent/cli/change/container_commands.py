@@ -13,23 +13,13 @@ from agent.cli.inspect.scm_commands import (
     Containers,
     WaitOption,
     app,
-    facts,
     safe_mode_line,
     show_decisions,
     wait_and_show,
 )
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import (
-    Exit,
-    emit,
-    grid,
-    remark,
-    say,
-    short,
-    show,
-    size,
-    waiting_told,
-)
+from agent.cli.terminal.document import facts
+from agent.cli.terminal.output import emit, grid, remark, say, short, show, size, waiting_told
 from agent.cli.terminal.selection import OnOption, datanode_id, selected
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
@@ -37,6 +27,7 @@ from agent.client.keylist import checked_key, delete_keys
 from agent.config.given import ANSWER_BYTES_MAX, given_bytes
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
+from agent.runtime.exits import Exit
 
 MINUTE_MS: Final = 60_000
 

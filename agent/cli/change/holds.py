@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.inspect.scm_commands import Containers, app, facts, show_decisions
+from agent.cli.inspect.scm_commands import Containers, app, show_decisions
 from agent.cli.terminal.credentials import connect
+from agent.cli.terminal.document import facts
 from agent.cli.terminal.output import emit, grid, short, show
 from agent.cli.terminal.selection import OnOption, datanode_id, selected
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption

@@ -12,12 +12,14 @@ from agent.cli.change.container_commands import (
     shown_worlds,
 )
 from agent.cli.change.node_commands import Datanodes, ForceFlag, show_node_decisions
-from agent.cli.inspect.scm_commands import Containers, app, facts
+from agent.cli.inspect.scm_commands import Containers, app
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import Exit, counted, emit, grid, say, show
+from agent.cli.terminal.document import facts
+from agent.cli.terminal.output import counted, emit, grid, say, show
 from agent.cli.terminal.selection import datanode_ids
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.rpc.v1 import scm_pb2
+from agent.runtime.exits import Exit
 
 KEYS_SHOWN_MAX: Final = 20  # of each container; --json has up to 1,000
 

@@ -9,14 +9,16 @@ import typer
 
 from agent.cli.change.container_commands import DryRunFlag, YesFlag, refuse_unasked
 from agent.cli.inspect.key_lists import keys_in
-from agent.cli.inspect.scm_commands import app, facts
+from agent.cli.inspect.scm_commands import app
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import Exit, counted, emit, grid, say, say_lines, short, show
+from agent.cli.terminal.document import facts
+from agent.cli.terminal.output import counted, emit, grid, say, say_lines, short, show
 from agent.cli.terminal.selection import OnOption, datanode_ids, selected
 from agent.cli.terminal.time_option import duration
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.observe.printable import printable
 from agent.rpc.v1 import scm_pb2
+from agent.runtime.exits import Exit
 from health.cluster_verdict import Verdict
 
 NO_DOUBT: Final = "every datanode is heard, and every closed container is equal and whole"

@@ -10,13 +10,14 @@ import typer
 from agent.cli.change.container_commands import DryRunFlag
 from agent.cli.inspect.scm_commands import app
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import Exit, counted, emit, items_progress, remark, say
+from agent.cli.terminal.output import counted, emit, items_progress, remark, say
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.client.putnote import Found, files_of
 from agent.client.rediscovery import Seen, look_into
 from agent.errors import Code, Refused
 from agent.rpc.v1 import container_pb2, scm_pb2
+from agent.runtime.exits import Exit
 
 CONTAINERS_PER_CALL: Final = 1_000
 DELETED_PER_CALL: Final = 1_000_000  # half of what is taken, and of a message, less than 10 MiB

@@ -3,12 +3,13 @@
 import typer
 
 from agent.cli.terminal.credentials import security
-from agent.cli.terminal.output import Exit, emit, grid, remark, say, show, size, waiting_told
+from agent.cli.terminal.output import emit, grid, remark, say, show, size, waiting_told
 from agent.client.client import Client
 from agent.errors import Code, Refused
 from agent.rpc.calls.channel import patient
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.runtime.exits import Exit
 
 SHOWN_MAX = 50  # changes of a table for people; --json has the first thousand of each datanode
 

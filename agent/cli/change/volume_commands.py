@@ -11,13 +11,14 @@ from agent.cli.inspect.datanodes import volume_columns, volume_row
 from agent.cli.terminal.ask import nodes_of
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
-from agent.cli.terminal.output import Exit, bytes_progress, counted, emit, grid, say, short, show
+from agent.cli.terminal.output import bytes_progress, counted, emit, grid, say, short, show
 from agent.cli.terminal.selection import known_nodes, one_volume
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.errors import Code, Refused, Unavailable
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.v1 import scm_pb2
+from agent.runtime.exits import Exit
 
 POLL_S: Final = 1.0
 SENT_AT_ONCE: Final = 20  # containers that the control plane is asked to copy elsewhere

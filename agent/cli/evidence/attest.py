@@ -14,10 +14,11 @@ import typer
 
 from agent.cli.evidence import signing
 from agent.cli.evidence.verifylog import anchor_of, spoken
-from agent.cli.terminal.output import Exit, counted, emit, say
+from agent.cli.terminal.output import counted, emit, say
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.client.download import write_whole
 from agent.errors import Code, Refused
+from agent.runtime.exits import Exit
 from agent.store.verification_log.attestation import FORMAT, account
 from agent.store.verification_log.chain import Head, check, entries
 from agent.store.verification_log.log_reader import read_log

@@ -16,11 +16,12 @@ from agent.cli.evidence.verdict_inputs import JudgedReplica, Question
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.outcomes import outcomes_in
-from agent.cli.terminal.output import ID_MAX, Exit, emit, say
+from agent.cli.terminal.output import ID_MAX, emit, say
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.v1 import scm_pb2
+from agent.runtime.exits import Exit
 from merkle.replica import BlockId, ContainerId
 from merkle.tree import Tree
 

@@ -8,8 +8,9 @@ import typer
 
 from agent.cli.evidence.bundle_reading import NONSENSE, no_bundle, read_bundle
 from agent.cli.evidence.rejudging import Outcome, Replayed, replayed
-from agent.cli.terminal.output import Exit, counted, emit, say
+from agent.cli.terminal.output import counted, emit, say
 from agent.cli.terminal.typer_options import JsonFlag
+from agent.runtime.exits import Exit
 
 
 def replay(

@@ -7,10 +7,11 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import Exit, counted, emit, say
+from agent.cli.terminal.output import counted, emit, say
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
+from agent.runtime.exits import Exit
 from agent.store.verification_log.chain import Checked, Head, Kind, check, entries
 from agent.store.verification_log.log_reader import Files, read_log
 

@@ -7,10 +7,11 @@ import typer
 from agent.cli.inspect.scm_commands import app
 from agent.cli.inspect.verified import ago
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import Exit, emit, grid, say, short, show
+from agent.cli.terminal.output import emit, grid, say, short, show
 from agent.cli.terminal.selection import datanode_id
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.rpc.v1 import scm_pb2
+from agent.runtime.exits import Exit
 
 
 @app.command("anchors")

@@ -12,7 +12,7 @@ from agent.cli.inspect.scm_commands import state_name
 from agent.cli.terminal.ask import Answered, NodeOption, ask_each, heard, nodes_of
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.outcomes import newest_outcomes
-from agent.cli.terminal.output import ID_MAX, Exit, checksum, counted, emit, grid, say, short, show
+from agent.cli.terminal.output import ID_MAX, checksum, counted, emit, grid, say, short, show
 from agent.cli.terminal.selection import known_nodes
 from agent.cli.terminal.time_option import duration
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
@@ -20,6 +20,7 @@ from agent.client.client import Client
 from agent.config.quantity import spoken_duration
 from agent.errors import Unavailable
 from agent.rpc.v1 import datanode_pb2, scm_pb2
+from agent.runtime.exits import Exit
 
 SINCE_S_DEFAULT: Final = 12 * 3600.0
 SHOWN_COUNT: Final = 200

@@ -11,22 +11,12 @@ from agent.cli.inspect.verified import last_reads, verified_text
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.outcomes import outcomes_in
-from agent.cli.terminal.output import (
-    ID_MAX,
-    Exit,
-    checksum,
-    counted,
-    emit,
-    grid,
-    say,
-    short,
-    show,
-    size,
-)
+from agent.cli.terminal.output import ID_MAX, checksum, counted, emit, grid, say, short, show, size
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.errors import SutureError
 from agent.rpc.v1 import datanode_pb2, scm_pb2
+from agent.runtime.exits import Exit
 from merkle.replica import ContainerId
 
 SHOWN_COUNT: Final = 50

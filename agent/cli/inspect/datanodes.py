@@ -9,13 +9,14 @@ import typer
 from agent.cli.terminal.ask import Answered, NodeOption, ask_each, heard, nodes_of, told
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
-from agent.cli.terminal.output import Exit, counted, emit, grid, people, say, short, show
+from agent.cli.terminal.output import counted, emit, grid, people, say, short, show
 from agent.cli.terminal.time_option import duration
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.config.quantity import spoken_duration
 from agent.errors import size_text
 from agent.observe.status_headline import Told, percent, volume_word
 from agent.rpc.v1 import datanode_pb2 as pb
+from agent.runtime.exits import Exit
 from merkle.replica import ContainerId
 
 ALL: Final = ContainerId(0)  # on the wire: of all containers

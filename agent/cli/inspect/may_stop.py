@@ -7,11 +7,12 @@ import typer
 
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
-from agent.cli.terminal.output import Exit, counted, emit, say, size
+from agent.cli.terminal.output import counted, emit, say, size
 from agent.cli.terminal.selection import named
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.config.quantity import spoken_duration
 from agent.rpc.v1 import scm_pb2
+from agent.runtime.exits import Exit
 
 EXITS: Final = {"YES": Exit.OK, "NO": Exit.TO_DO, "UNKNOWN": Exit.UNAVAILABLE}
 WORDS: Final = {

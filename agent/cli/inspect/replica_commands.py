@@ -12,16 +12,15 @@ from agent.cli.inspect.scm_commands import (
     BEING_WRITTEN,
     OUTCOME_COLUMNS,
     container_info,
-    facts,
     outcome_row,
     replica_table,
 )
 from agent.cli.inspect.verified import verified_text
 from agent.cli.terminal.credentials import connect
+from agent.cli.terminal.document import facts
 from agent.cli.terminal.outcomes import outcomes_in
 from agent.cli.terminal.output import (
     ID_MAX,
-    Exit,
     bytes_progress,
     checksum,
     counted,
@@ -37,6 +36,7 @@ from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.v1 import datanode_pb2, scm_pb2
+from agent.runtime.exits import Exit
 from merkle.diff import Comparison, Divergence, compare
 from merkle.diff import diff as diverge
 from merkle.replica import ContainerId

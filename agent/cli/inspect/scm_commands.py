@@ -8,11 +8,10 @@ from rich.table import Table
 
 from agent.cli.inspect.verified import ago
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.document import facts as facts
+from agent.cli.terminal.document import facts
 from agent.cli.terminal.outcomes import KEPT_MAX, newest_outcomes
 from agent.cli.terminal.output import (
     ID_MAX,
-    Exit,
     aside,
     checksum,
     counted,
@@ -31,6 +30,7 @@ from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.errors import Code, Refused
 from agent.rpc.v1 import container_pb2, scm_pb2
+from agent.runtime.exits import Exit
 from merkle.replica import ContainerId
 
 POLL_S: Final = 0.2

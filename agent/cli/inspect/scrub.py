@@ -10,7 +10,7 @@ from agent.cli.inspect.datanodes import say_silent
 from agent.cli.terminal.ask import Answered, NodeOption, ask_each, nodes_of
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
-from agent.cli.terminal.output import ID_MAX, Exit, counted, emit, grid, say, short, show, size
+from agent.cli.terminal.output import ID_MAX, counted, emit, grid, say, short, show, size
 from agent.cli.terminal.time_option import duration
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.config.quantity import spoken_duration
@@ -18,6 +18,7 @@ from agent.errors import Unavailable
 from agent.observe.status_headline import percent
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
+from agent.runtime.exits import Exit
 
 PAUSE_S_DEFAULT: Final = 3600.0
 

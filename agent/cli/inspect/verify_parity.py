@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import ID_MAX, Exit, counted, emit, grid, remark, say, show, size
+from agent.cli.terminal.output import ID_MAX, counted, emit, grid, remark, say, show, size
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.ec.rebuild_task import Shard
@@ -16,6 +16,7 @@ from agent.ec.scheme import SHARDS_MAX, parse_scheme
 from agent.errors import Code, Refused
 from agent.reconstruct.parity_check import ParityReport, verify_parity
 from agent.rpc.v1 import scm_pb2
+from agent.runtime.exits import Exit
 from merkle.replica import ContainerId
 
 ROWS_SHOWN_MAX = 50  # of a table for people; --json has them all

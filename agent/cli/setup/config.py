@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.terminal.output import Exit, counted, emit, grid, say, say_lines, show
+from agent.cli.terminal.output import counted, emit, grid, say, say_lines, show
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.config import reference
 from agent.config.loading import load_written
@@ -13,6 +13,7 @@ from agent.config.options import CONFIG_PATH, AgentConfig
 from agent.config.toml_file import Written
 from agent.errors import Code, Refused
 from agent.observe.events import EVENTS
+from agent.runtime.exits import Exit
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import typer
 from rich.text import Text
 
-from agent.cli.terminal.output import Exit, aside, emit, grid, people, say, short, show
+from agent.cli.terminal.output import aside, emit, grid, people, say, short, show
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.client.client import Client
 from agent.demo.cluster import Cluster
@@ -24,6 +24,7 @@ from agent.demo.story import Evidence, Say, Story, collect, default_directories,
 from agent.errors import Code, Unavailable
 from agent.observe.printable import printable
 from agent.rpc.v1 import scm_pb2
+from agent.runtime.exits import Exit
 
 AGENTS_MIN: Final = 3
 

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.terminal.output import Exit, aside, emit, grid, say, show
+from agent.cli.terminal.output import aside, emit, grid, say, show
 from agent.cli.terminal.typer_options import JsonFlag
+from agent.runtime.exits import Exit
 from agent.store.files.durable import is_on_btrfs
 from agent.store.files.mounts import FSTAB
 from agent.store.recovery.fsck import fsck as check

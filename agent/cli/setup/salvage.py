@@ -7,9 +7,10 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.terminal.output import Exit, bytes_progress, counted, emit, say, size
+from agent.cli.terminal.output import bytes_progress, counted, emit, say, size
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.ec.scheme import parse_scheme
+from agent.runtime.exits import Exit
 from agent.salvage.salvage import LIST, Progress, Summary
 from agent.salvage.salvage import salvage as carry_out
 

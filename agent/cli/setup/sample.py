@@ -11,9 +11,10 @@ import typer
 from agent.cli.evidence.cluster_sample import LiveSample, Wish, sample_of
 from agent.cli.terminal.ask import NodeOption, nodes_of
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import Exit, counted, emit, items_progress, say, short, size
+from agent.cli.terminal.output import counted, emit, items_progress, say, short, size
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.errors import Code, Refused
+from agent.runtime.exits import Exit
 from agent.salvage.sample import Sample, take_sample
 from scanner.sampling import FRACTION_MIN, SampleSize
 

@@ -6,12 +6,13 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.terminal.output import Exit, counted, emit, grid, remark, say, show
+from agent.cli.terminal.output import counted, emit, grid, remark, say, show
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.config.quantity import spoken_duration
 from agent.errors import Code, Refused
 from agent.rpc.security import pki
 from agent.rpc.security.caller import Role
+from agent.runtime.exits import Exit
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 

@@ -18,7 +18,6 @@ from rich.text import Text
 
 from agent.errors import SutureError, size_text
 from agent.observe.printable import printable, short_id
-from agent.runtime.exits import Exit as Exit
 
 if TYPE_CHECKING:
     from rich.progress import Progress

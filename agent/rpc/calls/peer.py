@@ -31,7 +31,7 @@ from agent.rpc.wire import codec, hashes
 from agent.rpc.wire.blockpieces import BlockPiece, Data, decode_piece
 from agent.rpc.wire.hashes import BlockRows
 from merkle.checksum import U64s
-from merkle.diff import BlockRange
+from merkle.descent import BlockRange
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 from merkle.tree import Summary, Tree
 

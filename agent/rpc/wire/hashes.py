@@ -21,7 +21,7 @@ from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
 from merkle.checksum import U64s
 from merkle.damaged import Damaged
-from merkle.diff import range_checksums
+from merkle.descent import range_checksums
 from merkle.replica import CHUNK_BYTES_MAX, ID_MAX
 from merkle.tree import Summary, Tree
 

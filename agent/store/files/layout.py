@@ -24,8 +24,7 @@ from typing import Final
 
 from agent.errors import Code, Refused
 from merkle.checksum import crc32c
-from merkle.replica import ID_MAX, BlockId, ContainerId
-from merkle.replica import LAYOUT_VERSION as LAYOUT_VERSION
+from merkle.replica import ID_MAX, LAYOUT_VERSION, BlockId, ContainerId
 
 QUARANTINE: Final = "quarantine"  # below the cluster's directory
 VERIFICATION: Final = "verification"  # the same

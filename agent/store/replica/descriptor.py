@@ -14,11 +14,10 @@ from typing import Any, Final
 import yaml
 
 from agent.store.files.durable import TooLarge, read_file, replace_file
-from agent.store.files.layout import LAYOUT_VERSION
 from agent.store.index.rows import ReplicaRow
 from merkle.damaged import Damaged
 from merkle.plainyaml import PlainLoader
-from merkle.replica import ID_MAX, Bcsid, ContainerId, ReplicaState
+from merkle.replica import ID_MAX, LAYOUT_VERSION, Bcsid, ContainerId, ReplicaState
 
 DUMPER: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 """libyaml where PyYAML was built with it: it writes the same, five times as fast."""

@@ -29,7 +29,6 @@ from agent.store.files.durable import (
     write_all,
 )
 from agent.store.files.layout import (
-    LAYOUT_VERSION,
     VERSION_BYTES_MAX,
     Layout,
     ReplicaPaths,
@@ -44,7 +43,7 @@ from agent.store.verification_log.log_files import VerificationLog
 from agent.store.volumes.guard import check_volume
 from agent.store.volumes.known import check_kept, check_new
 from agent.store.volumes.own_places import free_place, free_places
-from merkle.replica import ContainerId
+from merkle.replica import LAYOUT_VERSION, ContainerId
 
 PATHS_KEPT: Final = 1_024  # of replicas: to put them together costs a third of a small read
 COMMAND_CHARS_MAX: Final = 200

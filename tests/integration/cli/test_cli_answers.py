@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from agent.cli.main import run
-from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
 from agent.rpc.calls.peer import Peer
+from agent.runtime.exits import Exit
 from agent.runtime.http_listener import WebListener
 from merkle.replica import ContainerId
 from tests.support.command_line import CommandLine

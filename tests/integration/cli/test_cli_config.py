@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from agent.cli.main import run
-from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
 from agent.rpc.calls.peer import Peer
+from agent.runtime.exits import Exit
 from tests.support.faults.nursery import forked
 
 ROOT = Path(__file__).resolve().parents[3]

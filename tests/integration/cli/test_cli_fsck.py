@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent.cli.main import run
-from agent.cli.terminal.output import Exit
+from agent.runtime.exits import Exit
 from merkle.replica import ContainerId
 from tests.support.storage.three_replicas import ThreeReplicas
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.terminal.output import Exit
 from agent.client.client import Client
 from agent.client.file_pieces import Source
 from agent.demo.cluster import Cluster
 from agent.ec.scheme import parse_scheme
+from agent.runtime.exits import Exit
 from agent.store.files.layout import VolumeVersion
 from agent.store.replica_store import ReplicaStore
 from agent.store.volumes.identity import read_versions

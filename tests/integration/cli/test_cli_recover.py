@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from agent.cli.change.recover import Result, _looked_into, _requests
-from agent.cli.terminal.output import Exit
 from agent.client.client import Client
 from agent.client.putnote import PartBlock, PutNote
 from agent.client.rediscovery import Seen
+from agent.runtime.exits import Exit
 from scm.edge.messages.recovering import found_from
 from scm.edge.server import build_server
 from scm.edge.service import ScmService

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from agent.cli.main import run
-from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
 from agent.demo.damage import (
     Target,
@@ -31,6 +30,7 @@ from agent.demo.damage import (
 )
 from agent.demo.damage_choice import replica_root
 from agent.rpc.calls.peer import Peer
+from agent.runtime.exits import Exit
 from merkle.replica import CHUNK_BYTES_DEFAULT, BlockData, ContainerId
 from tests.support.faults.nursery import forked
 from tests.support.waiting import wait_until

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from agent.cli.main import run
-from agent.cli.terminal.output import Exit
 from agent.errors import Refused
 from agent.rpc.security import pki
 from agent.rpc.security.caller import Role, identity_of
 from agent.rpc.security.tls import Certificates, TlsFiles
+from agent.runtime.exits import Exit
 
 NOBODY = 65_534
 

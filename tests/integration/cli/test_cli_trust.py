@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
 from agent.demo.damage import Target, rewrite_with_row
 from agent.demo.damage_choice import replica_root
 from agent.rpc.calls.peer import Peer
+from agent.runtime.exits import Exit
 from merkle.replica import BlockData, ContainerId
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked

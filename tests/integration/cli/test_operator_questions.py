@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from agent.cli.main import run
-from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
+from agent.runtime.exits import Exit
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
 from tests.support.manual.reading import header, words_of

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.terminal.output import Exit
 from agent.client.client import Client
 from agent.demo.cluster import Cluster
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from agent.runtime.exits import Exit
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
 from tests.support.storage.three_replicas import content

@@ -16,8 +16,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster
+from agent.runtime.exits import Exit
 from tests.support.browser import CHROMIUM, overflow, shown
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from agent.cli.main import run
-from agent.cli.terminal.output import Exit
 from agent.errors import Code, Refused, SutureError, Unavailable
+from agent.runtime.exits import Exit
 from ozone.cluster.export import Exported, ExportWish, export
 from ozone.wire.authentication import Identity
 from ozone.wire.connection import parse_addresses

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from agent.cli.main import run
-from agent.cli.terminal.output import Exit
 from agent.errors import Code, Refused
 from agent.rpc.wire.plan_file import Run
+from agent.runtime.exits import Exit
 from ozone.cluster.reconcile import Orders, Outcome, ReconcileWish, reconcile, reconcile_plan
 from ozone.wire.authentication import Identity
 from ozone.wire.connection import parse_addresses

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from agent.cli.main import run
-from agent.cli.terminal.output import Exit
 from agent.errors import Refused
+from agent.runtime.exits import Exit
 from merkle.checksum import Algorithm
 from merkle.replica import BlockId, ContainerId
 from merkle.tree_building import TreeBuilder

@@ -12,7 +12,6 @@ import pytest
 
 import suture as library
 from agent.cli.main import run
-from agent.cli.terminal.output import Exit
 from agent.demo.cluster import Cluster, Process
 from agent.demo.damage import Target, flip_bit_under_warm_cache
 from agent.errors import Code, Refused, SutureError
@@ -22,6 +21,7 @@ from agent.rpc.security import pki
 from agent.rpc.security.caller import Role
 from agent.rpc.security.tls import TlsFiles, secured
 from agent.rpc.v1 import scm_pb2
+from agent.runtime.exits import Exit
 from tests.support.authority import Authority
 from tests.support.command_line import CommandLine
 from tests.support.process_logs import log_events

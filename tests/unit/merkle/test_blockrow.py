@@ -18,6 +18,7 @@ from merkle.blockrow import (
     read_columns,
 )
 from merkle.checksum import crc32c
+from merkle.damaged import Damaged
 from merkle.replica import (
     BLOCK_BYTES_MAX,
     CHUNK_BYTES_MAX,
@@ -30,7 +31,6 @@ from merkle.replica import (
     ChecksumType,
     ChunkInfo,
 )
-from merkle.tree_codec import Damaged
 from tests.support.storage.trees import CHUNK_A, CHUNK_B, block, chunk
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from merkle.checksum import FOLDS, Algorithm
-from merkle.diff import (
+from merkle.damaged import Damaged
+from merkle.descent import (
     check_ranges,
     differing_blocks,
     differing_ranges,
@@ -14,7 +15,6 @@ from merkle.diff import (
 )
 from merkle.replica import ID_MAX
 from merkle.tree import Tree
-from merkle.tree_codec import Damaged
 from tests.support.storage.tree_model import bury
 from tests.support.storage.trees import bad, good, leaf_tree
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from merkle.checksum import Algorithm
+from merkle.damaged import Damaged
 from merkle.replica import ID_MAX, BlockId
 from merkle.tree import Leaf, Summary, Tree, with_tombstones
 from merkle.tree_building import TreeBuilder, build_from_rows
-from merkle.tree_codec import Damaged
 from merkle.tree_columns import LENGTH_MASK, OFFSET_BITS
 from tests.support.storage.tree_model import bury, merge
 from tests.support.storage.trees import (

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from merkle.checksum import Algorithm, xxh3_64
+from merkle.damaged import Damaged
 from merkle.replica import ContainerId
 from merkle.tree import Tree
-from merkle.tree_codec import HEADER, Damaged, decode_tree, encode_tree
+from merkle.tree_codec import HEADER, decode_tree, encode_tree
 from tests.support.storage.trees import CONTAINER, bad, good, leaf_tree
 
 TREES = {

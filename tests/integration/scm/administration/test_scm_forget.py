@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.terminal.output import Exit
 from agent.errors import Code, Refused, Unavailable
 from agent.observe.audit import AuditLog
+from agent.runtime.exits import Exit
 from merkle.replica import ReplicaState
 from scm.administration.node_removal import BooksLoss
 from scm.edge.plane.control import ControlPlane

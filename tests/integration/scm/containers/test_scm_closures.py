@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.terminal.output import Exit
+from agent.runtime.exits import Exit
 from merkle.replica import ReplicaState
 from scm.edge.server import build_server
 from scm.edge.service import ScmService

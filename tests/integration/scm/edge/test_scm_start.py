@@ -7,8 +7,8 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from agent.cli.terminal.output import Exit
 from agent.errors import Code, Refused, Unavailable
+from agent.runtime.exits import Exit
 from merkle.replica import LAYOUT_VERSION
 from scm.administration.decommission import Request
 from scm.edge.server import build_server

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.terminal.output import Exit
 from agent.runtime.callthreads import CallThreads
+from agent.runtime.exits import Exit
 from agent.runtime.loop import LoopSet
 from health.cluster_verdict import Verdict
 from merkle.replica import ReplicaState

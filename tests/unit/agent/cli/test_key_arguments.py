@@ -8,9 +8,9 @@ import pytest
 
 from agent.cli.keys import sources_of
 from agent.cli.main import run
-from agent.cli.terminal.output import Exit
 from agent.client.spool import Spool
 from agent.rpc.wire.bounds import KEY_BYTES_MAX
+from agent.runtime.exits import Exit
 
 NOBODY = "127.0.0.1:9"
 NO_UTF8 = "x\udcffy"

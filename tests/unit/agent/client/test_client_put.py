@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from agent.cli.main import run
-from agent.cli.terminal.output import Exit
 from agent.client import client as client_module
 from agent.client import writer
 from agent.client.client import Client
@@ -14,6 +13,7 @@ from agent.client.file_pieces import Source
 from agent.client.writer import Stored, WriterSession
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.calls.scm import ScmClient
+from agent.runtime.exits import Exit
 
 NOBODY = "127.0.0.1:9"
 AWAY = Unavailable(Code.UNAVAILABLE, "the SCM is away")

@@ -10,7 +10,7 @@ from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import hashes
 from agent.rpc.wire.hashes import PAGE_BYTES_MAX, pages, parse_selection
 from merkle.checksum import Algorithm
-from merkle.diff import range_checksums, range_starts
+from merkle.descent import range_checksums, range_starts
 from merkle.tree import Leaf, Tree
 from merkle.tree_building import TreeBuilder
 
