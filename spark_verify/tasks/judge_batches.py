@@ -3,14 +3,14 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from health.batch import NO_BCSID, Batch, Containers, Nodes, Ops, Replicas
-from health.segments import Bools, Ints, ascends, first_of_run
+from health.segments import Bools, Ints
 from health.words import (
     CONTAINER_STATES,
     NODE_HEALTHS,
@@ -39,9 +39,6 @@ def nodes_of(table: pa.Table) -> Nodes:
     )
 
 
-_KEY_MAX: Final = 1 << 62
-
-
 @dataclass(frozen=True, slots=True)
 class Cut:
     """A batch, and the rows its containers and replicas come from."""
@@ -62,12 +59,12 @@ def cut_of(containers: pa.Table, replicas: pa.Table, ops: pa.Table, nodes: Nodes
 
     A container that only replicas or ops name is one that is not known.
     """
-    named = [_distinct(_longs(table["container_id"])) for table in (containers, replicas, ops)]
-    ids = np.unique(np.concatenate(named))
+    tables = (containers, replicas, ops)
+    ids = np.unique(np.concatenate([_longs(table["container_id"]) for table in tables]))
     names = pa.array(nodes.names, pa.string())
     columns = _replicas(ids, replicas, names)
     columns["origin"], origins = _origins(replicas, columns["node"], nodes)
-    order = _order(columns["container"], columns["index"], columns["node"])
+    order = np.lexsort([columns["node"], columns["index"], columns["container"]])
     batch = Batch(
         containers=_containers(ids, containers),
         replicas=Replicas(**{name: column[order] for name, column in columns.items()}),
@@ -76,33 +73,6 @@ def cut_of(containers: pa.Table, replicas: pa.Table, ops: pa.Table, nodes: Nodes
         origins=origins,
     )
     return Cut(batch, containers, replicas, order)
-
-
-def _distinct(ids: Ints) -> Ints:
-    """Return ids once each, those of rows in their order without sorting them again."""
-    return ids[first_of_run(ids)] if ascends(ids) else np.unique(ids)
-
-
-def _places_of(ids: Ints, distinct: Ints) -> Ints:
-    """Return where each id is among distinct ones, looking for each run of equal ones once."""
-    is_new = first_of_run(ids)
-    found: Ints = np.searchsorted(distinct, ids[is_new])[np.cumsum(is_new) - 1]
-    return found
-
-
-def _order(container: Ints, index: Ints, node: Ints) -> Ints:
-    """Return the places of replicas in the order of a batch.
-
-    One number a row, which mostly ascends already, is sorted faster than three.
-    """
-    key, width = container, len(container) + 1
-    for part in (index, node):
-        low, high = int(part.min(initial=0)), int(part.max(initial=0))
-        width *= high - low + 1
-        key = key * (high - low + 1) + (part - low)
-    if width >= _KEY_MAX:
-        return np.lexsort([node, index, container])
-    return np.argsort(key, kind="stable")
 
 
 def _origins(table: pa.Table, node: Ints, nodes: Nodes) -> tuple[Ints, tuple[str, ...]]:
@@ -163,7 +133,7 @@ def _replicas(ids: Ints, table: pa.Table, names: pa.Array) -> dict[str, Any]:
     _, algorithm = coded(table["tree_algorithm"])
     has_root = pc.and_(pc.is_valid(table["root"]), pc.is_valid(table["tree_algorithm"]))
     return {
-        "container": _places_of(_longs(table["container_id"]), ids),
+        "container": np.searchsorted(ids, _longs(table["container_id"])),
         "node": _places(table["datanode_id"], names),
         "index": _longs(table["replica_index"]),
         # A replica that could not be loaded is there and is bad, whatever it was before.
