@@ -11,6 +11,7 @@ from math import inf
 from typing import Final
 
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
+from merkle.replica import LAYOUT_VERSION
 from tests.support.simulation.simulated_world import World, is_good, replica_report
 
 POOL: Final = 10  # copies, reconstructions and reconciles at once, as an agent has it
@@ -93,6 +94,7 @@ class SimulatedNode:
                 boot_id=self.boot_id,
                 op_state=self.op_state,
                 op_expiry_ms=self.op_expiry_ms,
+                layout_version=LAYOUT_VERSION,
             )
         )
         full = scm_pb2.ContainerReport(
