@@ -29,8 +29,16 @@ from spark_verify.runs import PACKAGES, SOURCES, code_checksum
 ERROR_LOGGED: Final = "spark: ERROR "  # as log4j2.properties has it
 SAID_AT_EACH_START: Final = ("WARNING", "Picked up", "Setting ", "To adjust ")
 
-NO_JAVA_SAID: Final = re.compile("JAVA_HOME|java: (not found|No such file|command not found)")
-NO_JAVA: Final = "Spark needs Java 17 or later: apt-get install openjdk-17-jre-headless"
+HINTS: Final = {
+    "JAVA_HOME|java: (not found|No such file|command not found)": (
+        "Spark needs Java 17 or later: apt-get install openjdk-17-jre-headless"
+    ),
+    "Cannot assign requested address": (
+        "Python reaches Spark's Java at 127.0.0.1 only, also on hosts with IPv6: "
+        "ip address add 127.0.0.1/8 dev lo"
+    ),
+}
+"""What to do about a start that fails, by what Java or the shell says of it."""
 
 ROWS_PER_PARTITION: Final = 500_000
 """Rows that a partition of a shuffle holds: small enough to aggregate in memory."""
@@ -223,7 +231,7 @@ def _start(builder: Any, master: str) -> SparkSession:
             words.seek(0)
             said = words.read().decode("utf-8", errors="replace")
             reason = reason_of(error, said)
-            hint = NO_JAVA if NO_JAVA_SAID.search(reason) else ""
+            hint = next((hint for words, hint in HINTS.items() if re.search(words, reason)), "")
             raise SparkRefused(f"Spark does not start: {reason}", hint=hint) from error
     return session
 

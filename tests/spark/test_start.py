@@ -79,6 +79,25 @@ def test_a_start_that_fails_is_told_in_a_line(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").glob("*"))
 
 
+@pytest.mark.spark
+def test_a_host_without_the_loopback_of_ipv4_is_told_what_it_lacks(tmp_path: Path) -> None:
+    """
+    PySpark connects to no other address, whatever Java prefers.
+    """
+    skip_without_java()
+    begin = 'ip link set lo up && ip address del 127.0.0.1/8 dev lo && exec "$0" "$@"'
+    asked = ["/usr/bin/env", "unshare", "-rn", "sh", "-c", begin, "true"]
+    if subprocess.run(asked, capture_output=True, check=False).returncode:
+        pytest.skip("no network can be made here: it takes a user namespace, or root")
+
+    failed = verified(tmp_path, "unshare", "-rn", "sh", "-c", begin)
+
+    assert 1 == failed.returncode
+    *_, last, hint = failed.stderr.strip().splitlines()
+    assert "Spark does not start: " in last
+    assert "ip address add 127.0.0.1/8 dev lo" in hint
+
+
 JAVA = r"""#!/bin/sh
 printf '\0\nsh\0-c\0echo $$ > {started}.part; mv {started}.part {started}; exec sleep 600\0'
 """
