@@ -8,7 +8,6 @@ import pytest
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.reconstruct import coordinator
-from agent.rpc.calls import peer
 from agent.scan.throttle import ScanPace
 from merkle.replica import ReplicaState
 from scanner.pacing import PaceLimits
@@ -97,20 +96,6 @@ class TestLostShards:
 
             for node, index in zip((6, 7), lost, strict=False):
                 cluster.assert_shard(node, index)
-
-    def test_are_written_block_by_block_to_a_datanode_from_before(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """
-        While agents are upgraded, a target may not know the call that takes many blocks.
-        """
-        monkeypatch.setattr(peer, "WRITE_BLOCKS_METHOD", "/suture.v1.Datanode/OfALaterVersion")
-        with ec_cluster(tmp_path, RS_3_2, (*LENGTHS, 0)) as cluster:
-            cluster.serve()
-
-            cluster.reconstruct(cluster.order([3]))
-
-            cluster.assert_shard(6, 3)
 
     def test_cost_no_more_bytes_than_the_data_shards_have(self, tmp_path: Path) -> None:
         """
