@@ -16,10 +16,8 @@ from scm.edge.service import ScmService
 from scm.state import records
 from scm.state.clock import Clock
 from scm.state.database import State
-from scm.state.facts import Kind, Node, OpState
+from scm.state.facts import Kind, OpState
 from scm.state.options import ScmOptions
-from scm.state.replicas import replica_rows
-from scm.state.tables.table import id_key
 from tests.support.command_line import CommandLine
 from tests.support.control.scm_world import MAP_BYTES, ScmWorld, confirm, key, pass_time, replica
 
@@ -224,34 +222,20 @@ class TestCold:
             assert "no node is known" in cold.reason
 
 
-def test_a_state_of_the_version_before_is_brought_up(tmp_path: Path) -> None:
-    """Replicas lay by containers, and nodes did not say their layout."""
-    with State.open(tmp_path, map_bytes=MAP_BYTES).change() as change:
-        for node in ("dn1", "dn2"):
-            row = Node(node, "a:1", "/r", "0.1", 1, OpState.IN_SERVICE, 0, 1, 1)
-            change.put(change._state.nodes, row)
-        state = change._state
-    cluster_id = state.cluster_id
-    state.close()
-    kept = [replica(node, container_id=number) for number in (1, 2) for node in ("dn1", "dn2")]
+@pytest.mark.parametrize("version", [0, 2, 7])
+def test_a_state_of_another_version_is_refused_by_name(tmp_path: Path, version: int) -> None:
+    """Nothing of it is changed: the program that wrote it reads it afterwards."""
+    State.open(tmp_path, map_bytes=MAP_BYTES).close()
     with lmdb.open(str(tmp_path / "state"), map_size=MAP_BYTES, max_dbs=16) as environment:
-        old, meta, nodes = (environment.open_db(name) for name in (b"replicas", b"meta", b"nodes"))
+        meta = environment.open_db(b"meta")
         with environment.begin(write=True) as transaction:
-            for r in kept:
-                key = id_key(r.container_id) + r.datanode_id.encode()
-                transaction.put(key, replica_rows.replica_row(r), db=old)
-            for node in (b"dn1", b"dn2"):
-                fields = records.unpack(transaction.get(node, db=nodes), 11)
-                transaction.put(node, records.pack(fields[:10]), db=nodes)
-            transaction.put(b"format_version", records.pack([5]), db=meta)
+            transaction.put(b"format_version", records.pack([version]), db=meta)
+    before = (tmp_path / "state" / "data.mdb").read_bytes()
 
-    for _start in range(2):
-        state = State.open(tmp_path, map_bytes=MAP_BYTES)
-        found = sorted(state.replicas.values(), key=lambda r: (r.container_id, r.datanode_id))
-        layouts = {node.layout_version for node in state.nodes.values()}
-        state.close()
+    with pytest.raises(Refused, match=f"format version {version}, this program reads 1"):
+        State.open(tmp_path, map_bytes=MAP_BYTES)
 
-        assert (kept, {1}, cluster_id) == (found, layouts, state.cluster_id)
+    assert before == (tmp_path / "state" / "data.mdb").read_bytes()
 
 
 def test_a_file_is_no_directory_of_a_state(tmp_path: Path) -> None:
