@@ -19,6 +19,7 @@ KNOWN: Final = {
     "this C library has no": "another C library than glibc gives memory back as it likes",
     "there is no memory to write to": "a container may have no /dev/shm",
     "no host can be renamed here": "a container may have no user namespace",
+    "no network can be made here": "the same",
     "the filter knows no numbers of this machine": "it is for x86-64 and AArch64",
     "podman": "it needs an image from a registry, and a host that may run containers",
     "there is no image": "the same",
