@@ -12,7 +12,6 @@ the steps to run, by default all of them.
 """
 
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -143,25 +142,29 @@ def _snapshot(root: Path, step: str) -> Path:
 
 def _process(arguments: Sequence[str], *, codes: Sequence[int]) -> Spent:
     """Run a Python process to its end; return what it used."""
-    started_s, cpu_s = time.perf_counter(), _cpu_s()
+    started_s = time.perf_counter()
     with subprocess.Popen(
         [sys.executable, *arguments],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        most = [0]
-        sampler = threading.Thread(target=_sample, args=(process, most), daemon=True)
+        most, cpu_s = [0], dict[int, float]()
+        sampler = threading.Thread(target=_sample, args=(process, most, cpu_s), daemon=True)
         sampler.start()
         _, said = process.communicate()
         sampler.join()
     assert process.returncode in codes, said
-    return Spent(time.perf_counter() - started_s, _cpu_s() - cpu_s, most[0])
+    return Spent(time.perf_counter() - started_s, sum(cpu_s.values()), most[0])
 
 
-def _sample(process: "subprocess.Popen[str]", most: list[int]) -> None:
+def _sample(process: "subprocess.Popen[str]", most: list[int], cpu_s: dict[int, float]) -> None:
+    """Record the most memory at once, and the processor time of each process as last seen: Spark's
+    Java outlives the Python that started it, so no parent is told of its time."""
     while process.poll() is None:
-        most[0] = max(most[0], sum(map(_resident_bytes, tree(process.pid))))
+        pids = tree(process.pid)
+        most[0] = max(most[0], sum(map(_resident_bytes, pids)))
+        cpu_s.update((pid, seconds) for pid in pids if (seconds := _cpu_s(pid)))
         time.sleep(SAMPLE_S)
 
 
@@ -171,6 +174,8 @@ def _resident_bytes(pid: int) -> int:
     return 0
 
 
-def _cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def _cpu_s(pid: int) -> float:
+    with suppress(OSError, IndexError, ValueError):
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
