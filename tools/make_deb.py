@@ -66,6 +66,12 @@ POSTRM = f"""\
 #!/bin/sh
 set -e
 {scripts.REMOVED}"""
+WHEN_REMOVED = """\
+#!/bin/sh
+set -e
+if [ "$1" = remove ]; then
+{}fi
+"""
 MEMBERS = {
     "suture": {
         "control": CONTROL,
@@ -78,8 +84,8 @@ MEMBERS = {
     stage.VERIFY: {
         "control": VERIFY_CONTROL,
         "postinst": f"#!/bin/sh\nset -e\n{scripts.VERIFY_INSTALLED}",
-        "prerm": f"#!/bin/sh\nset -e\n{scripts.VERIFY_REMOVING}",
-        "postrm": f"#!/bin/sh\nset -e\n{scripts.VERIFY_REMOVED}",
+        "prerm": WHEN_REMOVED.format(scripts.indented(scripts.VERIFY_REMOVING)),
+        "postrm": WHEN_REMOVED.format(scripts.indented(scripts.VERIFY_REMOVED)),
     },
 }
 """What dpkg reads of each package."""

@@ -85,6 +85,8 @@ def test_the_package_of_the_job_has_its_unit_timer_and_program(tmp_path: Path) -
         "usr/share/doc/suture-verify/SPARK.md",
         "usr/share/suture/suture-scm-verify.conf",
     }
+    for script in ("prerm", "postrm"):  # an upgrade stops no timer
+        assert 'if [ "$1" = remove ]' in make_deb.MEMBERS[stage.VERIFY][script]
     control = make_deb.control(make_deb.VERIFY_CONTROL, "amd64")
     version = stage.PROJECT["version"]
     java = "default-jre-headless (>= 2:1.17) | java17-runtime-headless"
