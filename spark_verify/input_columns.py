@@ -45,8 +45,6 @@ class Column:
     type: pa.DataType
     nullable: bool = False
     words: tuple[str, ...] = ()
-    may_lack: bool = False
-    """Older snapshots do not have the column: all of it is null there."""
 
 
 KINDS: Final[dict[str, pa.DataType]] = {

@@ -114,16 +114,14 @@ def check_columns(name: str, file_name: str, schema: StructType) -> None:
     """Refuse a file that lacks a column, or has it with another type."""
     types = {field.name: field.dataType.simpleString() for field in schema}
     wanted = {field.name: field.dataType.simpleString() for field in spark_schema(name)}
-    optional = {column.name for column in TABLES[name] if column.may_lack}
-    faults = [*_faults(wanted, types, optional)]
+    faults = [*_faults(wanted, types)]
     if faults:
         raise SnapshotRefused(f"table {name}/, {file_name}: {'; '.join(faults)}", hint=SCAN_AGAIN)
 
 
-def _faults(wanted: dict[str, str], types: dict[str, str], optional: set[str]) -> Iterable[str]:
+def _faults(wanted: dict[str, str], types: dict[str, str]) -> Iterable[str]:
     for column, kind in wanted.items():
         if column not in types:
-            if column not in optional:
-                yield f"column {column} is missing"
+            yield f"column {column} is missing"
         elif types[column] != kind:
             yield f"column {column} is {types[column]}, must be {kind}"

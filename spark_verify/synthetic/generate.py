@@ -100,8 +100,7 @@ def generate(spark: SparkSession, shape: Shape, directory: Path) -> dict[str, in
     counts = {}
     for name, columns in TABLES.items():
         rows = tables[name].withColumn("snapshot_id", f.lit(snapshot_id))
-        there = set(rows.columns)
-        rows = rows.select(*[c.name for c in columns if c.name in there or not c.may_lack])
+        rows = rows.select(*[column.name for column in columns])
         writer = rows.write.option("compression", "zstd")
         writer = writer.option("parquet.block.row.count.limit", str(ROWS_PER_GROUP))
         writer.parquet(str(directory / name))
