@@ -42,7 +42,7 @@ def agent_config(directory: Path, scm: str = "127.0.0.1:1") -> Path:
     config.write_text(
         f'[node]\nlisten = "127.0.0.1:0"\nscm = "{scm}"\n'
         f'[storage]\nvolumes = ["{volume}"]\nreserve_bytes = 0\n'
-        "[scan]\nstart_jitter_s = 0\n"
+        '[scan]\nstart_jitter_s = 0\n[observe]\nlisten = ""\n'
     )
     return config
 
@@ -50,7 +50,8 @@ def agent_config(directory: Path, scm: str = "127.0.0.1:1") -> Path:
 def arguments(module: str, directory: Path) -> list[str]:
     """Return the command line by which a daemon runs until it is stopped."""
     if module == "scm.start":
-        return ["--data", str(directory / "scm"), "--listen", "127.0.0.1:0"]
+        own = ["--data", str(directory / "scm"), "--listen", "127.0.0.1:0"]
+        return [*own, "--set", "observe_listen="]
     return ["--config", str(agent_config(directory))]
 
 

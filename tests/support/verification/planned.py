@@ -29,11 +29,7 @@ def reconciled(case: Case) -> str | None:
         "replica UNHEALTHY": any(r.state == "UNHEALTHY" for r in here),
         "scan findings": any(r.finding_count for r in here),
         "tombstones differ": tombstones,
-        "commit id behind": not tombstones
-        and word != "CONTRADICTORY"
-        and not word.startswith("MISMATCH")
-        and any(late(case, r) for r in here)
-        and any(in_time(case, r) for r in here),
+        "commit id behind": behind(case),
     }
     told = "; ".join(reason for reason, applies in reasons.items() if applies)
     code = eligibility(case)
@@ -48,17 +44,32 @@ def answering(case: Case) -> list[ReplicaRow]:
     return [r for r in case.replicas if r.state in TREE and case.up(r)]
 
 
+def behind(case: Case) -> bool:
+    """Whether a replica lacks the last commit, and nothing but that differs from those that have
+    it."""
+    word, _, tombstones, _, _ = compare(case)
+    here = answering(case)
+    differs = tombstones or word == "CONTRADICTORY" or word.startswith("MISMATCH")
+    has_both = any(late(case, r) for r in here) and any(in_time(case, r) for r in here)
+    return has_both and not differs
+
+
 def late(case: Case, r: ReplicaRow) -> bool:
     """Whether one that is whole was closed before the last commit of its closed container."""
     is_earlier = r.bcsid is not None and r.bcsid < case.box.sequence_id
-    is_whole = not damaged(r) and r.root is not None
+    is_whole = not damaged(r) and has_root(r)
     return case.box.state == "CLOSED" and r.state == "QUASI_CLOSED" and is_earlier and is_whole
 
 
 def in_time(case: Case, r: ReplicaRow) -> bool:
     """Whether one that is whole was closed at the last commit."""
     is_last = r.bcsid is not None and r.bcsid >= case.box.sequence_id
-    return r.state == "CLOSED" and is_last and not damaged(r) and r.root is not None
+    return r.state == "CLOSED" and is_last and not damaged(r) and has_root(r)
+
+
+def has_root(r: ReplicaRow) -> bool:
+    """Whether it names a root and how it was computed."""
+    return r.root is not None and r.tree_algorithm is not None
 
 
 def damaged(r: ReplicaRow) -> bool:
@@ -69,8 +80,7 @@ def mendable(case: Case, r: ReplicaRow, word: str) -> bool:
     """Whether a shard is damaged that can be computed in place: from as many shards of other
     indexes as the code has data, and where its equals do not contradict it, unless nothing whole
     of its index stays."""
-    is_behind = late(case, r) and any(in_time(case, other) for other in answering(case))
-    if not (damaged(r) or is_behind) or word == "CONTRADICTORY":
+    if not (damaged(r) or (late(case, r) and behind(case))) or word == "CONTRADICTORY":
         return False
     if any(o.op == "RECONCILE" for o in case.ops):
         return False
