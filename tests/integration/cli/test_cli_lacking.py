@@ -103,7 +103,7 @@ def test_shards_of_short_blocks_lack_nothing(
     suture("scm", "close", str(container_id))
 
     suture.wait_until(lambda: int(suture.json_any("status")["containers"]["whole"]) == 1)
-    suture("status")
+    suture.status_when_well()
     suture("rm", "1", "--yes")
     suture.wait_until(lambda: not int(suture.json("scm", "queues")["delete_transaction_count"]))
-    suture("status")
+    suture.status_when_well()
