@@ -82,7 +82,7 @@ def test_a_deleted_replica_is_made_again(
         )
     )
 
-    suture("status")
+    suture.status_when_well()
     for node in alive(suture, container_id):
         back = tmp_path / "back"
         suture("get", "file", "--datanode", node, "--output", str(back))
