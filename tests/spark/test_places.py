@@ -193,7 +193,8 @@ def test_the_control_plane_puts_its_snapshots_into_a_store(
     """
     address = store.address("scm")
     begun = Place.of(address) / "0000000000001-t1"
-    (begun / "replicas" / "part-00000.parquet").write_text("half")
+    with (begun / "replicas" / "part-00000.parquet").created() as stream:
+        stream.write(b"half")
     options = ScmOptions(snapshot_address=address, snapshot_keep_count=2)
     with ScmWorld(tmp_path, options).running() as world:
         world.join("dn1", "dn2", "dn3")
@@ -206,7 +207,9 @@ def test_the_control_plane_puts_its_snapshots_into_a_store(
     newest = exported[-1]
     own = sorted(path for path in newest.path.rglob("*") if path.is_file())
     there = [one.place for one in Place.of(newest.place).listed(recursive=True) if one.is_file]
-    assert [path.read_bytes() for path in own] == [place.opened().readall() for place in there]
+    assert [path.read_bytes() for path in own] == [
+        place.files.open_input_file(place.path).readall() for place in there
+    ]
 
 
 def test_a_snapshot_that_cannot_be_put_there_is_told_and_kept(

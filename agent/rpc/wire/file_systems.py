@@ -63,12 +63,10 @@ class Place:
     query: str = ""
 
     @classmethod
-    def of(cls, place: "str | Path | Place") -> "Place":
+    def of(cls, address: str | Path) -> "Place":
         """Return the place of a path or an address. Raises Refused(INVALID_CONFIG) for one that
         is none."""
-        if isinstance(place, Place):
-            return place
-        text = str(place)
+        text = str(address)
         if "://" not in text:
             return cls(LOCAL, "", str(Path(text).absolute()))
         parts = urlsplit(text)
@@ -134,11 +132,6 @@ class Place:
         found: bool = self.files.get_file_info(self.path).type == pafs.FileType.File
         return found
 
-    def is_directory(self) -> bool:
-        """Whether a directory is there: in a store, anything below this name."""
-        found: bool = self.files.get_file_info(self.path).type == pafs.FileType.Directory
-        return found
-
     def listed(self, *, recursive: bool = False) -> list["Listed"]:
         """Return what lies below, in the order of names; nothing where nothing is."""
         selector = pafs.FileSelector(self.path, allow_not_found=True, recursive=recursive)
@@ -151,16 +144,6 @@ class Place:
             for info in self.files.get_file_info(selector)
         ]
         return sorted(found, key=lambda one: one.place.path)
-
-    def opened(self) -> Any:
-        """Open it to read from any position."""
-        return self.files.open_input_file(self.path)
-
-    def read_text(self) -> str:
-        """Return what a file of text holds."""
-        with self.files.open_input_stream(self.path) as stream:
-            text: str = stream.readall().decode("utf-8")
-        return text
 
     @contextmanager
     def created(self) -> Iterator[Any]:
@@ -185,11 +168,6 @@ class Place:
             self.remove()  # HDFS does not rename over a file
         if target is not self:
             target.move(self)
-
-    def write_text(self, text: str) -> None:
-        """Create a file of text."""
-        with self.created() as stream:
-            stream.write(text.encode("utf-8"))
 
     def create(self) -> None:
         """Create a local directory, and those above it; one that is there stays."""
