@@ -5,12 +5,15 @@ Every process dies with its parent, whatever kills the parent; nothing is left r
 
 import json
 import os
+import random
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -20,6 +23,7 @@ from agent.errors import Code, Unavailable
 
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
+FREE_PORTS: Final = (20_000, 32_768)  # 32768: net.ipv4.ip_local_port_range begins
 
 
 class Running(Protocol):
@@ -136,6 +140,20 @@ class Process:
         self.wait()
 
 
+def free_port() -> int:
+    """Return a TCP port of loopback that nobody listens on and that stays free over restarts.
+
+    Below Linux's range of ephemeral ports: the kernel gives a port of that range, once its server
+    was killed, to the next socket of anybody, and a restart or a peer then meets a stranger.
+    """
+    while True:
+        port = random.randrange(*FREE_PORTS)  # noqa: S311 - no secret
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
 def tail(path: Path, count: int = 5) -> str:
     """Return the last lines of a log, in one line."""
     lines = path.read_text(errors="replace").splitlines() if path.exists() else []
@@ -179,7 +197,7 @@ class Cluster:
         self.nodes = []
         self.scm = Process(
             "scm",
-            self.scm_arguments("127.0.0.1:0"),
+            self.scm_arguments(f"127.0.0.1:{free_port()}"),
             self.root / "scm.log",
             launch=self.launch,
         )
@@ -221,8 +239,9 @@ class Cluster:
         """Return the volumes of agent `index`."""
         return [self.root / f"datanode{index + 1}" / f"vol{v + 1}" for v in range(self.volumes)]
 
-    def write_config(self, index: int, listen: str = "127.0.0.1:0") -> Path:
-        """Write the config file of agent `index`; return its path."""
+    def write_config(self, index: int, listen: str = "") -> Path:
+        """Write the config file of agent `index`, on a free port by default; return its path."""
+        listen = listen or f"127.0.0.1:{free_port()}"
         paths = self.volume_paths(index)
         for path in paths:
             path.mkdir(parents=True, exist_ok=True)

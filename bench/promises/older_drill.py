@@ -10,7 +10,6 @@ one control plane is recovered, and every acknowledged key is read.
 import contextlib
 import itertools
 import shutil
-import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -19,7 +18,7 @@ from typing import Any, Final
 
 from agent.client.client import Client
 from agent.client.file_pieces import Source
-from agent.demo.cluster import Cluster, Launch, Process, launched
+from agent.demo.cluster import Cluster, Launch, Process, free_port, launched
 from agent.errors import SutureError
 from agent.rpc.v1 import scm_pb2
 from bench.promises.restore_drill import SETTINGS, Drill, Truth, Verdict, content, impatient_writers
@@ -34,11 +33,9 @@ class ListedTwice(Cluster):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            self.other_address = f"127.0.0.1:{taken.getsockname()[1]}"
+        self.other_address = f"127.0.0.1:{free_port()}"
 
-    def write_config(self, index: int, listen: str = "127.0.0.1:0") -> Path:
+    def write_config(self, index: int, listen: str = "") -> Path:
         """Write the config of an agent."""
         path = super().write_config(index, listen)
         one = f'scm = "{self.scm.address}"'

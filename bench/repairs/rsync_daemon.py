@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from agent.demo.cluster import free_port
 from agent.store.files.durable import sync_all
 
 PROGRAM: Final = "rsync"
@@ -61,9 +62,7 @@ class RsyncDaemon:
 
     def __init__(self, served: Path, folder: Path) -> None:
         self._program = rsync_program()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
+        self._port = free_port()
         config = folder / "rsyncd.conf"
         config.write_text(
             f"use chroot = no\nuid = {os.getuid()}\ngid = {os.getgid()}\n"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.demo.cluster import free_port
 from agent.errors import Unavailable
 from agent.host.heartbeat import Heartbeat, Identity
 from agent.host.outbox import Outbox
@@ -85,8 +86,8 @@ def test_safe_mode_ends_within_three_heartbeats_of_a_restart(
     tmp_path: Path, is_killed: bool
 ) -> None:
     """Every datanode registers again and names all it has; nobody waits for an hourly report."""
-    scm = ScmProcess.start(tmp_path, **DEFAULTS)
-    address = scm.address
+    address = f"127.0.0.1:{free_port()}"
+    scm = ScmProcess.start(tmp_path, listen=address, **DEFAULTS)
     clients = [Counted(address) for _ in NODES]
     cluster_id = str(scm.listening["cluster_id"])
     loops = [Loop(beat_of(*pair, cluster_id)) for pair in zip(NODES, clients, strict=True)]

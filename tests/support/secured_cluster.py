@@ -50,7 +50,7 @@ class SecuredCluster(Cluster):
             launch=forked,
         )
 
-    def write_config(self, index: int, listen: str = "127.0.0.1:0") -> Path:
+    def write_config(self, index: int, listen: str = "") -> Path:
         """Write the config of one agent, with its certificate."""
         path = super().write_config(index, listen)
         files = self.authority.issue(f"datanode{index + 1}", Role.PEER)

@@ -1,7 +1,6 @@
 """The cluster of the soak: real processes on disks, each agent behind lines that can be cut."""
 
 import json
-import socket
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.client.client import Client
-from agent.demo.cluster import Cluster
+from agent.demo.cluster import Cluster, free_port
 from agent.demo.stage import LISTED_MAX
 from agent.rpc.v1 import scm_pb2
 from tests.support.faults.bad_line import BadLine
@@ -70,13 +69,6 @@ class LinedCluster(Cluster):
         """Start the control plane where it was."""
         self.scm.arguments = self.scm_arguments(self.scm.address)
         self.scm.start()
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass

@@ -3,10 +3,12 @@
 import os
 import signal
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -20,6 +22,7 @@ from scanner.finding import Fault
 from tests.support.ozone.ozone_scrubs import BIG, damage, once, running_volume, scrubbed
 from tests.support.ozone.ozone_volumes import CLUSTER, STORAGE, MadeVolume
 
+WAIT_S = 60.0
 FORMAT_PLACE = slice(-12, -8)  # of a table's format version, before the last word
 
 
@@ -41,6 +44,20 @@ def made(tmp_path: Path) -> Iterator[MadeVolume]:
     """A volume whose datanode runs."""
     with running_volume(tmp_path / "data") as volume:
         yield volume
+
+
+@pytest.fixture
+def interrupted() -> Iterator[threading.Event]:
+    """Set as soon as the main thread handles SIGINT, which it may do a second after the signal."""
+    event = threading.Event()
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        event.set()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    yield event
+    signal.signal(signal.SIGINT, before)
 
 
 # --- bad input -----------------------------------------------------------------------------------
@@ -448,7 +465,9 @@ def test_a_read_goes_on_inside_a_container(made: MadeVolume, tmp_path: Path) -> 
     assert 80 * len(BIG) == sum(again)  # a place that was reached is forgotten
 
 
-def test_ctrl_c_keeps_what_was_read(made: MadeVolume, tmp_path: Path) -> None:
+def test_ctrl_c_keeps_what_was_read(
+    made: MadeVolume, tmp_path: Path, interrupted: threading.Event
+) -> None:
     """
     The place inside a container too: nothing that was read is read again.
     """
@@ -465,6 +484,7 @@ def test_ctrl_c_keeps_what_was_read(made: MadeVolume, tmp_path: Path) -> None:
     def pressed(length_bytes: int) -> None:
         if sum(reads) < 20 * len(BIG) <= sum(reads) + length_bytes:
             os.kill(os.getpid(), signal.SIGINT)
+            assert interrupted.wait(WAIT_S)
         reads.append(length_bytes)
 
     with pytest.raises(KeyboardInterrupt):

@@ -1,7 +1,6 @@
 """An S3-compatible store in a process of its own, which the package moto ships for tests."""
 
 import os
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 
+from agent.demo.cluster import free_port
 from agent.rpc.wire.file_systems import Place
 from tests.support.waiting import wait_until
 
@@ -54,9 +54,7 @@ def object_store(gate: Path | None = None) -> Iterator[ObjectStore]:
     """Yield a store; it is gone afterwards, with all it holds. Behind a gate, given as a directory,
     writers of health wait until somebody opens it (`gated_store`)."""
     give_credentials()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     host = f"127.0.0.1:{port}"
     plain = ["moto.server", "-H", "127.0.0.1", "-p", port]
     module = ["tests.support.verification.gated_store", port, str(gate)] if gate else plain

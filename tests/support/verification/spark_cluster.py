@@ -7,7 +7,6 @@ tasks import beside them must have come with the job.
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -22,6 +21,7 @@ from typing import Final
 
 import pyspark
 
+from agent.demo.cluster import free_port
 from tests.support.waiting import wait_until
 
 MASTER: Final = "org.apache.spark.deploy.master.Master"
@@ -175,14 +175,6 @@ def bare_python(directory: Path, also: Sequence[str] = ()) -> Path:
 def home() -> Path:
     """Return where Spark's own scripts are."""
     return Path(pyspark.__path__[0])
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 def tree(pid: int) -> list[int]:
