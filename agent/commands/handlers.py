@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from agent.commands.command_queue import TaskLimits
-from agent.commands.pool import SCALE_MAX, TaskContext, TaskPool
+from agent.commands.pool import TaskContext, TaskPool
 from agent.commands.proven_delete import ProvenDeletes
 from agent.commands.removal import check_all_done, delete_blocks
 from agent.commands.routing import CarryOut, Route
@@ -50,6 +50,8 @@ from agent.transfer.replicate import TIMEOUT_S, Copy, Replicator
 from merkle.replica import BlockId, ContainerId
 from scanner.pacing import PaceLimits
 
+OUT_OF_SERVICE_FACTOR: Final = 2  # ozone: hdds.datanode.replication.outofservice.limit.factor
+RECONSTRUCT_WEIGHT: Final = 3  # threads: it reads from several datanodes
 QUICK_THREADS: Final = 3  # close: short, and never behind a reconcile
 REMOVAL_THREADS: Final = 3
 PROOFS_MAX: Final = 2  # replicas that wait for a witness: blocks are deleted beside them
@@ -120,7 +122,6 @@ class Handlers:
             threads, config.queue_depth_max, shares, per_place_max=config.streams_per_volume
         )
         starts = Turnstile(tools.clock)
-        self._boost = 1.0
         self.work = TaskPool(limits, name="task", clock=tools.clock, turnstile=starts)
         self.follow_node_state()
         quick = TaskLimits(QUICK_THREADS, config.queue_depth_max)
@@ -180,7 +181,7 @@ class Handlers:
             "reconstruct": Route(
                 self.work,
                 self._within(RECONSTRUCT_BYTES, self._reconstruct),
-                weight=self._config.reconstruct_weight,
+                weight=RECONSTRUCT_WEIGHT,
             ),
             "reconcile": Route(self.work, self._within(RECONCILE_BYTES, self._reconcile)),
             "delete": Route(self.removal, self._delete),
@@ -266,11 +267,7 @@ class Handlers:
         command = order.set_operational_state
         if command.op_state not in OP_STATES:
             raise codec.malformed("set_operational_state.op_state", f"{command.op_state!r}")
-        was_leaving = self._tools.store.volume_set.node_state().is_out_of_service
         self._tools.store.volume_set.set_node_state(command.op_state, command.op_expiry_ms)
-        is_leaving = self._tools.store.volume_set.node_state().is_out_of_service
-        if self._config.leaving_stops_copies and is_leaving and not was_leaving:
-            self.work.call_off("replicate")
         self.follow_node_state()
         self._tools.report_soon()
 
@@ -284,18 +281,10 @@ class Handlers:
     ) -> None:
         self._tools.reregister()
 
-    def boost(self, percent: int) -> None:
-        """Work with so many percent of the pool, as the control plane says; never with less."""
-        factor = min(max(percent / 100, 1), SCALE_MAX)
-        if factor != self._boost:
-            self._boost = factor
-            self.follow_node_state()
-
     def follow_node_state(self) -> None:
         """Size the pool for what this datanode has to do: much, when its replicas must leave."""
         is_leaving = self._tools.store.volume_set.node_state().is_out_of_service
-        own = self._config.out_of_service_factor if is_leaving else 1
-        self.work.set_scale(max(own, self._boost))
+        self.work.set_scale(OUT_OF_SERVICE_FACTOR if is_leaving else 1)
 
     def _reconcile(
         self, order: scm_pb2.Command, context: TaskContext, status: scm_pb2.CommandStatus

@@ -5,7 +5,6 @@ raises is counted as failed and logged; the thread lives on.
 """
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -39,8 +38,8 @@ log = structlog.get_logger()
 class TaskContext:
     """What a running task must respect: it ends soon after `stop()` turns true.
 
-    That is when the pool shuts down, its type is called off or the task's deadline
-    (`deadline_at_ms`, monotonic, 0: none) passes.
+    That is when the pool shuts down or the task's deadline (`deadline_at_ms`, monotonic, 0: none)
+    passes.
     """
 
     stop: Callable[[], bool]
@@ -55,7 +54,6 @@ OnDrop = Callable[[Refusal], None]
 class _Entry:
     body: TaskBody
     on_drop: OnDrop | None
-    called_off_count: int  # how often its type had been called off when it came
 
 
 class TaskPool:
@@ -82,7 +80,6 @@ class TaskPool:
         self._entries: dict[tuple[str, Hashable], _Entry] = {}
         self._threads: list[threading.Thread] = []
         self._scale = 1.0
-        self._called_off: Counter[str] = Counter()  # how often each type was
         self._stopping = threading.Event()
         self._telling_count = 0  # threads that tell of dropped tasks: those are not done with
 
@@ -97,9 +94,7 @@ class TaskPool:
         with self._changed:
             refusal = self._queue.submit(task, monotonic_ms(self._clock))
             if refusal is None:
-                self._entries[task.identity] = _Entry(
-                    body, on_drop, self._called_off[task.task_type]
-                )
+                self._entries[task.identity] = _Entry(body, on_drop)
                 self._add_thread()
                 self._work_came.notify()
         if refusal is not None:
@@ -130,11 +125,6 @@ class TaskPool:
             while self._add_thread():  # for what waits already
                 pass
             self._work_came.notify_all()
-
-    def call_off(self, task_type: str) -> None:
-        """Ask what runs or waits of a type to stop, each as it runs; what comes later goes on."""
-        with self._changed:
-            self._called_off[task_type] += 1
 
     def counts(self) -> dict[str, TaskCounts]:
         """Return the counts of every task type seen so far."""
@@ -246,9 +236,7 @@ class TaskPool:
             return self._carry_out(task, entry)
 
     def _carry_out(self, task: Task, entry: _Entry) -> TaskOutcome:
-        context = TaskContext(
-            lambda: self._must_stop(task, entry.called_off_count), task.deadline_at_ms
-        )
+        context = TaskContext(lambda: self._must_stop(task), task.deadline_at_ms)
         if self._turnstile is not None:
             self._stopping.wait(self._turnstile.delay_s())
         began_ms = monotonic_ms(self._clock)
@@ -264,13 +252,9 @@ class TaskPool:
         log.info("task_finished", outcome=outcome.value, duration_ms=duration_ms)
         return outcome
 
-    def _must_stop(self, task: Task, called_off_count: int) -> bool:
+    def _must_stop(self, task: Task) -> bool:
         is_late = 0 < task.deadline_at_ms <= monotonic_ms(self._clock)
-        return (
-            self._stopping.is_set()
-            or is_late
-            or self._called_off[task.task_type] != called_off_count
-        )
+        return self._stopping.is_set() or is_late
 
 
 def _check_threads(limits: TaskLimits) -> None:

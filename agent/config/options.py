@@ -205,17 +205,11 @@ class TaskConfig(Section):
     streams_per_volume: Count = Field(
         2, ge=0, le=64, description="Copies that read one volume at once; 0: no limit."
     )
-    out_of_service_factor: Count = Field(
-        2, ge=1, le=10, description="Times threads and queue while this datanode is being emptied."
-    )
     copy_floor_bytes_per_s: BytesPerS = Field(
         32 * MIB,
         ge=MIB,
         le=16 * 1024 * MIB,
         description="No disturbance of clients slows the copies from here, together, below it.",
-    )
-    leaving_stops_copies: Switch = Field(
-        False, description="End copies from here when this datanode is told to leave or rest."
     )
     queue_depth_max: Count = Field(1000, ge=1, le=100_000, description="Commands that may wait.")
     reconcile_share: float = Field(
@@ -245,9 +239,6 @@ class TaskConfig(Section):
     )
     reconstruct_share: float = Field(
         0.3, gt=0, le=1, description="Part of the threads that reconstruct may take."
-    )
-    reconstruct_weight: Count = Field(
-        3, ge=1, le=64, description="Copies one reconstruction equals."
     )
     reconstruct_bytes_per_s: int = Field(
         0, ge=0, le=16 * 1024 * MIB, description="Read budget of a reconstruction; 0: no limit."

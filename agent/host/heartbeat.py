@@ -103,17 +103,14 @@ class Heartbeat:
         name: str = "heartbeat",
         spacing_s: float = 0.0,
         on_last_copies: Callable[[Sequence[int]], None] = lambda _: None,
-        on_task_percent: Callable[[int], None] = lambda _: None,
     ) -> None:
         """`terms` remembers which SCMs were seen, and says which of them leads. News of
         `spacing_s` go together in one heartbeat, however often it is woken.
 
-        `on_last_copies` is told, with each answer, of which containers only we have a healthy copy;
-        `on_task_percent`, how much of the threads for copies is to be used.
+        `on_last_copies` is told, with each answer, of which containers only we have a healthy copy.
         """
         self.outbox = outbox
         self._on_last_copies = on_last_copies
-        self._on_task_percent = on_task_percent
         self._spacing_s = spacing_s
         self._sent_at_s = float("-inf")
         self.name = name
@@ -241,7 +238,6 @@ class Heartbeat:
         leads = self._terms.leads(answer.term, answer.start_id, answer.state_number)
         if leads:
             self._on_last_copies(answer.sole_healthy_container_ids[:LAST_COPIES_MAX])
-            self._on_task_percent(answer.task_percent)
         if answer.commands and (leads or answer.term < self._terms.highest):
             self._on_commands(answer.commands, answer.term)  # those of a lower term are refused
         return waiting or self._full is not None

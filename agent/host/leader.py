@@ -104,7 +104,6 @@ def heartbeats(
     terms: Terms,
     address: str,
     on_last_copies: Callable[[Sequence[int]], None],
-    on_task_percent: Callable[[int], None],
 ) -> Iterator[Loop]:
     """Yield the loop of each control plane of Suture's own. `address`: where we are reached."""
     identity = Identity(
@@ -127,6 +126,5 @@ def heartbeats(
             spacing_s=NEWS_SPACING_S,
             name="heartbeat" if len(scms) == 1 else f"heartbeat-{scm.address}",
             on_last_copies=on_last_copies,
-            on_task_percent=on_task_percent,
         )
         yield Loop(beat, clock=led.clock, bell=outbox.bell)

@@ -405,7 +405,6 @@ class Parts:
             terms=self._terms(),
             address=self.address,
             on_last_copies=self.scrub.last_copies,
-            on_task_percent=self.handlers.boost,
         )
 
     def _terms(self) -> Terms:

@@ -181,10 +181,6 @@ SCM: Final[Mapping[str, Event]] = {
     "restore_finished": Event("What was stored since the backup is known; decisions begin."),
     "container_recalled": Event("It was forgotten, and is a container again.", (CONTAINER,)),
     "container_state_changed": Event("By what the replicas show.", (CONTAINER,)),
-    "delete_given_up": Event(
-        "A datanode failed it too often; it is sent it again when it registers.",
-        (CONTAINER, DATANODE),
-    ),
     "delete_ordered": Event("A replica is to be removed.", (CONTAINER, COMMAND, DATANODE)),
     "deletes_told_again": Event(
         "A shard has more blocks than others: its datanode may have missed a delete.", (CONTAINER,)

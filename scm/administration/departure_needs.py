@@ -34,9 +34,9 @@ class DepartureNeeds:
 
     def ask(self, request: Request) -> Prospect:
         """Say what containers need if the nodes of a request leave or rest."""
+        op_state = request.op_state
         with self._lock:
             service = self.service()
-            op_state = self._nodes.counted(request.op_state, request.op_expiry_ms)
             held = self._held(request)
         needs: list[Need] = []
         strange: list[int] = []
@@ -47,7 +47,9 @@ class DepartureNeeds:
                 if container is None:
                     strange.append(loss.container_id)
                 else:
-                    needs.append(need(container, loss, op_state, page.rules, size_bytes=size))
+                    needs.append(
+                        need(container, loss, request.op_state, page.rules, size_bytes=size)
+                    )
         with self._lock:
             leaving = frozenset(request.datanode_ids)
             stay = [c for c in self._cases.candidates() if c.datanode_id not in leaving]

@@ -13,6 +13,7 @@ from typing import Final
 from agent.errors import Code
 from scm.cluster.basis import Basis
 from scm.cluster.case import Case, Placed, needed_bytes, neighbours
+from scm.cluster.commands.loads import DELETE_LIMIT
 from scm.cluster.safemode import SafeMode
 from scm.replication.guards.delete_safety import good_replicas
 from scm.replication.guards.origins import may_be_removed
@@ -224,8 +225,8 @@ class Admin:
         if not is_safe:
             message = f"fewer than {keep_count} whole{what} would stay"
             return self._decision(case, NOT_ENOUGH_REPLICAS, message)
-        if self._commands.loads.delete_load(datanode_id) >= self._commands.loads.delete_limit:
-            message = f"{datanode_id} has {self._commands.loads.delete_limit} deletes to do"
+        if self._commands.loads.delete_load(datanode_id) >= DELETE_LIMIT:
+            message = f"{datanode_id} has {DELETE_LIMIT} deletes to do"
             return self._decision(case, Code.BUSY, message)
         command = PlannedCommand(Kind.DELETE, datanode_id, size_bytes=held.replica.bytes_used)
         command_ids: tuple[int, ...] = ()
@@ -342,7 +343,7 @@ class Admin:
             self._commands.loads.replication_load(node_id),
             self._commands.loads.replication_limit(node_id),
             self._commands.loads.delete_load(node_id),
-            self._commands.loads.delete_limit,
+            DELETE_LIMIT,
             tuple(sorted(self._nodes.reported_queues(node_id).items())),
             tuple(sorted(sent.items())),
             tuple(sorted(waiting.items())),

@@ -13,7 +13,6 @@ from agent.errors import Code, Unavailable, size_text
 
 # Fractions of a node's capacity are compared in these steps: finer ones are noise.
 LOAD_STEPS: Final = 1_000
-UNLIMITED: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,6 @@ class Candidate:
     used_bytes: int
     scheduled_bytes: int  # promised to open containers and not used yet
     has_failed_lately: bool = False
-    part_room: int = UNLIMITED  # copies and rebuilds in which it may yet take part
 
     def has_room(self, needed_bytes: int) -> bool:
         """Whether a container of `needed_bytes` fits beside what is already promised."""

@@ -1,12 +1,10 @@
 """Single containers as decisions need them: replicas with their nodes; and nodes with room."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final
 
-from scm.cluster.allocate import UNLIMITED, Candidate
+from scm.cluster.allocate import Candidate
 from scm.cluster.case import Case, Placed, is_bad, present
 from scm.cluster.nodes import Nodes
 from scm.cluster.replica_map import Reports
@@ -15,7 +13,6 @@ from scm.state.database import State
 from scm.state.facts import Container, Kind, OpState, Replica
 from scm.state.options import ScmOptions
 
-ADDING: Final = frozenset({Kind.REPLICATE, Kind.RECONSTRUCT})
 """Commands that bring replicas to datanodes."""
 
 
@@ -122,13 +119,11 @@ class Cases:
             self._is_one_turn, self._turn = False, None
 
     def promise(self, datanode_id: str, size_bytes: int) -> None:
-        """Count space that was promised in this turn, and one more copy to a datanode."""
+        """Count space that was promised in this turn."""
         if self._turn is not None and datanode_id in self._turn:
             known = self._turn[datanode_id]
             scheduled_bytes = known.scheduled_bytes + size_bytes
-            self._turn[datanode_id] = replace(
-                known, scheduled_bytes=scheduled_bytes, part_room=known.part_room - 1
-            )
+            self._turn[datanode_id] = replace(known, scheduled_bytes=scheduled_bytes)
 
     def candidates(self) -> list[Candidate]:
         """Return the nodes that may get replicas: answering, in service; with what is promised."""
@@ -142,25 +137,13 @@ class Cases:
             left_bytes = self._options.container_bytes_max - container.committed_bytes
             for datanode_id in container.pipeline:
                 scheduled[datanode_id] = scheduled.get(datanode_id, 0) + max(0, left_bytes)
-        parts = self._parts()
         return [
             candidate
             for node in self._state.nodes.values()
-            if (candidate := self._candidate(node.datanode_id, scheduled, parts)) is not None
+            if (candidate := self._candidate(node.datanode_id, scheduled)) is not None
         ]
 
-    def _parts(self) -> Counter[str]:
-        """Count the copies and rebuilds in which datanodes take part; nothing without a limit."""
-        found: Counter[str] = Counter()
-        for command in self._state.commands.values() if self._options.part_limit else ():
-            if command.kind in ADDING and not command.is_answered:
-                shards = command.shards + command.sources
-                found.update({command.datanode_id, command.target_id, *(n for _, n in shards)})
-        return found
-
-    def _candidate(
-        self, datanode_id: str, scheduled: dict[str, int], parts: Counter[str]
-    ) -> Candidate | None:
+    def _candidate(self, datanode_id: str, scheduled: dict[str, int]) -> Candidate | None:
         node = self._state.nodes.get(datanode_id)
         live = self._nodes.liveness(datanode_id)
         if node is None or live is None or not self._nodes.takes_replicas(datanode_id):
@@ -178,7 +161,6 @@ class Cases:
             used_bytes=live.used_bytes,
             scheduled_bytes=scheduled.get(datanode_id, 0) + coming_bytes,
             has_failed_lately=self._nodes.has_failed_lately(datanode_id),
-            part_room=(self._options.part_limit or UNLIMITED) - parts[datanode_id],
         )
 
     def _placed(self, replica: Replica) -> Placed:

@@ -28,11 +28,7 @@ def choose_targets(
     rack with the fewest replicas first, which satisfies either policy as far as the cluster can.
     """
     racks = Counter(used_racks)
-    able = [
-        c
-        for c in candidates
-        if c.datanode_id not in excluded and c.has_room(needed_bytes) and c.part_room > 0
-    ]
+    able = [c for c in candidates if c.datanode_id not in excluded and c.has_room(needed_bytes)]
     chosen: list[str] = []
     while able and len(chosen) < count:
         best = min(

@@ -24,10 +24,6 @@ from scm.state.facts import Health, Liveness, Node, OpState, Replica, Volume
 from scm.state.options import ScmOptions
 from scm.state.starts import SeenStart
 
-_AS_LEAVING: Final = {
-    OpState.ENTERING_MAINTENANCE: OpState.DECOMMISSIONING,
-    OpState.IN_MAINTENANCE: OpState.DECOMMISSIONED,
-}
 AVOIDED_HEARTBEATS: Final = 2  # a node that a writer could not write to, the first time
 
 _log = structlog.get_logger("suture.scm")
@@ -274,18 +270,6 @@ class Nodes:
     def is_managed(self, datanode_id: str) -> bool:
         """Whether replicas of a node are managed: those of other racks are left as they are."""
         return not self._managed_racks or self.rack(datanode_id) in self._managed_racks
-
-    def counted_as(self, node: Node) -> OpState:
-        """Return as what the replicas of a node count."""
-        return self.counted(node.op_state, node.op_expiry_ms)
-
-    def counted(self, op_state: OpState, op_expiry_ms: int) -> OpState:
-        """Return the same of a state: who rests for long is replaced like one that leaves."""
-        limit_ms = self._options.long_maintenance_ms
-        left_ms = op_expiry_ms - self._clock.wall_ms()
-        if not limit_ms or (op_expiry_ms and left_ms <= limit_ms):
-            return op_state
-        return _AS_LEAVING.get(op_state, op_state)
 
     def takes_commands(self, datanode_id: str) -> bool:
         """Whether a node may be ordered anything about replicas: its layout is known here, and it

@@ -13,7 +13,7 @@ replicas are gone from the books.
 
 import hashlib
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
@@ -27,7 +27,7 @@ import structlog
 from agent.errors import Code
 from merkle.replica import TREE_STATES
 from scm.cluster import lifecycle
-from scm.cluster.case import LEAVING, is_bad
+from scm.cluster.case import LEAVING
 from scm.cluster.cases import Cases
 from scm.cluster.commands.pending_ops import PendingOps
 from scm.cluster.nodes import Nodes
@@ -41,11 +41,8 @@ from scm.state.facts import (
     Key,
     Kind,
     Outcome,
-    OutcomeState,
-    Pending,
     Transaction,
 )
-from scm.state.options import ScmOptions
 
 TRANSACTIONS_PER_COMMAND: Final = 100
 BLOCKS_PER_COMMAND: Final = 20_000
@@ -90,16 +87,12 @@ class BlockDeletion:
         cases: Cases,
         commands: PendingOps,
         clock: Clock,
-        options: ScmOptions,
     ) -> None:
         self._state = state
         self._nodes = nodes
         self._cases = cases
         self._commands = commands
         self._clock = clock
-        self._retry_max = options.delete_blocks_retry_max
-        self._replica_min = options.delete_blocks_replica_min
-        self._failures: defaultdict[str, Counter[int]] = defaultdict(Counter)  # by transaction
         self._unsent: dict[tuple[int, bool], int] = {}
         """By container, and whether it is unproven: a transaction that nobody was sent."""
         self._resting = state.settled()  # containers whose transactions only the dead owe
@@ -249,10 +242,7 @@ class BlockDeletion:
             )
 
     def acknowledge(self, change: Change, outcome: Outcome) -> None:
-        """Record which transactions a datanode has executed, and count those that failed."""
-        command = self._state.commands.get(outcome.command_id)
-        if self._retry_max and command and outcome.state is not OutcomeState.SKIPPED:
-            self._count_failures(command, outcome)
+        """Record which transactions a datanode has executed."""
         container_ids: dict[int, None] = {}
         for key in outcome.acknowledged:
             transaction = self._state.transactions.get(key)
@@ -296,34 +286,6 @@ class BlockDeletion:
                     )
         if is_resting and self._state.transactions.has_any(container_id):
             self._resting.add(container_id)
-
-    def _count_failures(self, command: Pending, outcome: Outcome) -> None:
-        failures = self._failures[outcome.datanode_id]
-        for transaction in command.transactions:
-            number = transaction.transaction_id
-            if (transaction.container_id, number) in outcome.acknowledged:
-                failures.pop(number, None)
-                continue
-            failures[number] += 1
-            if failures[number] == self._retry_max:
-                _log.warning(
-                    "delete_given_up",
-                    container_id=transaction.container_id,
-                    datanode_id=outcome.datanode_id,
-                    transaction_id=number,
-                )
-
-    def registered(self, datanode_id: str) -> None:
-        """Send a datanode again what it failed to delete."""
-        self._failures.pop(datanode_id, None)
-
-    def _is_short(self, container: Container) -> bool:
-        """Whether fewer good replicas are known than deletes of blocks wait for."""
-        wanted = min(self._replica_min, container.replication_factor)
-        if not wanted:
-            return False
-        living = self._cases.living(container.container_id)
-        return sum(not is_bad(container, replica) for replica in living) < wanted
 
     def being_deleted(self, container_id: int) -> frozenset[int]:
         """Return the blocks of transactions that are not at their end."""
@@ -482,13 +444,10 @@ class BlockDeletion:
             or container.state not in _DONE
             or replica.state not in TREE_STATES
             or replica.load_error
-            or self._is_short(container)
         ):
             return []
-        failures = self._failures[datanode_id]
         return [
             transaction
             for transaction in self._state.transactions.of(container_id)
             if datanode_id not in transaction.acknowledged_by
-            and not 0 < self._retry_max <= failures[transaction.transaction_id]
         ]

@@ -54,7 +54,6 @@ def heartbeat_response(answer: HeartbeatAnswer, shown: SeenStart) -> scm_pb2.Hea
         commands=[_command(command, named, shown.term) for command, named in answer.commands],
         reregister=not answer.is_known,
         sole_healthy_container_ids=answer.last_copies,
-        task_percent=answer.task_percent,
     )
 
 
@@ -322,7 +321,6 @@ def queues_message(queues: Queues) -> scm_pb2.GetQueuesResponse:
         over_replicated_count=queues.over_count,
         delete_transaction_count=queues.transaction_count,
         pending_delete_count=queues.delete_count,
-        pending_delete_limit=queues.delete_limit,
     )
 
 

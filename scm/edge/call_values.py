@@ -52,7 +52,6 @@ class HeartbeatAnswer:
     is_known: bool
     commands: tuple[tuple[Pending, tuple[Endpoint, ...]], ...] = ()
     last_copies: tuple[int, ...] = ()
-    task_percent: int = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,6 @@ class Queues:
     over_count: int
     transaction_count: int
     delete_count: int
-    delete_limit: int  # of surplus replicas; 0: none
 
 
 @dataclass(frozen=True, slots=True)

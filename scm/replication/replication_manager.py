@@ -151,9 +151,6 @@ class ReplicationManager:
 
     def choose(self) -> None:
         """Choose for what is ordered in this turn: see `serve`."""
-        self._commands.loads.boost_percent = (
-            self._options.repair_boost_percent if self.under else 100
-        )
         self._wake_if_more_are_able()
         with self._commands.loads.one_turn():
             self._waiting = self._queue.choose(ATTEMPTS_PER_TURN)
@@ -260,15 +257,11 @@ class ReplicationManager:
     def in_flight_limit(self) -> int:
         """Return how many replicas may be on their way; 0: no limit."""
         total = sum(
-            self._commands.loads.limits_of(node.datanode_id).replications
+            self._commands.loads.service_limit(node.datanode_id)
             for node in self._state.nodes.values()
             if self._nodes.health(node.datanode_id) is facts.Health.HEALTHY
         )
-        limits = (
-            in_flight_limit(total, self._options.inflight_factor_percent),
-            self._options.copy_count_max,
-        )
-        return min((limit for limit in limits if limit), default=0)
+        return in_flight_limit(total, self._options.inflight_factor_percent)
 
     def _of_round(self, count_max: int) -> list[int]:
         """Return the next of the round that are not settled, as far as this turn goes."""
@@ -427,7 +420,7 @@ class ReplicationManager:
             return
         size_bytes = IMPORT_SPACE_FACTOR * self._options.container_bytes_max
         able = self._cases.candidates()
-        roomy = (c for c in able if c.has_room(size_bytes) and c.part_room > 0)
+        roomy = (c for c in able if c.has_room(size_bytes))
         self._able = frozenset(
             [*((c.datanode_id, False) for c in able), *((c.datanode_id, True) for c in roomy)]
         )

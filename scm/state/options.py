@@ -115,13 +115,6 @@ class ScmOptions:
         low=1,
         high=10,
     )
-    long_maintenance_ms: int = _option(
-        0,
-        "A datanode that rests for longer than this from now, or without an end, is replaced like "
-        "one that leaves; 0: never.",
-        low=0,
-        high=31_536_000_000,
-    )
     decommission_replica_min: int = _option(
         0,
         "Good replicas in service elsewhere for which a datanode that leaves waits; 0: as many as "
@@ -159,54 +152,11 @@ class ScmOptions:
         low=0,
         high=20,
     )
-    copy_count_max: int = _option(
-        0,
-        "Replicas on their way at once, besides the limit that grows with the nodes; 0: none.",
-        low=0,
-        high=1_000_000,
-    )
-    delete_count_max: int = _option(
-        0,
-        "Surplus replicas that are being removed at once in the whole cluster; 0: no limit.",
-        low=0,
-        high=1_000_000,
-    )
     replication_limit: int = _option(
         20,
         "Copies a datanode is given at once.",
         low=1,
         high=10_000,
-    )
-    out_of_service_percent: int = _option(
-        200,
-        "Of that, what a datanode that is told to leave or rest is given: it serves no writes.",
-        low=100,
-        high=1_000,
-    )
-    volume_replication_limit: int = _option(
-        2,
-        "The same for each working volume of a datanode, if that is more, up to 128; 0: no more.",
-        low=0,
-        high=128,
-    )
-    reconstruct_weight: int = _option(
-        3, "Copies that one reconstruction counts for.", low=1, high=64
-    )
-    part_limit: int = _option(
-        0,
-        "Copies and rebuilds that a datanode may send, get or be read for at once, and still be "
-        "chosen for another; 0: no limit.",
-        low=0,
-        high=100_000,
-    )
-    repair_boost_percent: int = _option(
-        100,
-        "Of these limits, and of the threads of every datanode, while containers lack replicas.",
-        low=100,
-        high=1_000,
-    )
-    delete_limit: int = _option(
-        40, "Deletes of replicas that a datanode is given at once.", low=1, high=10_000
     )
     inflight_factor_percent: int = _option(
         75,
@@ -219,20 +169,6 @@ class ScmOptions:
         "An unhealthy replica is left so long to be healed in place before it is replaced.",
         low=0,
         high=86_400_000,
-    )
-    delete_blocks_replica_min: int = _option(
-        0,
-        "Good replicas of a container without which no blocks of it are deleted; at most as many "
-        "as were written; 0: any number.",
-        low=0,
-        high=20,
-    )
-    delete_blocks_retry_max: int = _option(
-        0,
-        "Failures in a row after which a datanode is not sent a delete of blocks any more, until "
-        "it registers again; 0: it is sent again and again.",
-        low=0,
-        high=100_000,
     )
     exclude_failure_count: int = _option(
         20,

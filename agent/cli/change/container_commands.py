@@ -370,7 +370,7 @@ def queues(on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag 
     show(grid("", columns, rows))
     say(
         f"replicas on their way: {answer.pending_add_count}{of_limit(answer.pending_add_limit)}, "
-        f"to be removed: {answer.pending_delete_count}{of_limit(answer.pending_delete_limit)}; "
+        f"to be removed: {answer.pending_delete_count}; "
         f"containers that wait for a copy: {answer.under_replicated_count}, for a delete: "
         f"{answer.over_replicated_count}; deletes of blocks not acknowledged: "
         f"{answer.delete_transaction_count}"

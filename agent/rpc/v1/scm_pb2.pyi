@@ -201,22 +201,20 @@ class HeartbeatRequest(_message.Message):
     def __init__(self, datanode_id: _Optional[str] = ..., boot_id: _Optional[int] = ..., volumes: _Optional[_Iterable[_Union[_datanode_pb2.VolumeStatus, _Mapping]]] = ..., reports: _Optional[_Iterable[_Union[ContainerReport, _Mapping]]] = ..., command_statuses: _Optional[_Iterable[_Union[CommandStatus, _Mapping]]] = ..., queues: _Optional[_Iterable[_Union[QueueCount, _Mapping]]] = ..., op_state: _Optional[str] = ..., op_expiry_ms: _Optional[int] = ..., column_reports: _Optional[_Iterable[_Union[ColumnReport, _Mapping]]] = ..., seen_starts: _Optional[_Iterable[_Union[SeenStart, _Mapping]]] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
-    __slots__ = ("term", "commands", "reregister", "sole_healthy_container_ids", "task_percent", "start_id", "state_number")
+    __slots__ = ("term", "commands", "reregister", "sole_healthy_container_ids", "start_id", "state_number")
     TERM_FIELD_NUMBER: _ClassVar[int]
     COMMANDS_FIELD_NUMBER: _ClassVar[int]
     REREGISTER_FIELD_NUMBER: _ClassVar[int]
     SOLE_HEALTHY_CONTAINER_IDS_FIELD_NUMBER: _ClassVar[int]
-    TASK_PERCENT_FIELD_NUMBER: _ClassVar[int]
     START_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_NUMBER_FIELD_NUMBER: _ClassVar[int]
     term: int
     commands: _containers.RepeatedCompositeFieldContainer[Command]
     reregister: bool
     sole_healthy_container_ids: _containers.RepeatedScalarFieldContainer[int]
-    task_percent: int
     start_id: str
     state_number: int
-    def __init__(self, term: _Optional[int] = ..., commands: _Optional[_Iterable[_Union[Command, _Mapping]]] = ..., reregister: bool = ..., sole_healthy_container_ids: _Optional[_Iterable[int]] = ..., task_percent: _Optional[int] = ..., start_id: _Optional[str] = ..., state_number: _Optional[int] = ...) -> None: ...
+    def __init__(self, term: _Optional[int] = ..., commands: _Optional[_Iterable[_Union[Command, _Mapping]]] = ..., reregister: bool = ..., sole_healthy_container_ids: _Optional[_Iterable[int]] = ..., start_id: _Optional[str] = ..., state_number: _Optional[int] = ...) -> None: ...
 
 class ConfirmDeletesRequest(_message.Message):
     __slots__ = ("container_id", "local_ids")
@@ -1372,7 +1370,7 @@ class GetQueuesRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetQueuesResponse(_message.Message):
-    __slots__ = ("nodes", "pending_add_count", "pending_add_limit", "under_replicated_count", "over_replicated_count", "delete_transaction_count", "pending_delete_count", "pending_delete_limit")
+    __slots__ = ("nodes", "pending_add_count", "pending_add_limit", "under_replicated_count", "over_replicated_count", "delete_transaction_count", "pending_delete_count")
     NODES_FIELD_NUMBER: _ClassVar[int]
     PENDING_ADD_COUNT_FIELD_NUMBER: _ClassVar[int]
     PENDING_ADD_LIMIT_FIELD_NUMBER: _ClassVar[int]
@@ -1380,7 +1378,6 @@ class GetQueuesResponse(_message.Message):
     OVER_REPLICATED_COUNT_FIELD_NUMBER: _ClassVar[int]
     DELETE_TRANSACTION_COUNT_FIELD_NUMBER: _ClassVar[int]
     PENDING_DELETE_COUNT_FIELD_NUMBER: _ClassVar[int]
-    PENDING_DELETE_LIMIT_FIELD_NUMBER: _ClassVar[int]
     nodes: _containers.RepeatedCompositeFieldContainer[QueueInfo]
     pending_add_count: int
     pending_add_limit: int
@@ -1388,8 +1385,7 @@ class GetQueuesResponse(_message.Message):
     over_replicated_count: int
     delete_transaction_count: int
     pending_delete_count: int
-    pending_delete_limit: int
-    def __init__(self, nodes: _Optional[_Iterable[_Union[QueueInfo, _Mapping]]] = ..., pending_add_count: _Optional[int] = ..., pending_add_limit: _Optional[int] = ..., under_replicated_count: _Optional[int] = ..., over_replicated_count: _Optional[int] = ..., delete_transaction_count: _Optional[int] = ..., pending_delete_count: _Optional[int] = ..., pending_delete_limit: _Optional[int] = ...) -> None: ...
+    def __init__(self, nodes: _Optional[_Iterable[_Union[QueueInfo, _Mapping]]] = ..., pending_add_count: _Optional[int] = ..., pending_add_limit: _Optional[int] = ..., under_replicated_count: _Optional[int] = ..., over_replicated_count: _Optional[int] = ..., delete_transaction_count: _Optional[int] = ..., pending_delete_count: _Optional[int] = ...) -> None: ...
 
 class RemoveNodesRequest(_message.Message):
     __slots__ = ("datanode_ids", "force", "dry_run")

@@ -11,8 +11,9 @@ from math import ceil, inf
 from typing import Final
 
 from scm.cluster.commands.loads import (
-    DEFAULT_LIMITS,
-    NodeLimits,
+    DELETE_LIMIT,
+    RECONSTRUCT_WEIGHT,
+    REPLICATION_LIMIT,
     busy_count,
     replication_limit,
 )
@@ -59,7 +60,7 @@ def limit(
     kind: Kind,
     op_state: OpState,
     replication_count: int,
-    limits: NodeLimits = DEFAULT_LIMITS,
+    replications: int = REPLICATION_LIMIT,
 ) -> int:
     """Return how many urgent commands of a kind a datanode may have at once.
 
@@ -67,14 +68,14 @@ def limit(
     reconciles take what room that leaves. One that begins below the limit may end above it, so
     seven reconstructions of weight three fit into twenty.
     """
-    room = replication_limit(op_state, limits) - replication_count
+    room = replication_limit(op_state, replications) - replication_count
     match kind:
         case Kind.DELETE:
-            return limits.deletes
+            return DELETE_LIMIT
         case Kind.REPLICATE:
             return max(0, room)
         case Kind.RECONSTRUCT:
-            return max(0, ceil(room / limits.reconstruct_weight))
+            return max(0, ceil(room / RECONSTRUCT_WEIGHT))
         case Kind.RECONCILE:
             return max(0, min(RECONCILE_LIMIT, room // RECONCILE_WEIGHT))
         case Kind.DELETE_BLOCKS:
@@ -89,7 +90,7 @@ def drain(
     reported: Mapping[str, int],
     op_state: OpState,
     heard_at_s: float = inf,
-    limits: NodeLimits = DEFAULT_LIMITS,
+    replications: int = REPLICATION_LIMIT,
 ) -> list[Pending]:
     """Return the queued commands of one datanode that may be sent now.
 
@@ -110,7 +111,7 @@ def drain(
             (c for c in waiting if c.kind is kind),
             key=lambda command: command.command_id,
         )
-        room = limit(kind, op_state, _beside(kind, busy, limits), limits) - busy[kind]
+        room = limit(kind, op_state, _beside(kind, busy), replications) - busy[kind]
         room = max(0, min(room, COMMANDS_PER_HEARTBEAT_MAX - len(sending)))
         urgent = [c for c in queued if c.priority is Priority.NORMAL][:room]
         low = [c for c in queued if c.priority is Priority.LOW]
@@ -120,10 +121,10 @@ def drain(
     return sending
 
 
-def _beside(kind: Kind, busy: Mapping[Kind, int], limits: NodeLimits) -> int:
+def _beside(kind: Kind, busy: Mapping[Kind, int]) -> int:
     """Return the weighted replications of a datanode beside those of `kind`."""
     copies = busy[Kind.REPLICATE]
-    rebuilds = limits.reconstruct_weight * busy[Kind.RECONSTRUCT]
+    rebuilds = RECONSTRUCT_WEIGHT * busy[Kind.RECONSTRUCT]
     match kind:
         case Kind.REPLICATE:
             return rebuilds

@@ -8,62 +8,31 @@ is known to have are taken off, so that the balancer never stands in the way of 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
 
 from scm.state.facts import Kind, OpState, Pending, Priority
-from scm.state.options import ScmOptions
 
+# The numbers are Ozone's (ReplicationManager); a site may change the first, `replication_limit`.
 REPLICATION_LIMIT: Final = 20  # weighted replications and reconstructions at one datanode
 OUT_OF_SERVICE_FACTOR: Final = 2  # a node that serves no writes has that much more to give
-OUT_OF_SERVICE_LIMIT: Final = REPLICATION_LIMIT * OUT_OF_SERVICE_FACTOR
 DELETE_LIMIT: Final = 40  # not scaled: deletes cost the disk the same in any state
 RECONSTRUCT_TYPE: Final = "reconstruct"  # as in `QueueCount.type`
-RECONSTRUCT_WEIGHT: Final = 3  # one reconstruction reads from several sources
+RECONSTRUCT_WEIGHT: Final = 3  # copies that one counts for: it reads from several sources
 
+VOLUME_REPLICATIONS: Final = 2  # copies for each working volume, if that is more: as agents do
 VOLUME_REPLICATIONS_MAX: Final = 128  # twice the threads that an agent takes at most by itself
 
-assert OUT_OF_SERVICE_LIMIT == 40
+
+def volume_limit(replications: int, volume_count: int) -> int:
+    """Return how many weighted replications a datanode with so many volumes may have in service;
+    `replications`: with few."""
+    return max(replications, min(VOLUME_REPLICATIONS_MAX, volume_count * VOLUME_REPLICATIONS))
 
 
-@dataclass(frozen=True, slots=True)
-class NodeLimits:
-    """How much one datanode is given at a time. `out_of_service_percent`: of its replications,
-    while it is told to leave or rest; `volume_replications`: for each volume, if that is more."""
-
-    replications: int = REPLICATION_LIMIT
-    out_of_service_percent: int = 100 * OUT_OF_SERVICE_FACTOR
-    deletes: int = DELETE_LIMIT
-    reconstruct_weight: int = RECONSTRUCT_WEIGHT
-    volume_replications: int = 0
-
-    def of(self, volume_count: int, percent: int) -> "NodeLimits":
-        """Return the limits of a datanode with so many volumes, its replications so many percent
-        of what they are."""
-        by_volumes = min(VOLUME_REPLICATIONS_MAX, volume_count * self.volume_replications)
-        return replace(self, replications=max(self.replications, by_volumes) * percent // 100)
-
-
-DEFAULT_LIMITS: Final = NodeLimits()
-
-
-def node_limits(options: ScmOptions) -> NodeLimits:
-    """Return the limits that an operator has set."""
-    return NodeLimits(
-        options.replication_limit,
-        options.out_of_service_percent,
-        options.delete_limit,
-        options.reconstruct_weight,
-        options.volume_replication_limit,
-    )
-
-
-def replication_limit(op_state: OpState, limits: NodeLimits = DEFAULT_LIMITS) -> int:
-    """Return how many weighted replications a datanode may have."""
-    if op_state is OpState.IN_SERVICE:
-        return limits.replications
-    return limits.replications * limits.out_of_service_percent // 100
+def replication_limit(op_state: OpState, replications: int = REPLICATION_LIMIT) -> int:
+    """Return how many a datanode may have that may have `replications` in service."""
+    return replications * (1 if op_state is OpState.IN_SERVICE else OUT_OF_SERVICE_FACTOR)
 
 
 def busy_count(

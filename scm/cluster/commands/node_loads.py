@@ -3,7 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from scm.cluster.commands.loads import NodeLimits, load, node_limits, replication_limit
+from scm.cluster.commands.loads import (
+    RECONSTRUCT_WEIGHT,
+    load,
+    replication_limit,
+    volume_limit,
+)
 from scm.cluster.nodes import Nodes
 from scm.state.database import State
 from scm.state.facts import Kind, OpState
@@ -16,10 +21,7 @@ class NodeLoads:
     def __init__(self, state: State, nodes: Nodes, options: ScmOptions) -> None:
         self._state = state
         self._nodes = nodes
-        self._limits = node_limits(options)
-        self._limits_of: dict[tuple[int, int], NodeLimits] = {}  # working volumes, percent
-        self.boost_percent = 100
-        """Of their limits and threads, what datanodes get now: more while containers wait."""
+        self._replication_limit = options.replication_limit
         self._loads: dict[str, int] | None = None  # in a turn: of replications, by datanode
         self._delete_loads: dict[str, int] = {}  # the same, of deletes
 
@@ -53,22 +55,13 @@ class NodeLoads:
         """Return how many weighted replications a datanode may have."""
         node = self._state.nodes.get(datanode_id)
         op_state = OpState.IN_SERVICE if node is None else node.op_state
-        return replication_limit(op_state, self.limits_of(datanode_id))
+        return replication_limit(op_state, self.service_limit(datanode_id))
 
-    def limits_of(self, datanode_id: str) -> NodeLimits:
-        """Return how much a datanode is given, by the volumes that it last said work."""
+    def service_limit(self, datanode_id: str) -> int:
+        """Return the same in service, by the volumes that the datanode last said work."""
         live = self._nodes.liveness(datanode_id)
         volumes = () if live is None else live.volumes
-        of_what = (sum(not v.failed for v in volumes), self.boost_percent)
-        found = self._limits_of.get(of_what)
-        if found is None:
-            found = self._limits_of[of_what] = self._limits.of(*of_what)
-        return found
-
-    @property
-    def delete_limit(self) -> int:
-        """How many deletes a datanode may have."""
-        return self._limits.deletes
+        return volume_limit(self._replication_limit, sum(not v.failed for v in volumes))
 
     @contextmanager
     def one_turn(self) -> Iterator[None]:
@@ -83,7 +76,7 @@ class NodeLoads:
         reported = self._nodes.reported_queues(datanode_id)
         copies = self._load(Kind.REPLICATE, datanode_id, reported.get(Kind.REPLICATE, 0))
         rebuilds = self._load(Kind.RECONSTRUCT, datanode_id, reported.get(Kind.RECONSTRUCT, 0))
-        return copies + self._limits.reconstruct_weight * rebuilds
+        return copies + RECONSTRUCT_WEIGHT * rebuilds
 
     def _load(self, kind: Kind, datanode_id: str, reported_count: int) -> int:
         return load(

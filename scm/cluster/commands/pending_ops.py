@@ -141,7 +141,7 @@ class PendingOps:
             reported=self._nodes.reported_queues(datanode_id),
             op_state=node.op_state,
             heard_at_s=self._nodes.heard_at_s(datanode_id),
-            limits=self.loads.limits_of(datanode_id),
+            replications=self.loads.service_limit(datanode_id),
         )
         now_s, now_ms = self._clock.monotonic_s(), self._clock.wall_ms()
         sending = []

@@ -81,7 +81,7 @@ class Parts:
         cases = Cases(state, self.nodes, self.reports, clock, options)
         self.commands = PendingOps(state, self.nodes, clock, options)
         basis = self.basis = Basis(state, self.nodes, self.commands, cases, clock, options)
-        self.deletions = BlockDeletion(state, self.nodes, cases, self.commands, clock, options)
+        self.deletions = BlockDeletion(state, self.nodes, cases, self.commands, clock)
         self.writers = Writers(state, self.nodes, cases, self.deletions, clock, options)
         self.reconciles = Reconciles(state, self.nodes, self.commands, clock, options)
         self.cases = cases

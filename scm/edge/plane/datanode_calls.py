@@ -43,7 +43,6 @@ class DatanodeCalls:
             self._parts.reports.forget(registration.datanode_id)
             self._parts.refused_parts.admit(registration.datanode_id)
             self._parts.refused_parts.note(registration.datanode_id, registration.refused)
-            self._parts.deletions.registered(registration.datanode_id)
             self._parts.state.stir(
                 self._parts.state.replicas.ids_on(registration.datanode_id)
             )  # a new rack?
@@ -96,7 +95,6 @@ class DatanodeCalls:
                     for c in [self._addressed(change, one) for one in sending]
                 ),
                 last_copies=self._parts.last_copies.on(call.datanode_id),
-                task_percent=self._parts.commands.loads.boost_percent,
             )
 
     def _is_heard(self, call: Heartbeat, is_awaited: Callable[[], bool]) -> bool:

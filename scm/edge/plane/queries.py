@@ -182,7 +182,6 @@ class Queries:
                 len(parts.removals.over),
                 len(parts.state.transactions),
                 parts.state.commands.delete_count,
-                parts.options.delete_count_max,
             )
 
     def figures(self) -> Figures:
@@ -332,10 +331,7 @@ class Queries:
                     as_of_ms=parts.clock.wall_ms(),
                     term=parts.state.term,
                     cluster_id=parts.state.cluster_id,
-                    nodes=[
-                        replace(v, node=replace(v.node, op_state=parts.nodes.counted_as(v.node)))
-                        for v in parts.views.nodes()
-                    ],
+                    nodes=parts.views.nodes(),
                     containers=parts.state.containers.values(),
                     replicas=parts.state.replicas.values(),
                     pending=[

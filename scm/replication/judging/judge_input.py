@@ -167,7 +167,7 @@ class Batches:
 
     def _node_columns(self, names: Sequence[str]) -> Nodes:
         known = [self._state.nodes.get(name) for name in names]
-        states = [OpState.IN_SERVICE if n is None else self._nodes.counted_as(n) for n in known]
+        states = [OpState.IN_SERVICE if n is None else n.op_state for n in known]
         racks = {rack: i for i, rack in enumerate(sorted({n.rack for n in known if n}))}
         return Nodes(
             names=tuple(names),

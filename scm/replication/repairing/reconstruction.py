@@ -85,18 +85,8 @@ class Reconstructor:
             return False
         held = self._state.replicas.of(command.container_id)
         index_of = {replica.datanode_id: replica.replica_index for replica in held}
-        sources = self._unburdened(command, lost.sources)
-        self._sources[command.command_id] = tuple((index_of[n], n) for n in sources)
+        self._sources[command.command_id] = tuple((index_of[n], n) for n in lost.sources)
         return all(map(self._nodes.takes_replicas, targets.values()))
-
-    def _unburdened(self, command: Pending, source_ids: Sequence[str]) -> Sequence[str]:
-        """Leave out who takes part in enough already, if the others can be read from."""
-        container = self._state.containers.get(command.container_id)
-        if container is None or not self._options.part_limit:
-            return source_ids
-        busy = {c.datanode_id for c in self._cases.candidates() if c.part_room <= 0}
-        others = [node for node in source_ids if node not in busy]
-        return others if len(others) >= container.data_count else source_ids
 
     def is_coded(self, command: Pending) -> bool:
         """Whether a command is about an erasure-coded container."""

@@ -14,6 +14,7 @@ import structlog
 from health.words import Action
 from scm.cluster.basis import Basis
 from scm.cluster.case import Case
+from scm.cluster.commands.loads import DELETE_LIMIT
 from scm.replication.guards.delete_safety import unblock_victim
 from scm.replication.guards.shard_guard import gives_way
 from scm.replication.judging.live_judge import Judge, Row
@@ -93,7 +94,7 @@ class Removals:
 
     def begin_turn(self) -> None:
         """Choose what is tried in this turn."""
-        self._due = [] if self._is_full() else self._queue.choose(ATTEMPTS_PER_TURN)
+        self._due = self._queue.choose(ATTEMPTS_PER_TURN)
         self._next = []
 
     def serve(self, change: Change) -> bool:
@@ -130,13 +131,8 @@ class Removals:
             self._queue.sleep(container_id, row.targets)
         return is_ordered
 
-    def _is_full(self) -> bool:
-        """Whether as many replicas as may are being removed in the cluster."""
-        limit = self._options.delete_count_max
-        return bool(limit) and self._state.commands.delete_count >= limit
-
     def _has_room(self, datanode_id: str) -> bool:
-        return self._commands.loads.delete_load(datanode_id) < self._commands.loads.delete_limit
+        return self._commands.loads.delete_load(datanode_id) < DELETE_LIMIT
 
     def delete(
         self,
@@ -152,7 +148,7 @@ class Removals:
         if self._state.holds.get((container.container_id, datanode_id)) is not None:
             return False  # nothing is to be done until it is released
         is_cooling = self._commands.is_cooling(Kind.DELETE, container.container_id)
-        if self._is_full() or is_cooling or not self._has_room(datanode_id):
+        if is_cooling or not self._has_room(datanode_id):
             return False
         command_id = self._commands.queue(
             change,

@@ -150,61 +150,6 @@ def test_a_datanode_that_leaves_works_on_twice_as_much(handlers: Handlers) -> No
 
 
 @pytest.mark.parametrize(
-    ("percent", "op_state", "most"),
-    [(0, "IN_SERVICE", 4), (150, "IN_SERVICE", 6), (150, "DECOMMISSIONING", 8), (9_999, "", 40)],
-)
-def test_a_datanode_works_more_while_the_control_plane_says_so(
-    handlers: Handlers, percent: int, op_state: str, most: int
-) -> None:
-    """
-    Never with fewer threads than its own, nor ten times as many; what it has as one that leaves
-    does not count twice.
-    """
-    if op_state:
-        decide(handlers, op_state)
-    handlers.boost(percent)
-    tasks = [Task("other", number) for number in range(most + 4)]
-
-    boosted = running_at_once(handlers, tasks, most)
-    handlers.boost(100)
-    decide(handlers, "IN_SERVICE")
-    after = running_at_once(handlers, tasks, THREADS)
-
-    assert (most, THREADS) == (boosted, after)
-
-
-@pytest.mark.parametrize(("is_stopped", "ended"), [(False, (0, 0)), (True, (THREADS + 1, 0))])
-def test_a_datanode_that_leaves_ends_its_copies_if_it_is_told_to(
-    replica: StoredReplica, is_stopped: bool, ended: tuple[int, int]
-) -> None:
-    """
-    Those that run and those that wait, and no other task; what is ordered later is carried out.
-    """
-    gate, other = Gate(), Gate()
-    config = TaskConfig(threads=THREADS, leaving_stops_copies=is_stopped)
-    with handling(replica, config, SystemClock()) as handlers:
-        handlers.quick.submit(Task("close", 0), other.body)
-        for number in range(THREADS + 1):
-            handlers.work.submit(Task("replicate", number), gate.body)
-        for _ in range(THREADS):
-            assert gate.entered.acquire(timeout=WAIT_S)
-
-        decide(handlers, "DECOMMISSIONING")
-        decide(handlers, "DECOMMISSIONED")
-
-        if is_stopped:
-            assert handlers.work.wait_idle(WAIT_S)
-        counts = handlers.work.counts()["replicate"]
-        assert ended == (counts.skipped, handlers.quick.counts()["close"].skipped)
-        handlers.work.submit(Task("replicate", 99), gate.body)
-        decide(handlers, "DECOMMISSIONED")
-        gate.go_on.set()
-        other.go_on.set()
-        assert handlers.work.wait_idle(WAIT_S)
-        assert THREADS + 2 - ended[0] == handlers.work.counts()["replicate"].done
-
-
-@pytest.mark.parametrize(
     ("disks", "threads"), [(1, 10), (5, 10), (6, 12), (12, 24), (32, 64), (60, 64)]
 )
 def test_more_disks_do_more_at_once(disks: int, threads: int) -> None:
@@ -226,20 +171,14 @@ def test_a_share_is_all_that_reconcile_and_reconstruct_get(
     assert most == running_before_another(handlers, tasks)
 
 
-@pytest.mark.parametrize(("weight", "beside"), [(3, 1), (2, 2), (1, 3)])
-def test_a_reconstruction_weighs_three_or_what_it_is_set_to(
-    replica: StoredReplica, weight: int, beside: int
-) -> None:
+def test_a_reconstruction_weighs_three(handlers: Handlers) -> None:
     """
     It reads from several datanodes: of four threads it leaves one.
     """
-    config = TaskConfig() if weight == 3 else TaskConfig(reconstruct_weight=weight)
-    config = config.model_copy(update={"threads": THREADS})
-    with handling(replica, config, SystemClock()) as handlers:
-        [heavy] = tasks_of(handlers, "reconstruct", [scm_pb2.Command()])
-        light = [Task("other", number) for number in range(THREADS)]
+    [heavy] = tasks_of(handlers, "reconstruct", [scm_pb2.Command()])
+    light = [Task("other", number) for number in range(THREADS)]
 
-        assert 1 + beside == running_at_once(handlers, [heavy, *light], 1 + beside)
+    assert 2 == running_at_once(handlers, [heavy, *light], 2)
 
 
 def test_a_disk_is_read_by_two_copies_at_once(handlers: Handlers) -> None:

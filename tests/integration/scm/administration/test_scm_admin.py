@@ -310,12 +310,12 @@ def test_datanodes_are_told_to_measure_or_register_again(world: ScmWorld) -> Non
     assert Kind.REFRESH_VOLUME_USAGE is command.kind
 
 
-def test_the_limits_of_a_datanode_are_options(tmp_path: Path) -> None:
+def test_the_replication_limit_of_a_datanode_is_an_option(tmp_path: Path) -> None:
     """
-    Three copies at once in service and half as many again out of it, one delete; the rest waits.
+    Three copies at once in service and twice as many out of it; the rest waits.
     The limit of the whole cluster follows, and the queues show it.
     """
-    options = ScmOptions(replication_limit=3, out_of_service_percent=150, delete_limit=1)
+    options = ScmOptions(replication_limit=3)
     with ScmWorld(tmp_path, options).running() as world:
         world.join("dn1", "dn2")
         confirm(world, "dn1", "dn2")
@@ -334,8 +334,8 @@ def test_the_limits_of_a_datanode_are_options(tmp_path: Path) -> None:
             sent = world.control._parts.commands.drain(change, "dn1", lambda _commands: {})
         in_flight = world.control.queries.queues().pending_add_limit
 
-    assert {"dn1": (3, 1), "dn2": (4, 1)} == limits
-    assert [Kind.REPLICATE] * 3 + [Kind.DELETE] == [command.kind for command in sent]
+    assert {"dn1": (3, 40), "dn2": (6, 40)} == limits
+    assert [Kind.REPLICATE] * 3 + [Kind.DELETE] * 6 == [command.kind for command in sent]
     assert 5 == in_flight  # 75 % of two healthy datanodes' three
 
 

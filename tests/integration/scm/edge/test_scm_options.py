@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from merkle.replica import ReplicaState
@@ -13,16 +12,12 @@ from scm.administration.decommission import Request
 from scm.administration.decommission_rules import Need, violations
 from scm.edge.answers import node_message
 from scm.edge.call_values import Heartbeat
-from scm.state.facts import Container, ContainerState, Kind, OpState, OutcomeState, Pending
+from scm.state.facts import Container, ContainerState, Kind, OpState, Pending
 from scm.state.options import ScmOptions, parse
-from tests.support.control.coded_world import NODES as CODED_NODES
-from tests.support.control.coded_world import OPTIONS as CODED_OPTIONS
-from tests.support.control.coded_world import closed, orders
 from tests.support.control.scm_world import (
     ScmWorld,
     confirm,
     container,
-    outcome,
     pass_time,
     pending,
     replica,
@@ -66,10 +61,10 @@ def call_with_volumes(world: ScmWorld, node: str, count: int, *, failed: int = 0
 
 def test_limits_follow_the_volumes_that_work(tmp_path: Path) -> None:
     """A heartbeat says how many there are; the limit of the whole cluster follows."""
-    options = ScmOptions(volume_replication_limit=4, inflight_factor_percent=100)
+    options = ScmOptions(inflight_factor_percent=100)
     with cluster(tmp_path, options, "dn1", "dn2") as world:
         seen = []
-        for count, failed in ((1, 0), (5, 0), (12, 0), (12, 3), (40, 0)):
+        for count, failed in ((1, 0), (10, 0), (24, 0), (24, 6), (80, 0)):
             call_with_volumes(world, "dn1", count, failed=failed)
             queues = world.control.queries.queues()
             seen.append((queues.nodes[0].replication_limit, queues.pending_add_limit))
@@ -77,20 +72,17 @@ def test_limits_follow_the_volumes_that_work(tmp_path: Path) -> None:
     assert [(20, 40), (20, 40), (48, 68), (48, 68), (128, 148)] == seen
 
 
-@pytest.mark.parametrize(("weight", "sent"), [(3, 4), (10, 1), (1, 10)])
-def test_a_reconstruction_counts_for_what_it_is_set_to(
-    tmp_path: Path, weight: int, sent: int
-) -> None:
+def test_a_reconstruction_counts_for_three_copies(tmp_path: Path) -> None:
     """Of the room for ten copies, the last one may exceed it."""
-    options = ScmOptions(replication_limit=10, reconstruct_weight=weight)
+    options = ScmOptions(replication_limit=10)
     with cluster(tmp_path, options) as world, world.state.change() as change:
         for number in range(1, 15):
             change.put(world.state.commands, pending(number, Kind.RECONSTRUCT))
 
         left = world.control._parts.commands.drain(change, "dn1", lambda _commands: {})
 
-        assert sent == len(left)
-        assert 14 * weight == world.control._parts.commands.loads.replication_load("dn1")
+        assert 4 == len(left)
+        assert 14 * 3 == world.control._parts.commands.loads.replication_load("dn1")
 
 
 @pytest.mark.parametrize(("bytes_per_s", "patience_s"), [(0, 10), (200, 20)])
@@ -119,72 +111,6 @@ def test_a_large_copy_has_more_time_than_a_small_one(
     assert (patience_s - 4) * 1_000 == sent.lifetime_ms
     assert [copy.command_id] == in_time
     assert [copy.command_id] != late
-
-
-def test_who_takes_part_in_enough_is_no_target(tmp_path: Path) -> None:
-    """Whether it sends or gets: of three free nodes the one that is in no copy is chosen."""
-    options = ScmOptions(part_limit=1, check_interval_ms=1_000)
-    with cluster(tmp_path, options, *NODES, "dn5", "dn6") as world:
-        made = world.made_closed()
-        held = {r.datanode_id for r in world.state.replicas.of(made.container_id)}
-        sender, receiver, idle = sorted({*NODES, "dn5", "dn6"} - held)
-        sent = replace(pending(900, Kind.REPLICATE, node=sender), target_id=receiver)
-        case = world.control._parts.cases.case(made)
-        before = world.control._parts.manager.targets(case, 5)
-        with world.state.change() as change:
-            change.put(world.state.commands, sent)
-
-        chosen = world.control._parts.manager.targets(case, 5)
-
-    assert {sender, receiver, idle} == set(before)
-    assert [idle] == chosen
-
-
-def test_who_takes_part_in_enough_is_not_read_for_a_rebuild(tmp_path: Path) -> None:
-    """While as many shards can be read elsewhere as are needed: three of the four that are left."""
-    options = replace(CODED_OPTIONS, part_limit=1)
-    read = []
-    for is_busy in (False, True):
-        with ScmWorld(tmp_path / str(is_busy), options).running() as world:
-            world.join(*CODED_NODES)
-            nodes, _container_id = closed(world, lost=[2])
-            if is_busy:
-                now_s = world.clock.monotonic_s()
-                sent = pending(900, Kind.REPLICATE, node=nodes[0], sent_at_s=now_s)
-                with world.state.change() as change:
-                    change.put(world.state.commands, sent)
-            [(command, _named)] = orders(world)
-            read.append({index for index, _node in command.sources})
-            parts = world.control._parts.cases._parts()
-            assert {parts[node] for _index, node in command.sources} == {1}
-
-    assert [{1, 3, 4, 5}, {3, 4, 5}] == read
-
-
-def test_while_copies_wait_datanodes_get_more_and_are_told_to_work_more(tmp_path: Path) -> None:
-    """Only so long: when nothing lacks any more, clients have the disks again."""
-    options = ScmOptions(repair_boost_percent=300, check_interval_ms=1_000)
-    with cluster(tmp_path, options) as world:
-        told = [world.call("dn1").task_percent]
-        [made] = lose(world, 1)
-        missing = world.state.replicas.of(made.container_id)
-        spare = min(set(NODES) - {r.datanode_id for r in missing})
-        limits = []
-        for node in NODES:
-            world.queues[node] = (("replicate", 100),)
-            world.call(node)
-        world.control.tick()
-        told.append(world.call("dn1").task_percent)
-        limits.append(world.control.queries.queues().nodes[0].replication_limit)
-        for r in missing:
-            world.beat(r.datanode_id, r)
-        world.beat(spare, replica(spare, bcsid=made.sequence_id, container_id=made.container_id))
-        pass_time(world, 2, *NODES)
-        told.append(world.call("dn1").task_percent)
-        limits.append(world.control.queries.queues().nodes[0].replication_limit)
-
-    assert [100, 300, 100] == told
-    assert [60, 20] == limits
 
 
 class TestDepartures:
@@ -228,32 +154,6 @@ class TestDepartures:
         assert {made.container_id: "too_few"} == obstacles
 
     @pytest.mark.parametrize(
-        ("hours", "copies"),
-        [(1, 0), (23, 0), (25, 1), (0, 1)],
-        ids=["short", "day", "long", "open"],
-    )
-    def test_who_rests_for_long_is_replaced_like_one_that_leaves(
-        self, tmp_path: Path, hours: int, copies: int
-    ) -> None:
-        """The risk grows with the time; one without an end may last for ever."""
-        options = ScmOptions(long_maintenance_ms=86_400_000, check_interval_ms=1_000)
-        with cluster(tmp_path, options) as world:
-            made = world.made_closed()
-            node = world.state.replicas.of(made.container_id)[0].datanode_id
-            ends_ms = world.clock.now_ms() + hours * 3_600_000 if hours else 0
-            request = Request((node,), OpState.ENTERING_MAINTENANCE, ends_ms)
-            world.control.operators.set_operational_states(request)
-            pass_time(world, 2, *NODES)
-            ordered = len(of_kind(world, Kind.REPLICATE))
-            exported = pq.read_table(
-                world.control.queries.export_snapshot().path / "nodes"
-            ).to_pylist()
-
-        told = {row["datanode_id"]: row["op_state"] for row in exported}[node]
-        assert copies == ordered
-        assert ("DECOMMISSIONING" if copies else "ENTERING_MAINTENANCE") == told[:20]
-
-    @pytest.mark.parametrize(
         ("option", "said"),
         [
             ("check_nodes", "2 nodes in service are needed"),
@@ -294,49 +194,6 @@ class TestDepartures:
             locked.append(world.control.queries.locked_together())
 
         assert [(0, 0), (0, 0), (1, 0), (0, 1)] == locked
-
-
-class TestDeletesOfBlocks:
-    def test_they_wait_for_enough_good_replicas(self, tmp_path: Path) -> None:
-        """A damaged one is none; nothing is deleted that a repair may need yet."""
-        sent = {}
-        for wanted in (0, 3):
-            options = ScmOptions(delete_blocks_replica_min=wanted, check_interval_ms=1_000)
-            with cluster(tmp_path / str(wanted), options, "dn1", "dn2", "dn3") as world:
-                made = world.made_closed()
-                [key] = world.state.keys.values()
-                (mine, *_others) = world.state.replicas.of(made.container_id)
-                world.beat("dn1", replace(mine, state=ReplicaState.UNHEALTHY, finding_count=1))
-                world.control.operators.delete_keys([key.name], dry_run=False)
-                short = [c.kind for c, _named in world.call("dn2").commands]
-                world.beat("dn1", mine)
-                whole = [c.kind for c, _named in world.call("dn2").commands]
-                sent[wanted] = [Kind.DELETE_BLOCKS in kinds for kinds in (short, whole)]
-
-        assert {0: [True, False], 3: [False, True]} == sent
-
-    def test_who_fails_again_and_again_is_sent_them_no_more_until_it_registers(
-        self, tmp_path: Path
-    ) -> None:
-        """Others are, and nobody else has to wait."""
-        options = ScmOptions(delete_blocks_retry_max=3, close_retry_ms=20)
-        with cluster(tmp_path, options, "dn1", "dn2", "dn3") as world:
-            world.made_closed()
-            [key] = world.state.keys.values()
-            world.control.operators.delete_keys([key.name], dry_run=False)
-            tries = 0
-            for _ in range(10):
-                world.clock.advance_s(5)
-                for command, _named in world.call("dn1").commands:
-                    tries += command.kind is Kind.DELETE_BLOCKS
-                    world.beat("dn1", outcomes=(outcome(command, OutcomeState.FAILED),))
-            other = [c.kind for c, _named in world.call("dn2").commands]
-            world.join("dn1")
-            again = [c.kind for c, _named in world.call("dn1").commands]
-
-        assert 3 == tries
-        assert Kind.DELETE_BLOCKS in other
-        assert Kind.DELETE_BLOCKS in again
 
 
 def test_only_datanodes_of_managed_racks_are_used(tmp_path: Path) -> None:

@@ -63,14 +63,14 @@ def surplus(world: ScmWorld, made: list[Container], count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("copy_count_max", "expected"),
-    [(3, [1, 2, 3]), (4, [1, 1, 2, 3]), (5, [1, 1, 2, 2, 3]), (0, [1, 1, 2, 2, 3, 3])],
+    ("percent", "expected"),
+    [(1, [1, 2]), (2, [1, 1, 2, 3]), (3, [1, 1, 2, 2, 3]), (0, [1, 1, 2, 2, 3, 3])],
 )
 def test_each_container_gets_its_first_copy_before_any_gets_its_second(
-    tmp_path: Path, copy_count_max: int, expected: list[int]
+    tmp_path: Path, percent: int, expected: list[int]
 ) -> None:
-    """Three containers lack two replicas each, and there is room for so many copies."""
-    with ScmWorld(tmp_path, options(copy_count_max=copy_count_max)).running() as world:
+    """Three containers lack two replicas each; of the 160 copies of eight nodes so many may be."""
+    with ScmWorld(tmp_path, options(inflight_factor_percent=percent)).running() as world:
         made = filled(world, 3)
         lose(world, made, 2)
 
@@ -78,28 +78,25 @@ def test_each_container_gets_its_first_copy_before_any_gets_its_second(
         assert expected == ordered(world, Kind.REPLICATE)  # none is ordered twice
 
 
-@pytest.mark.parametrize(
-    ("delete_count_max", "expected"), [(2, [1, 2]), (3, [1, 1, 2]), (0, [1, 1, 2, 2])]
-)
-def test_each_container_loses_its_first_surplus_before_any_its_second(
-    tmp_path: Path, delete_count_max: int, expected: list[int]
-) -> None:
+def test_each_container_loses_its_first_surplus_before_any_its_second(tmp_path: Path) -> None:
     """Two containers have two too many each."""
-    with ScmWorld(tmp_path, options(delete_count_max=delete_count_max)).running() as world:
+    with ScmWorld(tmp_path, options()).running() as world:
         made = filled(world, 2)
         surplus(world, made, 2)
 
-        assert expected == ordered(world, Kind.DELETE)
+        assert [1, 1, 2, 2] == ordered(world, Kind.DELETE)
+        by_id = sorted(world.state.commands.values(), key=lambda command: command.command_id)
+        assert [1, 2, 1, 2] == [c.container_id for c in by_id if c.kind is Kind.DELETE]
 
 
 def test_copies_and_deletes_have_limits_of_their_own(tmp_path: Path) -> None:
-    """Who may do no more of the one may do the other."""
-    with ScmWorld(tmp_path, options(copy_count_max=1, delete_count_max=1)).running() as world:
+    """A surplus is removed while as many copies as may are under way."""
+    with ScmWorld(tmp_path, options(inflight_factor_percent=1)).running() as world:
         made = filled(world, 4)
-        surplus(world, made[2:], 1)
-        lose(world, made[:2], 1)
+        surplus(world, made[3:], 1)
+        lose(world, made[:3], 1)
 
-        assert 1 == len(ordered(world, Kind.REPLICATE))
+        assert 2 == len(ordered(world, Kind.REPLICATE))
         assert 1 == len(ordered(world, Kind.DELETE))
 
 

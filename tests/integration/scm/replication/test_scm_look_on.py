@@ -27,7 +27,6 @@ LIMIT = 30  # copies from one node
 OPTIONS = ScmOptions(
     heal=False,
     replication_limit=LIMIT,
-    copy_count_max=1_000,
     stale_after_ms=10_000,
     dead_after_ms=20_000,
 )

@@ -412,10 +412,9 @@ def test_last_copies_are_heard_with_each_answer_and_bounded(
     monkeypatch.setattr(module, "LAST_COPIES_MAX", 2)
     scm = Scm()
     scm.answers = [
-        scm_pb2.HeartbeatResponse(term=3, sole_healthy_container_ids=ids, task_percent=percent)
-        for ids, percent in (([7], 300), ([], 0), ([1, 2, 3], 100))
+        scm_pb2.HeartbeatResponse(term=3, sole_healthy_container_ids=ids)
+        for ids in ([7], [], [1, 2, 3])
     ]
-    percents: list[int] = []
     heard: list[list[int]] = []
     beat = Heartbeat(
         scm,
@@ -425,14 +424,12 @@ def test_last_copies_are_heard_with_each_answer_and_bounded(
         FakeClock(),
         outbox=Outbox(),
         on_last_copies=lambda ids: heard.append(list(ids)),
-        on_task_percent=percents.append,
     )
 
     for _ in range(3):
         beat.step()
 
     assert [[7], [], [1, 2]] == heard
-    assert [300, 0, 100] == percents
 
 
 def test_who_leads_no_more_is_not_listened_to() -> None:

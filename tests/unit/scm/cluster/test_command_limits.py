@@ -20,7 +20,7 @@ from scm.cluster.commands.command_limits import (
     limit,
     lost,
 )
-from scm.cluster.commands.loads import NodeLimits, replication_limit
+from scm.cluster.commands.loads import replication_limit
 from scm.state.facts import Kind, OpState, Pending, Priority
 from tests.support.control.scm_world import pending
 
@@ -411,27 +411,20 @@ class TestExpired:
 
 
 class TestWeight:
-    @pytest.mark.parametrize(("beside", "expected"), [(0, 4), (4, 4), (5, 3), (18, 1), (20, 0)])
+    @pytest.mark.parametrize(("beside", "expected"), [(0, 7), (2, 6), (5, 5), (19, 1), (20, 0)])
     def test_so_many_rebuilds_as_their_weight_leaves_room_for(
         self, beside: int, expected: int
     ) -> None:
-        """Five each, of twenty; the last may end above."""
-        limits = NodeLimits(reconstruct_weight=5)
+        """Three each, of twenty; the last may end above."""
+        assert expected == limit(Kind.RECONSTRUCT, IN_SERVICE, beside)
 
-        assert expected == limit(Kind.RECONSTRUCT, IN_SERVICE, beside, limits)
-
-    def test_copies_have_the_room_that_rebuilds_of_that_weight_leave(self) -> None:
-        """Two of five leave ten of twenty."""
+    def test_copies_have_the_room_that_rebuilds_leave(self) -> None:
+        """Two of three leave fourteen of twenty."""
         copies = [pending(i, Kind.REPLICATE) for i in range(1, 30)]
 
-        sending = drain(
-            copies,
-            reported={"reconstruct": 2},
-            op_state=IN_SERVICE,
-            limits=NodeLimits(reconstruct_weight=5),
-        )
+        sending = drain(copies, reported={"reconstruct": 2}, op_state=IN_SERVICE)
 
-        assert 10 == len(sending)
+        assert 14 == len(sending)
 
 
 class TestBackoff:

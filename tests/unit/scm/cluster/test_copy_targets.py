@@ -78,13 +78,6 @@ class TestTargets:
 
         assert ["d1"] == targets(*nodes, count=5, out="d5")
 
-    def test_who_takes_part_in_enough_is_not_chosen(self) -> None:
-        """One more is room enough; nobody is held back unless it is said."""
-        nodes = [node("d1", "a", part_room=0), node("d2", "a", part_room=1, used_bytes=5)]
-
-        assert ["d2"] == targets(*nodes, count=2)
-        assert 1_000_000 == node("d3", "a").part_room
-
     @pytest.mark.parametrize(
         ("more", "has_room"),
         [

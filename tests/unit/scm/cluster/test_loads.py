@@ -6,81 +6,43 @@ import pytest
 
 from scm.cluster.commands.loads import (
     DELETE_LIMIT,
-    OUT_OF_SERVICE_LIMIT,
     RECONSTRUCT_WEIGHT,
     REPLICATION_LIMIT,
-    NodeLimits,
     in_flight_limit,
     least_loaded,
     load,
-    node_limits,
     replication_limit,
+    volume_limit,
 )
 from scm.state.facts import Kind, OpState, Pending, Priority
-from scm.state.options import ScmOptions
 from tests.support.control.scm_world import pending
 
 
 def test_the_numbers_are_ozones() -> None:
     """20 replications, 40 out of service, 40 deletes; a reconstruction weighs 3."""
-    assert (20, 40, 40) == (REPLICATION_LIMIT, OUT_OF_SERVICE_LIMIT, DELETE_LIMIT)
+    assert (20, 40) == (REPLICATION_LIMIT, DELETE_LIMIT)
     assert 20 == replication_limit(OpState.IN_SERVICE)
     for state in set(OpState) - {OpState.IN_SERVICE}:
         assert 40 == replication_limit(state)
     assert 3 == RECONSTRUCT_WEIGHT
-    assert NodeLimits(20, 200, 40, 3, 0) == NodeLimits()
-
-
-@pytest.mark.parametrize(("volume_count", "expected"), [(1, 20), (10, 20), (11, 22), (24, 48)])
-def test_the_default_limit_grows_with_many_volumes(volume_count: int, expected: int) -> None:
-    """As the threads of the datanode do, two for each."""
-    limits = node_limits(ScmOptions())
-
-    assert expected == limits.of(volume_count, 100).replications
-
-
-def test_an_operator_chooses_each_limit() -> None:
-    """And nobody's is taken for another's."""
-    options = ScmOptions(
-        replication_limit=11,
-        out_of_service_percent=150,
-        delete_limit=13,
-        reconstruct_weight=4,
-        volume_replication_limit=5,
-    )
-
-    assert NodeLimits(
-        replications=11,
-        out_of_service_percent=150,
-        deletes=13,
-        reconstruct_weight=4,
-        volume_replications=5,
-    ) == node_limits(options)
 
 
 @pytest.mark.parametrize(
-    ("each", "volume_count", "percent", "expected"),
+    ("volume_count", "expected"),
     [
-        (0, 12, 100, 20),  # not asked for: the same for every datanode
-        (4, 5, 100, 20),
-        (4, 6, 100, 24),
-        (4, 32, 100, 128),
-        (4, 33, 100, 128),  # more threads than that no agent has
-        (4, 6, 50, 12),
-        (0, 1, 33, 6),  # of 20, without the rest
-        (4, 0, 100, 20),  # it has not told of its volumes yet
+        (0, 20),  # it has not told of its volumes yet
+        (1, 20),
+        (10, 20),
+        (11, 22),
+        (24, 48),
+        (64, 128),
+        (65, 128),  # more threads than that no agent has
     ],
 )
-def test_a_datanode_with_more_volumes_is_given_more(
-    each: int, volume_count: int, percent: int, expected: int
-) -> None:
-    """Never less than one with few; all else stays."""
-    limits = NodeLimits(volume_replications=each)
-
-    found = limits.of(volume_count, percent)
-
-    assert expected == found.replications
-    assert limits == replace(found, replications=limits.replications)
+def test_the_limit_grows_with_many_volumes(volume_count: int, expected: int) -> None:
+    """As the threads of the datanode do, two for each; never less than one with few."""
+    assert expected == volume_limit(REPLICATION_LIMIT, volume_count)
+    assert 60 == max(60, volume_limit(60, min(volume_count, 30)))
 
 
 def choose(loads: dict[str, int], states: dict[str, OpState] | None = None) -> str | None:
