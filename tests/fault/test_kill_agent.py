@@ -24,7 +24,7 @@ from tests.support.storage.three_replicas import ThreeReplicas, chunk_of, conten
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
-POINTS = 100  # of each test: 200 in all
+POINTS = 50  # of each test
 BATCH_POINTS = 25
 BATCH_BLOCKS = 12
 BATCH_SIZE = 4
