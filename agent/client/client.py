@@ -23,7 +23,7 @@ from agent.client.writer import Stored, Waits, WriterSession
 from agent.ec.scheme import SHARDS_MAX, Scheme, parse_scheme
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.calls.channel import Closed
-from agent.rpc.calls.peer import Peer
+from agent.rpc.calls.peer import NodeAddress, Peer
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import datanode_pb2_grpc, scm_pb2
@@ -45,7 +45,7 @@ class Client:
         self.scm = ScmClient(scm_address, security=security)
         self.degraded: dict[str, str] = {}  # datanode -> what kept it from being read
         self._conduct = Conduct()
-        self._peers: dict[str, Peer] = {}
+        self._peers: dict[tuple[str, str], Peer] = {}  # by id and address
         self._cells: ThreadPoolExecutor | None = None
         self.is_closed = False
         self._lock = Lock()  # of what is made on first use
@@ -256,17 +256,20 @@ class Client:
         reader.begin()
         return reader
 
-    def peer(self, address: str) -> Peer:
-        """Return the connection to the datanode at `address`, made on first use."""
-        known = self._peers.get(address)
+    def peer(self, datanode: NodeAddress) -> Peer:
+        """Return the connection to a datanode, made on first use."""
+        key = datanode.datanode_id, datanode.address
+        known = self._peers.get(key)
         if known is not None:
             return known
         with self._lock:
             if self.is_closed:
                 raise Closed
-            if address not in self._peers:
-                self._peers[address] = Peer(address, security=self.security)
-            return self._peers[address]
+            if key not in self._peers:
+                self._peers[key] = Peer(
+                    datanode.address, datanode_id=datanode.datanode_id, security=self.security
+                )
+            return self._peers[key]
 
     def _reader(
         self,
@@ -299,10 +302,7 @@ class Client:
                 location.length,
                 key,
             ),
-            [
-                Holder(one.datanode_id, self._peers.get(one.address) or self.peer(one.address))
-                for one in candidates
-            ],
+            [Holder(one.datanode_id, self.peer(one)) for one in candidates],
             self._conduct,
         )
 
@@ -314,7 +314,7 @@ class Client:
             reader = groups[found.container_id] = GroupReader(
                 ContainerId(found.container_id),
                 parse_scheme(found.scheme),
-                [(replica.datanode_id, replica.address) for replica in found.replicas],
+                found.replicas,
                 self.peer,
                 self._executor(),
             )
@@ -337,11 +337,11 @@ class Client:
                 self._cells = ThreadPoolExecutor(SHARDS_MAX, thread_name_prefix="cell")
             return self._cells
 
-    def _stream(self, address: str) -> Open:
-        return self.peer(address).begin_blocks
+    def _stream(self, datanode: NodeAddress) -> Open:
+        return self.peer(datanode).begin_blocks
 
-    def _dial(self, address: str) -> datanode_pb2_grpc.DatanodeStub:
-        return self.peer(address).stub
+    def _dial(self, datanode: NodeAddress) -> datanode_pb2_grpc.DatanodeStub:
+        return self.peer(datanode).stub
 
 
 def turned(replicas: Sequence[T], equal_count: int, block_id: int) -> list[T]:

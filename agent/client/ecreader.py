@@ -15,7 +15,7 @@ from agent.ec.scheme import Scheme
 from agent.errors import Code, Unavailable
 from agent.ports import Executor
 from agent.reconstruct.sources import Sources
-from agent.rpc.calls.peer import Peer
+from agent.rpc.calls.peer import NodeAddress, Peer
 from merkle.replica import TREE_STATES, BlockId, ContainerId, ReplicaState
 
 READ_STATES: Final = TREE_STATES | {ReplicaState.OPEN, ReplicaState.CLOSING}
@@ -29,15 +29,15 @@ class GroupReader:
         self,
         container_id: ContainerId,
         scheme: Scheme,
-        places: Iterable[tuple[str, str]],
-        dial: Callable[[str], Peer],
+        places: Iterable[NodeAddress],
+        dial: Callable[[NodeAddress], Peer],
         executor: Executor,
     ) -> None:
-        """`places`: the datanodes that may have a shard, each with its address."""
+        """`places`: the datanodes that may have a shard."""
         self.account = Account()
         self._scheme = scheme
         self._sources = Sources(container_id, scheme, executor, self.account)
-        shards = [Shard(datanode_id, address, 0) for datanode_id, address in places]
+        shards = [Shard(place.datanode_id, place.address, 0) for place in places]
         self._sources.open(shards, dial, states=READ_STATES)
 
     @property

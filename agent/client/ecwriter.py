@@ -26,6 +26,7 @@ from agent.ec.cell_codec import encode
 from agent.ec.geometry import Group
 from agent.ec.scheme import Scheme
 from agent.errors import SutureError
+from agent.rpc.calls.peer import NodeAddress
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2
 from agent.rpc.wire import newblocks
@@ -42,7 +43,7 @@ class EcWriterSession(WriterSession):
     def __init__(
         self,
         scm: ScmClient,
-        dial: Callable[[str], Stub],
+        dial: Callable[[NodeAddress], Stub],
         stream: Stream,
         wrote: Callable[[int], None] = lambda _: None,
         waits: Waits = lambda _: None,
@@ -70,8 +71,7 @@ class EcWriterSession(WriterSession):
                 f"{self._code.shard_count} shards of {self._code}"
             )
         stubs = {
-            index: self._dial(replica.address)
-            for index, replica in enumerate(allocation.replicas, start=1)
+            index: self._dial(replica) for index, replica in enumerate(allocation.replicas, start=1)
         }
         names = {i: replica.datanode_id for i, replica in enumerate(allocation.replicas, start=1)}
         shards = _Shards(container_id, stubs, names, self.failed, self._check_stopped)
@@ -87,7 +87,7 @@ class EcWriterSession(WriterSession):
     ) -> None:
         """Write the group in one stream to each shard. Raises LeftBehind."""
         opens = {
-            index: self._stream(replica.address)
+            index: self._stream(replica)
             for index, replica in enumerate(allocation.replicas, start=1)
         }
         stripe_count = piece.size_bytes // self._code.stripe_bytes

@@ -13,7 +13,7 @@ from agent.client.putnote import SCHEME, PartBlock, part_of
 from agent.ec.blockgroup import group_length_bytes, longest_of_enough
 from agent.ec.scheme import Scheme, parse_scheme
 from agent.errors import Refused, SutureError
-from agent.rpc.calls.peer import Peer
+from agent.rpc.calls.peer import NodeAddress, Peer
 from agent.rpc.v1 import scm_pb2
 from merkle.replica import BlockData, ContainerId
 
@@ -32,7 +32,7 @@ class Seen:
     last_local_id: int = 0
 
 
-def look_into(info: scm_pb2.ContainerInfo, dial: Callable[[str], Peer]) -> Seen:
+def look_into(info: scm_pb2.ContainerInfo, dial: Callable[[NodeAddress], Peer]) -> Seen:
     """Ask every datanode that has a replica of a container what is in it."""
     container_id = ContainerId(info.container_id)
     seen = Seen(container_id, info.scheme)
@@ -41,7 +41,7 @@ def look_into(info: scm_pb2.ContainerInfo, dial: Callable[[str], Peer]) -> Seen:
     buried: set[int] = set()
     for one in info.replicas:
         try:
-            peer = dial(one.datanode.address)
+            peer = dial(one.datanode)
             blocks = peer.blocks_of(container_id)
             if one.replica.tree.tombstone_count:
                 rows = peer.blocks(container_id)

@@ -30,6 +30,7 @@ from agent.client.file_pieces import (
 from agent.client.putnote import PutNote
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.calls.channel import begun, patient
+from agent.rpc.calls.peer import NodeAddress
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc, scm_pb2
 from agent.rpc.wire.bounds import SIZES_MAX
@@ -48,7 +49,7 @@ ALLOCATION_BLOCKS_MAX: Final = 4_096  # asked for at once: all others wait meanw
 assert ALLOCATION_BLOCKS_MAX <= SIZES_MAX
 
 Waits = Callable[[SutureError], None]  # hears why a writer waits for the control plane
-Stream = Callable[[str], Open]  # by the address of a datanode
+Stream = Callable[[NodeAddress], Open]
 Location = tuple[scm_pb2.BlockLocation, int]  # where a block is, and how many hold it durably
 T = TypeVar("T")
 Name = TypeVar("Name")
@@ -78,14 +79,14 @@ class WriterSession:
     def __init__(
         self,
         scm: ScmClient,
-        dial: Callable[[str], datanode_pb2_grpc.DatanodeStub],
+        dial: Callable[[NodeAddress], datanode_pb2_grpc.DatanodeStub],
         stream: Stream,
         wrote: Callable[[int], None] = lambda _: None,
         waits: Waits = lambda _: None,
     ) -> None:
         """Begin a session; `wrote` hears of bytes that go out to all replicas, and of fewer than
         none when they have to go out again; `waits` of what the control plane answers while it
-        starts. `stream` begins to write blocks at the address of a datanode."""
+        starts. `stream` begins to write blocks at a datanode."""
         self.client_id = uuid.uuid4().hex
         self.stopped = False  # set from outside: the session ends before its next chunk
         self.failed: dict[tuple[int, str], str] = {}  # (container, datanode) -> why
@@ -264,11 +265,11 @@ class WriterSession:
         self, run: Sequence[Placed], datanode_ids: Collection[str]
     ) -> dict[str, SutureError]:
         """Write blocks to some replicas; return those that failed, and why."""
-        addresses = {replica.datanode_id: replica.address for replica in run[0][1].replicas}
+        replicas = {replica.datanode_id: replica for replica in run[0][1].replicas}
         pieces = [piece for piece, _ in run]
         lanes = {
             datanode_id: Lane(
-                self._stream(addresses[datanode_id]),
+                self._stream(replicas[datanode_id]),
                 message_timeout_s=WRITE_TIMEOUT_S,
                 message_count=sum(1 + piece.size_bytes // CHUNK_BYTES_DEFAULT for piece in pieces),
             )
@@ -332,7 +333,7 @@ class WriterSession:
         """Stubs of the replicas not left behind; each has the container."""
         container_id = allocation.block_id.container_id
         stubs = {
-            replica.datanode_id: self._dial(replica.address)
+            replica.datanode_id: self._dial(replica)
             for replica in allocation.replicas
             if (container_id, replica.datanode_id) not in self.failed
         }

@@ -19,7 +19,6 @@ from agent.commands.removal import check_all_done, delete_blocks
 from agent.commands.routing import CarryOut, Route
 from agent.commands.start_rate import Turnstile
 from agent.config.options import TaskConfig
-from agent.ec.rebuild_task import Order
 from agent.ec.scheme import SHARDS_MAX, parse_scheme
 from agent.errors import Code, Refused, SutureError
 from agent.plan.actions import Deletes
@@ -32,7 +31,7 @@ from agent.reconcile.trusting import fingerprint
 from agent.reconstruct.coordinator import Coordinator, nobody
 from agent.reconstruct.shard_peer import DialShard
 from agent.reconstruct.shard_repair import ShardMender
-from agent.rpc.calls.peer import Peer
+from agent.rpc.calls.peer import Endpoint, NodeAddress, Peer
 from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.rpc.wire import codec
@@ -91,11 +90,11 @@ class Tools:
     security: Security = LOOPBACK_ONLY
     memory: MemoryBudget = UNLIMITED
     prove: Prove | None = None
-    dial: Callable[[str], Lender] | None = None
+    dial: Callable[[NodeAddress], Lender] | None = None
     """Returns a peer for a reconcile, by its address; none: those of Suture's own protocol."""
     copy: Copy | None = None
     """Carries out a copy; none: in Suture's own protocol."""
-    shards: Callable[[Order], DialShard] | None = None
+    shard: DialShard | None = None
     """Returns how the datanodes of a reconstruction are dialled; none: as all peers."""
     shared_pace: Callable[[int], Pace] = lambda _floor_bytes_per_s: at_once
     """Returns a pace beside clients for all work of a kind, never below so many bytes a second."""
@@ -113,7 +112,7 @@ class Handlers:
         self._config = config
         self._tools = tools
         self._clock = tools.clock
-        self._peers: dict[str, Peer] = {}
+        self._peers: dict[tuple[str, str], Peer] = {}  # by id and address
         threads = config.threads or threads_for(len(tools.store.volumes()))
         share = max(1, int(threads * config.reconcile_share))
         rebuilds = max(1, int(threads * config.reconstruct_share))
@@ -239,7 +238,7 @@ class Handlers:
     ) -> None:
         command = order.delete
         container_id = codec.parse_container_id(command.container_id)
-        witnesses = {one.datanode_id: self.peer(one.address) for one in command.witnesses}
+        witnesses = {one.datanode_id: self.peer(one) for one in command.witnesses}
         self._deletes.delete(
             container_id,
             witnesses if self._config.prove_deletes else {},
@@ -298,7 +297,7 @@ class Handlers:
 
         if command.scheme:
             scheme = parse_scheme(command.scheme)
-            shards = {peer.datanode_id: self.peer(peer.address) for peer in command.peers}
+            shards = {peer.datanode_id: self.peer(peer) for peer in command.peers}
             result = self._mender.mend(container_id, scheme, shards, stop=stop)
         elif self._tools.store.replica(container_id).replica_index:
             raise Refused(
@@ -308,7 +307,7 @@ class Handlers:
             )
         else:
             dial = self._tools.dial or self.peer
-            peers = {peer.datanode_id: dial(peer.address) for peer in command.peers}
+            peers = {peer.datanode_id: dial(peer) for peer in command.peers}
             holders = [parse_holder(holder) for holder in command.holders]
             result = self._reconciler.reconcile(
                 container_id,
@@ -344,7 +343,7 @@ class Handlers:
                 f"container {container_id} is erasure-coded: its shards are not copies",
                 hint="delete the wrong shard; it is computed from the others",
             )
-        peers = {trusted: self.peer(request.trusted_address)}
+        peers = {trusted: self.peer(Endpoint(trusted, request.trusted_address))}
         changes = self._reconciler.preview(container_id, peers, trusted)
         shown = fingerprint(changes)
         response = datanode_pb2.TrustReplicaResponse(
@@ -412,7 +411,7 @@ class Handlers:
             raise codec.malformed("replicate.target.address", "is not set")
         outcome = self._replicator.replicate(
             container_id,
-            self.peer(command.target.address),
+            self.peer(command.target),
             compress=command.compress,
             stop=context.stop,
             timeout_s=timeout_s,
@@ -431,13 +430,12 @@ class Handlers:
         limits = PaceLimits(fixed_bytes_per_s=self._config.reconstruct_bytes_per_s)
         pace = ScanPace(limits, self._tools.wait, clock=self._clock)
         ordered = parse_order(order.reconstruct)
-        shards = self._tools.shards
         coordinator = Coordinator(
             self._shards,
-            self.peer if shards is None else shards(ordered),
+            self._tools.shard or self.peer,
             now_ms=self._clock.now_ms,
             pace=pace if limits.fixed_bytes_per_s else lambda _: None,
-            needed=self._named_by_keys if shards is None else nobody,
+            needed=self._named_by_keys if self._tools.shard is None else nobody,
         )
         result = coordinator.reconstruct(ordered, stop=context.stop)
         for block_id, reason in result.orphans.items():
@@ -449,12 +447,15 @@ class Handlers:
             )
         status.reconstruct.CopyFrom(reconstruction_message(result))
 
-    def peer(self, address: str) -> Peer:
+    def peer(self, datanode: NodeAddress) -> Peer:
         """Return the connection to a datanode."""
-        peer = self._peers.get(address)
+        key = datanode.datanode_id, datanode.address
+        peer = self._peers.get(key)
         if peer is None:
-            fresh = Peer(address, security=self._tools.security)
-            peer = self._peers.setdefault(address, fresh)
+            fresh = Peer(
+                datanode.address, datanode_id=datanode.datanode_id, security=self._tools.security
+            )
+            peer = self._peers.setdefault(key, fresh)
             if peer is not fresh:
                 fresh.close()
         return peer

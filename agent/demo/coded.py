@@ -103,7 +103,7 @@ def harm(
     lost = holder(info, coded.lost_index)
     request = datanode_pb2.DeleteContainerRequest(container_id=info.container_id, force=True)
     root = lost.replica.tree.root
-    client.peer(lost.datanode.address).stub.DeleteContainer(request)
+    client.peer(lost.datanode).stub.DeleteContainer(request)
     wait_until(lambda: read_to_rebuild(client, info.container_id) > 0, "a shard is rebuilt")
     wait_until(lambda: is_complete(coded, look()), "all shards are there again")
     rebuilt = holder(look(), coded.lost_index)
@@ -111,7 +111,7 @@ def harm(
     coded.rebuilt_on = rebuilt.datanode.datanode_id
     coded.rebuild_read_bytes = read_to_rebuild(client, info.container_id)
     damaged = holder(look(), DAMAGED_INDEX)
-    blocks = client.peer(damaged.datanode.address).blocks_of(ContainerId(info.container_id))
+    blocks = client.peer(damaged.datanode).blocks_of(ContainerId(info.container_id))
     largest = max(blocks, key=lambda block: block.length_bytes)
     target = target_of(cluster, indexes, info.container_id, damaged, [largest])
     coded.harm = Harm(damaged.datanode.datanode_id, flip_bit_under_warm_cache(target))

@@ -96,13 +96,13 @@ def stale_tree(
     target = target_of(cluster, indexes, info.container_id, replica, [blocks.pop(), blocks.pop()])
     restore: Callable[[], Damage] = tree_restorer(target)
     yield Harm(replica.datanode.datanode_id, zero_page(target))
-    client.peer(replica.datanode.address).scanned(ContainerId(info.container_id))
+    client.peer(replica.datanode).scanned(ContainerId(info.container_id))
     yield Harm(replica.datanode.datanode_id, restore())
 
 
 def damageable_blocks(client: Client, info: scm_pb2.ContainerInfo) -> list[BlockData]:
     """Return blocks large enough to damage, in an order that mixes sizes."""
-    peer = client.peer(info.replicas[0].datanode.address)
+    peer = client.peer(info.replicas[0].datanode)
     blocks = peer.blocks_of(ContainerId(info.container_id))
     large = [block for block in blocks if block.length_bytes >= BLOCK_BYTES_MIN]
     random.Random(info.container_id).shuffle(large)  # noqa: S311 - the same in every run

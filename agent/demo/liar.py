@@ -80,7 +80,7 @@ def harm(contest: Contest, stage: Stage) -> None:
     """
     [info] = stage.infos_of([contest.container_id])
     right, flipped, liar = (item.datanode.datanode_id for item in info.replicas)
-    blocks = stage.client.peer(stage.addresses[right]).blocks_of(ContainerId(info.container_id))
+    blocks = stage.peer(right).blocks_of(ContainerId(info.container_id))
     block = max(blocks, key=lambda one: one.length_bytes)
     contest.targets = {
         item.datanode.datanode_id: target_of(
@@ -152,9 +152,7 @@ def headline_with(stage: Stage, words: str) -> str:
 
 def reports(contest: Contest, stage: Stage, datanode_id: str) -> bool:
     """Whether a datanode has a finding about the contradiction."""
-    found = stage.client.peer(stage.addresses[datanode_id]).findings(
-        ContainerId(contest.container_id)
-    )
+    found = stage.peer(datanode_id).findings(ContainerId(contest.container_id))
     return any(
         finding.verdict == CONTRADICTORY and finding.local_id == contest.block_id
         for finding in found

@@ -83,7 +83,7 @@ def read_replica(
     expected: Checksums,
 ) -> tuple[int, list[str], set[tuple[str, int]]]:
     """Read one replica; return its bytes, what is wrong, and the blocks it has."""
-    peer = client.peer(replica.datanode.address)
+    peer = client.peer(replica.datanode)
     read_bytes, wrong, seen = 0, [], set()
     for block in peer.blocks_of(container_id):
         metadata = dict(block.metadata)
@@ -108,7 +108,7 @@ def block_bytes(
     block: BlockData,
 ) -> Iterator[Data]:
     """Yield a block's verified bytes from one replica."""
-    peer = client.peer(replica.datanode.address)
+    peer = client.peer(replica.datanode)
     for chunk in block.chunks:
         yield peer.read_chunk(container_id, block.block_id, chunk.offset)[1]
 

@@ -34,7 +34,7 @@ def flip_and_watch(told: Selfheal, stage: Stage, info: scm_pb2.ContainerInfo) ->
         target_of(stage.cluster, stage.indexes, info.container_id, replica, blocks)
     )
     before = outcomes(stage)
-    stage.client.peer(stage.addresses[told.datanode_id]).scanned(ContainerId(info.container_id))
+    stage.peer(told.datanode_id).scanned(ContainerId(info.container_id))
     started_s = time.monotonic()
     wait_until(lambda: not is_sound(stage, told), "the SCM hears of the flipped bit")
     wait_until(lambda: is_sound(stage, told), "the control plane has it healed")

@@ -11,6 +11,7 @@ from typing import Any, Final
 from agent.client.client import Client
 from agent.demo.cluster import Cluster
 from agent.errors import Code, Unavailable
+from agent.rpc.calls.peer import Endpoint, Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
 
 WAIT_S: Final = 120.0
@@ -48,13 +49,17 @@ class Stage:
         """Return what the SCM knows of the datanodes."""
         return list(self.client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes)
 
+    def peer(self, datanode_id: str) -> Peer:
+        """Return the connection to a datanode."""
+        return self.client.peer(Endpoint(datanode_id, self.addresses[datanode_id]))
+
     def is_heard(self, datanode_id: str) -> bool:
         """Whether the SCM hears a datanode, and it answers us."""
         healthy = {node.datanode_id for node in self.nodes() if node.health == HEALTHY}
         if datanode_id not in healthy:
             return False
         try:
-            self.client.peer(self.addresses[datanode_id]).status()
+            self.peer(datanode_id).status()
         except Unavailable:
             return False
         return True

@@ -315,7 +315,7 @@ class Story:
     def scan_replica(self, place: Place) -> datanode_pb2.ScanResult:
         """Scan one replica and wait for the result."""
         datanode_id, container_id = place
-        peer = self.stage.client.peer(self.stage.addresses[datanode_id])
+        peer = self.stage.peer(datanode_id)
         return peer.scanned(ContainerId(container_id), waits=self.waits)
 
     def waits(self, error: SutureError) -> None:

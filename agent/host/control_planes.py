@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from agent.config.options import ScanConfig
 from agent.errors import Code, SutureError, Unavailable
 from agent.reconcile.peer_challenges import Challenges
-from agent.rpc.calls.peer import Peer
+from agent.rpc.calls.peer import NodeAddress, Peer
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import Clock
@@ -58,7 +58,7 @@ class Asking:
     store: ReplicaStore
     datanode_id: str
     control_planes: "ControlPlanes"
-    dial: Callable[[str], Peer]
+    dial: Callable[[NodeAddress], Peer]
     clock: Clock
 
     def challenges(

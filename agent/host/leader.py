@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from agent.config.options import AgentConfig
-from agent.ec.rebuild_task import Order
+from agent.ec.rebuild_task import Shard
 from agent.host.heartbeat import Heartbeat, Identity, Reporter
 from agent.host.leader_terms import Terms
 from agent.host.outbox import Outbox
 from agent.host.who import Who
 from agent.reconcile.lenders import Lender
-from agent.reconstruct.shard_peer import DialShard
+from agent.reconstruct.shard_peer import ShardPeer
+from agent.rpc.calls.peer import NodeAddress
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import Clock
@@ -69,7 +70,7 @@ class Leader(Protocol):
         """
         ...
 
-    def dial(self, address: str) -> Lender:
+    def dial(self, datanode: NodeAddress) -> Lender:
         """Return one of its datanodes for one reconcile; nothing is sent yet. Any thread may."""
         ...
 
@@ -79,8 +80,8 @@ class Leader(Protocol):
         """Carry out a copy that it ordered, once there is a worker of it. Raise SutureError."""
         ...
 
-    def shards(self, order: Order) -> DialShard:
-        """Return how the datanodes of a reconstruction that it ordered are dialled."""
+    def shard(self, shard: Shard) -> ShardPeer:
+        """Return the datanode of a shard of a reconstruction; nothing is sent yet."""
         ...
 
     def close(self) -> None:

@@ -249,7 +249,7 @@ class Parts:
             memory=self.memory.tasks,
             dial=self.leaders[0].dial if self.leaders else None,
             copy=self.leaders[0].copy if self.leaders else None,
-            shards=self.leaders[0].shards if self.leaders else None,
+            shard=self.leaders[0].shard if self.leaders else None,
             shared_pace=self.scrub.shared_pace,
         )
         return Handlers(self.config.tasks, tools)
@@ -354,6 +354,7 @@ class Parts:
             groups,
             self.config.node.listen,
             self.executor,
+            datanode_id=self.who.datanode_id,
             limits=limits,
             security=self.security,
             audit=self.audit,

@@ -16,7 +16,7 @@ from typing import Final
 
 from agent.errors import SutureError
 from agent.reconcile.witnesses import ask_for_chunk
-from agent.rpc.calls.peer import Peer
+from agent.rpc.calls.peer import NodeAddress, Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.clock import Clock
 from agent.runtime.loop import Step, Throttled
@@ -45,7 +45,7 @@ class Challenges:
         interval_s: float,
         *,
         info: Callable[[ContainerId], scm_pb2.ContainerInfo],
-        dial: Callable[[str], Peer],
+        dial: Callable[[NodeAddress], Peer],
         ask_scan: Callable[[ContainerId, str], None],
         count: Callable[[str], None],
         clock: Clock,
@@ -114,7 +114,7 @@ class Challenges:
         if not verifies(chunk, data):
             return self._own(found, "a chunk is not what its row says")
         asked = random.choice(holders)  # noqa: S311 - no secret
-        peer, offset = self._dial(asked.address), chunk.offset
+        peer, offset = self._dial(asked), chunk.offset
         word = ask_for_chunk(asked.datanode_id, peer, container_id, block_id, offset, data)
         return PROVEN if word.proof else FAILED if word.is_false else UNANSWERED
 

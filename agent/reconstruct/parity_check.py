@@ -72,7 +72,7 @@ def verify_parity(
     container_id: ContainerId,
     scheme: Scheme,
     shards: Iterable[Shard],
-    dial: Callable[[str], ShardSource],
+    dial: Callable[[Shard], ShardSource],
     executor: Executor,
     *,
     pace: Callable[[int], None] = lambda _: None,

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeAlias
 
+from agent.ec.rebuild_task import Shard
 from agent.rpc.calls.filling import WholeBlock
 from agent.rpc.calls.peer import Meter
 from agent.rpc.v1 import container_pb2
@@ -74,5 +75,5 @@ class ShardPeer(ShardSource, Protocol):
         ...
 
 
-DialShard: TypeAlias = Callable[[str], ShardPeer]
+DialShard: TypeAlias = Callable[[Shard], ShardPeer]
 """Returns a datanode of a reconstruction by its address."""

@@ -180,8 +180,7 @@ class ShardMender:
         """Return the shards of peers as sources. Raises Unavailable where they are too few."""
         sources = Sources(container_id, scheme, self._executor, account)
         shards = [Shard(name, peer.address, 0) for name, peer in peers.items()]
-        dials = {peer.address: peer for peer in peers.values()}
-        sources.open(shards, dials.__getitem__)
+        sources.open(shards, lambda shard: peers[shard.datanode_id])
         return sources
 
     def _known_findings(self, facts: ReplicaFacts) -> list[Finding]:

@@ -99,7 +99,7 @@ class Sources:
     def open(
         self,
         shards: Iterable[Shard],
-        dial: Callable[[str], ShardSource],
+        dial: Callable[[Shard], ShardSource],
         *,
         states: frozenset[ReplicaState] = TREE_STATES,
     ) -> None:
@@ -108,7 +108,7 @@ class Sources:
         A shard of index 0 is the one that its replica says. An UNHEALTHY replica is the last
         choice: of what it gives, only what verifies is used.
         """
-        asked = [(shard, dial(shard.address)) for shard in shards]
+        asked = [(shard, dial(shard)) for shard in shards]
         answers = [
             (shard, peer, self._executor.submit(peer.replica, self.container_id))
             for shard, peer in asked

@@ -35,7 +35,7 @@ class Targets:
     ) -> None:
         self.shards = {shard.index: shard for shard in shards}
         self._container_id = container_id
-        self._peers = {shard.index: dial(shard.address) for shard in shards}
+        self._peers = {shard.index: dial(shard) for shard in shards}
         self._executor = executor
         self._account = account
         self._made: list[int] = []

@@ -31,11 +31,14 @@ class Layers(grpc.GenericRpcHandler):
         at_each_call: Callable[[], object] = lambda: None,
         *,
         others: Sequence[grpc.GenericRpcHandler] = (),
+        refusal: Callable[[Any], Any] | None = None,
     ) -> None:
         """`at_each_call` is called before a call gets a thread, also when it will get none.
+        `refusal` returns, for the headers of a call, the handler that refuses it, or None.
         `others` have methods that were not generated; they answer the same for a path always."""
         self._layers = tuple(reversed(layers))
         self._at_each_call = at_each_call
+        self._refusal = refusal
         self._others = tuple(others)
         self._methods: dict[str, Any] = {}  # by their paths
 
@@ -50,6 +53,10 @@ class Layers(grpc.GenericRpcHandler):
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         """Return the handler in its layers; None where there is no such method."""
         self._at_each_call()
+        if self._refusal is not None:
+            refusing = self._refusal(handler_call_details.invocation_metadata)
+            if refusing is not None:
+                return refusing
         method: Any = handler_call_details.method
         return self._methods.get(method) or self._found(method, handler_call_details)
 

@@ -23,7 +23,7 @@ from agent.ec.rebuild_task import Shard
 from agent.ec.scheme import SHARDS_MAX, parse_scheme
 from agent.errors import Code, SutureError, Unavailable
 from agent.reconstruct.parity_check import ParityReport, verify_parity
-from agent.rpc.calls.peer import Peer
+from agent.rpc.calls.peer import NodeAddress, Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.runtime.clock import Clock
@@ -64,7 +64,7 @@ class ParityScrub:
         policy: ParityPolicy,
         *,
         info: Callable[[ContainerId], scm_pb2.ContainerInfo],
-        dial: Callable[[str], Peer],
+        dial: Callable[[NodeAddress], Peer],
         pace: Callable[[int], None],
         is_held: Callable[[], bool],
         stop: threading.Event,

@@ -22,6 +22,7 @@ from pathlib import Path
 from agent.client.file_pieces import describe
 from agent.ec.blockgroup import group_metadata, stripe_checksum, stripe_metadata
 from agent.ec.geometry import Group
+from agent.ec.rebuild_task import Shard
 from agent.ec.scheme import RS_3_2, Scheme
 from agent.reconstruct.parity_check import verify_parity
 from agent.rpc.calls.peer import Peer
@@ -161,8 +162,8 @@ def parity_cpu_s(scheme: Scheme) -> tuple[float, float]:
 def _verify(cluster: EcCluster, kind: type[Peer]) -> None:
     peers: dict[str, Peer] = {}
 
-    def dial(address: str) -> Peer:
-        return peers.setdefault(address, kind(address))
+    def dial(shard: Shard) -> Peer:
+        return peers.setdefault(shard.address, kind(shard.address))
 
     shards = [cluster.shard(index, index) for index in cluster.scheme.indexes]
     report = verify_parity(LARGE, cluster.scheme, shards, dial, cluster.executor)

@@ -43,8 +43,8 @@ def main() -> None:
     peers: dict[str, Peer] = {}
     kind = OneByOne if order.get("one_by_one") else Peer
 
-    def dial(address: str) -> Peer:
-        return peers.setdefault(address, kind(address))
+    def dial(shard: Shard) -> Peer:
+        return peers.setdefault(shard.address, kind(shard.address))
 
     with ThreadPoolExecutor(THREADS) as executor:
         result = Coordinator(executor, dial, now_ms=SystemClock().now_ms).reconstruct(

@@ -114,7 +114,9 @@ def serve_target(folder: Path) -> None:
     )
     limits = Limits()
     groups = [ReadHandlers(store, limits=limits), ImportHandlers(importer)]
-    built = build_server(groups, "127.0.0.1:0", ThreadPoolExecutor(THREADS), limits=limits)
+    built = build_server(
+        groups, "127.0.0.1:0", ThreadPoolExecutor(THREADS), datanode_id="source", limits=limits
+    )
     built.server.start()
     say({"address": f"127.0.0.1:{built.port}"})
     for line in sys.stdin:

@@ -7,11 +7,11 @@ from uuid import UUID
 
 from agent.config.loading import ANY_ADDRESS
 from agent.config.options import OZONE_SCHEME, AgentConfig
-from agent.ec.rebuild_task import Order
+from agent.ec.rebuild_task import Shard
 from agent.errors import Code, Refused
 from agent.host.leader import Led
 from agent.host.outbox import Outbox
-from agent.reconstruct.shard_peer import DialShard
+from agent.rpc.calls.peer import NodeAddress
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.loop import Worker
 from ozone.leading.heartbeat import OzoneHeartbeat, cluster_of
@@ -60,9 +60,12 @@ class OzoneLeader:
             interval_s=led.config.ozone.heartbeat_interval_s,
         )
 
-    def dial(self, address: str) -> OzoneLender:
+    def dial(self, datanode: NodeAddress) -> OzoneLender:
         """Return a datanode of Ozone for one reconcile; nothing is sent yet. Any thread may."""
-        return OzoneLender(self._dialled(address, lambda: Datanode(address)))
+        key = f"{datanode.datanode_id}/{datanode.address}"
+        return OzoneLender(
+            self._dialled(key, lambda: Datanode(datanode.address, datanode.datanode_id))
+        )
 
     def copy(
         self, command: scm_pb2.ReplicateCommand, stop: Callable[[], bool], timeout_s: float
@@ -71,20 +74,13 @@ class OzoneLeader:
         assert self._copies is not None, "orders come by its worker"
         return self._copies.copy(command, stop, timeout_s)
 
-    def shards(self, order: Order) -> DialShard:
-        """Return how the datanodes of one reconstruction are dialled; nothing is sent yet."""
-        known = {shard.address: shard for shard in (*order.sources, *order.targets)}
-
-        def dial(address: str) -> OzoneShard:
-            shard = known[address]
-            key = f"{shard.datanode_id}/{shard.index}/{address}"
-            datanode = self._dialled(
-                key,
-                lambda: Datanode(address, shard.datanode_id, replica_index=shard.index),
-            )
-            return OzoneShard(datanode, shard.index)
-
-        return dial
+    def shard(self, shard: Shard) -> OzoneShard:
+        """Return the datanode of a shard of a reconstruction; nothing is sent yet."""
+        datanode = self._dialled(
+            f"{shard.datanode_id}/{shard.index}/{shard.address}",
+            lambda: Datanode(shard.address, shard.datanode_id, replica_index=shard.index),
+        )
+        return OzoneShard(datanode, shard.index)
 
     def _dialled(self, key: str, make: Callable[[], Datanode]) -> Datanode:
         """Return the datanode that is known by `key`. Any thread may."""

@@ -96,8 +96,8 @@ class Stage:
         """Coordinate from this process."""
         with Peer(address) as target:
 
-            def dial(where: str) -> Peer:
-                return target if where == address else self.cluster.peer(where)
+            def dial(shard: Shard) -> Peer:
+                return target if shard.address == address else self.cluster.peer(shard)
 
             Coordinator(self.cluster.executor, dial, now_ms=SystemClock().now_ms).reconstruct(
                 self.order(address)
@@ -216,7 +216,7 @@ def test_killed_sources(stage: Stage, tmp_path: Path, monkeypatch: pytest.Monkey
         assert [] == target.store.replica_ids()
         address = stage.zygote.start(config)
         run_with_source(stage, address)
-        assert_shard(stage.cluster.peer(target.address), stage.cluster)
+        assert_shard(stage.cluster.peer(target), stage.cluster)
         target.store.delete_container(CONTAINER, force=True)
         assert 0 == stage.zygote.stop()["signal"]
 
@@ -250,8 +250,8 @@ def run_with_source(
     )
     with Peer(address) as source:
 
-        def dial(where: str) -> Peer:
-            return source if where == address else cluster.peer(where)
+        def dial(shard: Shard) -> Peer:
+            return source if shard.address == address else cluster.peer(shard)
 
         Coordinator(cluster.executor, dial, now_ms=SystemClock().now_ms, pace=pace).reconstruct(
             order

@@ -163,7 +163,9 @@ def assassin(path: Path) -> Iterator[tuple[ReplicaStore, str]]:
         limits = Limits()
         groups = [ReadHandlers(store, limits=limits), ImportHandlers(importer)]
         with ThreadPoolExecutor(4) as threads:
-            built = build_server(groups, "127.0.0.1:0", threads, limits=limits)
+            built = build_server(
+                groups, "127.0.0.1:0", threads, datanode_id="target", limits=limits
+            )
             built.server.start()
             yield store, f"127.0.0.1:{built.port}"
             built.server.stop(None).wait()

@@ -63,7 +63,7 @@ def asked(
         dry_run=not shown,
         shown=shown,
     )
-    with Peer(datanode.address, security=security()) as peer:
+    with Peer(datanode.address, datanode_id=datanode.datanode_id, security=security()) as peer:
         return patient(
             lambda: peer.trust(request),
             codes={Code.BUSY},

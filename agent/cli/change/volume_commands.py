@@ -16,6 +16,7 @@ from agent.cli.terminal.selection import known_nodes, one_volume
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.errors import Code, Refused, Unavailable
+from agent.rpc.calls.peer import Endpoint
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.exits import Exit
@@ -64,7 +65,9 @@ def add(
     """
     with connect(scm) as client:
         [(name, address)] = nodes_of(client, datanode)
-        answer = client.peer(address).steer_volume(pb.SteerVolumeRequest(add_path=path))
+        answer = client.peer(Endpoint(name, address)).steer_volume(
+            pb.SteerVolumeRequest(add_path=path)
+        )
     return shown(name, answer.volumes, as_json=as_json)
 
 
@@ -144,7 +147,7 @@ def steer(
     wish = pb.SteerVolumeRequest(
         volume_id=place.volume_id, service=service, target_volume_id=target_id
     )
-    return client.peer(place.address).steer_volume(wish).volumes
+    return client.peer(place).steer_volume(wish).volumes
 
 
 def shown(datanode_id: str, volumes: Sequence[pb.VolumeStatus], *, as_json: bool) -> int:
@@ -183,7 +186,7 @@ def does_rest(volume: pb.VolumeStatus) -> bool:
 
 def looked_at(client: Client, place: Place) -> pb.VolumeStatus:
     """Return how a volume is now."""
-    for volume in client.peer(place.address).status().volumes:
+    for volume in client.peer(place).status().volumes:
         if volume.volume_id == place.volume_id:
             return volume
     raise Unavailable(

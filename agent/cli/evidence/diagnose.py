@@ -93,7 +93,7 @@ def evidence(client: Client, container_id: ContainerId) -> Iterator[tuple[str, d
     yield "container", facts(info)
     yield "outcomes", {"newest_first": [facts(o) for o in outcomes_in(client, container_id)]}
     for replica in info.replicas:
-        node, peer = replica.datanode.datanode_id, client.peer(replica.datanode.address)
+        node, peer = replica.datanode.datanode_id, client.peer(replica.datanode)
         judged = JudgedReplica(peer, container_id)
         for name, ask in QUESTIONS.items():
             try:

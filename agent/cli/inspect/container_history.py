@@ -15,6 +15,7 @@ from agent.cli.terminal.output import ID_MAX, checksum, counted, emit, grid, say
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.errors import SutureError
+from agent.rpc.calls.peer import NodeAddress
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.runtime.exits import Exit
 from merkle.replica import ContainerId
@@ -44,7 +45,7 @@ def history(
     with connect(scm) as client:
         info = container_info(client, container_id)
         told = {
-            replica.datanode.datanode_id: asked(client, replica.datanode.address, container_id)
+            replica.datanode.datanode_id: asked(client, replica.datanode, container_id)
             for replica in info.replicas
         }
         outcomes = outcomes_in(client, container_id)
@@ -62,10 +63,12 @@ def history(
     return Exit.TO_DO if silent else Exit.OK
 
 
-def asked(client: Client, address: str, container_id: int) -> list[datanode_pb2.HistoryEntry] | str:
+def asked(
+    client: Client, datanode: NodeAddress, container_id: int
+) -> list[datanode_pb2.HistoryEntry] | str:
     """Return what a datanode tells of its replica, or why it does not."""
     try:
-        return client.peer(address).history(ContainerId(container_id))
+        return client.peer(datanode).history(ContainerId(container_id))
     except SutureError as error:
         return str(error)
 

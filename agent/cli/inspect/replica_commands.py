@@ -71,7 +71,7 @@ def replicas_of(client: Client, container_id: int, datanode: str | None) -> list
     for replica in chosen_replicas(container_info(client, container_id), datanode):
         endpoint = replica.datanode
         try:
-            tree, error = client.peer(endpoint.address).tree(ContainerId(container_id)), ""
+            tree, error = client.peer(endpoint).tree(ContainerId(container_id)), ""
         except SutureError as failure:
             tree, error = None, f"{failure} [{failure.code.value}]"
         index = replica.replica.replica_index
@@ -336,7 +336,7 @@ def findings_of(
     if replica.replica.load_error:
         return f"cannot be loaded: {replica.replica.load_error}"
     try:
-        return client.peer(replica.datanode.address).findings(ContainerId(container_id))
+        return client.peer(replica.datanode).findings(ContainerId(container_id))
     except SutureError as error:
         return f"cannot be asked: {error}"
 
@@ -454,7 +454,7 @@ def scan_one(
 ) -> datanode_pb2.ScanProgress:
     """Scan one replica, with a bar, or put that in line; return the last word about it."""
     datanode_id, container_id = replica.datanode.datanode_id, ContainerId(wish.container_id)
-    peer = client.peer(replica.datanode.address)
+    peer = client.peer(replica.datanode)
     if not wish.wait:
         return next(peer.scan(container_id, queue=True))
     label = f"scanning on {datanode_id}"

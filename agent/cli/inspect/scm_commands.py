@@ -229,7 +229,7 @@ def scan_decision(
             decision.message = f"{held.datanode.datanode_id} has a root now"
         elif not dry_run:
             # The finding, if any, is the datanode's to report.
-            client.peer(held.datanode.address).scanned(
+            client.peer(held.datanode).scanned(
                 ContainerId(row.container_id), waits=waiting_told(held.datanode.datanode_id)
             )
     return decision

@@ -11,7 +11,7 @@ from agent.cli.terminal.output import counted
 from agent.cli.terminal.selection import known_nodes, one_node
 from agent.client.client import Client
 from agent.errors import SutureError
-from agent.rpc.calls.peer import Peer
+from agent.rpc.calls.peer import Endpoint, Peer
 from agent.rpc.v1 import datanode_pb2
 
 ASKED_AT_ONCE: Final = 16
@@ -53,7 +53,8 @@ def ask_each(
     def ask(node: tuple[str, str]) -> Answered[T]:
         name, address = node
         try:
-            return Answered(name, question(client.peer(address)))
+            datanode_id = "" if name == address else name
+            return Answered(name, question(client.peer(Endpoint(datanode_id, address))))
         except SutureError as error:
             return Answered(name, None, str(error), error)
 

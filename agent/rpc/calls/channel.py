@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from agent.errors import Code, Refused, SutureError, Unavailable
-from agent.rpc.calls.unregistered import Unregistered
+from agent.rpc.calls.unregistered import Header, Unregistered
 from agent.rpc.security.channel_renewal import RenewingChannel
 from agent.rpc.security.tls import LOOPBACK_ONLY, Material, Security, channel_credentials
 from agent.rpc.wire.errors import error_from
@@ -47,8 +47,12 @@ class Closed(Unavailable):
 Method = Callable[..., Any]  # a grpc multi-callable; its stubs are untyped
 
 
-def open_channel(address: str, security: Security = LOOPBACK_ONLY) -> grpc.Channel:
+def open_channel(
+    address: str, security: Security = LOOPBACK_ONLY, *, header: Header | None = None
+) -> grpc.Channel:
     """Return a channel to `address`; it connects on first use and notices a dead peer.
+
+    Every call over it carries `header`.
 
     Raise Refused(INVALID_CONFIG) where plaintext is not allowed, and for what is no address.
     """
@@ -65,10 +69,11 @@ def open_channel(address: str, security: Security = LOOPBACK_ONLY) -> grpc.Chann
     ]
     if security.certificates is None:
         security.check_plaintext(address, "call")
-        return Unregistered(grpc.insecure_channel(address, options))
+        return Unregistered(grpc.insecure_channel(address, options), header)
 
     def open_one(material: Material) -> grpc.Channel:
-        return Unregistered(grpc.secure_channel(address, channel_credentials(material), options))
+        channel = grpc.secure_channel(address, channel_credentials(material), options)
+        return Unregistered(channel, header)
 
     return RenewingChannel(security.certificates, open_one)
 

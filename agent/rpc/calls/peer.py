@@ -7,7 +7,7 @@ checksums that came with it before it is returned.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.calls.channel import (
@@ -28,6 +28,7 @@ from agent.rpc.security.tls import LOOPBACK_ONLY, Security
 from agent.rpc.v1 import container_pb2, datanode_pb2_grpc
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec, hashes
+from agent.rpc.wire.addressee import ADDRESSEE_HEADER
 from agent.rpc.wire.blockpieces import BlockPiece, Data, decode_piece
 from agent.rpc.wire.hashes import BlockRows
 from merkle.checksum import U64s
@@ -53,6 +54,27 @@ class Timeouts:
     chunk_s: float = 60.0
 
 
+class NodeAddress(Protocol):
+    """A datanode and where it listens; many messages of the control plane are one."""
+
+    @property
+    def datanode_id(self) -> str:
+        """Its id; empty if unknown, as when a person gives only an address."""
+        ...
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of its service."""
+        ...
+
+
+class Endpoint(NamedTuple):
+    """A datanode whose address did not come in a message of the control plane."""
+
+    datanode_id: str
+    address: str
+
+
 @dataclass(slots=True)
 class Meter:
     """What calls cost, in bytes as they were serialized. Belongs to the thread that calls."""
@@ -68,13 +90,16 @@ class Peer(Filling):
         self,
         address: str,
         *,
+        datanode_id: str = "",
         timeouts: Timeouts | None = None,
         security: Security = LOOPBACK_ONLY,
     ) -> None:
+        """With `datanode_id`, any other datanode that answers at `address` refuses each call."""
         self.address = address
         self._party = f"the datanode at {address}"
         self._timeouts = timeouts or Timeouts()
-        self._channel = open_channel(address, security)
+        header = (ADDRESSEE_HEADER, datanode_id) if datanode_id else None
+        self._channel = open_channel(address, security, header=header)
         self.stub = datanode_pb2_grpc.DatanodeStub(self._channel)  # type: ignore[no-untyped-call]
         self._read_block: Method = self._channel.unary_stream(
             READ_BLOCK_METHOD,

@@ -1,7 +1,7 @@
-"""A channel whose methods are not registered with gRPC's core.
+"""A channel whose methods are not registered with gRPC's core, and may carry a header of their own.
 
-Generated stubs ask for that, which is for plugins that measure calls. It takes six calls of Python
-more for each call, and gives us nothing (docs/adr/0041-what-a-small-read-costs.md).
+Generated stubs ask for registration, which is for plugins that measure calls. It takes six calls of
+Python more for each call, and gives us nothing (docs/adr/0041-what-a-small-read-costs.md).
 """
 
 from collections.abc import Callable
@@ -10,29 +10,31 @@ from typing import Any
 import grpc
 
 REGISTERED = "_registered_method"
+Header = tuple[str, str]
 
 
 class Unregistered(grpc.Channel):
-    """A channel like that within it."""
+    """A channel like that within it; every call over it carries `header`, if there is one."""
 
-    def __init__(self, within: grpc.Channel) -> None:
+    def __init__(self, within: grpc.Channel, header: Header | None = None) -> None:
         self._within = within
+        self._header = header
 
     def unary_unary(self, method: str, *arguments: Any, **options: Any) -> Any:
         """As gRPC's."""
-        return self._within.unary_unary(method, *arguments, **_without(options))
+        return self._carrying(self._within.unary_unary(method, *arguments, **_without(options)))
 
     def unary_stream(self, method: str, *arguments: Any, **options: Any) -> Any:
         """As gRPC's."""
-        return self._within.unary_stream(method, *arguments, **_without(options))
+        return self._carrying(self._within.unary_stream(method, *arguments, **_without(options)))
 
     def stream_unary(self, method: str, *arguments: Any, **options: Any) -> Any:
         """As gRPC's."""
-        return self._within.stream_unary(method, *arguments, **_without(options))
+        return self._carrying(self._within.stream_unary(method, *arguments, **_without(options)))
 
     def stream_stream(self, method: str, *arguments: Any, **options: Any) -> Any:
         """As gRPC's."""
-        return self._within.stream_stream(method, *arguments, **_without(options))
+        return self._carrying(self._within.stream_stream(method, *arguments, **_without(options)))
 
     def subscribe(self, callback: Callable[..., None], try_to_connect: bool = False) -> None:
         """As gRPC's."""
@@ -51,6 +53,26 @@ class Unregistered(grpc.Channel):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _carrying(self, method: Any) -> Any:
+        return method if self._header is None else _Carrying(method, self._header)
+
+
+class _Carrying:
+    """A method whose calls carry one header more."""
+
+    __slots__ = ("_header", "_method")
+
+    def __init__(self, method: Any, header: Header) -> None:
+        self._method = method
+        self._header = header
+
+    def __call__(self, request: Any, *, metadata: Any = None, **options: Any) -> Any:
+        return self._method(request, metadata=(self._header, *(metadata or ())), **options)
+
+    def future(self, request: Any, *, metadata: Any = None, **options: Any) -> Any:
+        """As gRPC's."""
+        return self._method.future(request, metadata=(self._header, *(metadata or ())), **options)
 
 
 def _without(options: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from agent.rpc.serving.connections import Connections
 from agent.rpc.serving.health_service import Health
 from agent.rpc.serving.waits import Attended, Slots, Unlimited, Waits, share
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc
+from agent.rpc.wire.addressee import refusal_by
 from agent.rpc.wire.errors import ErrorEdge
 from agent.runtime.layers import Layers
 from agent.runtime.memory import UNLIMITED, MemoryBudget
@@ -71,6 +72,7 @@ def build_server(
     address: str,
     executor: Any,  # a concurrent.futures.ThreadPoolExecutor: threads are the runtime's
     *,
+    datanode_id: str,
     limits: Limits,
     security: Security = LOOPBACK_ONLY,
     audit: Audit | None = None,
@@ -81,6 +83,7 @@ def build_server(
 ) -> BuiltServer:
     """Bind `address` (port 0: any free one) and return the server of `groups`, not yet started.
 
+    Calls that are meant for another datanode than `datanode_id` are refused.
     `executor` should have a thread for each call that is let in, and `slots` be how many work.
     `memory` is what calls may have of it together. `is_well` says whether the health service
     answers that we serve.
@@ -101,7 +104,7 @@ def build_server(
         edge,
         gate,
     )
-    methods = Layers(layers, waits.sweep)
+    methods = Layers(layers, waits.sweep, refusal=refusal_by(datanode_id))
     datanode_pb2_grpc.add_DatanodeServicer_to_server(  # type: ignore[no-untyped-call]
         composed(groups), methods
     )

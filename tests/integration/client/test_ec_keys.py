@@ -7,6 +7,7 @@ import pytest
 
 from agent.client.client import Client
 from agent.demo.cluster import Cluster
+from agent.rpc.calls.peer import Endpoint
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.exits import Exit
 from tests.support.command_line import CommandLine
@@ -138,7 +139,7 @@ def test_a_lost_shard_is_rebuilt_and_fits(
 
     with Client(five.scm.address) as client:
         request = datanode_pb2.DeleteContainerRequest(container_id=container_id, force=True)
-        client.peer(five.nodes[1].address).stub.DeleteContainer(request)
+        client.peer(Endpoint("", five.nodes[1].address)).stub.DeleteContainer(request)
     suture.wait_until(lambda: len(shards_closed(five, container_id)) == 4)
     suture.wait_until(lambda: shards_closed(five, container_id) == {1, 2, 3, 4, 5})
     [after] = suture.json("verify-parity", "--all")

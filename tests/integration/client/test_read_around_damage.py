@@ -294,7 +294,7 @@ class TestShards:
             write_shard(cluster.nodes[6].store, 2, cluster.groups)
             cluster.serve()
             address = cluster.nodes[2].address
-            with Outdated(address, cluster.peer(cluster.nodes[6].address)) as outdated:
+            with Outdated(address, cluster.peer(cluster.nodes[6])) as outdated:
                 sources, agreed, _ = opened(cluster, range(1, 6), {address: outdated})
 
                 cells = sources.finish(agreed, sources.begin(agreed, 0))
@@ -390,7 +390,7 @@ def opened(
     sources = Sources(CODED, cluster.scheme, questions, Account())
     sources.open(
         [cluster.shard(node, 0) for node in nodes],
-        lambda address: dialled.get(address) or cluster.peer(address),
+        lambda shard: dialled.get(shard.address) or cluster.peer(shard),
     )
     agreed = agree(cluster.scheme, BlockId(1), sources.block(BlockId(1)))
     assert isinstance(agreed, Agreed)
@@ -399,6 +399,6 @@ def opened(
 
 def read_group(cluster: EcCluster, nodes: Iterable[int]) -> bytes:
     """Read the first block group as a client does."""
-    places = [(cluster.nodes[n].datanode_id, cluster.nodes[n].address) for n in nodes]
+    places = [cluster.nodes[n] for n in nodes]
     reader = GroupReader(CODED, cluster.scheme, places, cluster.peer, cluster.executor)
     return b"".join(reader.read(BlockId(1), len(cluster.groups[1].data)))

@@ -53,7 +53,7 @@ def test_of_two_rows_of_a_block_the_later_commit_counts(pair: list[Datanode], ne
 
     with dialled(pair) as peers:
         info = scm_pb2.ContainerInfo(container_id=CONTAINER, replicas=replicas)
-        seen = look_into(info, peers.__getitem__)
+        seen = look_into(info, lambda datanode: peers[datanode.address])
 
     [part] = seen.parts
     assert (9, whole.length_bytes) == (part.bcsid, part.length_bytes)

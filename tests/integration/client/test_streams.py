@@ -10,13 +10,14 @@ import grpc
 import pytest
 
 from agent.client import block_messages, fan_out, writer
+from agent.client.client import Client
 from agent.client.ecwriter import EcWriterSession
 from agent.client.fan_out import WAITING_MAX, Lane, Open, spread
 from agent.client.file_pieces import Source
 from agent.client.writer import Stored, WriterSession
 from agent.ec.scheme import Scheme, parse_scheme
 from agent.errors import Code, Unavailable
-from agent.rpc.calls.peer import Peer
+from agent.rpc.calls.peer import NodeAddress, Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
 from merkle.replica import BlockId, ContainerId
 from tests.support.refusing_relay import CANCEL, REFUSED_STREAM, RefusingRelay, refusing_relay
@@ -75,11 +76,11 @@ class World:
         self.peers = {node.address: stack.enter_context(Peer(node.address)) for node in self.nodes}
         self.wrote: list[int] = []
 
-        def dial(address: str) -> Any:
-            return self.peers[address].stub
+        def dial(datanode: NodeAddress) -> Any:
+            return self.peers[datanode.address].stub
 
-        def stream(address: str) -> Open:
-            return self.peers[address].begin_blocks
+        def stream(datanode: NodeAddress) -> Open:
+            return self.peers[datanode.address].begin_blocks
 
         scm: Any = self.scm
         self.session = (
@@ -156,6 +157,21 @@ def test_every_replica_has_the_same(tmp_path: Path, stack: ExitStack) -> None:
     assert set() == world.scm.failed
     facts = [node.replica.store.replica(ContainerId(101)) for node in world.nodes]
     assert {(len(SIZES), sum(SIZES))} == {(one.block_count, one.bytes_used) for one in facts}
+
+
+def test_datanode_known_by_two_ids_is_counted_once(tmp_path: Path, stack: ExitStack) -> None:
+    """Two ids have one address, as after a reinstallation: one of the copies would not exist."""
+    world = World(tmp_path, stack)
+    world.scm.replicas[2].address = world.nodes[1].address
+    client = stack.enter_context(Client("127.0.0.1:1"))
+    scm: Any = world.scm
+    session = WriterSession(scm, client._dial, client._stream)
+
+    stored = session.put(sources(tmp_path, *SIZES), replace=False)
+
+    assert {COUNT - 1} == {item.replicas_min for item in stored}
+    world.check(stored, world.nodes[:2])
+    assert {(101, "dn2")} == world.scm.failed
 
 
 def test_runs_are_bounded(

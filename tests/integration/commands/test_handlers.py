@@ -1,7 +1,7 @@
 """What a command's pool does for it: shares, weights, streams of a disk, and more while leaving."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -362,3 +362,24 @@ class TestTrust:
 
         assert Code.STALE_PLAN is refused.value.code
         assert replica.file(1).exists()
+
+
+def test_copy_for_another_datanode_at_the_target_address_is_refused(
+    handlers: Handlers, tmp_path: Path
+) -> None:
+    """A reinstalled host has a new id at its old address: the SCM would count the old one."""
+    with closing(Datanode("dn-new", tmp_path / "target")) as target:
+        target.serve()
+        endpoint = container_pb2.DatanodeEndpoint(datanode_id="dn-old", address=target.address)
+        order = scm_pb2.ReplicateCommand(container_id=CONTAINER, target=endpoint)
+        carry_out = handlers.routes()["replicate"].carry_out
+
+        with pytest.raises(Refused) as refused:
+            carry_out(
+                scm_pb2.Command(replicate=order),
+                TaskContext(lambda: False, 0),
+                scm_pb2.CommandStatus(),
+            )
+
+        assert Code.WRONG_DATANODE is refused.value.code
+        assert [] == list(target.replica.store.replica_ids())

@@ -12,6 +12,7 @@ import pytest
 
 from agent.client.client import Client
 from agent.demo.cluster import Cluster
+from agent.rpc.calls.peer import Endpoint
 from agent.rpc.datanode.server import CALLS, SERVICE
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.store.files.layout import Layout
@@ -68,7 +69,7 @@ def test_an_agent_answers_every_call(cluster: Cluster, call: str) -> None:
     """
     with Client(cluster.scm.address) as client:
         address = client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes[0].address
-        stub = client.peer(address).stub
+        stub = client.peer(Endpoint("", address)).stub
         method = SERVICE.methods_by_name[call]
         request = getattr(datanode_pb2, method.input_type.name)()
         asked = iter([request]) if method.client_streaming else request

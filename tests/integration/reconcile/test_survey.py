@@ -68,7 +68,9 @@ class Wire:
         store: Any = self.store
         limits = Limits()
         groups = [ReadHandlers(store, limits=limits)]
-        built = build_server(groups, "127.0.0.1:0", self._executor, limits=limits)
+        built = build_server(
+            groups, "127.0.0.1:0", self._executor, datanode_id="peer", limits=limits
+        )
         built.server.start()
         self._server = built.server
         self.peer = Peer(f"127.0.0.1:{built.port}")

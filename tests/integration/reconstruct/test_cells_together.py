@@ -189,7 +189,7 @@ def opened(
     account = Account()
     sources = Sources(CONTAINER, SCHEME, executor or cluster.executor, account, slow_s=slow_s)
     by_address = {peer.address: peer for peer in dialled.values()}
-    sources.open([cluster.shard(n, n) for n in numbers], lambda address: by_address[address])
+    sources.open([cluster.shard(n, n) for n in numbers], lambda shard: by_address[shard.address])
     return sources, account
 
 
@@ -403,7 +403,7 @@ def test_who_gives_one_by_one_has_as_few_calls_ahead_as_for_large_cells(
         plain = {peer.address: Plain(peer) for peer in dialled.values()}
         held = Held(cluster.executor, dialled["dn1"].address, [])
         sources = Sources(CONTAINER, SCHEME, held, Account())
-        sources.open([cluster.shard(n, n) for n in (1, 2, 3)], plain.__getitem__)
+        sources.open([cluster.shard(n, n) for n in (1, 2, 3)], lambda shard: plain[shard.address])
 
         next(sources.ahead(wanted(sources)))
 

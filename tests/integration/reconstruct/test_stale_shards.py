@@ -51,7 +51,7 @@ class TestStale:
         cluster = stale(tmp_path, stripe_count=stripe_count)
         try:
             cluster.serve()
-            places = [(node.datanode_id, node.address) for node in cluster.nodes.values()][:5]
+            places = [*cluster.nodes.values()][:5]
             reader = GroupReader(CONTAINER, RS_3_2, places, cluster.peer, cluster.executor)
 
             data = b"".join(reader.read(BlockId(1), LENGTHS[0]))

@@ -317,7 +317,9 @@ class TestReading:
             JudgeHandlers(store, lambda *_: (), lambda *_: (), limits=limits),
         ]
         with ThreadPoolExecutor(2) as executor:
-            built = build_server(groups, "127.0.0.1:0", executor, limits=limits)
+            built = build_server(
+                groups, "127.0.0.1:0", executor, datanode_id="small", limits=limits
+            )
             built.server.start()
             with Peer(f"127.0.0.1:{built.port}") as small:
                 blocks = [block.block_id for block in small.blocks_of(CONTAINER)]
@@ -511,7 +513,9 @@ class TestServer:
     def test_two_servers_cannot_share_a_port(self, datanode: Datanode) -> None:
         """The second is refused, and told the address."""
         with ThreadPoolExecutor(1) as executor, pytest.raises(Refused) as raised:
-            build_server(datanode.groups(), datanode.address, executor, limits=Limits())
+            build_server(
+                datanode.groups(), datanode.address, executor, datanode_id="second", limits=Limits()
+            )
 
         assert (Code.INVALID_CONFIG, True) == (
             raised.value.code,

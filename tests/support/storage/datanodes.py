@@ -86,6 +86,7 @@ class Datanode:
             self.groups(reading, limits, recoveries),
             "127.0.0.1:0",
             threads or self._executor,
+            datanode_id=self.datanode_id,
             security=security,
             audit=audit,
             limits=limits,

@@ -15,7 +15,7 @@ from agent.plan.reconcile_outcome import ReconcileResult
 from agent.reconstruct.coordinator import Coordinator, Needed, nobody
 from agent.reconstruct.parity_check import ParityReport, verify_parity
 from agent.reconstruct.shard_repair import LEASE_TIMEOUT_S, ShardMender
-from agent.rpc.calls.peer import Peer
+from agent.rpc.calls.peer import NodeAddress, Peer
 from agent.rpc.datanode.reading import ReadHandlers
 from agent.runtime.clock import SystemClock
 from agent.store.replica_store import ReplicaStore
@@ -139,9 +139,10 @@ class EcCluster:
         for node in self.nodes.values():
             node.close()
 
-    def peer(self, address: str) -> Peer:
+    def peer(self, datanode: NodeAddress) -> Peer:
         """Dial, once."""
-        return self._peers.setdefault(address, Peer(address, timeouts=QUICK))
+        fresh = Peer(datanode.address, datanode_id=datanode.datanode_id, timeouts=QUICK)
+        return self._peers.setdefault(datanode.address, fresh)
 
     def shard(self, node: int, index: int) -> Shard:
         """Return the shard `index` at datanode `node`."""
@@ -202,9 +203,7 @@ class EcCluster:
             now_ms=SystemClock().now_ms,
             lease_timeout_s=lease_timeout_s,
         )
-        others = {
-            self.nodes[peer].datanode_id: self.peer(self.nodes[peer].address) for peer in peers
-        }
+        others = {self.nodes[peer].datanode_id: self.peer(self.nodes[peer]) for peer in peers}
         return mender.mend(CONTAINER, self.scheme, others, stop=stop)
 
     def verify_parity(self) -> ParityReport:

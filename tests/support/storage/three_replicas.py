@@ -87,7 +87,9 @@ class ThreeReplicas:
             limits = Limits()
             proofs = ProofHandlers(store, lambda *_: (), Pledges(SystemClock()), SystemClock())
             groups = [ReadHandlers(store, limits=limits), proofs]
-            built = build_server(groups, "127.0.0.1:0", ThreadPoolExecutor(8), limits=limits)
+            built = build_server(
+                groups, "127.0.0.1:0", ThreadPoolExecutor(8), datanode_id=name, limits=limits
+            )
             built.server.start()
             self._stores.append(store)
             self._servers.append(built.server)

@@ -25,7 +25,7 @@ from agent.client.file_pieces import Source
 from agent.client.writer import Stored
 from agent.ec.scheme import Scheme, parse_scheme
 from agent.errors import SutureError
-from agent.rpc.calls.peer import Peer
+from agent.rpc.calls.peer import NodeAddress, Peer
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import datanode_pb2_grpc, scm_pb2
 from merkle.replica import BlockId, ContainerId, ReplicaState
@@ -210,13 +210,13 @@ class CodedRun(LedRun):
 
     oracle_of = CodedOracle
 
-    def dial(self, address: str) -> datanode_pb2_grpc.DatanodeStub:
+    def dial(self, datanode: NodeAddress) -> datanode_pb2_grpc.DatanodeStub:
         """Return how to call a datanode."""
-        return Peer(address, timeouts=QUICK, security=PLAIN).stub
+        return Peer(datanode.address, timeouts=QUICK, security=PLAIN).stub
 
-    def stream(self, address: str) -> Open:
+    def stream(self, datanode: NodeAddress) -> Open:
         """Return what begins to write blocks at a datanode."""
-        return Peer(address, timeouts=QUICK, security=PLAIN).begin_blocks
+        return Peer(datanode.address, timeouts=QUICK, security=PLAIN).begin_blocks
 
     def _put(self, event: Event) -> None:
         dice = Random(event.seed)
@@ -252,8 +252,8 @@ class CodedRun(LedRun):
                 reader = GroupReader(
                     ContainerId(found.container_id),
                     parse_scheme(found.scheme),
-                    [(replica.datanode_id, replica.address) for replica in found.replicas],
-                    lambda address: Peer(address, timeouts=QUICK, security=PLAIN),
+                    found.replicas,
+                    lambda datanode: Peer(datanode.address, timeouts=QUICK, security=PLAIN),
                     Executor(self.scheduler),
                 )
                 data = self.oracle.blocks[place].data

@@ -6,6 +6,7 @@ import pytest
 
 from agent.client.client import Client
 from agent.errors import Code, Refused, Unavailable
+from agent.rpc.calls.peer import NodeAddress
 from agent.rpc.v1 import container_pb2, scm_pb2
 from merkle.replica import BlockId, ContainerId
 
@@ -23,9 +24,9 @@ class Cluster:
         self.answers: list[scm_pb2.LookupKeyResponse | Refused] = []
         self.looked_up_count = 0
 
-    def peer(self, address: str) -> "Datanode":
+    def peer(self, datanode: NodeAddress) -> "Datanode":
         """Return the datanode at an address."""
-        return Datanode(self, int(address.partition(":")[2]))
+        return Datanode(self, int(datanode.address.partition(":")[2]))
 
     def find(self, _key: str) -> scm_pb2.LookupKeyResponse:
         """Say what is said next, and the last of it for ever."""

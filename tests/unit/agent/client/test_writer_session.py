@@ -12,6 +12,7 @@ from agent.client import writer
 from agent.client.file_pieces import Source
 from agent.client.writer import ATTEMPTS_MAX, WriterSession
 from agent.errors import Code, Unavailable
+from agent.rpc.calls.peer import NodeAddress
 from agent.rpc.v1 import container_pb2, scm_pb2
 
 NODES = ("dn1", "dn2", "dn3")
@@ -73,7 +74,9 @@ class Datanodes:
         self.method = method
         self.calls: list[tuple[str, str]] = []
 
-    def dial(self, address: str) -> Any:
+    def dial(self, datanode: NodeAddress) -> Any:
+        address = datanode.address
+
         def stub_of(method: str) -> SimpleNamespace:
             def future(_request: object, **options: float) -> Call:
                 assert options["timeout"] > 0
@@ -85,7 +88,9 @@ class Datanodes:
 
         return SimpleNamespace(CreateContainer=stub_of("CreateContainer"))
 
-    def stream(self, address: str) -> Any:
+    def stream(self, datanode: NodeAddress) -> Any:
+        address = datanode.address
+
         def begin(messages: Iterator[bytes], timeout_s: float) -> Call:
             del messages
             assert timeout_s > 0
