@@ -25,7 +25,7 @@ class Outcomes:
         if command is None:
             return None
         if command.kind is Kind.RECONCILE:
-            self._reconciles.ended(command)
+            self._reconciles.ended(command, outcome)
         if outcome.state is OutcomeState.FAILED and outcome.code == Code.CONTAINER_NOT_FOUND:
             return self._without_replica(change, command)
         return self._state.containers.get(command.container_id)

@@ -47,6 +47,9 @@ ORPHANS_MAX: Final = 1_000  # of one reconstruction, by name; it says how many t
 RACK_DEFAULT: Final = "/default-rack"
 RECONCILE_BYTES_MAX: Final = 256 * 1024  # one outcome's detail; beyond it the chunk rows are cut
 
+CUT_SHORT: Final = frozenset({"interrupted", "no_peer"})  # results of reconciles that tried nothing
+UNREACHABLE: Final = "unreachable"  # of a peer
+
 T = TypeVar("T")
 V = TypeVar("V")
 
@@ -276,6 +279,8 @@ def _outcome(message: scm_pb2.CommandStatus, datanode_id: str, where: str, now_m
         ),
         moved_bytes=message.replicate.bytes_sent,
         duration_ms=message.replicate.duration_ms,
+        is_complete=message.reconcile.result not in CUT_SHORT
+        and all(peer.state != UNREACHABLE for peer in message.reconcile.peers),
     )
 
 

@@ -374,3 +374,4 @@ class Outcome:
     acknowledged: tuple[tuple[int, int], ...] = ()  # container and transaction; not kept
     moved_bytes: int = 0  # by a replicate; not kept
     duration_ms: int = 0
+    is_complete: bool = True  # False: a reconcile that was stopped or missed a peer; not kept

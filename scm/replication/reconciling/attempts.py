@@ -21,20 +21,32 @@ from scm.replication.reconciling.eligibility import Eligibility, Participants, j
 from scm.replication.reconciling.plan_check import ASKED_FOR, Decision, PlanRow
 from scm.state.clock import Clock
 from scm.state.database import Change, State
-from scm.state.facts import Container, Health, Holder, Kind, Pending, Replica
+from scm.state.facts import (
+    Container,
+    Health,
+    Holder,
+    Kind,
+    Outcome,
+    OutcomeState,
+    Pending,
+    Replica,
+)
 from scm.state.options import ScmOptions
 
 COOLDOWN: Final = "COOLDOWN"
 NO_PROGRESS: Final = "NO_PROGRESS"
 EXCLUDED: Final = "EXCLUDED"
-TRIES_MAX: Final = 3  # orders by plans or by healing, for replicas that stay as they are
+TRIES_MAX: Final = 3  # complete reconciles by plans or healing, of replicas that stay as they are
 
 
 @dataclass(frozen=True, slots=True)
 class _Tries:
+    """Reconciles of one container while its replicas stayed as they are."""
+
     world: int
-    count: int
+    count: int  # of orders that at least one datanode carried out to the end
     at_s: float
+    is_counted: bool = False  # the newest order is
 
 
 class Reconciles:
@@ -80,8 +92,8 @@ class Reconciles:
             return Decision(container_id, COOLDOWN, f"reconciled lately; again in {left_s:.0f} s")
         world = self._fingerprint(container_id)
         tries = self._tries.get(container_id)
-        count = 1 if tries is None or tries.world != world else tries.count + 1
-        if count > TRIES_MAX:
+        count = 0 if tries is None or tries.world != world else tries.count
+        if count >= TRIES_MAX:
             return Decision(
                 container_id,
                 NO_PROGRESS,
@@ -140,9 +152,18 @@ class Reconciles:
             return Participants(Eligibility.NO_REACHABLE_PEER, message)
         return replace(found, targets=targets)
 
-    def ended(self, command: Pending) -> None:
-        """Remember that a reconcile came to its end just now."""
-        self._ordered_at_s[command.container_id] = self._clock.monotonic_s()
+    def ended(self, command: Pending, outcome: Outcome) -> None:
+        """Record the end of a reconcile command.
+
+        Only a complete reconcile counts as a try that changed nothing (issue 49.9): one that
+        failed, was stopped, came too late or missed a peer shows nothing about the replicas.
+        """
+        container_id = command.container_id
+        self._ordered_at_s[container_id] = self._clock.monotonic_s()
+        tries = self._tries.get(container_id)
+        is_complete = outcome.state is OutcomeState.EXECUTED and outcome.is_complete
+        if tries is not None and is_complete and not tries.is_counted:
+            self._tries[container_id] = replace(tries, count=tries.count + 1, is_counted=True)
 
     def forget_old(self) -> None:
         """Forget what was done so long ago that it does not count any more."""
@@ -165,7 +186,7 @@ class Reconciles:
             return 0.0
         tries = self._tries.get(container_id)
         pause_s = command_limits.backoff_s(
-            1 if tries is None else tries.count, first_s=self._options.reconcile_cooldown_ms / 1000
+            max(1, tries.count) if tries else 1, first_s=self._options.reconcile_cooldown_ms / 1000
         )
         return pause_s - (self._clock.monotonic_s() - ordered_at_s)
 

@@ -1,6 +1,7 @@
 """Commands: queued once, sent within limits, repeated until reports show it, answered once."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from merkle.replica import ReplicaState
 from scm.cluster.commands import command_limits
 from scm.cluster.commands.command_limits import RECONCILE_LIMIT
 from scm.edge.call_values import HeartbeatAnswer
+from scm.replication.reconciling.attempts import TRIES_MAX
 from scm.replication.reconciling.plan_check import PlanReplica, PlanRow
 from scm.state.facts import Container, ContainerState, Kind, OutcomeState
 from scm.state.options import ScmOptions
@@ -426,6 +428,28 @@ class TestPlan:
 
         assert [0, 30, 90] == seconds_of_orders
         assert ("NO_PROGRESS", "OK") == (last, changed.code)
+
+    @pytest.mark.parametrize(
+        ("state", "is_complete"),
+        [(OutcomeState.FAILED, True), (OutcomeState.SKIPPED, True), (OutcomeState.EXECUTED, False)],
+        ids=["failed", "came too late", "stopped or missed a peer"],
+    )
+    def test_reconcile_that_was_not_carried_out_is_not_counted(
+        self, world: ScmWorld, state: OutcomeState, is_complete: bool
+    ) -> None:
+        """A source that is away for an hour must not leave the container unrepaired for ever."""
+        made = world.made_closed(roots=(7, 7, 8))
+        row = plan_row(world, made.container_id)
+        codes = set()
+        for _ in range(2 * TRIES_MAX):
+            codes.add(world.control.operators.apply_plan([row], dry_run=False)[0].code)
+            for node in 2 * NODES:
+                commands = [command for command, _ in world.call(node).commands]
+                ends = [replace(outcome(c, state), is_complete=is_complete) for c in commands]
+                world.beat(node, outcomes=tuple(ends))
+            world.clock.advance_s(31)
+
+        assert {"OK"} == codes
 
     def test_what_was_reconciled_long_ago_is_forgotten(self, world: ScmWorld) -> None:
         """Memory follows what was done lately, not all that ever was."""

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.errors import Refused, SutureError
+from agent.plan.reconcile_outcome import PeerState, Result
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from merkle.replica import ReplicaState
 from scm.cluster.nodes import Registration
@@ -274,6 +275,39 @@ class TestValues:
         kept = scm_pb2.ReconcileOutcome.FromString(outcome.detail)
 
         assert ("converged", 5_000, 0) == (kept.result, kept.chunk_count, len(kept.chunks))
+
+    @pytest.mark.parametrize(
+        ("result", "peer_state", "is_complete"),
+        [
+            (Result.CONVERGED, PeerState.USED, True),
+            (Result.NOTHING_TO_DO, PeerState.EQUAL, True),
+            (Result.PARTIAL, PeerState.BAD_DATA, True),
+            (Result.NON_CONVERGENT, PeerState.USED, True),
+            (Result.PARTIAL, PeerState.UNREACHABLE, False),
+            (Result.INTERRUPTED, PeerState.USED, False),
+            (Result.NO_PEER, PeerState.NO_TREE, False),
+        ],
+    )
+    def test_reconcile_outcome_is_complete_if_it_asked_every_peer_to_the_end(
+        self, result: Result, peer_state: PeerState, is_complete: bool
+    ) -> None:
+        """The words are those of the agent."""
+        status = scm_pb2.CommandStatus(
+            command_id=1,
+            state=scm_pb2.CommandStatus.EXECUTED,
+            reconcile=scm_pb2.ReconcileOutcome(
+                result=result,
+                peers=[
+                    scm_pb2.PeerOutcome(datanode_id="dn2", state=PeerState.EQUAL),
+                    scm_pb2.PeerOutcome(datanode_id="dn3", state=peer_state),
+                ],
+            ),
+        )
+        message = scm_pb2.HeartbeatRequest(datanode_id="dn1", command_statuses=[status])
+
+        (outcome,) = datanode_wire.heartbeat_from(message, now_ms=1).outcomes
+
+        assert is_complete is outcome.is_complete
 
     def test_volumes_keep_what_a_person_needs(self) -> None:
         """A failed volume keeps its error."""
