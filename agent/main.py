@@ -88,8 +88,16 @@ def who_am_i(
     The first start waits for an SCM, because a volume is formatted for one cluster; None when
     told to stop meanwhile. A certificate that names a datanode decides the id of a new one; raise
     Refused if the volumes belong to another, or if all are empty and the SCM knows what was there.
+    If no volume can be read, the id is that of the datanode that the SCM knows at our address: a
+    host that lost its only disk has to report that; raise the disk's error if the SCM knows none.
     """
-    known = remembered(config.storage.volumes)
+    unreadable: SutureError | None = None
+    try:
+        known = remembered(config.storage.volumes)
+    except SutureError as error:
+        if error.code is Code.BUSY:
+            raise
+        known, unreadable = None, error
     if known is not None:
         if certified_id not in {"", known.datanode_id}:
             raise Refused(
@@ -104,6 +112,8 @@ def who_am_i(
         if stop.is_set():
             break
         try:
+            if unreadable is not None:
+                return known_at(scm, config, certified_id, unreadable)
             cluster_id = cluster_at(scm, config, certified_id)
             return Who(certified_id or str(uuid.uuid4()), cluster_id)
         except Unavailable as error:
@@ -112,6 +122,25 @@ def who_am_i(
             told = True
         stop.wait(RETRY_S)
     return None
+
+
+def known_at(
+    scm: ScmClient | Leader, config: AgentConfig, certified_id: str, unreadable: SutureError
+) -> Who:
+    """Return the datanode that a control plane knows by our certificate's id or at our address.
+
+    Raise Unavailable, or `unreadable` if it knows none.
+    """
+    if not isinstance(scm, ScmClient):
+        raise unreadable
+    answer = scm.list_nodes(scm_pb2.ListNodesRequest())
+    address = config.node.advertise or config.node.listen
+    for node in answer.nodes:
+        is_us = node.datanode_id == certified_id if certified_id else node.address == address
+        if is_us and node.op_state != DECOMMISSIONED:
+            log.warning("identity_from_scm", datanode_id=node.datanode_id, error=str(unreadable))
+            return Who(node.datanode_id, answer.cluster_id)
+    raise unreadable
 
 
 def cluster_at(scm: ScmClient | Leader, config: AgentConfig, certified_id: str) -> str:

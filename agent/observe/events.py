@@ -112,6 +112,9 @@ AGENT: Final[Mapping[str, Event]] = {
     "scan_not_queued": Event("A scan that was asked for cannot be.", (CONTAINER,)),
     "scan_requested": Event("Somebody or something wants a replica read.", (CONTAINER,)),
     "scm_not_reached": Event("The first of perhaps many failures to call it."),
+    "identity_from_scm": Event(
+        "No volume can be read: the agent has the id that the SCM knows at its address."
+    ),
     "scm_reached_again": Event("It answers again, after so many failures."),
     "scrub_paused": Event("An operator paused the scans.", (VOLUME,)),
     "scrub_resumed": Event("An operator let them go on.", (VOLUME,)),

@@ -3,6 +3,7 @@ when it is over."""
 
 import os
 import resource
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, SutureError, Unavailable
+from agent.store.index.rows import DescriptorEntry
 from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import Bcsid, BlockData, BlockId, ContainerId
@@ -29,6 +31,7 @@ pytestmark = pytest.mark.fault
 
 ONE = ContainerId(1)
 CHUNK_BYTES = 60_000
+LOCK_BYTES = 4096  # of in_use.lock, whose page a start takes first
 
 
 @pytest.fixture
@@ -186,6 +189,69 @@ def test_a_full_disk_can_be_emptied(tmp_path: Path, is_of_inodes: bool) -> None:
         assert 8 == len(list(disk.path.glob("v0/hdds/*/ballast/*")))
         store.close()
         assert () == fsck(disk.path / "v0", read_data=True).problems
+
+
+@pytest.mark.parametrize("is_of_inodes", [False, True])
+def test_start_on_a_full_disk_finishes_what_was_begun(tmp_path: Path, is_of_inodes: bool) -> None:
+    """
+    Another program filled the disk while the agent was down in the middle of an operation. The
+    recovery uses the room that is kept; the volume is served, and not called failed.
+    """
+    with small_disk(tmp_path / "disk", inode_count=300) as disk:
+        store = open_store(disk.path)
+        closed_replica(store, block_ids=range(1, 20))
+        closed_replica(store, 2)
+        for container_id in (ONE, ContainerId(2)):
+            index = store.volume_set.places[container_id].index
+            index.write(lambda rows, it=container_id: rows.begin_work(it, DescriptorEntry()))
+            store.paths(container_id).descriptor.unlink()
+        store.close()
+        (disk.take_inodes if is_of_inodes else disk.fill)()
+
+        store = open_store(disk.path)
+
+        assert not [facts for facts in store.volumes() if facts.failed]
+        assert ["descriptor rewritten"] * 2 == [step.what for step in store.recovery.steps]
+        assert [ONE, ContainerId(2)] == list(store.replica_ids())
+        store.close()
+
+
+@pytest.mark.parametrize("has_row", [True, False])
+def test_replica_that_a_full_disk_cannot_load_fails_no_volume(
+    tmp_path: Path, has_row: bool
+) -> None:
+    """
+    Not even the ballast is left. The replica is named as not served; the others are served, and
+    the next start, with room, loads it.
+    """
+    with small_disk(tmp_path / "disk", inode_count=300) as disk:
+        store = open_store(disk.path)
+        closed_replica(store, block_ids=range(1, 20))
+        closed_replica(store, 2)
+        if has_row:  # the directory is lost, and the row has to say so
+            shutil.rmtree(store.paths(ONE).root)
+        else:  # the row is lost, and has to be made again
+            index = store.volume_set.places[ONE].index
+            index.write(lambda rows: rows._txn.delete(ONE.to_bytes(8), db=rows._dbs.replicas))
+        store.close()
+        for path in disk.path.glob("v0/hdds/*/ballast/*"):
+            path.unlink()
+        disk.fill(leave_bytes=LOCK_BYTES)
+
+        store = open_store(disk.path)
+        failed = [facts for facts in store.volumes() if facts.failed]
+        unloadable = [item.container_id for item in store.unloadable()]
+        served = len(store.read(ContainerId(2), BlockId(1), 0, 100))
+        store.close()
+        disk.free()
+        store = open_store(disk.path)
+        later = list(store.replica_ids())
+        store.close()
+
+    assert [] == failed
+    assert [ONE] == unloadable
+    assert 100 == served
+    assert [ONE, ContainerId(2)] == later
 
 
 @contextmanager

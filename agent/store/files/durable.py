@@ -46,6 +46,13 @@ def is_shortage(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or getattr(error, "errno", None) in SHORT_OF_RESOURCES
 
 
+def is_out_of_space(error: Exception) -> bool:
+    """Return whether a volume has no space, no inodes or no quota left for what failed."""
+    if isinstance(error, SutureError):
+        return error.code is Code.DISK_OUT_OF_SPACE
+    return getattr(error, "errno", None) in OUT_OF_SPACE
+
+
 def raise_shortage(error: BaseException, path: Path) -> None:
     """Raise `Unavailable(BUSY)` if `error` is a shortage: the caller takes any other error for what
     the disk holds."""

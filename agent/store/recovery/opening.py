@@ -45,10 +45,10 @@ def open_volumes(
     """Open and recover volumes. One that does not work, or is not ours, is left out as it is.
 
     If none is left, none stays open, and what is wrong with the first is raised; with
-    `keeps_failed` only if none of them says that it is ours: a host that the control plane knows
-    has to report the volumes that it lost. Raises `Refused(VOLUME_IN_USE)`, because two agents
-    must not share the volumes of a host between them, and `Unavailable(BUSY)`: a host that is short
-    of descriptors or memory says nothing of its disks.
+    `keeps_failed` only if none of them is ours or cannot say whose it is: a host that the control
+    plane knows has to report the volumes that it lost. Raises `Refused(VOLUME_IN_USE)`, because two
+    agents must not share the volumes of a host between them, and `Unavailable(BUSY)`: a host that
+    is short of descriptors or memory says nothing of its disks.
     """
     check_volume_paths(volume_paths)
     known = newest_known([_layout(path, cluster_id) for path in volume_paths])
@@ -84,8 +84,12 @@ def open_volumes(
             path = next(path for path, one in opened.items() if one is volume)
             opened.pop(path).close(is_well=False)
             failed[path] = failure
-        ours = {path for path, one in versions.items() if is_of(one, cluster_id, datanode_id)}
-        if not (keeps_failed and ours & failed.keys()):
+        lost = {
+            path
+            for path, one in versions.items()
+            if isinstance(one, SutureError) or is_of(one, cluster_id, datanode_id)
+        }
+        if not (keeps_failed and lost & failed.keys()):
             check_any_opened(list(opened.values()), list(failed.items()))
     except BaseException:
         for volume in opened.values():

@@ -9,13 +9,20 @@ left as they are; Ozone's datanode is silent about it.
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 from agent.errors import Code, SutureError, VolumeFailed
-from agent.store.files.durable import disk_errors, error_of, raise_shortage, remove
+from agent.store.files.durable import (
+    disk_errors,
+    error_of,
+    is_out_of_space,
+    raise_shortage,
+    remove,
+)
 from agent.store.files.layout import container_id_of, group_name
 from agent.store.index.facts import RecoveryStep, Unloadable
 from agent.store.index.rows import (
@@ -38,7 +45,7 @@ from agent.store.recovery.adoption import adopt_directory, lost_directory
 from agent.store.replica.quarantine import remove_cut_off
 from agent.store.replica.states import FORMER_STATE, Event, next_state
 from agent.store.replica.trees import read_tree
-from agent.store.volumes.ballast import fill_ballast
+from agent.store.volumes.ballast import fill_ballast, with_ballast
 from agent.store.volumes.guard import linked
 from agent.store.volumes.service_mode import Mode, read_service
 from agent.store.volumes.volume import Volume
@@ -125,7 +132,11 @@ def roll_journal(volume: Volume, options: StoreOptions, shelf: Shelf) -> None:
             shelf.note(volume, container_id, f"journal entry left alone: {entry}")
             continue
         try:
-            what = roll(volume, options, container_id, entry)
+            what = with_ballast(
+                volume.layout,
+                options.reserve_bytes,
+                partial(roll, volume, options, container_id, entry),
+            )
         except (SutureError, Damaged, OSError) as error:
             raise_shortage(error, volume.layout.volume)
             if isinstance(error, SutureError) and error.code is Code.BUSY:
@@ -234,12 +245,32 @@ def load_volume(volume: Volume, options: StoreOptions, shelf: Shelf) -> None:
     place_usual(volume, usual, shelf)
     directories.difference_update(usual, unusual)
     for container_id, row in unusual_rows:
-        load_unusual(volume, options, container_id, row, shelf)
+        load = partial(load_unusual, volume, options, container_id, row, shelf)
+        load_if_room(volume, options, container_id, shelf, load)
     for container_id, damage in damaged:
         if container_id not in directories:
             shelf.leave(volume, container_id, f"{damage}, and there is no directory")
     for container_id in sorted(directories):
-        load_directory(volume, options, container_id, shelf)
+        load = partial(load_directory, volume, options, container_id, shelf)
+        load_if_room(volume, options, container_id, shelf, load)
+
+
+def load_if_room(
+    volume: Volume,
+    options: StoreOptions,
+    container_id: ContainerId,
+    shelf: Shelf,
+    load: Callable[[], None],
+) -> None:
+    """Load a replica. On a disk that is too full for it even without the ballast, the replica is
+    not served until a later start, and the rest of the volume is: a full disk is not a failed one.
+    """
+    try:
+        with_ballast(volume.layout, options.reserve_bytes, load)
+    except (SutureError, OSError) as error:
+        if not is_out_of_space(error):
+            raise
+        shelf.leave(volume, container_id, str(error))
 
 
 def place_usual(volume: Volume, container_ids: set[ContainerId], shelf: Shelf) -> None:

@@ -17,8 +17,8 @@ from typing import Final, TypeVar
 
 import structlog
 
-from agent.errors import Code, Unavailable
-from agent.store.files.durable import DIRECTORY_MODE, allocate, open_new
+from agent.errors import SutureError
+from agent.store.files.durable import DIRECTORY_MODE, allocate, is_out_of_space, open_new
 from agent.store.files.layout import Layout
 
 BALLAST_FILES: Final = 8  # each gives back an inode, too: a delete needs two at once
@@ -72,11 +72,11 @@ def release_ballast(layout: Layout) -> bool:
 
 
 def with_ballast(layout: Layout, reserve_bytes: int, change: Callable[[], T]) -> T:
-    """Run what makes room; where the disk is too full for it, run it again without the ballast."""
+    """Run `change`; if the disk is too full for it, run it again without the ballast."""
     try:
         return change()
-    except Unavailable as error:
-        if error.code is not Code.DISK_OUT_OF_SPACE or not release_ballast(layout):
+    except (SutureError, OSError) as error:
+        if not is_out_of_space(error) or not release_ballast(layout):
             raise
     try:
         return change()
