@@ -132,7 +132,6 @@ class PaceLimits:
 
     floor_bytes_per_s: int = MIB
     ceiling_bytes_per_s: int = 0
-    reads_per_s_max: int = 0
     fixed_bytes_per_s: int = 0
 
 
@@ -220,22 +219,16 @@ class RateControl:
 
 
 class Budget:
-    """What may be read: bytes and reads, each at its rate; a token bucket of `BURST_S`."""
+    """The bytes that may be read: a token bucket of `BURST_S`."""
 
     def __init__(self, now_s: float) -> None:
-        self._bytes_due_s = now_s
-        self._reads_due_s = now_s
+        self._due_s = now_s
 
-    def delay_s(
-        self, now_s: float, length_bytes: int, bytes_per_s: float, reads_per_s: float
-    ) -> float:
+    def delay_s(self, now_s: float, length_bytes: int, bytes_per_s: float) -> float:
         """Account for one read; return the seconds until the next. A rate of 0 is no limit."""
-        oldest_s = now_s - BURST_S
         if bytes_per_s:
-            self._bytes_due_s = max(self._bytes_due_s, oldest_s) + length_bytes / bytes_per_s
-        if reads_per_s:
-            self._reads_due_s = max(self._reads_due_s, oldest_s) + 1 / reads_per_s
-        return max(0.0, self._bytes_due_s - now_s, self._reads_due_s - now_s)
+            self._due_s = max(self._due_s, now_s - BURST_S) + length_bytes / bytes_per_s
+        return max(0.0, self._due_s - now_s)
 
 
 class Pacer:
@@ -288,9 +281,7 @@ class Pacer:
             self._budget = Budget(now_s)
         self._read_bytes += length_bytes
         self._reading_s += took_s
-        delay_s = self._budget.delay_s(
-            now_s, length_bytes, self.rate.bytes_per_s, self._limits.reads_per_s_max
-        )
+        delay_s = self._budget.delay_s(now_s, length_bytes, self.rate.bytes_per_s)
         if self._limits.fixed_bytes_per_s:
             return delay_s
         return delay_s + self._rest_of_pause_s(now_s + delay_s)

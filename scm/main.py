@@ -151,9 +151,8 @@ def serve(
     audit = AuditLog(Path(options.audit_file) if options.audit_file else None)
     raise_limit()
     limits = Limits(
-        options.streams_max,
-        connections_that_fit(options.connections_max),
-        options.calls_per_s_max,
+        connections_max=connections_that_fit(options.connections_max),
+        calls_per_s_max=options.calls_per_s_max,
     )
     state = State.open(
         data, map_bytes=options.lmdb_map_bytes, is_cold=is_cold, is_new=is_new, check=check_pages

@@ -13,9 +13,10 @@ sys.path.insert(0, str(ROOT))  # a bare checkout, nothing installed
 
 from agent.config.reference import document, sample  # noqa: E402
 from agent.observe import events  # noqa: E402
+from scm.state import options as scm_options  # noqa: E402
 
 GENERATED = {
-    "docs/CONFIGURATION.md": document,
+    "docs/CONFIGURATION.md": lambda: document() + scm_options.document(),
     "docs/EVENTS.md": events.document,
     "systemd/agent.toml": sample,
 }

@@ -50,6 +50,10 @@ from merkle.replica import BlockId, ContainerId
 from scanner.pacing import PaceLimits
 
 OUT_OF_SERVICE_FACTOR: Final = 2  # ozone: hdds.datanode.replication.outofservice.limit.factor
+RECONCILE_SHARE: Final = 0.5  # of the threads: copies of what is missing always find one
+RECONCILE_DEADLINE_S: Final = 6 * 3600  # then it stops between two chunks, and others have a turn
+RECONSTRUCT_SHARE: Final = 0.3
+STREAMS_PER_VOLUME: Final = 2  # copies that read one volume at once: a disk serves few streams well
 RECONSTRUCT_WEIGHT: Final = 3  # threads: it reads from several datanodes
 QUICK_THREADS: Final = 3  # close: short, and never behind a reconcile
 REMOVAL_THREADS: Final = 3
@@ -114,18 +118,17 @@ class Handlers:
         self._clock = tools.clock
         self._peers: dict[tuple[str, str], Peer] = {}  # by id and address
         threads = config.threads or threads_for(len(tools.store.volumes()))
-        share = max(1, int(threads * config.reconcile_share))
-        rebuilds = max(1, int(threads * config.reconstruct_share))
+        share = max(1, int(threads * RECONCILE_SHARE))
+        rebuilds = max(1, int(threads * RECONSTRUCT_SHARE))
         shares = {"reconcile": share, "reconstruct": rebuilds}
-        limits = TaskLimits(
-            threads, config.queue_depth_max, shares, per_place_max=config.streams_per_volume
-        )
+        limits = TaskLimits(threads, shares=shares, per_place_max=STREAMS_PER_VOLUME)
         starts = Turnstile(tools.clock)
         self.work = TaskPool(limits, name="task", clock=tools.clock, turnstile=starts)
         self.follow_node_state()
-        quick = TaskLimits(QUICK_THREADS, config.queue_depth_max)
-        self.quick = TaskPool(quick, name="quick", clock=tools.clock, turnstile=starts)
-        removal = TaskLimits(REMOVAL_THREADS, config.queue_depth_max, {"delete": PROOFS_MAX})
+        self.quick = TaskPool(
+            TaskLimits(QUICK_THREADS), name="quick", clock=tools.clock, turnstile=starts
+        )
+        removal = TaskLimits(REMOVAL_THREADS, shares={"delete": PROOFS_MAX})
         self.removal = TaskPool(removal, name="removal", clock=tools.clock, turnstile=starts)
         self._fetchers = ThreadPoolExecutor(2 * share, thread_name_prefix="fetch")
         # Each rebuild has the cells of a few stripes under way, and its writes beside them.
@@ -290,7 +293,7 @@ class Handlers:
     ) -> None:
         command = order.reconcile
         container_id = codec.parse_container_id(command.container_id)
-        ends_at_s = self._clock.monotonic_s() + self._config.reconcile_deadline_s
+        ends_at_s = self._clock.monotonic_s() + RECONCILE_DEADLINE_S
 
         def stop() -> bool:
             return context.stop() or self._clock.monotonic_s() >= ends_at_s

@@ -46,7 +46,7 @@ def load_written(path: Path) -> tuple[AgentConfig, Written]:
 
 def contradictions(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
     """Yield what cannot be meant, with the options that say it: each is right, both are not."""
-    storage, scan, node, server = config.storage, config.scan, config.node, config.server
+    storage, scan, node = config.storage, config.scan, config.node
     if 0 < scan.ceiling_bytes_per_s < scan.floor_bytes_per_s:
         yield (
             (("scan", "floor_bytes_per_s"), ("scan", "ceiling_bytes_per_s")),
@@ -56,16 +56,6 @@ def contradictions(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]
         yield (
             (("scan", "gap_min_s"), ("scan", "data_interval_s")),
             "what must be read once in the interval may not be read so soon again",
-        )
-    if storage.chunk_bytes_max > storage.container_bytes_max:
-        yield (
-            (("storage", "chunk_bytes_max"), ("storage", "container_bytes_max")),
-            "no container could hold the largest chunk",
-        )
-    if server.calls_max < server.threads:
-        yield (
-            (("server", "calls_max"), ("server", "threads")),
-            "some threads would never have a call to answer",
         )
     if node.listen.rpartition(":")[0] in ANY_ADDRESS and node.advertise is None:
         yield (

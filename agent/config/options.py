@@ -25,7 +25,7 @@ from agent.config.section import (
     checked_port,
 )
 from merkle.checksum import Algorithm
-from merkle.replica import CHUNK_BYTES_MAX, CONTAINER_BYTES_MAX
+from merkle.replica import CONTAINER_BYTES_MAX
 from scanner.schedule import parse_window
 
 CONFIG_PATH: Final = Path("/etc/suture/agent.toml")
@@ -96,9 +96,6 @@ class StorageConfig(Section):
     container_bytes_max: Bytes = Field(
         CONTAINER_BYTES_MAX, ge=MIB, le=CONTAINER_BYTES_MAX, description="Largest container."
     )
-    chunk_bytes_max: Bytes = Field(
-        CHUNK_BYTES_MAX, ge=4096, le=CHUNK_BYTES_MAX, description="Largest chunk."
-    )
     quarantine_keep_s: WholeSeconds = Field(
         14 * DAY_S,
         ge=0,
@@ -109,9 +106,6 @@ class StorageConfig(Section):
         0,
         ge=0,
         description="How long files of the verification log are kept; 0: for good.",
-    )
-    heal_unhealthy: Switch = Field(
-        True, description="Let an UNHEALTHY replica return to its former state after a clean read."
     )
 
 
@@ -156,13 +150,6 @@ class ScanConfig(Section):
         description="Above it no scan goes, however idle; 0: as fast as the disk gives.",
         json_schema_extra=LIVE,
     )
-    reads_per_s_max: Count = Field(
-        0,
-        ge=0,
-        le=1_000_000,
-        description="Reads of one volume's scan per second; 0: no limit.",
-        json_schema_extra=LIVE,
-    )
     parity_interval_s: WholeSeconds = Field(
         30 * DAY_S,
         ge=0,
@@ -172,12 +159,6 @@ class ScanConfig(Section):
     )
     challenge_interval_s: WholeSeconds = Field(
         60, ge=0, le=DAY_S, description="A peer is asked so often to prove one chunk; 0: never."
-    )
-    parity_bytes_per_s: BytesPerS = Field(
-        5 * MIB,
-        ge=64 * 1024,
-        le=1024 * MIB,
-        description="Read budget of that, over all datanodes that hold the shards.",
     )
     windows: tuple[Window, ...] = Field(
         (),
@@ -202,21 +183,11 @@ class TaskConfig(Section):
         le=64,
         description="Copies, reconstructions and reconciles at once; 0: 2 per volume, at least 10.",
     )
-    streams_per_volume: Count = Field(
-        2, ge=0, le=64, description="Copies that read one volume at once; 0: no limit."
-    )
     copy_floor_bytes_per_s: BytesPerS = Field(
         32 * MIB,
         ge=MIB,
         le=16 * 1024 * MIB,
         description="No disturbance of clients slows the copies from here, together, below it.",
-    )
-    queue_depth_max: Count = Field(1000, ge=1, le=100_000, description="Commands that may wait.")
-    reconcile_share: float = Field(
-        0.5, gt=0, le=1, description="Part of the threads that reconcile may take."
-    )
-    reconcile_deadline_s: WholeSeconds = Field(
-        6 * HOUR_S, ge=1, description="A reconcile stops between two chunks after this time."
     )
     reconcile_proof_age_s: WholeSeconds = Field(
         DAY_S,
@@ -237,17 +208,8 @@ class TaskConfig(Section):
         description="For such a proof a replica is not read again that was read whole at most so "
         "long ago; 0: always.",
     )
-    reconstruct_share: float = Field(
-        0.3, gt=0, le=1, description="Part of the threads that reconstruct may take."
-    )
     reconstruct_bytes_per_s: int = Field(
         0, ge=0, le=16 * 1024 * MIB, description="Read budget of a reconstruction; 0: no limit."
-    )
-    recovering_timeout_s: float = Field(
-        300.0,
-        gt=0,
-        le=DAY_S,
-        description="An unfinished reconstruction is given up this long after its last write.",
     )
 
 
@@ -256,19 +218,6 @@ class ServerConfig(Section):
 
     threads: Count = Field(
         20, ge=2, le=256, description="RPCs that are worked on at once; others wait."
-    )
-    calls_max: Count = Field(
-        200, ge=2, le=10_000, description="RPCs under way and waiting; more are refused as BUSY."
-    )
-    lease_wait_s: Seconds = Field(
-        30.0, gt=0, le=600, description="How long a write waits while its container is busy."
-    )
-    streams_max: Count = Field(
-        100,
-        ge=1,
-        le=10_000,
-        description="RPCs under way on one connection; more wait at the caller, or are refused "
-        "and come again.",
     )
     connections_max: Count = Field(
         1_000, ge=2, le=100_000, description="Connections at once; more are closed at once."

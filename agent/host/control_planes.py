@@ -5,6 +5,7 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from agent.config.options import ScanConfig
 from agent.errors import Code, SutureError, Unavailable
@@ -18,6 +19,8 @@ from agent.scan.host_scans import Scrub
 from agent.scan.parity_scrub import ParityPolicy, ParityScrub
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
+
+PARITY_BYTES_PER_S: Final = 5 * 1024**2  # of a parity check, over all datanodes with the shards
 
 
 class ControlPlanes:
@@ -92,7 +95,7 @@ class Asking:
             ParityPolicy(config.parity_interval_s, jitter_s),
             info=self.control_planes.container_info,
             dial=self.dial,
-            pace=scrub.fixed_pace(config.parity_bytes_per_s, pulse),
+            pace=scrub.fixed_pace(PARITY_BYTES_PER_S, pulse),
             is_held=scrub.is_held,
             stop=stop,
             clock=self.clock,

@@ -20,6 +20,7 @@ from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId, ReplicaState
 
 CHECK_S: Final = 60.0  # ozone: hdds.datanode.recovering.container.scrubbing.service.interval
+TIMEOUT_S: Final = 300.0  # after the last write: then an unfinished reconstruction is given up
 REASON: Final = "reconstructed"
 
 log = structlog.get_logger()

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from agent.config.options import AgentConfig
 from agent.rpc.datanode.limits import Limits
@@ -11,6 +12,9 @@ from agent.runtime.clock import SystemClock
 from agent.runtime.memory import MemoryBudget, in_flight_bytes, limit_bytes
 from agent.store.options import StoreOptions
 
+CALLS_PER_THREAD: Final = 10  # under way and waiting; more are refused as BUSY
+STREAMS_MAX: Final = 100  # calls under way on one connection; more wait at the caller
+
 
 def web_names(config: AgentConfig) -> Sequence[str]:
     """Return the names by which the page may be asked for."""
@@ -19,16 +23,15 @@ def web_names(config: AgentConfig) -> Sequence[str]:
 
 def call_threads(config: AgentConfig) -> CallThreads:
     """Return the threads that calls of others have."""
-    return CallThreads(config.server.threads, config.server.calls_max)
+    return CallThreads(config.server.threads, CALLS_PER_THREAD * config.server.threads)
 
 
 def server_limits(config: AgentConfig, *, server_count: int = 1) -> Limits:
     """Return the limits of each server as the config has them, and as open files allow."""
     server = config.server
     return Limits(
-        rpc_count_max=server.calls_max,
-        lease_timeout_s=server.lease_wait_s,
-        streams_max=server.streams_max,
+        rpc_count_max=CALLS_PER_THREAD * server.threads,
+        streams_max=STREAMS_MAX,
         connections_max=connections_that_fit(server.connections_max, server_count=server_count),
         calls_per_s_max=server.calls_per_s_max,
     )
@@ -60,9 +63,7 @@ def store_options(config: AgentConfig, clock: SystemClock, software: str = "") -
     return StoreOptions(
         algorithm=storage.tree_algorithm,
         container_bytes_max=storage.container_bytes_max,
-        chunk_bytes_max=storage.chunk_bytes_max,
         reserve_bytes=storage.reserve_bytes,
-        heal_unhealthy=storage.heal_unhealthy,
         verification_keep_ms=int(storage.verification_keep_s * 1000),
         software=software,
         now_ms=clock.now_ms,

@@ -30,6 +30,7 @@ from agent.host.leader import Leader, Led, heartbeats, reporters
 from agent.host.leader_terms import Terms
 from agent.host.outbox import Outboxes
 from agent.host.recoveries import REASON, Recoveries
+from agent.host.recoveries import TIMEOUT_S as RECOVERING_TIMEOUT_S
 from agent.host.settings import call_threads, memory_of, server_limits, store_options, web_names
 from agent.host.volume_moves import VolumeMoves
 from agent.host.volume_steering import Description, HostVolumes, tell_of_start
@@ -315,7 +316,7 @@ class Parts:
             self.store,
             self.leases,
             self.clock,
-            timeout_s=self.config.tasks.recovering_timeout_s,
+            timeout_s=RECOVERING_TIMEOUT_S,
             scan=lambda container_id: self.ask_scan(container_id, REASON),
         )
 

@@ -51,7 +51,6 @@ def limits_of(config: ScanConfig) -> PaceLimits:
     return PaceLimits(
         floor_bytes_per_s=config.floor_bytes_per_s,
         ceiling_bytes_per_s=config.ceiling_bytes_per_s,
-        reads_per_s_max=config.reads_per_s_max,
         fixed_bytes_per_s=config.volume_bytes_per_s,
     )
 

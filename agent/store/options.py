@@ -35,7 +35,6 @@ class StoreOptions:
     """Small blocks of a replica that arrives, from which on they share a file."""
     lmdb_map_bytes: int = 16 * GiB
     """Address space, not disk; grown when full."""
-    heal_unhealthy: bool = True
     """Whether a clean full read ends UNHEALTHY."""
     verification_keep_ms: int = 0
     """How long files of the verification log are kept; 0: for good."""

@@ -50,7 +50,6 @@ class OlderDrill(Drill):
     settings: Mapping[str, int | str] = {
         **SETTINGS,
         "session_idle_ms": 1_000,
-        "sealed_idle_ms": 1_000,
         "safemode_wait_ms": 1_000,
     }
     cluster_type = ListedTwice

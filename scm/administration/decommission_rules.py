@@ -19,10 +19,8 @@ from health.rules import Rules
 from scm.cluster.allocate import Candidate
 from scm.replication.judging.live_judge import Loss
 from scm.state.facts import Container, ContainerState, OpState
-from scm.state.options import ScmOptions
 
 _CLOSED: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
-DEFAULTS: Final = ScmOptions()
 NAMED_MAX: Final = 5  # containers that a message names
 
 DONE: Final = {
@@ -65,13 +63,10 @@ def need(
     )
 
 
-def violations(
-    needs: Sequence[Need], remaining: Collection[Candidate], options: ScmOptions = DEFAULTS
-) -> list[str]:
+def violations(needs: Sequence[Need], remaining: Collection[Candidate]) -> list[str]:
     """Name what speaks against letting the nodes leave, for each scheme: nodes, copies, space.
 
-    `remaining` are the nodes in service that answer, without those that leave. Each of the three is
-    asked unless the options say otherwise.
+    `remaining` are the nodes in service that answer, without those that leave.
     """
     found = []
     to_copy: dict[str, int] = {}
@@ -79,21 +74,21 @@ def violations(
         mine = [n for n in needs if n.scheme == scheme]
         to_copy[scheme] = sum(n.copied_bytes for n in mine)
         needed = max(n.online_count for n in mine)
-        if options.check_nodes and len(remaining) < needed:
+        if len(remaining) < needed:
             tight = sum(n.online_count > len(remaining) for n in mine)
             found.append(
                 f"{scheme}: {needed} nodes in service are needed for {tight} containers, "
                 f"{len(remaining)} would be left"
             )
         stuck = [n.container_id for n in mine if n.is_stuck]
-        if options.check_sources and stuck:
+        if stuck:
             found.append(
                 f"{scheme}: {len(stuck)} containers lack replicas that can be made from nothing: "
                 + ", ".join(map(str, sorted(stuck)[:NAMED_MAX]))
             )
     free_bytes = sum(max(0, c.available_bytes - c.scheduled_bytes) for c in remaining)
     total_bytes = sum(to_copy.values())
-    if options.check_space and total_bytes > free_bytes:
+    if total_bytes > free_bytes:
         parts = ", ".join(f"{name}: {size_text(size)}" for name, size in to_copy.items() if size)
         found.append(
             f"{size_text(total_bytes)} would have to be copied ({parts}), "

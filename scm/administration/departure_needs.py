@@ -28,7 +28,6 @@ class DepartureNeeds:
         self._state = basis.state
         self._nodes = basis.nodes
         self._cases = basis.cases
-        self._options = basis.options
         self._pages = pages
         self._lock = lock
 
@@ -54,7 +53,7 @@ class DepartureNeeds:
             leaving = frozenset(request.datanode_ids)
             stay = [c for c in self._cases.candidates() if c.datanode_id not in leaving]
         notes = filter(None, (lock_out(needs), not_known(strange)))
-        return Prospect(tuple(violations(needs, stay, self._options)), tuple(notes), service)
+        return Prospect(tuple(violations(needs, stay)), tuple(notes), service)
 
     def service(self) -> dict[str, Service]:
         """Return what nodes are told to do. The caller holds the lock."""

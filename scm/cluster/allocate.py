@@ -1,4 +1,4 @@
-"""Where a new container's replicas go. Pure: nodes in, choice out, the same for the same seed.
+"""Where a new container's replicas go. Pure: nodes in, choice out.
 
 Order of what matters: enough space, then a node no writer complained about lately, then a rack
 that has fewest of the replicas chosen so far, then the least loaded node.
@@ -47,7 +47,6 @@ def choose_nodes(
     count: int,
     needed_bytes: int,
     container_id: int,
-    seed: int,
 ) -> list[str]:
     """Choose `count` different nodes, on different racks as far as there are racks.
 
@@ -71,13 +70,13 @@ def choose_nodes(
                     candidate.has_failed_lately,
                     racks.count(candidate.rack),
                     candidate.load,
-                    tie(seed, container_id, candidate.datanode_id),
+                    tie(container_id, candidate.datanode_id),
                 ),
             )
         )
     return [candidate.datanode_id for candidate in chosen]
 
 
-def tie(seed: int, container_id: int, datanode_id: str) -> int:
-    """Order equal nodes differently for each container, but always alike for one seed."""
-    return zlib.crc32(f"{seed}:{container_id}:{datanode_id}".encode())
+def tie(container_id: int, datanode_id: str) -> int:
+    """Order equal nodes differently for each container, but always alike for one of them."""
+    return zlib.crc32(f"{container_id}:{datanode_id}".encode())

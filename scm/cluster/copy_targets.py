@@ -18,7 +18,6 @@ def choose_targets(
     excluded: Collection[str],
     failed_at_s: Mapping[str, float],
     container_id: int,
-    seed: int,
 ) -> list[str]:
     """Choose up to `count` nodes for copies, best first; fewer if there are not that many.
 
@@ -38,7 +37,7 @@ def choose_targets(
                 failed_at_s.get(c.datanode_id, 0.0),
                 racks[c.rack],
                 c.load,
-                tie(seed, container_id, c.datanode_id),
+                tie(container_id, c.datanode_id),
             ),
         )
         able.remove(best)

@@ -50,6 +50,7 @@ _UNREADABLE: Final = [
     list(ReplicaState).index(state) for state in (ReplicaState.UNHEALTHY, ReplicaState.RECOVERING)
 ]
 """By number of a state."""
+COLD_START_FACTOR: Final = 4  # it waits for silent datanodes, too, and they may be booting
 LEAVE_HINT: Final = "suture scm safemode --leave ends it without them"
 
 
@@ -133,8 +134,9 @@ class SafeMode:
     def _begin(self) -> None:
         state, options = self._state, self._options
         self._is_cold = state.is_cold
-        wait_ms = options.cold_start_wait_ms if state.is_cold else options.safemode_wait_ms
-        self._wait_s = wait_ms / 1000
+        self._wait_s = options.safemode_wait_ms / 1000
+        if state.is_cold:
+            self._wait_s *= COLD_START_FACTOR
         self._percent = options.safemode_container_percent
         self._write_majority = options.replication_factor // 2 + 1
         self._started_at_s = self._clock.monotonic_s()

@@ -34,6 +34,7 @@ from scm.state.facts import (
 from scm.state.options import ScmOptions
 
 BLOCKS_PER_CONTAINER_MAX: Final = 1_000_000
+SEALED_IDLE_MS: Final = 30_000  # for a container that takes no more blocks but waits for commits
 RENEWALS: Final = 4  # of a session before it is taken for abandoned: three may be lost
 
 _log = structlog.get_logger("suture.scm")
@@ -73,7 +74,11 @@ class Writers:
     @property
     def renew_ms(self) -> int:
         """How often a session has to call, so that none of its containers is closed as idle."""
-        return min(self._options.sealed_idle_ms, self._options.session_idle_ms) // RENEWALS
+        return self._sealed_idle_ms // RENEWALS
+
+    @property
+    def _sealed_idle_ms(self) -> int:
+        return min(SEALED_IDLE_MS, self._options.session_idle_ms)
 
     def allocate(
         self,
@@ -177,9 +182,7 @@ class Writers:
         for container in containers:
             active_at_s = self._active_at_s.setdefault(container.container_id, now_s)
             is_sealed = container.is_sealed or not self._is_well(container) or _is_short(container)
-            allowed_ms = (
-                self._options.sealed_idle_ms if is_sealed else self._options.session_idle_ms
-            )
+            allowed_ms = self._sealed_idle_ms if is_sealed else self._options.session_idle_ms
             if (now_s - active_at_s) * 1000 > allowed_ms:
                 self.end(change, container, "no writer asked for it for too long")
                 ended.append(container.container_id)
@@ -264,7 +267,6 @@ class Writers:
             count=count,
             needed_bytes=self._options.container_bytes_max,
             container_id=container_id,
-            seed=self._options.seed,
         )
         change.on_commit(
             lambda: _log.info(

@@ -228,7 +228,6 @@ class ReplicationManager:
             excluded=used | excluded,
             failed_at_s=self._commands.failing_targets.of(case.container.container_id),
             container_id=case.container.container_id,
-            seed=self._options.seed,
         )
 
     def order_copy(

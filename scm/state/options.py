@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from agent.config.quantity import parse_bytes, parse_duration_s
+from agent.config.quantity import bytes_text, duration_text, parse_bytes, parse_duration_s
 from agent.config.toml_file import read_each
 from agent.errors import Code, Refused
 from agent.rpc.security.tls import TlsFiles
@@ -60,14 +60,9 @@ class ScmOptions:
     )
     session_idle_ms: int = _option(
         600_000,
-        "An open container nobody asked about for this long is closed.",
+        "An open container nobody asked about for this long is closed; after 30 s at most, if it "
+        "takes no more blocks but waits for commits.",
         low=200,
-        high=86_400_000,
-    )
-    sealed_idle_ms: int = _option(
-        30_000,
-        "The same for a container that takes no more blocks but waits for commits.",
-        low=100,
         high=86_400_000,
     )
     close_retry_ms: int = _option(
@@ -94,13 +89,11 @@ class ScmOptions:
         high=86_400_000,
     )
     command_deadline_ms: int = _option(
-        720_000, "A command unanswered for this long is given up.", low=2_000, high=86_400_000
-    )
-    datanode_deadline_margin_ms: int = _option(
-        360_000,
-        "The datanode's own deadline is this much earlier, so that nothing runs unwatched.",
-        low=1_000,
-        high=43_200_000,
+        720_000,
+        "A command unanswered for this long is given up; the datanode itself gives it up after "
+        "half of it, so that nothing runs unwatched.",
+        low=2_000,
+        high=86_400_000,
     )
     deadline_bytes_per_s: int = _option(
         10 * MIB,
@@ -122,35 +115,9 @@ class ScmOptions:
         low=0,
         high=10,
     )
-    best_origin_copies: int = _option(
-        3,
-        "Of a container that stays quasi-closed: replicas of each origin that has the last commit.",
-        low=1,
-        high=10,
-    )
-    other_origin_copies: int = _option(2, "The same of every other origin.", low=1, high=10)
-    check_nodes: bool = _switch(
-        "Before datanodes leave or rest, enough others must be in service.", default=True
-    )
-    check_sources: bool = _switch(
-        "Before that, there must be something to make from what lacks already.", default=True
-    )
-    check_space: bool = _switch("And the others must have room for the copies.", default=True)
     managed_racks: str = _path(
         "Racks, with commas between, whose datanodes are managed; elsewhere nothing is written, "
         "copied or deleted, and what is there counts; none: all."
-    )
-    band_min_count: int = _option(
-        0,
-        "Copies of a container that are enough, although more are written; 0: what was written.",
-        low=0,
-        high=10,
-    )
-    band_max_count: int = _option(
-        0,
-        "Copies of a container beyond which they are removed; 0: beyond what was written.",
-        low=0,
-        high=20,
     )
     replication_limit: int = _option(
         20,
@@ -192,13 +159,8 @@ class ScmOptions:
     safemode_wait_ms: int = _option(
         300_000,
         "After a start, how long safe mode waits for datanodes that call and have not named all "
-        "their replicas; silent ones are let go after stale_after_ms.",
-        low=0,
-        high=86_400_000,
-    )
-    cold_start_wait_ms: int = _option(
-        1_200_000,
-        "The same after a cold start, for all datanodes that are known, silent or not.",
+        "their replicas; silent ones are let go after stale_after_ms. After a cold start it waits "
+        "four times as long, for all datanodes that are known.",
         low=0,
         high=86_400_000,
     )
@@ -235,13 +197,6 @@ class ScmOptions:
         high=86_400_000,
     )
     audit_file: str = _path("File for the audit log, one JSON object a line; none: stderr.")
-    streams_max: int = _option(
-        128,
-        "Calls under way on one connection; more wait at the caller, or are refused and come "
-        "again.",
-        low=1,
-        high=10_000,
-    )
     connections_max: int = _option(
         10_000, "Connections at once; more are closed at once.", low=2, high=100_000
     )
@@ -254,7 +209,6 @@ class ScmOptions:
     rpc_threads: int = _option(
         16, "Calls that are worked on at once; others wait.", low=2, high=256
     )
-    seed: int = _option(0, "Breaks ties when nodes are chosen.", low=0, high=2**31)
     lmdb_map_bytes: int = _option(
         16 * 1024**3, "Address space of the state; the file grows to it.", low=MIB, high=2**40
     )
@@ -266,24 +220,6 @@ class ScmOptions:
                 Code.INVALID_CONFIG,
                 f"dead_after_ms {self.dead_after_ms} must exceed "
                 f"stale_after_ms {self.stale_after_ms}",
-            )
-        if self.datanode_deadline_margin_ms >= self.command_deadline_ms:
-            raise Refused(
-                Code.INVALID_CONFIG,
-                f"datanode_deadline_margin_ms {self.datanode_deadline_margin_ms} must be below "
-                f"command_deadline_ms {self.command_deadline_ms}",
-            )
-        if self.band_min_count > self.replication_factor:
-            raise Refused(
-                Code.INVALID_CONFIG,
-                f"band_min_count {self.band_min_count} must not exceed "
-                f"replication_factor {self.replication_factor}",
-            )
-        if 0 < self.band_max_count < self.replication_factor:
-            raise Refused(
-                Code.INVALID_CONFIG,
-                f"band_max_count {self.band_max_count} must not be below "
-                f"replication_factor {self.replication_factor}",
             )
         if len({bool(path) for path in (self.tls_certificate, self.tls_key, self.tls_ca)}) > 1:
             raise Refused(
@@ -377,3 +313,37 @@ def explain() -> str:
         bounds = f"{limits['low']}..{limits['high']}: " if "low" in limits else ""
         lines.append(f"{field.name} = {json.dumps(field.default)}  # {bounds}{limits['meaning']}")
     return "\n".join(lines)
+
+
+def document() -> str:
+    """Return the part of docs/CONFIGURATION.md that is about the control plane."""
+    lines = [
+        "",
+        "## The control plane",
+        "",
+        "`suture-scm --config FILE` reads one TOML file without sections; `--set NAME=VALUE` wins",
+        "over it. Changes wait for a restart. A number is in the unit that its name ends in; text",
+        "brings its own.",
+        "",
+        "| option | default | bounds | meaning |",
+        "|---|---|---|---|",
+    ]
+    for field in dataclasses.fields(ScmOptions):
+        limits = field.metadata
+        bounds = "-"
+        if "low" in limits:
+            bounds = (
+                f"{_written(field.name, limits['low'])} to {_written(field.name, limits['high'])}"
+            )
+        default = _written(field.name, field.default)
+        lines.append(f"| `{field.name}` | `{default}` | {bounds} | {limits['meaning']} |")
+    return "\n".join(lines) + "\n"
+
+
+def _written(name: str, value: Any) -> str:
+    """Return a value as a person writes it in the file."""
+    if isinstance(value, bool | str):
+        return json.dumps(value)
+    if name.endswith("_ms"):
+        return duration_text(value / 1000)
+    return bytes_text(value) if "_bytes" in name else str(value)

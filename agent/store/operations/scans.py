@@ -143,8 +143,6 @@ def judged(
     event = healing_event(row.former_state)
     if row.state is not ReplicaState.UNHEALTHY or not is_clean or event is None:
         return row
-    if not options.heal_unhealthy:
-        return row
     state = next_state(row.state, event, container_id)
     return replace(row, state=state, former_state=None)
 

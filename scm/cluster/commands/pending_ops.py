@@ -188,7 +188,7 @@ class PendingOps:
         """Return how long a datanode may be at a command."""
         first_s = self._options.command_deadline_ms / 1000
         deadline_s = command_limits.deadline_s(command, first_s, self._options.deadline_bytes_per_s)
-        return int(deadline_s * 1000) - self._options.datanode_deadline_margin_ms
+        return int((deadline_s - first_s / 2) * 1000)  # nothing runs unwatched
 
     def _is_rebuilding(self, command: Pending) -> bool:
         """Whether a datanode may be rebuilding shards by this command, for all that is known.

@@ -70,8 +70,6 @@ def plan(
     nodes: Sequence[Candidate],
     movable_on: Callable[[str], Iterable[Movable]],
     limits: Limits,
-    *,
-    seed: int = 0,
 ) -> list[Move]:
     """Return the moves of one iteration; none when the nodes are balanced or nothing helps.
 
@@ -80,7 +78,7 @@ def plan(
     """
     if is_balanced(nodes, limits.threshold_percent):
         return []
-    iteration = _Iteration(nodes, limits, seed)
+    iteration = _Iteration(nodes, limits)
     for source_id in iteration.sources():
         for movable in movable_on(source_id):
             if not iteration.is_open(source_id):
@@ -92,11 +90,10 @@ def plan(
 class _Iteration:
     """The nodes as they would be after the moves chosen so far."""
 
-    def __init__(self, nodes: Sequence[Candidate], limits: Limits, seed: int) -> None:
+    def __init__(self, nodes: Sequence[Candidate], limits: Limits) -> None:
         self.moves: list[Move] = []
         self._nodes = {node.datanode_id: node for node in nodes}
         self._limits = limits
-        self._seed = seed
         self._average = average_share(nodes)
         self._racks = len({node.rack for node in nodes})
         self._node_count_max = max(2, len(nodes) * limits.node_percent_max // 100)
@@ -153,7 +150,7 @@ class _Iteration:
         if not able:
             return
         key = movable.container_id
-        target = min(able, key=lambda n: (used_share(n), tie(self._seed, key, n.datanode_id)))
+        target = min(able, key=lambda n: (used_share(n), tie(key, n.datanode_id)))
         self._move(Move(key, source_id, target.datanode_id, size_bytes))
 
     def _fits(self, name: str, size_bytes: int) -> bool:

@@ -187,7 +187,7 @@ class Balancer:
     def _plan(self, threshold_percent: float) -> list[Move]:
         limits = Limits(threshold_percent=threshold_percent)
         nodes = self._cases.candidates()
-        return plan(nodes, self._movable_on, limits, seed=self._options.seed)
+        return plan(nodes, self._movable_on, limits)
 
     def _movable_on(self, datanode_id: str) -> Iterator[Movable]:
         held = iter(sorted(self._state.replicas.on(datanode_id))[:LOOKED_AT_MAX])

@@ -94,10 +94,6 @@ class Batches:
         return Rules(
             maintenance_min=self._options.maintenance_replica_min,
             leaving_min=self._options.decommission_replica_min,
-            best_origin_copies=self._options.best_origin_copies,
-            other_origin_copies=self._options.other_origin_copies,
-            enough_copies=self._options.band_min_count,
-            most_copies=self._options.band_max_count,
             rack_count=max(1, self._nodes.rack_count()),
         )
 

@@ -168,7 +168,6 @@ class Reconstructor:
             excluded=excluded,
             failed_at_s=self._commands.failing_targets.of(case.container.container_id),
             container_id=case.container.container_id,
-            seed=self._options.seed,
         )
 
 

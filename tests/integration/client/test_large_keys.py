@@ -32,7 +32,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         container_bytes_max=CONTAINER_BYTES,
         heartbeat_interval_ms=100,
         agent_sections="[scan]\nenabled = false\nwatch = false\n",
-        scm_settings={"session_idle_ms": 4_000, "sealed_idle_ms": 2_000, "close_retry_ms": 100},
+        scm_settings={"session_idle_ms": 3_000, "close_retry_ms": 100},
         launch=forked,
     ) as running:
         yield running

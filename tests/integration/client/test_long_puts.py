@@ -42,7 +42,7 @@ def test_a_key_is_stored_however_long_its_bytes_take(
             container_bytes_max=CONTAINER_BYTES,
             heartbeat_interval_ms=100,
             agent_sections="[scan]\nenabled = false\nwatch = false\n",
-            scm_settings={"sealed_idle_ms": IDLE_MS, "session_idle_ms": IDLE_MS},
+            scm_settings={"session_idle_ms": IDLE_MS},
             launch=forked,
         ) as cluster,
         Client(cluster.scm.address) as client,

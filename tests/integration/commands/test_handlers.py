@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from agent.commands import handlers as module
 from agent.commands.command_queue import Task
 from agent.commands.handlers import Handlers, Tools, threads_for
 from agent.commands.pool import TaskContext
@@ -259,7 +260,11 @@ class Hasty(FakeClock):
 
 @pytest.mark.parametrize(("deadline_s", "result"), [(2, "interrupted"), (3600, "converged")])
 def test_a_reconcile_ends_between_two_chunks_when_its_time_is_over(
-    replica: StoredReplica, tmp_path: Path, deadline_s: int, result: str
+    replica: StoredReplica,
+    tmp_path: Path,
+    deadline_s: int,
+    result: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """
     What it may take at most is this datanode's to say, whatever the control plane allows.
@@ -274,9 +279,9 @@ def test_a_reconcile_ends_between_two_chunks_when_its_time_is_over(
         reconcile=scm_pb2.ReconcileCommand(container_id=CONTAINER, peers=[endpoint])
     )
     status = scm_pb2.CommandStatus()
-    config = TaskConfig(threads=1, reconcile_deadline_s=deadline_s)
+    monkeypatch.setattr(module, "RECONCILE_DEADLINE_S", deadline_s)
 
-    with handling(replica, config, Hasty()) as handlers:
+    with handling(replica, TaskConfig(threads=1), Hasty()) as handlers:
         handlers.routes()["reconcile"].carry_out(order, TaskContext(lambda: False, 0), status)
     peer.close()
 

@@ -20,8 +20,7 @@ NODES = ("dn1", "dn2", "dn3", "dn4")
 OPTIONS = {
     "container_bytes_max": 1024**2,
     "heal": "false",
-    "command_deadline_ms": 90_000,
-    "datanode_deadline_margin_ms": 30_000,
+    "command_deadline_ms": 120_000,
     "heartbeat_interval_ms": 50,
     "stale_after_ms": 1_000,
     "dead_after_ms": 4_000,

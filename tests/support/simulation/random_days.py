@@ -33,7 +33,6 @@ OPTIONS: Final = ScmOptions(
     safemode_wait_ms=3_000,
     safemode_container_percent=0,
     command_deadline_ms=20_000,
-    datanode_deadline_margin_ms=5_000,
     snapshot_keep_count=1,
 )
 SILENT_S_MAX: Final = 40

@@ -110,7 +110,7 @@ class Days:
 
         Nobody tells them that it is another process: it has them register.
         """
-        settings = SETTINGS | self.settings | {"seed": self.seed}
+        settings = SETTINGS | self.settings
         self.scm = SimulatedScm.start(self.path, self.now_ms, settings)
         channel = grpc.insecure_channel(self.scm.address)
         self.world.stub = scm_pb2_grpc.ScmStub(channel)  # type: ignore[no-untyped-call]

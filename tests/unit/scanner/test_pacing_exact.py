@@ -261,11 +261,10 @@ class TestBudget:
         """
         budget = Budget(10.0)
 
-        assert pytest.approx(2.0) == budget.delay_s(10.0, 200, 100, 0)
-        assert pytest.approx(2.0) == budget.delay_s(11.0, 100, 100, 0)
-        assert pytest.approx(2.0) == budget.delay_s(11.0, 10, 0, 0.5)
-        assert pytest.approx(0.0) == Budget(0.0).delay_s(5.0, 5, 100, 0)
-        assert pytest.approx(0.4) == Budget(0.0).delay_s(5.0, 1, 100, 2)
+        assert pytest.approx(2.0) == budget.delay_s(10.0, 200, 100)
+        assert pytest.approx(2.0) == budget.delay_s(11.0, 100, 100)
+        assert pytest.approx(2.0) == budget.delay_s(11.0, 10, 0)
+        assert pytest.approx(0.0) == Budget(0.0).delay_s(5.0, 5, 100)
 
 
 class TestPacer:
@@ -323,13 +322,13 @@ class TestPacer:
 
     def test_other_limits_hold_at_once(self) -> None:
         """
-        For the rate and for the number of reads.
+        For the rate and for the wait after a read.
         """
         pacer = Pacer(WIDE, Latencies(), START_S)
-        pacer.change(PaceLimits(fixed_bytes_per_s=MIB, reads_per_s_max=2))
+        pacer.change(PaceLimits(fixed_bytes_per_s=MIB))
 
         assert MIB == pacer.rate.bytes_per_s
-        assert pytest.approx(0.5) == pacer.delay_s(START_S, 0)
+        assert pytest.approx(0.5) == pacer.delay_s(START_S, MIB // 2)
 
 
 class TestPressure:
@@ -388,7 +387,6 @@ def test_what_was_measured_and_decided_is_what_runs() -> None:
         PaceLimits(
             floor_bytes_per_s=1_048_576,
             ceiling_bytes_per_s=0,
-            reads_per_s_max=0,
             fixed_bytes_per_s=0,
         )
         == PaceLimits()

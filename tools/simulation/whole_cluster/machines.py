@@ -45,9 +45,7 @@ OPTIONS: Final = ScmOptions(
     repair_grace_ms=0,
     check_interval_ms=20_000,
     safemode_wait_ms=30_000,
-    cold_start_wait_ms=30_000,
     command_deadline_ms=120_000,
-    datanode_deadline_margin_ms=30_000,
     allow_plaintext=True,
 )
 

@@ -27,7 +27,6 @@ OPTIONS = ScmOptions(
     dead_after_ms=60_000,
     check_interval_ms=1_000,
     safemode_wait_ms=300_000,
-    cold_start_wait_ms=1_200_000,
 )
 
 

@@ -1,5 +1,5 @@
 """Who gets what there is room for: each container its first, copies and deletes by limits of their
-own, and nothing inside the band."""
+own."""
 
 from pathlib import Path
 
@@ -98,19 +98,3 @@ def test_copies_and_deletes_have_limits_of_their_own(tmp_path: Path) -> None:
 
         assert 2 == len(ordered(world, Kind.REPLICATE))
         assert 1 == len(ordered(world, Kind.DELETE))
-
-
-def test_inside_the_band_nothing_is_ordered(tmp_path: Path) -> None:
-    """With two to four replicas instead of three; outside the band it is."""
-    with ScmWorld(tmp_path, options(band_min_count=2, band_max_count=4)).running() as world:
-        made = filled(world, 4)
-        lose(world, made[:2], 1)
-        surplus(world, made[2:], 1)
-        inside = ordered(world, Kind.REPLICATE), ordered(world, Kind.DELETE)
-        lose(world, made[:1], 1)
-        surplus(world, made[3:], 1)
-
-        outside = ordered(world, Kind.REPLICATE), ordered(world, Kind.DELETE)
-
-        assert ([], []) == inside
-        assert ([made[0].container_id], [made[3].container_id]) == outside

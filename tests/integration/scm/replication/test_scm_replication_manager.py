@@ -13,7 +13,6 @@ from tests.support.control.scm_world import ScmWorld, confirm, outcome, pass_tim
 
 OPTIONS = ScmOptions(
     command_deadline_ms=100_000,
-    datanode_deadline_margin_ms=40_000,
     stale_after_ms=30_000,
     dead_after_ms=60_000,
     repair_grace_ms=600_000,
@@ -91,7 +90,7 @@ class TestCopies:
 
         target = pending.target_id
         assert [(target, f"{target}:9859")] == [(e.datanode_id, e.address) for e in named]
-        assert 60_000 == command.lifetime_ms
+        assert 50_000 == command.lifetime_ms
 
     def test_a_third_replica_that_never_was_is_made(self, world: ScmWorld) -> None:
         """The writer left it behind; the container closes with two."""

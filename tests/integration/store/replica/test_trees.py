@@ -280,18 +280,6 @@ class TestVerdicts:
         assert ReplicaState.CLOSED is healthy
         assert ReplicaState.UNHEALTHY is store.replica(ONE).state
 
-    def test_healing_can_be_switched_off(self, store: ReplicaStore) -> None:
-        """
-        An operator may want Ozone's rule, where UNHEALTHY is final.
-        """
-        closed_replica(store)
-        commit(store, damage(block_id=1, offset=0))
-        store._options = store._options.__class__(heal_unhealthy=False, reserve_bytes=0)
-
-        commit(store)
-
-        assert ReplicaState.UNHEALTHY is store.replica(ONE).state
-
     def test_a_stopped_scan_adds_what_it_found_and_no_tree(self, store: ReplicaStore) -> None:
         """
         What was not read is not known to be whole, or gone.

@@ -115,15 +115,17 @@ class TestPlaces:
         Drop-ins are read in the order of their names; the last one that sets an option counts.
         """
         (tmp_path / "conf.d").mkdir()
-        main = write(tmp_path / "c.toml", VOLUMES + "[tasks]\nthreads = 3\nqueue_depth_max = 7\n")
+        main = write(
+            tmp_path / "c.toml", VOLUMES + "[tasks]\nthreads = 3\ndelete_proof_age_s = 7\n"
+        )
         write(tmp_path / "conf.d" / "10.toml", "[tasks]\nthreads = 4\n")
         last = write(tmp_path / "conf.d" / "20.toml", "# ours\n[tasks]\nthreads = 5\n")
 
         config, written = load_written(main)
 
-        assert (5, 7) == (config.tasks.threads, config.tasks.queue_depth_max)
+        assert (5, 7) == (config.tasks.threads, config.tasks.delete_proof_age_s)
         assert f"{last}:3" == str(written.places["tasks", "threads"])
-        assert f"{main}:5" == str(written.places["tasks", "queue_depth_max"])
+        assert f"{main}:5" == str(written.places["tasks", "delete_proof_age_s"])
 
 
 def test_lock_file_of_an_editor_is_no_drop_in(tmp_path: Path) -> None:
@@ -183,7 +185,6 @@ class TestContradictions:
                 r"c\.toml:4 .*c\.toml:5 .*above the ceiling",
             ),
             ('[scan]\ndata_interval_s = "10min"\n', r"gap_min_s \(default\), .*c\.toml:4"),
-            ("[server]\ncalls_max = 5\n", r"c\.toml:4 server\.calls_max"),
             ('[node]\nlisten = "0.0.0.0:9859"\n', "node.advertise"),
             ('[node]\nlisten = "10.0.0.1:9859"\n', "without TLS"),
             ('[node]\nscm = "scm.example.org:9860"\n', "without TLS"),
@@ -210,15 +211,6 @@ class TestContradictions:
         """
         with pytest.raises(Refused, match="share a directory"):
             load(write(tmp_path / "c.toml", f"[storage]\nvolumes = {volumes}\n"))
-
-    def test_a_chunk_fits_into_a_container(self, tmp_path: Path) -> None:
-        """
-        The largest chunk is not larger than the largest container.
-        """
-        text = VOLUMES + 'container_bytes_max = "1MiB"\nchunk_bytes_max = "2MiB"\n'
-
-        with pytest.raises(Refused, match="no container could hold"):
-            load(write(tmp_path / "c.toml", text))
 
 
 class TestUnits:

@@ -25,7 +25,6 @@ def targets(
         excluded=out.split(),
         failed_at_s={name: at_s for at_s, name in enumerate(failed.split(), 1)},
         container_id=1,
-        seed=0,
     )
 
 

@@ -13,7 +13,6 @@ from tests.support.control.scm_world import ScmWorld, confirm, outcome, pass_tim
 
 OPTIONS = ScmOptions(
     command_deadline_ms=100_000,
-    datanode_deadline_margin_ms=40_000,
     stale_after_ms=30_000,
     dead_after_ms=60_000,
     check_interval_ms=1_000,

@@ -20,7 +20,6 @@ OPTIONS = ScmOptions(
     heal=False,  # what people and plans order is looked at here
     close_retry_ms=1_000,
     command_deadline_ms=100_000,
-    datanode_deadline_margin_ms=40_000,
     stale_after_ms=1_000_000,
     dead_after_ms=2_000_000,
 )
@@ -163,8 +162,8 @@ class TestReconcile:
             assert {(n, f"{n}:9859") for n in NODES if n != node} == {
                 (p.datanode_id, p.address) for p in peers
             }
-            assert 60_000 == command.lifetime_ms
-            assert world.clock.now_ms() + 60_000 == command.deadline_ms
+            assert 50_000 == command.lifetime_ms
+            assert world.clock.now_ms() + 50_000 == command.deadline_ms
 
     def test_asking_twice_orders_once(self, world: ScmWorld) -> None:
         """The second answer names the same commands."""

@@ -15,7 +15,7 @@ from tests.support.control.scm_world import ScmWorld, outcome, replica, volume
 
 LOST = (1, 4)
 SPARE = ("dn7", "dn8", "dn9")
-MARGIN_S = OPTIONS.datanode_deadline_margin_ms // 1000
+MARGIN_S = OPTIONS.command_deadline_ms // 1000 // 2
 LIFETIME_S = OPTIONS.command_deadline_ms // 1000 - MARGIN_S
 
 

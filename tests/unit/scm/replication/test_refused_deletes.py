@@ -65,20 +65,6 @@ class TestQuasiClosed:
             assert [] == made.refused()
             assert {"dn1", "dn2", "dn3"} == set(made.held)
 
-    def test_as_many_stay_of_an_origin_as_the_options_say(self, tmp_path: Path) -> None:
-        """One fewer than by default of each, whoever asks."""
-        options = replace(OPTIONS, best_origin_copies=2, other_origin_copies=1)
-        held = of_origin("dn1", *(replica(node, QUASI) for node in ("dn1", "dn2", "dn3")))
-        other = of_origin("dn4", replica("dn4", QUASI, bcsid=4, root=8))
-
-        with cluster(
-            tmp_path, STUCK, *held, *other, node_count=6, options=options, acknowledged_bcsid=6
-        ) as made:
-            made.pass_time(60)
-
-            assert [] == made.refused()
-            assert (3, "dn4") == (len(made.held), max(made.held))
-
 
 class TestClosed:
     def test_a_damaged_one_stays_while_the_others_differ(self, tmp_path: Path) -> None:

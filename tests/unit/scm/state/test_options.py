@@ -14,25 +14,22 @@ class TestLoad:
     ) -> None:
         """One place each."""
         path = tmp_path / "scm.toml"
-        path.write_text("seed = 1\nreplication_factor = 2\n")
+        path.write_text("rpc_threads = 4\nreplication_factor = 2\n")
 
-        options = load(path, {"seed": "5"})
+        options = load(path, {"rpc_threads": "5"})
 
-        assert ScmOptions(seed=5, replication_factor=2) == options
+        assert ScmOptions(rpc_threads=5, replication_factor=2) == options
 
     @pytest.mark.parametrize(
         ("values", "message"),
         [
-            ({"sede": 1}, "unknown option sede"),
-            ({"seed": "many"}, "seed: 'many' is not a number"),
+            ({"rpc_thread": 1}, "unknown option rpc_thread"),
+            ({"rpc_threads": "many"}, "rpc_threads: 'many' is not a number"),
             ({"audit_file": "/a\0"}, r"audit_file: '/a\x00' holds a NUL character"),
-            ({"seed": 1.5}, "seed: 1.5 is not a whole number"),
-            ({"seed": True}, "seed: True is not a whole number"),
+            ({"rpc_threads": 1.5}, "rpc_threads: 1.5 is not a whole number"),
+            ({"rpc_threads": True}, "rpc_threads: True is not a whole number"),
             ({"replication_factor": 0}, "replication_factor: 0 is outside 1..10"),
             ({"stale_after_ms": 60_000}, "dead_after_ms 60000 must exceed stale_after_ms 60000"),
-            ({"band_min_count": 4}, "band_min_count 4 must not exceed replication_factor 3"),
-            ({"band_max_count": 2}, "band_max_count 2 must not be below replication_factor 3"),
-            ({"command_deadline_ms": 2_000}, "must be below command_deadline_ms 2000"),
         ],
     )
     def test_a_wrong_value_is_named(self, values: dict[str, object], message: str) -> None:
@@ -46,10 +43,10 @@ class TestLoad:
     @pytest.mark.parametrize(
         ("line", "message"),
         [
-            ("sede = 1", "unknown option sede"),
+            ("rpc_thread = 1", "unknown option rpc_thread"),
             ('dead_after_ms = "1 fortnight"', "dead_after_ms: '1 fortnight' is no time"),
             ('lmdb_map_bytes = "5 m"', "lmdb_map_bytes: '5 m' is no size"),
-            ('seed = "1s"', "seed: '1s' is not a number"),
+            ('rpc_threads = "1s"', "rpc_threads: '1s' is not a number"),
             ("stale_after_ms = 60_000", "must exceed stale_after_ms 60000"),
         ],
     )
@@ -79,13 +76,13 @@ class TestLoad:
     def test_a_file_that_every_user_may_write_is_refused(self, tmp_path: Path) -> None:
         """Else any of them could choose the key, or whom to believe."""
         path = tmp_path / "scm.toml"
-        path.write_text("seed = 1\n")
+        path.write_text("rpc_threads = 1\n")
         path.chmod(0o666)
 
         with pytest.raises(Refused, match="has mode 0666"):
             load(path, {})
 
-    @pytest.mark.parametrize("content", [b"seed = ", b"\xff"])
+    @pytest.mark.parametrize("content", [b"rpc_threads = ", b"\xff"])
     def test_an_unreadable_file_is_named(self, tmp_path: Path, content: bytes) -> None:
         """Broken TOML and broken text alike."""
         path = tmp_path / "scm.toml"
@@ -106,23 +103,16 @@ class TestLoad:
             ("check_interval_ms", 5 * 60_000),
             ("verify_interval_ms", 5 * 60_000),
             ("command_deadline_ms", 12 * 60_000),
-            ("datanode_deadline_margin_ms", 6 * 60_000),
             ("repair_grace_ms", 10 * 60_000),
             ("reconcile_cooldown_ms", 30_000),
             ("safemode_wait_ms", 5 * 60_000),
-            ("cold_start_wait_ms", 20 * 60_000),
             ("safemode_container_percent", 99),
             ("maintenance_replica_min", 2),
             ("inflight_factor_percent", 75),
             ("replication_limit", 20),
             ("exclude_failure_count", 20),
             ("decommission_replica_min", 0),
-            ("best_origin_copies", 3),
-            ("other_origin_copies", 2),
             ("managed_racks", ""),
-            ("check_nodes", True),
-            ("check_sources", True),
-            ("check_space", True),
             ("allow_plaintext", False),
         ],
     )
