@@ -26,7 +26,6 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from agent.demo.cluster import Process
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
@@ -35,6 +34,7 @@ from bench.measure import Measure, at_most
 from bench.scans.scan_world import CLUSTER, Shape, fill, open_store
 from merkle.replica import ContainerId
 from tests.support.control.scripted_scm import ScriptedScm
+from tools.demo.cluster import Process
 
 MIB: Final = 1024**2
 READ, SCANNED, MENDED, COPIED = (ContainerId(number) for number in (7, 8, 9, 10))

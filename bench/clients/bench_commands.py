@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from agent.demo.cluster import Process
 from agent.rpc.v1 import container_pb2, scm_pb2
 from bench.measure import Measure, at_most
 from bench.scans.scan_world import CLUSTER, Shape, fill
 from merkle.replica import ContainerId
 from tests.support.control.scripted_scm import ScriptedScm
+from tools.demo.cluster import Process
 
 CONTAINER: Final = ContainerId(7)
 SHAPE: Final = Shape(block_count=12, chunk_count=4, chunk_bytes=64 * 1024)
@@ -171,7 +171,7 @@ def arguments(folder: Path, scm_address: str) -> list[str]:
 @contextmanager
 def reading(address: str, path: Path, container_id: ContainerId) -> Iterator[None]:
     """Have a client read a container all the while; what it prints is in the file."""
-    program = ["-m", "agent.demo.child", str(os.getpid()), "bench.scans.steady_reader"]
+    program = ["-m", "tools.demo.child", str(os.getpid()), "bench.scans.steady_reader"]
     with path.open("wb") as file:
         words = [sys.executable, *program, address, str(container_id), str(READS_PER_S)]
         child = subprocess.Popen(words, stdout=file)

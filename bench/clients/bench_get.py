@@ -26,9 +26,9 @@ from typing import Final
 
 from agent.client.client import Client
 from agent.client.file_pieces import Source
-from agent.demo.cluster import Cluster
 from bench.clients.ends import Cost, End, Pairs, cluster_cpu_s, node_cpu_s, paired
 from bench.measure import Measure, at_least, at_most
+from tools.demo.cluster import Cluster
 
 MIB: Final = 1024**2
 SMALL_BYTES: Final = 8 * 1024

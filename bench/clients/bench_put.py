@@ -29,9 +29,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from agent.demo.cluster import Cluster
 from bench.clients.ends import Cost, End, cluster_cpu_s, paired
 from bench.measure import Measure, at_least, at_most
+from tools.demo.cluster import Cluster
 
 MIB: Final = 1024**2
 FILE_BYTES: Final = 16 * MIB

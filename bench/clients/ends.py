@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from agent.demo.cluster import Cluster, Process
+from tools.demo.cluster import Cluster, Process
 
 CLOCK_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 

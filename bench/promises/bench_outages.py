@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Final
 
 from agent.client.client import Client
-from agent.demo.cluster import Cluster
 from bench.measure import Measure, at_least, at_most
 from bench.promises.put_client import DONE, content
+from tools.demo.cluster import Cluster
 
 AGENTS: Final = 3
 FAULTS_S: Final = float(os.environ.get("BENCH_OUTAGES_S", "120"))
@@ -99,7 +99,7 @@ def strike(cluster: Cluster, until_s: float) -> int:
 def putting(cluster: Cluster) -> Iterator[Path]:
     """Let a client put; yield the file in which each try is a line."""
     path = cluster.root / "puts"
-    program = ("agent.demo.child", str(os.getpid()), "bench.promises.put_client")
+    program = ("tools.demo.child", str(os.getpid()), "bench.promises.put_client")
     arguments = [*program, cluster.scm.address, str(cluster.root)]
     with path.open("wb") as file:
         child = subprocess.Popen([sys.executable, "-m", *arguments], stdout=file)

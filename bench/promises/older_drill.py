@@ -18,10 +18,10 @@ from typing import Any, Final
 
 from agent.client.client import Client
 from agent.client.file_pieces import Source
-from agent.demo.cluster import Cluster, Launch, Process, free_port, launched
 from agent.errors import SutureError
 from agent.rpc.v1 import scm_pb2
 from bench.promises.restore_drill import SETTINGS, Drill, Truth, Verdict, content, impatient_writers
+from tools.demo.cluster import Cluster, Launch, Process, free_port, launched
 
 WRITERS: Final = 6
 DELETES_S: Final = 4.0  # containers are closed after one second without a call of their writer

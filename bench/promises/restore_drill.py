@@ -23,12 +23,12 @@ from agent.cli.main import run
 from agent.client.client import Client
 from agent.client.file_pieces import Source
 from agent.client.writer import WriterSession
-from agent.demo.cluster import Cluster, Launch, launched
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, SutureError, Unavailable
 from agent.rpc.v1 import scm_pb2
 from scm.backup.restoring import restore_backup
 from scm.backup.taking import take_backup
+from tools.demo.cluster import Cluster, Launch, launched
 
 T = TypeVar("T")
 

@@ -31,7 +31,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from agent.demo.cluster import Process
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.store.files.durable import sync_all
@@ -40,6 +39,7 @@ from bench.repairs.rsync_daemon import RsyncDaemon, processor_s, rsync_program
 from bench.scans.scan_world import CLUSTER, Shape, fill
 from merkle.replica import ContainerId
 from tests.support.control.scripted_scm import ScriptedScm
+from tools.demo.cluster import Process
 
 MIB: Final = 1024**2
 CONTAINER: Final = ContainerId(1)

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from agent.demo.cluster import free_port
 from agent.store.files.durable import sync_all
+from tools.demo.cluster import free_port
 
 PROGRAM: Final = "rsync"
 MODULE: Final = "whole"

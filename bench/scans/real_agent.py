@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from agent.demo.cluster import Process
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
 from bench.scans.limited_disk import LimitedDisk
+from tools.demo.cluster import Process
 
 TIMEOUT_S: Final = 60.0
 NOBODY: Final = "127.0.0.1:9"  # the volume remembers cluster and datanode: no SCM is needed
@@ -86,7 +86,7 @@ def clients(
 ) -> Iterator[Path]:
     """Let clients read; yield the file in which each read is a line as `read_clients` prints it."""
     path = folder / "reads"
-    program = ("agent.demo.child", str(os.getpid()), "bench.scans.read_clients")
+    program = ("tools.demo.child", str(os.getpid()), "bench.scans.read_clients")
     arguments = [str(container), str(thread_count), str(reads_per_s)]
     with path.open("wb") as file:
         child = subprocess.Popen([sys.executable, "-m", *program, address, *arguments], stdout=file)

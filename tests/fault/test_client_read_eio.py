@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.demo.cluster import Cluster, launched
 from agent.errors import Code, VolumeFailed
 from agent.rpc.calls.peer import Peer
 from merkle.replica import BlockId, ContainerId
@@ -15,6 +14,7 @@ from scanner.finding import Fault, Verdict
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
 from tests.support.storage.blocks_on_disk import newest_block
+from tools.demo.cluster import Cluster, launched
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 

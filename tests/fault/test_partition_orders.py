@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.demo.cluster import Process
 from agent.rpc.v1 import scm_pb2
 from agent.store.recovery.fsck import fsck
 from merkle.replica import ContainerId, ReplicaState
@@ -21,6 +20,7 @@ from tests.support.faults.bad_line import BadLine
 from tests.support.faults.nursery import forked
 from tests.support.faults.victim import write_config
 from tests.support.storage.stored_replica import CLUSTER, StoredReplica
+from tools.demo.cluster import Process
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 

@@ -11,13 +11,13 @@ import pytest
 from agent.client.client import Client
 from agent.client.file_pieces import Source
 from agent.client.writer import Stored
-from agent.demo.cluster import Cluster
 from agent.errors import Code, SutureError, Unavailable
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.exits import Exit
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
 from tests.support.waiting import wait_until
+from tools.demo.cluster import Cluster
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 

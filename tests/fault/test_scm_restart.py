@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.demo.cluster import free_port
 from agent.errors import Unavailable
 from agent.host.heartbeat import Heartbeat, Identity
 from agent.host.outbox import Outbox
@@ -19,6 +18,7 @@ from agent.store.volumes.nodestate import NodeState
 from merkle.replica import ContainerId
 from tests.support.control.fake_datanode import report
 from tests.support.control.scm_process import ScmProcess
+from tools.demo.cluster import free_port
 
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 

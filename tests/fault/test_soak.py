@@ -14,9 +14,9 @@ import pytest
 
 from agent.commands.command_queue import Task, TaskLimits, TaskOutcome
 from agent.commands.pool import TaskContext, TaskPool
-from agent.demo.stage import wait_until
 from suture import KeyNotFound, Unavailable
 from suture.errors import Code
+from tools.demo.stage import wait_until
 from tools.soak.child import launched_watched, note_pools, path_of, told
 from tools.soak.disks import LEFT_BYTES, LoopDisk, NoLoopDevices
 from tools.soak.footprints import Growth, Sample, Threads, growth, sampled, threads_of

@@ -11,9 +11,9 @@ from typing import Final
 
 import pytest
 
-from agent.demo.cluster import Cluster
 from tests.support.faults.nursery import forked
 from tests.support.storage.stores import private_directory
+from tools.demo.cluster import Cluster
 
 ON_DISK: Final = {
     "test_file_writer",

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.setup.demo_command import Steps
-from agent.demo.damage_choice import BLOCK_BYTES_MIN, BLOCKS_MIN
-from agent.demo.stage import are_known
-from agent.demo.story import collect, lanes_for
 from agent.errors import Refused
 from agent.rpc.v1 import container_pb2, scm_pb2
 from tests.support.storage.three_replicas import content
 from tests.support.verification.java import skip_without_java
+from tools.demo.command import Steps
+from tools.demo.damage_choice import BLOCK_BYTES_MIN, BLOCKS_MIN
+from tools.demo.stage import are_known
+from tools.demo.story import collect, lanes_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.fault, pytest.mark.spark]
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from agent.client.client import Client
-from agent.demo import death, selfheal
-from agent.demo.cluster import Cluster
-from agent.demo.death import Death
-from agent.demo.liar import smallest_of
-from agent.demo.stage import REPLICAS, Stage, wait_until
-from agent.demo.story import collect
 from tests.support.faults.nursery import forked
 from tests.support.storage.three_replicas import content
+from tools.demo import death, selfheal
+from tools.demo.cluster import Cluster
+from tools.demo.death import Death
+from tools.demo.liar import smallest_of
+from tools.demo.stage import REPLICAS, Stage, wait_until
+from tools.demo.story import collect
 
 pytestmark = pytest.mark.slow
 

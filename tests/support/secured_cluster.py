@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.demo.cluster import Cluster
 from agent.rpc.security.caller import Role
 from agent.rpc.security.tls import TlsFiles
 from agent.runtime.exits import Exit
@@ -12,6 +11,7 @@ from merkle.checksum import Algorithm
 from tests.support.authority import Authority, arguments
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
+from tools.demo.cluster import Cluster
 
 SECTIONS: Final = """
 [scan]

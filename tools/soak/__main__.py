@@ -20,7 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Final
 
-from agent.demo.stage import wait_until
+from tools.demo.stage import wait_until
 from tools.soak.footprints import Watch
 from tools.soak.harms import Harms
 from tools.soak.load import Oracle, Worker

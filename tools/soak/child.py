@@ -23,8 +23,8 @@ from typing import IO, Any, Final
 from agent.commands import pool
 from agent.commands.command_queue import TaskLimits
 from agent.commands.pool import TaskPool
-from agent.demo import child
-from agent.demo.cluster import Running, launched
+from tools.demo import child
+from tools.demo.cluster import Running, launched
 
 EVERY_S: Final = 5.0
 DIRECTORY: Final = "SOAK_THREADS"  # environment variable: where the files are

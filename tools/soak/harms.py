@@ -13,7 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from agent.demo.damage import (
+from agent.errors import SutureError, Unavailable
+from agent.rpc.v1 import scm_pb2
+from tools.demo.damage import (
     Damage,
     Target,
     append_garbage,
@@ -22,10 +24,8 @@ from agent.demo.damage import (
     truncate,
     zero_page,
 )
-from agent.demo.damage_choice import damageable_blocks, replica_root, target_of
-from agent.demo.stage import is_whole
-from agent.errors import SutureError, Unavailable
-from agent.rpc.v1 import scm_pb2
+from tools.demo.damage_choice import damageable_blocks, replica_root, target_of
+from tools.demo.stage import is_whole
 from tools.soak.disks import NoLoopDevices
 from tools.soak.site import SPARED, Site
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from agent.client.client import Client
-from agent.demo.cluster import Cluster, free_port
-from agent.demo.stage import LISTED_MAX
 from agent.rpc.v1 import scm_pb2
 from tests.support.faults.bad_line import BadLine
+from tools.demo.cluster import Cluster, free_port
+from tools.demo.stage import LISTED_MAX
 from tools.soak.child import launched_watched
 from tools.soak.disks import Disk, LoopDisk, NoLoopDevices
 

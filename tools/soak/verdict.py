@@ -12,10 +12,10 @@ from pathlib import Path
 from threading import Event
 from typing import Final
 
-from agent.demo.stage import HEALTHY, is_whole
 from agent.errors import SutureError
 from agent.rpc.v1 import scm_pb2
 from suture import Client
+from tools.demo.stage import HEALTHY, is_whole
 from tools.soak.footprints import Growth, Watch
 from tools.soak.harms import Harms
 from tools.soak.load import Fate, Key, Oracle, look

@@ -11,12 +11,12 @@ import pytest
 from agent.cli.terminal.output import people
 from agent.client.client import Client
 from agent.client.file_pieces import Source
-from agent.demo.cluster import Cluster
-from agent.demo.damage import Target, append_garbage, flip_bit_under_warm_cache, zero_page
 from agent.errors import Code, Refused
 from agent.runtime.exits import Exit
 from tests.support.command_line import CommandLine
 from tests.support.storage.three_replicas import content
+from tools.demo.cluster import Cluster
+from tools.demo.damage import Target, append_garbage, flip_bit_under_warm_cache, zero_page
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from agent.cli.main import run
-from agent.demo.cluster import Cluster
 from agent.rpc.calls.peer import Peer
 from agent.runtime.exits import Exit
 from agent.runtime.http_listener import WebListener
@@ -20,6 +19,7 @@ from merkle.replica import ContainerId
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
 from tests.support.storage.blocks_on_disk import newest_block
+from tools.demo.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from agent.cli.main import run
-from agent.demo.cluster import Cluster
 from agent.rpc.calls.peer import Peer
 from agent.runtime.exits import Exit
 from tests.support.faults.nursery import forked
+from tools.demo.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[3]
 WAIT_S = 30.0

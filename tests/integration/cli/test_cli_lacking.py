@@ -9,7 +9,6 @@ import pytest
 
 from agent.client.client import Client
 from agent.client.file_pieces import Source
-from agent.demo.cluster import Cluster
 from agent.ec.scheme import parse_scheme
 from agent.runtime.exits import Exit
 from agent.store.files.layout import VolumeVersion
@@ -18,6 +17,7 @@ from agent.store.volumes.identity import read_versions
 from merkle.replica import ContainerId
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
+from tools.demo.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 

@@ -17,8 +17,13 @@ from typing import Any
 import pytest
 
 from agent.cli.main import run
-from agent.demo.cluster import Cluster
-from agent.demo.damage import (
+from agent.rpc.calls.peer import Peer
+from agent.runtime.exits import Exit
+from merkle.replica import CHUNK_BYTES_DEFAULT, BlockData, ContainerId
+from tests.support.faults.nursery import forked
+from tests.support.waiting import wait_until
+from tools.demo.cluster import Cluster
+from tools.demo.damage import (
     Target,
     append_garbage,
     delete_block_file,
@@ -28,12 +33,7 @@ from agent.demo.damage import (
     truncate,
     zero_page,
 )
-from agent.demo.damage_choice import replica_root
-from agent.rpc.calls.peer import Peer
-from agent.runtime.exits import Exit
-from merkle.replica import CHUNK_BYTES_DEFAULT, BlockData, ContainerId
-from tests.support.faults.nursery import forked
-from tests.support.waiting import wait_until
+from tools.demo.damage_choice import replica_root
 
 pytestmark = [pytest.mark.slow, pytest.mark.fault]
 

@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 
-from agent.demo.cluster import Cluster
-from agent.demo.damage import Target, rewrite_with_row
-from agent.demo.damage_choice import replica_root
 from agent.rpc.calls.peer import Peer
 from agent.runtime.exits import Exit
 from merkle.replica import BlockData, ContainerId
@@ -18,6 +15,9 @@ from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
 from tests.support.process_logs import log_events
 from tests.support.terminal import Terminal
+from tools.demo.cluster import Cluster
+from tools.demo.damage import Target, rewrite_with_row
+from tools.demo.damage_choice import replica_root
 
 pytestmark = pytest.mark.slow
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from agent.cli.main import run
-from agent.demo.cluster import Cluster
 from agent.runtime.exits import Exit
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
+from tools.demo.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from agent.client.writer import WriterSession
-from agent.demo.cluster import Cluster
 from agent.errors import Code
 from agent.rpc.calls import message_groups
 from agent.rpc.calls.channel import patient
 from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2
 from suture import AsyncClient, Client, KeyNotFound, SutureError, Unavailable
+from tools.demo.cluster import Cluster
 
 BLOCK_BYTES = 3 * 1024**2
 SIZE_BYTES = 2 * BLOCK_BYTES + 12_345

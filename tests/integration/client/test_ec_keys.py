@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from agent.client.client import Client
-from agent.demo.cluster import Cluster
 from agent.rpc.calls.peer import Endpoint
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.exits import Exit
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
 from tests.support.storage.three_replicas import content
+from tools.demo.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 

@@ -9,11 +9,11 @@ import pytest
 
 from agent.client.client import Client
 from agent.client.file_pieces import Source
-from agent.demo.cluster import Cluster
 from agent.ec.scheme import Scheme, parse_scheme
 from agent.rpc.v1 import container_pb2, scm_pb2
 from tests.support.faults.nursery import forked
 from tests.support.waiting import wait_until
+from tools.demo.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 

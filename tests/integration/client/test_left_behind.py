@@ -7,11 +7,11 @@ import pytest
 from agent.client.client import Client
 from agent.client.file_pieces import Source
 from agent.client.writer import Stored
-from agent.demo.cluster import Cluster
 from agent.rpc.v1 import container_pb2, scm_pb2
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
 from tests.support.storage.three_replicas import content
+from tools.demo.cluster import Cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.fault]
 

@@ -14,9 +14,9 @@ import pytest
 
 from agent.client import keylist
 from agent.client.writer import WriterSession
-from agent.demo.cluster import Cluster
 from suture import AsyncClient, Client, Code, KeyExists, KeyNotFound, Unavailable
 from tests.support.faults.nursery import forked
+from tools.demo.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[3]
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -9,9 +9,9 @@ import pytest
 from agent.client.client import Client
 from agent.client.file_pieces import Source
 from agent.client.writer import WriterSession
-from agent.demo.cluster import Cluster
 from tests.support.faults.nursery import forked
 from tests.support.waiting import wait_until
+from tools.demo.cluster import Cluster
 
 IDLE_MS = 600
 CONTAINER_BYTES = 1024**2

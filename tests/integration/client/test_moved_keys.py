@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from agent.client.writer import WriterSession
-from agent.demo.cluster import Cluster
 from agent.rpc.calls import message_groups
 from suture import Client, Code, KeyNotFound, KeyReplaced
 from tests.support.faults.nursery import forked
 from tests.support.waiting import wait_until
+from tools.demo.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 

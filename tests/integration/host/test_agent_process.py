@@ -11,13 +11,13 @@ import grpc
 import pytest
 
 from agent.client.client import Client
-from agent.demo.cluster import Cluster
 from agent.rpc.calls.peer import Endpoint
 from agent.rpc.datanode.server import CALLS, SERVICE
 from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.store.files.layout import Layout
 from agent.store.recovery.fsck import fsck
 from tests.support.waiting import wait_until
+from tools.demo.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 

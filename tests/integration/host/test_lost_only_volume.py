@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from agent.client.client import Client
-from agent.demo.cluster import Cluster
 from agent.errors import Unavailable
 from agent.rpc.v1 import scm_pb2
 from agent.store.files.layout import Layout
 from tests.support.faults.nursery import forked
 from tests.support.waiting import wait_until
+from tools.demo.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 

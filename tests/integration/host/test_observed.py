@@ -16,13 +16,13 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.demo.cluster import Cluster
 from agent.runtime.exits import Exit
 from tests.support.browser import CHROMIUM, overflow, shown
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
 from tests.support.packaging.monitoring import METRIC, expressions, without_suffix
 from tests.support.storage.blocks_on_disk import newest_block
+from tools.demo.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 

@@ -7,13 +7,13 @@ from random import Random
 
 import pytest
 
-from agent.demo.damage import Target, flip_bit_under_warm_cache
 from agent.rpc.security.caller import Role
 from agent.rpc.security.tls import TlsFiles
 from merkle.checksum import Algorithm
 from tests.support.authority import Authority
 from tests.support.go_peer import GoPeer, built
 from tests.support.secured_cluster import SecuredCluster, SecuredCommandLine
+from tools.demo.damage import Target, flip_bit_under_warm_cache
 
 pytestmark = pytest.mark.slow
 

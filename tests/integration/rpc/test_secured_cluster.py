@@ -12,8 +12,6 @@ import pytest
 
 import suture as library
 from agent.cli.main import run
-from agent.demo.cluster import Cluster, Process
-from agent.demo.damage import Target, flip_bit_under_warm_cache
 from agent.errors import Code, Refused, SutureError
 from agent.observe.events import EVENTS
 from agent.rpc.calls.scm import ScmClient
@@ -28,6 +26,8 @@ from tests.support.process_logs import log_events
 from tests.support.secured_cluster import SecuredCluster, SecuredCommandLine
 from tests.support.storage.blocks_on_disk import newest_block
 from tests.support.waiting import wait_until
+from tools.demo.cluster import Cluster, Process
+from tools.demo.damage import Target, flip_bit_under_warm_cache
 
 pytestmark = pytest.mark.slow
 

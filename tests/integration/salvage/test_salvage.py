@@ -13,12 +13,12 @@ from agent.cli.main import run
 from agent.client.client import Client
 from agent.client.file_pieces import Source
 from agent.client.writer import WriterSession
-from agent.demo.cluster import Cluster
 from agent.ec.scheme import parse_scheme
 from agent.errors import Code, Refused
 from agent.salvage.safe_paths import paths_of
 from agent.salvage.salvage import Summary, salvage
 from tests.support.faults.nursery import forked
+from tools.demo.cluster import Cluster
 
 AGENTS = 5
 PART_BYTES = 40_000  # so that a file of a few of these has several blocks

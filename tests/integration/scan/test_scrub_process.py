@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.demo.cluster import Cluster
 from agent.runtime.exits import Exit
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
+from tools.demo.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 

@@ -24,10 +24,10 @@ from typing import Final
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
-from agent.demo.cluster import Process, launched
 from tests.support.faults.nursery import forked
 from tests.support.process_logs import log_lines
 from tests.support.waiting import wait_until
+from tools.demo.cluster import Process, launched
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 UNITS: Final = ROOT / "systemd"

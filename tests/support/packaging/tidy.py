@@ -65,7 +65,7 @@ BOUND_WORDS = frozenset({"max", "min", "default", "total"})
 VOCABULARY = "docs/VOCABULARY.md"
 PLAIN = re.compile(r"(int|float|str|bytes|bool|Path)( \| None)?")
 
-PRINTING_PLACES = ("agent/cli/", "agent/demo/", "bench/", "tools/")
+PRINTING_PLACES = ("agent/cli/", "bench/", "tools/")
 LOOPS = (
     *("agent/runtime/", "agent/commands/pool.py", "agent/scan/awaited_scan.py"),
     "tools/simulation/",  # what a simulated thread raises is judged, whatever it is

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from agent.demo.cluster import Cluster
-from agent.demo.damage_choice import replica_root
+from tools.demo.cluster import Cluster
+from tools.demo.damage_choice import replica_root
 
 
 def newest_block(cluster: Cluster, index: int, container_id: int) -> Path:

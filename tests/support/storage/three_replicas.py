@@ -9,15 +9,6 @@ from typing import Final, Self
 
 import grpc
 
-from agent.demo.damage import (
-    Target,
-    append_garbage,
-    delete_block_file,
-    delete_metadata_row,
-    flip_bit_under_warm_cache,
-    truncate,
-    zero_page,
-)
 from agent.rpc.calls.peer import Peer
 from agent.rpc.datanode.limits import Limits
 from agent.rpc.datanode.proving import ProofHandlers
@@ -41,6 +32,15 @@ from merkle.replica import (
     ContainerId,
 )
 from tests.support.control.scripted_scm import CLUSTER_ID
+from tools.demo.damage import (
+    Target,
+    append_garbage,
+    delete_block_file,
+    delete_metadata_row,
+    flip_bit_under_warm_cache,
+    truncate,
+    zero_page,
+)
 
 BLOCKS: Final = 12
 CHUNKS: Final = 2

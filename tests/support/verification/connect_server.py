@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pyspark
 
-from agent.demo.cluster import free_port
 from spark_verify.session import QUICK_START
 from tests.support.verification.spark_cluster import bare_python
+from tools.demo.cluster import free_port
 
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 START_TIMEOUT_S = 120

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 
-from agent.demo.cluster import free_port
 from agent.rpc.wire.file_systems import Place
 from tests.support.waiting import wait_until
+from tools.demo.cluster import free_port
 
 ROOT = Path(__file__).parents[3]
 START_S_MAX = 60.0

@@ -21,8 +21,8 @@ from typing import Final
 
 import pyspark
 
-from agent.demo.cluster import free_port
 from tests.support.waiting import wait_until
+from tools.demo.cluster import free_port
 
 MASTER: Final = "org.apache.spark.deploy.master.Master"
 WORKER: Final = "org.apache.spark.deploy.worker.Worker"

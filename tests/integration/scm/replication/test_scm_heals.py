@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from agent.demo.cluster import Cluster
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
 from tests.support.storage.three_replicas import content
+from tools.demo.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 

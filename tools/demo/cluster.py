@@ -21,6 +21,7 @@ from typing import IO, Final, Protocol, Self
 
 from agent.errors import Code, Unavailable
 
+CHECKOUT: Final = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
 FREE_PORTS: Final = (20_000, 32_768)  # 32768: net.ipv4.ip_local_port_range begins
@@ -56,21 +57,26 @@ def launched(
     words: Sequence[str],
     log: IO[bytes],
     *,
-    module: str = "agent.demo.child",
+    module: str = "tools.demo.child",
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Running:
     """Start `python -m WORD ...`, which dies with this process.
 
     `module` is what ties it to this process; `environment` is added to our own.
     """
-    return subprocess.Popen(  # noqa: S603 - our own program, our own arguments
+    return subprocess.Popen(
         [sys.executable, "-m", module, str(os.getpid()), *words],
-        env={**os.environ, **environment},
+        env={**os.environ, "PYTHONPATH": _search_path(), **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=log,
         start_new_session=True,  # a Ctrl-C at the terminal reaches the parent only
     )
+
+
+def _search_path() -> str:
+    """Return where a child finds this harness, which no installation carries."""
+    return os.pathsep.join(filter(None, (str(CHECKOUT), os.environ.get("PYTHONPATH"))))
 
 
 @dataclass(slots=True)

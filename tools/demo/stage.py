@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from agent.client.client import Client
-from agent.demo.cluster import Cluster
 from agent.errors import Code, Unavailable
 from agent.rpc.calls.peer import Endpoint, Peer
 from agent.rpc.v1 import container_pb2, scm_pb2
+from tools.demo.cluster import Cluster
 
 WAIT_S: Final = 120.0
 POLL_S: Final = 0.1
@@ -88,7 +88,7 @@ class Stage:
 
         Raises Unavailable if it printed none; its exit code may say that there is work to do.
         """
-        done = subprocess.run(  # noqa: S603 - our own program
+        done = subprocess.run(
             [
                 sys.executable,
                 "-m",

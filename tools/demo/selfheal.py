@@ -8,11 +8,11 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from agent.demo.damage import flip_bit_under_warm_cache
-from agent.demo.damage_choice import damageable_blocks, target_of
-from agent.demo.stage import Stage, is_whole, wait_until
 from agent.rpc.v1 import scm_pb2
 from merkle.replica import ContainerId
+from tools.demo.damage import flip_bit_under_warm_cache
+from tools.demo.damage_choice import damageable_blocks, target_of
+from tools.demo.stage import Stage, is_whole, wait_until
 
 
 @dataclass(slots=True)

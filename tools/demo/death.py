@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from agent.client.file_pieces import Source
-from agent.demo.liar import smallest_of
-from agent.demo.readback import Checksums, fetch_through_keys, source_checksums
-from agent.demo.stage import HEALTHY, REPLICAS, Stage, are_equal, is_whole, wait_until
 from agent.errors import Unavailable
 from agent.rpc.v1 import scm_pb2
+from tools.demo.liar import smallest_of
+from tools.demo.readback import Checksums, fetch_through_keys, source_checksums
+from tools.demo.stage import HEALTHY, REPLICAS, Stage, are_equal, is_whole, wait_until
 
 PREFIX: Final = "late/"
 OPEN: Final = "OPEN"

@@ -12,12 +12,12 @@ from typing import Final
 
 from agent.client.client import Client
 from agent.client.file_pieces import Source
-from agent.demo.damage import Target, flip_bit_under_warm_cache, rewrite_with_row
-from agent.demo.damage_choice import BLOCK_BYTES_MIN, Harm, target_of
-from agent.demo.readback import Checksums, source_checksums
-from agent.demo.stage import Stage, is_whole, wait_until
 from agent.rpc.v1 import scm_pb2
 from merkle.replica import ContainerId
+from tools.demo.damage import Target, flip_bit_under_warm_cache, rewrite_with_row
+from tools.demo.damage_choice import BLOCK_BYTES_MIN, Harm, target_of
+from tools.demo.readback import Checksums, source_checksums
+from tools.demo.stage import Stage, is_whole, wait_until
 
 PREFIX: Final = "contested/"
 FILES: Final = 2  # so few, and the smallest, always fit into one container

@@ -1,6 +1,6 @@
 """Runs one of our programs in a process that dies with its parent, whatever kills the parent.
 
-    python -m agent.demo.child PARENT agent.main --config ...
+    python -m tools.demo.child PARENT agent.main --config ...
 
 The child asks the kernel itself, after its own start. Done between fork and exec instead, Python
 code would run in a copy of a process whose gRPC threads are gone, and now and then hang there.

@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from agent.client.client import Client
-from agent.demo.cluster import Cluster
-from agent.demo.damage import (
+from agent.errors import Code, Refused
+from agent.rpc.v1 import scm_pb2
+from merkle.replica import BlockData, ContainerId
+from tools.demo.cluster import Cluster
+from tools.demo.damage import (
     PAGE_BYTES,
     WAYS,
     WHILE_STOPPED,
@@ -21,9 +24,6 @@ from agent.demo.damage import (
     tree_restorer,
     zero_page,
 )
-from agent.errors import Code, Refused
-from agent.rpc.v1 import scm_pb2
-from merkle.replica import BlockData, ContainerId
 
 BLOCKS_MIN: Final = 2 * (len(WAYS) + 1)  # two for each way, and for the old tree put back
 BLOCK_BYTES_MIN: Final = 2 * PAGE_BYTES  # smaller blocks make some ways look alike

@@ -18,19 +18,19 @@ from typing import Final
 
 from agent.client.client import LANES_DEFAULT
 from agent.client.file_pieces import Source
-from agent.demo import coded, death, liar, selfheal
-from agent.demo.coded import Coded
-from agent.demo.damage_choice import BLOCK_BYTES_MIN, BLOCKS_MIN, Harm, harm_cluster
-from agent.demo.death import Death
-from agent.demo.liar import Contest
-from agent.demo.readback import Checksums, read_back, source_checksums
-from agent.demo.selfheal import Selfheal
-from agent.demo.stage import Place, Stage, are_known, is_whole, wait_until
 from agent.errors import Code, Refused, SutureError, Unavailable
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.rpc.wire.plan_file import Run, read_plan
 from agent.runtime.exits import Exit
 from merkle.replica import ContainerId
+from tools.demo import coded, death, liar, selfheal
+from tools.demo.coded import Coded
+from tools.demo.damage_choice import BLOCK_BYTES_MIN, BLOCKS_MIN, Harm, harm_cluster
+from tools.demo.death import Death
+from tools.demo.liar import Contest
+from tools.demo.readback import Checksums, read_back, source_checksums
+from tools.demo.selfheal import Selfheal
+from tools.demo.stage import Place, Stage, are_known, is_whole, wait_until
 
 SKIPPED_DIRECTORIES: Final = frozenset({"__pycache__", "site-packages", "node_modules", "out"})
 SHORT: Final = 8  # characters that tell datanode ids apart
@@ -333,7 +333,7 @@ class Story:
         out = self.stage.cluster.root / "verify"
         log = self.stage.cluster.root / "verify.log"
         with log.open("wb") as errors:
-            done = subprocess.run(  # noqa: S603 - our own program
+            done = subprocess.run(
                 [
                     sys.executable,
                     "-m",

@@ -13,15 +13,15 @@ from typing import Final
 
 from agent.client.client import Client
 from agent.client.file_pieces import Source, chunks_of, pieces_of
-from agent.demo.cluster import Cluster
-from agent.demo.damage import flip_bit_under_warm_cache
-from agent.demo.damage_choice import Harm, target_of
-from agent.demo.readback import checksum_of
 from agent.ec.rebuild_task import Shard
 from agent.ec.scheme import SHARDS_MAX, Scheme, parse_scheme
 from agent.reconstruct.parity_check import ParityReport, verify_parity
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from merkle.replica import ContainerId
+from tools.demo.cluster import Cluster
+from tools.demo.damage import flip_bit_under_warm_cache
+from tools.demo.damage_choice import Harm, target_of
+from tools.demo.readback import checksum_of
 
 CODED_BYTES_MAX: Final = 8 * 1024**2
 SCHEMES: Final = ("rs-3-2-64k", "xor-2-1-64k")  # the first that the datanodes suffice for

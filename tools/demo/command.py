@@ -1,0 +1,328 @@
+"""demo: the main job, end to end, in front of your eyes."""
+
+import shutil
+import signal
+import tempfile
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Final
+
+import typer
+from rich.text import Text
+
+from agent.cli.terminal.output import aside, emit, grid, people, say, short, show
+from agent.cli.terminal.typer_options import JsonFlag
+from agent.client.client import Client
+from agent.errors import Code, Unavailable
+from agent.observe.printable import printable
+from agent.rpc.v1 import scm_pb2
+from agent.runtime.exits import Exit
+from tools.demo.cluster import Cluster
+from tools.demo.damage_choice import Harm
+from tools.demo.death import TIMES, Death
+from tools.demo.liar import CONTRADICTORY, Contest
+from tools.demo.stage import Stage
+from tools.demo.story import Evidence, Say, Story, collect, default_directories, freeze
+
+AGENTS_MIN: Final = 3
+
+
+def demo(
+    directories: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="DIR",
+            help="Whose files to store; default: this program's source and the Python library.",
+        ),
+    ] = None,
+    agents: Annotated[int, typer.Option(min=AGENTS_MIN, max=32, help="Datanodes.")] = 5,
+    work: Annotated[
+        Path | None, typer.Option(help="Where to work; default: a new temporary directory.")
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the cluster's data; reports are always kept.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> int:
+    """Store real files, damage them on disk, find it, repair it from peers, prove it.
+
+    Starts one SCM and some datanodes as processes on loopback, and leaves nothing running.
+    """
+    root = work or Path(tempfile.mkdtemp(prefix="suture-demo-"))
+    if work is not None and work.is_dir() and any(work.iterdir()):
+        raise Unavailable(Code.INELIGIBLE, f"{work} is not empty", hint="give an empty directory")
+    steps = Steps(silence if as_json else Printer())
+    steps.listen()
+    try:
+        evidence = run(root, agents, directories or default_directories(), steps)
+    finally:
+        if not keep:
+            for below in (*root.glob("datanode*/"), root / "scm", root / "source"):
+                shutil.rmtree(below, ignore_errors=True)
+        with suppress(OSError):
+            root.rmdir()  # only if it did not come to a report or a log
+    if as_json:
+        emit(as_facts(evidence))
+    else:
+        tell(evidence)
+    return Exit.TO_DO if evidence.not_healed else Exit.OK
+
+
+class Steps:
+    """Tells the steps of the story, until SIGINT or SIGTERM: one clean way out for both.
+
+    The exception alone is not enough: one that is raised while a library runs a callback of its
+    own is printed and lost. Then the story ends with the step.
+    """
+
+    def __init__(self, tell: Say) -> None:
+        self.is_interrupted = False
+        self._tell = tell
+
+    def listen(self) -> None:
+        """Take the signals; one that our parent had ignored stays so, as nohup wants it."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self.interrupt)
+
+    def interrupt(self, _signal: int, _frame: FrameType | None) -> None:
+        """Remember the signal, and interrupt what is under way."""
+        self.is_interrupted = True
+        raise KeyboardInterrupt
+
+    def __call__(self, text: str) -> None:
+        """Tell one step, unless the story is to end."""
+        if self.is_interrupted:
+            raise KeyboardInterrupt
+        self._tell(text)
+
+
+def silence(_text: str) -> None:
+    """Print nothing: machines get one document at the end."""
+
+
+class Printer:
+    """Prints the steps of the story, numbered."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def __call__(self, text: str) -> None:
+        """Print one step."""
+        self.number += 1
+        line = Text.assemble((f"{self.number}.", "bold"), f" {printable(text)}")
+        aside.print(line, soft_wrap=True)
+
+
+def run(root: Path, agents: int, directories: list[Path], steps: Say) -> Evidence:
+    """Start the cluster, tell the story, stop the cluster."""
+    sources = freeze(collect(directories), root / "source")
+    quiet = "[scan]\nenabled = false\nwatch = false\n"  # nobody finds damage before the story does
+    cluster = Cluster(root, agents=agents, agent_sections=quiet, scm_settings=TIMES)
+    with cluster, Client(cluster.scm.address) as client:
+        steps(f"started an SCM and {agents} datanodes, two volumes each, below {root}")
+        return Story(Stage(cluster, client), steps).run(sources)
+
+
+def tell(evidence: Evidence) -> None:
+    """Print the table, the sums and the verdict."""
+    columns = [
+        "damage",
+        "container#",
+        "datanode",
+        "found as",
+        "repaired",
+        "from",
+        "spoiled#",
+        "fetched#",
+    ]
+    rows = [row(evidence, harm) for harm in evidence.harms]
+    show(grid("", columns, [*rows, *contest_rows(evidence), death_row(evidence)]))
+    ratio = evidence.fetched_bytes / max(1, evidence.spoiled_bytes)
+    say(
+        f"fetched {evidence.fetched_bytes:,} bytes of chunks for {evidence.spoiled_bytes:,} bytes "
+        f"spoiled: {ratio:.3f} times; {evidence.tree_bytes:,} bytes of trees to find them"
+    )
+    say(
+        f"shards: 1 lost and rebuilt from {evidence.coded.rebuild_read_bytes:,} bytes, 1 damaged "
+        f"chunk computed from {evidence.coded_fetched_bytes:,} bytes of its stripe"
+    )
+    say("seconds: " + ", ".join(f"{name} {s}" for name, s in evidence.seconds.items()))
+    if evidence.not_healed:
+        people.print("NOT HEALED:", style="bold red")
+        for why in evidence.not_healed:
+            say(f"  {why}")
+    else:
+        people.print("all replicas are equal and whole again", style="bold green")
+    say(f"report: {evidence.report}")
+
+
+def row(evidence: Evidence, harm: Harm) -> tuple[object, ...]:
+    """Return one damage with what became of it."""
+    healed = healed_of(evidence, harm)
+    return (
+        harm.damage.way,
+        harm.damage.container_id,
+        short(harm.datanode_id),
+        ", ".join(healed.found_as),
+        ", ".join(healed.results),
+        ", ".join(short(source) for source in healed.sources),
+        f"{harm.damage.spoiled_bytes:,}",
+        f"{healed.fetched_bytes:,}",
+    )
+
+
+def contest_rows(evidence: Evidence) -> list[tuple[object, ...]]:
+    """Return the flipped bit beside a liar, and the liar."""
+    told = evidence.contest
+    if told.flip is None or told.lie is None:
+        return []
+    found = evidence.findings.get((told.flip_id, told.container_id), [])
+    return [
+        (
+            "bit flip, while a peer lies",
+            told.container_id,
+            short(told.flip_id),
+            ", ".join(sorted({f.fault for f in found if f.local_id == told.block_id})),
+            "repaired" if told.repaired_from else "",
+            ", ".join(short(source) for source in told.repaired_from),
+            f"{told.flip.damage.spoiled_bytes:,}",
+            f"{told.repaired_bytes:,}",
+        ),
+        (
+            "wrong bytes, row rewritten to fit",
+            told.container_id,
+            short(told.lie_id),
+            CONTRADICTORY if told.reported_by else "",
+            "by --trust" if told.replaced_bytes else "",
+            short(told.right_id),
+            f"{told.lie.damage.spoiled_bytes:,}",
+            f"{told.replaced_bytes:,}",
+        ),
+    ]
+
+
+def death_row(evidence: Evidence) -> tuple[object, ...]:
+    """Return the datanode that died."""
+    told = evidence.death
+    return (
+        "datanode killed, back later",
+        f"{len(told.containers)} of {len(evidence.containers)}",
+        short(told.datanode_id),
+        "not heard",
+        f"{told.made_count} made, {told.removed_count} removed",
+        "",
+        "",
+        f"{told.made_bytes:,}",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Healed:
+    """What the scan and the repair said about one damage."""
+
+    found_as: list[str]
+    results: list[str]
+    sources: list[str]
+    fetched_bytes: int
+
+
+def healed_of(evidence: Evidence, harm: Harm) -> Healed:
+    """Return what the scan found of one damage, and what the repair did about it."""
+    damage = harm.damage
+    found = evidence.findings.get((harm.datanode_id, damage.container_id), [])
+    about_block = [f for f in found if f.local_id in damage.block_ids[: damage.blocks_hit]]
+    about_files = [f for f in found if f.fault in damage.file_faults]
+    chunks = [
+        chunk
+        for outcome in evidence.outcomes
+        if (outcome.datanode_id, outcome.status.container_id)
+        == (harm.datanode_id, damage.container_id)
+        for chunk in outcome.status.reconcile.chunks
+        if chunk_belongs(chunk, damage.block_ids[: damage.blocks_hit], damage.file_faults)
+    ]
+    return Healed(
+        found_as=sorted({f.fault for f in (about_files if damage.file_faults else about_block)}),
+        results=sorted({chunk.result for chunk in chunks}),
+        sources=sorted({chunk.source for chunk in chunks if chunk.source}),
+        fetched_bytes=sum(chunk.length for chunk in chunks if chunk.result == "repaired"),
+    )
+
+
+def chunk_belongs(
+    chunk: scm_pb2.ChunkOutcome, block_ids: tuple[int, ...], file_faults: tuple[str, ...]
+) -> bool:
+    """Whether a repaired chunk is one that this damage spoiled."""
+    if file_faults:
+        return chunk.difference in file_faults
+    return chunk.local_id in block_ids
+
+
+def as_facts(evidence: Evidence) -> dict[str, object]:
+    """Return the whole run as JSON shows it."""
+    return {
+        "files": evidence.files,
+        "stored_bytes": evidence.stored_bytes,
+        "container_ids": evidence.containers,
+        "damages": [
+            {
+                "way": harm.damage.way,
+                "container_id": harm.damage.container_id,
+                "datanode_id": harm.datanode_id,
+                "detail": harm.damage.detail,
+                "spoiled_bytes": harm.damage.spoiled_bytes,
+                **asdict(healed_of(evidence, harm)),
+            }
+            for harm in evidence.harms
+        ],
+        "spoiled_bytes": evidence.spoiled_bytes,
+        "fetched_bytes": evidence.fetched_bytes,
+        "tree_bytes": evidence.tree_bytes,
+        "coded": {
+            "scheme": evidence.coded.scheme,
+            "container_ids": evidence.coded.containers,
+            "rebuilt_on": evidence.coded.rebuilt_on,
+            "rebuild_read_bytes": evidence.coded.rebuild_read_bytes,
+            "damaged_bytes": evidence.coded.harm.damage.spoiled_bytes if evidence.coded.harm else 0,
+            "fetched_bytes": evidence.coded_fetched_bytes,
+            "stripes": evidence.coded.stripes,
+        },
+        "selfheal": asdict(evidence.selfheal),
+        "contest": contest_facts(evidence.contest),
+        "death": death_facts(evidence.death),
+        "summary": evidence.summary,
+        "report": str(evidence.report),
+        "not_healed": evidence.not_healed,
+        "seconds": evidence.seconds,
+    }
+
+
+def contest_facts(told: Contest) -> dict[str, object]:
+    """Return the contradiction as JSON shows it."""
+    return {
+        "container_id": told.container_id,
+        "block_id": told.block_id,
+        "right": told.right_id,
+        "flipped": told.flip_id,
+        "liar": told.lie_id,
+        "repaired_from": told.repaired_from,
+        "repaired_bytes": told.repaired_bytes,
+        "reported_by": told.reported_by,
+        "status": told.headline,
+        "replaced_bytes": told.replaced_bytes,
+    }
+
+
+def death_facts(told: Death) -> dict[str, object]:
+    """Return the dead datanode as JSON shows it."""
+    return {
+        "datanode_id": told.datanode_id,
+        "container_ids": told.containers,
+        "open_container_id": told.open_id,
+        "status": told.headline,
+        "made_count": told.made_count,
+        "made_bytes": told.made_bytes,
+        "removed_count": told.removed_count,
+    }
