@@ -27,13 +27,13 @@ import grpc
 
 from agent.client.client import Client
 from agent.client.file_pieces import Source
-from agent.demo.cluster import Cluster, Running, launched
-from agent.demo.damage import write_direct
-from agent.demo.damage_choice import replica_root
 from agent.rpc.v1 import container_pb2, datanode_pb2, datanode_pb2_grpc, scm_pb2
 from bench.clients.ends import End
 from bench.measure import Measure, at_least, at_most
 from merkle.replica import ContainerId
+from tools.demo.cluster import Cluster, Running, launched
+from tools.demo.damage import write_direct
+from tools.demo.damage_choice import replica_root
 
 MIB: Final = 1024**2
 LIMIT_BYTES: Final = 512 * MIB
@@ -216,7 +216,7 @@ def limited_launch(groups: dict[str, Path], words: Sequence[str], log: IO[bytes]
     if group is None:
         return launched(words, log)
     enter = f'echo $$ > {group}/cgroup.procs; exec "$0" "$@"'
-    program = [sys.executable, "-m", "agent.demo.child", str(os.getpid()), *words]
+    program = [sys.executable, "-m", "tools.demo.child", str(os.getpid()), *words]
     return subprocess.Popen(
         ["/bin/sh", "-c", enter, *program],
         stdin=subprocess.DEVNULL,
