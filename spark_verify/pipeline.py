@@ -74,6 +74,7 @@ from spark_verify.snapshot.checks import (
 )
 from spark_verify.snapshot.manifest import Manifest, read_manifest
 from spark_verify.snapshot.tables import open_snapshot, parquet_reader
+from spark_verify.sql_text import local_rows
 from spark_verify.storage import Storage, address_of, is_local, spark_path, storage_of
 from spark_verify.tasks.judge_batches import nodes_of
 from spark_verify.tasks.judge_cases import Case
@@ -421,8 +422,8 @@ def _commit(run: Run, summary: dict[str, Any]) -> None:
     schema = RESULTS[RUNS].schema
     known = summary["inputs"] | summary | {"replicas": summary["rows"]["replicas"]}
     known["attempt"] = attempt.name
-    columns = ", ".join(f"`{c.name}` {type_name(c.type)}" for c in schema)
-    row = run.spark.createDataFrame([tuple(known[name] for name in schema.names)], columns)
+    columns = {column.name: type_name(column.type) for column in schema}
+    row = local_rows(run.spark, columns, [[known[name] for name in columns]])
     write(attempt.table(RUNS), row.coalesce(1))
     storage.write_text(f"{RUN}{attempt.run_id}/{SUCCESS}", attempt.name)
 

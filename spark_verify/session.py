@@ -106,6 +106,8 @@ FIXED: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
     "spark.sql.parser.escapedStringLiterals": "false",
+    # A name of the snapshot may look like a variable.
+    "spark.sql.variable.substitute": "false",
     # Checks of Spark against itself, at each rule and with each line of a program.
     "spark.sql.lightweightPlanChangeValidation": "false",
     "spark.sql.dataFrameQueryContext.enabled": "false",

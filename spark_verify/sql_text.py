@@ -1,6 +1,8 @@
 """Values and names as SQL text."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from pyspark.sql import DataFrame, SparkSession
 
 
 def quoted(name: str) -> str:
@@ -16,3 +18,30 @@ def text(words: str) -> str:
 def texts(words: Iterable[str]) -> str:
     """Return string literals, parted by commas."""
     return ", ".join(map(text, words))
+
+
+def literal(value: bool | int | str | Sequence[str] | None) -> str:
+    """Return a value as a literal."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, str):
+        return text(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value}L" if isinstance(value, int) else f"array({texts(value)})"
+
+
+def local_rows(
+    spark: SparkSession, columns: dict[str, str], rows: Iterable[Sequence[object]]
+) -> DataFrame:
+    """Return a DataFrame of rows that the driver knows, with columns of these types.
+
+    Spark would start Python to read rows that `createDataFrame` was given.
+    """
+    given = ", ".join(f"({', '.join(map(literal, row))})" for row in rows)  # type: ignore[arg-type]
+    names = [f"`{name}`" for name in columns]
+    casts = (
+        f"CAST({name} AS {kind}) AS {name}"
+        for name, kind in zip(names, columns.values(), strict=True)
+    )
+    return spark.sql(f"SELECT {', '.join(casts)} FROM VALUES {given} AS t ({', '.join(names)})")  # noqa: S608 -- texts of others are quoted

@@ -29,7 +29,7 @@ from health.words import (
 from spark_verify.snapshot.checks import first_fault
 from spark_verify.snapshot.manifest import Manifest
 from spark_verify.snapshot.tables import Snapshot
-from spark_verify.sql_text import text, texts
+from spark_verify.sql_text import local_rows, text, texts
 
 MASK_BITS: Final = 63
 MASKS: Final = 3
@@ -71,7 +71,6 @@ def node_facts(spark: SparkSession, inputs: Inputs) -> DataFrame:
             node["health"] in REACHABLE_HEALTHS
             and node["op_state"] == "IN_SERVICE"
             and bool(node["has_reported"]),
-            node["health"] in REACHABLE_HEALTHS,
             versions[node["version"]],
             1 << racks[node["rack"]] % MASK_BITS,
             *(1 << place * spread % 1_000_003 % MASK_BITS for spread in SPREADS),
@@ -79,12 +78,16 @@ def node_facts(spark: SparkSession, inputs: Inputs) -> DataFrame:
         )
         for place, node in enumerate(inputs.nodes)
     ]
-    masks = ", ".join(f"mask_{i} long" for i in range(MASKS))
-    schema = (
-        "datanode_id string, node_place int, is_plain boolean, is_reachable boolean, "
-        f"version int, rack_bit long, {masks}, is_changed boolean"
-    )
-    return spark.createDataFrame(rows, schema)
+    columns = {
+        "datanode_id": "string",
+        "node_place": "int",
+        "is_plain": "boolean",
+        "version": "int",
+        "rack_bit": "bigint",
+        **{f"mask_{i}": "bigint" for i in range(MASKS)},
+        "is_changed": "boolean",
+    }
+    return local_rows(spark, columns, rows)
 
 
 def replicas_on_nodes(inputs: Inputs, nodes: DataFrame) -> DataFrame:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -246,6 +247,29 @@ def test_directories_may_be_called_anything(tmp_path: Path, command: Command) ->
     assert code == Exit.TO_DO
     assert reconciled(named / "out") == [2]
     assert [path.name for path in tmp_path.iterdir()] == [NAMES[0]]
+
+
+def test_datanodes_named_like_sql_are_only_names(tmp_path: Path, command: Command) -> None:
+    """
+    Dead datanodes of such names get no scan of their replicas, whose roots are not known; live ones
+    do.
+    """
+    words = ("${spark.app.name}", "{x}", "'\\", 'a"`\n--', "/*+ x */")
+    cluster = gather([container(i, "R CLOSED 10", "Cx2 C?d") for i in range(len(words))])
+
+    def renamed(name: str) -> str:
+        return name + words[int(name.split("-")[1])]
+
+    cluster.nodes = [replace(n, datanode_id=renamed(n.datanode_id)) for n in cluster.nodes]
+    cluster.replicas = [replace(r, datanode_id=renamed(r.datanode_id)) for r in cluster.replicas]
+
+    command(cluster.write(tmp_path / "s"), tmp_path / "out")
+
+    files = [str(path) for path in (tmp_path / "out" / "plan").rglob("*.parquet")]
+    plan = pq.read_table(files, partitioning=None).to_pylist()
+    scanned = sorted(node for row in plan if row["action"] == "scan" for node in row["targets"])
+    assert scanned == sorted(n.datanode_id for n in cluster.nodes if n.health == "HEALTHY")
+    assert len(scanned) == 2 * len(words)
 
 
 def test_clusters_in_which_nothing_can_differ_are_clean(tmp_path: Path, command: Command) -> None:
