@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import jinja2
 
+from health.blame import chance_text
 from spark_verify.exits import Exit
-from spark_verify.report.blame import chance_text
 from spark_verify.report.keys_command import keys_command
 from spark_verify.report.summary import scope
 from spark_verify.result_tables import RESULTS

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from health.blame import suspects
 from health.departure import HELD_BY
 from health.words import (
     ACTIONS,
@@ -19,7 +20,6 @@ from health.words import (
 )
 from spark_verify.frames.counting import RECONCILE, Kind
 from spark_verify.frames.volumes import AGE_DAYS, AGES
-from spark_verify.report.blame import suspects
 
 Ids = Mapping[tuple[str, ...], list[int]]
 """Container ids by label (`frames.counting.sample_ids`)."""

@@ -5,7 +5,7 @@ decided. Erasure-coded shards, replicas that stand alone, and those that do not 
 count them would make a volume that holds many of them look innocent.
 
 Where all others of a contest run one version, and the replica another, it stood `against` that
-version: then a loss may be the fault of either (`report.blame`).
+version: then a loss may be the fault of either (`health.blame`).
 """
 
 from collections.abc import Sequence

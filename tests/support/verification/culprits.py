@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from health.blame import Suspect, suspects
 from health.judge import judge
 from health.rules import Rules
 from spark_verify.input_columns import TABLES, schema_of
-from spark_verify.report.blame import Suspect, suspects
 from spark_verify.tasks.judge_batches import cut_of, nodes_of
 from spark_verify.tasks.votes import votes
 from tests.support.verification.snapshots import ContainerRow, NodeRow, ReplicaRow, SnapshotRows

@@ -4,7 +4,7 @@ explain, and nobody who only stands beside it.
     votes of each volume ─► two versions that disagree ─► suspects, one after the other ─► each
                             (nobody knows who is right)   again, given all the others
 
-A replica counts where it could have lost (`tasks.votes`). What is expected of a suspect is what
+A replica counts where it could have lost (a row of `votes/`). What is expected of a suspect is what
 the others lose: the others of the innermost suspect that it lies in, so that a volume is compared
 within its node, a node within its rack or version, once these are named. Whoever stands out
 already, named or not, is no measure for others.
@@ -29,7 +29,7 @@ from typing import Any, Final
 import numpy as np
 
 from health.segments import Bools, Ints
-from spark_verify.report.vote_columns import LEVELS, PARTS_OF, Floats, Units, summed_by
+from health.vote_columns import LEVELS, PARTS_OF, Floats, Units, summed_by
 
 SURE_LOG10: Final = -4.0
 """A suspect is named when accident is less likely, counted over all members of its level."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_verify.report.blame import Suspect, chance_text, suspects, tail_log10
+from health.blame import Suspect, chance_text, suspects, tail_log10
 
 
 def chance_of(lost: int, expected: float, shape: float) -> float:
