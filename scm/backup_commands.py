@@ -1,4 +1,4 @@
-"""suture scm backup, backups, restore: the control plane's state, kept elsewhere and brought back.
+"""suture scm backup, restore: the control plane's state, kept elsewhere and brought back.
 
 These work on files, on the host of the control plane, whether it runs or not.
 """
@@ -13,7 +13,6 @@ from typing import Annotated, Any, Final
 import typer
 
 from agent.cli.change import balance as balance  # with all that is of the group
-from agent.cli.inspect import anchors as anchors
 from agent.cli.inspect.scm_commands import app as app
 from agent.cli.terminal.output import counted, emit, grid, remark, say, show, size
 from agent.cli.terminal.typer_options import JsonFlag
@@ -51,6 +50,9 @@ def backup(
     keep: Annotated[
         int, typer.Option(min=0, help="Remove older ones beyond so many; 0: remove none.")
     ] = KEEP_DEFAULT,
+    only_list: Annotated[
+        bool, typer.Option("--list", help="Only list the backups there. 2: none, or a damaged one.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> int:
     """Back up the control plane's state while it works, and read the backup back.
@@ -58,6 +60,8 @@ def backup(
     Run it on the control plane's host, as its user. DIR should be on another disk, or be copied to
     another host afterwards: a backup is a directory with the time in its name.
     """
+    if only_list:
+        return show_backups(to, as_json=as_json)
     taken = take_backup(
         data,
         to,
@@ -81,12 +85,8 @@ def backup(
     return Exit.OK
 
 
-@app.command("backups")
-def backups(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where backups are kept.")],
-    as_json: JsonFlag = False,
-) -> int:
-    """List backups, oldest first. 2: there is none, or one is damaged."""
+def show_backups(directory: Path, *, as_json: bool) -> int:
+    """Print the backups in a directory, oldest first."""
     found = list_backups(directory)
     if as_json:
         emit([{"path": str(path), **_facts(one)} for path, one in found])

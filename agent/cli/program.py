@@ -70,20 +70,10 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "explain",
         "Say what is wrong with a container, how we know, and what was done. 2: something is.",
     ),
-    "history": Command(
-        "agent.cli.inspect.container_history",
-        "history",
-        "Show the roots of a container's replicas over time, and why they changed; oldest first.",
-    ),
     "log": Command(
         "agent.cli.inspect.change_log",
         "log",
         "Show what was changed on the disks of all datanodes, and what was ordered; oldest first.",
-    ),
-    "scan": Command(
-        "agent.cli.inspect.replica_commands",
-        "scan",
-        "Have a container's replicas read soon, every byte, past the page cache.",
     ),
     "findings": Command(
         "agent.cli.inspect.datanodes",
@@ -105,21 +95,10 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "diagnose",
         "Write the evidence about a container to one .tar.gz: no data, no keys, no names of files.",
     ),
-    "replay": Command(
-        "agent.cli.evidence.replay",
-        "replay",
-        "Come to each verdict in a bundle of diagnose again, from its sums alone; no cluster "
-        "is asked.",
-    ),
     "may-stop": Command(
         "agent.cli.inspect.may_stop",
         "may_stop",
         "Say whether these may be switched off now, all together, and what it would cost.",
-    ),
-    "what-if": Command(
-        "agent.cli.inspect.may_stop",
-        "what_if",
-        "Say what would be lost, and what made again, if these never came back.",
     ),
     "reconcile": Command(
         "agent.cli.change.container_commands",
@@ -136,26 +115,10 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "attest",
         "State, signed, what was verified, repaired and deleted in a time, and what failed.",
     ),
-    "verify-parity": Command(
-        "agent.cli.inspect.verify_parity",
-        "verify_parity_command",
-        "Compute the shards of a container from each other and compare; name the one that is "
-        "wrong.",
-    ),
     "fsck": Command(
         "agent.cli.setup.offline",
         "fsck",
         "Check volumes that no agent uses now; changes nothing. 2 if there are problems.",
-    ),
-    "sample": Command(
-        "agent.cli.setup.sample",
-        "sample",
-        "Read chunks drawn at random, and say how likely more are bad; nothing is verified by it.",
-    ),
-    "new-volume": Command(
-        "agent.cli.setup.offline",
-        "new_volume",
-        "Say that empty directories are new disks: the agent's next start makes volumes of them.",
     ),
     "salvage": Command(
         "agent.cli.setup.salvage",
@@ -171,9 +134,12 @@ COMMANDS: Final[Mapping[str, Command]] = {
 GROUPS: Final[dict[str, tuple[str, str]]] = {
     "volume": (
         "agent.cli.change.volume_commands",
-        "Add, retire and migrate volumes: replace a disk step by step.",
+        "Add and retire volumes: replace a disk step by step.",
     ),
-    "scrub": ("agent.cli.inspect.scrub", "See, pause and resume the background scans."),
+    "scrub": (
+        "agent.cli.inspect.scrub",
+        "See and hold the background scans; read a container, its parity, a sample.",
+    ),
     "ozone": ("ozone.commands", "Read the volumes of an Apache Ozone datanode."),
     "tls": (
         "agent.cli.setup.tls_commands",

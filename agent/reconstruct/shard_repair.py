@@ -367,7 +367,7 @@ class ShardMender:
             chunk.length_bytes,
             SkipReason.CONTRADICTORY.value,
             ChunkResult.SKIPPED,
-            message=f"{evidence}; `suture verify-parity` names the shard that is wrong",
+            message=f"{evidence}; `suture scrub parity` names the shard that is wrong",
         )
 
     def _note(self, container_id: ContainerId, contradictions: _Contradictions) -> bool:

@@ -166,7 +166,7 @@ class Sources:
 
     @property
     def _hint(self) -> str:
-        listing = f"`suture scm container {self.container_id}`"
+        listing = f"`suture scm containers {self.container_id}`"
         return f"bring a datanode back that has another shard: {listing} lists them"
 
     # Which blocks there are.
@@ -421,7 +421,7 @@ class Sources:
                 Code.CHECKSUM_MISMATCH,
                 f"container {self.container_id}, {where}: the shards are not what their "
                 "writer recorded, and it cannot be told which of them is wrong",
-                hint="`suture verify-parity` reads every stripe of the container",
+                hint="`suture scrub parity` reads every stripe of the container",
                 container_id=self.container_id,
             )
         for index in verdict.wrong:

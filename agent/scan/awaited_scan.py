@@ -1,5 +1,6 @@
-"""Scans that somebody waits for: `suture scan --wait`, the demo. Run aside, so that progress can be
-told. Clients go first, unless the caller wants it otherwise. Without `--wait` a scan gets in line.
+"""Scans that somebody waits for: `suture scrub scan --wait`, the demo. Run aside, so that progress
+can be told. Clients go first, unless the caller wants it otherwise. Without `--wait` a scan gets
+in line.
 
 A scan reads for minutes; the RPC that asked for it wants a word now and then, and its end when the
 caller goes away.

@@ -1,7 +1,7 @@
 """The numbers that a datanode keeps of a replica and tells: declared once, for all on the way.
 
     index of a volume ─► report ─► control plane ─► snapshot ─► Spark
-                                         └────────► suture scm container
+                                         └────────► suture scm containers
 
 The rows on disk and the columns of a report take their types and bounds from here.
 """

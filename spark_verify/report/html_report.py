@@ -39,7 +39,7 @@ GREY: Final = {
     "NOT_CLOSED": "still written, or on their way out: their replicas may differ",
     "NO_REPLICA_ANSWERS": "no replica answers",
     "SHARDS_ALONE": "erasure-coded, with no shard twice: parity says whether shards fit "
-    "(suture verify-parity ID)",
+    "(suture scrub parity ID)",
     "TREES_OF_OTHER_KINDS": "trees of several algorithms: the next scan makes them alike",
 }
 """Why containers cannot be compared, for people."""

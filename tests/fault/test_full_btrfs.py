@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.setup.offline import new_volume
+from agent.cli.setup.offline import declare
 from tests.support.storage.stores import closed_replica, open_store
 
 pytestmark = pytest.mark.fault
@@ -123,9 +123,9 @@ def test_new_volume_warns_of_btrfs(
     (tmp_path / "other").mkdir()
     (disk / "volume").mkdir()
 
-    assert 0 == new_volume([tmp_path / "other"])
+    assert 0 == declare([tmp_path / "other"], as_json=False)
     assert "btrfs" not in capsys.readouterr().err
-    assert 0 == new_volume([disk / "volume"])
+    assert 0 == declare([disk / "volume"], as_json=False)
     assert "is on btrfs: ext4 and XFS are supported" in capsys.readouterr().err
 
 

@@ -53,7 +53,7 @@ class CommandLine:
         found: dict[str, Any] = {}
 
         def reported() -> bool:
-            found.update(self.json("scm", "container", str(container_id)))
+            found.update(self.json("scm", "containers", str(container_id)))
             return replica_count == len(found["replicas"])
 
         self.wait_until(reported)

@@ -164,7 +164,6 @@ def close(
     return Exit.TO_DO if waits and code == Exit.OK else code
 
 
-@app.command("reconcile")
 def reconcile(
     ids: Containers,
     scm: ScmOption = SCM_DEFAULT,

@@ -1,4 +1,4 @@
-"""scm decommission, maintenance, recommission ...: orders about whole datanodes."""
+"""scm decommission, maintenance, refresh ...: orders about whole datanodes."""
 
 import time
 from collections.abc import Sequence
@@ -45,18 +45,24 @@ Datanodes = Annotated[
     ),
 ]
 ForceFlag = Annotated[bool, typer.Option("--force", help="Whatever the checks say.")]
+UndoFlag = Annotated[
+    bool, typer.Option("--undo", help="Take them back into service, however far they have come.")
+]
 
 
 @app.command("decommission")
 def decommission(
     ids: Datanodes,
     scm: ScmOption = SCM_DEFAULT,
+    undo: UndoFlag = False,
     force: ForceFlag = False,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
     as_json: JsonFlag = False,
 ) -> int:
     """Let datanodes leave for good: all they have is copied elsewhere first."""
+    if undo:
+        return set_states(scm, ids, "IN_SERVICE", dry_run=dry_run, yes=True, as_json=as_json)
     return set_states(
         scm, ids, "DECOMMISSIONING", force=force, dry_run=dry_run, yes=yes, as_json=as_json
     )
@@ -72,12 +78,15 @@ def maintenance(
             "--until", text="Back in service after so long: 90m, 12h, 7d; 0: never.", shown=False
         ),
     ] = 0,
+    undo: UndoFlag = False,
     force: ForceFlag = False,
     dry_run: DryRunFlag = False,
     yes: YesFlag = False,
     as_json: JsonFlag = False,
 ) -> int:
     """Let datanodes rest: they come back with what they have, and enough stays online."""
+    if undo:
+        return set_states(scm, ids, "IN_SERVICE", dry_run=dry_run, yes=True, as_json=as_json)
     return set_states(
         scm,
         ids,
@@ -88,12 +97,6 @@ def maintenance(
         yes=yes,
         as_json=as_json,
     )
-
-
-@app.command("recommission")
-def recommission(ids: Datanodes, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
-    """Take datanodes back into service, however far they have come."""
-    return set_states(scm, ids, "IN_SERVICE", yes=True, as_json=as_json)
 
 
 def expiry_ms(wait_s: float) -> int:
@@ -262,15 +265,17 @@ def until_text(expiry_ms: int) -> str:
 
 
 @app.command("refresh")
-def refresh(ids: Datanodes, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
+def refresh(
+    ids: Datanodes,
+    register: Annotated[
+        bool, typer.Option("--register", help="Register again, too, and report all they hold.")
+    ] = False,
+    scm: ScmOption = SCM_DEFAULT,
+    as_json: JsonFlag = False,
+) -> int:
     """Have datanodes measure their volumes now."""
-    return order_nodes(scm, ids, "refresh_volume_usage", as_json=as_json)
-
-
-@app.command("reregister")
-def reregister(ids: Datanodes, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False) -> int:
-    """Have datanodes register again and report all they hold."""
-    return order_nodes(scm, ids, "reregister", as_json=as_json)
+    kind = "reregister" if register else "refresh_volume_usage"
+    return order_nodes(scm, ids, kind, as_json=as_json)
 
 
 def order_nodes(scm: str, ids: list[str], kind: str, *, as_json: bool) -> int:

@@ -27,7 +27,7 @@ def trust(
         raise Refused(
             Code.CONTAINER_NOT_FOUND,
             f"{trusted_id} has no replica of container {container_id}",
-            hint=f"suture scm container {container_id}",
+            hint=f"suture scm containers {container_id}",
         )
     others = [one for one in replicas if one.datanode_id != trusted_id]
     shown: Shown = {one.datanode_id: asked(container_id, one, trusted) for one in others}

@@ -1,13 +1,15 @@
-"""volume add, retire, migrate, read-only: what the volumes of a datanode are used for."""
+"""volume add, retire, read-only: what the volumes of a datanode are used for."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from agent.cli.inspect.datanodes import volume_columns, volume_row
+from agent.cli.setup.offline import declare
 from agent.cli.terminal.ask import nodes_of
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
@@ -52,21 +54,32 @@ class Place:
 
 @app.command("add")
 def add(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A directory on the datanode.")],
-    datanode: Annotated[
-        str, typer.Option("--datanode", metavar="ID|HOST:PORT", help="On which datanode.")
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="DIR", help="Directories, each of one disk.")
     ],
+    datanode: Annotated[
+        str, typer.Option("--datanode", metavar="ID|HOST:PORT", help="Have it use one at once.")
+    ] = "",
+    next_start: Annotated[
+        bool,
+        typer.Option("--next-start", help="Empty ones of this host, when its agent next starts."),
+    ] = False,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
     """Have a datanode use another volume, at once and after restarts; an empty one is formatted.
 
-    Its other volumes remember it. Write it into storage.volumes, too.
+    Its other volumes remember it. Write it into storage.volumes, too. --next-start is needed only
+    where there was a volume before; that one is then forgotten.
     """
+    if next_start == bool(datanode) or (datanode and len(paths) > 1):
+        raise typer.BadParameter("give --datanode and one DIR, or --next-start", param_hint="DIR")
+    if next_start:
+        return declare(paths, as_json=as_json)
     with connect(scm) as client:
         [(name, address)] = nodes_of(client, datanode)
         answer = client.peer(Endpoint(name, address)).steer_volume(
-            pb.SteerVolumeRequest(add_path=path)
+            pb.SteerVolumeRequest(add_path=str(paths[0]))
         )
     return shown(name, answer.volumes, as_json=as_json)
 
@@ -77,6 +90,9 @@ def retire(
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Take it back into service; what has left stays away.")
     ] = False,
+    to: Annotated[
+        str, typer.Option("--to", metavar="VOLUME", help="One of its datanode, which takes all.")
+    ] = "",
     wait: WaitFlag = False,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
@@ -86,38 +102,27 @@ def retire(
     None is deleted before its copy was read whole. It goes on after a restart. With --wait the
     control plane copies to other datanodes what has no room here. 2: something is left.
     """
+    if cancel and to:
+        raise typer.BadParameter("give --cancel or --to", param_hint="--to")
     with connect(scm) as client:
         place = found(client, volume)
-        service = "IN_SERVICE" if cancel else "RETIRING"
-        volumes = steer(client, place, service)
+        target_id = target_of(client, place, volume, to) if to else ""
+        volumes = steer(client, place, "IN_SERVICE" if cancel else "RETIRING", target_id)
         if wait and not cancel:
             return follow(client, place, as_json=as_json)
     return shown(place.datanode_id, volumes, as_json=as_json)
 
 
-@app.command("migrate")
-def migrate(
-    old: VolumeName,
-    new: Annotated[
-        str, typer.Argument(metavar="NEW", help="The volume of the same datanode that takes all.")
-    ],
-    wait: WaitFlag = False,
-    scm: ScmOption = SCM_DEFAULT,
-    as_json: JsonFlag = False,
-) -> int:
-    """Retire a volume, and have all that is on it move to one other volume of its datanode."""
-    with connect(scm) as client:
-        place, target = found(client, old), found(client, new)
-        if place.datanode_id != target.datanode_id:
-            raise Refused(
-                Code.WRONG_DATANODE,
-                f"{new} is a volume of {target.datanode_id}, {old} one of {place.datanode_id}",
-                hint="suture volume retire --wait sends to other datanodes what has no room",
-            )
-        volumes = steer(client, place, "RETIRING", target.volume_id)
-        if wait:
-            return follow(client, place, as_json=as_json)
-    return shown(place.datanode_id, volumes, as_json=as_json)
+def target_of(client: Client, place: Place, volume: str, to: str) -> str:
+    """Return the volume that takes all of another one. Raise Refused for another datanode's."""
+    target = found(client, to)
+    if place.datanode_id != target.datanode_id:
+        raise Refused(
+            Code.WRONG_DATANODE,
+            f"{to} is a volume of {target.datanode_id}, {volume} one of {place.datanode_id}",
+            hint="suture volume retire --wait sends to other datanodes what has no room",
+        )
+    return target.volume_id
 
 
 @app.command("read-only")

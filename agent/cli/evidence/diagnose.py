@@ -12,6 +12,7 @@ from typing import Annotated, BinaryIO, Final
 
 import typer
 
+from agent.cli.evidence.replay import replay
 from agent.cli.evidence.verdict_inputs import JudgedReplica, Question
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
@@ -30,8 +31,13 @@ LEAVES_MAX: Final = 100_000  # of one replica: a bundle is to be sent by mail
 
 def diagnose(
     container_id: Annotated[
-        int, typer.Argument(metavar="CONTAINER", help="Container id.", min=1, max=ID_MAX)
-    ],
+        int | None,
+        typer.Argument(metavar="CONTAINER", help="Container id.", min=1, max=ID_MAX),
+    ] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option("--replay", metavar="BUNDLE", help="Judge again, from a bundle alone."),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where to write; default: here.")
     ] = None,
@@ -40,8 +46,14 @@ def diagnose(
 ) -> int:
     """Write the evidence about a container to one .tar.gz: no data, no keys, no names of files.
 
-    `suture replay` judges again from it, wherever it was sent.
+    With --replay: come to each verdict in a bundle again, from its sums; no cluster is asked. 2: a
+    verdict comes out otherwise, or some evidence could not be had.
     """
+    if (container_id is None) == (bundle is None):
+        raise typer.BadParameter("give a container, or --replay", param_hint="CONTAINER")
+    if bundle is not None:
+        return replay(bundle, as_json=as_json)
+    assert container_id is not None
     path = output or Path(f"container-{container_id}.tar.gz")
     try:
         file = path.open("xb")

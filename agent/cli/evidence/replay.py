@@ -1,28 +1,16 @@
-"""replay: come to every verdict in a bundle of `diagnose` again, from the bundle alone."""
+"""diagnose --replay: come to every verdict in a bundle again, from the bundle alone."""
 
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from agent.cli.evidence.bundle_reading import NONSENSE, no_bundle, read_bundle
 from agent.cli.evidence.rejudging import Outcome, Replayed, replayed
 from agent.cli.terminal.output import counted, emit, say
-from agent.cli.terminal.typer_options import JsonFlag
 from agent.runtime.exits import Exit
 
 
-def replay(
-    bundle: Annotated[
-        Path, typer.Argument(metavar="BUNDLE", help="A file that suture diagnose wrote.")
-    ],
-    as_json: JsonFlag = False,
-) -> int:
-    """Come to each verdict in a bundle of diagnose again, from its sums alone; no cluster is asked.
-
-    2: some verdict comes out otherwise, and what it is instead is said.
-    """
+def replay(bundle: Path, *, as_json: bool) -> int:
+    """Come to each verdict in a bundle again, and print how it compares; return the exit code."""
     made = read_bundle(bundle)
     try:
         items = list(replayed(made))

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
+from agent.cli.inspect.anchors import show_anchors
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import counted, emit, say
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
@@ -20,8 +21,9 @@ ANCHOR_CHECKSUM: Final = re.compile("[0-9a-f]{64}")
 
 def verify_log(
     volumes: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Volume directories, or copies of logs.")
-    ],
+        list[Path] | None,
+        typer.Argument(metavar="DIR...", help="Volume directories, or copies of logs."),
+    ] = None,
     anchor: Annotated[
         list[str] | None,
         typer.Option(metavar="N:HASH", help="A head that was told before; of one volume."),
@@ -29,6 +31,12 @@ def verify_log(
     from_scm: Annotated[
         bool, typer.Option("--from-scm", help="Check by all heads that the control plane keeps.")
     ] = False,
+    kept_heads: Annotated[
+        bool, typer.Option("--kept", help="Only list the heads that the control plane keeps.")
+    ] = False,
+    datanode: Annotated[
+        str, typer.Option(metavar="ID|HOST:PORT", help="With --kept: all heads of this one.")
+    ] = "",
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
@@ -36,6 +44,10 @@ def verify_log(
 
     2: it is not; the first gap is named, and nothing behind it is believed.
     """
+    if bool(volumes) == kept_heads or (datanode and not kept_heads):
+        raise typer.BadParameter("give DIR, or --kept, and no more", param_hint="DIR")
+    if not volumes:
+        return show_anchors(scm, datanode, as_json=as_json)
     anchors = [anchor_of(text) for text in anchor or ()]
     if anchors and len(volumes) > 1:
         raise Refused(Code.MALFORMED_REQUEST, "an anchor is of one volume: name one")

@@ -1,32 +1,18 @@
-"""scm anchors: the heads of verification logs that the control plane keeps."""
+"""verify-log --kept: the heads of verification logs that the control plane keeps."""
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from agent.cli.inspect.scm_commands import app
 from agent.cli.inspect.verified import ago
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import emit, grid, say, short, show
 from agent.cli.terminal.selection import datanode_id
-from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.exits import Exit
 
 
-@app.command("anchors")
-def anchors(
-    datanode: Annotated[
-        str,
-        typer.Option("--datanode", metavar="ID|HOST:PORT", help="Only its, all that are kept."),
-    ] = "",
-    scm: ScmOption = SCM_DEFAULT,
-    as_json: JsonFlag = False,
-) -> int:
-    """List the heads of verification logs that datanodes told; of each volume the newest.
-
-    suture verify-log --from-scm checks a log by all of them.
-    """
+def show_anchors(scm: str, datanode: str, *, as_json: bool) -> int:
+    """Print the heads of verification logs that the control plane keeps; of each volume the newest,
+    of one datanode all."""
     with connect(scm) as client:
         chosen = datanode_id(client, datanode) if datanode else ""
         answer = client.scm.list_anchors(scm_pb2.ListAnchorsRequest(datanode_id=chosen))

@@ -7,8 +7,9 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.inspect.container_history import moment, order_words
-from agent.cli.inspect.scm_commands import state_name
+from agent.cli.inspect.container_history import SHOWN_COUNT as HISTORY_SHOWN
+from agent.cli.inspect.container_history import history, moment, order_words
+from agent.cli.inspect.scm_commands import show_outcomes, state_name
 from agent.cli.terminal.ask import Answered, NodeOption, ask_each, heard, nodes_of
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.outcomes import newest_outcomes
@@ -56,46 +57,63 @@ class Line:
 
 
 def log(
+    container_id: Annotated[
+        int | None,
+        typer.Argument(
+            metavar="[CONTAINER]",
+            help="The roots of its replicas, as long as they are known.",
+            min=1,
+            max=ID_MAX,
+        ),
+    ] = None,
+    outcomes: Annotated[
+        bool, typer.Option("--outcomes", help="What became of the newest commands, as answered.")
+    ] = False,
     since_s: Annotated[
         float, duration("--since", text="How far back: 12h, 1d12h, 90min.", shown="12h")
     ] = SINCE_S_DEFAULT,
-    container_id: Annotated[
-        int, typer.Option("--container", metavar="ID", help="Only this one.", min=0, max=ID_MAX)
-    ] = 0,
     count: Annotated[
-        int, typer.Option(metavar="N", help="Show the newest N lines.", min=1)
-    ] = SHOWN_COUNT,
+        int | None,
+        typer.Option(metavar="N", help="Show the newest N lines; 200, or 50, or 20.", min=1),
+    ] = None,
     datanode: NodeOption = None,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
     """Show what was changed on the disks of all datanodes, and what was ordered; oldest first.
 
-    Each datanode keeps the last 64 changes of a replica. 2: a datanode could not be asked.
+    With CONTAINER: the roots of its replicas over time, and why they changed. Each datanode keeps
+    the last 64 changes of a replica. 2: a datanode could not be asked.
     """
+    if container_id is not None and (outcomes or datanode):
+        raise typer.BadParameter("goes with --count only", param_hint="CONTAINER")
+    if container_id is not None:
+        return history(scm, container_id, count or HISTORY_SHOWN, as_json=as_json)
+    if outcomes:
+        show_outcomes(scm, datanode, count, as_json=as_json)
+        return Exit.OK
     since_ms = max(0, int((time.time() - since_s) * 1000))
     with connect(scm) as client:
         nodes = nodes_of(client, datanode)
         by_address = datanode is not None and ":" in datanode
         nodes, orders, unknown = orders_to(client, nodes, by_address=by_address)
         answers = ask_each(client, nodes, lambda peer: peer.changes(since_ms))
-    lines = [*changes_told(answers), *orders_told(orders, since_ms)]
     lines = sorted(
-        (line for line in lines if container_id in {0, line.container_id}),
-        key=lambda line: line.at_ms,
+        [*changes_told(answers), *orders_told(orders, since_ms)], key=lambda line: line.at_ms
     )
     missing = [*not_told(answers), *unknown]
     if as_json:
         emit({"since_ms": since_ms, "lines": [line.facts() for line in lines], "missing": missing})
-        return Exit.TO_DO if missing else Exit.OK
-    if len(lines) > count:
-        say(f"{counted(len(lines) - count, 'older line')} left out; --count shows more")
-    if lines:
-        show(grid("", COLUMNS, [line.row() for line in lines[-count:]]))
-    ago = spoken_duration(since_s)
-    say(f"{counted(len(lines), 'change')} on {heard(answers)} in the last {ago}")
-    for text in missing:
-        say(text)
+    else:
+        shown = lines[-(count or SHOWN_COUNT) :]
+        if len(lines) > len(shown):
+            say(f"{counted(len(lines) - len(shown), 'older line')} left out; --count shows more")
+        if shown:
+            show(grid("", COLUMNS, [line.row() for line in shown]))
+        ago = spoken_duration(since_s)
+        say(f"{counted(len(lines), 'change')} on {heard(answers)} in the last {ago}")
+        for text in missing:
+            say(text)
     return Exit.TO_DO if missing else Exit.OK
 
 

@@ -1,18 +1,15 @@
-"""history: what the replicas of a container were over time, and why they changed."""
+"""log CONTAINER: what the replicas of a container were over time, and why they changed."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Annotated, Final
-
-import typer
+from typing import Final
 
 from agent.cli.inspect.scm_commands import container_info, state_name
 from agent.cli.inspect.verified import last_reads, verified_text
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.outcomes import outcomes_in
-from agent.cli.terminal.output import ID_MAX, checksum, counted, emit, grid, say, short, show, size
-from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
+from agent.cli.terminal.output import checksum, counted, emit, grid, say, short, show, size
 from agent.client.client import Client
 from agent.errors import SutureError
 from agent.rpc.calls.peer import NodeAddress
@@ -28,20 +25,8 @@ Told = dict[str, list[datanode_pb2.HistoryEntry] | str]  # by datanode; a text i
 Row = tuple[int, tuple[object, ...]]  # when, and the row of the table
 
 
-def history(
-    container_id: Annotated[
-        int, typer.Argument(metavar="CONTAINER", help="Container id.", min=1, max=ID_MAX)
-    ],
-    count: Annotated[
-        int, typer.Option(metavar="N", help="Show the newest N lines.", min=1)
-    ] = SHOWN_COUNT,
-    scm: ScmOption = SCM_DEFAULT,
-    as_json: JsonFlag = False,
-) -> int:
-    """Show the roots of a container's replicas over time, and why they changed; oldest first.
-
-    Each datanode keeps the last 64 changes of a replica. 2: a datanode could not be asked.
-    """
+def history(scm: str, container_id: int, count: int, *, as_json: bool) -> int:
+    """Print the roots of a container's replicas over time, and why they changed; oldest first."""
     with connect(scm) as client:
         info = container_info(client, container_id)
         told = {

@@ -1,4 +1,4 @@
-"""may-stop, what-if: what would be if datanodes or volumes were off, before they are."""
+"""may-stop: what would be if datanodes or volumes were off, before they are."""
 
 from collections.abc import Sequence
 from typing import Annotated, Final
@@ -38,51 +38,33 @@ KeepOption = Annotated[
 def may_stop(
     names: Named,
     keep: KeepOption = 1,
+    for_good: Annotated[
+        bool, typer.Option("--for-good", help="If they never came back: what would be lost.")
+    ] = False,
     scm: ScmOption = SCM_DEFAULT,
     as_json: JsonFlag = False,
 ) -> int:
     """Say whether these may be switched off now, all together, and what it would cost.
 
-    0: yes. 2: no, something could not be read. 3: nobody can tell: safe mode, datanodes that are
+    0: yes. 2: no, something could not be read; with --for-good, something would be lost, or there
+    is no room for what must be made again. 3: nobody can tell: safe mode, datanodes that are
     silent, reports that are missing, replicas in doubt.
     """
-    answer = foresee(scm, names, keep_count=keep)
+    answer = foresee(scm, names, for_good=for_good, keep_count=0 if for_good else keep)
     if as_json:
         emit(facts(answer))
     else:
-        say(WORDS[answer.answer].format("; ".join(answer.reasons)))
+        if for_good:
+            show_lost(answer)
+        else:
+            say(WORDS[answer.answer].format("; ".join(answer.reasons)))
         show_reading(answer)
         show_lacking(answer)
-        show_writing(answer)
-    return EXITS[answer.answer]
-
-
-def what_if(
-    lost: Annotated[
-        list[str],
-        typer.Option("--lost", metavar="NAME", help="What never comes back; as for may-stop."),
-    ],
-    more: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME", help="More that never comes back.")
-    ] = None,
-    scm: ScmOption = SCM_DEFAULT,
-    as_json: JsonFlag = False,
-) -> int:
-    """Say what would be lost, and what made again, if these never came back.
-
-    0: nothing would be lost, and there is room for all that must be made again. 2: something
-    would be lost, or there is no room. 3: nobody can tell.
-    """
-    answer = foresee(scm, [*lost, *(more or [])], for_good=True)
-    if as_json:
-        emit(facts(answer))
-    else:
-        show_lost(answer)
-        show_reading(answer)
-        show_lacking(answer)
-    if answer.lost_count or not answer.has_room:
+        if not for_good:
+            show_writing(answer)
+    if for_good and (answer.lost_count or not answer.has_room):
         return Exit.TO_DO
-    return Exit.UNAVAILABLE if answer.answer == "UNKNOWN" else Exit.OK
+    return Exit.OK if for_good and answer.answer == "NO" else EXITS[answer.answer]
 
 
 def foresee(

@@ -99,7 +99,7 @@ def chosen_replicas(
         raise Refused(
             Code.CONTAINER_NOT_FOUND,
             f"no datanode {datanode} has a replica of container {info.container_id}",
-            hint=f"see suture scm container {info.container_id}",
+            hint=f"see suture scm containers {info.container_id}",
         )
     return chosen
 
@@ -213,7 +213,7 @@ def diff(
             Code.INELIGIBLE,
             f"container {container_id} is erasure-coded ({info.scheme}): no two of its replicas "
             "are to be equal",
-            hint=f"`suture verify-parity {container_id}` computes its shards from each other",
+            hint=f"`suture scrub parity {container_id}` computes its shards from each other",
         )
     compared = [(mine, theirs, *compare_pair(mine, theirs)) for mine, theirs in pairs]
     if as_json:
@@ -360,35 +360,6 @@ def explain_findings(datanode_id: str, found: list[datanode_pb2.Finding] | str) 
         say(f"    {item.evidence}")
 
 
-def scan(
-    container_id: ContainerArgument,
-    scm: ScmOption = SCM_DEFAULT,
-    datanode: DatanodeOption = None,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Read now, show how far it is, and say what was found.")
-    ] = False,
-    full_speed: Annotated[
-        bool, typer.Option("--full-speed", help="With --wait: clients' reads wait, not the scan.")
-    ] = False,
-    as_json: JsonFlag = False,
-) -> int:
-    """Have a container's replicas read soon, every byte, past the page cache.
-
-    With --wait: read now. 2: damage was found, or some replica could not be read or queued.
-    """
-    if full_speed and not wait:
-        raise Refused(
-            Code.MALFORMED_REQUEST,
-            "--full-speed is about a scan that somebody waits for",
-            hint="add --wait",
-        )
-    with connect(scm) as client:
-        info = container_info(client, container_id)
-        wish = ScanWish(container_id=container_id, wait=wait, full_speed=full_speed, quiet=as_json)
-        results, failures = scan_each(client, chosen_replicas(info, datanode), wish)
-    return tell_scans(results, failures, wait=wait, as_json=as_json)
-
-
 def tell_scans(
     results: list[tuple[str, datanode_pb2.ScanProgress]],
     failures: list[tuple[str, SutureError]],
@@ -433,6 +404,14 @@ class ScanWish:
     wait: bool
     full_speed: bool
     quiet: bool
+
+
+def scan_replicas(scm: str, datanode: str | None, wish: ScanWish) -> int:
+    """Have the replicas of a container read, or those of one datanode; return the exit code."""
+    with connect(scm) as client:
+        info = container_info(client, wish.container_id)
+        results, failures = scan_each(client, chosen_replicas(info, datanode), wish)
+    return tell_scans(results, failures, wait=wish.wait, as_json=wish.quiet)
 
 
 def scan_each(

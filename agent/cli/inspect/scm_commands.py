@@ -1,4 +1,4 @@
-"""scm nodes, containers, outcomes ...: what the control plane knows, and what became of orders."""
+"""scm nodes, containers ...: what the control plane knows, and what became of orders."""
 
 import time
 from typing import Annotated, Final
@@ -36,6 +36,7 @@ from merkle.replica import ContainerId
 POLL_S: Final = 0.2
 PAGE: Final = 1000
 HEALED: Final = frozenset({"converged", "nothing_to_do"})
+OUTCOMES_SHOWN: Final = 20
 BEING_WRITTEN: Final = frozenset({"OPEN", "CLOSING"})  # states of a container that has no tree yet
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -105,10 +106,19 @@ def all_containers(client: Client) -> list[scm_pb2.ContainerInfo]:
 
 @app.command("containers")
 def containers(
-    on: OnOption = None, scm: ScmOption = SCM_DEFAULT, as_json: JsonFlag = False
+    container_id: Annotated[
+        int | None,
+        typer.Argument(metavar="[CONTAINER]", help="Only this, by replica.", min=1, max=ID_MAX),
+    ] = None,
+    on: OnOption = None,
+    scm: ScmOption = SCM_DEFAULT,
+    as_json: JsonFlag = False,
 ) -> None:
-    """List the containers and whether their replicas' checksums agree."""
+    """List the containers and whether their replicas' checksums agree, or the replicas of one."""
     with connect(scm) as client:
+        if container_id is not None:
+            show_container(client, container_id, as_json=as_json)
+            return
         is_selected = selected(client, on)
         known = [
             container
@@ -147,19 +157,11 @@ def state_name(state: container_pb2.ReplicaState) -> str:
     return container_pb2.ReplicaState.Name(state)
 
 
-@app.command("container")
-def container(
-    container_id: Annotated[
-        int, typer.Argument(metavar="CONTAINER", help="Container id.", min=1, max=ID_MAX)
-    ],
-    scm: ScmOption = SCM_DEFAULT,
-    as_json: JsonFlag = False,
-) -> None:
-    """Show one container and each of its replicas."""
-    with connect(scm) as client:
-        info = client.scm.get_container_info(
-            scm_pb2.GetContainerInfoRequest(container_id=container_id)
-        ).container
+def show_container(client: Client, container_id: int, *, as_json: bool) -> None:
+    """Print one container and each of its replicas."""
+    info = client.scm.get_container_info(
+        scm_pb2.GetContainerInfoRequest(container_id=container_id)
+    ).container
     if as_json:
         emit(facts(info))
         return
@@ -274,7 +276,7 @@ def wait_and_show(
         if pending:
             say(
                 f"{counted(len(pending), 'command')} not answered yet; "
-                "look again with: suture scm outcomes"
+                "look again with: suture log --outcomes"
             )
     if refused:
         return Exit.FAILED
@@ -351,16 +353,11 @@ def wait_for_outcomes(
             time.sleep(POLL_S)
 
 
-@app.command("outcomes")
-def outcomes(
-    count: Annotated[int, typer.Option(min=1, max=KEPT_MAX, help="How many, newest first.")] = 20,
-    on: OnOption = None,
-    scm: ScmOption = SCM_DEFAULT,
-    as_json: JsonFlag = False,
-) -> None:
-    """Show what became of the newest commands."""
+def show_outcomes(scm: str, datanode: str | None, count: int | None, *, as_json: bool) -> None:
+    """Print what became of the newest commands."""
+    count = min(OUTCOMES_SHOWN if count is None else count, KEPT_MAX)
     with connect(scm) as client:
-        is_selected = selected(client, on)
+        is_selected = selected(client, [datanode] if datanode else None)
         shown = newest_outcomes(client, lambda o: is_selected(o.datanode_id), count=count)
         answer = client.scm.list_outcomes(scm_pb2.ListOutcomesRequest(count=1))
     del answer.outcomes[:]

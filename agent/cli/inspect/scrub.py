@@ -1,4 +1,4 @@
-"""scrub: how far the background scans are, on every disk; and how to hold them."""
+"""scrub: how far the background scans are, how to hold them, and what is read besides."""
 
 import time
 from collections.abc import Callable
@@ -7,6 +7,9 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli.inspect.datanodes import say_silent
+from agent.cli.inspect.replica_commands import ScanWish, scan_replicas
+from agent.cli.inspect.verify_parity import verify_parity_command
+from agent.cli.setup.sample import sample
 from agent.cli.terminal.ask import Answered, NodeOption, ask_each, nodes_of
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
@@ -14,7 +17,7 @@ from agent.cli.terminal.output import ID_MAX, counted, emit, grid, say, short, s
 from agent.cli.terminal.time_option import duration
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.config.quantity import spoken_duration
-from agent.errors import Unavailable
+from agent.errors import Code, Refused, Unavailable
 from agent.observe.status_headline import percent
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
@@ -47,38 +50,59 @@ def pause(
     duration_s: Annotated[
         float, duration("--for", text="The pause ends by itself.", min_s=0.001, shown="1h")
     ] = PAUSE_S_DEFAULT,
+    end: Annotated[bool, typer.Option("--end", help="End a pause now.")] = False,
     as_json: JsonFlag = False,
 ) -> int:
     """Hold background scans for a while; what was asked for by hand still runs.
 
     2: a datanode does not answer; the others hold theirs.
     """
-    wish = pb.SteerScrubRequest(volume_id=volume, pause_ms=max(1, int(duration_s * 1000)))
+    if end:
+        wish = pb.SteerScrubRequest(volume_id=volume, resume=True)
+    else:
+        wish = pb.SteerScrubRequest(volume_id=volume, pause_ms=max(1, int(duration_s * 1000)))
     return tell(steered(scm, datanode, wish), as_json=as_json)
 
 
-@app.command("resume")
-def resume(
-    scm: ScmOption = SCM_DEFAULT,
-    datanode: NodeOption = None,
-    volume: VolumeOption = "",
-    as_json: JsonFlag = False,
-) -> int:
-    """End a pause now."""
-    wish = pb.SteerScrubRequest(volume_id=volume, resume=True)
-    return tell(steered(scm, datanode, wish), as_json=as_json)
-
-
-@app.command("cancel")
-def cancel(
+@app.command("scan")
+def scan(
     container_id: Annotated[int, typer.Argument(metavar="CONTAINER", min=1, max=ID_MAX)],
     scm: ScmOption = SCM_DEFAULT,
     datanode: NodeOption = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Read now, show how far it is, and say what was found.")
+    ] = False,
+    full_speed: Annotated[
+        bool, typer.Option("--full-speed", help="With --wait: clients' reads wait, not the scan.")
+    ] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Stop its background scan; it comes again later.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Stop the background scan of one container, if it is under way; it comes again later."""
-    wish = pb.SteerScrubRequest(skip_container_id=container_id)
-    return tell(steered(scm, datanode, wish), as_json=as_json)
+    """Have a container's replicas read soon, every byte, past the page cache.
+
+    With --wait: read now. 2: damage was found, or some replica could not be read or queued.
+    """
+    if (full_speed and not wait) or (cancel and wait):
+        raise Refused(
+            Code.MALFORMED_REQUEST,
+            "--full-speed is about a scan that somebody waits for, --cancel about one in the "
+            "background",
+            hint="--wait goes with --full-speed, and not with --cancel",
+        )
+    if cancel:
+        wish = pb.SteerScrubRequest(skip_container_id=container_id)
+        return tell(steered(scm, datanode, wish), as_json=as_json)
+    return scan_replicas(
+        scm,
+        datanode,
+        ScanWish(container_id=container_id, wait=wait, full_speed=full_speed, quiet=as_json),
+    )
+
+
+app.command("parity")(verify_parity_command)
+app.command("sample")(sample)
 
 
 def ask(

@@ -60,11 +60,19 @@ def show_options(
 @app.command("explain")
 def explain(
     name: Annotated[
-        str, typer.Argument(metavar="[KEY]", help="An option or a section; none: all.")
+        str, typer.Argument(metavar="[KEY]", help="An option, a section or an event; none: all.")
     ] = "",
+    event: Annotated[
+        bool, typer.Option("--event", help="KEY is an event in the logs, or its beginning.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> int:
-    """Say what an option means, its unit and bounds, its default, and how it is changed."""
+    """Say what an option means, its unit and bounds, its default, and how it is changed.
+
+    With --event: what an event in the logs means, and which ids it carries.
+    """
+    if event:
+        return explain_event(name, as_json=as_json)
     found = list(reference.find(name))
     if as_json:
         emit(
@@ -85,18 +93,14 @@ def explain(
     return Exit.OK
 
 
-@app.command("events")
-def events(
-    name: Annotated[
-        str, typer.Argument(metavar="[EVENT]", help="An event, or its beginning; none: all.")
-    ] = "",
-    as_json: JsonFlag = False,
-) -> int:
+def explain_event(name: str, *, as_json: bool) -> int:
     """Say what an event in the logs means, and which ids it carries."""
     found = {key: event for key, event in sorted(EVENTS.items()) if key.startswith(name)}
     if not found:
         raise Refused(
-            Code.MALFORMED_REQUEST, f"no event {name}", hint="suture config events lists them"
+            Code.MALFORMED_REQUEST,
+            f"no event {name}",
+            hint="config explain --event lists them",
         )
     if as_json:
         emit([{"event": k, "ids": list(e.ids), "meaning": e.meaning} for k, e in found.items()])

@@ -1,5 +1,6 @@
-"""fsck, new-volume: what is done to volumes on their own host, without an agent."""
+"""fsck, volume add --next-start: what is done to volumes on their own host, without an agent."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -37,10 +38,7 @@ def fsck(
     return Exit.TO_DO if problems else Exit.OK
 
 
-def new_volume(
-    volumes: Annotated[list[Path], typer.Argument(metavar="DIR", help="Empty directories.")],
-    as_json: JsonFlag = False,
-) -> int:
+def declare(volumes: Sequence[Path], *, as_json: bool) -> int:
     """Say that empty directories are new disks: the agent's next start makes volumes of them.
 
     Needed only where there was a volume before; that one is then forgotten.

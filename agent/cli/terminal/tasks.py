@@ -13,25 +13,22 @@ TASKS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "suture": {
         "Store and fetch": ("put", "get", "ls", "rm"),
         "See how it is": ("status", "volumes", "findings", "top", "log"),
-        "Look into a container": ("explain", "history", "tree", "diff", "diagnose", "replay"),
-        "Read and mend": ("scan", "scrub", "reconcile", "verify-parity", "verify-log", "attest"),
-        "Before something is switched off": ("may-stop", "what-if"),
-        "Disks": ("volume", "new-volume", "fsck", "sample", "salvage"),
+        "Look into a container": ("explain", "tree", "diff", "diagnose"),
+        "Read and mend": ("scrub", "reconcile", "verify-log", "attest"),
+        "Before something is switched off": ("may-stop",),
+        "Disks": ("volume", "fsck", "salvage"),
         "The control plane": ("scm",),
         "Set up and try": ("config", "tls", "demo", "ozone"),
     },
     "scm": {
-        "See what it knows": (
-            *("nodes", "containers", "container", "report", "queues", "outcomes", "anchors"),
-        ),
+        "See what it knows": ("nodes", "containers", "report", "queues"),
         "Datanodes leave, rest and return": (
-            *("decommission", "maintenance", "recommission", "departures"),
-            *("remove-node", "refresh", "reregister"),
+            *("decommission", "maintenance", "departures", "remove-node", "refresh"),
         ),
-        "Replicas": ("replicate", "delete", "close", "reconcile", "balance"),
-        "What it leaves alone": ("suppress", "release", "holds", "forget"),
+        "Replicas": ("replicate", "delete", "close", "balance"),
+        "What it leaves alone": ("hold", "forget"),
         "Spark": ("snapshot", "apply"),
-        "Its own state": ("safemode", "backup", "backups", "restore", "recover"),
+        "Its own state": ("safemode", "backup", "restore", "recover"),
     },
 }
 

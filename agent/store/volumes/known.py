@@ -100,7 +100,7 @@ def check_new(layout: Layout, expected: str, *, fstab: Path) -> None:
             Code.INCONSISTENT_VOLUME,
             f"{layout.volume} is empty, and was volume {expected}: is its disk mounted?",
             hint="mount the disk, then restart the agent; if this is a new disk: "
-            f"suture new-volume {layout.volume}, then restart the agent",
+            f"suture volume add --next-start {layout.volume}, then restart the agent",
         )
 
 
@@ -114,7 +114,7 @@ def check_kept(layout: Layout) -> None:
         raise Refused(
             Code.INCONSISTENT_VOLUME,
             f"{layout.cluster}: the index and all replicas of this volume are gone",
-            hint=f"put the directory back; if it is lost for good: suture new-volume "
+            hint=f"put the directory back; if it is lost for good: suture volume add --next-start "
             f"{layout.volume}, then restart the agent",
         )
 
@@ -137,8 +137,8 @@ def check_first_start(volumes: Sequence[Path], elsewhere: str) -> None:
         raise Refused(
             Code.INCONSISTENT_VOLUME,
             f"no volume of this host is formatted, and the control plane knows better: {elsewhere}",
-            hint="mount the disks, then start the agent; if they are new: suture new-volume "
-            + " ".join(map(str, old)),
+            hint="mount the disks, then start the agent; if they are new: "
+            + " ".join(["suture volume add --next-start", *map(str, old)]),
         )
 
 

@@ -106,7 +106,7 @@ class Reconciles:
             if node not in held and self._nodes.takes_commands(node)
         )
         if not targets:
-            message = "its replicas are excluded: suture scm holds says since when"
+            message = "its replicas are excluded: suture scm hold says since when"
             return Decision(container_id, EXCLUDED, message)
         participants = replace(participants, targets=targets)
         if dry_run:

@@ -296,7 +296,7 @@ class TestOrders:
         container_id = str(stored["container_ids"][0])
         suture.wait_until_reported(int(container_id))
         shown = suture.json("scm", "close", container_id, "--dry-run")
-        before = suture.json("scm", "container", container_id)["state"]
+        before = suture.json("scm", "containers", container_id)["state"]
         (tmp_path / "shown").write_text(json.dumps(shown))
         close = ("scm", "close", container_id, "--as-shown", str(tmp_path / "shown"))
 
@@ -316,12 +316,10 @@ class TestOrders:
         The dry run names who reconciles, with bytes and copies; what it showed can be given.
         """
         [container_id] = store(suture, files, "reconciled/")
-        shown = suture.json("scm", "reconcile", str(container_id), "--dry-run")
+        shown = suture.json("reconcile", str(container_id), "--dry-run")
         (tmp_path / "shown").write_text(json.dumps(shown))
 
-        given = suture.json(
-            "scm", "reconcile", str(container_id), "--as-shown", str(tmp_path / "shown")
-        )
+        given = suture.json("reconcile", str(container_id), "--as-shown", str(tmp_path / "shown"))
 
         assert (3, 3) == (shown[0]["copies_before"], shown[0]["copies_after"])
         assert all(order["bytes"] > 0 for order in shown[0]["orders"])
@@ -375,7 +373,7 @@ class TestReplicas:
         zero_page(target(cluster, 1, container_id, 2))
         append_garbage(target(cluster, 2, container_id, 3))
 
-        results = suture.json("scan", str(container_id), "--wait", code=Exit.TO_DO)
+        results = suture.json("scrub", "scan", str(container_id), "--wait", code=Exit.TO_DO)
         differences = suture.json("diff", str(container_id), code=Exit.TO_DO)
         explained = suture.json("explain", str(container_id), code=Exit.TO_DO)
         suture.json("status", code=Exit.TO_DO)
@@ -391,7 +389,8 @@ class TestReplicas:
         assert 2 * FILE_BYTES == fetched
         suture.json("diff", str(container_id))
         assert 0 == sum(
-            r["finding_count"] for r in suture.json("scan", str(container_id), "--wait").values()
+            r["finding_count"]
+            for r in suture.json("scrub", "scan", str(container_id), "--wait").values()
         )
         suture.wait_until_closed([container_id])
 
@@ -402,7 +401,7 @@ class TestReplicas:
         [container_id] = store(suture, files, "people/")
 
         assert "3 CLOSED" not in suture("scm", "nodes")
-        assert "CLOSED" in suture("scm", "container", str(container_id))
+        assert "CLOSED" in suture("scm", "containers", str(container_id))
         assert "root" in suture("tree", str(container_id), "--chunks")
         assert "EQUAL" in suture("diff", str(container_id))
         assert "nothing is wrong here" in suture("explain", str(container_id))
@@ -417,8 +416,8 @@ class TestReplicas:
         """
         [container_id] = store(suture, files, "mistyped/")
 
-        for command in ("tree", "diff", "scan"):
-            chosen = (command, str(container_id), "--datanode", "zz")
+        for command in (("tree",), ("diff",), ("scrub", "scan")):
+            chosen = (*command, str(container_id), "--datanode", "zz")
             assert "CONTAINER_NOT_FOUND" == suture.json(*chosen, code=1)["error"]["code"]
 
     def test_a_container_being_written_is_unknown_but_not_wrong(
@@ -459,8 +458,8 @@ class TestReplicas:
         """
         Every command that names a container refuses one that nobody knows.
         """
-        for command in ("tree", "diff", "explain", "scan"):
-            answer = suture.json(command, "999999", code=Exit.FAILED)
+        for command in (("tree",), ("diff",), ("explain",), ("scrub", "scan")):
+            answer = suture.json(*command, "999999", code=Exit.FAILED)
             assert "CONTAINER_NOT_FOUND" == answer["error"]["code"]
         [decision] = suture.json("reconcile", "999999", code=Exit.FAILED)["decisions"]
         assert "CONTAINER_NOT_FOUND" == decision["code"]

@@ -51,7 +51,7 @@ def damaged(cluster: Cluster, suture: CommandLine, tmp_path: Path) -> int:
     content = bytearray(block.read_bytes())
     content[70_000] ^= 8
     block.write_bytes(bytes(content))
-    suture("scan", str(container_id), "--wait", code=Exit.TO_DO)
+    suture("scrub", "scan", str(container_id), "--wait", code=Exit.TO_DO)
     return int(container_id)
 
 
@@ -81,13 +81,13 @@ def test_a_scan_that_nobody_waits_for_is_put_in_line(
     content[70_000] ^= 8
     block.write_bytes(bytes(content))
 
-    queued = suture.json("scan", str(damaged))
+    queued = suture.json("scrub", "scan", str(damaged))
 
     assert [True] * 3 == [answer["queued"] for answer in queued.values()]
     with Peer(cluster.nodes[1].address) as peer:
         suture.wait_until(lambda: bool(peer.findings(ContainerId(damaged))))
-    assert "in line" in suture("scan", str(damaged))
-    assert "--wait" in suture.json("scan", "1", "--full-speed", code=1)["error"]["hint"]
+    assert "in line" in suture("scrub", "scan", str(damaged))
+    assert "--wait" in suture.json("scrub", "scan", "1", "--full-speed", code=1)["error"]["hint"]
     suture("reconcile", str(damaged))
 
 
@@ -152,8 +152,8 @@ def test_a_silent_datanode_keeps_no_other_from_pausing_its_scans(
 
         paused = command.json("scrub", "pause", "--for", "10min", code=Exit.TO_DO)
         shown = command("scrub", "status", code=Exit.TO_DO)
-        cancelled = command.json("scrub", "cancel", "7", code=Exit.TO_DO)
-        resumed = command.json("scrub", "resume", "--volume", volume["volume_id"])
+        cancelled = command.json("scrub", "scan", "7", "--cancel", code=Exit.TO_DO)
+        resumed = command.json("scrub", "pause", "--end", "--volume", volume["volume_id"])
         counts = [command(*what, code=Exit.TO_DO) for what in (["findings"], ["log"])]
         command("scrub", "pause", "--volume", "nowhere", code=Exit.UNAVAILABLE)
         own.nodes[0].kill()
@@ -213,8 +213,8 @@ def test_history_tells_damage_and_repair(suture: CommandLine, damaged: int) -> N
     """
     suture("reconcile", str(damaged))
 
-    told = suture.json("history", str(damaged))
-    said = suture("history", str(damaged))
+    told = suture.json("log", str(damaged))
+    said = suture("log", str(damaged))
 
     lengths = sorted(len(replica["oldest_first"]) for replica in told["replicas"].values())
     (entries,) = (r["oldest_first"] for r in told["replicas"].values() if r["oldest_first"][1:])
@@ -224,14 +224,14 @@ def test_history_tells_damage_and_repair(suture: CommandLine, damaged: int) -> N
     assert "closed with 1 block" in said
     assert "reconcile: converged, 1 chunk repaired" in said
     assert said.index("damaged: 1 CHUNK_CHECKSUM") < said.index("reconcile: converged, 1 chunk")
-    assert "5 older lines left out" in suture("history", str(damaged), "--count", "6")
+    assert "5 older lines left out" in suture("log", str(damaged), "--count", "6")
 
 
 def test_the_history_of_nothing_is_refused(suture: CommandLine) -> None:
     """
     A container that nobody knows is an error with its code, not an empty table.
     """
-    refused = suture.json("history", "99999", code=Exit.FAILED)
+    refused = suture.json("log", "99999", code=Exit.FAILED)
 
     assert "CONTAINER_NOT_FOUND" == refused["error"]["code"]
 
@@ -274,12 +274,12 @@ def test_lists_show_only_what_is_on_some_datanodes(suture: CommandLine, damaged:
     """
     By id, a prefix of it, or rack; who is not there is said, so that nothing is taken for empty.
     """
-    lists = ("nodes", "queues", "departures", "containers", "holds", "outcomes")
+    lists = ("nodes", "queues", "departures", "containers", "hold")
     rack_of = {node["datanode_id"]: node["rack"] for node in suture.json("scm", "nodes")}
     nodes = list(rack_of)
     rack = rack_of[nodes[0]]
     for node in nodes:
-        suture("scm", "suppress", str(damaged), "--datanode", node)
+        suture("scm", "hold", str(damaged), "--datanode", node)
     suture("scm", "maintenance", *nodes, "--force", "--yes")
     try:
         shown = {
@@ -297,8 +297,8 @@ def test_lists_show_only_what_is_on_some_datanodes(suture: CommandLine, damaged:
             )
         )
     finally:
-        suture("scm", "recommission", *nodes)
-        suture("scm", "release", str(damaged))
+        suture("scm", "maintenance", *nodes, "--undo")
+        suture("scm", "hold", str(damaged), "--release")
 
     on_rack = {node for node in nodes if rack_of[node] == rack}
     for (what, on), found in shown.items():
@@ -313,21 +313,20 @@ def node_ids(what: str, answer: Any) -> list[str]:
     match what:
         case "queues":
             return [queue["datanode_id"] for queue in answer["nodes"]]
-        case "outcomes":
-            return [outcome["datanode_id"] for outcome in answer["outcomes"]]
         case "containers":
             return [r["datanode"]["datanode_id"] for c in answer for r in c["replicas"]]
         case _:
             return [row["datanode_id"] for row in answer]
 
 
-def test_an_order_is_told_however_its_datanode_is_named(suture: CommandLine, damaged: int) -> None:
+@pytest.mark.usefixtures("damaged")
+def test_an_order_is_told_however_its_datanode_is_named(suture: CommandLine) -> None:
     """
     By id or by address, and beside newer orders to others; without a control plane that is said.
     """
     node, other = suture.json_any("scm", "nodes")[:2]
     own, others = node["datanode_id"], other["datanode_id"]
-    wanted = ("log", "--container", str(damaged), "--datanode")
+    wanted = ("log", "--datanode")
     newest = {name: outcomes_on(suture, name) for name in (own, node["address"], others)}
     by_id = suture.json(*wanted, own)
     by_address = suture.json(*wanted, node["address"])
@@ -345,7 +344,7 @@ def test_an_order_is_told_however_its_datanode_is_named(suture: CommandLine, dam
 
 def outcomes_on(suture: CommandLine, name: str) -> list[str]:
     """Return the datanodes of the newest outcome on one."""
-    outcomes = suture.json("scm", "outcomes", "--on", name, "--count", "1")["outcomes"]
+    outcomes = suture.json("log", "--outcomes", "--datanode", name, "--count", "1")["outcomes"]
     return [outcome["datanode_id"] for outcome in outcomes]
 
 

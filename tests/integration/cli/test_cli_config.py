@@ -80,13 +80,13 @@ def test_an_option_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 def test_an_event_of_the_log_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     """Who reads a word in the journal asks here; what is no event is said."""
-    assert Exit.OK == run(["config", "events", "volume_fenced"])
+    assert Exit.OK == run(["config", "explain", "--event", "volume_fenced"])
     told = capsys.readouterr().out
-    assert Exit.OK != run(["config", "events", "no_such"])
+    assert Exit.OK != run(["config", "explain", "--event", "no_such"])
 
     assert "Nothing is served from this volume any more." in told
     assert "volume_id" in told
-    assert "suture config events" in capsys.readouterr().err
+    assert "config explain --event" in capsys.readouterr().err
 
 
 def test_a_running_agent_takes_live_options_and_refuses_wrong_ones(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`suture replay`: verdicts of a live cluster, from a bundle alone, and bundles that lie."""
+"""`suture diagnose --replay`: verdicts of a live cluster, from bundles, and bundles that lie."""
 
 import copy
 import io
@@ -70,7 +70,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (container_id,) = stored["container_ids"]
 
         def is_seen(checksums: str) -> bool:
-            _, seen = answer("scm", "container", str(container_id), *scm)
+            _, seen = answer("scm", "containers", str(container_id), *scm)
             return bool(seen["state"] == "CLOSED" and seen["checksums"] == checksums)
 
         wait_until(lambda: is_seen("match"))
@@ -81,7 +81,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
         delete_metadata_row(turns.pop())
         cluster.start_again(1)
         damage(turns)
-        code, _ = answer("scan", str(container_id), "--wait", *scm)
+        code, _ = answer("scrub", "scan", str(container_id), "--wait", *scm)
         assert Exit.TO_DO == code
         wait_until(lambda: is_seen("differ"))  # a scan ends before its report has come to the SCM
         code, _ = answer("diagnose", str(container_id), "--output", str(path), *scm)
@@ -164,7 +164,7 @@ def test_every_verdict_comes_out_the_same(bundle: Path) -> None:
     node = damaged_node(documents)
     told = [found["fault"] for found in documents[f"{node}findings.json"]["findings"]]
 
-    code, seen = answer("replay", str(bundle))
+    code, seen = answer("diagnose", "--replay", str(bundle))
 
     assert sorted(DAMAGED) == sorted(told)
     assert [] == [one for one in seen["verdicts"] if one["outcome"] != "same"]
@@ -300,7 +300,9 @@ def test_a_bundle_that_was_changed_is_found(bundle: Path, tmp_path: Path, change
     documents = documents_of(bundle)
     change(documents, damaged_node(documents))
 
-    code, seen = answer("replay", str(rewritten(documents, tmp_path / "changed.tar.gz")))
+    code, seen = answer(
+        "diagnose", "--replay", str(rewritten(documents, tmp_path / "changed.tar.gz"))
+    )
 
     assert Exit.TO_DO == code
     assert all(one["why"] for one in seen["verdicts"] if one["outcome"] == "differs")
@@ -326,7 +328,7 @@ def test_whatever_a_bundle_says_is_judged_or_refused(
         place = place[dice.choice(inner)]
     place[dice.choice(keys_of(place))] = dice.choice(HOSTILE)
 
-    code, _ = answer("replay", str(rewritten(documents, tmp_path / "changed.tar.gz")))
+    code, _ = answer("diagnose", "--replay", str(rewritten(documents, tmp_path / "changed.tar.gz")))
 
     assert code in {Exit.OK, Exit.TO_DO, Exit.FAILED}
 
@@ -350,6 +352,6 @@ def test_what_is_no_bundle_is_refused(bundle: Path, tmp_path: Path) -> None:
     empty = rewritten({}, tmp_path / "empty.tar.gz")
 
     for path in (other, cut, bare, empty):
-        code, said = answer("replay", str(path))
+        code, said = answer("diagnose", "--replay", str(path))
         assert Exit.FAILED == code
         assert str(path) in said["error"]["message"]

@@ -1,4 +1,4 @@
-"""`suture sample`: what it draws, what it says of it, and that it never says more."""
+"""`suture scrub sample`: what it draws, what it says of it, and that it never says more."""
 
 import json
 import struct
@@ -34,14 +34,14 @@ def sampled(replica: StoredReplica, capsys: Capture, *words: str) -> tuple[int, 
     """Stop the agent and sample its volume; return the exit code and the answer."""
     replica.close()
     capsys.readouterr()
-    code = run(["sample", str(replica.path), *words, "--json"])
+    code = run(["scrub", "sample", str(replica.path), *words, "--json"])
     return code, json.loads(capsys.readouterr().out)
 
 
 def test_a_clean_sample_says_a_probability(replica: StoredReplica, capsys: Capture) -> None:
     """And of how many chunks nothing is known; not that anything was verified."""
     code, answer = sampled(replica, capsys, "--seed", "1", "--fraction", "0.2")
-    run(["sample", str(replica.path), "--seed", "1", "--fraction", "0.2"])
+    run(["scrub", "sample", str(replica.path), "--seed", "1", "--fraction", "0.2"])
     said = capsys.readouterr().out
 
     size = answer["size"]
@@ -86,7 +86,7 @@ def test_a_row_that_is_not_found_by_its_key_is_undecided(
     database.write_bytes(data.replace(key, flipped))
 
     code, answer = sampled(replica, capsys, "--confidence", "99")
-    run(["sample", str(replica.path), "--confidence", "99"])
+    run(["scrub", "sample", str(replica.path), "--confidence", "99"])
     said = capsys.readouterr().out
 
     assert Exit.TO_DO == code
@@ -123,6 +123,6 @@ def test_a_damaged_row_is_told(replica: StoredReplica, capsys: Capture) -> None:
 
 def test_a_volume_in_use_is_refused(replica: StoredReplica, tmp_path: Path) -> None:
     """Its agent writes; and what is no volume is none."""
-    assert Exit.FAILED == run(["sample", str(replica.path)])
-    assert Exit.FAILED == run(["sample", str(tmp_path / "nowhere")])
-    assert Exit.USAGE == run(["sample", str(replica.path), "--confidence", "100"])
+    assert Exit.FAILED == run(["scrub", "sample", str(replica.path)])
+    assert Exit.FAILED == run(["scrub", "sample", str(tmp_path / "nowhere")])
+    assert Exit.USAGE == run(["scrub", "sample", str(replica.path), "--confidence", "100"])

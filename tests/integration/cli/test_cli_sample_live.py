@@ -1,4 +1,4 @@
-"""`suture sample` of datanodes that run: what it draws over all of them, and what it says of it."""
+"""`suture scrub sample` of datanodes that run: what it draws over them, and what it says."""
 
 import json
 from collections.abc import Iterator
@@ -55,8 +55,8 @@ def counts_of(answer: Any) -> tuple[int, int, int]:
 
 def test_a_clean_sample_of_a_cluster_says_a_probability(suture: CommandLine) -> None:
     """Of all that its datanodes have, drawn as of one lot; not that anything was verified."""
-    answer = suture.json("sample", "--seed", "1", "--fraction", "0.2")
-    said = suture("sample", "--seed", "1", "--fraction", "0.2")
+    answer = suture.json("scrub", "sample", "--seed", "1", "--fraction", "0.2")
+    said = suture("scrub", "sample", "--seed", "1", "--fraction", "0.2")
 
     size = answer["size"]
     assert (CHUNKS, size["drawn_count"], 0) == counts_of(answer)
@@ -77,18 +77,21 @@ def test_one_datanode_is_named_by_its_id_a_prefix_or_its_address(
     [node_id, *_] = [node["datanode_id"] for node in nodes]
 
     for name in (node_id, node_id[:12], cluster.nodes[0].address):
-        answer = suture.json("sample", "--datanode", name, "--fraction", "1")
+        answer = suture.json("scrub", "sample", "--datanode", name, "--fraction", "1")
         assert (FILES, 1, 0) == counts_of(answer)
 
 
 def test_what_cannot_be_sampled_is_told(cluster: Cluster, suture: CommandLine) -> None:
     """No such datanode, none there, a volume and a datanode, no such share."""
-    assert "WRONG_DATANODE" == suture.json("sample", "--datanode", "zz", code=1)["error"]["code"]
-    gone = suture.json("sample", "--datanode", "127.0.0.1:1", code=Exit.UNAVAILABLE)
+    assert (
+        "WRONG_DATANODE"
+        == suture.json("scrub", "sample", "--datanode", "zz", code=1)["error"]["code"]
+    )
+    gone = suture.json("scrub", "sample", "--datanode", "127.0.0.1:1", code=Exit.UNAVAILABLE)
     assert "UNAVAILABLE" == gone["error"]["code"]
-    both = ("sample", str(cluster.root), "--datanode", "zz")
+    both = ("scrub", "sample", str(cluster.root), "--datanode", "zz")
     assert "MALFORMED_REQUEST" == suture.json(*both, code=Exit.FAILED)["error"]["code"]
-    suture("sample", "--fraction", "2", code=Exit.USAGE)
+    suture("scrub", "sample", "--fraction", "2", code=Exit.USAGE)
 
 
 def test_a_bad_chunk_is_named_scanned_and_mended(cluster: Cluster, suture: CommandLine) -> None:
@@ -101,7 +104,7 @@ def test_a_bad_chunk_is_named_scanned_and_mended(cluster: Cluster, suture: Comma
     damaged[700] ^= 1
     block.write_bytes(damaged)
 
-    answer = suture.json("sample", "--confidence", "99", code=Exit.TO_DO)
+    answer = suture.json("scrub", "sample", "--confidence", "99", code=Exit.TO_DO)
 
     assert (CHUNKS, CHUNKS, 1) == counts_of(answer)
     [bad] = answer["bad"]
@@ -112,7 +115,7 @@ def test_a_bad_chunk_is_named_scanned_and_mended(cluster: Cluster, suture: Comma
     )
     assert ("CORRUPT", "CHUNK_CHECKSUM") == (bad["verdict"], bad["fault"])
     assert bad["datanode_id"] in {node["datanode_id"] for node in suture.json("scm", "nodes")}
-    suture.wait_until(lambda: counts_of(suture.json_any("sample", "--seed", "3"))[2] == 0)
+    suture.wait_until(lambda: counts_of(suture.json_any("scrub", "sample", "--seed", "3"))[2] == 0)
 
 
 def test_who_does_not_answer_is_told_and_the_others_are_sampled(
@@ -121,8 +124,8 @@ def test_who_does_not_answer_is_told_and_the_others_are_sampled(
     """What is on it is no part of the statement, and the sample is not clean."""
     cluster.nodes[2].stop()
     try:
-        answer = suture.json("sample", "--fraction", "1", code=Exit.TO_DO)
-        said = suture("sample", "--fraction", "1", code=Exit.TO_DO)
+        answer = suture.json("scrub", "sample", "--fraction", "1", code=Exit.TO_DO)
+        said = suture("scrub", "sample", "--fraction", "1", code=Exit.TO_DO)
     finally:
         cluster.start_again(2)
 
@@ -133,7 +136,7 @@ def test_who_does_not_answer_is_told_and_the_others_are_sampled(
 
 def test_a_sample_is_written_down(cluster: Cluster, suture: CommandLine) -> None:
     """Who asked for it and for what, on each datanode, as of a scan."""
-    suture("sample", "--fraction", "1", "--seed", "7")
+    suture("scrub", "sample", "--fraction", "1", "--seed", "7")
 
     logs = [(cluster.root / f"datanode{number}.log").read_text() for number in (1, 2, 3)]
     assert all("SampleChunks" in log for log in logs)

@@ -57,7 +57,7 @@ class Contested:
 
     def contradictions(self) -> list[int]:
         """Return how many contradictions the control plane knows of, by replica."""
-        found = self.suture.json("scm", "container", str(self.container_id))["replicas"]
+        found = self.suture.json("scm", "containers", str(self.container_id))["replicas"]
         return [int(one["replica"].get("contradiction_count", 0)) for one in found]
 
 
@@ -80,7 +80,7 @@ def contested(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Co
                 [block] = peer.blocks_of(ContainerId(container_id))
         rewrite(cluster, container_id, block)
         made = Contested(cluster, suture, container_id, tuple(ids), content)
-        suture("scan", str(container_id), "--wait")
+        suture("scrub", "scan", str(container_id), "--wait")
         suture.wait_until(lambda: any(made.contradictions()) or not reconcile(made))
         yield made
 

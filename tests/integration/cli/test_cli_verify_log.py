@@ -174,15 +174,15 @@ def test_the_control_plane_keeps_what_the_chain_cannot_show(
 
 def test_what_is_kept_is_shown(volume: Path, scm: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Of each volume, with its head."""
-    assert run(["scm", "anchors", "--scm", scm]) == Exit.OK
+    assert run(["verify-log", "--kept", "--scm", scm]) == Exit.OK
     assert "no head of a log was told yet" in capsys.readouterr().out
     tell(scm, volume)
     _, whole = asked(capsys, str(volume))
 
-    assert run(["scm", "anchors", "--scm", scm, "--json"]) == Exit.OK
+    assert run(["verify-log", "--kept", "--scm", scm, "--json"]) == Exit.OK
     [log] = json.loads(capsys.readouterr().out)
 
     assert log["datanode_id"] == DATANODE
     assert [whole["head"]] == [one["checksum"] for one in log["anchors"]]
-    assert run(["scm", "anchors", "--scm", scm]) == Exit.OK
+    assert run(["verify-log", "--kept", "--scm", scm]) == Exit.OK
     assert str(whole["count"]) in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""may-stop and what-if against a real cluster: what they say is proven by stopping datanodes."""
+"""may-stop against a real cluster: what they say is proven by stopping datanodes."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -236,13 +236,13 @@ class TestWhatIf:
         assert keys
 
         all_three = suture.json(
-            "what-if", "--lost", names[0], names[1], "--lost", names[2], code=Exit.TO_DO
+            "may-stop", "--for-good", names[0], names[1], names[2], code=Exit.TO_DO
         )
-        alone = suture.json("what-if", "--lost", names[0])
+        alone = suture.json("may-stop", "--for-good", names[0])
 
         assert 1 in all_three["lost_container_ids"]
         assert all_three["lost_count"] == sum(all_three["lost_states"].values())
         assert 0 == alone["lost_count"]
         assert alone["rebuild_bytes"] > 0
         assert alone["lacking_replica_count"] == alone["container_count"]
-        assert "lost: " in suture("what-if", "--lost", *names, code=Exit.TO_DO)
+        assert "lost: " in suture("may-stop", "--for-good", *names, code=Exit.TO_DO)

@@ -173,7 +173,7 @@ def the_first_hour(reader: Reader, own: Own) -> None:
     suture.wait_until_closed([1])
 
     def is_closed() -> bool:
-        shards = suture.json("scm", "container", str(coded))["replicas"]
+        shards = suture.json("scm", "containers", str(coded))["replicas"]
         return ["CLOSED"] * 3 == [shard["replica"]["state"] for shard in shards]
 
     wait_until(is_closed)
@@ -379,7 +379,7 @@ def damaged(reader: Reader, own: Own) -> None:
     content = bytearray(block.read_bytes())
     content[len(content) // 2] ^= 1
     block.write_bytes(content)
-    reader.suture("scan", "1", "--wait", code=Exit.TO_DO)
+    reader.suture("scrub", "scan", "1", "--wait", code=Exit.TO_DO)
     as_written(reader, own)
 
 

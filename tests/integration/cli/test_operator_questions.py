@@ -57,7 +57,7 @@ def store_and_damage(cluster: Cluster, suture: CommandLine, path: Path) -> None:
     content = bytearray(block.read_bytes())
     content[70_000] ^= 1
     block.write_bytes(bytes(content))
-    suture("scan", "1", "--wait", code=Exit.TO_DO)
+    suture("scrub", "scan", "1", "--wait", code=Exit.TO_DO)
 
 
 def test_each_question_has_a_command() -> None:

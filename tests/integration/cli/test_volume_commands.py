@@ -113,7 +113,7 @@ def test_a_disk_is_replaced_step_by_step(
     assert old_id != volumes_of(suture, cluster, index)[path]["volume_id"]
     assert_readable(suture, stored, tmp_path)
     assert not any(
-        o["status"]["type"] == "replicate" for o in suture.json("scm", "outcomes")["outcomes"]
+        o["status"]["type"] == "replicate" for o in suture.json("log", "--outcomes")["outcomes"]
     )
     assert {3} == {len(c["replicas"]) for c in suture.json("scm", "containers")}
     cluster.nodes[index].stop()
@@ -144,7 +144,7 @@ def test_what_has_no_room_here_goes_to_other_datanodes(
     assert_readable(suture, stored, tmp_path)
     copies = [
         o
-        for o in suture.json("scm", "outcomes", "--count", "1000")["outcomes"]
+        for o in suture.json("log", "--outcomes", "--count", "1000")["outcomes"]
         if o["status"]["type"] == "replicate"
     ]
     assert count <= len(copies)
@@ -178,7 +178,7 @@ def test_migrate_read_only_and_cancel(
     assert 0 == volumes_of(suture, cluster, index)[path]["available_bytes"]
     suture("volume", "read-only", path, "--off")
     assert volumes_of(suture, cluster, index)[path]["available_bytes"] > 0
-    suture("volume", "migrate", path, third, "--wait")
+    suture("volume", "retire", path, "--to", third, "--wait")
 
     after = volumes_of(suture, cluster, index)
     assert before[path]["container_count"] == after[third]["container_count"] > 0
@@ -194,12 +194,13 @@ def test_what_nobody_has_is_refused(cluster: Cluster, suture: CommandLine) -> No
     """
     node = cluster.nodes[0].address
     only, other = (str(path) for path in cluster.volume_paths(0))
+    elsewhere = f"{cluster.nodes[1].address}:{cluster.volume_paths(1)[0]}"
 
     for words in (
         ("retire", "DS-none"),
         ("retire", f"{node}:/none"),
         ("read-only", "/none"),
-        ("migrate", f"{node}:{only}", f"{cluster.nodes[1].address}:{cluster.volume_paths(1)[0]}"),
+        ("retire", f"{node}:{only}", "--to", elsewhere),
         ("add", "/no/such/directory", "--datanode", node),
         ("add", "relative", "--datanode", node),
         ("add", only, "--datanode", node),
@@ -224,7 +225,7 @@ def test_one_that_cannot_be_scanned_in_time_is_not_added(
     (tmp_path / "file").write_bytes(os.urandom(6_000_000))
     suture("put", str(tmp_path / "file"), "--close")
     held = suture.wait_until_reported(1)["replicas"]
-    suture("scm", "suppress", "1")  # nobody replaces what is away meanwhile
+    suture("scm", "hold", "1")  # nobody replaces what is away meanwhile
     address = held[0]["datanode"]["address"]
     path = full[address]
     index = next(i for i, node in enumerate(cluster.nodes) if node.address == address)
@@ -267,10 +268,10 @@ def test_what_cannot_be_loaded_is_told(
     (stray / "chunks").mkdir(parents=True)
 
     suture("volume", "add", str(path), "--datanode", node.address)
-    asked = ["scm", "container", "777", "--scm", suture.scm]
+    asked = ["scm", "containers", "777", "--scm", suture.scm]
     suture.wait_until(lambda: run(asked) == Exit.OK)
 
-    assert "cannot be loaded: no row in the index" in suture("scm", "container", "777")
+    assert "cannot be loaded: no row in the index" in suture("scm", "containers", "777")
     assert "cannot be loaded: no row" in suture("explain", "777", code=Exit.TO_DO)
     shown = suture("volume", "retire", f"{node.address}:{path}", "--wait", code=Exit.TO_DO)
     assert "still has 1 replica" in shown

@@ -135,14 +135,14 @@ def test_a_lost_shard_is_rebuilt_and_fits(
     stored = suture.json("put", str(files), "--replication", SCHEME, "--lanes", "1", "--close")
     [container_id] = stored["container_ids"]
     suture.wait_until(lambda: shards_closed(five, container_id) == {1, 2, 3, 4, 5})
-    [before] = suture.json("verify-parity", str(container_id))
+    [before] = suture.json("scrub", "parity", str(container_id))
 
     with Client(five.scm.address) as client:
         request = datanode_pb2.DeleteContainerRequest(container_id=container_id, force=True)
         client.peer(Endpoint("", five.nodes[1].address)).stub.DeleteContainer(request)
     suture.wait_until(lambda: len(shards_closed(five, container_id)) == 4)
     suture.wait_until(lambda: shards_closed(five, container_id) == {1, 2, 3, 4, 5})
-    [after] = suture.json("verify-parity", "--all")
+    [after] = suture.json("scrub", "parity", "--all")
 
     suture.wait_until(lambda: any(stripes_verified(suture)))
     status = suture("scrub", "status")
@@ -169,7 +169,7 @@ def test_a_damaged_shard_is_mended_in_place(
     block = next(path for path in shard_files(five) if path.stat().st_size == 196_608)
     written = block.read_bytes()
     block.write_bytes(written[:70_000] + bytes([written[70_000] ^ 1]) + written[70_001:])
-    suture("scan", str(container_id), "--wait", code=Exit.TO_DO)
+    suture("scrub", "scan", str(container_id), "--wait", code=Exit.TO_DO)
 
     suture("reconcile", str(container_id))
     suture.wait_until(lambda: shards_closed(five, container_id) == {1, 2, 3, 4, 5})
@@ -189,7 +189,7 @@ def test_parity_is_verified_of_coded_containers_only(
     [container_id] = stored["container_ids"]
     suture.wait_until_reported(container_id)
 
-    refused = suture.json("verify-parity", str(container_id), code=Exit.FAILED)
+    refused = suture.json("scrub", "parity", str(container_id), code=Exit.FAILED)
 
     assert "is not erasure-coded" in refused["error"]["message"]
     assert 5 == len(five.nodes)

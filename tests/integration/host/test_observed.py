@@ -94,7 +94,7 @@ def test_a_scrape_counts_what_was_verified(
     The bytes of a closed replica are in the histogram of verified ages once they were read.
     """
     address, path = web_address(cluster, 0), str(cluster.volume_paths(0)[0])
-    suture("scan", str(container_id), "--wait")
+    suture("scrub", "scan", str(container_id), "--wait")
 
     verified = wait_for(address, "suture_verified_age_seconds_bucket", f"3600.0,{path}", 300_000)
 
@@ -118,7 +118,7 @@ def test_damage_and_its_repair_are_counted(
     content[1000] ^= 1
     block.write_bytes(bytes(content))
 
-    suture("scan", str(container_id), "--wait", code=Exit.TO_DO)
+    suture("scrub", "scan", str(container_id), "--wait", code=Exit.TO_DO)
     found = metrics(address)
     page = fetched(address, "/")[1]
     suture("reconcile", str(container_id))

@@ -130,12 +130,18 @@ def test_a_cluster_works_over_mutual_tls(
     size = block.stat().st_size
     root = block.parents[1]
     flip_bit_under_warm_cache(Target(container_id, root, (int(block.stem),), (size,), (size,)))
-    admin("scan", str(container_id), "--wait", code=Exit.TO_DO)
+    admin("scrub", "scan", str(container_id), "--wait", code=Exit.TO_DO)
     mended = admin.json("reconcile", str(container_id))
     client("get", stored["stored"][0]["key"], "--output", str(back))
-    for words in (("status",), ("volumes",), ("scm", "nodes"), ("scm", "outcomes"), ("findings",)):
+    for words in (
+        ("status",),
+        ("volumes",),
+        ("scm", "nodes"),
+        ("log", "--outcomes"),
+        ("findings",),
+    ):
         admin(*words)
-    for words in (("suppress", str(container_id)), ("holds",), ("release", str(container_id))):
+    for words in (("hold", str(container_id)), ("hold",), ("hold", str(container_id), "--release")):
         admin("scm", *words)
     admin("scm", "balance", "--status", "--threshold", "99%")
 

@@ -101,10 +101,10 @@ def test_a_scan_is_paused_resumed_and_cancelled(
     assert 590_000 < number(paused["pause_left_ms"]) <= 600_000
     suture.wait_until(lambda: number(volume(suture, address)["container_id"]) == 0)
 
-    volume(suture, address, "resume")
+    volume(suture, address, "pause", "--end")
     suture.wait_until(lambda: number(volume(suture, address)["container_id"]) == container_id)
 
-    volume(suture, address, "cancel", str(container_id))
+    volume(suture, address, "scan", str(container_id), "--cancel")
     suture.wait_until(lambda: volume(suture, address)["state"] == "waiting")
     assert 0 == number(volume(suture, address)["oldest_read_at_ms"])
 
@@ -137,7 +137,7 @@ def test_a_volume_that_vanishes_is_fenced_and_told(
     volume(suture, address, "pause")
     suture.wait_until(lambda: number(volume(suture, address)["container_id"]) == 0)
     shutil.rmtree(cluster.volume_paths(0)[0] / "hdds")
-    suture("scrub", "resume", "--datanode", address)
+    suture("scrub", "pause", "--end", "--datanode", address)
 
     def replica_count() -> int:
         (found,) = [

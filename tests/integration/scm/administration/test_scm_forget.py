@@ -85,7 +85,7 @@ def test_it_is_shown_done_and_said(world: ScmWorld, suture: CommandLine) -> None
     done = suture("scm", "forget", "1", "--yes")
     listed = suture.json("ls")
     suture("get", name, "--output", str(world.path / "out"), code=Exit.FAILED)
-    container = suture.json("scm", "container", "1")
+    container = suture.json("scm", "containers", "1")
     log = [json.loads(line) for line in (world.path.parent / "audit.log").read_text().splitlines()]
 
     assert f"lost with container 1: {name}" in shown

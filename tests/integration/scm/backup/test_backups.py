@@ -361,14 +361,14 @@ def test_the_command_line(
     made = suture("scm", "backup", str(backups), "--data", str(data), "--keep", "2")
     assert isinstance(made, dict)
     assert 1 == len(made["removed"])
-    listed = suture("scm", "backups", str(backups))
+    listed = suture("scm", "backup", str(backups), "--list")
     assert isinstance(listed, list)
     assert 2 == len(listed)
     restored = suture("scm", "restore", made["path"], "--to", str(tmp_path / "new"))
     assert isinstance(restored, dict)
     assert made["manifest"] == restored["manifest"]
     flip(backups / Path(made["path"]).name / "manifest.json", 5)
-    suture("scm", "backups", str(backups), code=2)
-    suture("scm", "backups", str(tmp_path / "nowhere"), code=2)
+    suture("scm", "backup", str(backups), "--list", code=2)
+    suture("scm", "backup", str(tmp_path / "nowhere"), "--list", code=2)
     found = {path.name: one for path, one in list_backups(backups)}
     assert 1 == sum(isinstance(one, Manifest) for one in found.values())

@@ -52,7 +52,7 @@ def container_id(suture: CommandLine, tmp_path: Path) -> int:
 
 def replicas(suture: CommandLine, container_id: int) -> dict[str, dict[str, Any]]:
     """Return a container's replicas by datanode."""
-    info = suture.json("scm", "container", str(container_id))
+    info = suture.json("scm", "containers", str(container_id))
     return {r["datanode"]["datanode_id"]: r for r in info["replicas"]}
 
 
@@ -120,7 +120,7 @@ def test_a_removed_key_leaves_nothing_behind(
     suture("get", "file", code=1)
 
     suture.wait_until(
-        lambda: suture.json("scm", "container", str(container_id))["state"] == "DELETED"
+        lambda: suture.json("scm", "containers", str(container_id))["state"] == "DELETED"
     )
 
     left = [

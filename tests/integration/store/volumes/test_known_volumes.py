@@ -72,7 +72,7 @@ class TestEmpty:
 
         assert (bad.volume_id, bad.path) == (failed.volume_id, failed.path)
         assert f"was volume {bad.volume_id}: is its disk mounted?" in failed.error
-        assert f"suture new-volume {bad.path}" in failed.error
+        assert f"suture volume add --next-start {bad.path}" in failed.error
         assert before == tree_of(bad.path)
         shutil.rmtree(bad.path, ignore_errors=True)
         (tmp_path / "unmounted").rename(bad.path)
@@ -403,12 +403,14 @@ class TestFirstStart:
         check_first_start(volumes, "")
         with pytest.raises(Refused, match="datanode dn-1 has 7 replicas") as refused:
             check_first_start(volumes, "datanode dn-1 has 7 replicas")
-        assert refused.value.hint.endswith(f"suture new-volume {volumes[0]} {volumes[1]}")
+        assert refused.value.hint.endswith(
+            f"suture volume add --next-start {volumes[0]} {volumes[1]}"
+        )
 
         declare_new(volumes[0], fstab=NO_FSTAB)
         with pytest.raises(Refused) as refused:
             check_first_start(volumes, "datanode dn-1 has 7 replicas")
-        assert refused.value.hint.endswith(f"suture new-volume {volumes[1]}")
+        assert refused.value.hint.endswith(f"suture volume add --next-start {volumes[1]}")
 
         declare_new(volumes[1], fstab=NO_FSTAB)
         check_first_start(volumes, "datanode dn-1 has 7 replicas")

@@ -1,4 +1,4 @@
-"""Findings in words, as `suture explain` and `suture scan` print them."""
+"""Findings in words, as `suture explain` and `suture scrub scan` print them."""
 
 import pytest
 
