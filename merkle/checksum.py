@@ -218,6 +218,26 @@ def windows_verify(
     return window_checksums(checksum_type, bytes_per_checksum, data) == expected
 
 
+def fits(chunk: ChunkInfo, data: Buffer, *, each: bool = True) -> bool:
+    """Return whether `data` are the bytes of a chunk, by the checksums of its row.
+
+    A row of type NONE says their number only. `each`: compare window by window, as what will be
+    written is; else many windows as one, as scans do (ADR 0011).
+    """
+    if len(data) != chunk.length_bytes:
+        return False
+    kind, window_bytes, expected = (
+        chunk.checksum_type,
+        chunk.bytes_per_checksum,
+        chunk.window_checksums,
+    )
+    if kind is ChecksumType.NONE:
+        return True
+    if each:
+        return window_checksums(kind, window_bytes, data) == expected
+    return windows_verify(kind, window_bytes, expected, data)
+
+
 def whole_checksums(chunks: Sequence[ChunkInfo]) -> list[int]:
     """Return the CRC to expect of each chunk's data as a whole; NO_WHOLE where it has to be
     compared window by window. `windows_verify` for many chunks: compare with `long_crcs`."""

@@ -17,7 +17,7 @@ from agent.ec.cell_codec import rebuild_checked
 from agent.ec.scheme import Scheme
 from agent.errors import SutureError
 from agent.salvage.source_volumes import Copy
-from merkle.checksum import window_checksums
+from merkle.checksum import fits
 from merkle.replica import BlockId, ChecksumType, ChunkInfo
 
 NO_CHECKSUM: Final = "no checksum was written with it"
@@ -62,7 +62,7 @@ class Reader:
 def matches(chunks: Sequence[ChunkInfo], data: bytes) -> bool:
     """Return whether bytes are those that chunks describe, all of them."""
     return _end(chunks) == len(data) and all(
-        _fits(chunk, data[chunk.offset : chunk.end]) for chunk in chunks
+        _is_proven(chunk, data[chunk.offset : chunk.end]) for chunk in chunks
     )
 
 
@@ -97,16 +97,13 @@ def _chunk(chunk: ChunkInfo, copies: Sequence[Copy]) -> bytes | None:
             data = copy.place.read(chunk.offset, chunk.length_bytes)
         except (OSError, SutureError):
             continue
-        if _fits(chunk, data):
+        if _is_proven(chunk, data):
             return data
     return None
 
 
-def _fits(chunk: ChunkInfo, data: bytes) -> bool:
-    if chunk.checksum_type is ChecksumType.NONE or len(data) != chunk.length_bytes:
-        return False
-    found = window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data)
-    return found == chunk.window_checksums
+def _is_proven(chunk: ChunkInfo, data: bytes) -> bool:
+    return chunk.checksum_type is not ChecksumType.NONE and fits(chunk, data)
 
 
 def _hole(chunk: ChunkInfo) -> Hole:
@@ -168,7 +165,7 @@ def _stripe(
         for index, octets in made.items():
             cells[index] = octets.tobytes()[: group.cell_bytes(stripe, index)]
             described = chunks.get(index)
-            if described is not None and not _fits(described, cells[index]):
+            if described is not None and not _is_proven(described, cells[index]):
                 yield Hole(at, length_bytes, "shards contradict each other, each by intact rows")
                 return
     yield from (cells[i] for i in wanted)

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agent.client.putnote import SCHEME, Found, PartBlock, files_of, part_of
-from agent.ec.blockgroup import group_length_bytes, longest_of_enough
-from agent.ec.scheme import Scheme, parse_scheme
-from agent.errors import Refused
+from agent.client.putnote import Found, PartBlock, files_of
+from agent.client.replica_rows import ReplicaRows
+from agent.ec.scheme import Scheme
 from agent.salvage.safe_paths import older, paths_of
 from agent.salvage.source_volumes import Copy, OfflineVolume
-from merkle.replica import BlockData, BlockId, ContainerId
+from merkle.replica import BlockId, ContainerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,49 +62,26 @@ def _look_into(
     parts: list[PartBlock],
     nameless: list[Wanted],
 ) -> None:
-    shown: dict[BlockId, BlockData] = {}
+    rows = ReplicaRows(container_id)
     buried: set[BlockId] = set()
-    lengths: dict[BlockId, dict[int, int]] = {}  # of groups, by index
     is_coded = False
     for volume, index in inventory.holders[container_id]:
         is_coded |= index > 0
         buried |= volume.buried(container_id)
         for block in volume.blocks(container_id):
-            if block.block_id not in shown or block.bcsid > shown[block.block_id].bcsid:
-                shown[block.block_id] = block
-            if index and (length_bytes := group_length_bytes(block)) is not None:
-                of_index = lengths.setdefault(block.block_id, {})
-                of_index[index] = max(of_index.get(index, 0), length_bytes)
-    inventory.deleted_count += len(buried & shown.keys())
-    scheme = next(filter(None, map(_scheme_of, shown.values())), given) if is_coded else None
+            rows.add(block, index)
+    inventory.deleted_count += len(buried & rows.shown.keys())
+    scheme = (rows.scheme() or given) if is_coded else None
     if scheme is not None:
         inventory.schemes[container_id] = scheme
-    for block_id in sorted(shown):
-        block = shown[block_id]
-        length_bytes = sum(chunk.length_bytes for chunk in block.chunks)
-        if is_coded:
-            told = lengths.get(block_id, {0: 0}).values()
-            length_bytes = longest_of_enough(scheme, told) if scheme is not None else max(told)
-        part = part_of(
-            dict(block.metadata),
-            container_id=container_id,
-            local_id=block_id,
-            bcsid=block.bcsid,
-            length_bytes=length_bytes,
-        )
+    for block_id in sorted(rows.shown):
+        length_bytes = rows.length_bytes(block_id, scheme, is_coded=is_coded)
+        part = rows.part(block_id, length_bytes)
         if part is not None:
             parts.append(part)
         else:
             path = f"blocks/{container_id}/{block_id}.bin"
             nameless.append(Wanted("", path, ((container_id, block_id),), length_bytes))
-
-
-def _scheme_of(block: BlockData) -> Scheme | None:
-    text = dict(block.metadata).get(SCHEME, "")
-    try:
-        return parse_scheme(text) if text else None
-    except Refused:
-        return None
 
 
 def files_to_write(found: Sequence[Found]) -> list[Wanted]:

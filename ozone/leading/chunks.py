@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.rpc.calls.peer import Meter
-from merkle.checksum import window_checksums
-from merkle.replica import BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
+from merkle.checksum import fits
+from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 from ozone.wire.checked import read_checked
 from ozone.wire.datanode import Datanode
 
@@ -48,7 +48,7 @@ class Chunks:
         Raises Refused(CHECKSUM_MISMATCH) when they have not; of type NONE any have.
         """
         chunks = self._row(container_id, block_id).chunks
-        return read_checked(self._datanode, container_id, block_id, chunks, offset, _fits, meter)
+        return read_checked(self._datanode, container_id, block_id, chunks, offset, fits, meter)
 
     def _row(self, container_id: ContainerId, block_id: BlockId) -> _Row:
         row = self._rows.get(block_id)
@@ -60,11 +60,3 @@ class Chunks:
             self._rows = {}  # another thread may fill the old one meanwhile: it asks again
         self._rows[block.block_id] = row
         return row
-
-
-def _fits(chunk: ChunkInfo, data: bytes) -> bool:
-    """Return whether bytes have the checksums of a row; of type NONE any have."""
-    if chunk.checksum_type is ChecksumType.NONE:
-        return True
-    expected = chunk.window_checksums
-    return window_checksums(chunk.checksum_type, chunk.bytes_per_checksum, data) == expected

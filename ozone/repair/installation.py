@@ -38,7 +38,7 @@ from merkle.replica import CHUNK_BYTES_MAX, BlockId, ChecksumType, ChunkInfo, Co
 from ozone.disk.descriptor import DESCRIPTOR_BYTES_MAX
 from ozone.disk.layout import ContainerPaths
 from ozone.repair.journal import Entry, Journal
-from ozone.repair.windows import fits
+from ozone.repair.windows import fits_twice
 
 WHY: Final = "replaced by a repair"
 NEW_PREFIX: Final = ".suture-new-"  # of a file that has not its name yet; Ozone looks at *.block
@@ -112,7 +112,7 @@ class Installer:
         then.
         """
         self._check()
-        if not fits(chunk, data):
+        if not fits_twice(chunk, data):
             raise Refused(
                 Code.CHECKSUM_MISMATCH,
                 f"block {block_id}, chunk at {chunk.offset}: not what the row here says",
@@ -270,7 +270,7 @@ class Installer:
 def _holds(path: Path, chunk: ChunkInfo) -> bool:
     """Return whether the medium holds a chunk as its row says."""
     try:
-        return fits(chunk, blockfile.read_past_cache(path, chunk.offset, chunk.length_bytes))
+        return fits_twice(chunk, blockfile.read_past_cache(path, chunk.offset, chunk.length_bytes))
     except OSError:
         return False
 
@@ -295,7 +295,7 @@ def _has_arrived(entry: Entry) -> bool:
         data = blockfile.read_past_cache(path, chunk.offset, chunk.length_bytes)
     if len(data) == chunk.length_bytes and crc32c(data) == entry.data_checksum:
         return True
-    return chunk.checksum_type is not ChecksumType.NONE and fits(chunk, data)
+    return chunk.checksum_type is not ChecksumType.NONE and fits_twice(chunk, data)
 
 
 def _regular_size(path: Path) -> int:

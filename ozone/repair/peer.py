@@ -23,7 +23,7 @@ from merkle.tree import Leaf, Summary, Tree
 from merkle.tree_building import TreeBuilder
 from ozone.disk.blockrow import StoredBlock
 from ozone.disk.treefile import Leaves, OzoneTree, decode_leaves, decode_tree
-from ozone.repair.windows import fits
+from ozone.repair.windows import fits_twice
 from ozone.wire.checked import read_checked
 from ozone.wire.datanode import Datanode
 
@@ -124,7 +124,7 @@ class OzonePeer:
         block = self.block(container_id, block_id, meter)
         chunks = {chunk.offset: chunk for chunk in block.chunks}
         return read_checked(
-            self._datanode, self._container_id, block_id, chunks, offset, fits, meter
+            self._datanode, self._container_id, block_id, chunks, offset, fits_twice, meter
         )
 
     def read_unverified(self, block_id: BlockId, offset: int, length_bytes: int) -> bytes:

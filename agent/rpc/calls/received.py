@@ -16,9 +16,8 @@ from agent.rpc.wire import codec
 from agent.rpc.wire.blockpieces import BlockPiece, Data
 from merkle.checksum import (
     checksum_width_bytes,
-    window_checksums,
+    fits,
     window_count,
-    windows_verify,
 )
 from merkle.replica import BlockId, ChecksumType, ChunkInfo
 
@@ -133,18 +132,13 @@ def _verify(chunk: ChunkInfo, data: Data, start: int = 0, *, each: bool = False)
     """
     if chunk.checksum_type is ChecksumType.NONE:
         return
-    kind, window_bytes = chunk.checksum_type, chunk.bytes_per_checksum
-    expected = chunk.window_checksums
     if len(data) != chunk.length_bytes:
-        width_bytes = checksum_width_bytes(kind)
-        first = start // window_bytes * width_bytes
-        last = first + window_count(len(data), window_bytes) * width_bytes
-        expected = expected[first:last]
-    if each:
-        is_so = window_checksums(kind, window_bytes, data) == expected
-    else:
-        is_so = windows_verify(kind, window_bytes, expected, data)
-    if not is_so:
+        width_bytes = checksum_width_bytes(chunk.checksum_type)
+        first = start // chunk.bytes_per_checksum * width_bytes
+        last = first + window_count(len(data), chunk.bytes_per_checksum) * width_bytes
+        sums = chunk.window_checksums[first:last]
+        chunk = chunk._replace(length_bytes=len(data), window_checksums=sums)
+    if not fits(chunk, data, each=each):
         raise Refused(
             Code.CHECKSUM_MISMATCH,
             f"chunk at {chunk.offset}: the bytes do not have the checksums they came with",

@@ -1,0 +1,62 @@
+"""What the rows of a container's replicas say of its blocks: of each block, the row that counts."""
+
+from dataclasses import dataclass, field
+
+from agent.client.putnote import SCHEME, PartBlock, part_of
+from agent.ec.blockgroup import group_length_bytes, longest_of_enough
+from agent.ec.scheme import Scheme, parse_scheme
+from agent.errors import Refused
+from merkle.replica import BlockData
+
+
+@dataclass(slots=True)
+class ReplicaRows:
+    """The blocks of one container, out of the rows of several replicas.
+
+    Of two rows of a block the one with more commits counts: a replica may have missed some.
+    """
+
+    container_id: int
+    shown: dict[int, BlockData] = field(default_factory=dict)
+    holders: dict[int, set[int]] = field(default_factory=dict)  # indexes of replicas, by block
+    _lengths: dict[int, dict[int, int]] = field(default_factory=dict)  # of groups, by index
+
+    def add(self, block: BlockData, index: int) -> None:
+        """Take in a row of the replica with this index; 0: a whole copy."""
+        block_id = block.block_id
+        known = self.shown.get(block_id, block)
+        self.shown[block_id] = max(known, block, key=lambda one: (one.bcsid, one.length_bytes))
+        self.holders.setdefault(block_id, set()).add(index)
+        length_bytes = group_length_bytes(block)
+        if length_bytes is not None:
+            of_index = self._lengths.setdefault(block_id, {})
+            of_index[index] = max(of_index.get(index, 0), length_bytes)
+
+    def scheme(self) -> Scheme | None:
+        """Return the erasure code that a block names, None: none does."""
+        for block in self.shown.values():
+            text = dict(block.metadata).get(SCHEME, "")
+            try:
+                if text:
+                    return parse_scheme(text)
+            except Refused:
+                continue
+        return None
+
+    def length_bytes(self, block_id: int, scheme: Scheme | None, *, is_coded: bool) -> int:
+        """Return how many bytes of a file a block has; a block group: all its shards together."""
+        if not is_coded:
+            return sum(chunk.length_bytes for chunk in self.shown[block_id].chunks)
+        told = self._lengths.get(block_id, {0: 0}).values()
+        return max(told) if scheme is None else longest_of_enough(scheme, told)
+
+    def part(self, block_id: int, length_bytes: int) -> PartBlock | None:
+        """Return a block as a part of a file; None: it does not say of which."""
+        block = self.shown[block_id]
+        return part_of(
+            dict(block.metadata),
+            container_id=self.container_id,
+            local_id=block_id,
+            bcsid=block.bcsid,
+            length_bytes=length_bytes,
+        )
