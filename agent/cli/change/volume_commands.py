@@ -10,7 +10,7 @@ import typer
 
 from agent.cli.inspect.datanodes import volume_columns, volume_row
 from agent.cli.setup.offline import declare
-from agent.cli.terminal.ask import nodes_of
+from agent.cli.terminal.ask import ask_each, nodes_of
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.output import bytes_progress, counted, emit, grid, say, short, show
@@ -18,7 +18,6 @@ from agent.cli.terminal.selection import known_nodes, one_volume
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
 from agent.errors import Code, Refused, Unavailable
-from agent.rpc.calls.peer import Endpoint
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.exits import Exit
@@ -77,11 +76,13 @@ def add(
     if next_start:
         return declare(paths, as_json=as_json)
     with connect(scm) as client:
-        [(name, address)] = nodes_of(client, datanode)
-        answer = client.peer(Endpoint(name, address)).steer_volume(
-            pb.SteerVolumeRequest(add_path=str(paths[0]))
-        )
-    return shown(name, answer.volumes, as_json=as_json)
+        nodes = nodes_of(client, datanode)
+        wish = pb.SteerVolumeRequest(add_path=str(paths[0]))
+        [answered] = ask_each(client, nodes, lambda peer: peer.steer_volume(wish))
+    if answered.value is None:
+        assert answered.cause is not None
+        raise answered.cause
+    return shown(answered.datanode, answered.value.volumes, as_json=as_json)
 
 
 @app.command("retire")
