@@ -137,7 +137,7 @@ GROUPS: Final[dict[str, tuple[str, str]]] = {
         "Add and retire volumes: replace a disk step by step.",
     ),
     "scrub": (
-        "agent.cli.inspect.scrub",
+        "agent.cli.change.scrub",
         "See and hold the background scans; read a container, its parity, a sample.",
     ),
     "ozone": ("ozone.commands", "Read the volumes of an Apache Ozone datanode."),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.setup.offline import declare
+from agent.cli.change.volume_commands import declare
 from tests.support.storage.stores import closed_replica, open_store
 
 pytestmark = pytest.mark.fault

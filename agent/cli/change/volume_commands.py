@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -9,11 +10,10 @@ from typing import Annotated, Final
 import typer
 
 from agent.cli.inspect.datanodes import volume_columns, volume_row
-from agent.cli.setup.offline import declare
 from agent.cli.terminal.ask import ask_each, nodes_of
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
-from agent.cli.terminal.output import bytes_progress, counted, emit, grid, say, short, show
+from agent.cli.terminal.output import aside, bytes_progress, counted, emit, grid, say, short, show
 from agent.cli.terminal.selection import known_nodes, one_volume
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.client.client import Client
@@ -21,6 +21,9 @@ from agent.errors import Code, Refused, Unavailable
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.exits import Exit
+from agent.store.files.durable import is_on_btrfs
+from agent.store.files.mounts import FSTAB
+from agent.store.volumes.known import declare_new
 
 POLL_S: Final = 1.0
 SENT_AT_ONCE: Final = 20  # containers that the control plane is asked to copy elsewhere
@@ -83,6 +86,24 @@ def add(
         assert answered.cause is not None
         raise answered.cause
     return shown(answered.datanode, answered.value.volumes, as_json=as_json)
+
+
+def declare(volumes: Sequence[Path], *, as_json: bool) -> int:
+    """Say that empty directories are new disks: the agent's next start makes volumes of them.
+
+    Needed only where there was a volume before; that one is then forgotten.
+    """
+    for volume in volumes:
+        declare_new(volume, fstab=FSTAB)
+        with suppress(OSError):
+            if is_on_btrfs(volume):
+                aside.print(f"{volume} is on btrfs: ext4 and XFS are supported")
+    if as_json:
+        emit([str(volume) for volume in volumes])
+    else:
+        for volume in volumes:
+            say(f"{volume}: a new disk; restart the agent to use it")
+    return Exit.OK
 
 
 @app.command("retire")

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from agent.cli.inspect.anchors import show_anchors
+from agent.cli.evidence.anchors import show_anchors
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.output import counted, emit, say
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption

@@ -6,12 +6,12 @@ from typing import Annotated, Final
 import typer
 from rich.table import Table
 
-from agent.cli.inspect.verified import ago
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
 from agent.cli.terminal.outcomes import KEPT_MAX, newest_outcomes
 from agent.cli.terminal.output import (
     ID_MAX,
+    ago,
     aside,
     checksum,
     counted,

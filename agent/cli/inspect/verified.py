@@ -1,15 +1,7 @@
 """When the replicas of a container were last read whole, in words and numbers."""
 
-import time
-
-from agent.cli.terminal.output import short
-from agent.config.quantity import spoken_duration
+from agent.cli.terminal.output import ago, short
 from agent.rpc.v1 import scm_pb2
-
-
-def ago(at_ms: int) -> str:
-    """Return how long ago that was; `never` for what was never read whole."""
-    return "never" if not at_ms else f"{spoken_duration(max(0.0, time.time() - at_ms / 1000))} ago"
 
 
 def last_reads(info: scm_pb2.ContainerInfo) -> dict[str, int]:

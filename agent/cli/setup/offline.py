@@ -1,20 +1,15 @@
-"""fsck, volume add --next-start: what is done to volumes on their own host, without an agent."""
+"""fsck: what is done to volumes on their own host, without an agent."""
 
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from agent.cli.terminal.output import aside, emit, grid, say, show
+from agent.cli.terminal.output import emit, grid, say, show
 from agent.cli.terminal.typer_options import JsonFlag
 from agent.runtime.exits import Exit
-from agent.store.files.durable import is_on_btrfs
-from agent.store.files.mounts import FSTAB
 from agent.store.recovery.fsck import fsck as check
-from agent.store.volumes.known import declare_new
 
 
 def fsck(
@@ -36,21 +31,3 @@ def fsck(
         for volume, report in zip(volumes, reports, strict=True):
             say(f"{volume}: {report.replica_count} replicas, {len(report.problems)} problems")
     return Exit.TO_DO if problems else Exit.OK
-
-
-def declare(volumes: Sequence[Path], *, as_json: bool) -> int:
-    """Say that empty directories are new disks: the agent's next start makes volumes of them.
-
-    Needed only where there was a volume before; that one is then forgotten.
-    """
-    for volume in volumes:
-        declare_new(volume, fstab=FSTAB)
-        with suppress(OSError):
-            if is_on_btrfs(volume):
-                aside.print(f"{volume} is on btrfs: ext4 and XFS are supported")
-    if as_json:
-        emit([str(volume) for volume in volumes])
-    else:
-        for volume in volumes:
-            say(f"{volume}: a new disk; restart the agent to use it")
-    return Exit.OK

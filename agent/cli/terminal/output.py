@@ -7,6 +7,7 @@ wire.
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from agent.config.quantity import spoken_duration
 from agent.errors import SutureError, size_text
 from agent.observe.printable import printable, short_id
 
@@ -230,3 +232,8 @@ def counted(count: int, noun: str) -> str:
 def checksum(value: int | None) -> str:
     """Return a root or checksum in hex; absence is a dash, never zero."""
     return "-" if value is None else f"{value:016x}"
+
+
+def ago(at_ms: int) -> str:
+    """Return how long ago that was; `never` for what never was."""
+    return "never" if not at_ms else f"{spoken_duration(max(0.0, time.time() - at_ms / 1000))} ago"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.cli.inspect.scrub import headline
+from agent.cli.change.scrub import headline
 from agent.rpc.v1 import datanode_pb2 as pb
 
 GOOD, LATE = pb.VolumeScrub(state="scanning"), pb.VolumeScrub(state="scanning", lag_ms=1)

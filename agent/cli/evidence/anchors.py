@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from agent.cli.inspect.verified import ago
 from agent.cli.terminal.credentials import connect
-from agent.cli.terminal.output import emit, grid, say, short, show
+from agent.cli.terminal.output import ago, emit, grid, say, short, show
 from agent.cli.terminal.selection import datanode_id
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.exits import Exit

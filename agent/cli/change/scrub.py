@@ -1,19 +1,18 @@
 """scrub: how far the background scans are, how to hold them, and what is read besides."""
 
-import time
 from collections.abc import Callable
 from typing import Annotated, Final
 
 import typer
 
+from agent.cli.change.sample import sample
 from agent.cli.inspect.datanodes import say_silent
 from agent.cli.inspect.replica_commands import ScanWish, scan_replicas
 from agent.cli.inspect.verify_parity import verify_parity_command
-from agent.cli.setup.sample import sample
 from agent.cli.terminal.ask import Answered, NodeOption, ask_each, nodes_of
 from agent.cli.terminal.credentials import connect
 from agent.cli.terminal.document import facts
-from agent.cli.terminal.output import ID_MAX, counted, emit, grid, say, short, show, size
+from agent.cli.terminal.output import ID_MAX, ago, counted, emit, grid, say, short, show, size
 from agent.cli.terminal.time_option import duration
 from agent.cli.terminal.typer_options import SCM_DEFAULT, JsonFlag, ScmOption
 from agent.config.quantity import spoken_duration
@@ -161,7 +160,7 @@ def parity_lines(parity: pb.ParityScrub) -> list[str]:
         return []
     lines = [
         f"parity of {counted(parity.verified_count, 'container')} verified, "
-        f"{counted(parity.stripe_count, 'stripe')}, oldest {age(parity.oldest_verified_at_ms)}"
+        f"{counted(parity.stripe_count, 'stripe')}, oldest {ago(parity.oldest_verified_at_ms)}"
     ]
     for fault in parity.faults:
         wrong = ", ".join(map(str, fault.wrong_shards)) or "cannot be told"
@@ -213,7 +212,7 @@ def volume_row(datanode: str, volume: pb.VolumeScrub) -> tuple[object, ...]:
         f"{size(volume.needed_bytes_per_s)}/s",
         volume.due_count,
         "?" if volume.eta_ms < 0 else spoken_duration(volume.eta_ms / 1000),
-        age(volume.oldest_read_at_ms) if volume.used_bytes else "-",
+        ago(volume.oldest_read_at_ms) if volume.used_bytes else "-",
         spoken_duration(volume.lag_ms / 1000) if volume.lag_ms else "none",
         "; ".join(filter(None, remarks)),
     )
@@ -224,8 +223,3 @@ def done_share(volume: pb.VolumeScrub) -> str:
     if not volume.used_bytes:
         return "-"
     return percent(max(0, volume.used_bytes - volume.due_bytes), volume.used_bytes)
-
-
-def age(at_ms: int) -> str:
-    """Return how long ago that was."""
-    return "never" if not at_ms else f"{spoken_duration(max(0.0, time.time() - at_ms / 1000))} ago"
