@@ -1,0 +1,205 @@
+"""Every field that a rich cluster has a value for reaches the person who asks with --json.
+
+`tests/golden/answers/NAME.txt` lists, for each command, the paths in its document that have a value
+(not zero, empty or false). A field that the SCM or a datanode stops sending, or the command stops
+receiving, is missing from the document. `--rewrite-golden` keeps what is in the file and in the
+document; an empty or absent file takes all. Commit only what is there in every run.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from agent.client.client import Client
+from agent.client.file_pieces import Source
+from agent.ec.scheme import parse_scheme
+from agent.rpc.v1 import scm_pb2
+from merkle.replica import ContainerId
+from tests.support.command_line import CommandLine
+from tests.support.faults.nursery import forked
+from tests.support.storage.three_replicas import content
+from tests.support.waiting import wait_until
+from tools.demo.cluster import Cluster
+from tools.demo.damage import Target, flip_bit_under_warm_cache
+from tools.demo.damage_choice import replica_root
+
+pytestmark = pytest.mark.slow
+
+GOLDEN: Final = Path(__file__).parents[2] / "golden" / "answers"
+FILE_BYTES: Final = 40_000
+FILES: Final = 6
+WAIT_S: Final = 180.0
+NUMBER: Final = re.compile(r"^[0-9]+$")
+COMMANDS: Final[Mapping[str, Sequence[str]]] = {
+    "status": ("status",),
+    "status-one": ("status", "--datanode", "{damaged}"),
+    "volumes": ("volumes",),
+    "findings": ("findings",),
+    "top": ("top", "--once"),
+    "log": ("log",),
+    "explain": ("explain", "{repaired}"),
+    "explain-damaged": ("explain", "{container}"),
+    "history": ("history", "{repaired}"),
+    "tree": ("tree", "{container}"),
+    "diff": ("diff", "{container}"),
+    "scrub-status": ("scrub", "status"),
+    "sample": ("sample", "--fraction", "0.5"),
+    "may-stop": ("may-stop", "{damaged}"),
+    "what-if": ("what-if", "--lost", "{damaged}"),
+    "verify-parity": ("verify-parity", "{coded}"),
+    "ls": ("ls",),
+    "scm-nodes": ("scm", "nodes"),
+    "scm-containers": ("scm", "containers"),
+    "scm-container": ("scm", "container", "{container}"),
+    "scm-report": ("scm", "report"),
+    "scm-queues": ("scm", "queues"),
+    "scm-outcomes": ("scm", "outcomes"),
+    "scm-departures": ("scm", "departures"),
+    "scm-holds": ("scm", "holds"),
+    "scm-anchors": ("scm", "anchors"),
+    "scm-safemode": ("scm", "safemode"),
+    "scm-balance": ("scm", "balance", "--dry-run"),
+}
+
+
+class Scene:
+    """A cluster in which much has happened, and the names to ask about."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.names: dict[str, str] = {}
+
+    def arrange(self, client: Client, folder: Path) -> None:
+        """Store, damage, scan, repair, delete, hold, and have one datanode leave."""
+        wait_until(lambda: len(self._nodes(client)) == self.cluster.agents, within_s=WAIT_S)
+        damaged = self._store(client, folder, "damaged")
+        repaired = self._store(client, folder, "repaired")
+        coded = self._store(client, folder, "coded", scheme="rs-3-2-64k")
+        self._hurt(client, repaired)
+        client.scm.reconcile_containers(
+            scm_pb2.ReconcileContainersRequest(container_ids=[repaired])
+        )
+        client.scm.delete_keys(scm_pb2.DeleteKeysRequest(keys=["repaired/0"]))
+        node = self._hurt(client, damaged)
+        client.scm.hold_containers(
+            scm_pb2.HoldContainersRequest(container_ids=[damaged])
+        )
+        leaving = next(one for one in self._nodes(client) if one.datanode_id != node)
+        client.scm.set_operational_states(
+            scm_pb2.SetOperationalStatesRequest(
+                datanode_ids=[leaving.datanode_id], op_state="DECOMMISSIONING"
+            )
+        )
+        self.names = {
+            "container": str(damaged),
+            "repaired": str(repaired),
+            "coded": str(coded),
+            "damaged": node,
+        }
+        wait_until(lambda: self._is_done(client, repaired), within_s=WAIT_S)
+
+    def _is_done(self, client: Client, repaired: int) -> bool:
+        """Return whether the repair and the deletes are done and reported."""
+        answer = client.scm.list_outcomes(scm_pb2.ListOutcomesRequest(count=100))
+        kinds = [one.status.type for one in answer.outcomes]
+        info = self._info(client, repaired)
+        return (
+            not answer.pending_command_ids
+            and kinds.count("reconcile") == kinds.count("delete_blocks") == len(info.replicas)
+            and any(one.status.reconcile.bytes_fetched for one in answer.outcomes)
+            and len({one.replica.tree.root for one in info.replicas}) == 1
+        )
+
+    def _store(self, client: Client, folder: Path, name: str, scheme: str = "") -> int:
+        """Store files in a container of their own; wait until it is closed everywhere."""
+        folder = folder / name
+        folder.mkdir()
+        sources = []
+        for number in range(FILES):
+            path = folder / str(number)
+            path.write_bytes(content(number, 0, FILE_BYTES))
+            sources.append(Source(f"{name}/{number}", path, FILE_BYTES))
+        code = parse_scheme(scheme) if scheme else None
+        _, [container_id, *_] = client.put(sources, lanes=1, close=True, scheme=code)
+
+        def is_closed() -> bool:
+            info = self._info(client, container_id)
+            return info.state == "CLOSED" and all(
+                one.replica.HasField("tree") for one in info.replicas
+            )
+
+        wait_until(is_closed, within_s=WAIT_S)
+        return int(container_id)
+
+    def _hurt(self, client: Client, container_id: int) -> str:
+        """Flip a bit of one replica and scan it; return its datanode."""
+        replica = self._info(client, container_id).replicas[0]
+        addresses = [process.address for process in self.cluster.nodes]
+        index = addresses.index(replica.datanode.address)
+        root = replica_root(self.cluster, index, container_id)
+        block = sorted(root.glob("chunks/*.block"))[1]
+        sizes = (block.stat().st_size,)
+        flip_bit_under_warm_cache(Target(container_id, root, (int(block.stem),), sizes, sizes))
+        client.peer(replica.datanode).scanned(ContainerId(container_id), waits=lambda _: None)
+        return str(replica.datanode.datanode_id)
+
+    def _nodes(self, client: Client) -> Sequence[scm_pb2.NodeInfo]:
+        return client.scm.list_nodes(scm_pb2.ListNodesRequest()).nodes
+
+    def _info(self, client: Client, container_id: int) -> scm_pb2.ContainerInfo:
+        request = scm_pb2.GetContainerInfoRequest(container_id=container_id)
+        return client.scm.get_container_info(request).container
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """Six datanodes with two volumes each, whose background scans run."""
+    root = tmp_path_factory.mktemp("scene")
+    cluster = Cluster(
+        root / "cluster",
+        agents=6,
+        container_bytes_max=4 * 1024**2,
+        heartbeat_interval_ms=100,
+        agent_sections="[scan]\nstart_jitter_s = 0\n",
+        scm_settings={"heal": "false"},
+        launch=forked,
+    )
+    with cluster, Client(cluster.scm.address) as client:
+        made = Scene(cluster)
+        made.arrange(client, root)
+        yield made
+
+
+def paths(value: Any, ids: frozenset[str], at: str = "") -> Iterator[str]:
+    """Yield the path of every value that says something, of lists and of maps by id only once."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            name = "*" if NUMBER.match(key) or key in ids else key
+            yield from paths(item, ids, f"{at}.{name}" if at else name)
+    elif isinstance(value, list):
+        for item in value:
+            yield from paths(item, ids, f"{at}[]")
+    elif value not in (0, "0", "", False, None):
+        yield at
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_command_shows_every_field_that_has_a_value(
+    scene: Scene, name: str, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    """What is in the golden file is in the document; more may be there."""
+    suture = CommandLine(scene.cluster.scm.address, capsys)
+    document = suture.json_any(*(word.format(**scene.names) for word in COMMANDS[name]))
+    nodes = frozenset(str(node["datanode_id"]) for node in suture.json("scm", "nodes"))
+    found = set(paths(document, nodes))
+    file = GOLDEN / f"{name}.txt"
+    known = set(file.read_text().splitlines()) if file.exists() else set()
+    if request.config.getoption("--rewrite-golden"):
+        known = found & known if known else found
+        file.write_text("".join(f"{path}\n" for path in sorted(known)))
+
+    assert known
+    assert set() == known - found
