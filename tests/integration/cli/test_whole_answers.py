@@ -84,9 +84,7 @@ class Scene:
         )
         client.scm.delete_keys(scm_pb2.DeleteKeysRequest(keys=["repaired/0"]))
         node = self._hurt(client, damaged)
-        client.scm.hold_containers(
-            scm_pb2.HoldContainersRequest(container_ids=[damaged])
-        )
+        client.scm.hold_containers(scm_pb2.HoldContainersRequest(container_ids=[damaged]))
         leaving = next(one for one in self._nodes(client) if one.datanode_id != node)
         client.scm.set_operational_states(
             scm_pb2.SetOperationalStatesRequest(
