@@ -42,24 +42,24 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = {
     "log": ("log",),
     "explain": ("explain", "{repaired}"),
     "explain-damaged": ("explain", "{container}"),
-    "history": ("history", "{repaired}"),
+    "history": ("log", "{repaired}"),
     "tree": ("tree", "{container}"),
     "diff": ("diff", "{container}"),
     "scrub-status": ("scrub", "status"),
-    "sample": ("sample", "--fraction", "0.5"),
+    "sample": ("scrub", "sample", "--fraction", "0.5"),
     "may-stop": ("may-stop", "{damaged}"),
-    "what-if": ("what-if", "--lost", "{damaged}"),
-    "verify-parity": ("verify-parity", "{coded}"),
+    "what-if": ("may-stop", "--for-good", "{damaged}"),
+    "verify-parity": ("scrub", "parity", "{coded}"),
     "ls": ("ls",),
     "scm-nodes": ("scm", "nodes"),
     "scm-containers": ("scm", "containers"),
-    "scm-container": ("scm", "container", "{container}"),
+    "scm-container": ("scm", "containers", "{container}"),
     "scm-report": ("scm", "report"),
     "scm-queues": ("scm", "queues"),
-    "scm-outcomes": ("scm", "outcomes"),
+    "scm-outcomes": ("log", "--outcomes"),
     "scm-departures": ("scm", "departures"),
-    "scm-holds": ("scm", "holds"),
-    "scm-anchors": ("scm", "anchors"),
+    "scm-holds": ("scm", "hold"),
+    "scm-anchors": ("verify-log", "--kept"),
     "scm-safemode": ("scm", "safemode"),
     "scm-balance": ("scm", "balance", "--dry-run"),
 }
@@ -102,13 +102,22 @@ class Scene:
     def _is_done(self, client: Client, repaired: int) -> bool:
         """Return whether the repair and the deletes are done and reported."""
         answer = client.scm.list_outcomes(scm_pb2.ListOutcomesRequest(count=100))
-        kinds = [one.status.type for one in answer.outcomes]
-        info = self._info(client, repaired)
+        done = {
+            (one.status.type, one.datanode_id)
+            for one in answer.outcomes
+            if one.status.state == scm_pb2.CommandStatus.EXECUTED
+        }
+        replicas = self._info(client, repaired).replicas
+        wanted = {
+            (kind, one.datanode.datanode_id)
+            for one in replicas
+            for kind in ("reconcile", "delete_blocks")
+        }
         return (
             not answer.pending_command_ids
-            and kinds.count("reconcile") == kinds.count("delete_blocks") == len(info.replicas)
+            and wanted <= done
             and any(one.status.reconcile.bytes_fetched for one in answer.outcomes)
-            and len({one.replica.tree.root for one in info.replicas}) == 1
+            and len({one.replica.tree.root for one in replicas}) == 1
         )
 
     def _store(self, client: Client, folder: Path, name: str, scheme: str = "") -> int:
