@@ -268,7 +268,7 @@ class Peer(Filling):
         be checked against but its length.
         """
         key = _key(container_id, block_id)
-        request = pb.ReadChunkRequest(block_id=key, offset=offset, together=True)
+        request = pb.ReadChunkRequest(block_id=key, offset=offset)
 
         def ask() -> tuple[ChunkInfo, bytes]:
             pieces = stream(self.stub.ReadChunk, request, timeout_s=self._timeouts.chunk_s)

@@ -150,8 +150,8 @@ class ReadHandlers:
     def ReadChunk(
         self, request: pb.ReadChunkRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.ReadChunkResponse]:
-        """Send what the disk holds of one chunk, behind the checksums written with it, or together
-        with them: a small chunk is one message then.
+        """Send what the disk holds of one chunk, with the checksums written with it in the first
+        message: a small chunk is one message.
 
         When the caller has gone gRPC takes no further piece, so none is read.
         """
@@ -161,9 +161,6 @@ class ReadHandlers:
         chunk = chunk_at(found.block, request.offset)
         before_s = perf_counter() - begun_s
         described: container_pb2.ChunkInfo | None = codec.chunk_message(chunk)
-        if not request.together:
-            yield pb.ReadChunkResponse(chunk=described)
-            described = None
         for offset, length_bytes in pieces(chunk):
             data = self._read(container_id, found, offset, length_bytes, before_s)
             yield pb.ReadChunkResponse(chunk=described, data=data)

@@ -192,14 +192,12 @@ class ListBlocksResponse(_message.Message):
     def __init__(self, blocks: _Optional[_Iterable[_Union[_container_pb2.BlockData, _Mapping]]] = ..., next_local_id: _Optional[int] = ...) -> None: ...
 
 class ReadChunkRequest(_message.Message):
-    __slots__ = ("block_id", "offset", "together")
+    __slots__ = ("block_id", "offset")
     BLOCK_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
-    TOGETHER_FIELD_NUMBER: _ClassVar[int]
     block_id: _container_pb2.BlockId
     offset: int
-    together: bool
-    def __init__(self, block_id: _Optional[_Union[_container_pb2.BlockId, _Mapping]] = ..., offset: _Optional[int] = ..., together: bool = ...) -> None: ...
+    def __init__(self, block_id: _Optional[_Union[_container_pb2.BlockId, _Mapping]] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class ReadChunkResponse(_message.Message):
     __slots__ = ("chunk", "data")

@@ -215,32 +215,21 @@ class TestReading:
         assert [code.value] * 4 == said
 
     @pytest.mark.parametrize(("size_bytes", "messages"), [(900_000, 1), (3 * MiB, 3)])
-    def test_a_chunk_comes_with_its_description_where_that_is_asked_for(
+    def test_a_chunk_comes_with_its_description(
         self, peer: Peer, size_bytes: int, messages: int
     ) -> None:
-        """A caller of an earlier version does not ask, and gets the description alone first."""
+        """In the first message, and in no other."""
         ask(peer.stub.CreateContainer, pb.CreateContainerRequest(container_id=OPEN))
         data = noise(size_bytes, 1)
         write(peer, 5, data)
         key = container_pb2.BlockId(container_id=OPEN, local_id=5)
 
-        apart, together = (
-            list(
-                stream(
-                    peer.stub.ReadChunk,
-                    pb.ReadChunkRequest(block_id=key, together=is_together),
-                    timeout_s=5,
-                )
-            )
-            for is_together in (False, True)
-        )
+        answers = list(stream(peer.stub.ReadChunk, pb.ReadChunkRequest(block_id=key), timeout_s=5))
 
-        assert (b"", messages + 1) == (apart[0].data, len(apart))
-        assert messages == len(together)
-        assert together[0].chunk == apart[0].chunk
-        for answers in (apart, together):
-            assert data == b"".join(answer.data for answer in answers)
-            assert not any(answer.HasField("chunk") for answer in answers[1:])
+        assert messages == len(answers)
+        assert size_bytes == answers[0].chunk.length
+        assert data == b"".join(answer.data for answer in answers)
+        assert not any(answer.HasField("chunk") for answer in answers[1:])
 
     @pytest.mark.parametrize("at", [0, 1, 899_999, 900_000, 3 * MiB - 1], ids=str)
     def test_a_block_is_read_from_the_chunk_that_holds_a_byte(self, peer: Peer, at: int) -> None:

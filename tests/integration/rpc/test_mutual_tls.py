@@ -269,18 +269,19 @@ class TestReload:
         files = live(authority.issue("dn2", Role.PEER), tmp_path / "shown")
         certificates = Certificates(files)
         with Peer(datanode.address, security=Security(certificates)) as peer:
-            request = pb.ReadChunkRequest()
+            request = pb.ReadBlockRequest()
             request.block_id.container_id, request.block_id.local_id = CONTAINER, 1
-            under_way = peer.stub.ReadChunk(request)
+            under_way = peer.stub.ReadBlock(request)
             first = next(under_way)
             for _ in range(2):
                 install(authority.issue("dn2", Role.PEER), files)
                 assert certificates.reload()
                 peer.summary(CONTAINER)
 
-            rest = b"".join(piece.data for piece in under_way)
+            rest = list(under_way)
 
-        assert first.chunk.length == len(rest)
+        assert first.chunk.length == len(first.data)
+        assert [rest[0].chunk.length] == [len(piece.data) for piece in rest]
 
     def test_files_that_do_not_fit_change_nothing(
         self, authority: Authority, tmp_path: Path

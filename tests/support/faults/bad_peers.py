@@ -53,9 +53,8 @@ class Dying(CountingReads):
         """
         over = Event()
         assert context.add_callback(over.set)
-        request.together = False
         for answer in super().ReadChunk(request, context):
-            yield answer
+            yield datanode_pb2.ReadChunkResponse(chunk=answer.chunk)
             assert self.datanode.built is not None
             if next(self._deaths) == 0:
                 Thread(target=self.datanode.built.server.stop, args=(0,), daemon=True).start()

@@ -235,11 +235,11 @@ class CountingReads(ReadHandlers):
             )
             alone = datanode_pb2.ReadChunkRequest(block_id=block_id, offset=key.offset)
             try:
-                described, *parts = self.ReadChunk(alone, context)  # type: ignore[no-untyped-call]
+                parts = list(self.ReadChunk(alone, context))  # type: ignore[no-untyped-call]
             except SutureError:
                 continue
             data = b"".join(part.data for part in parts)
-            answer.chunks.add(local_id=key.local_id, chunk=described.chunk, data=data)
+            answer.chunks.add(local_id=key.local_id, chunk=parts[0].chunk, data=data)
         return answer
 
     def ReadBlock(self, request, context):  # type: ignore[no-untyped-def]
