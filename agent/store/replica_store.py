@@ -7,7 +7,7 @@ Only `agent/store` touches volumes. Nothing here locks: who changes a replica ho
 (agent/runtime/lease.py), LMDB admits one writer at a time, and reading needs neither.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -287,10 +287,6 @@ class ReplicaStore:
         self.on_change(container_id)
         if left:
             self.on_trouble(Trouble(container_id, is_disk=True, reason=left))
-
-    def delete_blocks(self, container_id: ContainerId, block_ids: Iterable[BlockId]) -> int:
-        """Delete blocks of a closed replica; returns how many were there."""
-        return len(self.free_blocks(container_id, set(block_ids)).checked().freed)
 
     def free_blocks(self, container_id: ContainerId, ids: BlockIds, kept: BlockIds = ()) -> Deleted:
         """Delete blocks of a closed replica; the volume of files that are left is looked at."""

@@ -18,6 +18,7 @@ from agent.store.replica_store import ReplicaStore
 from merkle.replica import Bcsid, BlockData, BlockId, ContainerId
 from scanner.finding import Fault
 from tests.support.faults.small_disk import DISK_BYTES, SmallDisk, small_disk
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import (
     chunk_of,
     closed_replica,
@@ -138,7 +139,7 @@ def test_nothing_that_needs_space_leaves_half_of_itself(disk: SmallDisk, leave_b
             bytes_read=1,
             complete=True,
         ),
-        lambda: store.delete_blocks(ONE, [BlockId(1)]),
+        lambda: remove_blocks(store, ONE, [BlockId(1)]),
     ):
         try:
             request()
@@ -178,7 +179,7 @@ def test_a_full_disk_can_be_emptied(tmp_path: Path, is_of_inodes: bool) -> None:
         assert not [facts for facts in store.volumes() if facts.failed]
         fill()
         for block_id in blocks:
-            store.delete_blocks(ONE, [BlockId(block_id)])
+            remove_blocks(store, ONE, [BlockId(block_id)])
         fill()
         store.delete_container(ContainerId(2), force=True)
         store.delete_container(ONE, force=True)

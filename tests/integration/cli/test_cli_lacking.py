@@ -17,6 +17,7 @@ from agent.store.volumes.identity import read_versions
 from merkle.replica import ContainerId
 from tests.support.command_line import CommandLine
 from tests.support.faults.nursery import forked
+from tests.support.storage.deleting import remove_blocks
 from tools.demo.cluster import Cluster
 
 pytestmark = pytest.mark.slow
@@ -48,7 +49,7 @@ def lose(cluster: Cluster, container_id: int, count: int) -> None:
             paths, cluster_id=version.cluster_id, datanode_id=version.datanode_id
         )
         ids = [block.block_id for block in store.blocks(ContainerId(container_id))]
-        assert count == store.delete_blocks(ContainerId(container_id), ids[:count])
+        assert count == remove_blocks(store, ContainerId(container_id), ids[:count])
         store.close()
         cluster.start_again(index)
 

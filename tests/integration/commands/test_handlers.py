@@ -24,6 +24,7 @@ from merkle.replica import BlockId, ContainerId
 from tests.support.clock import FakeClock
 from tests.support.gate import Gate
 from tests.support.storage.datanodes import Datanode
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.ec_cluster import ec_cluster, groups_of
 from tests.support.storage.stored_replica import CLUSTER, CONTAINER, DATANODE, StoredReplica
 
@@ -346,7 +347,7 @@ class TestTrust:
         self, handlers: Handlers, replica: StoredReplica, other: Datanode
     ) -> None:
         """The dry run changes nothing; what it showed is done."""
-        other.replica.store.delete_blocks(CONTAINER, [BlockId(1)])
+        remove_blocks(other.replica.store, CONTAINER, [BlockId(1)])
 
         shown = handlers.trust(self.wish(other, dry_run=True), lambda: False)
         between = replica.file(1).exists()
@@ -360,7 +361,7 @@ class TestTrust:
     ) -> None:
         """The world may have changed since somebody looked."""
         shown = handlers.trust(self.wish(other, dry_run=True), lambda: False)
-        other.replica.store.delete_blocks(CONTAINER, [BlockId(1)])
+        remove_blocks(other.replica.store, CONTAINER, [BlockId(1)])
 
         with pytest.raises(Refused, match="not what was shown") as refused:
             handlers.trust(self.wish(other, shown=shown.shown), lambda: False)

@@ -18,6 +18,7 @@ from merkle.replica import BlockId, ContainerId
 from tests.support.clock import FakeClock
 from tests.support.storage import datanodes
 from tests.support.storage.datanodes import Datanode, dialled
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER
 
 TIMEOUT_S = 20.0
@@ -147,7 +148,7 @@ def test_it_stays_when_the_other_lacks_a_block(two: tuple[Datanode, Datanode]) -
     Also where it says that the block was deleted, unless that was ordered.
     """
     mine, other = two
-    other.replica.store.delete_blocks(CONTAINER, [BLOCK])
+    remove_blocks(other.replica.store, CONTAINER, [BLOCK])
 
     error = refusal(lambda: delete(mine, [other]))
     assert (Code.NOT_PROVEN, True) == (error.code, has(mine))
@@ -173,7 +174,7 @@ def test_what_has_no_row_here_must_be_there(two: tuple[Datanode, Datanode], way:
             replica.lose_index()
     if way not in {"lost and not scanned", "adopted"}:
         replica.scan()
-    other.replica.store.delete_blocks(CONTAINER, [BLOCK])
+    remove_blocks(other.replica.store, CONTAINER, [BLOCK])
 
     error = refusal(lambda: delete(mine, [other]))
 
@@ -348,7 +349,7 @@ def test_what_changed_meanwhile_stays(
 
     def proof(*arguments: object) -> ReplicaProof:
         found = real(*arguments)  # type: ignore[arg-type]
-        mine.replica.store.delete_blocks(CONTAINER, [BLOCK])
+        remove_blocks(mine.replica.store, CONTAINER, [BLOCK])
         return found
 
     monkeypatch.setattr(ProvenDeletes, "_proof", proof)

@@ -13,6 +13,7 @@ from agent.store import volume_services
 from agent.store.volume_services import Left
 from agent.store.volumes.service_mode import Mode
 from merkle.replica import ID_MAX, Bcsid, BlockId, ContainerId, ReplicaState
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.two_volumes import BLOCKS, Host, Killed, content, filled
 
 COUNT = 4
@@ -114,7 +115,7 @@ class TestCancelled:
         throw away what says that the block is deleted.
         """
         number = cut_off(host, monkeypatch)
-        host.store.delete_blocks(number, [ONE])
+        remove_blocks(host.store, number, [ONE])
         host.moves.steer(host.id_of("a"), Mode.IN_SERVICE)
 
         host.restart()
@@ -135,7 +136,7 @@ class TestCancelled:
         until that one knows of the delete, too.
         """
         number = cut_off(host, monkeypatch)
-        host.store.delete_blocks(number, [ONE])
+        remove_blocks(host.store, number, [ONE])
         file = host.store.paths(number).block_file(BlockId(2))
         file.write_bytes(bytes(file.stat().st_size))
         host.moves._verify(number)
@@ -149,7 +150,7 @@ class TestCancelled:
         assert progress is not None
         assert "that block 1 was deleted" in progress.stuck[number].why
         assert ["a", "b"] == directories(host, number)
-        host.store.delete_blocks(number, [ONE])
+        remove_blocks(host.store, number, [ONE])
         host.clock.advance_s(RETRY_S + 1)
         host.work()
         assert ["a"] == directories(host, number)

@@ -20,6 +20,7 @@ from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ReplicaState
 from scanner.finding import Fault, Finding, Verdict
 from tests.support.storage.datanodes import Datanode
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stored_replica import CONTAINER, WINDOW_BYTES, StoredReplica, noise
 
 LENGTH_BYTES = 5_000
@@ -237,7 +238,7 @@ class TestLostRow:
 class TestTombstones:
     def test_one_peers_tombstone_unlinks_nothing(self, cluster: Cluster) -> None:
         """The block stays, readable, and the difference is known."""
-        cluster.right.replica.store.delete_blocks(CONTAINER, [BLOCK])
+        remove_blocks(cluster.right.replica.store, CONTAINER, [BLOCK])
         cluster.wrong.stop_serving()
 
         result = cluster.mine.reconcile([cluster.right])
@@ -249,7 +250,7 @@ class TestTombstones:
 
     def test_an_ordered_delete_is_followed_and_its_bytes_are_kept(self, cluster: Cluster) -> None:
         """For a time, in quarantine."""
-        cluster.right.replica.store.delete_blocks(CONTAINER, [BLOCK])
+        remove_blocks(cluster.right.replica.store, CONTAINER, [BLOCK])
         cluster.mine.reconcile([cluster.right])
 
         cluster.mine.reconcile([cluster.right], deletes=Deletes(frozenset({BLOCK})))
@@ -263,7 +264,7 @@ class TestTombstones:
         """Two of two; but not if a key names the block, nor if a third holder is silent: one that
         was given up may come back with the block."""
         for node in (cluster.right, cluster.wrong):
-            node.replica.store.delete_blocks(CONTAINER, [BLOCK])
+            remove_blocks(node.replica.store, CONTAINER, [BLOCK])
         others = [cluster.right, cluster.wrong]
 
         cluster.mine.reconcile(others, deletes=Deletes(kept=frozenset({BLOCK})))
@@ -385,7 +386,7 @@ class TestCopies:
     def test_of_a_deleted_block_nothing_is_told(self, cluster: Cluster, fourth: Datanode) -> None:
         """Its bytes are gone: there is nothing to decide any more."""
         cluster.mine.reconcile([cluster.right, cluster.wrong])
-        cluster.mine.replica.store.delete_blocks(CONTAINER, [BLOCK])
+        remove_blocks(cluster.mine.replica.store, CONTAINER, [BLOCK])
 
         cluster.mine.replicate(fourth)
 

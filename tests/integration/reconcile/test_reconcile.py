@@ -15,6 +15,7 @@ from agent.reconcile.mend import MendLimits
 from agent.rpc.calls.peer import Peer
 from merkle.replica import BlockId, ReplicaState
 from tests.support.storage.datanodes import Datanode
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER
 
 BLOCK_COUNT = 6
@@ -266,7 +267,7 @@ class TestAllReplicasDamaged:
 class TestDeletedBlocks:
     def test_a_tombstone_is_adopted_with_its_data(self, cluster: Cluster) -> None:
         """A delete that was ordered is carried out here, too, though roots agree."""
-        cluster[1].replica.store.delete_blocks(CONTAINER, [BlockId(3)])
+        remove_blocks(cluster[1].replica.store, CONTAINER, [BlockId(3)])
         serve_all(cluster)
         root = cluster[0].replica.store.tree(CONTAINER).root
         assert root == cluster[1].replica.store.tree(CONTAINER).root

@@ -22,6 +22,7 @@ from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ReplicaState
 from tests.support.faults.bad_peers import Dying, Garbler, Hanging, Liar, Shifting
 from tests.support.storage.datanodes import CountingReads, Datanode, code_of, dialled
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, WINDOW_BYTES, noise
 
 Cluster = list[Datanode]
@@ -263,7 +264,7 @@ class TestStopping:
     def test_what_an_interrupted_reconcile_changed_is_reported(self, cluster: Cluster) -> None:
         """No scan follows it, and the tree that the control plane knows is not this one's."""
         store = cluster[0].replica.store
-        cluster[1].replica.store.delete_blocks(CONTAINER, [BlockId(1), BlockId(2)])
+        remove_blocks(cluster[1].replica.store, CONTAINER, [BlockId(1), BlockId(2)])
         cluster[1].serve()
         told: list[int] = []
         store.on_change = lambda _: told.append(len(store.tombstones(CONTAINER)))
@@ -363,7 +364,7 @@ class TestCommitIds:
         late, ahead = behind
         late.replica.store.close_container(CONTAINER, bcsid=1, force=False)
         for datanode in behind:
-            datanode.replica.store.delete_blocks(CONTAINER, [BlockId(2)])
+            remove_blocks(datanode.replica.store, CONTAINER, [BlockId(2)])
         ahead.serve()
         late.reconcile([ahead], deletes=Deletes(frozenset({BlockId(2)})))  # their tombstones
         before = late.replica.store.replica(CONTAINER)

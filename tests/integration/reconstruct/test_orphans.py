@@ -14,6 +14,7 @@ from agent.reconstruct import coordinator
 from agent.rpc.calls import message_groups
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from tests.support.storage.datanodes import CountingReads
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.ec_cluster import (
     CONTAINER,
     EcCluster,
@@ -217,7 +218,7 @@ class TestOrphans:
         """
         with ec_cluster(tmp_path, RS_3_2, LENGTHS) as cluster:
             for index in RS_3_2.indexes:
-                cluster.nodes[index].store.delete_blocks(CONTAINER, [BlockId(len(LENGTHS))])
+                remove_blocks(cluster.nodes[index].store, CONTAINER, [BlockId(len(LENGTHS))])
             cluster.serve()
 
             cluster.reconstruct(cluster.order([1]))

@@ -17,6 +17,7 @@ from agent.scan.throttle import ScanPace
 from merkle.replica import BlockId, ContainerId
 from scanner.finding import Fault
 from scanner.pacing import PaceLimits
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica
 
 CHUNKS = 20  # five containers of two blocks of two chunks
@@ -144,7 +145,7 @@ def test_what_is_deleted_or_written_anew_meanwhile_is_neither_bad_nor_read(
     sampler = Sampler(replica)
     counted = sampler.run().chunk_count
     replica.store.delete_container(ContainerId(5), force=True)
-    replica.store.delete_blocks(ContainerId(4), [BlockId(1)])
+    remove_blocks(replica.store, ContainerId(4), [BlockId(1)])
 
     result = sampler.run(counted, counted)
 

@@ -13,6 +13,7 @@ from merkle.replica import BlockId, ChecksumType, ContainerId, ReplicaState
 from merkle.tree import Tree
 from scanner.finding import Fault, Finding, Verdict
 from tests.support.faults.page_cache import cached_pages, drop_pages
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.replica_reader import scan
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, StoredReplica, opened
 
@@ -92,7 +93,7 @@ class TestClean:
         reader = DiskReader(replica.store, CONTAINER, replica.store.begin_scan(CONTAINER))
         was_current = reader.is_current()
 
-        replica.store.delete_blocks(CONTAINER, [BlockId(1)])
+        remove_blocks(replica.store, CONTAINER, [BlockId(1)])
 
         assert (True, False) == (was_current, reader.is_current())
         reader.close()
@@ -261,7 +262,7 @@ class TestStructureDamage:
         """Nothing but the finding knows it; then its tombstone does, and its file goes."""
         replica.delete_row(2)
         before = found(replica)
-        replica.store.delete_blocks(CONTAINER, [BlockId(2), BlockId(99)])
+        remove_blocks(replica.store, CONTAINER, [BlockId(2), BlockId(99)])
 
         after = found(replica)
 
@@ -385,7 +386,7 @@ class TestAfterwards:
     def test_a_deleted_block_stays_deleted(self, replica: StoredReplica) -> None:
         """A scan neither misses nor resurrects it, and the root stays."""
         root = replica.store.tree(CONTAINER).root
-        replica.store.delete_blocks(CONTAINER, [replica.store.blocks(CONTAINER)[1].block_id])
+        remove_blocks(replica.store, CONTAINER, [replica.store.blocks(CONTAINER)[1].block_id])
 
         assert [] == found(replica)
         tree = replica.store.tree(CONTAINER)

@@ -16,6 +16,7 @@ from merkle.replica import ContainerId, ReplicaState
 from scanner.pacing import PaceLimits
 from scanner.schedule import Schedule, Windows, parse_window
 from tests.support.clock import FakeClock
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica, opened
 
 OTHER, THIRD = ContainerId(2), ContainerId(3)
@@ -430,7 +431,7 @@ class TestCursor:
         """A cursor is good for one generation."""
         self.scan(large, 1)
         before = large.store.generation(CONTAINER)
-        large.store.delete_blocks(CONTAINER, [large.store.blocks(CONTAINER)[0].block_id])
+        remove_blocks(large.store, CONTAINER, [large.store.blocks(CONTAINER)[0].block_id])
 
         assert large.store.generation(CONTAINER) > before
         assert large.store.kept_cursor(CONTAINER) is None

@@ -19,6 +19,7 @@ from scanner.scan_outcome import ScanOutcome
 from tests.support.clock import FakeClock
 from tests.support.heard import logged
 from tests.support.leases import is_held
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.replica_reader import MemoryReader, MemoryReplica, scan
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica, opened
 
@@ -53,7 +54,7 @@ class TestMeanwhile:
     def test_a_delete_during_the_scan_wins(self, replica: StoredReplica) -> None:
         """The old tree is not put back: the scan runs again and sees the tombstone."""
         block_id = BlockId(2)
-        deletes = iter([lambda: replica.store.delete_blocks(CONTAINER, [block_id])])
+        deletes = iter([lambda: remove_blocks(replica.store, CONTAINER, [block_id])])
 
         report = scan_container(replica.tools, CONTAINER, progress=lambda _: next(deletes, int)())
 
@@ -71,7 +72,7 @@ class TestMeanwhile:
         def meddle(_: int) -> None:
             reads[0] += 1
             if reads[0] in {1, 3}:  # the first read of each attempt: two blocks are left
-                replica.store.delete_blocks(CONTAINER, [BlockId(3 if reads[0] == 1 else 2)])
+                remove_blocks(replica.store, CONTAINER, [BlockId(3 if reads[0] == 1 else 2)])
 
         report = scan_container(replica.tools, CONTAINER, progress=meddle)
 

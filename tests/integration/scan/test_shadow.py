@@ -27,6 +27,7 @@ from scanner import replica_scan
 from scanner.chunk_verdict import FirstRead
 from tests.support.clock import FakeClock
 from tests.support.faults.refused_calls import SETPRIORITY
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stored_replica import CLUSTER, CONTAINER, DATANODE, StoredReplica, opened
 
 NOW_MS = 1_700_000_000_000
@@ -120,7 +121,7 @@ class TestScans:
         def change(length_bytes: int) -> None:
             reads.append(length_bytes)
             if len(reads) == 2 and meanwhile == "deleted":  # the bad chunk was just read
-                replica.store.delete_blocks(CONTAINER, [BlockId(2)])
+                remove_blocks(replica.store, CONTAINER, [BlockId(2)])
             elif len(reads) == 2:
                 (volume,) = replica.store.volume_set.working
                 volume.index.write(

@@ -20,6 +20,7 @@ from agent.store.index.packformat import (
 from agent.store.replica.packs import unpack
 from merkle.replica import BlockId, ReplicaState
 from scanner.finding import Fault
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.packed import (
     OWN_FILES,
     SIZES,
@@ -294,7 +295,7 @@ class TestLostIndex:
         pair.target.scan()
         assert 1 == mended(pair)
         for end in (pair.source, pair.target):
-            end.replica.store.delete_blocks(CONTAINER, [BlockId(7)])
+            remove_blocks(end.replica.store, CONTAINER, [BlockId(7)])
         self.lose(pair)
 
         blocks = pair.target.replica.store.pack(CONTAINER).blocks()

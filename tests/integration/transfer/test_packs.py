@@ -18,6 +18,7 @@ from merkle.replica import BlockId
 from scanner.finding import Fault
 from tests.support.faults.page_cache import cached_pages
 from tests.support.storage.datanodes import Datanode, code_of
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.packed import (
     ODD,
     OWN_FILES,
@@ -171,7 +172,7 @@ class TestDurability:
 
         monkeypatch.setattr(arrival, "sync_file_system", sync)
         note_commits(monkeypatch, events)
-        pair.source.replica.store.delete_blocks(CONTAINER, map(BlockId, ODD))
+        remove_blocks(pair.source.replica.store, CONTAINER, map(BlockId, ODD))
         events.clear()
 
         pair.source.replicate(third)
@@ -212,7 +213,7 @@ class TestDelete:
         """
         before = pack_of(pair.target).stat()
 
-        pair.target.replica.store.delete_blocks(CONTAINER, [BlockId(5), BlockId(7)])
+        remove_blocks(pair.target.replica.store, CONTAINER, [BlockId(5), BlockId(7)])
 
         after = pack_of(pair.target).stat()
         assert before.st_size == after.st_size
@@ -242,12 +243,12 @@ class TestDelete:
 
         with monkeypatch.context() as patched:
             patched.setattr(ctypes, "CDLL", lambda *_, **__: Refusing())
-            pair.target.replica.store.delete_blocks(CONTAINER, [TWO])
+            remove_blocks(pair.target.replica.store, CONTAINER, [TWO])
 
         assert asked
         assert before.st_blocks == pack_of(pair.target).stat().st_blocks
         assert [] == findings(pair.target)
-        pair.target.replica.store.delete_blocks(CONTAINER, map(BlockId, SIZES))
+        remove_blocks(pair.target.replica.store, CONTAINER, map(BlockId, SIZES))
         assert OWN_FILES == set(pair.target.files())
 
     @pytest.mark.parametrize("unpacked", [False, True])
@@ -257,14 +258,14 @@ class TestDelete:
         """
         store = pair.target.replica.store
         last = [BlockId(38), BlockId(39)]
-        store.delete_blocks(CONTAINER, [BlockId(key) for key in SIZES if key not in last])
+        remove_blocks(store, CONTAINER, [BlockId(key) for key in SIZES if key not in last])
         assert pack_of(pair.target).exists()
         if unpacked:
             for block_id in last:
                 unpack(store.volume_set.places[CONTAINER], CONTAINER, block_id)
             assert pack_of(pair.target).exists()
 
-        store.delete_blocks(CONTAINER, [*last, *map(BlockId, ODD)])
+        remove_blocks(store, CONTAINER, [*last, *map(BlockId, ODD)])
 
         assert {} == pair.target.files()
         assert {} == problems(pair)
@@ -279,7 +280,7 @@ class TestDelete:
                 transaction.delete(row_key(block_id))
         os.truncate(pack_of(pair.target), place_bytes := 10 * PAGE_BYTES)
 
-        pair.target.replica.store.delete_blocks(CONTAINER, [BlockId(51)])
+        remove_blocks(pair.target.replica.store, CONTAINER, [BlockId(51)])
 
         assert place_bytes == pack_of(pair.target).stat().st_size
 
@@ -296,7 +297,7 @@ class TestDelete:
         def late(place: Place, offset: int, length_bytes: int) -> bytes:
             monkeypatch.setattr(Place, "read", real)
             if what == "deleted":
-                store.delete_blocks(CONTAINER, [TWO])
+                remove_blocks(store, CONTAINER, [TWO])
             else:
                 unpack(store.volume_set.places[CONTAINER], CONTAINER, TWO)
                 with pack_of(pair.target).open("r+b") as file:

@@ -17,6 +17,7 @@ from merkle.checksum import Algorithm
 from merkle.replica import Bcsid, BlockId, ChecksumType, ContainerId, ReplicaState
 from tests.support.faults.page_cache import cached_pages, drop_pages
 from tests.support.storage.datanodes import Datanode, code_of
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.pushed import (
     Counting,
     Pair,
@@ -58,7 +59,7 @@ class TestWholeReplicas:
         Files, rows, tombstones, root and facts are those of the source, compressed or not.
         """
         pair.source.replica.create(blocks=5)
-        pair.source.replica.store.delete_blocks(CONTAINER, [BlockId(2)])
+        remove_blocks(pair.source.replica.store, CONTAINER, [BlockId(2)])
 
         outcome = pair.source.replicate(pair.target, compress=compress)
 

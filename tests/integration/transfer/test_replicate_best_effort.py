@@ -11,6 +11,7 @@ from agent.errors import Code, SutureError, Unavailable
 from merkle.replica import BlockId, ReplicaState
 from merkle.tree_building import build_from_rows
 from tests.support.storage.datanodes import Datanode
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.pushed import Pair, decoded, encoded, serving_pair
 from tests.support.storage.stored_replica import CHUNK_BYTES, CONTAINER, noise
 
@@ -94,7 +95,7 @@ class TestUnderRepair:
         replica.flip(2, 5)
         replica.flip(3, 5)
         pair.source.scan()
-        replica.store.delete_blocks(CONTAINER, [BLOCK])
+        remove_blocks(replica.store, CONTAINER, [BLOCK])
 
         pair.source.replicate(pair.target)
 
@@ -218,7 +219,7 @@ class TestCommitId:
 
     def test_no_id_is_taken_where_a_block_is_missing(self, behind: Pair) -> None:
         """A tombstone that only the peer has is a difference, too."""
-        behind.target.replica.store.delete_blocks(CONTAINER, [BLOCK])
+        remove_blocks(behind.target.replica.store, CONTAINER, [BLOCK])
 
         behind.source.reconcile([behind.target])
 

@@ -35,6 +35,7 @@ from agent.transfer.outgoing import Export
 from agent.transfer.parts import Part, read_part
 from merkle.checksum import Algorithm
 from merkle.replica import Bcsid, BlockData, BlockId, ChunkInfo, ContainerId
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import (
     CHUNK_BYTES,
     CLUSTER,
@@ -214,7 +215,7 @@ def scan(store: ReplicaStore, acknowledge: Acknowledge) -> None:
 
 def delete_blocks(store: ReplicaStore, acknowledge: Acknowledge) -> None:
     """Delete one block."""
-    store.delete_blocks(CLOSED, [TWO])
+    remove_blocks(store, CLOSED, [TWO])
     acknowledge("deleted")
 
 
@@ -295,9 +296,9 @@ def repair_blocked(store: ReplicaStore, acknowledge: Acknowledge) -> None:
 
 def delete_packed(store: ReplicaStore, acknowledge: Acknowledge) -> None:
     """Delete one block of a pack, then the others."""
-    store.delete_blocks(PACKED, [TWO])
+    remove_blocks(store, PACKED, [TWO])
     acknowledge("one")
-    store.delete_blocks(PACKED, [ONE, THREE])
+    remove_blocks(store, PACKED, [ONE, THREE])
     acknowledge("all")
 
 

@@ -41,6 +41,7 @@ from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, C
 from merkle.tree import Leaf, Tree
 from merkle.tree_building import TreeBuilder
 from scanner.finding import Verdict
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import open_store, options_of_test
 
 WINDOW_BYTES: Final = 512
@@ -327,7 +328,7 @@ class _Cluster:
                 self.kept |= {block_id}
             count = len(self.nodes) - 1 if fate == "tombstones" else 1
             for node in self.dice.sample(self.nodes, count):
-                node.store.delete_blocks(self.container_id, [block_id])
+                remove_blocks(node.store, self.container_id, [block_id])
                 node.copies[block_id].is_deleted = True
 
     def _hurt(self, node: Node) -> None:

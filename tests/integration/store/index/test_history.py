@@ -10,6 +10,7 @@ from agent.store.index.rows import ReplicaRow, seal
 from agent.store.index.transactions import Change
 from merkle.damaged import Damaged
 from merkle.replica import BlockId, ContainerId, ReplicaState
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stored_replica import (
     CHUNK_BYTES,
     CONTAINER,
@@ -71,7 +72,7 @@ def test_deleted_blocks_are_told(replica: StoredReplica) -> None:
     """
     The root stays when blocks are deleted; the tombstones are the change.
     """
-    replica.store.delete_blocks(CONTAINER, [BlockId(1), BlockId(3)])
+    remove_blocks(replica.store, CONTAINER, [BlockId(1), BlockId(3)])
 
     first, second = replica.store.history(CONTAINER)
     assert first.root == second.root

@@ -15,6 +15,7 @@ from agent.store.operations.batch_repair import FILES_SYNCED_MAX, Offer, install
 from agent.store.replica_store import ReplicaStore
 from agent.store.scan_reader import DiskReader
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ContainerId
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import (
     CHUNK_BYTES,
     check_clean,
@@ -305,7 +306,7 @@ class TestLeftAlone:
         """
         Whatever a peer that has not heard of the delete offers.
         """
-        store.delete_blocks(ONE, [BlockId(3)])
+        remove_blocks(store, ONE, [BlockId(3)])
 
         done = store.install_chunks(ONE, WANTED)
 

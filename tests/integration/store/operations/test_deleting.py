@@ -9,6 +9,7 @@ from agent.errors import Code, Refused
 from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId, ReplicaState
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import (
     CHUNK_BYTES,
     chunk_of,
@@ -32,7 +33,7 @@ class TestBlocks:
         closed_replica(store)
         root = store.tree(ONE).root
 
-        deleted = store.delete_blocks(ONE, [BlockId(2)])
+        deleted = remove_blocks(store, ONE, [BlockId(2)])
 
         facts = store.replica(ONE)
         assert 1 == deleted
@@ -46,10 +47,10 @@ class TestBlocks:
         A repeated command, and one for a block that never was, are harmless.
         """
         closed_replica(store)
-        store.delete_blocks(ONE, [BlockId(2)])
+        remove_blocks(store, ONE, [BlockId(2)])
         before = store.replica(ONE), store.tombstones(ONE)
 
-        assert 0 == store.delete_blocks(ONE, [BlockId(2), BlockId(99)])
+        assert 0 == remove_blocks(store, ONE, [BlockId(2), BlockId(99)])
         assert before == (store.replica(ONE), store.tombstones(ONE))
 
     def test_the_tombstone_keeps_what_was_written_not_what_was_read(
@@ -71,7 +72,7 @@ class TestBlocks:
             complete=True,
         )
 
-        store.delete_blocks(ONE, [BlockId(2)])
+        remove_blocks(store, ONE, [BlockId(2)])
 
         assert {2: expected} == store.tombstones(ONE)
         assert healthy.root == store.tree(ONE).root
@@ -112,7 +113,7 @@ class TestBlocks:
         store.create_container(ONE)
 
         with pytest.raises(Refused) as refusal:
-            store.delete_blocks(ONE, [BlockId(2)])
+            remove_blocks(store, ONE, [BlockId(2)])
 
         assert Code.DELETE_ON_OPEN_CONTAINER is refusal.value.code
 
@@ -122,7 +123,7 @@ class TestBlocks:
         """
         blocks = closed_replica(store)
         data = store.read(ONE, BlockId(2), 0, CHUNK_BYTES)
-        store.delete_blocks(ONE, [BlockId(2)])
+        remove_blocks(store, ONE, [BlockId(2)])
         repair = store.repair(ONE)
 
         for request in (
@@ -227,7 +228,7 @@ class TestContainers:
         store = open_store(tmp_path)
         if close:
             closed_replica(store)
-            store.delete_blocks(ONE, [BlockId(1)])
+            remove_blocks(store, ONE, [BlockId(1)])
         else:
             store.create_container(ONE)
             data = content("pending")

@@ -10,6 +10,7 @@ from agent.errors import Code, Refused
 from agent.store.replica.descriptor import descriptor_of, write_descriptor
 from merkle.replica import Bcsid, BlockId, ContainerId, ReplicaState
 from scanner.finding import Fault
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import (
     check_clean,
     closed_replica,
@@ -51,7 +52,7 @@ class TestLosses:
         """
         store = open_store(tmp_path)
         closed_replica(store)
-        store.delete_blocks(ONE, [BlockId(1)])
+        remove_blocks(store, ONE, [BlockId(1)])
         files = sorted(path.name for path in store.paths(ONE).chunks.iterdir())
         lose_replica_row(store, all_rows=all_rows)
 

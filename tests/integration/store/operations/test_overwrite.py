@@ -11,6 +11,7 @@ from agent.store.operations import repair
 from agent.store.operations.repair import Repair
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import CHUNK_BYTES, closed_replica, content, flip_bit
 
 ONE = ContainerId(1)
@@ -96,7 +97,7 @@ def test_a_deleted_block_is_not_brought_back(
     """
     Whatever a peer that has not heard of the delete offers.
     """
-    store.delete_blocks(ONE, [BLOCK])
+    remove_blocks(store, ONE, [BLOCK])
 
     with pytest.raises(Refused) as caught:
         step(store.repair(ONE), blocks[2].chunks[0])

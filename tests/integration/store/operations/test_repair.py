@@ -23,6 +23,7 @@ from merkle.replica import (
     ContainerId,
     ReplicaState,
 )
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import (
     CHUNK_BYTES,
     chunk_of,
@@ -446,7 +447,7 @@ class TestTombstones:
         """
         Two replicas that deleted different versions of a block agree on one value.
         """
-        store.delete_blocks(ONE, [BLOCK])
+        remove_blocks(store, ONE, [BLOCK])
 
         store.repair(ONE).adopt_tombstone(BLOCK, 2**64 - 1)
 

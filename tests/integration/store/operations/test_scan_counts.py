@@ -10,6 +10,7 @@ from agent.store.index.transactions import Change, Snapshot
 from agent.store.operations import scans
 from agent.store.replica import trees
 from merkle.replica import BlockId, ContainerId
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stored_replica import CONTAINER, StoredReplica, opened
 
 
@@ -59,7 +60,7 @@ def test_what_was_counted_before_a_change_is_not_recorded(
     late = [BlockId(3)]
 
     def commit(*arguments: Any, **named: Any) -> bool:
-        replica.store.delete_blocks(CONTAINER, [late.pop()] if late else [])
+        remove_blocks(replica.store, CONTAINER, [late.pop()] if late else [])
         return trees.commit_tree(*arguments, **named)
 
     monkeypatch.setattr(scans, "commit_tree", commit)

@@ -19,6 +19,7 @@ from agent.store.recovery.fsck import fsck
 from agent.store.replica.descriptor import read_descriptor, write_descriptor
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from merkle.tree_codec import encode_tree
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import (
     CHUNK_BYTES,
     CLUSTER,
@@ -38,7 +39,7 @@ def volume(tmp_path: Path) -> Path:
     """A volume with a closed replica 1 and an open one 2, both in order."""
     store = open_store(tmp_path)
     closed_replica(store)
-    store.delete_blocks(ONE, [BlockId(3)])
+    remove_blocks(store, ONE, [BlockId(3)])
     store.create_container(TWO)
     data = content("pending")
     store.write_chunk(TWO, BlockId(1), chunk_of(data), data)

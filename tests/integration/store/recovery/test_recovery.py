@@ -22,6 +22,7 @@ from agent.store.replica_store import ReplicaStore
 from merkle.checksum import crc32c
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from merkle.tree_codec import encode_tree
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import (
     CHUNK_BYTES,
     CLUSTER,
@@ -338,7 +339,7 @@ def test_an_interrupted_unlink_is_finished(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     closed_replica(store)
     data = store.paths(ONE).block_file(BLOCK).read_bytes()
-    store.delete_blocks(ONE, [BLOCK])
+    remove_blocks(store, ONE, [BLOCK])
     store.paths(ONE).block_file(BLOCK).write_bytes(data)
     journal(store, UnlinkEntry((BLOCK, BlockId(77))))
 

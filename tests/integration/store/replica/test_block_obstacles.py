@@ -21,6 +21,7 @@ from agent.store.recovery.fsck import fsck
 from agent.store.trouble import Trouble
 from merkle.replica import BlockId, ReplicaState
 from tests.support.storage.datanodes import Datanode
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stored_replica import CLUSTER, CONTAINER
 
 KINDS = ("directory", "pipe", "link", "socket")
@@ -228,7 +229,7 @@ class TestDelete:
         replica = pair[0].replica
         put("directory", replica.file(2), Path())
 
-        assert 3 == replica.store.delete_blocks(CONTAINER, [BlockId(n) for n in (1, 2, 3)])
+        assert 3 == remove_blocks(replica.store, CONTAINER, [BlockId(n) for n in (1, 2, 3)])
 
         assert not any(replica.file(number).exists() for number in (1, 2, 3))
         [kept] = aside(pair[0])
@@ -248,10 +249,10 @@ class TestDelete:
 
         monkeypatch.setattr(deleting, "remove_file", failing)
         with pytest.raises(BlockFailed, match=r"2\.block: EIO"):
-            replica.store.delete_blocks(CONTAINER, [BlockId(n) for n in (1, 2, 3)])
+            remove_blocks(replica.store, CONTAINER, [BlockId(n) for n in (1, 2, 3)])
         assert [False, True, False] == [replica.file(number).exists() for number in (1, 2, 3)]
 
-        replica.store.delete_blocks(CONTAINER, [BlockId(1)])
+        remove_blocks(replica.store, CONTAINER, [BlockId(1)])
 
         assert ["2.block"] == tried[3:]
         assert not replica.file(2).exists()
@@ -265,7 +266,7 @@ class TestDelete:
         chunks.rename(tmp_path / "elsewhere")
         chunks.symlink_to(tmp_path / "elsewhere")
 
-        replica.store.delete_blocks(CONTAINER, [BlockId(1)])
+        remove_blocks(replica.store, CONTAINER, [BlockId(1)])
 
         assert (tmp_path / "elsewhere" / "1.block").exists()
 

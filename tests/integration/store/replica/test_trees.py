@@ -13,6 +13,7 @@ from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId, ReplicaState
 from merkle.tree_codec import decode_tree, encode_tree
 from scanner.finding import Fault, Verdict
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import (
     CHUNK_BYTES,
     closed_replica,
@@ -48,7 +49,7 @@ class TestRead:
         The index has every row and tombstone, so a lost tree file loses nothing.
         """
         closed_replica(store)
-        store.delete_blocks(ONE, [BlockId(2)])
+        remove_blocks(store, ONE, [BlockId(2)])
         before = store.tree(ONE)
         path = store.paths(ONE).tree
         match harm:
@@ -74,7 +75,7 @@ class TestRead:
         """
         closed_replica(store)
         old = store.paths(ONE).tree.read_bytes()
-        store.delete_blocks(ONE, [BlockId(2)])
+        remove_blocks(store, ONE, [BlockId(2)])
         store.paths(ONE).tree.write_bytes(old)
 
         assert [False, True, False] == store.tree(ONE).deleted.tolist()
@@ -145,7 +146,7 @@ class TestCompareAndSet:
         closed_replica(store)
         before = metadata_tree(store)
         generation = store.begin_scan(ONE).generation
-        store.delete_blocks(ONE, [BlockId(2)])
+        remove_blocks(store, ONE, [BlockId(2)])
         file = store.paths(ONE).tree.read_bytes()
 
         result = store.commit_scan(
@@ -169,7 +170,7 @@ class TestCompareAndSet:
         """
         closed_replica(store)
         fresh = metadata_tree(store)
-        store.delete_blocks(ONE, [BlockId(2)])
+        remove_blocks(store, ONE, [BlockId(2)])
         generation = store.begin_scan(ONE).generation
 
         store.commit_scan(

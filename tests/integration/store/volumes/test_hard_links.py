@@ -10,6 +10,7 @@ from agent.store.files import blockfile
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockData, BlockId, ContainerId
 from tests.support.faults.store_victim import PACKED, SMALL, receive
+from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.stores import (
     CHUNK_BYTES,
     CLUSTER,
@@ -241,7 +242,7 @@ def test_a_pack_with_another_name_keeps_its_pages(tmp_path: Path) -> None:
         backup.hardlink_to(store.paths(PACKED).pack)
         before = backup.read_bytes()
 
-        assert 1 == store.delete_blocks(PACKED, [BLOCK])
+        assert 1 == remove_blocks(store, PACKED, [BLOCK])
 
         assert before == backup.read_bytes()
         assert BLOCK in store.tombstones(PACKED)
