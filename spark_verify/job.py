@@ -1,8 +1,6 @@
 """`suture-verify`: a snapshot in; health, a plan and a report out.
 
     suture-verify SNAPSHOT --out DIR [--run-id ID] [--changed-node ID ...] [--json]
-    suture-verify generate DIR --containers N       a synthetic cluster with seeded faults
-    suture-verify score SNAPSHOT RUN                a run against the seeded truth
     suture-verify views DIR                         SQL for the tables of all runs
     suture-verify SNAPSHOT --out DIR --master spark://host:7077
     spark-submit --py-files suture.whl spark_verify/job.py SNAPSHOT --out DIR
@@ -16,8 +14,6 @@ nodes, rules and version. Under the run id of another question nothing is done (
 import json
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -147,66 +143,11 @@ def verify_command(
     raise _say_done(result, progress)
 
 
-tools = typer.Typer(add_completion=False, rich_markup_mode=None)
-TOOLS: Final = ("generate", "score", "views")
+VIEWS: Final = "views"
+views_app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-@tools.command("generate")
-def generate_command(
-    directory: Annotated[Path, typer.Argument(help="New directory of the snapshot.")],
-    containers: Annotated[int, typer.Option(min=1, help="How many containers.")] = 100_000,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same cluster.")] = 1,
-    nodes: Annotated[int, typer.Option(min=10, help="How many datanodes, at least.")] = 48,
-    racks: Annotated[int, typer.Option(min=5, help="How many racks.")] = 8,
-    faults_per_million: Annotated[int, typer.Option(min=0, max=1_000_000)] = 5_000,
-    unscanned_per_million: Annotated[int, typer.Option(min=0, max=1_000_000)] = 100_000,
-    old_every: Annotated[int, typer.Option(min=0, help="Nodes of which one is old; 0: none.")] = 16,
-    maintenance_every: Annotated[
-        int, typer.Option(min=0, help="Nodes of which one is in maintenance; 0: none.")
-    ] = 24,
-    bad_node: Annotated[int, typer.Option(help="Number of a node with a bad volume.")] = -1,
-    master: Annotated[str, typer.Option(help="Spark master; default: this machine.")] = "",
-) -> None:
-    """Write a synthetic cluster with seeded faults, and the truth about it."""
-    from spark_verify.synthetic.generate import Shape, generate
-
-    shape = Shape(
-        containers,
-        seed=seed,
-        nodes=nodes,
-        racks=racks,
-        faults_per_million=faults_per_million,
-        unscanned_per_million=unscanned_per_million,
-        old_every=old_every,
-        maintenance_every=maintenance_every,
-        bad_node=bad_node,
-    )
-    if directory.exists():
-        _tell(f"suture-verify: {directory} exists already", err=True)
-        raise _Done(Exit.FAILED)
-    with _telling():
-        spark = open_session(row_count=4 * containers, master=master)
-        made = generate(spark, shape, directory)
-    typer.echo(json.dumps({"path": str(directory)} | made))
-
-
-@tools.command("score")
-def score_command(
-    snapshot: Annotated[str, typer.Argument(help="A generated snapshot.")],
-    run: Annotated[str, typer.Argument(help="The run_id=... directory of its verification.")],
-    master: Annotated[str, typer.Option(help="Spark master; default: this machine.")] = "",
-) -> None:
-    """Compare a run with the seeded truth; exit code 2 when anything was classed wrongly."""
-    from spark_verify.synthetic.score import score
-
-    with _telling():
-        rows = _manifest(snapshot, master).rows["replicas"]
-        found = score(open_session(row_count=rows, master=master), snapshot, run)
-    typer.echo(json.dumps(found, indent=2))
-    raise _Done(Exit.TO_DO if found["wrong"] else Exit.OK)
-
-
-@tools.command("views")
+@views_app.command()
 def views_command(
     out: Annotated[str, typer.Argument(help="Directory of results: a path or an address.")],
     engine: Annotated[str, typer.Option(help=f"Whose SQL: {' or '.join(ENGINES)}.")] = next(
@@ -217,8 +158,11 @@ def views_command(
     if engine not in ENGINES:
         _tell(f"suture-verify: {engine} is none of {', '.join(ENGINES)}", err=True)
         raise _Done(Exit.USAGE)
-    with _telling():
+    try:
         statements = views(address_of(out), engine)
+    except failures() as error:
+        _say_error(error, as_json=False)
+        raise _Done(Exit.FAILED) from error
     for statement in statements:
         typer.echo(statement)
 
@@ -229,16 +173,6 @@ class _Done(Exception):
     def __init__(self, code: Exit) -> None:
         super().__init__(code)
         self.code = code
-
-
-@contextmanager
-def _telling() -> Iterator[None]:
-    """Tell in a line what goes wrong, and end."""
-    try:
-        yield
-    except failures() as error:
-        _say_error(error, as_json=False)
-        raise _Done(Exit.FAILED) from error
 
 
 def _say_done(result: Result, progress: Progress) -> _Done:
@@ -343,7 +277,9 @@ def _tell(text: str, *, err: bool = False) -> None:
 def main() -> None:
     """Run the command; exit with 64, not typer's 2, on a usage error."""
     try:
-        (tools if sys.argv[1:2] and sys.argv[1] in TOOLS else app)()
+        if sys.argv[1:2] == [VIEWS]:
+            views_app(sys.argv[2:], prog_name=f"suture-verify {VIEWS}")
+        app()
     except _Done as done:
         sys.exit(done.code)
     except SystemExit as end:

@@ -23,8 +23,9 @@ BARE = ("suture --version", "suture-agent --help")
 STARTS = {  # what an extra makes start
     "ozone": 'python -c "from ozone.disk.database import library; print(library().__name__)"',
     "scm": 'python -c "import agent.rpc.wire.snapshot_file"',
-    # A container that is not well: only those go through Python, for which Spark asks for more.
-    "spark": "suture-verify generate {scratch}/s --containers 9 --faults-per-million 900000 && "
+    # Its cluster has containers that are not well: only those go through Python.
+    "spark": "python {root}/bench/verification/synthetic.py generate {scratch}/s --containers 9 "
+    "--faults-per-million 900000 && "
     "{place}/bin/suture-verify {scratch}/s --out {scratch}/o || test $? = 4",
 }
 LACKING = {  # what has to name the extra where it is absent
@@ -79,7 +80,7 @@ def environment(python: str, place: Path, wanted: str) -> Path:
 
 def started(place: Path, command: str) -> None:
     """Run a command of an environment, which has to end well. Raise Fault."""
-    command = command.format(place=place, scratch=place.parent / "scratch")
+    command = command.format(root=ROOT, place=place, scratch=place.parent / "scratch")
     ended = typed(f"{place}/bin/{command}")
     if ended.returncode:
         raise Fault(f"{command}: {ended.returncode}\n{ended.stderr}")

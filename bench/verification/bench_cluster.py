@@ -55,7 +55,8 @@ def _snapshot(root: Path) -> Path:
     snapshot = kept / f"cluster-{CONTAINERS}"
     if not (snapshot / "manifest.json").is_file():
         shutil.rmtree(snapshot, ignore_errors=True)  # cut off while it was written
-        command = ["generate", str(snapshot), "--containers", CONTAINERS, *NODES]
+        command = ["bench.verification.synthetic", "generate", str(snapshot)]
+        command += ["--containers", CONTAINERS, *NODES]
         _process_s(command, dict(os.environ), codes=(0,))
     return snapshot
 
@@ -70,7 +71,7 @@ def _verified_s(
     snapshot: Path, out: Path, master: str, environment: Mapping[str, str] = os.environ
 ) -> float:
     command = [str(snapshot), "--out", str(out), "--run-id", "bench", "--master", master]
-    return _process_s(command, environment, codes=CODES)
+    return _process_s(["spark_verify.job", *command], environment, codes=CODES)
 
 
 def _process_s(
@@ -79,7 +80,7 @@ def _process_s(
     """Return how long the command took from its start to its end."""
     started_s = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-m", "spark_verify.job", *arguments],
+        [sys.executable, "-m", *arguments],
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -136,7 +136,8 @@ def _snapshot(root: Path, step: str) -> Path:
     snapshot = kept / f"{step}-{shape[1]}"
     if not (snapshot / "manifest.json").is_file():
         shutil.rmtree(snapshot, ignore_errors=True)  # cut off while it was written
-        _process(["-m", "spark_verify.job", "generate", str(snapshot), *shape], codes=(0,))
+        command = ["-m", "bench.verification.synthetic", "generate", str(snapshot), *shape]
+        _process(command, codes=(0,))
     return snapshot
 
 

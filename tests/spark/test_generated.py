@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from bench.verification.score import score
+from bench.verification.synthetic import Shape, generate
 from spark_verify.exits import Exit
 from spark_verify.pipeline import Request, verify
-from spark_verify.synthetic.generate import Shape, generate
-from spark_verify.synthetic.score import score
 
 pytestmark = pytest.mark.spark
 

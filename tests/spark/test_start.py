@@ -153,24 +153,6 @@ def test_who_stops_it_while_it_begins_is_told_no_stack(tmp_path: Path) -> None:
     assert (130, "", "") == (done.returncode, done.stdout, done.stderr)
 
 
-def test_a_cluster_that_cannot_be_made_without_java_is_told_in_a_line(tmp_path: Path) -> None:
-    """
-    As a verification is.
-    """
-    failed = subprocess.run(
-        [sys.executable, "-m", "spark_verify.job", "generate", str(tmp_path / "cluster")],
-        cwd=ROOT,
-        env=os.environ | {"JAVA_HOME": "/nonexistent"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert 1 == failed.returncode
-    assert "suture-verify: Spark does not start: " in failed.stderr
-    assert "Traceback" not in failed.stderr
-
-
 @pytest.mark.parametrize(
     ("said", "reason"),
     [

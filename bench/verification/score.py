@@ -21,7 +21,7 @@ def score(spark: SparkSession, snapshot: str, run: str) -> dict[str, Any]:
     truth_address = f"{address_of(snapshot)}/truth"
     if not storage_of(truth_address, spark).is_directory():
         raise SnapshotRefused(
-            f"{snapshot} has no truth/", hint="only `suture-verify generate` writes it"
+            f"{snapshot} has no truth/", hint="only `bench.verification.synthetic` writes it"
         )
     truth = spark.read.parquet(spark_path(truth_address))
     out, _, run_id = address_of(run).rpartition(f"/{RUN}")

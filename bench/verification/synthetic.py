@@ -6,19 +6,24 @@ that a verification must give. What is no fault has flags 0: nodes in maintenanc
 yet scanned and trees of two algorithms are ordinary life.
 
 Replicas of one container stand on neighbouring nodes; neighbours stand on different racks.
+
+    python -m bench.verification.synthetic generate DIR --containers N
+    python -m bench.verification.synthetic score SNAPSHOT RUN
 """
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
+import typer
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_type
 
 from health.words import flag_bit
 from spark_verify.input_columns import SCHEMA_VERSION, TABLES
+from spark_verify.session import open_session
 
 AS_OF_MS: Final = 1_760_000_000_000
 MILLION: Final = 1_000_000
@@ -299,3 +304,55 @@ def _truth(boxes: DataFrame) -> DataFrame:
         flags.alias("expected_flags"),
         classes.alias("expected_class"),
     )
+
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command("generate")
+def generate_command(
+    directory: Annotated[Path, typer.Argument(help="New directory of the snapshot.")],
+    containers: Annotated[int, typer.Option(min=1, help="How many containers.")] = 100_000,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same cluster.")] = 1,
+    nodes: Annotated[int, typer.Option(min=10, help="How many datanodes, at least.")] = 48,
+    racks: Annotated[int, typer.Option(min=5, help="How many racks.")] = 8,
+    faults_per_million: Annotated[int, typer.Option(min=0, max=1_000_000)] = 5_000,
+    unscanned_per_million: Annotated[int, typer.Option(min=0, max=1_000_000)] = 100_000,
+    old_every: Annotated[int, typer.Option(min=0, help="Nodes of which one is old; 0: none.")] = 16,
+    maintenance_every: Annotated[
+        int, typer.Option(min=0, help="Nodes of which one is in maintenance; 0: none.")
+    ] = 24,
+    bad_node: Annotated[int, typer.Option(help="Number of a node with a bad volume.")] = -1,
+) -> None:
+    """Write a synthetic cluster with seeded faults, and the truth about it."""
+    shape = Shape(
+        containers,
+        seed=seed,
+        nodes=nodes,
+        racks=racks,
+        faults_per_million=faults_per_million,
+        unscanned_per_million=unscanned_per_million,
+        old_every=old_every,
+        maintenance_every=maintenance_every,
+        bad_node=bad_node,
+    )
+    made = generate(open_session(row_count=4 * containers), shape, directory)
+    typer.echo(json.dumps({"path": str(directory)} | made))
+
+
+@app.command("score")
+def score_command(
+    snapshot: Annotated[Path, typer.Argument(help="A generated snapshot.")],
+    run: Annotated[str, typer.Argument(help="The run_id=... directory of its verification.")],
+) -> None:
+    """Compare a run with the seeded truth; exit code 2 when anything was classed wrongly."""
+    from bench.verification.score import score
+
+    rows = json.loads((snapshot / "manifest.json").read_text(encoding="utf-8"))["rows"]["replicas"]
+    found = score(open_session(row_count=rows), str(snapshot), run)
+    typer.echo(json.dumps(found, indent=2))
+    raise typer.Exit(2 if found["wrong"] else 0)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,1 +1,0 @@
-"""Clusters with seeded faults, to try a verification on."""
