@@ -72,22 +72,26 @@ def node_facts(spark: SparkSession, inputs: Inputs) -> DataFrame:
             and node["op_state"] == "IN_SERVICE"
             and bool(node["has_reported"]),
             versions[node["version"]],
-            1 << racks[node["rack"]] % MASK_BITS,
-            *(1 << place * spread % 1_000_003 % MASK_BITS for spread in SPREADS),
+            racks[node["rack"]] % MASK_BITS,
             node["datanode_id"] in inputs.changed_nodes,
         )
         for place, node in enumerate(inputs.nodes)
     ]
     columns = {
         "datanode_id": "string",
-        "node_place": "int",
+        "node_place": "bigint",
         "is_plain": "boolean",
         "version": "int",
-        "rack_bit": "bigint",
-        **{f"mask_{i}": "bigint" for i in range(MASKS)},
+        "rack_place": "int",
         "is_changed": "boolean",
     }
-    return local_rows(spark, columns, rows)
+    masks = (
+        f"shiftleft(1L, CAST(node_place * {spread} % 1000003 % {MASK_BITS} AS INT)) AS mask_{i}"
+        for i, spread in enumerate(SPREADS)
+    )
+    return local_rows(spark, columns, rows).selectExpr(
+        "*", "shiftleft(1L, rack_place) AS rack_bit", *masks
+    )
 
 
 def replicas_on_nodes(inputs: Inputs, nodes: DataFrame) -> DataFrame:

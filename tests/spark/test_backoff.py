@@ -1,6 +1,7 @@
 """What the run before this one said, and runs over the containers of changed nodes only."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -77,23 +78,35 @@ def untold(path: Path) -> None:
     pq.write_table(table.set_column(place, "attempts", pa.array([-7] * len(table))), path)
 
 
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two snapshots of one cluster, `s0` and `s1`, and `out` with a run `r0` of the first."""
+    directory = tmp_path_factory.mktemp("once")
+    for number in range(2):
+        divergent().write(directory / f"s{number}", manifest={"as_of_ms": AS_OF_MS + number})
+    verify(Request(str(directory / "s0"), directory / "out", "r0"))
+    return directory
+
+
+@pytest.fixture
+def old(once: Path, tmp_path: Path) -> Result:
+    """A copy of run `r0`, finished: what was verified once is returned."""
+    shutil.copytree(once / "out", tmp_path / "out")
+    return verify(Request(str(once / "s0"), tmp_path / "out", "r0"))
+
+
 @pytest.mark.parametrize("damage", [cut, emptied, flipped, untold, Path.unlink])
 def test_a_damaged_old_result_does_not_stop_a_new_one(
-    tmp_path: Path, damage: Callable[[Path], None]
+    once: Path, old: Result, damage: Callable[[Path], None]
 ) -> None:
     """
     Attempts begin again, and what was damaged is told.
     """
-    for number in range(2):
-        directory = tmp_path / f"s{number}"
-        divergent().write(directory, manifest={"as_of_ms": AS_OF_MS + number})
-    first = verify(Request(str(tmp_path / "s0"), tmp_path / "out", "r0"))
-    (path,) = first.table("divergent").glob("*.parquet")
+    (path,) = old.table("divergent").glob("*.parquet")
     damage(path)
     said: list[str] = []
 
-    request = Request(str(tmp_path / "s1"), tmp_path / "out", "r1")
-    result = verify(request, said.append)
+    result = verify(Request(str(once / "s1"), old.out, "r1"), said.append)
 
     rows = pq.read_table(result.table("divergent")).to_pylist()
     assert [(1, 0), (2, 0)] == sorted((row["container_id"], row["attempts"]) for row in rows)
@@ -102,15 +115,11 @@ def test_a_damaged_old_result_does_not_stop_a_new_one(
 
 
 def test_an_old_result_that_goes_meanwhile_does_not_stop_a_new_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    once: Path, old: Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
     Another process removed it with --keep after this one had looked for it.
     """
-    for number in range(2):
-        directory = tmp_path / f"s{number}"
-        divergent().write(directory, manifest={"as_of_ms": AS_OF_MS + number})
-    old = verify(Request(str(tmp_path / "s0"), tmp_path / "out", "r0"))
     read = pipeline.divergent_before
 
     def late(*given: Any) -> Any:
@@ -120,7 +129,7 @@ def test_an_old_result_that_goes_meanwhile_does_not_stop_a_new_one(
     monkeypatch.setattr(pipeline, "divergent_before", late)
     said: list[str] = []
 
-    verify(Request(str(tmp_path / "s1"), tmp_path / "out", "r1"), said.append)
+    verify(Request(str(once / "s1"), old.out, "r1"), said.append)
 
     assert any("run r0 cannot be read" in text for text in said)
 
@@ -130,18 +139,14 @@ def test_an_old_result_that_goes_meanwhile_does_not_stop_a_new_one(
     [{"flagged": None}, {"cluster_id": 7}, {"flags": {"LOST": "1"}}, {"changed_nodes": None}],
 )
 def test_an_old_summary_that_lacks_something_is_none(
-    tmp_path: Path, change: dict[str, object]
+    once: Path, old: Result, change: dict[str, object]
 ) -> None:
     """
     Nothing follows from it.
     """
-    for number in range(2):
-        directory = tmp_path / f"s{number}"
-        divergent().write(directory, manifest={"as_of_ms": AS_OF_MS + number})
-    old = verify(Request(str(tmp_path / "s0"), tmp_path / "out", "r0"))
     (old.directory / "summary.json").write_text(json.dumps(old.summary | change))
 
-    result = verify(Request(str(tmp_path / "s1"), tmp_path / "out", "r1"))
+    result = verify(Request(str(once / "s1"), old.out, "r1"))
 
     assert result.summary["previous"] is None
 

@@ -49,10 +49,17 @@ def with_more(table: pa.Table, columns: dict[str, list[Any]]) -> pa.Table:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
     skip_without_java()
     with spark_cluster(tmp_path_factory.mktemp("cluster")) as found:
         yield found
+
+
+@pytest.fixture
+def cluster(started: SparkCluster) -> SparkCluster:
+    """A master with two workers, whatever an earlier test did to them."""
+    started.add_workers(2 - len(started.workers))
+    return started
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +201,6 @@ def test_a_worker_that_is_killed_in_the_middle_changes_nothing(
         is_running = job.poll() is None
         kill_tree(cluster.workers[0])
         assert_ended(job, code)
-    cluster.add_workers(1)
 
     assert is_running
     assert "SparkListenerExecutorRemoved" in {event["Event"] for event in events(log)}

@@ -28,7 +28,12 @@ MASTER: Final = "org.apache.spark.deploy.master.Master"
 WORKER: Final = "org.apache.spark.deploy.worker.Worker"
 START_S_MAX: Final = 60.0
 ON_WORKERS: Final = ("numpy", "numpy.libs", "pyarrow", "pyarrow.libs", "pyspark", "py4j")
-QUICK: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+QUICK: Final = (
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:MetaspaceSize=128m "
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+"""For a JVM that lives some seconds: most of its time goes into loading and compiling classes."""
+
 
 SETTINGS: Final = {
     # Half of a worker's memory for its JVM, half for its Python, which cannot take more.
