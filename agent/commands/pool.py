@@ -81,7 +81,6 @@ class TaskPool:
         self._threads: list[threading.Thread] = []
         self._scale = 1.0
         self._stopping = threading.Event()
-        self._telling_count = 0  # threads that tell of dropped tasks: those are not done with
 
     def submit(
         self, task: Task, body: TaskBody, *, on_drop: OnDrop | None = None
@@ -140,19 +139,6 @@ class TaskPool:
         """Return how many tasks run."""
         with self._changed:
             return self._queue.running_count
-
-    def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until nothing is queued, running or being told; return whether that happened in
-        time. Only who owns the condition can wait for it: tests would have to sleep otherwise."""
-        with self._changed:
-            return self._changed.wait_for(
-                lambda: (
-                    not self._queue.running_count
-                    and not self._queue.queued_count
-                    and not self._telling_count
-                ),
-                timeout=timeout_s,
-            )
 
     def ask_to_stop(self) -> None:
         """Drop what waits and ask what runs to stop; never waits."""
@@ -213,9 +199,7 @@ class TaskPool:
 
     def _forget(self, dropped: Sequence[Dropped]) -> list[tuple[Dropped, OnDrop | None]]:
         """Give up the entries of dropped tasks; return whom to tell, once the lock is free."""
-        told = [(item, self._entries.pop(item.task.identity).on_drop) for item in dropped]
-        self._telling_count += bool(told)
-        return told
+        return [(item, self._entries.pop(item.task.identity).on_drop) for item in dropped]
 
     def _tell(self, told: Sequence[tuple[Dropped, OnDrop | None]]) -> None:
         for item, on_drop in told:
@@ -225,10 +209,6 @@ class TaskPool:
                     on_drop(item.why)
                 except Exception:  # a worker loop: it must outlive what it calls
                     log.exception("drop_callback_died", **_named(item.task))
-        if told:
-            with self._changed:
-                self._telling_count -= 1
-                self._changed.notify_all()  # the last waiting task may have been among them
 
     def _run(self, task: Task, entry: _Entry) -> TaskOutcome:
         ids = dict(task.about)

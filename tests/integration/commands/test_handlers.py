@@ -23,6 +23,7 @@ from agent.scan.container_scan import scan_container
 from merkle.replica import BlockId, ContainerId
 from tests.support.clock import FakeClock
 from tests.support.gate import Gate
+from tests.support.idle import wait_idle
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.deleting import remove_blocks
 from tests.support.storage.ec_cluster import ec_cluster, groups_of
@@ -109,7 +110,7 @@ def running_at_once(handlers: Handlers, tasks: list[Task], count: int) -> int:
     for _ in range(count):
         assert gate.entered.acquire(timeout=WAIT_S)
     gate.go_on.set()
-    assert handlers.work.wait_idle(WAIT_S)
+    assert wait_idle(handlers.work, WAIT_S)
     return gate.running_max
 
 
@@ -123,7 +124,7 @@ def running_before_another(handlers: Handlers, tasks: list[Task]) -> int:
     running = handlers.work.counts()[tasks[0].task_type].running
     gate.go_on.set()
     other.go_on.set()
-    assert handlers.work.wait_idle(WAIT_S)
+    assert wait_idle(handlers.work, WAIT_S)
     return running
 
 

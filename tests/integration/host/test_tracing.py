@@ -28,6 +28,7 @@ from agent.commands.pool import TaskPool
 from agent.commands.command_queue import Task, TaskLimits, TaskOutcome
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.stored_replica import CONTAINER
+from tests.support.idle import wait_idle
 with tempfile.TemporaryDirectory() as root:
     node = Datanode("dn1", Path(root))
     node.replica.create()
@@ -39,7 +40,7 @@ with tempfile.TemporaryDirectory() as root:
         return TaskOutcome.DONE
     pool = TaskPool(TaskLimits(running_max=2), clock=SystemClock(), name="tasks")
     pool.submit(Task("reconcile", 7, about=(("command_id", 5), ("container_id", 7))), asks)
-    assert pool.wait_idle(30)
+    assert wait_idle(pool, 30)
     pool.stop(10)
     node.close()
 print(json.dumps([

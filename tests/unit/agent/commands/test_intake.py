@@ -11,6 +11,7 @@ from agent.commands.start_rate import Turnstile
 from agent.rpc.v1 import scm_pb2
 from agent.runtime.loop import Bell, Idle, Throttled
 from tests.support.clock import FakeClock
+from tests.support.idle import wait_idle
 
 WAIT_S = 10.0
 
@@ -57,10 +58,10 @@ def test_a_storm_is_queued_in_slices_and_all_of_it_is_answered() -> None:
 
     assert [] == desk.answers
     assert Throttled(SLICE_PAUSE_S) == desk.intake.step()
-    assert desk.pool.wait_idle(WAIT_S)
+    assert wait_idle(desk.pool, WAIT_S)
     assert numbers[:SLICE_COUNT] == desk.closed
     assert [Throttled(SLICE_PAUSE_S), Idle()] == [desk.intake.step() for _ in range(2)]
-    assert desk.pool.wait_idle(WAIT_S)
+    assert wait_idle(desk.pool, WAIT_S)
     assert numbers == desk.closed == [answer.command_id for answer in desk.answers]
 
 
@@ -72,7 +73,7 @@ def test_what_waits_here_is_in_the_reported_queue() -> None:
 
     assert {"close": 2} == desk.counts()
     desk.intake.step()
-    assert desk.pool.wait_idle(WAIT_S)
+    assert wait_idle(desk.pool, WAIT_S)
     assert {"close": 0} == desk.counts()
 
 
@@ -97,7 +98,7 @@ def test_a_lifetime_runs_while_a_command_waits_here() -> None:
     desk.clock.advance_s(0.010)
     desk.intake.step()
 
-    assert desk.pool.wait_idle(WAIT_S)
+    assert wait_idle(desk.pool, WAIT_S)
     assert [(1, "DEADLINE_PASSED"), (2, "")] == [(a.command_id, a.code) for a in desk.answers]
 
 

@@ -11,6 +11,7 @@ from agent.runtime.clock import monotonic_ms
 from tests.support.clock import FakeClock
 from tests.support.gate import Gate
 from tests.support.heard import logged
+from tests.support.idle import wait_idle
 
 WAIT_S = 10.0
 
@@ -37,7 +38,7 @@ class TestRunning:
         for key in range(20):
             assert pool.submit(Task("delete", key), done) is None
 
-        assert pool.wait_idle(WAIT_S)
+        assert wait_idle(pool, WAIT_S)
         assert 20 == pool.counts()["delete"].done
         assert pool.stop(WAIT_S)
 
@@ -53,7 +54,7 @@ class TestRunning:
         with logged() as said:
             pool.submit(Task("replicate", 1), body)
             pool.submit(Task("replicate", 2), body)
-            assert pool.wait_idle(WAIT_S)
+            assert wait_idle(pool, WAIT_S)
             assert pool.stop(WAIT_S)
 
         took_ms = [line["duration_ms"] for line in said if line["event"] == "task_finished"]
@@ -67,7 +68,7 @@ class TestRunning:
         pool.submit(Task("x", 2), failing(ZeroDivisionError("bug")))
         pool.submit(Task("x", 3), done)
 
-        assert pool.wait_idle(WAIT_S)
+        assert wait_idle(pool, WAIT_S)
         assert (2, 1) == (pool.counts()["x"].failed, pool.counts()["x"].done)
         assert pool.stop(WAIT_S)
 
@@ -82,7 +83,7 @@ class TestRunning:
         assert 2 == pool.running_count()
         gate.go_on.set()
 
-        assert pool.wait_idle(WAIT_S)
+        assert wait_idle(pool, WAIT_S)
         assert 2 == gate.running_max
         assert pool.stop(WAIT_S)
 
@@ -101,7 +102,7 @@ class TestRunning:
 
         assert ran.wait(WAIT_S)
         gate.go_on.set()
-        assert pool.wait_idle(WAIT_S)
+        assert wait_idle(pool, WAIT_S)
         assert 2 == gate.running_max
         assert pool.stop(WAIT_S)
 
@@ -116,7 +117,7 @@ class TestRunning:
                 pool.submit(task, gate.body)
             assert all(gate.entered.acquire(timeout=WAIT_S) for _ in tasks)
             first.go_on.set()
-            assert gate is heavy or pool.wait_idle(WAIT_S)
+            assert gate is heavy or wait_idle(pool, WAIT_S)
         for key in range(3):
             pool.submit(Task("reconcile", key), light.body)
         heavy.go_on.set()
@@ -136,7 +137,7 @@ class TestRunning:
         assert gate.entered.acquire(timeout=WAIT_S)
         gate.go_on.set()
 
-        assert pool.wait_idle(WAIT_S)
+        assert wait_idle(pool, WAIT_S)
         assert 2 == gate.running_max
         assert pool.stop(WAIT_S)
 
@@ -154,7 +155,7 @@ class TestRunning:
         pool.set_scale(1)
         assert 2 == pool.running_count()
         gate.go_on.set()
-        assert pool.wait_idle(WAIT_S)
+        assert wait_idle(pool, WAIT_S)
         assert 2 == gate.running_max
         assert pool.stop(WAIT_S)
 
@@ -177,7 +178,7 @@ class TestDeadline:
 
         clock.advance_s(2)
 
-        assert pool.wait_idle(WAIT_S)
+        assert wait_idle(pool, WAIT_S)
         assert 1 == pool.counts()["x"].skipped
         assert pool.stop(WAIT_S)
 
@@ -210,7 +211,7 @@ class TestDeadline:
 
         assert told.wait(WAIT_S)
         assert [Refusal.DEADLINE_PASSED] == reasons
-        assert pool.wait_idle(WAIT_S)
+        assert wait_idle(pool, WAIT_S)
         assert (1, 1) == (pool.counts()["x"].done, pool.counts()["x"].timed_out)
         assert pool.stop(WAIT_S)
 

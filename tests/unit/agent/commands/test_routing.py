@@ -11,6 +11,8 @@ from agent.commands.routing import Commands, Route
 from agent.errors import Code, Refused
 from agent.rpc.v1 import scm_pb2
 from tests.support.clock import FakeClock
+from tests.support.idle import wait_idle
+from tests.support.waiting import wait_until
 
 WAIT_S = 10.0
 Status = scm_pb2.CommandStatus
@@ -22,6 +24,7 @@ class Desk:
     def __init__(self, threads: int = 1, queue_depth_max: int = 10) -> None:
         self.clock = FakeClock()
         self.answers: list[scm_pb2.CommandStatus] = []
+        self.queued: set[int] = set()
         self.gate = threading.Event()
         self.gate.set()
         self.error: BaseException | None = None
@@ -66,14 +69,16 @@ class Desk:
         """Queue commands of an SCM with that term."""
         self.commands.set_term(term)
         for command in commands:
+            self.queued.add(command.command_id)
             self.commands.queue(command)
 
     def run(self, *commands: scm_pb2.Command, term: int = 1) -> dict[int, scm_pb2.CommandStatus]:
         """Submit, wait until all is done, return the answers by command id."""
         self.queue(commands, term)
         self.gate.set()
-        assert self.pool.wait_idle(WAIT_S)
-        assert self.quick.wait_idle(WAIT_S)
+        assert wait_idle(self.pool, WAIT_S)
+        assert wait_idle(self.quick, WAIT_S)
+        wait_until(lambda: not self.queued - {answer.command_id for answer in self.answers})
         return {answer.command_id: answer for answer in self.answers}
 
 
