@@ -83,8 +83,9 @@ class Scene:
             scm_pb2.ReconcileContainersRequest(container_ids=[repaired])
         )
         client.scm.delete_keys(scm_pb2.DeleteKeysRequest(keys=["repaired/0"]))
-        node = self._hurt(client, damaged)
         client.scm.hold_containers(scm_pb2.HoldContainersRequest(container_ids=[damaged]))
+        node = self._hurt(client, damaged)
+        wait_until(lambda: self._is_done(client, repaired), within_s=WAIT_S)
         leaving = next(one for one in self._nodes(client) if one.datanode_id != node)
         client.scm.set_operational_states(
             scm_pb2.SetOperationalStatesRequest(
@@ -97,25 +98,20 @@ class Scene:
             "coded": str(coded),
             "damaged": node,
         }
-        wait_until(lambda: self._is_done(client, repaired), within_s=WAIT_S)
 
     def _is_done(self, client: Client, repaired: int) -> bool:
         """Return whether the repair and the deletes are done and reported."""
         answer = client.scm.list_outcomes(scm_pb2.ListOutcomesRequest(count=100))
-        done = {
-            (one.status.type, one.datanode_id)
+        deleted = {
+            one.datanode_id
             for one in answer.outcomes
             if one.status.state == scm_pb2.CommandStatus.EXECUTED
+            and one.status.type == "delete_blocks"
         }
         replicas = self._info(client, repaired).replicas
-        wanted = {
-            (kind, one.datanode.datanode_id)
-            for one in replicas
-            for kind in ("reconcile", "delete_blocks")
-        }
         return (
             not answer.pending_command_ids
-            and wanted <= done
+            and {one.datanode.datanode_id for one in replicas} <= deleted
             and any(one.status.reconcile.bytes_fetched for one in answer.outcomes)
             and len({one.replica.tree.root for one in replicas}) == 1
         )
@@ -171,7 +167,6 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         container_bytes_max=4 * 1024**2,
         heartbeat_interval_ms=100,
         agent_sections="[scan]\nstart_jitter_s = 0\n",
-        scm_settings={"heal": "false"},
         launch=forked,
     )
     with cluster, Client(cluster.scm.address) as client:
