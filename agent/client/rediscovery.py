@@ -9,8 +9,8 @@ A datanode that does not answer is named, and nothing is concluded from its sile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from agent.client.block_vote import BlockVote
 from agent.client.putnote import PartBlock
-from agent.client.replica_rows import ReplicaRows
 from agent.ec.scheme import parse_scheme
 from agent.errors import SutureError
 from agent.rpc.calls.peer import NodeAddress, Peer
@@ -36,7 +36,7 @@ def look_into(info: scm_pb2.ContainerInfo, dial: Callable[[NodeAddress], Peer]) 
     """Ask every datanode that has a replica of a container what is in it."""
     container_id = ContainerId(info.container_id)
     seen = Seen(container_id, info.scheme)
-    rows = ReplicaRows(container_id)
+    rows = BlockVote(container_id)
     buried: set[int] = set()
     for one in info.replicas:
         try:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from agent.client.block_vote import BlockVote
 from agent.client.putnote import Found, PartBlock, files_of
-from agent.client.replica_rows import ReplicaRows
 from agent.ec.scheme import Scheme
 from agent.salvage.safe_paths import older, paths_of
 from agent.salvage.source_volumes import Copy, OfflineVolume
@@ -62,7 +62,7 @@ def _look_into(
     parts: list[PartBlock],
     nameless: list[Wanted],
 ) -> None:
-    rows = ReplicaRows(container_id)
+    rows = BlockVote(container_id)
     buried: set[BlockId] = set()
     is_coded = False
     for volume, index in inventory.holders[container_id]:

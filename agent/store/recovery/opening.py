@@ -92,8 +92,7 @@ def open_volumes(
         if not (keeps_failed and lost & failed.keys()):
             check_any_opened(list(opened.values()), list(failed.items()))
     except BaseException:
-        for volume in opened.values():
-            volume.close(is_well=False)
+        _close(opened.values())
         raise
     today = {path: ids.get(path) or known.at(path) for path in failed}
     out = [failed_volume(path, error, today[path]) for path, error in failed.items()]
@@ -105,6 +104,11 @@ def open_volumes(
         added={path for path in known.added if Path(path) in today},
     )
     return Opened(list(opened.values()), shelf, out)
+
+
+def _close(volumes: Iterable[Volume]) -> None:
+    for volume in volumes:
+        volume.close(is_well=False)
 
 
 def check_any_left(paths: Sequence[Path], retired: Sequence[Path]) -> None:

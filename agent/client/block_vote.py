@@ -10,7 +10,7 @@ from merkle.replica import BlockData
 
 
 @dataclass(slots=True)
-class ReplicaRows:
+class BlockVote:
     """The blocks of one container, out of the rows of several replicas.
 
     Of two rows of a block the one with more commits counts: a replica may have missed some.

@@ -2,8 +2,8 @@
 
 import pytest
 
+from agent.client.block_vote import BlockVote
 from agent.client.putnote import SCHEME
-from agent.client.replica_rows import ReplicaRows
 from agent.ec.blockgroup import GROUP_LENGTH_KEY
 from agent.ec.scheme import parse_scheme
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo
@@ -27,7 +27,7 @@ def shard(length_bytes: int | None) -> BlockData:
 def test_row_of_the_later_commit_counts(order: tuple[int, int]) -> None:
     """Whichever replica is looked at first."""
     chunk = ChunkInfo(0, 5, ChecksumType.NONE, 16 * 1024, b"")
-    both, rows = (row(3, chunk), row(2)), ReplicaRows(7)
+    both, rows = (row(3, chunk), row(2)), BlockVote(7)
 
     for index in order:
         rows.add(both[index], 0)
@@ -42,7 +42,7 @@ def test_row_of_the_later_commit_counts(order: tuple[int, int]) -> None:
 )
 def test_group_is_as_long_as_enough_shards_say(told: tuple[int | None, ...], expected: int) -> None:
     """A shard that says nothing is no vote for an empty group."""
-    rows = ReplicaRows(7)
+    rows = BlockVote(7)
     for index, length_bytes in enumerate(told, 1):
         rows.add(shard(length_bytes), index)
 
@@ -52,7 +52,7 @@ def test_group_is_as_long_as_enough_shards_say(told: tuple[int | None, ...], exp
 
 def test_scheme_is_that_of_the_first_row_that_names_one_that_is_known() -> None:
     """A damaged name is passed over."""
-    rows = ReplicaRows(7)
+    rows = BlockVote(7)
     rows.add(row(1, **{SCHEME: "xx-1"}), 1)
     assert rows.scheme() is None
 
