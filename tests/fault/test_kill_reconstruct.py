@@ -27,6 +27,7 @@ from agent.runtime.clock import SystemClock
 from agent.store.options import StoreOptions
 from agent.store.recovery.fsck import fsck
 from agent.store.replica_store import ReplicaStore
+from agent.store.volumes.identity import remembered
 from merkle.replica import BlockId, ReplicaState
 from tests.support.control.scripted_scm import CLUSTER_ID, ScriptedScm
 from tests.support.faults.victim import Zygote, write_config
@@ -75,7 +76,10 @@ class Stage:
     def order(self, address: str) -> Order:
         """Return the order to rebuild the lost shard at an address."""
         sources = tuple(self.cluster.shard(index, index) for index in (1, 2))
-        return Order(CONTAINER, SCHEME, sources, (Shard("victim", address, LOST),))
+        victim = remembered([self.volume])
+        assert victim is not None, "an agent that listens has formatted its volume"
+        target = Shard(victim.datanode_id, address, LOST)
+        return Order(CONTAINER, SCHEME, sources, (target,))
 
     def command(self, address: str) -> scm_pb2.Command:
         """Return the same as the control plane sends it."""

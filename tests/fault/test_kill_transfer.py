@@ -187,7 +187,7 @@ def test_the_source_dies(tmp_path: Path) -> None:
                 config = write_config(tmp_path / "source.toml", tmp_path / "source", scm.address)
                 zygote.start(config)
                 Plot.source_pid, Plot.kill_after = zygote.pid, kill_after
-                endpoint = container_pb2.DatanodeEndpoint(datanode_id="t", address=address)
+                endpoint = container_pb2.DatanodeEndpoint(datanode_id="target", address=address)
                 order = scm_pb2.ReplicateCommand(container_id=CONTAINER, target=endpoint)
 
                 scm.order(scm_pb2.Command(command_id=kill_after + 1, term=1, replicate=order))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.ec.rebuild_task import Order
+from agent.ec.rebuild_task import Order, Shard
 from agent.ec.scheme import CodecName, Scheme
 from agent.errors import SutureError
 from agent.reconstruct.coordinator import Coordinator
@@ -200,9 +200,11 @@ def reconstructed(cluster: EcCluster, order: Order, lines: dict[str, BadLine]) -
     """Carry out an order over these lines, where there is one; return whether it succeeded."""
     peers: dict[str, Peer] = {}
 
-    def dial(address: str) -> Peer:
-        where = lines[address].address if address in lines else address
-        return peers.setdefault(address, Peer(where, timeouts=QUICK))
+    def dial(shard: Shard) -> Peer:
+        line = lines.get(shard.address)
+        where = shard.address if line is None else line.address
+        peer = Peer(where, datanode_id=shard.datanode_id, timeouts=QUICK)
+        return peers.setdefault(shard.address, peer)
 
     try:
         Coordinator(
