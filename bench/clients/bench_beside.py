@@ -13,7 +13,6 @@ p99 of the busy turn is divided by that of the quiet one beside it.
 
 import os
 import random
-import shutil
 import statistics
 import subprocess
 import tempfile
@@ -31,7 +30,7 @@ from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from bench.clients.bench_commands import percentile, reading, within
 from bench.measure import Measure, at_most
-from bench.scans.scan_world import CLUSTER, Shape, fill, open_store
+from bench.scans.scan_world import CLUSTER, Shape, copy_volume, fill, open_store
 from merkle.replica import ContainerId
 from tests.support.control.scripted_scm import ScriptedScm
 from tools.demo.cluster import Process
@@ -119,8 +118,8 @@ class World:
         self._damage = random.Random(1)  # noqa: S311 - places, not secrets
         self.done = {"scans": 0, "reconciles": 0, "copies": 0}
         self._mended = fill(folder / "mine", MENDED, MENDED_SHAPE)
-        shutil.copytree(folder / "mine", folder / "peer")
-        open_store(folder / "target").close()  # a volume of the cluster, with nothing in it
+        copy_volume(folder / "mine", folder / "peer", "peer")
+        open_store(folder / "target", "target").close()  # an empty volume
         fill(folder / "mine", READ, READ_SHAPE)
         fill(folder / "mine", SCANNED, SCANNED_SHAPE)
         fill(folder / "mine", COPIED, COPIED_SHAPE)

@@ -36,7 +36,7 @@ from agent.rpc.v1 import container_pb2, scm_pb2
 from agent.store.files.durable import sync_all
 from bench.measure import Measure, at_most
 from bench.repairs.rsync_daemon import RsyncDaemon, processor_s, rsync_program
-from bench.scans.scan_world import CLUSTER, Shape, fill
+from bench.scans.scan_world import CLUSTER, Shape, copy_volume, fill
 from merkle.replica import ContainerId
 from tests.support.control.scripted_scm import ScriptedScm
 from tools.demo.cluster import Process
@@ -155,7 +155,7 @@ class World:
     def _copied(self, name: str) -> Path:
         """Copy the volume; return where the copy has its blocks."""
         volume = self._folder / "mine"
-        shutil.copytree(volume, self._folder / name)
+        copy_volume(volume, self._folder / name, name)
         return self._folder / name / self._mine.relative_to(volume)
 
     @contextmanager

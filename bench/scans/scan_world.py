@@ -5,14 +5,16 @@ would take minutes. What is opened afterwards is what the store would have made.
 """
 
 import os
+import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from agent.store.files.layout import Layout, decode_version
 from agent.store.index.transactions import Change
 from agent.store.options import StoreOptions
 from agent.store.replica_store import ReplicaStore
@@ -43,9 +45,17 @@ class Shape:
         return self.block_count * self.chunk_count * self.chunk_bytes
 
 
-def open_store(volume: Path) -> ReplicaStore:
+def open_store(volume: Path, datanode_id: str = DATANODE) -> ReplicaStore:
     """Open the store of one volume."""
-    return ReplicaStore.open([volume], cluster_id=CLUSTER, datanode_id=DATANODE, options=OPTIONS)
+    return ReplicaStore.open([volume], cluster_id=CLUSTER, datanode_id=datanode_id, options=OPTIONS)
+
+
+def copy_volume(volume: Path, copy: Path, datanode_id: str) -> None:
+    """Copy a volume for another datanode, which has the same replicas."""
+    shutil.copytree(volume, copy)
+    path = Layout(copy, CLUSTER).version
+    version = decode_version(path.read_bytes(), path)
+    path.write_bytes(replace(version, datanode_id=datanode_id).encode())
 
 
 def fill(volume: Path, container_id: ContainerId, shape: Shape) -> Path:
