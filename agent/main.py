@@ -51,6 +51,7 @@ from merkle.second_checksum import witness_is_native
 
 RETRY_S: Final = 1.0
 DECOMMISSIONED: Final = "DECOMMISSIONED"
+HEALTHY: Final = "HEALTHY"
 HELP: Final = {"help_option_names": ["-h", "--help"]}
 
 log = structlog.get_logger()
@@ -129,18 +130,30 @@ def known_at(
 ) -> Who:
     """Return the datanode that a control plane knows by our certificate's id or at our address.
 
-    Raise Unavailable, or `unreadable` if it knows none.
+    Without a certificate only a silent datanode may be us: one that calls is another host, to which
+    somebody gave the same address. Of several at one address, the newest caller had it last. Raise
+    Unavailable while it calls, or `unreadable` if the control plane knows none.
     """
     if not isinstance(scm, ScmClient):
         raise unreadable
     answer = scm.list_nodes(scm_pb2.ListNodesRequest())
     address = config.node.advertise or config.node.listen
-    for node in answer.nodes:
-        is_us = node.datanode_id == certified_id if certified_id else node.address == address
-        if is_us and node.op_state != DECOMMISSIONED:
-            log.warning("identity_from_scm", datanode_id=node.datanode_id, error=str(unreadable))
-            return Who(node.datanode_id, answer.cluster_id)
-    raise unreadable
+    known = [
+        node
+        for node in answer.nodes
+        if (node.datanode_id == certified_id if certified_id else node.address == address)
+        and node.op_state != DECOMMISSIONED
+    ]
+    if not known:
+        raise unreadable
+    node = max(known, key=lambda one: one.last_heartbeat_at_ms)
+    if node.health == HEALTHY and not certified_id:
+        raise Unavailable(
+            Code.UNAVAILABLE,
+            f"{unreadable}; datanode {node.datanode_id} still calls from {address}",
+        )
+    log.warning("identity_from_scm", datanode_id=node.datanode_id, error=str(unreadable))
+    return Who(node.datanode_id, answer.cluster_id)
 
 
 def cluster_at(scm: ScmClient | Leader, config: AgentConfig, certified_id: str) -> str:

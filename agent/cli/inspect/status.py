@@ -24,6 +24,7 @@ from agent.observe.status_headline import (
 from agent.rpc.calls.channel import Method, call, open_channel, retried
 from agent.rpc.security.tls import Security
 from agent.rpc.v1 import datanode_pb2, datanode_pb2_grpc, scm_pb2
+from agent.rpc.wire.addressee import ADDRESSEE_HEADER
 from agent.runtime.exits import Exit
 
 ASKED_AT_ONCE: Final = 16
@@ -96,7 +97,7 @@ def whole_cluster(scm: str, *, as_json: bool) -> int:
     with ScmClient(scm, security=proof) as control:
         nodes = list(control.list_nodes(scm_pb2.ListNodesRequest()).nodes)
         counts = control.count_containers(scm_pb2.CountContainersRequest())
-    answers = ask([node.address for node in nodes], proof)
+    answers = ask(nodes, proof)
     now_ms = int(time.time() * 1000)
     told = [answer for answer in answers if not isinstance(answer, str)]
     silent = silent_of(nodes, [not isinstance(answer, str) for answer in answers])
@@ -131,22 +132,26 @@ def whole_cluster(scm: str, *, as_json: bool) -> int:
     return exit_of(line)
 
 
-def ask(addresses: Sequence[str], proof: Security) -> list[Told | str]:
+def ask(nodes: Sequence[scm_pb2.NodeInfo], proof: Security) -> list[Told | str]:
     """Ask datanodes side by side, each how it is; an error is an answer, too."""
 
-    def ask_one(address: str) -> Told | str:
+    def ask_one(node: scm_pb2.NodeInfo) -> Told | str:
         try:
-            return told_by(address, proof)
+            return told_by(node.address, proof, node.datanode_id)
         except SutureError as error:
             return str(error)
 
     with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
-        return list(pool.map(ask_one, addresses))
+        return list(pool.map(ask_one, nodes))
 
 
-def told_by(address: str, proof: Security) -> Told:
-    """Ask one datanode how it is, and how far its scans are. Raises SutureError."""
-    channel = open_channel(address, proof)
+def told_by(address: str, proof: Security, datanode_id: str = "") -> Told:
+    """Ask one datanode how it is, and how far its scans are. Raises SutureError.
+
+    With `datanode_id`, an answer of another datanode at the address is an error.
+    """
+    header = (ADDRESSEE_HEADER, datanode_id) if datanode_id else None
+    channel = open_channel(address, proof, header=header)
     try:
         stub = datanode_pb2_grpc.DatanodeStub(channel)  # type: ignore[no-untyped-call]
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import grpc
-from grpc_status import rpc_status
 
 from agent.errors import Code, Refused
 from agent.rpc.wire.errors import to_status
@@ -33,6 +32,7 @@ def refusal_by(own_id: str) -> Callable[[Metadata], Any]:
 
 def _refusing(own_id: str, wanted_id: str) -> Any:
     """Return a handler for calls of every shape; it reads none of their messages."""
+    from grpc_status import rpc_status  # clients need the header's name only, and start without it
 
     def refuse(_requests: object, context: grpc.ServicerContext) -> None:
         error = Refused(

@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from agent.client.client import Client
-from agent.errors import Unavailable
+from agent.config.options import AgentConfig
+from agent.errors import Code, SutureError, Unavailable, VolumeFailed
+from agent.main import known_at
+from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2
 from agent.store.files.layout import Layout
 from tests.support.faults.nursery import forked
@@ -16,6 +19,7 @@ from tools.demo.cluster import Cluster
 pytestmark = pytest.mark.slow
 
 WAIT_S = 60.0
+QUICK = {"stale_after_ms": 2_000}
 
 
 def make_a_directory(version: Path) -> None:
@@ -33,7 +37,7 @@ def test_agent_that_cannot_read_its_only_version_reports_the_volume(
 ) -> None:
     """The SCM knows which datanode has the address; the volume is left as it is."""
     with (
-        Cluster(tmp_path, agents=1, volumes=1, launch=forked) as cluster,
+        Cluster(tmp_path, agents=1, volumes=1, launch=forked, scm_settings=QUICK) as cluster,
         Client(cluster.scm.address) as client,
     ):
 
@@ -68,6 +72,73 @@ def test_agent_that_no_scm_knows_ends_with_the_error_of_its_volume(tmp_path: Pat
 
         with pytest.raises(Unavailable, match="VERSION"):
             agent.start()
+
+
+class Listing(ScmClient):
+    """A control plane that knows these datanodes."""
+
+    def __init__(self, *nodes: scm_pb2.NodeInfo) -> None:
+        super().__init__("127.0.0.1:1")
+        self.nodes = nodes
+
+    def list_nodes(self, request: scm_pb2.ListNodesRequest) -> scm_pb2.ListNodesResponse:
+        del request
+        return scm_pb2.ListNodesResponse(cluster_id="CID-1", nodes=self.nodes)
+
+
+def known(datanode_id: str, health: str, at_ms: int, **more: str) -> scm_pb2.NodeInfo:
+    """Return what the control plane knows of a datanode at the address of this host."""
+    return scm_pb2.NodeInfo(
+        datanode_id=datanode_id,
+        health=health,
+        last_heartbeat_at_ms=at_ms,
+        **{"address": "host1:9859", "op_state": "IN_SERVICE", **more},
+    )
+
+
+LOST = VolumeFailed(Code.IO_EXCEPTION, "VERSION: EIO")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "certified_id", "expected"),
+    [
+        ([known("dn1", "DEAD", 1)], "", "dn1"),
+        ([known("new", "STALE", 9), known("old", "DEAD", 1)], "", "new"),
+        ([known("old", "DEAD", 1), known("new", "STALE", 9)], "", "new"),
+        ([known("dn1", "HEALTHY", 9)], "", Unavailable),
+        ([known("dn1", "HEALTHY", 9)], "dn1", "dn1"),
+        ([known("dn2", "DEAD", 9)], "dn1", VolumeFailed),
+        ([known("dn1", "DEAD", 9, op_state="DECOMMISSIONED")], "", VolumeFailed),
+        ([known("dn1", "DEAD", 9, address="host2:9859")], "", VolumeFailed),
+    ],
+    ids=[
+        "silent at our address",
+        "reinstalled, listed first",
+        "reinstalled, listed last",
+        "another host with our address calls",
+        "certified and just stopped",
+        "certified as another",
+        "decommissioned",
+        "elsewhere",
+    ],
+)
+def test_identity_is_taken_only_from_a_datanode_that_can_be_this_host(
+    nodes: list[scm_pb2.NodeInfo], certified_id: str, expected: str | type[SutureError]
+) -> None:
+    """Two agents with one id would each report the replicas of the other as gone."""
+    config = AgentConfig.model_validate(
+        {
+            "node": {"listen": "host1:9859", "scm": "scm:9860"},
+            "storage": {"volumes": ["/vol"]},
+            "tls": {"allow_plaintext": True},
+        }
+    )
+    with Listing(*nodes) as scm:
+        if isinstance(expected, str):
+            assert expected == known_at(scm, config, certified_id, LOST).datanode_id
+        else:
+            with pytest.raises(expected, match="VERSION"):
+                known_at(scm, config, certified_id, LOST)
 
 
 def nodes_of(client: Client) -> list[scm_pb2.NodeInfo]:

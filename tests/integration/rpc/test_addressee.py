@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from agent.cli.inspect.status import ask
 from agent.errors import Code, Refused
 from agent.rpc.calls.peer import Peer
+from agent.rpc.security.tls import LOOPBACK_ONLY
+from agent.rpc.v1 import scm_pb2
 from merkle.replica import BlockId, ContainerId
 from tests.support.storage.datanodes import Datanode
 from tests.support.storage.stored_replica import CONTAINER
@@ -54,3 +57,15 @@ def test_call_for_this_datanode_is_answered(datanode: Datanode, datanode_id: str
         status = peer.status()
 
     assert "dn1" == status.datanode_id
+
+
+def test_status_takes_no_answer_of_another_datanode_at_the_address(datanode: Datanode) -> None:
+    """The row of a reinstalled host's old id would show the volumes of the new one."""
+    nodes = [
+        scm_pb2.NodeInfo(datanode_id=name, address=datanode.address) for name in ("dn1", "dn2")
+    ]
+
+    own, other = ask(nodes, LOOPBACK_ONLY)
+
+    assert not isinstance(own, str)
+    assert "the call is for datanode dn2" in str(other)
