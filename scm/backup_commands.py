@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from agent.cli.change import balance as balance  # with all that is of the group
+from agent.cli.change import balance as balance  # with all other commands of the group
 from agent.cli.inspect.scm_commands import app as app
 from agent.cli.terminal.output import counted, emit, grid, remark, say, show, size
 from agent.cli.terminal.typer_options import JsonFlag
@@ -31,7 +31,7 @@ DataOption = Annotated[
 
 
 class _Progress:
-    """Tells every so many rows how far it is."""
+    """Prints progress every so many rows."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet

@@ -1,1 +1,1 @@
-"""What people and plans order, shown first and then done; and nodes that leave."""
+"""Changes that operators and plans request, previewed first and then made; and departing nodes."""

@@ -1,7 +1,7 @@
-"""Which keys have blocks in some containers: what is lost with them, by name. Pure.
+"""The keys that have blocks in given containers, by name: what is lost with them. Pure.
 
-Goes through all keys, of which nobody keeps a list by containers: for people who ask, and over
-values that do not change, so that nobody waits for it.
+It scans all keys because no index by container exists. Operators request it rarely, and it works on
+immutable values, so no lock is held meanwhile.
 """
 
 from collections.abc import Collection, Iterable
@@ -13,7 +13,7 @@ from scm.state.facts import Key
 
 @dataclass(frozen=True, slots=True)
 class Needing:
-    """One key, and in which of the containers it has blocks."""
+    """A key and those of the given containers that hold its blocks."""
 
     name: str
     size_bytes: int
@@ -22,10 +22,10 @@ class Needing:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some keys by name, and how many there are in all."""
+    """One page of keys by name, and the total count."""
 
     keys: tuple[Needing, ...]
-    next_start_after: str  # empty: that was the last page
+    next_start_after: str  # empty: this is the last page
     key_count: int
     container_count: int
 
@@ -33,7 +33,7 @@ class Page:
 def keys_in(
     keys: Iterable[Key], container_ids: Collection[int], *, start_after: str, count: int
 ) -> Page:
-    """Return the keys behind `start_after` that have blocks in the containers, at most `count`."""
+    """Return at most `count` keys after `start_after` that have blocks in the containers."""
     wanted = frozenset(container_ids)
     needing: list[Key] = []
     if wanted:

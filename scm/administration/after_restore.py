@@ -1,13 +1,13 @@
-"""After a restore: what datanodes have and the backup does not know is brought back.
+"""Recovery after a restore: bring back what datanodes have and the backup does not record.
 
     restored ──all known nodes named all they have──► containers adopted, keys brought back,
     deletes that were carried out since noted ──► finished: ids beyond all that was seen
 
-A backup is believed where it says that something was stored, and nowhere that something was not.
-So nothing is deleted because it is not known here, and only two things undo what it says: a delete
-that is proven (nobody has a block of the key, and somebody has its tombstone: only a control plane
-orders that), and a newer put of the same key. Of two puts of a key that are both whole the older
-one is kept under another name: whether the newer was ever acknowledged nobody knows.
+The backup is trusted where it records that something was stored, but never where a record is
+absent. So nothing is deleted because the state does not know it. Only two things override a record:
+a proven delete (no datanode has a block of the key, and at least one has its tombstone, which only
+a control plane orders), and a newer put of the same key. Of two complete puts of one key the older
+is kept under another name, because it is unknown whether the newer was acknowledged.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -34,8 +34,8 @@ from scm.state.database import Change
 from scm.state.facts import Container, ContainerState, Key, KeyBlock, replica_bytes
 from scm.state.single_values import CONTAINER_GAP, Restored
 
-RECOVERED: Final = "RECOVERED"  # nobody had that name
-REPLACED: Final = "REPLACED"  # an older put had it, and is kept under another name
+RECOVERED: Final = "RECOVERED"  # no key had that name
+REPLACED: Final = "REPLACED"  # an older put had it; that one is kept under another name
 KEPT_ASIDE: Final = "KEPT_ASIDE"  # a newer put has it: this one is kept under another name
 KNOWN: Final = "KNOWN"
 DELETED: Final = "DELETED"  # its delete is ordered
@@ -44,7 +44,7 @@ MADE_SINCE_MAX: Final = 4_000_000
 """Containers that may have been made since a backup: one a second for more than a month. An id
 beyond them is nobody's: a stray directory, or what some client asked a datanode to create. Tables
 hold a byte for every id up to the last one, and ids are never taken back."""
-LOCAL_ID_SEEN_MAX: Final = ID_MAX // 2  # a block of a higher id leaves too few for those to come
+LOCAL_ID_SEEN_MAX: Final = ID_MAX // 2  # a higher id leaves too few for future blocks
 
 _WHY: Final = "it was made after the backup that the control plane was restored from"
 _log = structlog.get_logger("suture.scm")
@@ -52,16 +52,16 @@ _log = structlog.get_logger("suture.scm")
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """One container as all its datanodes show it."""
+    """A container as all its datanodes report it."""
 
     container_id: int
     scheme: str
-    deleted: frozenset[int]  # blocks that nobody has, and somebody has the tombstone of
+    deleted: frozenset[int]  # no datanode has the block, one has its tombstone
 
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """What became of one put that was found."""
+    """The outcome for one put that was found."""
 
     name: str
     code: str
@@ -70,7 +70,7 @@ class Brought:
 
 @dataclass(frozen=True, slots=True)
 class ToRecover:
-    """What must be looked into, and who has yet to report."""
+    """The containers to examine and the nodes that have not reported yet."""
 
     restored: Restored | None
     missing: tuple[str, ...]
@@ -78,7 +78,7 @@ class ToRecover:
 
 
 class Recovery:
-    """Callers hold the control plane's lock."""
+    """Recovers a restored state. Callers hold the control plane's lock."""
 
     def __init__(
         self,
@@ -97,11 +97,11 @@ class Recovery:
         self._older_states = older_states
 
     def to_recover(self, lacking: Iterable[int]) -> ToRecover:
-        """Say what must be looked into. Goes through all containers that keys need.
+        """Return the containers to examine. Scans all containers that keys need.
 
-        After the recovery it is what may have been on datanodes that were missing then; of a
-        control plane that was never restored, containers that it does not know, and those that are
-        `lacking` blocks that keys need, as a rule none.
+        After the recovery these are the containers that may be on datanodes which were missing
+        then. For a control plane that was never restored they are containers that it does not know,
+        and those `lacking` blocks that keys need (normally none).
         """
         state, asked = self._state, {*self._reports.unknown_container_ids, *lacking}
         missing = self._safe_mode.look(self._reports.confirmed).missing
@@ -118,8 +118,9 @@ class Recovery:
         return ToRecover(state.restored, missing if state.restored else (), tuple(sorted(ids)))
 
     def _is_there(self, container_id: int) -> bool:
-        """Whether anything can be shown of a container: it may be deleted since it was unfinished,
-        or lost with the disk of whoever named it."""
+        """Return True if any datanode can report on a container. It may have been deleted since it
+        was listed as unfinished, or lost with the disk of the datanode that named it.
+        """
         state = self._state
         if state.forgotten.get(container_id) is not None:
             return False
@@ -127,7 +128,7 @@ class Recovery:
         return is_made or bool(state.replicas.of(container_id))
 
     def _may_be_ours(self, container_id: int) -> bool:
-        """Whether it is one that may have been made since the backup, by its id."""
+        """Return True if its id may have been assigned since the backup."""
         return container_id < self._state.counters["next_container_id"] + MADE_SINCE_MAX
 
     def _made_between(self, since: Restored, end_id: int) -> list[int]:
@@ -137,7 +138,7 @@ class Recovery:
         return [number for number in made if first_id <= number < end_id]
 
     def adopt(self, change: Change, looked: Iterable[Looked]) -> list[int]:
-        """Make containers of those that were made after the backup; return which."""
+        """Record the containers that were made after the backup; return their ids."""
         adopted = []
         for one in looked:
             container = self._adopted(one)
@@ -146,15 +147,15 @@ class Recovery:
                 self._reports.note_known(change, one.container_id)
                 adopted.append(one.container_id)
                 change.on_commit(_log.warning, "container_adopted", container_id=one.container_id)
-        if self._state.restored is None:  # else its end moves it, once it is known how far
+        if self._state.restored is None:  # otherwise the end of the recovery moves it
             change.move_counter("next_container_id", max(adopted, default=0) + 1)
         return adopted
 
     def finish_deletes(self, change: Change, looked: Sequence[Looked]) -> list[str]:
-        """Let go of keys whose delete was carried out after the backup; return their names.
+        """Delete keys whose delete was carried out after the backup; return their names.
 
-        What datanodes still have of them is ordered deleted, as it was then. What else was deleted
-        in these containers, or stored, was promised by a later state.
+        Their blocks that are still on datanodes are deleted again. The other blocks that were
+        deleted or stored in these containers belong to a later state.
         """
         for one in looked:
             container = self._state.containers.get(one.container_id)
@@ -171,7 +172,7 @@ class Recovery:
         return sorted(names)
 
     def bring_back(self, change: Change, found: Sequence[Key]) -> list[Brought]:
-        """Record keys that were found, older puts of one name before newer ones."""
+        """Record keys that were found, older puts of a name before newer ones."""
         containers = {block.container_id for key in found for block in key.blocks}
         named = {
             (block.container_id, block.local_id)
@@ -190,11 +191,12 @@ class Recovery:
         return brought
 
     def finish(self, change: Change, *, last_local_id: int, is_forced: bool) -> None:
-        """Let decisions begin. Raises Unavailable naming the known nodes that have not reported,
-        unless forced: what only they have is not known yet, and stays where it is.
+        """End the recovery so that decisions may begin. Raise Unavailable naming the known nodes
+        that have not reported, unless forced: data that only they have is still unknown and stays
+        there.
 
-        A state that was put back by hand, and is not known to be restored, is to give out no number
-        of a block again either.
+        A state that was put back by hand, and is not marked as restored, must not assign a block id
+        twice either.
         """
         state = self._state
         if last_local_id <= LOCAL_ID_SEEN_MAX:
@@ -221,7 +223,9 @@ class Recovery:
         change.on_commit(_log.warning, "restore_finished", count=len(missing))
 
     def _adopted(self, one: Looked) -> Container | None:
-        """Return a container as it is taken over; None if it is known, or cannot be."""
+        """Return the container record to adopt; None if it is known already or cannot be
+        adopted.
+        """
         state, container_id = self._state, one.container_id
         replicas = state.replicas.of(container_id)
         is_known = state.containers.get(container_id) or state.forgotten.get(container_id)
@@ -230,7 +234,7 @@ class Recovery:
         indexes = {replica.replica_index for replica in replicas}
         scheme = parse_scheme(one.scheme) if one.scheme else None
         if max(indexes) > (0 if scheme is None else scheme.shard_count):
-            return None  # shards of a code that none of their blocks names
+            return None  # shards of a scheme that none of their blocks names
         opened = Container(
             container_id=container_id,
             state=ContainerState.OPEN,
@@ -248,7 +252,7 @@ class Recovery:
         named: Collection[tuple[int, int]],
         deleted: Mapping[int, Collection[int]],
     ) -> str:
-        """Say why a put is not recorded; empty: it is."""
+        """Return why a put is not recorded; an empty string if it is."""
         places = [(block.container_id, block.local_id) for block in key.blocks]
         if any(self._state.containers.get(container_id) is None for container_id, _ in places):
             return Code.CONTAINER_NOT_FOUND
@@ -257,7 +261,9 @@ class Recovery:
         return KNOWN if any(place in named for place in places) else ""
 
     def _bring(self, change: Change, key: Key) -> Brought:
-        """Record a put under its name, or aside if a newer one has that; the older goes aside."""
+        """Record a put under its name, or under another name if a newer put has it; rename an older
+        one.
+        """
         known = self._state.keys.get(key.name)
         for block in key.blocks:
             self._count(change, block)
@@ -273,8 +279,9 @@ class Recovery:
         return Brought(key.name, REPLACED, aside.name)
 
     def _free_name(self, key: Key) -> str:
-        """Return another name for the older of two puts: one that no key has, and that calls take
-        however long the key's own is."""
+        """Return an unused name for the older of two puts, short enough for RPCs even if the key's
+        own name is long.
+        """
         for number in count():
             suffix = f"~{_age(key)}" + (f".{number}" if number else "")
             room = KEY_BYTES_MAX - len(suffix)
@@ -295,12 +302,14 @@ class Recovery:
         change.put(self._state.containers, counted)
 
     def _deleted_in(self, container_id: int) -> frozenset[int]:
-        """Return the blocks of a container whose delete was ordered, as far as it is known here."""
+        """Return the blocks of a container whose delete this state has ordered."""
         done = (deleted.local_ids for deleted in self._state.deleted_in(container_id))
         return self._deletions.being_deleted(container_id).union(*done)
 
     def _has_other_deleted(self, container_id: int) -> bool:
-        """Whether a replica has other tombstones than deletes of its container are known here."""
+        """Return True if a replica has tombstones other than those of deletes that this state
+        ordered.
+        """
         trees = [replica.tree for replica in self._state.replicas.of(container_id)]
         buried = [tree for tree in trees if tree is not None and tree.tombstone_count]
         if not buried:
@@ -312,5 +321,5 @@ class Recovery:
 
 
 def _age(key: Key) -> int:
-    """Return what tells puts apart by time: block ids only grow."""
+    """Return a sort key for the time of a put: block ids only grow."""
     return max((block.local_id for block in key.blocks), default=0)

@@ -1,10 +1,10 @@
-"""Closes containers: those whose last commits are lost, and those that people and plans name.
+"""Closes containers whose last commits are lost, and those that operators and plans name.
 
     tick ──► only lost, unacknowledged commits hold it up? ──► after a while it is closed without
     close, close --force, a plan's row ──► close commands, or the reason why there are none
 
-What closing rests on is decided by `scm.containers.close_rules`; here it is done, and noted for the
-audit log.
+`scm.containers.close_rules` decides what a close rests on. This module carries it out and records
+it for the audit log.
 """
 
 from collections.abc import Collection
@@ -41,26 +41,26 @@ _log = structlog.get_logger("suture.scm")
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How one container is closed: by the orders that are due, or short of its last commits."""
+    """The way to close one container: with the orders that are due, or without its last commits."""
 
     container: Container
-    after: Container  # what it is once that is done
+    after: Container  # the container afterwards
     short: Closure | None = None
     given_up: tuple[GivenUp, ...] = ()  # acknowledged commits first
     given_up_count: int = 0
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys that lose a block."""
+        """Keys that lose a block."""
         return tuple(sorted({lost.key for lost in self.given_up if lost.key}))
 
     @property
     def acknowledged_count(self) -> int:
-        """Commits given up that a client was told are stored."""
+        """Number of abandoned commits that a client was told are stored."""
         return len({lost.bcsid for lost in self.given_up if lost.key})
 
     def told(self, decision: Decision) -> Decision:
-        """Return a decision that shows what is given up."""
+        """Return the decision with the abandoned commits added."""
         return replace(
             decision,
             given_up=self.given_up[:GIVEN_UP_SHOWN_MAX],
@@ -95,10 +95,10 @@ class Closures:
         self._held_up_since_s: dict[int, float] = {}
 
     def turn(self, change: Change, ended_short: Collection[int] = ()) -> None:
-        """Close what only commits hold up that are lost and were never acknowledged.
+        """Close containers that are held up only by lost commits which were never acknowledged.
 
-        `ended_short` are closed containers whose last commit is on nobody who is there: once it is
-        given up their replicas count as whole, so that they are moved, and a surplus is deleted.
+        `ended_short` are closed containers whose last commit is on no present datanode. Once it is
+        given up, their replicas count as whole, so they are moved, and surplus ones are deleted.
         """
         waiting = self._state.containers.closing | self._state.replicas.unsettled
         waiting |= {number for number in ended_short if self._state.has_all_commits_of(number)}
@@ -111,7 +111,7 @@ class Closures:
             if container is None or self._state.holds.is_suppressed(container_id):
                 continue
             if container.pipeline:
-                self._quiet.discard(container_id)  # who is awaited may die
+                self._quiet.discard(container_id)  # an awaited datanode may die
             short = self._closure(container)
             if short is None or short.obstacle:
                 self._held_up_since_s.pop(container_id, None)
@@ -122,9 +122,10 @@ class Closures:
                 self._quiet.discard(container_id)
 
     def close(self, change: Change, container_id: int, *, force: bool = False) -> Decision:
-        """Close a container now, whatever its writer has in mind; say what that led to.
+        """Close a container now, whether or not its writer is finished; return the decision.
 
-        With `force` also where acknowledged commits, or more than the rules allow, are given up.
+        With `force`, close it even if acknowledged commits, or more than the rules allow, are given
+        up.
         """
         way = self._way(container_id, force=force)
         if isinstance(way, Decision):
@@ -145,7 +146,7 @@ class Closures:
         return way.told(Decision(container_id, "OK", message, ids))
 
     def preview(self, container_id: int, *, force: bool = False) -> Decision:
-        """Say what `close` would lead to, and change nothing."""
+        """Return what `close` would decide, without changing anything."""
         way = self._way(container_id, force=force)
         if isinstance(way, Decision):
             return way
@@ -156,7 +157,7 @@ class Closures:
         return way.told(shown)
 
     def due_on(self, container: Container) -> list[str]:
-        """Return the datanodes that a close of a container would be ordered on, without force."""
+        """Return the datanodes on which an unforced close of a container would be ordered."""
         way = self._way(container.container_id, force=False)
         if isinstance(way, Decision):
             return []
@@ -195,7 +196,7 @@ class Closures:
         return _Way(container, after)
 
     def _short_way(self, container: Container, short: Closure) -> _Way:
-        """Return how a container is closed without its last commits, and name those."""
+        """Return the way to close a container without its last commits, and name those."""
         after = lifecycle.close_at(container, short.bcsid, "", now_ms=self._clock.wall_ms())
         behind = self._state.keys.blocks_behind(container.container_id, short.bcsid)
         acknowledged = [GivenUp(block.bcsid, block.local_id, name) for block, name in behind]
@@ -235,7 +236,9 @@ class Closures:
         self._observer.observe(change, [container.container_id])
 
     def _without_dead(self, change: Change, container_id: int) -> Container | None:
-        """Return a container that no dead datanode is awaited for; none while it is written."""
+        """Return a container without dead datanodes among the awaited ones; None while it is
+        written.
+        """
         container = self._state.containers.get(container_id)
         if container is None or container.state is ContainerState.OPEN:
             return None
@@ -247,11 +250,11 @@ class Closures:
         return self._state.containers.get(container_id)
 
     def _awaited(self, container: Container) -> tuple[str, ...]:
-        """Return who was chosen for a container and may still report a replica."""
+        """Return the chosen datanodes of a container that may still report a replica."""
         return tuple(node for node in container.pipeline if not self._nodes.is_gone(node))
 
     def _closure(self, container: Container, *, is_exact: bool = False) -> Closure | None:
-        """Judge a container; `is_exact` goes through all keys, and is for what people ask."""
+        """Evaluate a container; `is_exact` scans all keys and is meant for operators' requests."""
         case = self._cases.case(container)
         awaited = () if container.state is ContainerState.OPEN else self._awaited(container)
 
@@ -267,7 +270,9 @@ class Closures:
         return judged(max((block.bcsid for block, _name in behind), default=0))
 
     def _has_waited(self, container_id: int, short: Closure) -> bool:
-        """Whether what is lost had its time to come back; nobody waits where all is seen."""
+        """Return True if lost commits have had time to come back. Not waited for if all origins are
+        seen.
+        """
         now_s = self._clock.monotonic_s()
         since_s = self._held_up_since_s.setdefault(container_id, now_s)
         return short.is_complete or (now_s - since_s) * 1000 >= self._options.check_interval_ms
@@ -280,7 +285,7 @@ class Closures:
         return lifecycle.closes_due(container, self._cases.living(container.container_id))
 
     def _words(self, way: _Way) -> str:
-        """Say what is ordered, or why nothing is."""
+        """Return a text that says what is ordered, or why nothing is."""
         due = [order.datanode_id for order in self._due(way.after)]
         ordered = f"close is ordered on {', '.join(due)}" if due else ""
         if way.short is not None:
@@ -297,7 +302,9 @@ class Closures:
 
 
 def _given(way: _Way) -> str:
-    """Say at which commit a container closes, on whose word, and what that gives up."""
+    """Return a text with the bcsid at which a container closes, its evidence, and what is
+    given up.
+    """
     short = way.short
     assert short is not None
     words = [

@@ -1,7 +1,8 @@
-"""Many containers for one question, page by page.
+"""Evaluates many containers for one request, page by page.
 
-The lock is held to take a page of containers as columns, not while they are judged: a datanode may
-hold hundreds of thousands, and heartbeats that are not taken in make all others look silent.
+The lock is held while a page of containers is copied into columns, not while they are judged. A
+datanode may hold hundreds of thousands, and while heartbeats are blocked all other nodes look
+silent.
 """
 
 from collections.abc import Iterator
@@ -16,20 +17,20 @@ from scm.replication.judging.judge_input import Batches
 from scm.state.database import State
 from scm.state.facts import Container
 
-PAGE: Final = 2_000  # containers that are copied while the lock is held, some 20 ms
+PAGE: Final = 2_000  # containers copied while the lock is held: some 20 ms
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some containers as they were at one moment."""
+    """Some containers at one moment."""
 
     batch: Batch
     rules: Rules
-    containers: tuple[Container | None, ...]  # as in the batch; None: only replicas name it
+    containers: tuple[Container | None, ...]  # in batch order; None: only replicas name it
 
 
 class ContainerPages:
-    """Takes pages. Takes the control plane's lock by itself, anew for each."""
+    """Reads pages of containers. Takes the control plane's lock separately for each page."""
 
     def __init__(
         self, state: State, batches: Batches, lock: AbstractContextManager[object]

@@ -1,8 +1,9 @@
-"""Nodes on their way out and back: checked, watched, finished, or called back at any time.
+"""Decommissioning and maintenance of nodes: check, monitor, finish, or cancel at any time.
 
-The monitor goes through the containers of each leaving node in small turns. One that needs the node
-is looked at again when something about it changed. One that is safe without the node is not until
-all are; then all are looked at once more, because what was safe then may not be now.
+The monitor goes through the containers of each leaving node in small steps. A container that needs
+the node is checked again when it changes. A container that is safe without the node is not checked
+again until all of them are; then all are checked once more, because a container that was safe may
+not be any longer.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -30,7 +31,7 @@ VIOLATED: Final = "PRECHECK_FAILED"
 OTHERS_CAME: Final = "other datanodes began to leave or to return meanwhile: ask again"
 LEAVING: Final = frozenset({OpState.DECOMMISSIONING, OpState.DECOMMISSIONED})
 RESTING: Final = frozenset({OpState.ENTERING_MAINTENANCE, OpState.IN_MAINTENANCE})
-LOOKS_PER_TURN: Final = 2_000  # containers, per leaving node, while the lock is held
+LOOKS_PER_TURN: Final = 2_000  # containers per leaving node while the lock is held
 SHOWN_MAX: Final = 20  # containers named in the progress of one node
 
 _log = structlog.get_logger("suture.scm")
@@ -38,7 +39,7 @@ _log = structlog.get_logger("suture.scm")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What an operator wants of nodes."""
+    """An operator's request to change the operational state of nodes."""
 
     datanode_ids: tuple[str, ...]
     op_state: OpState
@@ -49,35 +50,35 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
-    """What a request would mean."""
+    """The consequences of a request."""
 
     against: tuple[str, ...]
-    notes: tuple[str, ...]  # what is worth knowing even if nothing speaks against it
-    service: Mapping[str, Service]  # of all nodes, as it was when this began
+    notes: tuple[str, ...]  # worth reporting even if there is no objection
+    service: Mapping[str, Service]  # of all nodes, when the check began
 
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """How far a node is that is not in service."""
+    """Progress of a node that is not in service."""
 
     node: Node
     health: Health
     container_count: int
     copying_count: int
-    required: tuple[int, ...]  # containers that need it yet; the rest was not looked at or is safe
+    required: tuple[int, ...]  # containers that still need it; the rest is safe or not checked
     unclosed_count: int
-    locked_count: int  # nobody could read them without it
+    locked_count: int  # unreadable without it
     may_be_switched_off: bool
     is_persisted: bool
 
 
 @dataclass(slots=True)
 class _Watch:
-    """What is known about the containers of a leaving node."""
+    """The containers of a leaving node and what is known about them."""
 
     todo: set[int]
     is_last_look: bool = False
-    blocked: dict[int, str] = field(default_factory=dict)  # and why
+    blocked: dict[int, str] = field(default_factory=dict)  # container id -> reason
 
 
 class Decommissioning:
@@ -92,12 +93,14 @@ class Decommissioning:
         self._judge = judge
         self._watches: dict[str, _Watch] = {}
         self._told: dict[str, tuple[OpState | None, int]] = {}
-        self._seen = self._state.settled()  # blocked containers about which nothing changed since
+        self._seen = self._state.settled()  # blocked containers that have not changed since
 
     def hear(
         self, change: Change, datanode_id: str, op_state: OpState | None, op_expiry_ms: int
     ) -> None:
-        """Compare what a datanode keeps about itself with ours; tell it if that differs."""
+        """Compare the operational state that a datanode keeps with ours; send it ours if they
+        differ.
+        """
         self._told[datanode_id] = (op_state, op_expiry_ms)
         node = self._state.nodes.get(datanode_id)
         if node is None or self._is_persisted(node):
@@ -108,7 +111,7 @@ class Decommissioning:
             if command.kind is Kind.SET_OPERATIONAL_STATE:
                 if (command.op_state, command.op_expiry_ms) == (node.op_state, node.op_expiry_ms):
                     return
-                self._commands.supersede(change, command)  # it says what was before
+                self._commands.supersede(change, command)  # the new command replaces it
         self._commands.queue(
             change,
             Kind.SET_OPERATIONAL_STATE,
@@ -122,10 +125,10 @@ class Decommissioning:
     def request(
         self, change: Change, request: Request, prospect: Prospect, *, is_current: bool
     ) -> list[NodeDecision]:
-        """Set what operators want of nodes; all of them are checked together.
+        """Set the operational state of nodes; all of them are checked together.
 
-        Unless forced, nothing is changed if the cluster could not do without these nodes, or if
-        what it would mean (`prospect`) is not current any more.
+        Unless forced, nothing changes if the cluster cannot do without these nodes, or if the
+        previewed consequences (`prospect`) are out of date.
         """
         unknown = [n for n in request.datanode_ids if self._state.nodes.get(n) is None]
         if unknown:
@@ -141,7 +144,7 @@ class Decommissioning:
         return [NodeDecision(n, "OK", note) for n in request.datanode_ids]
 
     def turn(self, change: Change) -> list[str]:
-        """Look after the nodes that are leaving; return those whose state changed."""
+        """Advance the nodes that are leaving; return those whose state changed."""
         self._look_again()
         changed = []
         now_ms = self._clock.wall_ms()
@@ -156,12 +159,12 @@ class Decommissioning:
         return changed
 
     def forget(self, datanode_id: str) -> None:
-        """Know nothing of a node any more: it was removed."""
+        """Drop everything recorded about a node, because it was removed."""
         self._watches.pop(datanode_id, None)
         self._told.pop(datanode_id, None)
 
     def departures(self) -> list[Departure]:
-        """Return the nodes that are not in service, and what they wait for."""
+        """Return the nodes that are not in service and what they wait for."""
         return [
             self._departure(node)
             for node in sorted(self._state.nodes.values(), key=lambda node: node.datanode_id)
@@ -169,7 +172,7 @@ class Decommissioning:
         ]
 
     def departure_of(self, datanode_id: str) -> list[Departure]:
-        """Return how far one node is; nothing if it is in service, or not known any more."""
+        """Return the progress of one node; an empty list if it is in service or unknown."""
         node = self._state.nodes.get(datanode_id)
         if node is None or node.op_state is OpState.IN_SERVICE:
             return []
@@ -183,7 +186,7 @@ class Decommissioning:
     def _set(self, change: Change, datanode_id: str, op_state: OpState, op_expiry_ms: int) -> None:
         node = self._state.nodes.get(datanode_id)
         assert node is not None
-        is_there = DONE.get(op_state) is node.op_state  # asked for again: it stays where it is
+        is_there = DONE.get(op_state) is node.op_state  # requested again: it keeps its state
         after = node.op_state if is_there else op_state
         change.put(self._state.nodes, replace(node, op_state=after, op_expiry_ms=op_expiry_ms))
         self._watches.pop(datanode_id, None)
@@ -203,7 +206,7 @@ class Decommissioning:
         )
 
     def _is_done(self, node: Node) -> bool:
-        """Look at some of the node's containers; whether all are safe, twice in a row."""
+        """Check some of the node's containers. Return True if all were safe twice in a row."""
         watch = self._watches.get(node.datanode_id)
         if watch is None:
             watch = _Watch(set(self._state.replicas.on(node.datanode_id)))
@@ -225,7 +228,7 @@ class Decommissioning:
         return True
 
     def _look_again(self) -> None:
-        """Look at the containers that need a node and about which something changed."""
+        """Check again the containers that need a node and have changed."""
         stirred = (
             number
             for watch in self._watches.values()
@@ -251,11 +254,13 @@ class Decommissioning:
         return kept == (node.op_state, node.op_expiry_ms)
 
     def _locked_count(self, node: Node, container_ids: Iterable[int]) -> int:
-        """Return how many of these containers nobody could read without the node."""
+        """Return the number of these containers that would be unreadable without the node."""
         return self._locked([node], container_ids)
 
     def locked_together(self, states: Collection[OpState]) -> int:
-        """Return how many containers nobody could read without all nodes in these states."""
+        """Return the number of containers that would be unreadable without all nodes in these
+        states.
+        """
         group = [node for node in self._state.nodes.values() if node.op_state in states]
         watches = (self._watches.get(node.datanode_id) for node in group)
         return self._locked(group, {n for w in watches if w is not None for n in w.blocked})

@@ -1,13 +1,13 @@
-"""When a datanode may be switched off, and when one should not even begin to leave. Pure.
+"""Rules for when a datanode may be switched off, and when it may not begin to leave. Pure.
 
     IN_SERVICE ──► DECOMMISSIONING ──every container is safe without it──► DECOMMISSIONED
         │   ▲
         ▼   └── recommissioned, or its maintenance is over: at any time
     ENTERING_MAINTENANCE ──enough of every container stays online──► IN_MAINTENANCE
 
-What holds a node back is the judge's to say (`health.departure`): leaving replicas do not count,
-resting ones count beside as many online ones as `maintenance_replica_min` says. Here is what speaks
-against letting nodes begin to leave.
+The judge (`health.departure`) decides which containers hold a node back: leaving replicas do not
+count, and replicas in maintenance count beside as many online ones as `maintenance_replica_min`
+says. This module decides the objections to letting nodes begin to leave.
 """
 
 from collections.abc import Collection, Sequence
@@ -21,7 +21,7 @@ from scm.replication.judging.live_judge import Loss
 from scm.state.facts import Container, ContainerState, OpState
 
 _CLOSED: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
-NAMED_MAX: Final = 5  # containers that a message names
+NAMED_MAX: Final = 5  # containers named in one message
 
 DONE: Final = {
     OpState.DECOMMISSIONING: OpState.DECOMMISSIONED,
@@ -32,20 +32,22 @@ DONE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one container asks of the nodes that stay, if others leave or rest."""
+    """The needs of one container from the remaining nodes if others leave or go into
+    maintenance.
+    """
 
     container_id: int
-    scheme: str  # of which there are few: what is violated is said for each of them
-    online_count: int  # nodes in service that it must be on
+    scheme: str  # there are few schemes: violations are reported for each
+    online_count: int  # in-service nodes that must hold it
     copied_bytes: int = 0
-    is_stuck: bool = False  # it lacks replicas, and there is nothing to make them from
-    is_locked: bool = False  # it can be read now, and could not if the nodes were off now
+    is_stuck: bool = False  # it lacks replicas and has no source to make them from
+    is_locked: bool = False  # readable now, but not if the nodes were off now
 
 
 def need(
     container: Container, loss: Loss, op_state: OpState, rules: Rules, *, size_bytes: int
 ) -> Need:
-    """Say what a container needs if nodes leave (DECOMMISSIONING) or rest."""
+    """Return what a container needs if nodes leave (DECOMMISSIONING) or go into maintenance."""
     online_count = container.replication_factor
     if op_state is OpState.DECOMMISSIONING:
         if rules.leaving_min and not container.scheme:
@@ -64,7 +66,7 @@ def need(
 
 
 def violations(needs: Sequence[Need], remaining: Collection[Candidate]) -> list[str]:
-    """Name what speaks against letting the nodes leave, for each scheme: nodes, copies, space.
+    """Return the objections to letting the nodes leave, per scheme: nodes, copies, space.
 
     `remaining` are the nodes in service that answer, without those that leave.
     """
@@ -98,7 +100,7 @@ def violations(needs: Sequence[Need], remaining: Collection[Candidate]) -> list[
 
 
 def lock_out(needs: Sequence[Need]) -> str:
-    """Say how many containers nobody could read if the nodes were off now; empty: none."""
+    """Return how many containers would be unreadable if the nodes were off now; empty if none."""
     locked = sorted(n.container_id for n in needs if n.is_locked)
     if not locked:
         return ""
@@ -107,7 +109,9 @@ def lock_out(needs: Sequence[Need]) -> str:
 
 
 def not_known(container_ids: Collection[int]) -> str:
-    """Say which containers nobody can make elsewhere: never made here, or given up; empty: none."""
+    """Return a text naming containers that cannot be made elsewhere, because they were not made
+    here or were given up; empty if there are none.
+    """
     if not container_ids:
         return ""
     named = ", ".join(map(str, sorted(container_ids)[:NAMED_MAX]))

@@ -1,8 +1,8 @@
-"""What it takes that datanodes leave or rest, found out before any of them begins to.
+"""Computes what a departure of datanodes would need, before any of them begins to leave.
 
-All that are asked for are judged together, page by page (`scm.administration.container_pages`), so
-that the last page may be of a later moment than the first. Only what others were told to do
-meanwhile makes the answer void: two that leave side by side must not each count on the other.
+All requested nodes are judged together, page by page (`scm.administration.container_pages`), so the
+last page may be of a later moment than the first. Only orders to other nodes in the meantime
+invalidate the answer: two nodes that leave at the same time must not each count on the other.
 """
 
 from contextlib import AbstractContextManager
@@ -20,7 +20,7 @@ from scm.state.facts import OpState
 
 
 class DepartureNeeds:
-    """Answers; changes nothing. Takes the control plane's lock by itself."""
+    """Computes needs without changing anything. Takes the control plane's lock itself."""
 
     def __init__(
         self, basis: Basis, pages: ContainerPages, lock: AbstractContextManager[object]
@@ -32,7 +32,7 @@ class DepartureNeeds:
         self._lock = lock
 
     def ask(self, request: Request) -> Prospect:
-        """Say what containers need if the nodes of a request leave or rest."""
+        """Return what containers need if the nodes of a request leave or go into maintenance."""
         op_state = request.op_state
         with self._lock:
             service = self.service()
@@ -56,7 +56,7 @@ class DepartureNeeds:
         return Prospect(tuple(violations(needs, stay)), tuple(notes), service)
 
     def service(self) -> dict[str, Service]:
-        """Return what nodes are told to do. The caller holds the lock."""
+        """Return each node's ordered service state. The caller holds the lock."""
         return {n.datanode_id: SERVICE_OF[n.op_state] for n in self._state.nodes.values()}
 
     def _held(self, request: Request) -> Ints:

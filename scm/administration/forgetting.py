@@ -1,10 +1,10 @@
-"""Containers that are given up: no datanode that lives can give their data, and a person lets go.
+"""Forgets lost containers: no live datanode has their data, and an operator gives them up.
 
     MISSING ──shown, confirmed──► forgotten: its keys are lost, its deletes and orders end
                                      └─ undone ──► as it was before; its keys are found again
 
-A forgotten container is no container of ours any more: if a replica of it turns up, that is shown,
-nothing is ordered about it and nothing of it deleted (as of all that was not made here).
+A forgotten container is treated like one that was not made here. If a replica of it appears, it is
+shown, but no command is sent for it and nothing of it is deleted.
 """
 
 import zlib
@@ -33,18 +33,18 @@ _log = structlog.get_logger("suture.scm")
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of one container that was to be forgotten, or would become of it."""
+    """The outcome, or the predicted outcome, of forgetting one container."""
 
     container_id: int
     code: str
     message: str = ""
     world: int = 0
     key_count: int = 0
-    keys: tuple[str, ...] = ()  # the first by name
+    keys: tuple[str, ...] = ()  # the first ones by name
 
 
 class Forgetting:
-    """Forgets and recalls. Callers hold the control plane's lock."""
+    """Forgets and recalls containers. Callers hold the control plane's lock."""
 
     def __init__(self, basis: Basis, reports: Reports, safe_mode: SafeMode) -> None:
         self._state = basis.state
@@ -62,7 +62,7 @@ class Forgetting:
         worlds: Sequence[int],
         is_dry_run: bool,
     ) -> list[Fate]:
-        """Forget containers, each if it is missing, and still as it was shown."""
+        """Forget containers, each if it is missing and unchanged since the preview."""
         fates = []
         for i, container_id in enumerate(container_ids):
             fate = self._judge(container_id, worlds[i] if worlds else None)
@@ -74,7 +74,7 @@ class Forgetting:
     def recall(
         self, change: Change, container_ids: Sequence[int], *, is_dry_run: bool
     ) -> list[Fate]:
-        """Take forgotten containers back as they were."""
+        """Restore forgotten containers to their earlier state."""
         fates = []
         for container_id in container_ids:
             forgotten = self._state.forgotten.get(container_id)
@@ -123,7 +123,7 @@ class Forgetting:
         is_needed = self._state.keys.blocks_in(container.container_id) > 0
         good = {r.replica_index for r in found if not is_bad(container, r)}
         if not is_needed and len(good) < container.data_count:
-            return ""  # cannot be read, and is nobody's: nothing is lost with it
+            return ""  # unreadable, but no key needs it: nothing is lost with it
         if not container.scheme:
             nodes = ", ".join(r.datanode_id for r in found)
             return f"it is not missing: {nodes} has a replica" if found else ""
@@ -137,7 +137,7 @@ class Forgetting:
         return [r for r in replicas if not self._nodes.is_gone(r.datanode_id)]
 
     def _words(self, container: Container) -> str:
-        """Say who had it, for whoever may bring that datanode back instead."""
+        """Return which datanodes had it, in case the operator can bring one back instead."""
         replicas = self._state.replicas.of(container.container_id)
         gone = [r.datanode_id for r in replicas if self._nodes.is_gone(r.datanode_id)]
         owed = len(self._state.transactions.of(container.container_id))
@@ -164,7 +164,7 @@ class Forgetting:
             key = (container_id, transaction.transaction_id)
             change.remove(self._state.transactions, key)
             deleted = Deleted(*key, tuple(sorted(transaction.local_ids)))
-            change.put(self._state.deleted, deleted)  # if it is ever taken back
+            change.put(self._state.deleted, deleted)  # kept in case the container is recalled
         for allocation in self._state.allocations.of(container_id):
             change.remove(self._state.allocations, (container_id, allocation.local_id))
         for hold in self._state.holds.of(container_id):

@@ -1,9 +1,10 @@
-"""Containers and replicas that people, or repeated failures, took out of the manager's hands.
+"""Containers and replicas that operators, or repeated failures, excluded from replication
+management.
 
-A suppressed container is left alone and out of the report. A replica on which orders failed again
-and again is excluded, so that it does not keep everybody busy for ever; after an hour it gets
-another chance. What a person holds only a person releases. Both are kept on disk. A node that is to
-leave still waits for a suppressed container: what is not looked at is not safe.
+A suppressed container is not managed and not reported. A replica whose commands failed repeatedly
+is excluded so that it does not keep consuming attempts; after an hour it is tried again. A hold
+that an operator set is released only by an operator. Both are durable. A leaving node still waits
+for a suppressed container, because a container that is not checked is not known to be safe.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ _log = structlog.get_logger("suture.scm")
 
 
 class Holding:
-    """Holds and releases. Callers hold the control plane's lock."""
+    """Sets and releases holds. Callers hold the control plane's lock."""
 
     def __init__(self, state: State, clock: Clock) -> None:
         self._state = state
@@ -47,7 +48,7 @@ class Holding:
     def release(
         self, change: Change, container_ids: Sequence[int], datanode_id: str
     ) -> list[Decision]:
-        """Take containers back in hand: wholly or, with a datanode, its replicas of them."""
+        """Resume managing containers or, with a datanode, its replicas of them."""
         decisions = []
         for number in container_ids:
             held = [

@@ -1,7 +1,7 @@
-"""May these be stopped; and what if they never came back: asked of the judge, page by page.
+"""Answers whether datanodes or volumes may be stopped, or lost for good, by the judge's rules.
 
-If a datanode's health changes while containers are looked at it is begun again; if that goes on,
-nobody can tell.
+Containers are judged page by page. If a datanode's health changes meanwhile, the check starts
+again; if it keeps changing, the answer is UNKNOWN.
 """
 
 from collections.abc import Collection, Sequence
@@ -28,7 +28,7 @@ Stamp = tuple[tuple[str, str, str, bool], ...]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What would be off: datanodes, and volumes as datanode and id."""
+    """The datanodes, and volumes as (datanode, id), that would be off."""
 
     datanode_ids: tuple[str, ...]
     volumes: tuple[tuple[str, str], ...] = ()
@@ -38,7 +38,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """The answer, and what it rests on."""
+    """The answer and the facts it rests on."""
 
     answer: Answer
     reasons: tuple[str, ...]
@@ -66,7 +66,7 @@ class _Begun:
 
 
 class Foresight:
-    """Answers; changes nothing. Takes the control plane's lock by itself."""
+    """Computes answers without changing anything. Takes the control plane's lock itself."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Foresight:
         self._lock = lock
 
     def ask(self, question: Question) -> Foreseen:
-        """Return what would be. Raises Refused(WRONG_DATANODE) for what nobody knows."""
+        """Return the answer. Raise Refused(WRONG_DATANODE) for an unknown datanode or volume."""
         for tries_left in reversed(range(TRIES)):
             found, is_same = self._looked(question)
             if is_same or not tries_left:
@@ -91,7 +91,7 @@ class Foresight:
         raise AssertionError("it is tried at least once")
 
     def _looked(self, question: Question) -> tuple[Foreseen, bool]:
-        """Look once; say whether the datanodes stayed as they were meanwhile."""
+        """Check once; also return whether the datanodes kept their health meanwhile."""
         with self._lock:
             begun = self._begin(question)
         outlook = Outlook()
@@ -124,7 +124,7 @@ class Foresight:
         return _Begun(targets, ids.astype(np.int64), self._stamp(), tuple(reasons))
 
     def _on_volumes(self, datanode_id: str, volume_ids: Collection[str]) -> tuple[Ints, int]:
-        """Return the containers on these volumes, and how many nobody can place."""
+        """Return the containers on these volumes, and how many have no known volume."""
         rows = self._state.replicas.of_node(
             datanode_id, np.sort(self._state.replicas.ids_on(datanode_id))
         )
@@ -145,7 +145,7 @@ class Foresight:
         return self._basis.cases.is_confirmed(datanode_id)
 
     def _stamp(self) -> Stamp:
-        """Return what the judgement of every page must have in common."""
+        """Return the values that must be the same for every page."""
         return tuple(
             (
                 node.datanode_id,
@@ -209,7 +209,7 @@ class Foresight:
 
 
 def _answer(outlook: Outlook, reasons: Sequence[str], keep_count: int) -> tuple[Answer, list[str]]:
-    """Return whether these may be off, and why not: what is not known comes before a no."""
+    """Return the answer with its reasons: unknown facts take precedence over a no."""
     if reasons:
         return Answer.UNKNOWN, list(reasons)
     if outlook.unreadable_count:
@@ -226,7 +226,7 @@ def _answer(outlook: Outlook, reasons: Sequence[str], keep_count: int) -> tuple[
 
 
 def _without_room(outlook: Outlook, stays_count: int, free_bytes: int) -> list[str]:
-    """Say why what lacks could not be made on those that stay."""
+    """Return the reasons why the remaining nodes could not hold the lacking replicas."""
     found = []
     if outlook.lacking_count and outlook.width_max > stays_count:
         found.append(

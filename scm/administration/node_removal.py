@@ -1,11 +1,11 @@
-"""Nodes that are gone for good: what the books say of them ends, and nothing else does.
+"""Removes nodes that are gone for good, with their replica records, and nothing else.
 
     dead and decommissioned ──► each replica that its container can do without is struck off
     removed by an operator  ──► all of them, and the node; shown first, refused where data needs it
 
-Nothing is deleted on any disk. If the node returns it registers, names what it has, and that is in
-the books again. Blocks that were deleted meanwhile are live in such a replica: its tombstones are
-not those of the others, and a reconcile has it delete them, too
+Nothing is deleted on any disk. If the node returns it registers, reports its replicas, and they are
+recorded again. Blocks that were deleted meanwhile are live in such a replica. Its tombstones then
+differ from those of its peers, and a reconcile makes it delete the blocks, too
 (`scm.replication.reconciling.healing`).
 """
 
@@ -32,8 +32,8 @@ from scm.state.audit_trail import Note
 from scm.state.database import Change, State
 from scm.state.facts import ContainerState, Health, OpState, OutcomeState
 
-LOOKS_PER_TURN: Final = 2_000  # replicas of one node, while the lock is held
-NAMED_MAX: Final = 10  # containers that a message names
+LOOKS_PER_TURN: Final = 2_000  # replicas of one node while the lock is held
+NAMED_MAX: Final = 10  # containers named in one message
 NEEDED: Final = "PRECHECK_FAILED"
 
 _GONE: Final = frozenset({ContainerState.DELETING, ContainerState.DELETED})
@@ -43,15 +43,17 @@ _log = structlog.get_logger("suture.scm")
 
 @dataclass(frozen=True, slots=True)
 class BooksLoss:
-    """What the books would lose with a node."""
+    """The records that the state would lose with a node."""
 
     replica_count: int
-    needed: tuple[int, ...]  # containers that nobody else who answers can give
-    fewer: int  # containers that would still be readable, with fewer replicas than required
+    needed: tuple[int, ...]  # containers that no other answering node can serve
+    fewer: int  # containers still readable, but with fewer replicas than required
 
 
 class NodeLosses:
-    """Says what the books would lose. Takes the control plane's lock by itself, page by page."""
+    """Computes the records that would be lost. Takes the control plane's lock itself, page
+    by page.
+    """
 
     def __init__(
         self, state: State, pages: ContainerPages, lock: AbstractContextManager[object]
@@ -61,7 +63,7 @@ class NodeLosses:
         self._lock = lock
 
     def of(self, datanode_ids: Collection[str]) -> dict[str, BooksLoss]:
-        """Return what would be lost with each of some dead nodes, if all of them go."""
+        """Return what would be lost with each of some dead nodes if all of them are removed."""
         found = {}
         for datanode_id in datanode_ids:
             with self._lock:
@@ -77,7 +79,7 @@ class NodeLosses:
 
 
 class NodeRemoval:
-    """Strikes off replicas and nodes. Callers hold the control plane's lock."""
+    """Removes replica records and nodes. Callers hold the control plane's lock."""
 
     def __init__(self, basis: Basis, judge: Judge, safe_mode: SafeMode) -> None:
         self._state = basis.state
@@ -85,10 +87,10 @@ class NodeRemoval:
         self._commands = basis.commands
         self._judge = judge
         self._safe_mode = safe_mode
-        self._needed = self._state.settled()  # looked at: the books keep what a dead node said
+        self._needed = self._state.settled()  # checked: these records of a dead node are needed
 
     def turn(self, change: Change) -> set[int]:
-        """Strike off what dead decommissioned nodes had; return the containers concerned."""
+        """Remove replica records of dead decommissioned nodes; return the containers concerned."""
         struck: set[int] = set()
         for datanode_id in sorted(self._nodes.dead):
             node = self._state.nodes.get(datanode_id)
@@ -110,28 +112,32 @@ class NodeRemoval:
         return struck
 
     def refused(self, datanode_ids: Sequence[str]) -> list[NodeDecision]:
-        """Return those of some nodes that may not be removed whatever they hold, and why not."""
+        """Return the nodes that may not be removed regardless of what they hold, and why not."""
         return [d for n in datanode_ids if (d := self._refusal(n)) is not None]
 
     def is_gone(self, datanode_id: str) -> bool:
-        """Whether there is nothing to remove: who repeats an order that was cut off, or came
-        through without its answer, need not know how far it came."""
+        """Return True if there is nothing to remove. A caller that repeats an interrupted request
+        need not know how far it came.
+        """
         return self._state.nodes.get(datanode_id) is None
 
     def begin(self, datanode_id: str) -> None:
-        """Have a node that is to be removed register anew if it calls before all is struck off: it
-        names all that it holds then."""
+        """Make a node that is being removed register again if it calls before its records are gone.
+        It then reports all its replicas.
+        """
         self._nodes.forget(datanode_id)
 
     def strike_some(self, change: Change, datanode_id: str) -> list[int]:
-        """Strike off some of what a node held; return it, nothing when all is struck off."""
+        """Remove some of a node's replica records; return them, or an empty list when none are
+        left.
+        """
         due = self._state.replicas.ids_on(datanode_id)[:LOOKS_PER_TURN].copy()
         struck: list[int] = change.remove_all(self._state.replicas, datanode_id, due).tolist()
         self._release(change, datanode_id, struck)
         return struck
 
     def remove(self, change: Change, datanode_id: str, loss: BooksLoss) -> None:
-        """Remove a node of which all is struck off."""
+        """Remove a node all of whose replica records are gone."""
         waiting = self._state.commands
         for command in [*waiting.of_node(datanode_id), *waiting.adds_to(datanode_id)]:
             if waiting.get(command.command_id) is not None:
@@ -173,7 +179,7 @@ class NodeRemoval:
                     change.remove(self._state.holds, key)
 
     def _may_go(self, container_id: int, datanode_id: str, *, is_needed: bool) -> bool:
-        """Whether the books lose nothing that anybody may need."""
+        """Return True if removing the record loses nothing that may be needed."""
         container = self._state.containers.get(container_id)
         if container is None or container.state in _GONE:
             return True
@@ -186,15 +192,15 @@ class NodeRemoval:
 
 
 def gone(datanode_id: str) -> NodeDecision:
-    """Say of a node that there is nothing to remove."""
+    """Return the decision for a node that has nothing to remove."""
     message = "is not in the books: it was removed before, or never registered"
     return NodeDecision(datanode_id, "OK", message)
 
 
 def judge(losses: Mapping[str, BooksLoss], *, is_forced: bool) -> list[NodeDecision]:
-    """Say of nodes whether all of them may be removed, and what that would mean. Pure.
+    """Return decisions on whether all of these nodes may be removed, with the consequences. Pure.
 
-    Unless forced, none may while a container has nobody else to be read from.
+    Unless forced, none may be removed while a container is readable only from them.
     """
     is_needed = any(loss.needed for loss in losses.values()) and not is_forced
     code = NEEDED if is_needed else "OK"
@@ -202,8 +208,9 @@ def judge(losses: Mapping[str, BooksLoss], *, is_forced: bool) -> list[NodeDecis
 
 
 def _without_the_dead(page: Page) -> tuple[Bools, Bools]:
-    """Return which containers can be read, with all that was committed, from nodes that are not
-    dead, and which have as many replicas as they should; nobody wants what is deleted."""
+    """Return which containers can be read completely from nodes that are not dead, and which have
+    the required number of replicas. Deleted containers count as both.
+    """
     found = diagnose(page.batch, page.rules)
     seen, containers, replicas = found.view, page.batch.containers, page.batch.replicas
     is_settled = np.isin(containers.state, (words.State.CLOSED, words.State.QUASI_CLOSED))

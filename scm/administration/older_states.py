@@ -1,12 +1,12 @@
-"""An older state is recognised by what datanodes saw of control planes, and treated as restored.
+"""Detects an outdated state from what datanodes saw of control planes, and treats it as restored.
 
     a copy of the state was put in place, or its disk lost what it had acknowledged:
         a datanode saw a start of this state go on beyond its end here
     two control planes run on copies of one state:
         a datanode saw a start that is not in the history of this state
 
-In both cases keys may have been stored that are not known here. So nothing is deleted, copied or
-stored until the recovery (`scm.administration.after_restore`), as after a restore of a backup.
+In both cases keys may have been stored that this state does not know. So nothing is deleted, copied
+or stored until the recovery (`scm.administration.after_restore`), as after a restore of a backup.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ _log = structlog.get_logger("suture.scm")
 
 
 class OlderStates:
-    """Callers hold the control plane's lock."""
+    """Detects outdated states. Callers hold the control plane's lock."""
 
     def __init__(self, basis: Basis, safe_mode: SafeMode, writers: Writers) -> None:
         self._state = basis.state
@@ -64,7 +64,7 @@ class OlderStates:
             self._distrust(change, self._state.lineage.since(later), newest)
 
     def settle(self, change: Change) -> None:
-        """Lead again: what was seen of others is recovered."""
+        """Become the current control plane again: what was seen of others is recovered."""
         change.move_counter("term", self.term_seen + 1)
         before = self.trouble
         change.on_undo(lambda: setattr(self, "trouble", before))
@@ -81,7 +81,7 @@ class OlderStates:
         return f"datanode {datanode_id} has seen {what}; nothing is deleted until it is recovered"
 
     def _distrust(self, change: Change, since: Start, newest: SeenStart) -> None:
-        """Have all that was done since this state may have become older recovered."""
+        """Schedule recovery of everything done since this state may have become outdated."""
         state, now_ms = self._state, self._clock.wall_ms()
         unfinished = [
             one.container_id
@@ -98,7 +98,7 @@ class OlderStates:
         change.begin_restore(restored)
         for counter, number in counters_anew(state.counters, now_ms).items():
             change.move_counter(counter, number)
-        change.move_counter("term", newest.term + 1)  # what was ordered in an earlier one is stale
+        change.move_counter("term", newest.term + 1)  # commands of an earlier term are stale
         for command in list(state.commands.values()):
             self._commands.drop(change, command, OutcomeState.SKIPPED, Code.SAFE_MODE, _WHY)
         for transaction in list(state.transactions.values()):

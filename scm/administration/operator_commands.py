@@ -1,8 +1,8 @@
-"""What operators and plans order about replicas: shown first, then done if nothing changed.
+"""Commands on replicas that operators and plans request: previewed, then sent if nothing changed.
 
-An order is decided on the world of now; its fingerprint goes out with a dry run and comes back with
-the confirmation. What is safe does not depend on who asks: a replica goes only if enough whole and
-equal ones stay, and a copy goes where there is room.
+A request is decided on the current state. The dry run returns a fingerprint of that state, and the
+confirmation sends it back. Safety does not depend on the requester: a replica is removed only if
+enough whole and equal ones stay, and a copy is placed only where there is room.
 """
 
 import zlib
@@ -37,7 +37,7 @@ Decide = Callable[[Change, Case], Decision]
 
 @dataclass(frozen=True, slots=True)
 class NodeDecision:
-    """What became of an order to a datanode as such."""
+    """The outcome of a command to a datanode itself."""
 
     datanode_id: str
     code: str
@@ -47,7 +47,7 @@ class NodeDecision:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """One datanode's commands, as counts by kind."""
+    """The commands of one datanode, counted by kind."""
 
     node: Node
     replication_load: int
@@ -60,12 +60,14 @@ class Queue:
 
     @property
     def is_excluded(self) -> bool:
-        """Whether it is at its limit: neither source nor target until it has done something."""
+        """Return True if it is at its limit: it is neither source nor target until it has finished
+        some.
+        """
         return self.replication_load >= self.replication_limit
 
 
 class Admin:
-    """Carries out what an operator asks for. Callers hold the control plane's lock."""
+    """Carries out operators' requests. Callers hold the control plane's lock."""
 
     def __init__(
         self,
@@ -91,7 +93,7 @@ class Admin:
         worlds: Sequence[int],
         dry_run: bool,
     ) -> list[Decision]:
-        """Copy containers once more each, to `target_id` or where the rules say."""
+        """Copy each container once more, to `target_id` or to a node chosen by the rules."""
 
         def decide(now: Change, case: Case) -> Decision:
             number = case.container.container_id
@@ -113,7 +115,8 @@ class Admin:
     ) -> list[Decision]:
         """Remove one datanode's replicas, each only if enough whole ones stay.
 
-        Of an erasure-coded container one shard more than reading needs: it is rebuilt from them.
+        Of an erasure-coded container one shard more than reading needs must stay: the removed one
+        is rebuilt from them.
         """
 
         def decide(now: Change, case: Case) -> Decision:
@@ -135,7 +138,7 @@ class Admin:
     def order_nodes(
         self, change: Change, datanode_ids: Sequence[str], kind: Kind
     ) -> list[NodeDecision]:
-        """Order datanodes to do something about themselves."""
+        """Send datanodes a command that concerns themselves."""
         assert kind in _NODE_KINDS
         decisions = []
         for datanode_id in datanode_ids:
@@ -149,7 +152,7 @@ class Admin:
         return decisions
 
     def queues(self) -> list[Queue]:
-        """Return what each datanode has to do, and what waits for it here."""
+        """Return each datanode's load and the commands that wait for it here."""
         return [
             self._queue(node)
             for node in sorted(self._state.nodes.values(), key=lambda node: node.datanode_id)
@@ -167,7 +170,7 @@ class Admin:
         from_ids: Sequence[str] = (),
         dry_run: bool,
     ) -> Decision:
-        """Order `count` copies from the sources of a row, or say why not.
+        """Order `count` copies from the sources of a row, or return why not.
 
         `from_ids` narrows the sources.
         """
@@ -208,7 +211,7 @@ class Admin:
         force: bool,
         dry_run: bool,
     ) -> Decision:
-        """Order a replica removed, or say why not."""
+        """Order the removal of a replica, or return why not."""
         held = next((p for p in case.placed if p.datanode_id == datanode_id), None)
         if held is None:
             message = f"{datanode_id} has no replica"
@@ -356,7 +359,7 @@ def _coded(container: Container) -> Decision:
 
 
 def world_of(case: Case) -> int:
-    """Return a number that changes with anything a decision about the container depends on."""
+    """Return a fingerprint of everything that a decision about the container depends on."""
 
     def facts(p: Placed) -> tuple[object, ...]:
         r = p.replica

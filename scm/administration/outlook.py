@@ -1,12 +1,13 @@
-"""What could not be read, and what would lack replicas, if datanodes or volumes were off. Pure.
+"""Computes which containers would be unreadable or lack replicas without some nodes or volumes.
+Pure.
 
     batch ──as it is──────────► who serves: for certain, and at best
       └──the same, changed────► health.judge: what lacks, in which health
 
-A pending copy is taken to fail. A replica serves for certain if its datanode answers and has named
-all it holds, nothing speaks against it, it is not to be deleted, and it has every commit that a
-client was told of; at best it serves unless its datanode is dead. Where the two disagree nobody
-can tell, and that is an answer of its own.
+A pending copy is assumed to fail. A replica certainly serves if its datanode answers and has
+reported all its replicas, nothing is wrong with it, it is not to be deleted, and it has every
+acknowledged commit. At best it serves unless its datanode is dead. Where the two disagree the
+answer is unknown, which is an answer of its own.
 """
 
 from collections import Counter
@@ -37,7 +38,7 @@ IDS_MAX: Final = 1_000  # containers that an answer names, of each kind
 
 
 class Answer(StrEnum):
-    """Whether what was named may be off."""
+    """The answer to whether the named targets may be off."""
 
     YES = "YES"
     NO = "NO"
@@ -46,7 +47,9 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What would be off: whole datanodes, and of others the containers on the volumes named."""
+    """The targets that would be off: whole datanodes, and of others the containers on given
+    volumes.
+    """
 
     nodes: frozenset[str]
     parts: Mapping[str, Ints]  # datanode -> container ids
@@ -56,7 +59,7 @@ class Targets:
 
 @dataclass(slots=True)
 class Outlook:
-    """What would be, added up page by page; ids are the first ones."""
+    """The predicted state, added up page by page; ids are the first ones."""
 
     container_count: int = 0
     already_count: int = 0
@@ -83,11 +86,11 @@ class Outlook:
 
     @property
     def lacking_count(self) -> int:
-        """Replicas that would be lacking."""
+        """Number of replicas that would be lacking."""
         return sum(short * count for short, count in self.lacking.items())
 
     def add(self, batch: Batch, rules: Rules, targets: Targets) -> None:
-        """Add the containers of a batch that have a replica on what is named."""
+        """Add the containers of a batch that have a replica on a target."""
         at_stake = _at_stake(batch, rules, targets)
         self._count_serving(at_stake)
         self._count_lacking(at_stake, rules)
@@ -116,7 +119,7 @@ class Outlook:
     def _count_lacking(self, stake: "_Stake", rules: Rules) -> None:
         after = diagnose(stopped(stake.batch, stake.is_hit, stake.targets), rules)
         short = lacking(after.view, after.counts)
-        if not stake.targets.is_for_good:  # what lacks anyhow is not their fault
+        if not stake.targets.is_for_good:  # replicas lacking already are not caused by the targets
             short = np.maximum(0, short - lacking(stake.found.view, stake.found.counts))
         short = np.where(stake.found.view.rows.some(stake.is_hit), short, 0)
         self.lacking.update(short[short > 0].tolist())
@@ -142,7 +145,7 @@ class Outlook:
 
 
 def serving(found: Diagnosis) -> tuple[Bools, Bools]:
-    """Return which replicas can be read from at best, and which for certain."""
+    """Return which replicas serve at best, and which certainly."""
     seen = found.view
     replicas, containers = seen.batch.replicas, seen.batch.containers
     is_silent = seen.batch.nodes.health[replicas.node] == NodeHealth.STALE
@@ -154,11 +157,11 @@ def serving(found: Diagnosis) -> tuple[Bools, Bools]:
 
 
 def stopped(batch: Batch, is_hit: Bools, targets: Targets) -> Batch:
-    """Return the batch as it would be: datanodes dead, the replicas on volumes not there."""
+    """Return the batch with the targets off: datanodes dead, replicas on the volumes absent."""
     nodes = batch.nodes
     is_off = np.array([name in targets.nodes for name in nodes.names], dtype=np.bool_)
     service, is_returning = nodes.service, nodes.is_returning
-    if targets.is_for_good:  # nobody waits for them, whatever was announced
+    if targets.is_for_good:  # not waited for, even if maintenance was announced
         service = np.where(is_off, int(Service.IN_SERVICE), service)
         is_returning = is_returning & ~is_off
     after: Nodes = replace(
@@ -173,12 +176,12 @@ def stopped(batch: Batch, is_hit: Bools, targets: Targets) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class _Stake:
-    """A batch without pending copies, what it is now, and which of its replicas would be off."""
+    """A batch without pending copies, its current diagnosis, and the replicas that would be off."""
 
     batch: Batch
     found: Diagnosis
     is_hit: Bools
-    holds: Bools  # containers with data that anybody may want
+    holds: Bools  # containers with data that may be needed
     targets: Targets
 
     @property
@@ -187,7 +190,7 @@ class _Stake:
         return self.batch.containers.container_id
 
     def name(self, mask: Bools, ids: list[int]) -> int:
-        """Count the containers of a mask, and add as many ids as there is room for."""
+        """Count the containers of a mask, and append as many ids as there is room for."""
         ids += self.ids[mask][: IDS_MAX - len(ids)].tolist()
         return int(np.count_nonzero(mask))
 
@@ -216,7 +219,9 @@ def _readable(seen: View, serves: Bools) -> Bools:
 
 
 def _spare(seen: View, serves: Bools) -> Ints:
-    """Return how many copies of each container there are; of shards, how many may go, and one."""
+    """Return each container's number of copies; for shards, the number that may be lost
+    plus one.
+    """
     replicas, rows = seen.batch.replicas, seen.rows
     here = np.flatnonzero(serves)
     indexes = Groups.of(replicas.container[here], replicas.index[here])

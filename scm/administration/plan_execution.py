@@ -1,7 +1,7 @@
-"""Plans of the Spark job, applied row by row as far as they still describe the world.
+"""Applies plans of the Spark job row by row, as far as they still match the current state.
 
-What a plan says is advice: a row is right if the judge asks for the same on the state of now. One
-that it does not confirm is a STALE_PLAN.
+A plan is advice: a row is applied if the judge requests the same on the current state. A row that
+it does not confirm is a STALE_PLAN.
 """
 
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ class Plans:
     def apply_all(
         self, change: Change, rows: Sequence[PlanRow], worlds: Sequence[int], *, dry_run: bool
     ) -> list[Decision]:
-        """Order what the rows ask for, each if it is still right; none if a world is another."""
+        """Order what the rows request, each if it is still right; none if a fingerprint differs."""
         aborted = self._previews.aborted(rows, worlds)
         if aborted:
             return aborted
@@ -71,7 +71,7 @@ class Plans:
             decisions.append(self._apply(change, row, needed, dry_run=dry_run))
             if dry_run and row.action == Kind.DELETE and decisions[-1].code == "OK":
                 removed.add(row.container_id)
-            if decisions[-1].command_ids:  # another row about it meets another world
+            if decisions[-1].command_ids:  # another row about it would see a changed fingerprint
                 needs |= {row.container_id: []} | self._judge.rows([row.container_id])
         if not dry_run:
             return decisions
@@ -80,7 +80,7 @@ class Plans:
     def _apply(
         self, change: Change, row: PlanRow, needs: Sequence[Row], *, dry_run: bool
     ) -> Decision:
-        """Order what a row asks for, if the judge asks for the same now."""
+        """Order what a row requests, if the judge requests the same now."""
         container = self._state.containers.get(row.container_id)
         refusal = self._refusal(row, container)
         if refusal is not None:
@@ -107,7 +107,7 @@ class Plans:
                 )
 
     def _reconstruct(self, row: PlanRow, container: Container, needed: Sequence[Row]) -> Decision:
-        """Confirm that shards are rebuilt; that they are needs no plan."""
+        """Confirm that shards are rebuilt; that a rebuild needs no plan."""
         commands = self._state.commands.of_container(row.container_id)
         ids = tuple(c.command_id for c in commands if c.kind is Kind.RECONSTRUCT)
         if not needed and not ids:
@@ -119,7 +119,7 @@ class Plans:
     def _close(
         self, change: Change, row: PlanRow, container: Container, *, dry_run: bool
     ) -> Decision:
-        """Close what a row names, as far as it is to be closed."""
+        """Close the container of a row, as far as it is to be closed."""
         done: list[str] = []
         if container.state is not ContainerState.OPEN:
             due = self._closures.due_on(container)
@@ -136,7 +136,7 @@ class Plans:
         return replace(decision, message=message)
 
     def _close_objection(self, row: PlanRow, container: Container) -> Decision:
-        """Say why nothing is to be closed where a row says so."""
+        """Return why the container of a row is not to be closed."""
         held = {r.datanode_id: r for r in self._state.replicas.of(row.container_id)}
         differing = [
             node
@@ -238,7 +238,7 @@ class Plans:
         )
 
     def _delete_empty(self, row: PlanRow, case: Case) -> Decision:
-        """Confirm that an empty container goes; that it does so needs no plan."""
+        """Confirm that an empty container is deleted; its deletion needs no plan."""
         is_unused = not self._state.keys.blocks_in(row.container_id)
         replicas = [p.replica for p in case.placed]
         step = next_step(case.container, replicas, is_unused=is_unused)

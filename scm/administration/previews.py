@@ -1,4 +1,4 @@
-"""What commands and plans would do, and whether the world is still the one that was shown."""
+"""Previews of commands and plans, and checks that the previewed state is still the current one."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,11 +17,11 @@ from scm.replication.reconciling.plan_check import Decision, PlannedCommand, Pla
 from scm.state.database import State
 from scm.state.facts import Container, Kind
 
-CHANGED_TOLD_MAX: Final = 5  # containers by which a plan that is refused is told why
+CHANGED_TOLD_MAX: Final = 5  # containers named as the reason when a plan is rejected
 
 
 class Previews:
-    """Decides nothing and changes nothing. Callers hold the control plane's lock."""
+    """Previews without deciding or changing anything. Callers hold the control plane's lock."""
 
     def __init__(
         self, state: State, cases: Cases, commands: PendingOps, reconciles: Reconciles
@@ -34,7 +34,9 @@ class Previews:
     def each(
         self, container_ids: Sequence[int], worlds: Sequence[int], do: Callable[[int], Decision]
     ) -> list[Decision]:
-        """Return what `do` decides on each container that is as `worlds` says; none: as it is."""
+        """Return what `do` decides on each container that still matches `worlds`; empty: no
+        check.
+        """
         decisions = []
         for i, container_id in enumerate(container_ids):
             container = self._state.containers.get(container_id)
@@ -46,9 +48,10 @@ class Previews:
         return decisions
 
     def reconcile(self, container_id: int) -> Decision:
-        """Say what an order to reconcile a container would lead to. How many bytes of chunks it
-        moves is known only when the trees are compared: the bytes given are those that are read
-        again afterwards, if anything had to be repaired."""
+        """Return what an order to reconcile a container would lead to. The bytes of chunks that it
+        moves are known only after the trees are compared, so the bytes given are those read again
+        afterwards if something was repaired.
+        """
         participants = self._reconciles.participants(container_id)
         container = self._state.containers.get(container_id)
         if participants.eligibility is not Eligibility.OK or container is None:
@@ -66,9 +69,9 @@ class Previews:
         return self.shown(container, "fetches what differs, no more", commands, len(commands))
 
     def aborted(self, rows: Sequence[PlanRow], worlds: Sequence[int]) -> list[Decision]:
-        """Refuse all rows of a plan if one's world is not the one that was shown; empty: go on.
+        """Reject all rows of a plan if one fingerprint differs; return an empty list to go on.
 
-        A person said yes to the whole of what was shown.
+        The operator confirmed the whole preview.
         """
         changed = {
             row.container_id
@@ -89,8 +92,9 @@ class Previews:
         ]
 
     def planned(self, row: PlanRow, decision: Decision) -> Decision:
-        """Add to what was decided on a row, without doing it, what the decision itself does not
-        say: copies, bytes, time, and the world it holds for."""
+        """Add to the decision on a row, without acting on it, what the decision does not contain:
+        copies, bytes, time and fingerprint.
+        """
         container = self._state.containers.get(row.container_id)
         if container is None or decision.world:
             return decision
@@ -109,7 +113,7 @@ class Previews:
         )
 
     def _own_commands(self, row: PlanRow, case: Case) -> tuple[PlannedCommand, ...]:
-        """Return what the control plane does about a row by itself, and the plan only confirms."""
+        """Return what the control plane does about a row by itself and the plan only confirms."""
         sizes = {p.datanode_id: p.replica.bytes_used for p in case.placed}
         if row.action == Kind.DELETE:
             return tuple(
@@ -140,7 +144,7 @@ class Previews:
         commands: tuple[PlannedCommand, ...],
         at_best_count: int,
     ) -> Decision:
-        """Return a decision with the copies there are, there will be, and the world of now."""
+        """Return a decision with the copies before and after, and the current fingerprint."""
         copies = _whole(self._cases.case(container))
         shown = Decision(container.container_id, "OK", message, (), commands, copies)
         after = max(copies, at_best_count)

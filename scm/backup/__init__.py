@@ -1,1 +1,1 @@
-"""Backups of the control plane's state: taken, looked through, restored."""
+"""Backups of the control plane's state: take, verify, restore."""

@@ -1,8 +1,8 @@
-"""A state as files: copied while its control plane works, looked through row by row, begun again.
+"""A state as files: copy it while its control plane works, verify it row by row, reset it.
 
-Nothing here takes part in the work of a control plane: these are for backups and what is made of
-them. A copy is one read transaction of LMDB, so it is the state at one instant; it is made by
-another process than the control plane's, which a disk that fails under the copy does not touch.
+These functions are for backups and restores and take no part in a control plane's work. A copy is
+one read transaction of LMDB, so it is the state at one instant. A separate process makes it, so
+that a disk that fails during the copy does not affect the control plane.
 """
 
 import os
@@ -26,14 +26,14 @@ from scm.state.tables.container_table import ContainerTable
 from scm.state.tables.table import Table, rows_on_disk
 
 DATA: Final = "data.mdb"
-MAP_BYTES: Final = 2**40  # as large as any state: only address space, of which nothing is written
-ROOM_BYTES: Final = 64 * 1024**2  # more than the rows that begin a state again
+MAP_BYTES: Final = 2**40  # as large as any state: only address space, none of which is written
+ROOM_BYTES: Final = 64 * 1024**2  # more than the rows that a reset writes
 ROWS_PER_LOOK: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What a state holds, every row of which was read and understood."""
+    """The contents of a state, every row of which was read and decoded."""
 
     cluster_id: str
     format_version: int
@@ -54,14 +54,14 @@ def check_state(source: Path) -> None:
 def copy_state(source: Path, target: Path) -> None:
     """Copy the state below `source`, at one instant and without holes, into the directory `target`.
 
-    Raises Refused if there is none, or one with a damaged page, and Unavailable if it cannot be
-    read or written.
+    Raise Refused if there is none, or one with a damaged page, and Unavailable if it cannot be read
+    or written.
     """
     check_state(source)
     check_pages(source)
     try:
         with _opened(source, readonly=True, map_size=MAP_BYTES) as environment:
-            environment.reader_check()  # of a copy that was killed: its pages were kept for it
+            environment.reader_check()  # slots of a killed copy: its pages were kept for it
             environment.copy(str(target), compact=True)
     except lmdb.Error as error:
         raise Unavailable(
@@ -73,9 +73,9 @@ def copy_state(source: Path, target: Path) -> None:
 def look_through(
     directory: Path, looked_at: Callable[[int], object] = lambda _count: None
 ) -> Image:
-    """Read every row of a state that nobody else uses; `looked_at` is told of how many.
+    """Read every row of a state that nothing else uses; pass `looked_at` the number of rows.
 
-    Raises Refused(INCONSISTENT_VOLUME) naming what cannot be understood.
+    Raise Refused(INCONSISTENT_VOLUME) naming what cannot be decoded.
     """
     try:
         with (
@@ -94,16 +94,17 @@ def look_through(
 
 
 def begin_anew(directory: Path, *, taken_at_ms: int, now_ms: int) -> Restored:
-    """Make a copy of a state fit to be worked on: its ids are ahead of all that were given out
-    since it was copied, and it remembers that it has to be recovered. In one transaction.
+    """Prepare a copy of a state for use, in one transaction: move its ids ahead of all that were
+    assigned since it was copied, and mark it as needing recovery.
 
-    Raises OSError if it cannot be written.
+    Raise OSError if it cannot be written.
     """
     size_bytes = (directory / DATA).stat().st_size + ROOM_BYTES
     containers = ContainerTable()
     with (
         _disk_errors(directory),
-        # Nobody else has it yet; and where the disk is full, the map of a lock is death by SIGBUS.
+        # Nothing else has it open yet; and where the disk is full, the map of a lock is death by
+        # SIGBUS.
         _opened(
             directory, map_size=size_bytes, metasync=True, sync=True, lock=False
         ) as environment,
@@ -116,7 +117,7 @@ def begin_anew(directory: Path, *, taken_at_ms: int, now_ms: int) -> Restored:
         unfinished = {c.container_id for c in containers.not_closed() if c.state in UNFINISHED}
         first_new_id = counters["next_container_id"]
         row = transaction.get(single_values.RESTORED, db=meta)
-        if row is not None:  # it was taken while an earlier restore was not recovered
+        if row is not None:  # taken while an earlier restore was not recovered
             earlier = single_values.restored_from(bytes(row))
             unfinished.update(earlier.unfinished)
             first_new_id = min(first_new_id, earlier.first_new_container_id)
@@ -134,8 +135,9 @@ def begin_anew(directory: Path, *, taken_at_ms: int, now_ms: int) -> Restored:
 
 
 def sync_file(path: Path) -> None:
-    """Have a file, or a directory, on the medium; forget what memory has of it, so that whoever
-    reads it next reads the medium."""
+    """Sync a file or a directory to the medium and drop it from the page cache, so that the next
+    reader reads the medium.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -157,7 +159,7 @@ def _look_at(
             is_in_place = table.key_bytes(table.key_of(value)) == bytes(key)
         except (ValueError, TypeError) as error:
             if isinstance(table, HistoryTable):
-                continue  # a start does without it
+                continue  # a start works without it
             raise table.damaged(bytes(key), error) from error
         if not is_in_place:
             raise table.damaged(bytes(key), ValueError("the row is of another key"))
@@ -170,7 +172,7 @@ def _look_at(
 
 @contextmanager
 def _disk_errors(directory: Path) -> Iterator[None]:
-    """Raise an error of LMDB as the one of the disk that it is."""
+    """Raise an LMDB error as the disk error that it is."""
     try:
         yield
     except lmdb.Error as error:

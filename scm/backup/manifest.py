@@ -1,8 +1,8 @@
-"""What a backup says of itself, in `manifest.json`: what it is of, and what its bytes must be.
+"""The manifest of a backup, `manifest.json`: its source and the checksum of its bytes.
 
-The manifest is written last, into a directory that gets its name after that: a backup without one
-is none. It carries a checksum of itself, so that nobody believes a cluster id or a time that the
-medium made up.
+The manifest is written last, into a directory that is renamed after that: a directory without one
+is no backup. It carries a checksum of itself, so that a cluster id or a time that the medium
+corrupted is not trusted.
 """
 
 import hashlib
@@ -23,7 +23,9 @@ READ_BYTES: Final = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One backup. `counts` are rows by table; `sha256` and `size_bytes` are of the copy."""
+    """The facts of a backup. `counts` are rows by table; `sha256` and `size_bytes` are of
+    the copy.
+    """
 
     cluster_id: str
     taken_at_ms: int
@@ -36,14 +38,14 @@ class Manifest:
     size_bytes: int
 
     def encoded(self) -> bytes:
-        """Return the file."""
+        """Return the bytes of the file."""
         facts = {"format": FORMAT, **asdict(self)}
         facts["checksum"] = _checksum(facts)
         return json.dumps(facts, indent=2, sort_keys=True).encode() + b"\n"
 
 
 def read_manifest(backup: Path) -> Manifest:
-    """Read the manifest of a backup. Raises Refused, naming what is wrong with it."""
+    """Read the manifest of a backup. Raise Refused, naming what is wrong with it."""
     path = backup / NAME
     try:
         with path.open("rb") as file:
@@ -71,7 +73,7 @@ def _decoded(data: bytes) -> Manifest:
 
 
 def check_bytes(backup: Path, manifest: Manifest) -> None:
-    """Read the copy, and compare it with what the manifest says. Raises Refused."""
+    """Read the copy and compare it with the manifest. Raise Refused if they differ."""
     path = backup / STATE / DATA
     try:
         found, size_bytes = sha256_of(path)

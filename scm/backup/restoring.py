@@ -1,8 +1,8 @@
-"""Restoring: a backup becomes the state of a control plane that has yet to be recovered.
+"""Restores a backup: it becomes the state of a control plane that has yet to be recovered.
 
     check the backup ─ copy ─ check the copy ─ ids ahead of all ─ sync ─► state/
 
-Ids go ahead, and the state remembers that it was restored, before any control plane can open it.
+The ids are moved ahead, and the state is marked as restored, before any control plane can open it.
 """
 
 import os
@@ -31,11 +31,11 @@ _IGNORED: Final = frozenset({"LOCK", "lost+found"})
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What was restored."""
+    """The result of a restore."""
 
     manifest: Manifest
     restored: Restored
-    was_cut_off: bool = False  # a restore here before, of which the rest was removed
+    was_cut_off: bool = False  # an earlier restore here was interrupted, and its rest was removed
 
 
 def restore_backup(
@@ -46,12 +46,11 @@ def restore_backup(
     cluster_id: str = "",
     looked_at: Callable[[int], object] = lambda _count: None,
 ) -> Done:
-    """Make the directory of a control plane out of a backup.
+    """Make a control plane's directory out of a backup.
 
-    `cluster_id`, if given, is the cluster it must be of. Raises Refused, before anything is
-    written, if the backup is damaged or of another cluster or of the future, or if `to` holds
-    anything but what a restore left there that was killed; Unavailable if there is no room, or it
-    cannot be written.
+    `cluster_id`, if given, is the cluster it must be of. Raise Refused, before anything is written,
+    if the backup is damaged, of another cluster or of the future, or if `to` holds anything but the
+    rest of an interrupted restore. Raise Unavailable if there is no room or it cannot be written.
     """
     manifest = manifests.read_manifest(backup)
     if cluster_id and cluster_id != manifest.cluster_id:
@@ -121,7 +120,7 @@ def _grown(
 
 
 def _check_empty(to: Path, ignored: Collection[str] = ()) -> None:
-    """Refuse a directory that holds anything: it may be the state that is still needed."""
+    """Raise Refused if a directory holds anything: it may be a state that is still needed."""
     try:
         found = set(os.listdir(to))  # noqa: PTH208 - also of what is no directory
     except FileNotFoundError:
@@ -138,7 +137,7 @@ def _check_empty(to: Path, ignored: Collection[str] = ()) -> None:
 
 
 def _check_room(to: Path, needed_bytes: int) -> None:
-    """Raise Unavailable unless the disk of `to` has room: a state begins with changes."""
+    """Raise Unavailable unless the disk of `to` has room, including for the first changes."""
     there = next(path for path in (to, *to.absolute().parents) if path.exists())
     free_bytes = shutil.disk_usage(there).free
     if free_bytes < needed_bytes:

@@ -1,8 +1,9 @@
-"""Taking a backup: a copy of the state, read back and understood before it counts as one.
+"""Takes a backup: a copy of the state that is read back and decoded before it counts as one.
 
     .NAME.building/state/data.mdb ─ sync ─ read again: bytes, rows ─ manifest ─ sync ─► NAME/
 
-Whatever ends it before the last step leaves a hidden directory, which the next one removes.
+If it is interrupted before the last step, it leaves a hidden directory, which the next backup
+removes.
 """
 
 import fcntl
@@ -47,9 +48,10 @@ def take_backup(
 ) -> Taken:
     """Back up the control plane whose directory is `data` into a new directory in `to`.
 
-    The control plane may work, or not. Older backups of the same cluster in `to` are removed
-    beyond the newest `keep_count`, 0: none, once the new one is whole. `looked_at` is told of rows
-    that were read. Raises Refused or Unavailable; then there is no new backup, and all old ones.
+    The control plane may be running. Once the new backup is whole, older backups of the same
+    cluster in `to` beyond the newest `keep_count` are removed; 0 keeps all. `looked_at` receives
+    the number of rows read. Raise Refused or Unavailable; then there is no new backup, and all old
+    ones stay.
     """
     check_state(data / "state")
     to.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
@@ -74,8 +76,9 @@ def take_backup(
 
 
 def list_backups(directory: Path) -> list[tuple[Path, Manifest | str]]:
-    """Return the backups in a directory, oldest first, each with its manifest or what is wrong
-    with that."""
+    """Return the backups in a directory, oldest first, each with its manifest or what is wrong with
+    it.
+    """
     found: list[tuple[Path, Manifest | str]] = []
     for path in sorted(directory.glob(f"{PREFIX}*")):
         try:
@@ -114,8 +117,9 @@ def _build(
 
 
 def _remove_old(new: Path, cluster_id: str, keep_count: int) -> tuple[Path, ...]:
-    """Remove the oldest backups of a cluster; what is damaged or of another one is left alone, and
-    so is the new one, whatever its clock says."""
+    """Remove the oldest backups of a cluster. Damaged ones, those of other clusters, and the new
+    one (whatever its clock says) stay.
+    """
     to = new.parent
     others = [
         path
@@ -125,7 +129,7 @@ def _remove_old(new: Path, cluster_id: str, keep_count: int) -> tuple[Path, ...]
     old = others[: max(0, len(others) + 1 - keep_count)]
     for path in old:
         grave = to / f".{path.name}{REMOVING}"
-        path.rename(grave)  # what is half removed must not look like a backup
+        path.rename(grave)  # a half-removed one must not look like a backup
         sync_file(to)
         shutil.rmtree(grave)
     return tuple(old)
@@ -144,7 +148,7 @@ def _stamp(now_ms: int) -> str:
 
 @contextmanager
 def _alone(to: Path) -> Iterator[None]:
-    """Keep a second backup away from the directory. Raises Unavailable(BUSY)."""
+    """Keep a second backup out of the directory. Raise Unavailable(BUSY) if one is running."""
     descriptor = os.open(to / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
     try:
         try:
