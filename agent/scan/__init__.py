@@ -1,1 +1,1 @@
-"""The workers that look at the data of this host: rounds, on demand, on change, parity, volumes."""
+"""Workers that read this host's data: background, on-demand, change, parity and volume checks."""

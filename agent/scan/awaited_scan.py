@@ -1,9 +1,8 @@
-"""Scans that somebody waits for: `suture scrub scan --wait`, the demo. Run aside, so that progress
-can be told. Clients go first, unless the caller wants it otherwise. Without `--wait` a scan gets
-in line.
+"""Scans that a caller waits for: `suture scrub scan --wait` and the demo.
 
-A scan reads for minutes; the RPC that asked for it wants a word now and then, and its end when the
-caller goes away.
+A scan takes minutes, so it runs in a thread of its own: the RPC can report progress, and can end
+when the caller disconnects. Client reads go first, unless the caller asks otherwise. A scan without
+`--wait` joins the queue of on-demand scans.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,15 +17,13 @@ from agent.scan.sampling.samples import Samples
 from agent.scan.throttle import ScanPace
 from merkle.replica import ContainerId
 
-SCANS_MAX: Final = 4  # at once
-WAITING_MAX: Final = (
-    32  # calls that wait for one of these places; each holds a thread of the server
-)
-PROGRESS_S: Final = 0.25  # between two words of progress
+SCANS_MAX: Final = 4  # running at once
+WAITING_MAX: Final = 32  # calls waiting to start; each holds a server thread
+PROGRESS_S: Final = 0.25  # between two progress messages
 
 
 class RequestedScans:
-    """Runs scans for callers that wait, a bounded number at once."""
+    """Runs scans for waiting callers, at most `SCANS_MAX` at once."""
 
     def __init__(
         self,
@@ -35,8 +32,9 @@ class RequestedScans:
         pace: Callable[[str], ScanPace],
         queue: Callable[[ContainerId], bool],
     ) -> None:
-        """`pace` makes one for a scan of that volume; `queue` puts a container in line for the
-        scans that nobody waits for, and returns False when that is full."""
+        """`pace` makes the pace of a scan of the given volume. `queue` adds a container to the
+        on-demand scans, which have no waiting caller, and returns False when their queue is
+        full."""
         self._tools = tools
         self._pace = pace
         self._queue = queue
@@ -53,7 +51,7 @@ class RequestedScans:
         ).run
 
     def stop(self) -> None:
-        """End the scans under way, soon."""
+        """Stop the running scans soon."""
         self._stopping.set()
 
     def run(
@@ -62,10 +60,11 @@ class RequestedScans:
         is_cancelled: Callable[[], bool],
         mode: ScanMode = ScanMode.WAIT,
     ) -> Iterator[ScanStep]:
-        """Scan, yield progress, and the result last. Raise what the scan raised.
+        """Scan a container; yield progress steps, then the result. Raise what the scan raised.
 
-        While `SCANS_MAX` scans run, this one waits, and its steps say so. Raise Unavailable(BUSY)
-        when `WAITING_MAX` wait already, or the queue of mode `QUEUE` is full.
+        While `SCANS_MAX` scans are running, this scan waits, and its steps say so. Raise
+        Unavailable(BUSY) when `WAITING_MAX` calls are waiting already, or the queue of mode `QUEUE`
+        is full.
         """
         if mode is ScanMode.QUEUE:
             yield self._queued(container_id)
@@ -78,7 +77,7 @@ class RequestedScans:
             self._places.release()
 
     def _take_place(self, total_bytes: int, is_cancelled: Callable[[], bool]) -> Iterator[ScanStep]:
-        """Take a place to scan in; yield a step now and then until one is free."""
+        """Wait for a free scan slot; yield a step from time to time until then."""
         if self._places.acquire(blocking=False):
             return
         if not self._line.acquire(blocking=False):
@@ -141,7 +140,7 @@ class RequestedScans:
             thread.join()
 
     def _paced(self, container_id: ContainerId, is_over: Callable[[], bool]) -> ScanPace:
-        """Return a pace that gives way to clients, and ends with the scan."""
+        """Return a pace that yields to clients and stops waiting when the scan is over."""
         pace = self._pace(self._tools.store.volume_id(container_id))
         pace.begin(is_over)
         return pace
@@ -165,7 +164,7 @@ class RequestedScans:
 
 
 class Counter:
-    """A sum that one thread writes and another reads."""
+    """A sum written by one thread and read by another."""
 
     def __init__(self) -> None:
         self.total = 0

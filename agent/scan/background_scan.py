@@ -1,10 +1,10 @@
-"""The background scan of each volume: round after round, what is due first.
+"""The background scan of each volume: round after round, due containers first.
 
 agenda (scanner.schedule) ─► one container a step ─► commit ─► next
      ▲                          │ paused, window closed, stopped: the cursor keeps the place
      └── every AGENDA_S         └──────────────────────────────────────────────────────────
 
-Where nothing is due the next agenda waits longer: what becomes due is gathered.
+When nothing is due, the next agenda is made later, so that due containers accumulate.
 """
 
 import threading
@@ -30,20 +30,20 @@ from scanner.finding import Verdict
 from scanner.pacing import PaceLimits
 from scanner.schedule import MARGIN_SHARE, Candidate, Candidates, Schedule, Windows
 
-AGENDA_S: Final = 30.0  # an agenda is made again so often while it is worked through
-IDLE_MAX_S: Final = 60.0  # a volume worker looks up at least this often
-GATHER_MAX_S: Final = 120.0  # what becomes due is gathered so long: a plan reads the rows of all
-REST_MIN_S: Final = 5.0  # a replica whose scan could not commit rests at least so long
-NO_ROOM_REST_SHARE: Final = 0.1  # of the interval, for a replica whose scan had no room to be noted
+AGENDA_S: Final = 30.0  # interval between agendas while one is worked through
+IDLE_MAX_S: Final = 60.0  # a volume worker wakes at least this often
+GATHER_MAX_S: Final = 120.0  # due containers accumulate this long: a plan reads all rows
+REST_MIN_S: Final = 5.0  # shortest wait before a replica whose scan could not commit is retried
+NO_ROOM_REST_SHARE: Final = 0.1  # of the interval, when the disk was too full to record the scan
 RESUMABLE_MIN_S: Final = 600.0
-SPEED_S: Final = 10.0  # the speed shown is that of the last seconds
+SPEED_S: Final = 10.0  # averaging window of the reported speed
 PAUSE_MAX_S: Final = 7 * 86_400.0
 
 log = structlog.get_logger()
 
 
 class Hold:
-    """What keeps one volume's scan from reading: a pause, which ends by itself, or a skip."""
+    """A pause, which ends by itself, or a skip that keeps one volume's scan from reading."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -52,7 +52,7 @@ class Hold:
         self.wake: Callable[[], None] = lambda: None  # set to the loop's own
 
     def pause(self, duration_s: float) -> None:
-        """Pause for so long from now. Raise ValueError beyond PAUSE_MAX_S."""
+        """Pause for `duration_s` from now. Raise ValueError beyond PAUSE_MAX_S."""
         if not 0 < duration_s <= PAUSE_MAX_S:
             raise ValueError(f"a pause of {duration_s:g} s: more than 0, at most {PAUSE_MAX_S:g}")
         self._until_s = self._clock.monotonic_s() + duration_s
@@ -67,25 +67,25 @@ class Hold:
         self._skipped = container_id
 
     def left_s(self) -> float:
-        """Return for how long the pause lasts yet; 0.0 when there is none."""
+        """Return the remaining time of the pause; 0.0 when there is none."""
         return max(0.0, self._until_s - self._clock.monotonic_s())
 
     def stops(self, container_id: ContainerId) -> bool:
-        """Whether the scan of this container has to stop now."""
+        """Return whether the scan of this container must stop now."""
         return self._skipped == container_id or self._until_s > self._clock.monotonic_s()
 
     def begin(self) -> None:
-        """Note that another scan begins: a skip was for the one before."""
+        """Record that another scan begins, so that an earlier skip no longer applies."""
         self._skipped = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundStatus:
-    """How far one volume's background scan is.
+    """Progress of one volume's background scan.
 
-    `state`: reading, waiting, paused, closed (outside the windows), starting. `speed_bytes_per_s`
-    was measured lately, `rate_bytes_per_s` is allowed. `eta_s`: until nothing is due, at that
-    speed; -1.0 when that cannot be said.
+    `state` is reading, waiting, paused, closed (outside the windows) or starting.
+    `speed_bytes_per_s` is the speed measured over the last seconds, `rate_bytes_per_s` the allowed
+    rate. `eta_s` is the time until nothing is due at that speed; -1.0 when unknown.
     """
 
     volume_id: str
@@ -109,8 +109,9 @@ class RoundStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundPolicy:
-    """When a volume is read. `gap_min_s`: between two attempts at one container.
-    `last_copy_since_ms`: as of when no other datanode has a healthy copy; 0 for others have."""
+    """Schedule of a volume's reads. `gap_min_s` is the time between two attempts at one container.
+    `last_copy_since_ms` returns since when no other datanode has had a healthy copy; 0 when others
+    have one."""
 
     schedule: Schedule
     gap_min_s: float
@@ -120,7 +121,7 @@ class RoundPolicy:
 
 
 class VolumeScanWorker:
-    """Reads one volume's closed replicas, one per step, as the agenda says."""
+    """Reads one volume's closed replicas in the order of the agenda, one per step."""
 
     def __init__(
         self,
@@ -161,7 +162,7 @@ class VolumeScanWorker:
         return f"scan-{self.volume_id}"
 
     def change(self, policy: RoundPolicy, limits: PaceLimits) -> None:
-        """Keep to another policy and other limits from now on; another thread may do so."""
+        """Apply another policy and other limits from now on; any thread may call this."""
         self._policy = policy
         self._pace.change(limits)
         self.hold.wake()
@@ -189,7 +190,7 @@ class VolumeScanWorker:
         return Busy()
 
     def status(self) -> RoundStatus:
-        """Return what the operator wants to know; may be called by any thread."""
+        """Return the progress for operators; any thread may call this."""
         agenda, reading = self._agenda, self._now_reading
         waiting = tuple(self._queue)
         due_bytes = sum(candidate.used_bytes for candidate in waiting)
@@ -219,22 +220,23 @@ class VolumeScanWorker:
         )
 
     def doubt(self) -> None:
-        """Read everything once again that was read before now: the volume became suspect."""
+        """Schedule everything read before now for another read, because the volume is suspect."""
         interval_ms = self._policy.schedule.interval_s * 1000
         now_ms = self._clock.now_ms()
-        if now_ms - self._doubt_since_ms > interval_ms:  # a dying disk is not read in circles
+        if now_ms - self._doubt_since_ms > interval_ms:  # a failing disk is not reread without end
             log.warning("volume_in_doubt", volume_id=self.volume_id)
             self._doubt_since_ms = now_ms
             self._agenda_at_s = float("-inf")
 
     def _rest(self, state: str) -> None:
-        """Read nothing for a while: the buffers of many volumes would be much memory."""
+        """Read nothing for a while, and free the buffers: those of many volumes take much
+        memory."""
         if self._state == "reading":
             self._buffers = ReadBuffers()  # takes none before it is written to
         self._state = state
 
     def _waits(self) -> tuple[str, float] | None:
-        """Return why nothing may be read now and for how long, None when it may."""
+        """Return why and for how long nothing may be read now; None when it may."""
         pause_left_s = self.hold.left_s()
         if pause_left_s:
             return "paused", pause_left_s
@@ -245,7 +247,8 @@ class VolumeScanWorker:
         return ("closed", closed_s) if closed_s else None
 
     def _next(self) -> Candidate | None:
-        """Return the replica to scan now; the agenda is made again when it is old or done."""
+        """Return the replica to scan now. Make a new agenda when the old one has expired or is
+        done."""
         age_s = self._clock.monotonic_s() - self._agenda_at_s
         if age_s >= (AGENDA_S if self._queue else self._gather_s()):
             self._plan()
@@ -254,7 +257,7 @@ class VolumeScanWorker:
     def _plan(self) -> None:
         self._forget_old_tries()
         now_ms = self._clock.now_ms()
-        self._doubt_since_ms = min(self._doubt_since_ms, now_ms)  # else, the clock was ahead then
+        self._doubt_since_ms = min(self._doubt_since_ms, now_ms)  # else the clock was ahead then
         agenda = self._policy.schedule.agenda_of(self._candidates(), now_ms)
         self._agenda = agenda
         self._agenda_at_s = self._clock.monotonic_s()
@@ -309,16 +312,17 @@ class VolumeScanWorker:
         finally:
             self._now_reading = None
         if not report.committed and self._waits() is not None:
-            del self._tried_at_s[container_id]  # it goes on where it was when the pause ends
+            del self._tried_at_s[container_id]  # it continues at its cursor after the pause
         if any(finding.verdict is Verdict.UNREADABLE for finding in report.findings):
             self.doubt()
 
     def _gather_s(self) -> float:
-        """Return for how long what becomes due is gathered, not long against the promise."""
+        """Return how long due containers may accumulate; short in comparison with the scan
+        interval."""
         return min(GATHER_MAX_S, self._policy.schedule.interval_s / 600)
 
     def _idle_s(self) -> float:
-        """Return how long new containers wait at most until they are seen."""
+        """Return the longest time until a new container is noticed."""
         return min(IDLE_MAX_S, self._policy.schedule.interval_s / 60)
 
     def _stops(self, container_id: ContainerId) -> bool:
@@ -347,7 +351,7 @@ class VolumeScanWorker:
 
 
 class Speed:
-    """Bytes a second over the last `SPEED_S`, in two halves."""
+    """Bytes per second over the last `SPEED_S`, counted in two halves."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -1,8 +1,8 @@
-"""A fire drill for the scan: a fault is planted, and the scan has to find it.
+"""Canary drill of the scan: plant a fault that the scan has to find.
 
-A private store below the volume holds one container of two blocks. One bit of the second is
-flipped on the medium, the ordinary scan reads both, and must call the second corrupt and the first
-healthy. The store is another one than the host's: nothing of it is ever reported.
+A private store below the volume holds one container of two blocks. One bit of the second is flipped
+on the medium, the ordinary scan reads both, and must call the second corrupt and the first healthy.
+The store is separate from the host's, so nothing in it is ever reported.
 
     drill every period ─ found ─► the scan can be trusted until two periods later
                          └ not found, not run, hung, dead ─► overdue: whatever else it says
@@ -39,7 +39,7 @@ log = structlog.get_logger()
 
 
 class Canary:
-    """The drill of one volume. `found_at_ms`: when the fault was found last, 0 for never."""
+    """Canary drill of one volume. `found_at_ms` is when the fault was last found; 0 = never."""
 
     def __init__(
         self,
@@ -61,22 +61,23 @@ class Canary:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for a drill."""
+        """Return whether the next drill is due."""
         return self._clock.monotonic_s() >= self._due_at_s
 
     @property
     def is_overdue(self) -> bool:
-        """Whether the fault was not found for two periods: the scan is blind, hung or dead."""
+        """Return whether no drill has found its fault for two periods: the scan is blind, hung or
+        dead."""
         age_s = self._clock.monotonic_s() - self._trusted_at_s
         return age_s > OVERDUE_PERIODS * self._period_s
 
     def drill(self, buffers: ReadBuffers) -> bool:
-        """Plant a fault, scan, and return whether it was found.
+        """Plant a fault, scan, and return whether the scan found it.
 
-        A store of its own that is damaged (a power cut as it was made) is worth nothing, and made
-        anew: it says nothing about the scan. Raise SutureError where that fails, too.
+        If the private store is damaged (for instance by a power cut while it was made), make a new
+        one, because its damage says nothing about the scan. Raise SutureError if that fails, too.
         """
-        self._due_at_s = self._clock.monotonic_s() + self._period_s  # also when it raises
+        self._due_at_s = self._clock.monotonic_s() + self._period_s  # also if the drill raises
         try:
             found = self._drilled(buffers)
         except (Refused, VolumeFailed) as error:
@@ -122,7 +123,7 @@ class Canary:
         return found
 
     def _plant(self, store: ReplicaStore) -> None:
-        """Write two blocks that were never seen before, and damage one on the medium."""
+        """Write two blocks with fresh random data, and damage one on the medium."""
         if store.replica_ids():  # a drill that was cut off
             store.delete_container(CONTAINER, force=True)
         store.create_container(CONTAINER)
@@ -137,13 +138,13 @@ class Canary:
 
 
 def is_found(report: ScanReport) -> bool:
-    """Whether the scan saw the fault, and no other."""
+    """Return whether the scan found the planted fault and no other."""
     corrupt = {item.block_id for item in report.findings if item.verdict is Verdict.CORRUPT}
     return corrupt == {DAMAGED}
 
 
 def flip_one_bit(path: Path) -> None:
-    """Damage a file at a random place, on the medium."""
+    """Flip one random bit of a file on the medium."""
     place = secrets.randbelow(BLOCK_BYTES)
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:

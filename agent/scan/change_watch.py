@@ -1,14 +1,14 @@
-"""Sees files of closed containers change behind our back, and asks for a scan at once.
+"""Watch the files of closed containers, and request a scan when another process changes them.
 
-A closed container's chunks directory changes only by our own hand. So an unlink, a truncation, a
-write or a rename there is worth a scan within a second instead of within a week. It is a hint
-only: an event that the kernel dropped, or a directory for which it had no watch left, costs time
-and never correctness, because the background scan reads everything anyway.
+A closed container's chunks directory is changed only by the agent. So an unlink, a truncation, a
+write or a rename there is worth a scan within a second instead of within a week. An event is only a
+hint: if the kernel drops one, or has no watch left for a directory, detection takes longer but
+stays correct, because the background scan reads everything anyway.
 
     inotify ─ event ─ ours? (the container's lease) ─ no ─► OnDemandScans
 
-One inotify instance for all containers (`watchdog`'s InotifyFD): an observer per directory would
-need a thread for each.
+One inotify instance serves all containers (`watchdog`'s InotifyFD), because an observer per
+directory would need a thread for each.
 """
 
 import os
@@ -37,8 +37,8 @@ from agent.store.replica_store import ReplicaStore
 from merkle.checksum import U64s
 from merkle.replica import TREE_STATES, ContainerId
 
-SYNC_S: Final = 5.0  # how soon a container that was closed is watched
-OWN_WINDOW_S: Final = 2.0  # events of our own writes arrive within this time
+SYNC_S: Final = 5.0  # a newly closed container is watched within this time
+OWN_WINDOW_S: Final = 2.0  # events of the agent's own writes arrive within this time
 SELF_EVENTS: Final = InotifyConstants.IN_DELETE_SELF | InotifyConstants.IN_MOVE_SELF
 WATCHED_EVENTS: Final = Mask(
     InotifyConstants.IN_MODIFY
@@ -55,7 +55,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class WatchStatus:
-    """What the watch sees. `unwatched_count`: directories for which the kernel had no watch."""
+    """State of the watch. `unwatched_count` is the directories the kernel had no watch left for."""
 
     watched_count: int
     unwatched_count: int
@@ -65,7 +65,8 @@ class WatchStatus:
 
 
 class ChangeWatch:
-    """A worker that keeps the set of watched directories, and turns events into requests."""
+    """A worker that maintains the set of watched directories and turns events into scan
+    requests."""
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class ChangeWatch:
         return "change-watch"
 
     def status(self) -> WatchStatus:
-        """Return what the operator wants to know."""
+        """Return the state of the watch for operators."""
         return WatchStatus(
             len(self._watched),
             self._unwatched_count,
@@ -103,7 +104,7 @@ class ChangeWatch:
         )
 
     def step(self) -> Step:
-        """Watch the containers that were closed, and no longer those that are gone."""
+        """Add newly closed containers to the watch, and remove those that are gone."""
         try:
             inotify = self._running_inotify()
         except OSError as error:  # the kernel's limit of instances for each user
@@ -111,13 +112,13 @@ class ChangeWatch:
             return Throttled(SYNC_S)
         version = (self._store.volume_set.version(), len(self._watched))
         if version == self._synced and not self._unwatched_count:
-            return Throttled(SYNC_S)  # a hundred thousand rows are not read for nothing
+            return Throttled(SYNC_S)  # avoids reading 100,000 rows without need
         closed = self._closed()
         watched = self._watched.copy()
         watched_ids = np.fromiter(watched.values(), np.uint64, len(watched))
         is_gone = ~np.isin(watched_ids, closed)
         for descriptor in compress(watched, is_gone.tolist()):
-            if self._watched.pop(descriptor, None) is not None:  # else the kernel was faster
+            if self._watched.pop(descriptor, None) is not None:  # else the kernel has removed it
                 inotify.remove_callbacks([(descriptor, CALLBACK_ID)])
         self._add(inotify, np.setdiff1d(closed, watched_ids))
         self._synced = (version[0], len(self._watched))
@@ -154,7 +155,8 @@ class ChangeWatch:
         return self._inotify
 
     def _add(self, inotify: InotifyFD, wanted: U64s) -> None:
-        """Watch what can be watched; count the others, and say why when their number changes."""
+        """Watch as many directories as possible; count the others, and log why if their number
+        changed."""
         missed_count, why, hint = 0, "", ""
         for index, number in enumerate(wanted):
             container_id = ContainerId(int(number))
@@ -164,7 +166,7 @@ class ChangeWatch:
             except FileNotFoundError:
                 self._scans.request(container_id, reason="chunks directory is gone", is_hint=True)
                 missed_count += 1
-            except PermissionError as error:  # of this one directory: the others can be watched
+            except PermissionError as error:  # for this directory only: the others can be watched
                 missed_count += 1
                 why, hint = str(error), "the agent must own its volumes' directories"
             except OSError as error:  # the kernel's limit of watches
@@ -192,11 +194,11 @@ class ChangeWatch:
     # wait for long.
 
     def on_event(self, event: InotifyEvent) -> None:
-        """Take one event of a container's chunks directory."""
+        """Handle one event of a container's chunks directory."""
         container_id = self._watched.get(event.wd)
         name = os.fsdecode(event.name)
         if container_id is None:
-            return  # no longer watched, or not yet: the scan of a fresh container comes by itself
+            return  # not watched: a new container is scanned anyway
         if not event.mask & SELF_EVENTS and not holds_data(name):
             return
         if self._leases.written_within(container_id, OWN_WINDOW_S):
@@ -207,10 +209,10 @@ class ChangeWatch:
         self._scans.request(container_id, reason=what, is_hint=True)
 
     def on_queue_overflow(self) -> None:
-        """Note that the kernel dropped events."""
+        """Count the overflow: the kernel dropped events."""
         self._overflow_count += 1
         log.warning("change_watch_overflowed", overflow_count=self._overflow_count)
 
     def on_watch_deleted(self, wd: WatchDescriptor) -> None:
-        """Forget a directory that the kernel watches no more; the next step looks again."""
+        """Forget a directory that the kernel no longer watches; the next step checks it again."""
         self._watched.pop(wd, None)

@@ -1,10 +1,10 @@
-"""The scan of one container, whoever wants it.
+"""The scan of one container, used by all kinds of scans.
 
     begin (lease) ─ read and judge (no lease) ─ commit (lease; refused when the replica moved on)
 
-A scan of hours does not keep anybody from writing, repairing or deleting: it only commits if the
-replica is still the one that it read. A scan that is cut off may leave a cursor in the index, and
-the next one goes on there.
+A scan that takes hours does not block writes, repairs or deletes: it commits only if the replica
+has not changed since the scan began. An interrupted scan may leave a cursor in the index, at which
+the next scan continues.
 """
 
 import threading
@@ -37,13 +37,13 @@ from scanner.replica_scan import CHANGED, STOPPED, scan_replica
 from scanner.resume import ScanMark, no_mark
 from scanner.scan_outcome import ScanOutcome
 
-SCAN_ATTEMPTS_MAX: Final = 2  # a replica that changes all the time is read again another day
+SCAN_ATTEMPTS_MAX: Final = 2  # a replica that keeps changing is left to a later scan
 LEASE_WAIT_S: Final = 30.0
-BREAKER: Final = "breaker: "  # why a verdict is held of which this host is suspected
-SHADOW: Final = "shadow: "  # likewise, after an upgrade
-SCAN_BYTES: Final = 8 * 1024**2  # in flight: what is read at once, and its rows
-CURSOR_BYTES: Final = 32 * 1024**2  # read between two cursors: at most this and one read are lost
-CURSOR_S: Final = 5.0  # or so much time
+BREAKER: Final = "breaker: "  # prefix of the reason: this host is suspected
+SHADOW: Final = "shadow: "  # prefix of the reason: shadow hashing after an upgrade differed
+SCAN_BYTES: Final = 8 * 1024**2  # in flight: the data of one read, and its rows
+CURSOR_BYTES: Final = 32 * 1024**2  # between two cursors: at most this plus one read is lost
+CURSOR_S: Final = 5.0  # longest time between two cursors
 GONE: Final = frozenset({Code.CONTAINER_NOT_FOUND, Code.UNCLOSED_CONTAINER_IO})
 
 log = structlog.get_logger()
@@ -51,11 +51,11 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ScanReport:
-    """What became of the scan of one container.
+    """Result of the scan of one container.
 
-    `findings` is what this scan found, bounded as `scanner.replica_scan` says; `finding_count` is
-    all of it. When `committed` is False no tree was taken, and `held_because` says why; damage that
-    a scan had found before it was stopped is marked all the same.
+    `findings` is bounded as `scanner.replica_scan` describes; `finding_count` counts all of them.
+    When `committed` is False no tree was stored, and `held_because` gives the reason. Damage found
+    before a scan was stopped is marked even so.
     """
 
     container_id: ContainerId
@@ -67,12 +67,12 @@ class ScanReport:
 
     @property
     def committed(self) -> bool:
-        """Whether the store took the result."""
+        """Return whether the store committed the result."""
         return self.commit.committed
 
 
 class MarkingGuard:
-    """The mass-verdict breaker of this process, shared by all scanning threads."""
+    """Mass-verdict breaker of this process; shared by all scanning threads."""
 
     def __init__(self, breaker: Breaker | None = None, clock: Clock | None = None) -> None:
         self._breaker = breaker or Breaker()
@@ -81,17 +81,17 @@ class MarkingGuard:
 
     @property
     def window_s(self) -> float:
-        """For how long it remembers a scan."""
+        """Return for how long a scan is remembered."""
         return self._breaker.window_s
 
     def observe(self, volume_id: str, container_id: ContainerId, outcome: ScanOutcome) -> str:
-        """Count a finished scan; return why damage must not be marked now, "" if it may."""
+        """Count a finished scan. Return why damage must not be marked now; "" if it may."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             return self._breaker.observe(now_s, volume_id, container_id, outcome)
 
     def held_because(self) -> str:
-        """Return why damage is not marked now; "" when it is."""
+        """Return why damage is not marked now; "" if it is."""
         with self._lock:
             return self._breaker.held_because(self._clock.monotonic_s())
 
@@ -101,40 +101,40 @@ def _no_suspicion(_volume_id: str, _reason: str) -> None:
 
 
 def no_neighbours(_volume_id: str, _findings: Sequence[Finding]) -> None:
-    """Follow no damage: for scans whose disks nobody looks at."""
+    """Ignore damage; for scans whose disks have no neighbour search."""
 
 
 class ScannedStore(Protocol):
-    """What a scan asks of a store, and leaves in it: as `agent.store.replica_store.ReplicaStore`
-    does."""
+    """Operations that a scan needs from a store; `agent.store.replica_store.ReplicaStore`
+    implements them."""
 
     def volume_id(self, container_id: ContainerId, /) -> str:
-        """Return where the replica lies."""
+        """Return the volume that has the replica."""
         ...
 
     def columns(self, volume_id: str = "", /) -> Iterable[tuple[str, ReplicaColumns]]:
-        """Return the id and all replicas of each volume, or of one."""
+        """Yield each volume's id and the columns of its replicas, for all volumes or for one."""
         ...
 
     def begin_scan(self, container_id: ContainerId, /) -> ScanBase:
-        """Return what a scan starts from. Raise Refused."""
+        """Return the state that a scan starts from. Raise Refused."""
         ...
 
     def generation(self, container_id: ContainerId, /) -> int:
-        """Return what changes when the replica is another than before."""
+        """Return the replica's generation, which grows with each change."""
         ...
 
     def kept_cursor(self, container_id: ContainerId, /) -> ScanCursor | None:
-        """Return where an unfinished scan goes on."""
+        """Return the cursor of an unfinished scan, if there is one."""
         ...
 
     def keep_cursor(self, container_id: ContainerId, cursor: ScanCursor, /) -> None:
-        """Remember how far a scan has come."""
+        """Store the progress of a scan."""
         ...
 
     def tell_verdict(self, base: ScanBase, outcome: ScanOutcome, /, *, why: str) -> None:
-        """Write down what a read came to, before anything follows from it; `why` it is held
-        back."""
+        """Write the verdict to the verification log before anything follows from it. `why` is the
+        reason if it is held back."""
         ...
 
     def commit_scan(
@@ -148,12 +148,12 @@ class ScannedStore(Protocol):
         bytes_read: int,
         complete: bool,
     ) -> ScanCommit:
-        """Make a scan's outcome durable, if nothing changed since `begin_scan`."""
+        """Commit a scan's result durably if nothing has changed since `begin_scan`."""
         ...
 
 
 class ScanKit(Protocol):
-    """What a scan uses, wherever the replica lies; `ScanTools` says what each is."""
+    """Services that a scan uses, wherever the replica is stored; see `ScanTools` for each."""
 
     @property
     def store(self) -> ScannedStore: ...
@@ -184,15 +184,15 @@ class ScanKit(Protocol):
         pieces: Pieces | None,
         insists: bool,
     ) -> OpenReader:
-        """Begin to read the replica whose scan began so. Raise SutureError."""
+        """Open the replica of this scan for reading. Raise SutureError."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanTools:
-    """What every scan of this process's store uses (`ScanKit`). `on_unreadable` is told of a volume
-    that failed to give its bytes, and which; `on_damage` of damage of which this host is not
-    suspected. `shadow` hashes some of what is read twice, after an upgrade."""
+    """Services shared by all scans of this process's store (`ScanKit`). `on_unreadable` receives a
+    volume with failed reads and the reason. `on_damage` receives damage for which this host is not
+    suspected. `shadow` hashes a sample of the reads twice after an upgrade."""
 
     store: ReplicaStore
     leases: Leases
@@ -213,7 +213,7 @@ class ScanTools:
         pieces: Pieces | None,
         insists: bool,
     ) -> DiskReader:
-        """Begin to read a replica of the store. Raise VolumeFailed, BlockFailed, Refused."""
+        """Open a replica of the store for reading. Raise VolumeFailed, BlockFailed, Refused."""
         return DiskReader(
             self.store,
             base.facts.container_id,
@@ -229,7 +229,7 @@ def _never() -> bool:
 
 
 def ignore(_length_bytes: int) -> None:
-    """Do nothing about a read: of a scan without a pace or without somebody who watches."""
+    """Do nothing after a read; for a scan without a pace or a progress callback."""
 
 
 def scan_container(
@@ -245,12 +245,13 @@ def scan_container(
     pieces: Pieces | None = None,
     is_drill: bool = False,
 ) -> ScanReport:
-    """Read one replica whole, judge it, and commit what was found.
+    """Read one whole replica, judge it, and commit the result.
 
-    `pieces` says how large reads are cut. `holds_lease` says that the calling thread holds the
-    container's lease already. With `resumable_s` the scan keeps a cursor, and goes on at one that
-    is not older. `is_drill`: what is read is no replica of this host, and is not logged as one.
-    Raise Refused(CONTAINER_NOT_FOUND, UNCLOSED_CONTAINER_IO), Unavailable(BUSY), VolumeFailed.
+    `pieces` limits the size of single reads. `holds_lease` means that the calling thread already
+    holds the container's lease. With `resumable_s` the scan stores a cursor, and continues at an
+    existing cursor that is not older. `is_drill` marks data that is no replica of this host and is
+    not logged. Raise Refused(CONTAINER_NOT_FOUND, UNCLOSED_CONTAINER_IO), Unavailable(BUSY),
+    VolumeFailed.
     """
     hooks = _Hooks(stop, progress, pace, pieces)
     try:
@@ -294,14 +295,14 @@ class _Hooks:
     pieces: Pieces | None
 
     def spend(self, length_bytes: int) -> bool:
-        """Take account of a read; return whether to go on."""
+        """Account for a read; return whether to go on."""
         self.progress(length_bytes)
         self.pace(length_bytes)
         return not self.stop()
 
 
 class _CursorKeeper:
-    """Puts a scan's marks into the index, not all of them: each is a durable write."""
+    """Stores some of a scan's marks in the index; not all, because each is a durable write."""
 
     def __init__(self, tools: ScanKit, base: ScanBase, resumable_s: float) -> None:
         self._tools = tools
@@ -309,7 +310,7 @@ class _CursorKeeper:
         cursor = tools.store.kept_cursor(base.facts.container_id) if resumable_s else None
         now_ms = tools.clock.now_ms()
         if cursor is not None and not 0 <= now_ms - cursor.begun_at_ms <= resumable_s * 1000:
-            cursor = None  # what was read then says too little about now
+            cursor = None  # too old to describe the replica as it is now
         self.resume = None if cursor is None else cursor.mark
         self._begun_at_ms = now_ms if cursor is None else cursor.begun_at_ms
         self._kept_bytes = 0 if cursor is None else cursor.mark.bytes_read
@@ -317,14 +318,14 @@ class _CursorKeeper:
         self._last: ScanMark | None = None
 
     def offer(self, mark: ScanMark) -> None:
-        """Take a mark; keep it when enough was read or enough time has passed."""
+        """Take a mark; store it when enough bytes were read or enough time has passed."""
         self._last = mark
         is_much = mark.bytes_read - self._kept_bytes >= CURSOR_BYTES
         if is_much or self._tools.clock.monotonic_s() - self._kept_at_s >= CURSOR_S:
             self.keep_last()
 
     def keep_last(self) -> None:
-        """Keep the last mark: nothing of what was read is lost with the process."""
+        """Store the last mark, so that a restart loses no progress."""
         if self._last is None:
             return
         cursor = ScanCursor(self._base.generation, self._begun_at_ms, self._last)
@@ -402,8 +403,8 @@ def _scan_once(
 
 
 def _note_doubts(tools: ScanKit, base: ScanBase, outcome: ScanOutcome) -> None:
-    """Remember what this scan could not decide, and a later one may have to insist on; tell of a
-    volume that did not give its bytes."""
+    """Record doubts for a later scan that may insist on an answer, and report a volume with failed
+    reads."""
     if is_lasting(outcome.stopped_because):
         base.doubts.note(outcome.stopped_because)
     elif outcome.wavering_count and outcome.stopped_because != STOPPED:
@@ -415,11 +416,12 @@ def _note_doubts(tools: ScanKit, base: ScanBase, outcome: ScanOutcome) -> None:
 
 
 def _held_because(tools: ScanKit, base: ScanBase, outcome: ScanOutcome) -> str:
-    """Return why nothing of this scan may be committed; "" when it may, or what it found so far."""
+    """Return why nothing of this scan may be committed; "" if it may, or the findings so far
+    may."""
     if outcome.stopped_because and not outcome.is_damaged:
         return outcome.stopped_because
     if tools.store.generation(base.facts.container_id) != base.generation:
-        return CHANGED  # and no reason for the breaker to doubt this host
+        return CHANGED  # no reason for the breaker to suspect this host
     facts = base.facts
     doubt = tools.guard.observe(facts.volume_id, facts.container_id, outcome)
     if not doubt or not outcome.is_damaged:

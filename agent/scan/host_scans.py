@@ -1,7 +1,7 @@
-"""Everything that looks at the data of this host, put together: builds it, steers it, tells of it.
+"""All scans and checks of this host's data: construction, control and status.
 
-promise ─► check at start ─► refused, or warned
-volume ──► VolumeScanWorker + Hold (pause, skip)     one loop each
+promise ─► check at start ─► refused, or warned volume ──► VolumeScanWorker + Hold (pause, skip)
+one loop each
 """
 
 import random
@@ -34,9 +34,9 @@ from scanner.finding import Finding
 from scanner.pacing import Latencies, PaceLimits
 from scanner.schedule import Feasibility, Schedule, Windows, parse_window
 
-CANARY_PERIOD_S = 86_400.0  # a planted fault is found at least once in it
-ON_DEMAND_BYTES_PER_S = 16 * 1024**2  # no disturbance slows a scan that an event asked for below it
-NEIGHBOUR_BYTES_PER_S = 1024**2  # of inodes: some 250 files a second are asked where they lie
+CANARY_PERIOD_S = 86_400.0  # period in which a planted fault has to be found
+ON_DEMAND_BYTES_PER_S = 16 * 1024**2  # lowest rate of an on-demand scan beside other load
+NEIGHBOUR_BYTES_PER_S = 1024**2  # of inodes: maps about 250 files a second
 
 log = structlog.get_logger()
 
@@ -47,7 +47,7 @@ def windows_of(config: ScanConfig) -> Windows:
 
 
 def limits_of(config: ScanConfig) -> PaceLimits:
-    """Return how fast the config lets one volume's scan be."""
+    """Return the pace limits of one volume's scan in the config."""
     return PaceLimits(
         floor_bytes_per_s=config.floor_bytes_per_s,
         ceiling_bytes_per_s=config.ceiling_bytes_per_s,
@@ -56,7 +56,7 @@ def limits_of(config: ScanConfig) -> PaceLimits:
 
 
 def promise_of(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: float) -> Feasibility:
-    """Return whether the volume can be read in time."""
+    """Return whether the volume can be read within the scan interval."""
     if config.volume_bytes_per_s:
         offered, offered_by = float(config.volume_bytes_per_s), "scan.volume_bytes_per_s"
     else:
@@ -74,8 +74,8 @@ def promise_of(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: float)
 
 
 def check_promise(config: ScanConfig, volume: VolumeFacts, disk_bytes_per_s: float) -> Feasibility:
-    """Return whether the volume can be read in time. Raise Refused when it cannot and the config
-    wants that; else it is logged."""
+    """Return whether the volume can be read within the scan interval. Raise Refused when it cannot
+    and the config demands it; otherwise log it."""
     promise = promise_of(config, volume, disk_bytes_per_s)
     if promise.is_possible:
         return promise
@@ -102,8 +102,9 @@ class Scrub:
         on_volume_failed: Callable[[str, tuple[ContainerId, ...]], None] = lambda *_: None,
         on_shadow_difference: Callable[[], None] = lambda: None,
     ) -> None:
-        """Check the promise. Raises Refused. `on_volume_failed` is told of a volume that is fenced,
-        and which containers were on it; `on_shadow_difference` that a scan's verdict is held."""
+        """Check the scan interval against the disks. Raise Refused. `on_volume_failed` receives a
+        fenced volume and its containers; `on_shadow_difference` is called when shadow hashing holds
+        a verdict."""
         self.checks = VolumeChecks(tools.store, clock=tools.clock, on_failed=on_volume_failed)
         upgraded_at_ms = tools.store.volume_set.upgraded_at_ms
         self._shadow = ShadowHashing(
@@ -134,7 +135,7 @@ class Scrub:
 
     @cached_property
     def on_demand(self) -> OnDemandScans:
-        """The queue of scans that are asked for."""
+        """Return the queue of on-demand scans."""
         pulse = Pulse(self._tools.clock)
         pace = self._pace(PaceLimits(floor_bytes_per_s=ON_DEMAND_BYTES_PER_S), pulse)
         pace.begin(self._stop.is_set)
@@ -150,11 +151,12 @@ class Scrub:
         return scans
 
     def close(self) -> None:
-        """End the process that hashes a part of what is read, if there is one."""
+        """End the shadow hashing process, if there is one."""
         self._shadow.close()
 
     def _follow(self, volume_id: str, damage: Sequence[Finding]) -> None:
-        """Look beside damage, whichever scan found it, if replicas are read in the background."""
+        """Search for damage next to this one, whichever scan found it, if background scans are
+        on."""
         if self._config.enabled:
             self._neighbours.found(volume_id, damage)
 
@@ -162,12 +164,12 @@ class Scrub:
         return self.on_demand.request(container_id, reason=reason, is_neighbour=True)
 
     def queue(self, container_id: ContainerId) -> bool:
-        """Put a scan that an operator asked for in line; return False when that is full."""
+        """Queue a scan that an operator requested; return False when the queue is full."""
         return self.on_demand.request(container_id, reason="asked for by an operator")
 
     def requested_pace(self, volume_id: str) -> ScanPace:
-        """Return a pace for a scan that somebody waits for. It begins where the volume's own scan
-        is: what that has found is as true for this one."""
+        """Return a pace for a scan with a waiting caller. It begins at the current rate of the
+        volume's background scan, which has found what the disk can bear."""
         pace = self._pace(
             PaceLimits(floor_bytes_per_s=ON_DEMAND_BYTES_PER_S), Pulse(self._tools.clock)
         )
@@ -200,12 +202,12 @@ class Scrub:
                 yield self._volume_loop(volume)
 
     def check_new(self, volume: VolumeFacts, disk_bytes_per_s: float) -> None:
-        """Check the promise for a volume before it is added. Raise Refused."""
+        """Check the scan interval for a volume before it is added. Raise Refused."""
         if self._config.enabled:
             check_promise(self._config, volume, disk_bytes_per_s)
 
     def add(self, volume: VolumeFacts) -> Loop | None:
-        """Look after a volume that was added; return the loop to start, if it is scanned."""
+        """Start checks of an added volume; return the loop to start, if the volume is scanned."""
         self._volumes = [one for one in self._volumes if one.path != volume.path] + [volume]
         self.checks.add(volume.volume_id)
         if not self._config.enabled:
@@ -215,12 +217,13 @@ class Scrub:
         return self._volume_loop(volume)
 
     def client_read(self, latency_s: float) -> None:
-        """Note how long a client's read took; called by the threads that serve."""
+        """Record the latency of a client's read; called by server threads."""
         self._latencies.add(self._tools.clock.monotonic_s(), latency_s)
 
     def trouble(self, trouble: Trouble) -> None:
-        """Look closer at what failed a client: at its volume, and at the container; called by the
-        threads that serve. Not again and again for one container: a bad sector stays bad."""
+        """Check the volume, and scan the container, where a client's call failed. Called by server
+        threads. Repeated failures of one container do not repeat the scan, because a bad sector
+        stays bad."""
         if trouble.is_disk:
             self.checks.request(self._tools.store.volume_id(trouble.container_id), trouble.reason)
         self.on_demand.request(
@@ -230,10 +233,10 @@ class Scrub:
         )
 
     def last_copies(self, container_ids: Iterable[int]) -> None:
-        """Take in of which containers, and of no others, only this datanode has a healthy copy.
+        """Replace the set of containers of which only this datanode has a healthy copy.
 
-        They are read first, and once, unless that was done shortly before. Unknown ids do nothing.
-        One of which that was told while the wall clock was ahead counts as told now.
+        Each of them is read first, and once, unless it was read shortly before. Unknown ids do
+        nothing. An entry recorded while the wall clock was ahead counts as recorded now.
         """
         known, now_ms = self._last_copy_since_ms, self._tools.clock.now_ms()
         since_ms = max(1, now_ms - int(self._schedule.rest_s * 1000))
@@ -243,16 +246,16 @@ class Scrub:
         }
 
     def reconfigure(self, config: ScanConfig) -> None:
-        """Keep to the live options of `config` from now on. Raise Refused: nothing is changed."""
+        """Apply the live options of `config`. Raise Refused, and then change nothing."""
         promises = self._promises_of(config)
         self._config, self._promises = config, promises
         for worker in self._workers.values():
             worker.change(self._policy(config), limits_of(config))
 
-    # what an operator asks
+    # operator requests
 
     def status(self) -> pb.ScrubStatusResponse:
-        """Return how far every volume is."""
+        """Return the progress of each volume."""
         volumes = [self._volume_message(volume) for volume in self._volumes]
         return pb.ScrubStatusResponse(
             volumes=volumes,
@@ -265,19 +268,19 @@ class Scrub:
         )
 
     def is_held(self) -> bool:
-        """Whether nothing is to be read in the background now: paused, or outside the windows."""
+        """Return whether background reads are held now: paused, or outside the windows."""
         if any(worker.hold.left_s() for worker in self._workers.values()):
             return True
         return not windows_of(self._config).is_open(self._tools.clock.now_ms())
 
     def fixed_pace(self, bytes_per_s: int, pulse: Pulse) -> ScanPace:
-        """Return the pace of background work of another kind, which has a budget of its own."""
+        """Return the pace of background work of another kind with its own budget."""
         pace = self._pace(PaceLimits(fixed_bytes_per_s=bytes_per_s), pulse)
         pace.begin(self._stop.is_set)
         return pace
 
     def shared_pace(self, floor_bytes_per_s: int) -> SharedPace:
-        """Return the pace of work of another kind that gives way to clients as the scans do."""
+        """Return the pace of work of another kind that yields to clients as the scans do."""
         return SharedPace(
             floor_bytes_per_s,
             self._stop.wait,
@@ -327,7 +330,7 @@ class Scrub:
         }
 
     def _measured(self, facts: VolumeFacts) -> float:
-        """Return how fast a volume is read; UNKNOWN of one that serves no more."""
+        """Return the measured read speed of a volume; UNKNOWN for one that is out of service."""
         working = self._tools.store.volume_set.working
         here = (volume for volume in working if volume.volume_id == facts.volume_id)
         return next(map(measured_bytes_per_s, here), UNKNOWN)
@@ -396,7 +399,7 @@ class Scrub:
 
 
 def round_message(status: RoundStatus) -> pb.VolumeScrub:
-    """Return a volume's progress as the wire carries it."""
+    """Return a volume's progress as a message."""
     return pb.VolumeScrub(
         state=status.state,
         container_id=status.container_id,

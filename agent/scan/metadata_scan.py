@@ -1,7 +1,7 @@
-"""Every few hours a quick look at all replicas: descriptor, tree file, directories.
+"""Check the descriptor, tree file and directories of all replicas every few hours.
 
-A data scan comes by once a week; a directory that was removed by hand is seen today. What looks
-wrong is scanned on demand, and only that scan judges.
+A data scan comes by once a week; this scan sees a directory that was removed by hand on the same
+day. A replica that looks wrong is scanned on demand, and only that scan judges it.
 """
 
 from collections import deque
@@ -21,21 +21,22 @@ from merkle.damaged import Damaged
 from merkle.replica import TREE_STATES, ContainerId
 
 INTERVAL_S: Final = 3 * 3600.0
-REPLICAS_PER_STEP: Final = 100  # between two signs of life
+REPLICAS_PER_STEP: Final = 100  # between two heartbeats of the worker
 
 log = structlog.get_logger()
 
 
 class Scans(Protocol):
-    """The queue of scans that are asked for."""
+    """The queue of on-demand scans."""
 
     def request(self, container_id: ContainerId, *, reason: str, is_hint: bool = False) -> bool:
-        """Ask for a scan; return False when the queue is full."""
+        """Request a scan; return False when the queue is full."""
         ...
 
 
 class MetadataScan:
-    """The worker that looks; `scanned_at_ms` is the end of its last round, 0 for none yet."""
+    """The worker that checks metadata. `scanned_at_ms` is the end of its last round; 0 = none
+    yet."""
 
     name = "metadata-scan"
 
@@ -46,7 +47,7 @@ class MetadataScan:
         clock: Clock,
         on_unreadable: Callable[[str, str], None],
     ) -> None:
-        """`on_unreadable` is told of a volume whose files cannot be looked at, and why."""
+        """`on_unreadable` receives a volume whose files cannot be inspected, and the reason."""
         self._store = store
         self._scans = scans
         self._clock = clock
@@ -58,7 +59,7 @@ class MetadataScan:
         self.fault_count = 0
 
     def step(self) -> Step:
-        """Look at some replicas; wait when a round is over."""
+        """Check some replicas; wait when a round is over."""
         if self._left is None:
             self._left = deque(self._store.replica_ids())
             self._begun_at_s = self._clock.monotonic_s()
@@ -79,17 +80,17 @@ class MetadataScan:
         try:
             facts = self._store.replica(container_id)
         except (Refused, VolumeFailed, Damaged):
-            return  # deleted since it was listed, fenced, or reported as one that cannot be loaded
+            return  # deleted meanwhile, fenced, or already reported as unloadable
         try:
             paths = self._store.paths(container_id)
             faults = glance(paths, container_id, has_tree=facts.tree is not None)
             if faults and self._store.replica(container_id).state is not facts.state:
-                return  # it is being closed or deleted: what was seen may be half of that
+                return  # being closed or deleted: the check may have seen half of it
         except (Refused, VolumeFailed):
             return
         except OSError as error:
             if is_shortage(error):
-                return  # the next round looks again
+                return  # the next round checks again
             faults = [str(error)]
         if not faults:
             return

@@ -1,11 +1,11 @@
-"""After damage: what lies beside it on the disk is read next.
+"""Search next to damage: request scans of the replicas that are nearest to it on the disk.
 
-    a scan finds damage ─► places on the device ─► nearest replicas ─► asked for, the nearest first
+    a scan finds damage ─► places on the device ─► nearest replicas ─► requests, the nearest first
 
-They are scanned by the queue of what is asked for, at its pace. Asking where files lie is budgeted,
-too: each answer counts as a read of a few KiB. Where the file system does not tell, the replicas
-that were made before and after are asked for instead, because they were written about then; and
-that it was so is told.
+The queue of on-demand scans reads them at its own pace. Mapping files to places is budgeted, too:
+each answer counts as a read of a few KiB. If the file system does not report places, the replicas
+with the neighbouring ids are requested instead, because they were written at about the same time;
+the log says so.
 """
 
 import threading
@@ -23,37 +23,37 @@ from agent.store.neighbours import BadPlace, MappedFile, distance
 from merkle.replica import ContainerId
 from scanner.finding import Finding
 
-PLACES_MAX: Final = 64  # of one scan: where there are more, the whole disk is the place
-WAITING_MAX: Final = 32  # volumes' damage that may wait to be looked at
-NEIGHBOURS_MAX: Final = 8  # replicas that one scan's damage has read
-NEAR_BYTES: Final = 64 * 1024**2  # further away is no neighbour
+PLACES_MAX: Final = 64  # per scan: with more, the whole disk counts as the place
+WAITING_MAX: Final = 32  # searches that may wait
+NEIGHBOURS_MAX: Final = 8  # replicas requested for one scan's damage
+NEAR_BYTES: Final = 64 * 1024**2  # greatest distance of a neighbour
 FILES_PER_STEP: Final = 64
-FILES_MAX: Final = 200_000  # asked where they lie, for one damage
+FILES_MAX: Final = 200_000  # mapped in one search
 FILE_COST_BYTES: Final = 4_096  # an inode and its map
-AGAIN_S: Final = 3600.0  # a replica's damage is followed once in this time
+AGAIN_S: Final = 3600.0  # at most one search per replica in this time
 
 log = structlog.get_logger()
 
 
 class PlacesOfFiles(Protocol):
-    """Where files lie: `agent.store.neighbours`, over a store; a map in a test."""
+    """Places of files on the device; implemented by `agent.store.neighbours` over a store."""
 
     def replicas(self, volume_id: str, /) -> Sequence[ContainerId]:
         """Return the replicas of a volume that may be scanned, by ascending id."""
         ...
 
     def bad(self, places: Iterable[BadPlace], /) -> list[Extent]:
-        """Return where damaged chunks lie. Raises OSError."""
+        """Return the places of damaged chunks. Raise OSError."""
         ...
 
     def files(self, container_ids: Iterable[ContainerId], /) -> Iterator[MappedFile]:
-        """Yield block files with their places. Raises OSError."""
+        """Yield block files with their places. Raise OSError."""
         ...
 
 
 @dataclass(slots=True)
 class _Search:
-    """One damage whose neighbours are being looked for."""
+    """One search for the neighbours of one damage."""
 
     volume_id: str
     container_id: ContainerId
@@ -65,7 +65,7 @@ class _Search:
 
 
 class Neighbours:
-    """The worker. `found` may be called by any thread."""
+    """The worker that searches. Any thread may call `found`."""
 
     name = "neighbours"
 
@@ -77,8 +77,8 @@ class Neighbours:
         pace: Callable[[int], None],
         clock: Clock,
     ) -> None:
-        """`ask` puts a scan in line, with the reason why; False: there is no room. `pace` is told
-        of what was read, and waits."""
+        """`ask` requests a scan with a reason; it returns False when the queue is full. `pace`
+        receives the number of bytes read, and waits."""
         self._places = places
         self._ask = ask
         self._pace = pace
@@ -90,7 +90,8 @@ class Neighbours:
         self.wake: Callable[[], None] = lambda: None  # set to the loop's own
 
     def found(self, volume_id: str, damage: Sequence[Finding]) -> None:
-        """Take in what a scan of one replica found; of what has a place, look beside it soon."""
+        """Take the findings of one replica's scan, and queue a search for those that have a
+        place."""
         places = tuple(_place(one) for one in damage if _has_place(one))[:PLACES_MAX]
         if not places:
             return
@@ -99,7 +100,7 @@ class Neighbours:
             now_s = self._clock.monotonic_s()
             last_s = self._followed_at_s.get(container_id, float("-inf"))
             if now_s - last_s < AGAIN_S or len(self._waiting) >= WAITING_MAX:
-                return  # the replicas beside it have been asked for, and would be again and again
+                return  # its neighbours were requested not long ago
             self._followed_at_s = {
                 one: at_s for one, at_s in self._followed_at_s.items() if now_s - at_s < AGAIN_S
             }
@@ -108,7 +109,7 @@ class Neighbours:
         self.wake()
 
     def step(self) -> Step:
-        """Go on with the search under way, or begin the next."""
+        """Continue the current search, or begin the next."""
         search = self._search
         if search is None:
             with self._lock:
@@ -135,7 +136,7 @@ class Neighbours:
         return Busy()
 
     def _go_on(self, search: _Search) -> bool:
-        """Ask some files where they lie; return whether that was all. Raises OSError."""
+        """Map some files to their places; return whether the search is complete. Raise OSError."""
         if search.files is None:
             search.bad = self._places.bad(search.places)
             others = [
@@ -157,14 +158,14 @@ class Neighbours:
         return False
 
     def _by_id(self, search: _Search) -> list[ContainerId]:
-        """Return the other replicas of the volume, those first whose ids are next to its id."""
+        """Return the other replicas of the volume, nearest ids first."""
         others = [
             one for one in self._places.replicas(search.volume_id) if one != search.container_id
         ]
         return sorted(others, key=lambda one: (abs(one - search.container_id), one))
 
     def _ask_for(self, search: _Search, near: Sequence[ContainerId], *, how: str, why: str) -> None:
-        """Ask for scans of the nearest replicas, and tell."""
+        """Request scans of the nearest replicas, and log it."""
         reason = f"it lies beside damage of container {search.container_id}"
         asked = [one for one in near[:NEIGHBOURS_MAX] if self._ask(one, reason)]
         log.info(
@@ -181,7 +182,7 @@ class Neighbours:
 
 
 def _has_place(finding: Finding) -> bool:
-    """Whether a finding is about bytes of the medium."""
+    """Return whether a finding is about bytes on the medium."""
     return finding.is_damage and finding.offset >= 0 and finding.block_id > 0
 
 

@@ -1,4 +1,4 @@
-"""Scans that were asked for by events: a file that changed, a read that failed, a doubt."""
+"""On-demand scans, requested by events: a changed file, a failed read, a doubt."""
 
 import threading
 from collections import OrderedDict
@@ -16,15 +16,15 @@ from agent.store.reads_past_cache import ReadBuffers
 from merkle.replica import ContainerId
 from scanner.ports import Pieces
 
-REQUESTS_MAX: Final = 1_000  # on-demand scans that may wait
-RETRIES_MAX: Final = 5  # of an on-demand scan whose container is busy
+REQUESTS_MAX: Final = 1_000  # requests that may wait
+RETRIES_MAX: Final = 5  # of a request whose container is busy
 RETRY_S: Final = 5.0
 
 log = structlog.get_logger()
 
 
 class Priority(IntEnum):
-    """What is scanned first of what may be scanned now."""
+    """Order in which waiting requests are scanned."""
 
     ASKED = 0
     FAILURE = 1
@@ -38,14 +38,14 @@ class _Request:
     priority: Priority
     not_before_s: float
     retries_left: int
-    was_held: bool = False  # the verdict, for this host was suspected
+    was_held: bool = False  # its verdict was held back because this host was suspected
 
 
 class OnDemandScans:
-    """Scans that somebody asked for: bounded, each container waiting at most once.
+    """Queue of on-demand scans: bounded, with at most one request per container.
 
-    A request for a container that is being scanned waits behind that scan, because what it is
-    about may lie where the scan has been already.
+    A request for a container that is being scanned waits for the end of that scan, because its
+    cause may be at a place that the scan has already passed.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class OnDemandScans:
         failure_gap_s: float = 900.0,
         requests_max: int = REQUESTS_MAX,
     ) -> None:
-        """`gap_min_s`: shortest time between two scans of one container that hints ask for, or
-        failures (`failure_gap_s`)."""
+        """`gap_min_s` is the shortest time between two scans of one container for hints,
+        `failure_gap_s` for failures."""
         self._tools = tools
         self._stop = stop
         self._pulse = pulse
@@ -85,7 +85,7 @@ class OnDemandScans:
         return "scan-on-demand"
 
     def attach(self, wake: Callable[[], None]) -> None:
-        """Tell whom to wake when there is a request: the loop of this worker."""
+        """Set `wake`, which wakes this worker's loop when there is a request."""
         self._wake = wake
 
     def request(
@@ -97,12 +97,12 @@ class OnDemandScans:
         is_failure: bool = False,
         is_neighbour: bool = False,
     ) -> bool:
-        """Ask for a scan; return False when the queue is full.
+        """Request a scan; return False when the queue is full.
 
-        A hint (a file changed) waits until `gap_min_s` have passed since the last scan, so that
-        somebody who writes all day causes a scan a minute and not a thousand; a failure waits for
-        `failure_gap_s`: a bad sector stays bad. What was asked for goes first, then failures, then
-        what lies beside damage.
+        A hint (a changed file) waits until `gap_min_s` have passed since the last scan, so that a
+        process that writes all day causes one scan a minute and not a thousand. A failure waits for
+        `failure_gap_s`, because a bad sector stays bad. Explicit requests go first, then failures,
+        then neighbours of damage.
         """
         with self._lock:
             now_s = self._tools.clock.monotonic_s()
@@ -120,12 +120,12 @@ class OnDemandScans:
         return True
 
     def waiting_count(self) -> int:
-        """Return how many scans wait."""
+        """Return the number of waiting requests."""
         with self._lock:
             return len(self._waiting)
 
     def step(self) -> Step:
-        """Scan what was asked for first and may be scanned now."""
+        """Scan the first request that may be scanned now."""
         if self._stop.is_set():
             return Idle()
         container_id, request, wait_s = self._take()
@@ -143,7 +143,7 @@ class OnDemandScans:
                 buffers=self._buffers,
             )
         except Unavailable as error:
-            if error.code is Code.DISK_OUT_OF_SPACE:  # for days, perhaps; each try reads all of it
+            if error.code is Code.DISK_OUT_OF_SPACE:  # for days, perhaps; each try reads everything
                 request = replace(request, retries_left=0)
             self._retry(container_id, request)
             return Busy()
@@ -159,8 +159,8 @@ class OnDemandScans:
         return Busy()
 
     def _take(self) -> tuple[ContainerId | None, _Request | None, float]:
-        """Return the first request that is due, by priority, then by age; else the seconds until
-        one is, 0.0 for none."""
+        """Return the first due request, by priority, then by age; or else the seconds until a
+        request is due, 0.0 if there is none."""
         with self._lock:
             now_s = self._tools.clock.monotonic_s()
             self._scanned_at_s = {
@@ -178,7 +178,7 @@ class OnDemandScans:
             return None, None, min(item.not_before_s for item in self._waiting.values()) - now_s
 
     def _retry(self, container_id: ContainerId, request: _Request) -> None:
-        """Put a scan that could not be done back, a bounded number of times."""
+        """Queue a failed scan again, a bounded number of times."""
         if not request.retries_left:
             log.warning("scan_given_up", container_id=container_id, reason=request.reason)
             return
@@ -187,8 +187,9 @@ class OnDemandScans:
         )
 
     def _retry_held(self, container_id: ContainerId, request: _Request) -> None:
-        """Put a scan whose verdict was held back once, until it may be believed: before, it would
-        read all in vain, and give reason to suspect this host for longer."""
+        """Queue a scan again whose verdict was held back, once, at a time when its verdict may be
+        trusted. Earlier it would read the whole replica without result, and prolong the suspicion
+        of this host."""
         if request.was_held:
             log.warning("scan_given_up", container_id=container_id, reason=request.reason)
             return

@@ -1,11 +1,11 @@
-"""The parity of this host's erasure-coded containers, in the background: slowly, one by one.
+"""Parity scrub of this host's erasure-coded containers, slow and in the background.
 
-    a shard here ─► who has the others? ─► am I the one to do it? ─► all stripes ─► what is wrong
+    a shard here ─► who has the others? ─► is it this datanode's turn? ─► all stripes ─► wrong ones
 
-A scan proves that a shard holds what was written to it; whether the shards still fit together only
-the group can tell. Of all holders the one of the lowest shard does it, so that each container is
-verified once. It reads behind everything else: at a fixed low rate, and not while the scans are
-held. When it was verified is not kept over a restart: then all are due again, at the same rate.
+A scan proves that a shard holds the bytes that were written to it; only the group can tell whether
+the shards still fit together. The holder of the lowest shard verifies the container, so that each
+one is verified once. The scrub yields to everything else: it reads at a fixed low rate, and not
+while the scans are held. A restart forgets the times of verification: all containers are due then.
 """
 
 import logging
@@ -35,7 +35,7 @@ from merkle.replica import ContainerId, ReplicaState
 
 IDLE_S: Final = 60.0
 RETRY_S: Final = 3600.0  # for a container that could not be verified
-AGAIN_SHARE: Final = 0.1  # of the interval, until it is asked again whose turn a container is
+AGAIN_SHARE: Final = 0.1  # of the interval, until the turn is determined again
 HELD_CHECK_S: Final = 1.0
 FAULTS_TOLD_MAX: Final = 100
 
@@ -46,14 +46,14 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ParityPolicy:
-    """`interval_s`: every container once in this time; 0: never."""
+    """Interval of the parity scrub: `interval_s` per container; 0 = never."""
 
     interval_s: float
     start_delay_s: float = 0.0
 
 
 class ParityScrub:
-    """The worker. Other threads may ask for its status."""
+    """The worker. Any thread may call `status`."""
 
     name = "parity-scrub"
 
@@ -71,8 +71,8 @@ class ParityScrub:
         clock: Clock,
         pulse: Pulse,
     ) -> None:
-        """`info` asks the control plane, and raises SutureError; `is_held` says that nothing is to
-        be read in the background now."""
+        """`info` queries the control plane and raises SutureError. `is_held` returns whether
+        background reads are held now."""
         self._store = store
         self._datanode_id = datanode_id
         self._policy = policy
@@ -87,14 +87,14 @@ class ParityScrub:
         self._executor = ThreadPoolExecutor(SHARDS_MAX, thread_name_prefix="parity")
         self._lock = threading.Lock()
         self._seen: tuple[Version, U64s] | None = None
-        self._due_at_s: dict[ContainerId, float] = {}  # those not named are due
+        self._due_at_s: dict[ContainerId, float] = {}  # a container without an entry is due
         self._verified_at_ms: dict[ContainerId, int] = {}
-        self._reports: dict[ContainerId, ParityReport] = {}  # of those with wrong stripes
+        self._reports: dict[ContainerId, ParityReport] = {}  # of containers with wrong stripes
         self._current = 0
         self._stripe_count = self._read_bytes = 0
 
     def step(self) -> Step:
-        """Verify one container, the one that has been due for the longest time."""
+        """Verify the container that has been due for the longest time."""
         delay_s = self._starts_at_s - self._clock.monotonic_s()
         if delay_s > 0:
             return Throttled(delay_s)
@@ -132,11 +132,12 @@ class ParityScrub:
         return Busy()
 
     def close(self) -> None:
-        """End the threads; the loop has ended before."""
+        """End the threads, after the loop has ended."""
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def status(self) -> pb.ParityScrub:
-        """Return what was verified, and what was wrong when it was verified last."""
+        """Return the counts of verified containers, and the wrong stripes of each last
+        verification."""
         with self._lock:
             reports = dict(self._reports)
             message = pb.ParityScrub(
@@ -152,7 +153,7 @@ class ParityScrub:
         return message
 
     def _next(self) -> ContainerId | None:
-        """Return the shard's container to look at now; forget those that are not here any more."""
+        """Return the next container to verify; forget those whose shard is no longer here."""
         here: set[ContainerId] = set(self._shard_ids().tolist())
         with self._lock:
             for known in (self._verified_at_ms, self._reports):
@@ -164,8 +165,8 @@ class ParityScrub:
         return min(due, key=self._order, default=None)
 
     def _shard_ids(self) -> U64s:
-        """Return the containers whose closed shards are here; all rows are read only after one has
-        changed."""
+        """Return the containers whose closed shards are here. Read the rows again only after a
+        change."""
         version = self._store.volume_set.version()
         if self._seen is None or self._seen[0] != version:
             shard_ids = [
@@ -179,7 +180,8 @@ class ParityScrub:
         return self._seen[1]
 
     def _order(self, container_id: ContainerId) -> tuple[float, int]:
-        """Due for the longest time first; of those never seen, each datanode begins elsewhere."""
+        """Return a sort key: longest due first. Each datanode starts elsewhere among those never
+        verified."""
         seed = zlib.crc32(f"{self._datanode_id}:{container_id}".encode())
         return self._due_at_s.get(container_id, 0.0), seed
 
@@ -187,7 +189,8 @@ class ParityScrub:
         self._due_at_s[container_id] = self._clock.monotonic_s() + delay_s
 
     def _shards(self, container_id: ContainerId) -> tuple[list[Shard], str]:
-        """Return who has which shard, and the code; nobody where another datanode is to do it."""
+        """Return the holder of each shard, and the code; no shards where it is another datanode's
+        turn."""
         info = self._info(container_id)
         closed = [
             item
@@ -204,7 +207,7 @@ class ParityScrub:
         return shards, info.scheme
 
     def _wait_for_turn(self, length_bytes: int) -> None:
-        """Count what was read, and wait until more may be. Raises Unavailable at the stop."""
+        """Count the bytes read, and wait until more may be read. Raise Unavailable at the stop."""
         self._pulse.beat()
         with self._lock:
             self._stripe_count += 1

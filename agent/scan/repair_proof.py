@@ -1,14 +1,14 @@
-"""The read that closes a repair: what the repair changed, or the whole replica.
+"""The verifying read after a repair: of the changed places, or of the whole replica.
 
-    read whole lately? ─ no ───────────────────────────────────────────────────────► all is read
+    recent whole read? ─ no ───────────────────────────────────────────────────────► read all
           │ yes
-    read what was repaired or had findings ─ walk all rows ─ the rest as it was read? ─ no ──►
+    read repaired places and findings ─ walk all rows ─ the rest as it was read? ─ no ──►
           │ yes, and nothing found
-    committed; when all was read last stays as it is, so the rest is read at its scan's slot
+    commit; the time of the last whole read stays, so that the rest is read at its scheduled scan
 
-Of the rest, a whole read that is at most so old found each byte healthy, and no row has changed
-since: the tree that it left has each of those blocks as the rows have it now. Anything else, a
-single finding as well, has all read.
+The rest may be skipped because a recent whole read found each byte healthy and no row has changed
+since: the tree of that read has each of those blocks with its present row. In any other case, and
+after a single finding, the whole replica is read.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -40,10 +40,11 @@ def prove(
     age_max_s: float,
     stop: Callable[[], bool],
 ) -> Proof:
-    """Read a replica of which a repair changed these places; commit what it is, return what of it
-    was read. `age_max_s`: of the last whole read, for what is not read again; 0: all is read.
+    """Read a replica after a repair of the places `changed`; commit the result, and return how much
+    was read. `age_max_s` is the greatest age of the last whole read for a partial read; 0 = read
+    all.
 
-    Raises as `agent.scan.container_scan.scan_container` does.
+    Raise as `agent.scan.container_scan.scan_container` does.
     """
     if _prove_changed(tools, container_id, changed, age_max_s, stop):
         return Proof.CHANGED
@@ -58,7 +59,7 @@ def _prove_changed(
     age_max_s: float,
     stop: Callable[[], bool],
 ) -> bool:
-    """Read what was changed; return whether that was enough, and is committed."""
+    """Read the changed places; return whether that was enough and is committed."""
     with tools.leases.hold(container_id, tools.lease_wait_s, writes_chunks=False):
         base = tools.store.begin_scan(container_id)
         known = tools.store.tree(container_id)
@@ -70,7 +71,7 @@ def _prove_changed(
     try:
         outcome = _read(tools, base, mark, stop)
     except VolumeFailed:
-        return False  # the whole read tells of it
+        return False  # the whole read reports it
     tools.store.tell_verdict(base, outcome, why="", is_whole=False)
     if not (is_clean(outcome) and is_as_read(known, outcome.tree, mark)):
         return False
@@ -96,7 +97,7 @@ def _prove_changed(
 
 
 def was_read_lately(base: ScanBase, now_ms: int, age_max_s: float) -> bool:
-    """Return whether a whole read is known that is not older, and since which no read failed."""
+    """Return whether a whole read is known that is recent enough, without a failed read since."""
     read_at_ms = base.facts.data_scan_at_ms
     if not read_at_ms or base.doubts.are_noted():
         return False
@@ -120,7 +121,7 @@ def is_clean(outcome: ScanOutcome) -> bool:
 
 
 def is_as_read(known: Tree, now: Tree, mark: ScanMark) -> bool:
-    """Return whether what was not read again is, by its rows, what was read before."""
+    """Return whether everything that was not read again has the same rows as at the last read."""
     again = np.array(sorted({block_id for block_id, _, _ in mark.doubts}), dtype=np.uint64)
     before, after = ~np.isin(known.block_ids, again), ~np.isin(now.block_ids, again)
     return all(
@@ -134,8 +135,8 @@ def is_as_read(known: Tree, now: Tree, mark: ScanMark) -> bool:
 
 
 def _is_block_as_read(known: Tree, now: Tree, mark: ScanMark, block_id: BlockId) -> bool:
-    """The same of the chunks of a block of which something was read again: each that is another
-    than before is one that was."""
+    """Return the same for a block of which some chunks were read again: no other chunk has
+    changed."""
     unlike = set(known.leaves(block_id)) ^ set(now.leaves(block_id))
     return not any(mark.covers_range(block_id, leaf.offset, leaf.end) for leaf in unlike)
 

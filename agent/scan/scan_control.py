@@ -1,4 +1,4 @@
-"""All that reads in the background, as an operator sees and steers it: scans, and parity."""
+"""Operator view and control of all background reads: scans and parity."""
 
 from dataclasses import dataclass
 
@@ -11,15 +11,15 @@ from merkle.replica import ContainerId
 
 @dataclass(frozen=True, slots=True)
 class BackgroundScans:
-    """The scans of this host, and what it asks its peers to prove; `parity` is None where no
-    parity is verified."""
+    """The scans of this host and the proofs requested from peers; `parity` is None without parity
+    scrub."""
 
     scrub: Scrub
     challenges: Challenges
     parity: ParityScrub | None = None
 
     def status(self) -> pb.ScrubStatusResponse:
-        """Return how far every volume is, what peers have proven, and the parity."""
+        """Return the progress of each volume, the proofs of peers, and the parity scrub."""
         answer = self.scrub.status()
         answer.challenges.CopyFrom(self.challenges.status())
         if self.parity is not None:

@@ -1,12 +1,12 @@
-"""Which volume answers much later than its siblings: told, and never acted upon.
+"""Report volumes that answer much later than their siblings; nothing acts on the report.
 
-The kernel counts for each disk how many reads and writes ended and how long they took. A window is
-a minute of that. A volume is slow in a window if an operation took it several times as long as the
-median of its siblings in the same minute, far beyond how much those differ from each other, and
-long enough to matter; and it is slow when it was so in most of the latest windows. One busy minute
-is no slow disk, nor is a host that is busy everywhere.
+The kernel counts, for each disk, completed reads and writes and their duration. A window is the
+difference over one minute. A volume is slow in a window if its operations took several times as
+long as the median of its siblings in the same minute, far beyond their spread, and long enough to
+matter. A volume is slow if it was slow in most of the latest windows. So neither one busy minute
+nor a host with load on all disks makes a volume slow.
 
-    counts ─ difference of a minute ─► latency of each volume ─ beside its siblings' ─► a word
+    counts ─ difference of a minute ─► latency of each volume ─ compared with siblings ─► a verdict
 """
 
 from collections import deque
@@ -24,12 +24,12 @@ from agent.store.index.facts import VolumeFacts
 
 WINDOW_S: Final = 60.0
 WINDOWS_KEPT: Final = 10
-WINDOWS_MIN: Final = 5  # in which there was enough to compare
-SLOW_SHARE: Final = 0.7  # of these
-COUNT_MIN: Final = 20  # operations in a window that say anything
-TIMES: Final = 3.0  # as long as its siblings
+WINDOWS_MIN: Final = 5  # with enough operations to compare
+SLOW_SHARE: Final = 0.7  # share of the windows in which a slow volume was slow
+COUNT_MIN: Final = 20  # least operations in a window that is judged
+TIMES: Final = 3.0  # as slow as its siblings
 DEVIATIONS: Final = 5.0  # median absolute deviations of the siblings
-FLOOR_MS: Final = 20.0  # below it nobody minds
+FLOOR_MS: Final = 20.0  # lower latencies are never slow
 KINDS: Final = ("reads", "writes")
 
 log = structlog.get_logger()
@@ -40,7 +40,7 @@ Latencies = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What is said of a volume. `slow` is "" when it is not."""
+    """Latencies of a volume, and why it is slow; `slow` is "" if it is not."""
 
     read_ms: float = 0.0
     write_ms: float = 0.0
@@ -48,7 +48,7 @@ class Word:
 
 
 def slower_than_siblings(latencies: Latencies) -> dict[str, bool]:
-    """Judge the volumes of one window; one without a sibling is not judged. Pure."""
+    """Return whether each volume of one window is slow. Omit volumes without a sibling. Pure."""
     judged = {}
     for volume, own_ms in latencies.items():
         others = [value for name, value in latencies.items() if name != volume]
@@ -92,7 +92,7 @@ class _History:
 
 
 def counted(volumes: Sequence[VolumeFacts]) -> dict[str, Counts]:
-    """Return what the kernel counts of the disk of each volume, of those of which it does."""
+    """Return the kernel's counters of each volume's disk, for those disks that have any."""
     found = {}
     for volume in volumes:
         device = None if volume.failed else block_device(Path(volume.path))
@@ -103,23 +103,23 @@ def counted(volumes: Sequence[VolumeFacts]) -> dict[str, Counts]:
 
 
 class SlowDisks:
-    """The worker. `word` may be asked by any thread."""
+    """The worker that compares disks. Any thread may call `word`."""
 
     name = "slow-disks"
 
     def __init__(self, count: Callable[[], Mapping[str, Counts]]) -> None:
-        """`count` returns what the kernel has counted, by volume."""
+        """`count` returns the kernel's counters by volume."""
         self._count = count
         self._before: Mapping[str, Counts] | None = None
         self._histories: dict[str, _History] = {}
         self._words: dict[str, Word] = {}
 
     def word(self, volume_id: str) -> Word:
-        """Return what is said of a volume."""
+        """Return the latencies and the verdict of a volume."""
         return self._words.get(volume_id, Word())
 
     def step(self) -> Step:
-        """End a window, and begin the next."""
+        """End the current window, and begin the next."""
         after = self._count()
         if self._before is not None:
             for kind, latencies in latencies_between(self._before, after).items():

@@ -1,7 +1,7 @@
-"""The pace of a scan as a reader feels it: called after each read, returns when it may go on.
+"""The pace of a scan for its reader: a call after each read, which returns when it may go on.
 
-`scanner.pacing` decides; here are the clock, the waiting, and the kernel's count of stalls. Copies
-of replicas to other datanodes have one that their threads share.
+`scanner.pacing` decides; this module has the clock, the waiting, and the kernel's pressure
+counters. Copies of replicas to other datanodes share one pace among their threads.
 """
 
 from collections.abc import Callable
@@ -21,14 +21,14 @@ from scanner.pacing import (
     pressure_of_others,
 )
 
-SLICE_S: Final = 1.0  # a long wait shows life, and sees a pause, so often
-STALL_S: Final = 2.0  # the kernel brings its counts up to date so often
-STALE_S: Final = 5.0  # an older count says nothing about now
+SLICE_S: Final = 1.0  # a long wait reports progress and checks for a pause this often
+STALL_S: Final = 2.0  # update interval of the kernel's counters
+STALE_S: Final = 5.0  # an older counter is ignored
 STALL_FILE: Final = Path("/proc/pressure/io")
 
 
 def kernel_stall_us() -> int | None:
-    """Return how long tasks of this host have waited for I/O; None where the kernel has no PSI."""
+    """Return how long tasks of this host have waited for I/O; None if the kernel has no PSI."""
     try:
         return parse_stall_us(STALL_FILE.read_text())
     except (OSError, ValueError):
@@ -36,7 +36,7 @@ def kernel_stall_us() -> int | None:
 
 
 class Pressure:
-    """How long others than our scans waited for a disk lately. Shared by all scanning threads."""
+    """Disk pressure of other work than the scans. Shared by all scanning threads."""
 
     def __init__(
         self, clock: Clock, *, stall_us: Callable[[], int | None] = kernel_stall_us
@@ -54,7 +54,7 @@ class Pressure:
             self._own_s += duration_s
 
     def of_others(self) -> float:
-        """Return the share of the last seconds in which others waited; 0.0 when not known."""
+        """Return the recent share of time in which other work waited; 0.0 if unknown."""
         with self._lock:
             now_s = self._clock.monotonic_s()
             if self._last is not None and now_s - self._last.at_s < STALL_S:
@@ -65,7 +65,7 @@ class Pressure:
             now = Stall(now_s, total_us, self._own_s)
             is_old = self._last is not None and now_s - self._last.at_s > STALE_S
             if self._last is None or is_old:
-                self._of_others = 0.0  # nothing was read meanwhile; what others did then is over
+                self._of_others = 0.0  # nothing was read since: the old share is obsolete
             else:
                 self._of_others = pressure_of_others(self._last, now)
             self._last = now
@@ -73,7 +73,7 @@ class Pressure:
 
 
 class ScanPace:
-    """Keeps one volume's scan at its pace; its `__call__` is the scan's `pace`."""
+    """Paces one volume's scan; its `__call__` is the scan's `pace`."""
 
     def __init__(
         self,
@@ -85,52 +85,52 @@ class ScanPace:
         pressure: Pressure | None = None,
         pulse: Pulse | None = None,
     ) -> None:
-        """`wait(seconds)` returns early, and True, when the process stops: an Event's."""
+        """`wait(seconds)` returns True early when the process stops, as an Event's does."""
         self._clock = clock or SystemClock()
         self._wait = wait
         self._pressure = pressure or Pressure(self._clock, stall_us=lambda: None)
         self._pulse = pulse
         self._pacer = Pacer(limits, latencies or Latencies(), self._clock.monotonic_s())
         self._reading_since_s = 0.0
-        self._piece_bytes = 0  # of the read under way, accounted for already
-        self._change_count = 0  # of limits: ends a wait that the former ones called for
+        self._piece_bytes = 0  # of the current read, already accounted for
+        self._change_count = 0  # of limits: ends a wait computed from the former ones
         self._is_interrupted: Callable[[], bool] = lambda: False
 
     @property
     def bytes_per_s(self) -> float:
-        """The rate that is allowed now."""
+        """Return the allowed rate."""
         return self._pacer.rate.bytes_per_s
 
     def change(self, limits: PaceLimits) -> None:
-        """Keep to other limits from now on, and end a wait; another thread may do so."""
+        """Apply other limits from now on, and end a wait; any thread may call this."""
         self._pacer.change(limits)
         self._change_count += 1
 
     def begin_at(self, bytes_per_s: float) -> None:
-        """Begin at a rate that another scan of the volume has found, if that is higher."""
+        """Begin at the rate of another scan of the volume, if it is higher."""
         self._pacer.rate.begin_at(bytes_per_s)
 
     def need(self, bytes_per_s: float) -> None:
-        """Note what the promise needs."""
+        """Set the rate that the scan interval requires."""
         self._pacer.rate.need(bytes_per_s)
 
     def begin(self, is_interrupted: Callable[[], bool]) -> None:
-        """Note that a scan begins to read now; a wait ends when `is_interrupted` says so."""
+        """Start pacing a scan; a wait ends when `is_interrupted` returns True."""
         self._is_interrupted = is_interrupted
         self._piece_bytes = 0
         self._reading_since_s = self._clock.monotonic_s()
 
     def piece_bytes(self) -> int:
-        """Return how much to read at once at most; 0 for no limit (`scanner.ports.Pieces`)."""
+        """Return the largest size of one read; 0 = no limit (`scanner.ports.Pieces`)."""
         return self._pacer.piece_bytes(self._clock.monotonic_s())
 
     def rest(self, length_bytes: int) -> None:
-        """Account for a piece of a read, and wait until the next one is due."""
+        """Account for a piece of a read, and wait until the next piece is due."""
         self._account(length_bytes)
         self._piece_bytes += length_bytes
 
     def __call__(self, length_bytes: int) -> None:
-        """Account for a read, less its pieces, and wait until the next one is due."""
+        """Account for a read without its pieces, and wait until the next read is due."""
         last_bytes = max(0, length_bytes - self._piece_bytes)
         self._piece_bytes = 0
         self._account(last_bytes)
@@ -152,10 +152,10 @@ class ScanPace:
 
 
 class SharedPace:
-    """One pace for all threads that do work of a kind: the copies from here.
+    """One pace for all threads of one kind of work: the copies sent from here.
 
-    Where no client reads it holds nobody up. Beside clients it begins at the floor, follows what
-    they feel of it, as a scan does, and pauses when the scans do: so all of them are measured
+    Without client reads it delays nothing. Beside clients it begins at the floor, adapts to their
+    latency as a scan does, and pauses when the scans do, so that all background work is measured
     against the same quiet moments.
     """
 
@@ -167,8 +167,8 @@ class SharedPace:
         clock: Clock | None = None,
         latencies: Latencies | None = None,
     ) -> None:
-        """`floor_bytes_per_s` of all threads together. `wait(seconds)` returns early, and True,
-        when the process stops: an Event's."""
+        """`floor_bytes_per_s` applies to all threads together. `wait(seconds)` returns True early
+        when the process stops, as an Event's does."""
         self._clock = clock or SystemClock()
         self._wait = wait
         self._latencies = latencies or Latencies()
@@ -179,11 +179,12 @@ class SharedPace:
 
     @property
     def bytes_per_s(self) -> float:
-        """The rate that is allowed beside clients now."""
+        """Return the allowed rate beside clients."""
         return self._pacer.rate.bytes_per_s
 
     def __call__(self, length_bytes: int, is_interrupted: Callable[[], bool]) -> None:
-        """Account for so many bytes, and wait until the next are due; not when `is_interrupted`."""
+        """Account for `length_bytes`, and wait until the next bytes are due, unless
+        `is_interrupted`."""
         until_s = self._due_s(length_bytes)
         while (left_s := until_s - self._clock.monotonic_s()) > 0 and not is_interrupted():
             if self._wait(min(left_s, SLICE_S)):
@@ -194,10 +195,10 @@ class SharedPace:
             now_s = self._clock.monotonic_s()
             took_s, self._accounted_at_s = now_s - self._accounted_at_s, now_s
             if not self._latencies.are_recent(now_s):
-                self._latencies.scanned(now_s)  # whoever reads now reads beside this
+                self._latencies.scanned(now_s)  # client reads now count as beside a scan
                 return now_s
             if self._pacer.is_time_to_adjust(now_s):
                 self._pacer.adjust(now_s, others_pressure=0.0)
-            if took_s >= PAUSE_S:  # nothing was under way, or it paused: no speed of any disk
+            if took_s >= PAUSE_S:  # idle or paused: not a measurement of the disk
                 took_s = 0.0
             return now_s + self._pacer.delay_s(now_s, length_bytes, took_s)

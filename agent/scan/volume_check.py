@@ -1,6 +1,6 @@
-"""Checks every volume now and then, and at once when a read failed; fences what has failed.
+"""Check every volume periodically, and at once after a failed read; fence failed volumes.
 
-due, or asked for ─► probe in a thread of its own ─ answer in time ─► good
+due, or requested ─► probe in a thread of its own ─ answer in time ─► good
                                 │                         └ error ─► a strike
                                 │         └ shortage of the host ─► no strike, probed again
                                 └ none in time: it hangs ─► a strike; no second probe meanwhile
@@ -23,16 +23,16 @@ from agent.store.volumes.probe import Probe
 from merkle.replica import ContainerId
 from scanner.failure_window import Strikes
 
-LOOK_S: Final = 0.2  # at probes under way
+LOOK_S: Final = 0.2  # interval between two checks of running probes
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckLimits:
-    """How often a volume is checked. `gap_min_s`: between two checks, whoever asks. `retry_s`:
-    until a volume that failed once is checked again, whoever asks: a disk comes back in that time
-    from what resets it."""
+    """Limits of volume checks. `gap_min_s` is the shortest time between two checks, even on
+    request. `retry_s` is the time until a volume that failed once is checked again, even on
+    request: a disk recovers from a reset within it."""
 
     interval_s: float = 3600.0
     gap_min_s: float = 10.0
@@ -44,7 +44,7 @@ class CheckLimits:
 
 @dataclass(slots=True)
 class _Running:
-    """A probe under way; `answer` is set by its thread."""
+    """A running probe; its thread sets `answer`."""
 
     begun_at_s: float
     answer: list[Probe] = field(default_factory=list)
@@ -62,7 +62,7 @@ class _Volume:
 
 
 class VolumeChecks:
-    """The worker behind the check loop; `request` and `error_of` may be called by any thread."""
+    """The worker of the check loop; any thread may call `request` and `error_of`."""
 
     name = "volume-check"
 
@@ -75,7 +75,7 @@ class VolumeChecks:
         limits: CheckLimits | None = None,
         probe: Callable[[str], Probe] | None = None,
     ) -> None:
-        """`on_failed` is told which volume was fenced, and what was on it."""
+        """`on_failed` receives a fenced volume and its containers."""
         self._store = store
         self._clock = clock
         self._on_failed = on_failed
@@ -89,7 +89,7 @@ class VolumeChecks:
         self.check_count = 0
 
     def request(self, volume_id: str, reason: str) -> None:
-        """Check this volume soon: something on it failed."""
+        """Check this volume soon, because an operation on it failed."""
         volume = self._volumes.get(volume_id)
         if volume is None:
             return
@@ -106,12 +106,12 @@ class VolumeChecks:
         self.wake()
 
     def error_of(self, volume_id: str) -> str:
-        """Return what the last check of a volume said; "" when it passed."""
+        """Return the error of a volume's last check; "" if it passed."""
         volume = self._volumes.get(volume_id)
         return self._fenced.get(volume_id, "") if volume is None else volume.error
 
     def step(self) -> Step:
-        """Begin the checks that are due, and judge those that have ended."""
+        """Begin the due checks, and judge those that have ended."""
         for volume_id, volume in list(self._volumes.items()):
             if volume.running is not None:
                 self._look(volume_id, volume, volume.running)
@@ -143,8 +143,8 @@ class VolumeChecks:
 
         thread = threading.Thread(target=work, name=f"probe-{volume_id}", daemon=True)
         try:
-            thread.start()  # it may hang as long as the disk does, and is never waited for
-        except RuntimeError as error:  # no thread was left: not that the disk does not answer
+            thread.start()  # it may hang with the disk, and nothing waits for it
+        except RuntimeError as error:  # no thread was available, which says nothing about the disk
             running.answer.append(Probe(shortage=str(error)))
 
     def _look(self, volume_id: str, volume: _Volume, running: _Running) -> None:

@@ -1,1 +1,1 @@
-"""Chunks that are drawn at random, read off their media and judged one by one."""
+"""Random samples of chunks, read from their media and judged one by one."""

@@ -1,10 +1,10 @@
-"""Samples of the chunks that this agent has, read off their media at the pace of scans.
+"""Random samples of this agent's chunks, read from their media at the pace of scans.
 
-    rows ─► how many chunks ─► so many of them, by lot ─► read, judged
+    rows ─► number of chunks ─► a random draw ─► read and judge
 
-Each committed chunk with a checksum is as likely as any other. What changes while it is drawn is
-none of the sample's: a chunk that is gone, or was rewritten, since it was counted is told apart.
-What is bad is scanned: a sample marks nothing, and repairs nothing.
+Each committed chunk with a checksum is equally likely. A chunk that disappears or is rewritten
+between count and read is reported apart and not as part of the sample. A bad chunk is scanned: a
+sample itself marks nothing and repairs nothing.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,19 +28,19 @@ from scanner.finding import Finding
 from scanner.sampling import Lot
 
 BAD_KEPT_MAX: Final = 1_000
-WORD_S: Final = 1.0  # between two words to who waits
+WORD_S: Final = 1.0  # between two progress messages
 LEASE_WAIT_S: Final = 30.0
 GONE: Final = frozenset({Code.CONTAINER_NOT_FOUND, Code.NO_SUCH_BLOCK, Code.BLOCK_NOT_COMMITTED})
 
 
 def has_sums(chunk: ChunkInfo) -> bool:
-    """Whether anything says what a chunk has to be."""
+    """Return whether a chunk has checksums to verify."""
     return chunk.checksum_type is not ChecksumType.NONE
 
 
 @dataclass(slots=True)
 class _Paces:
-    """The pace of each volume, as a scan that somebody waits for has it."""
+    """The pace of each volume, as for a scan with a waiting caller."""
 
     made: Callable[[str], ScanPace]
     is_over: Callable[[], bool]
@@ -55,7 +55,7 @@ class _Paces:
 
 
 class Samples:
-    """Draws samples for callers that wait, one at a time."""
+    """Draws samples for waiting callers, one at a time."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Samples:
         ask_scan: Callable[[ContainerId], bool],
         is_stopping: Callable[[], bool],
     ) -> None:
-        """`pace` makes one for a scan of that volume; `ask_scan` has a replica read soon."""
+        """`pace` makes the pace for the given volume; `ask_scan` requests a scan of a replica."""
         self._store = store
         self._leases = leases
         self._clock = clock
@@ -77,9 +77,9 @@ class Samples:
         self._place = BoundedSemaphore(1)
 
     def run(self, draw: Draw, is_cancelled: Callable[[], bool]) -> Iterator[SampleStep]:
-        """Draw, yield how far it is, and the result last.
+        """Draw a sample; yield progress, then the result.
 
-        Raise Unavailable(BUSY): somebody else has a sample drawn here, or the agent stops.
+        Raise Unavailable(BUSY) when another caller's sample is running, or the agent stops.
         """
         if not self._place.acquire(blocking=False):
             raise Unavailable(Code.BUSY, "a sample is drawn here already", hint="try again later")
@@ -89,10 +89,10 @@ class Samples:
                 yield SampleStep(result.read_count)
         finally:
             self._place.release()
-        yield SampleStep(result.read_count, result)  # who has it may come again at once
+        yield SampleStep(result.read_count, result)  # the caller may start another one at once
 
     def _run(self, draw: Draw, result: Sampled, is_over: Callable[[], bool]) -> Iterator[None]:
-        """Draw into the result; pause when it is time for a word."""
+        """Draw into the result; yield when progress is due."""
         paces = _Paces(self._pace, is_over)
         lot = Lot(draw.chunk_count, draw.drawn_count, seed=draw.seed)
         told_at_s = self._clock.monotonic_s()
@@ -109,7 +109,7 @@ class Samples:
     def _replica(
         self, container_id: ContainerId, lot: Lot, result: Sampled, paces: _Paces
     ) -> Iterator[None]:
-        """Count one replica's chunks, read what is drawn of them; pause in between."""
+        """Count one replica's chunks, and read the drawn ones; yield in between."""
         left_count = 0
         try:
             count = self._count(container_id, result)
@@ -131,7 +131,7 @@ class Samples:
             result.note_unread(f"container {container_id}: {error}")
 
     def _count(self, container_id: ContainerId, result: Sampled) -> int:
-        """Return how many chunks may be drawn; note what cannot be."""
+        """Return the number of chunks that may be drawn; record those that may not."""
         count = 0
         for block_id, row in self._store.block_rows(container_id):
             try:
@@ -147,7 +147,7 @@ class Samples:
     def _drawn(
         self, container_id: ContainerId, numbers: Sequence[int]
     ) -> Iterator[tuple[BlockId, ChunkInfo]]:
-        """Yield those chunks of a replica, in the order in which they were counted."""
+        """Yield the drawn chunks of a replica, in the order in which they were counted."""
         wanted = iter(numbers)
         number, at = next(wanted, -1), 0
         if number < 0:
@@ -169,7 +169,7 @@ class Samples:
         result: Sampled,
         pace: Callable[[int], None],
     ) -> None:
-        """Read one chunk; what seems bad is read again while nobody may change the replica."""
+        """Read one chunk. If it seems bad, read it again under the replica's lease."""
         try:
             spot = self._checked(container_id, block_id, chunk)
             if spot is not None and (spot.judgement is not None or not spot.is_decided):
@@ -190,7 +190,8 @@ class Samples:
     def _checked(
         self, container_id: ContainerId, block_id: BlockId, chunk: ChunkInfo
     ) -> Spot | None:
-        """Read a chunk where it is now; None: the block has it no more. Raise SutureError."""
+        """Read a chunk at its present place; None when the block no longer has it. Raise
+        SutureError."""
         readable = self._store.readable(container_id, block_id)
         if chunk not in readable.block.chunks:
             return None
@@ -207,7 +208,7 @@ class Samples:
         judgement = spot.judgement
         assert judgement is not None
         result.bad_count += 1
-        self._ask_scan(container_id)  # a full queue is no loss: its own scan comes
+        self._ask_scan(container_id)  # a full queue loses nothing: the regular scan follows
         if len(result.bad) < BAD_KEPT_MAX:
             result.bad.append(
                 Finding(

@@ -1,4 +1,4 @@
-"""One chunk, read off its medium and judged as a scan judges (`scanner.chunk_verdict`)."""
+"""Check of one chunk on its medium, with the judgement of a scan (`scanner.chunk_verdict`)."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,8 @@ from scanner.finding import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """What a chunk was found to be. `judgement` is of a bad one. Not `is_decided`: no two reads of
-    it agreed, or this host was short of something."""
+    """Result of the check of one chunk. `judgement` is set for a bad one. `is_decided` is False if
+    no two reads agreed, or the host was short of a resource."""
 
     bytes_read: int
     judgement: Judgement | None = None
@@ -35,7 +35,7 @@ class PlacedChunk:
         return memoryview(self.reread_past_cache(offset, length_bytes))
 
     def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
-        """Read what the medium holds. A file that is not there is one without bytes."""
+        """Read what the medium holds. A missing file counts as an empty one."""
         try:
             return self.place.read_past_cache(offset, length_bytes)
         except FileNotFoundError:
@@ -46,7 +46,7 @@ class PlacedChunk:
 
 
 def check_chunk(place: Place, chunk: ChunkInfo) -> Spot:
-    """Read one chunk, again if it is not as its row says, and judge it."""
+    """Read one chunk, a second time if it does not match its row, and judge it."""
     medium, bytes_read = PlacedChunk(place), 0
     try:
         data = medium.reread_past_cache(chunk.offset, chunk.length_bytes)

@@ -1,1 +1,1 @@
-"""A part of what is read, hashed a second time by other code in another process."""
+"""Shadow hashing: a sample of the reads is hashed again by other code in another process."""

@@ -1,11 +1,10 @@
-"""Window checksums in a process of their own, by code that the scan's hot path does not use.
+"""Window checksums in a separate process, by code that the scan's hot path does not use.
 
     python -m agent.scan.shadow.former      stdin: type, window, length, bytes
                                             stdout: length, sums
 
-Its implementation is `merkle.second_checksum`: other libraries, and another process, so that
-neither a change of a library nor a broken memory of the agent's is in both. It ends when its stdin
-does.
+It uses `merkle.second_checksum`, that is, other libraries in another process. So neither a changed
+library nor faulty memory of the agent affects both results. The process ends when its stdin closes.
 """
 
 import os
@@ -26,18 +25,18 @@ STOP_S: Final = 5.0
 
 
 class FormerError(Exception):
-    """The other process does not answer; nothing is known of the bytes."""
+    """The other process does not answer; the bytes stay unverified."""
 
 
 class FormerHasher:
-    """That process, started when it is asked first. Safe to use from many threads at once."""
+    """The hashing process, started at the first request. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
     def sums(self, checksum_type: ChecksumType, window_bytes: int, data: bytes) -> bytes:
-        """Return the checksums of the windows of some bytes. Raises FormerError."""
+        """Return the checksums of the windows of `data`. Raise FormerError."""
         with self._lock:
             try:
                 if self._process is None:
@@ -89,7 +88,7 @@ def _asked(
 
 
 def _read(pipe: IO[bytes], length_bytes: int) -> bytes:
-    """Return so many bytes. Raises EOFError: the other end has gone."""
+    """Return `length_bytes` bytes. Raise EOFError when the other end has closed."""
     data = pipe.read(length_bytes)
     if len(data) < length_bytes:
         raise EOFError(f"{len(data)} of {length_bytes} bytes, then nothing more")
@@ -97,7 +96,7 @@ def _read(pipe: IO[bytes], length_bytes: int) -> bytes:
 
 
 def main() -> None:
-    """Answer until nobody asks any more."""
+    """Answer requests until stdin ends."""
     with suppress(PermissionError):  # a unit's SystemCallFilter= may refuse it
         os.nice(NICE)
     source, sink = sys.stdin.buffer, sys.stdout.buffer

@@ -1,11 +1,11 @@
-"""Shadow hashing: for some hours after an upgrade a hundredth of what is read is hashed twice.
+"""Shadow hashing: hash a hundredth of all reads twice for some hours after an upgrade.
 
     a scan's read ─┬─ the new version's hot path ─► its findings ─────────┐
                    └─ one in a hundred: another process, other code ─► ───┴─ the same? else held
 
-A version that takes wrong bytes for right, or right ones for wrong, would change trees and start
-repairs all over a cluster before anybody looks. Where the two differ, the scan's verdict is held
-back, and all that follow are hashed in part until the agent is started again.
+A version that accepts wrong bytes, or rejects right ones, would change trees and start repairs
+across a cluster before an operator notices. When the two results differ, the scan's verdict is held
+back, and sampling continues until the agent is restarted.
 """
 
 import random
@@ -26,7 +26,7 @@ from scanner.scan_outcome import ScanOutcome
 
 SHADOW_S: Final = 4 * 3600.0  # after an upgrade
 SHARE: Final = 0.01  # of reads
-TIME_SHARE_MAX: Final = 0.05  # of a scan's time, where the other code is slow
+TIME_SHARE_MAX: Final = 0.05  # limit on its share of a scan's time
 DIFFERENCES_KEPT: Final = 10
 
 log = structlog.get_logger()
@@ -36,20 +36,20 @@ Place = tuple[BlockId, int]
 
 
 class OpenReader(ReplicaReader, Protocol):
-    """A replica that is being read."""
+    """A replica that is open for reading."""
 
     def settled(self, outcome: ScanOutcome, spend: Callable[[int], bool], /) -> ScanOutcome:
-        """Return what holds of the outcome of its scan, now that the walk is over. `spend` takes
-        account of a read, and says whether to go on. Raise SutureError."""
+        """Return the final outcome after the walk. `spend` accounts for a read and returns whether
+        to go on. Raise SutureError."""
         ...
 
     def close(self) -> None:
-        """Give back what reading took."""
+        """Release the resources of the reader."""
         ...
 
 
 class ShadowHashing:
-    """Decides what is hashed twice, and counts. Shared by all scanning threads."""
+    """Selects the reads to hash twice, and counts them. Shared by all scanning threads."""
 
     def __init__(
         self,
@@ -60,8 +60,8 @@ class ShadowHashing:
         share: float = SHARE,
         on_difference: Callable[[], None] = lambda: None,
     ) -> None:
-        """`upgraded_at_ms`: when this version began here; 0: there was none before. `sums` is the
-        former code, by default that of `agent.scan.shadow.former`."""
+        """`upgraded_at_ms` returns when this version first ran here; 0 = no version ran before.
+        `sums` computes the second checksums; by default `agent.scan.shadow.former` does."""
         self._upgraded_at_ms = upgraded_at_ms
         self._clock = clock
         self._hasher = FormerHasher()
@@ -75,7 +75,7 @@ class ShadowHashing:
         self.difference_count = 0
 
     def is_active(self) -> bool:
-        """Whether scans are hashed in part now."""
+        """Return whether a sample of the reads is hashed twice now."""
         if not self._is_available:
             return False
         since_ms = self._upgraded_at_ms()
@@ -83,7 +83,7 @@ class ShadowHashing:
         return bool(self.difference_count) or (since_ms > 0 and 0 <= age_ms < SHADOW_S * 1000)
 
     def status(self) -> datanode_pb2.ShadowHashing:
-        """Return whether it runs, and what came of it so far."""
+        """Return whether shadow hashing is active, and its results so far."""
         return datanode_pb2.ShadowHashing(
             running=self.is_active(),
             compared_count=self.hashed_count,
@@ -91,20 +91,21 @@ class ShadowHashing:
         )
 
     def watch(self, reader: OpenReader) -> "ShadowedReader":
-        """Return a reader that has some of its reads hashed twice."""
+        """Return a reader that hashes a sample of its reads twice."""
         return ShadowedReader(self, reader, self._clock)
 
     def draw(self) -> bool:
-        """Decide on one read."""
+        """Return whether to hash this read twice."""
         with self._lock:
             return self._is_available and self._chance.random() < self._share
 
     def fits(self, chunk: ChunkInfo, data: bytes) -> bool | None:
-        """Return whether the former code finds a chunk as its row says; None: it does not say."""
+        """Return whether the second code finds that a chunk matches its row; None when it gives no
+        answer."""
         try:
             sums = self._sums(chunk.checksum_type, chunk.bytes_per_checksum, data)
         except FormerError as error:
-            self._is_available = False  # an agent without it scans as ever
+            self._is_available = False  # without the process, scans run as usual
             log.warning("shadow_hash_unavailable", error=str(error))
             return None
         with self._lock:
@@ -112,7 +113,7 @@ class ShadowHashing:
         return len(data) == chunk.length_bytes and sums == chunk.window_checksums
 
     def differed(self, container_id: ContainerId, places: list[str]) -> None:
-        """Count a scan in which the two differ, and tell."""
+        """Count and log a scan whose two results differ."""
         with self._lock:
             self.difference_count += 1
         self._on_difference()
@@ -124,7 +125,7 @@ class ShadowHashing:
 
 
 class ShadowedReader:
-    """A replica of which some reads are hashed twice (`scanner.ports.ReplicaReader`)."""
+    """A replica reader that hashes a sample of its reads twice (`scanner.ports.ReplicaReader`)."""
 
     def __init__(self, shadow: ShadowHashing, reader: OpenReader, clock: Clock) -> None:
         self._shadow = shadow
@@ -135,15 +136,15 @@ class ShadowedReader:
         self._fits: dict[Place, bool] = {}  # of each chunk that was hashed twice
 
     def difference(self, outcome: ScanOutcome) -> str:
-        """Return where a scan came to something else than the former code, "" where nowhere.
+        """Return where a scan and the second code disagree; "" when they agree.
 
-        A chunk that the scan found something in is one that does not fit; reads that failed say
-        nothing here. Nor does a chunk that does not fit, where the scan ended before it had judged
-        all that it read, or passed over what was deleted meanwhile: no tree of it is committed.
+        A chunk with a finding counts as not matching; failed reads are left out. A mismatch is left
+        out, too, if the scan ended before it had judged all that it read, or skipped chunks deleted
+        meanwhile, because no tree of such a scan is committed.
         """
         found = {(one.block_id, one.offset) for one in outcome.findings if one.offset >= 0}
         if outcome.finding_count > len(outcome.findings):
-            return ""  # not all that was found is known
+            return ""  # the list of findings is incomplete
 
         def is_judged() -> bool:
             return not outcome.stopped_because and self._reader.is_current()
@@ -159,7 +160,7 @@ class ShadowedReader:
         return f"by the former code, {wrong[0]}"
 
     def look(self, block_id: BlockId, offset: int, view: memoryview) -> None:
-        """Have the chunks of a read hashed by the former code, now and then."""
+        """Hash the chunks of a read with the second code, if the draw selects it."""
         elapsed_s = self._clock.monotonic_s() - self._begun_at_s
         if not self._shadow.draw() or self._spent_s > TIME_SHARE_MAX * max(elapsed_s, 1.0):
             return
@@ -185,11 +186,11 @@ class ShadowedReader:
             if start <= one.offset and one.end <= end and one.checksum_type is not ChecksumType.NONE
         ]
 
-    # what the scan asks
+    # operations that the scan calls
 
     @property
     def container_id(self) -> ContainerId:
-        """Whose replica this is."""
+        """Return the container of this replica."""
         return self._reader.container_id
 
     def blocks(self) -> Iterator[tuple[BlockId, bytes]]:
@@ -215,7 +216,7 @@ class ShadowedReader:
         return view
 
     def former_bytes(self, block_id: BlockId, offset: int) -> Iterable[bytes]:
-        """Return what was at a place before."""
+        """Yield earlier bytes of a place."""
         return self._reader.former_bytes(block_id, offset)
 
     def structure(self) -> Structure:
@@ -223,12 +224,12 @@ class ShadowedReader:
         return self._reader.structure()
 
     def is_current(self) -> bool:
-        """Whether the replica is still the one whose scan began."""
+        """Return whether the replica is unchanged since the scan began."""
         return self._reader.is_current()
 
 
 class _ShadowedBlock:
-    """An open block file of which some reads are hashed twice (`scanner.ports.BlockReader`)."""
+    """An open block file that hashes a sample of its reads twice (`scanner.ports.BlockReader`)."""
 
     def __init__(self, shadowed: ShadowedReader, file: BlockReader, block_id: BlockId) -> None:
         self._shadowed = shadowed
@@ -247,7 +248,7 @@ class _ShadowedBlock:
         return view
 
     def reread_past_cache(self, offset: int, length_bytes: int) -> bytes:
-        """Ask the medium again."""
+        """Read the medium again, past the page cache."""
         return self._file.reread_past_cache(offset, length_bytes)
 
     def close(self) -> None:
