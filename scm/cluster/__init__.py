@@ -1,1 +1,1 @@
-"""Nodes, their replicas, and the commands they have been given: who is there, with what."""
+"""Nodes, their replicas, and the commands sent to them."""

@@ -1,7 +1,7 @@
-"""Where a new container's replicas go. Pure: nodes in, choice out.
+"""Chooses nodes for a new container's replicas. Pure: nodes in, choice out.
 
-Order of what matters: enough space, then a node no writer complained about lately, then a rack
-that has fewest of the replicas chosen so far, then the least loaded node.
+Criteria in order: enough space, then a node with no recent writer complaint, then the rack with the
+fewest replicas chosen so far, then the least loaded node.
 """
 
 import zlib
@@ -11,25 +11,25 @@ from typing import Final
 
 from agent.errors import Code, Unavailable, size_text
 
-# Fractions of a node's capacity are compared in these steps: finer ones are noise.
+# Fractions of a node's capacity are compared in these steps; finer differences are noise.
 LOAD_STEPS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One node that could take a replica: healthy and in service."""
+    """A node that could take a replica: healthy and in service."""
 
     datanode_id: str
     rack: str
     capacity_bytes: int
     available_bytes: int
-    largest_volume_bytes: int  # available on the volume with most room: a replica is on one volume
+    largest_volume_bytes: int  # on the emptiest volume: a replica is on one volume
     used_bytes: int
-    scheduled_bytes: int  # promised to open containers and not used yet
+    scheduled_bytes: int  # promised to open containers and not yet used
     has_failed_lately: bool = False
 
     def has_room(self, needed_bytes: int) -> bool:
-        """Whether a container of `needed_bytes` fits beside what is already promised."""
+        """Return True if a container of `needed_bytes` fits beside what is already promised."""
         return (
             self.available_bytes - self.scheduled_bytes >= needed_bytes
             and self.largest_volume_bytes >= needed_bytes
@@ -48,9 +48,9 @@ def choose_nodes(
     needed_bytes: int,
     container_id: int,
 ) -> list[str]:
-    """Choose `count` different nodes, on different racks as far as there are racks.
+    """Choose `count` different nodes, on as many different racks as possible.
 
-    Raises Unavailable(NOT_ENOUGH_NODES) with the reason if there are not that many.
+    Raise Unavailable(NOT_ENOUGH_NODES) with the reason if there are not that many.
     """
     roomy = [candidate for candidate in candidates if candidate.has_room(needed_bytes)]
     if len(roomy) < count:
@@ -78,5 +78,7 @@ def choose_nodes(
 
 
 def tie(container_id: int, datanode_id: str) -> int:
-    """Order equal nodes differently for each container, but always alike for one of them."""
+    """Order equal nodes differently for each container, but always the same way for one
+    container.
+    """
     return zlib.crc32(f"{container_id}:{datanode_id}".encode())

@@ -1,7 +1,7 @@
-"""Keeps a head of each volume's verification log, once a day, as heartbeats tell them.
+"""Keeps one head of each volume's verification log per day, as reported in heartbeats.
 
-Who changes a log on its datanode later cannot change what was told here before. A head that goes
-back is told at once: a log only grows.
+A log that is changed on its datanode later no longer matches the heads kept here. A head that goes
+back is logged at once, because a log only grows.
 """
 
 from collections.abc import Iterable
@@ -20,15 +20,15 @@ _log = structlog.get_logger("suture.scm")
 
 
 class Anchoring:
-    """Takes anchors. Callers hold the control plane's lock."""
+    """Keeps anchors. Callers hold the control plane's lock."""
 
     def __init__(self, state: State, clock: Clock) -> None:
         self._state = state
         self._clock = clock
-        self._told: set[tuple[str, str, int, str]] = set()  # heads that went back: told once
+        self._told: set[tuple[str, str, int, str]] = set()  # heads that went back: logged once
 
     def note(self, change: Change, datanode_id: str, volumes: Iterable[Volume]) -> None:
-        """Keep the heads that a datanode tells, of each volume one a day."""
+        """Keep the heads that a datanode reports, one per volume and day."""
         for volume in volumes:
             if volume.log_count and volume.volume_id:
                 self._note(change, datanode_id, volume)
@@ -50,7 +50,9 @@ class Anchoring:
         change.put(table, known.followed_by(anchor))
 
     def _went_back(self, known: Anchored, volume: Volume) -> bool:
-        """Tell of a log that is shorter than it was, or has another entry in the same place."""
+        """Return True if a log is shorter than before or has another entry at the same place; log
+        it once.
+        """
         last = known.anchors[-1]
         if volume.log_count > last.count or (volume.log_count, volume.log_checksum) == (
             last.count,

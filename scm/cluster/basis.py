@@ -1,4 +1,4 @@
-"""What every decision about replicas rests on, handed around as one."""
+"""The shared dependencies of every decision about replicas, passed around as one object."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from scm.state.options import ScmOptions
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """The state and the ways to look at it and to order something."""
+    """The state, the views of it, and the means to send commands."""
 
     state: State
     nodes: Nodes

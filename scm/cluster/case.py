@@ -1,7 +1,7 @@
-"""A container as it is now: its replicas with their nodes, and what is pending. Pure.
+"""A container at this moment: its replicas with their nodes, and its pending commands. Pure.
 
-What follows from that is the judge's to say (`health.judge`); this is what is looked at where one
-container is concerned: where a copy may go, and whether a replica may really be removed.
+The judge (`health.judge`) evaluates containers. This is for questions about a single container:
+where a copy may go, and whether a replica may really be removed.
 """
 
 from collections.abc import Iterable
@@ -11,16 +11,16 @@ from typing import Final
 from merkle.replica import ReplicaState
 from scm.state.facts import Container, ContainerState, Health, OpState, Replica
 
-IMPORT_SPACE_FACTOR: Final = 2  # a replica needs its size beside itself until it is whole
+IMPORT_SPACE_FACTOR: Final = 2  # an import needs the replica's size twice until it is whole
 LEAVING: Final = frozenset({OpState.DECOMMISSIONING, OpState.DECOMMISSIONED})
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A replica and its node as they are now.
+    """A replica and its node at this moment.
 
-    `is_confirmed` says that the node has named all its replicas since this control plane
-    started: what was only read back from disk may be gone since.
+    `is_confirmed` means that the node has reported all its replicas since this control plane
+    started. A replica that was only read back from disk may be gone since.
     """
 
     replica: Replica
@@ -31,12 +31,12 @@ class Placed:
 
     @property
     def datanode_id(self) -> str:
-        """The node that holds it."""
+        """The node that holds the replica."""
         return self.replica.datanode_id
 
 
 def present(placed: Iterable[Placed]) -> list[Placed]:
-    """Return what counts as being there: all but what died with its node.
+    """Return the replicas that count as present: all but those on dead nodes.
 
     A node in maintenance is expected back with all its replicas, however long it is silent.
     """
@@ -46,7 +46,9 @@ def present(placed: Iterable[Placed]) -> list[Placed]:
 
 
 def is_bad(container: Container, replica: Replica) -> bool:
-    """Whether a replica counts as unhealthy: its own word, unloadable, or quasi-closed behind."""
+    """Return True if a replica counts as unhealthy: reported so, unloadable, or quasi-closed
+    behind.
+    """
     if replica.state is ReplicaState.UNHEALTHY or replica.load_error:
         return True
     return (
@@ -60,8 +62,8 @@ def is_bad(container: Container, replica: Replica) -> bool:
 class Case:
     """A container, its replicas and pending ops, and how many racks there are.
 
-    `adds` and `deletes` are the datanodes to which a replica comes and from which one goes;
-    `hopeful` are those whose unhealthy replica a repair is expected to heal.
+    `adds` and `deletes` are the datanodes that are getting or losing a replica. `hopeful` are those
+    whose unhealthy replica a repair is expected to heal.
     """
 
     container: Container
@@ -70,8 +72,8 @@ class Case:
     deletes: tuple[str, ...] = ()
     hopeful: frozenset[str] = frozenset()
     cluster_rack_count: int = 1
-    excluded: frozenset[str] = frozenset()  # nothing is ordered of these datanodes' replicas
-    owes_deletes: bool = False  # blocks are deleted that not every holder knows of yet
+    excluded: frozenset[str] = frozenset()  # no commands are sent for these datanodes' replicas
+    owes_deletes: bool = False  # blocks are deleted that some holder does not know of yet
 
 
 def needed_bytes(case: Case) -> int:
@@ -80,16 +82,16 @@ def needed_bytes(case: Case) -> int:
 
 
 def counts_for_racks(case: Case, p: Placed) -> bool:
-    """Whether a replica keeps its container on its rack: good, and neither dead nor leaving."""
+    """Return True if a replica counts for its rack: good, and its node neither dead nor leaving."""
     is_staying = p.op_state not in LEAVING and p.datanode_id not in case.deletes
     return is_staying and bool(present([p])) and not is_bad(case.container, p.replica)
 
 
 def neighbours(case: Case) -> tuple[set[str], set[str]]:
-    """Return the nodes that count for racks, and those that do not; no copy goes to either.
+    """Return the nodes that count for racks, and those that do not; a copy goes to neither.
 
-    The first are good replicas, maintenance ones included, and pending adds; the second are those
-    that are bad, leaving or being deleted. What died in maintenance is in neither.
+    The first hold good replicas (also in maintenance) or pending adds. The second hold replicas
+    that are bad, leaving or being deleted. Nodes that died in maintenance are in neither.
     """
     used, excluded = set(case.adds), set[str]()
     for p in case.placed:

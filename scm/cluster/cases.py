@@ -1,4 +1,4 @@
-"""Single containers as decisions need them: replicas with their nodes; and nodes with room."""
+"""Builds the view of a single container, or of the nodes with room, that a decision needs."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,7 +32,7 @@ class Cases:
         self._turn: dict[str, Candidate] | None = None
 
     def case(self, container: Container) -> Case:
-        """Return a container with everything that counts for its health."""
+        """Return a container with everything that affects its health."""
         container_id = container.container_id
         replicas = self._state.replicas.of(container_id)
         holders = {replica.datanode_id for replica in replicas}
@@ -57,15 +57,17 @@ class Cases:
         )
 
     def is_confirmed(self, datanode_id: str) -> bool:
-        """Whether a node has named all it holds since this control plane started."""
+        """Return True if a node has reported all its replicas since this control plane started."""
         return datanode_id in self._reports.confirmed
 
     def places_in_grace(self, container_ids: Sequence[int]) -> list[int]:
-        """Return the places of the containers that had bad replicas when they were last asked."""
+        """Return the places of the containers that had bad replicas at the last evaluation."""
         return [i for i, number in enumerate(container_ids) if number in self._bad_since_s]
 
     def hopeful(self, container_id: int) -> frozenset[str]:
-        """Return the holders of bad replicas that a repair may heal and that lately became bad."""
+        """Return the holders of bad replicas that recently became bad and that a repair may
+        heal.
+        """
         container = self._state.containers.get(container_id)
         if container is None:
             return frozenset()
@@ -78,19 +80,20 @@ class Cases:
         )
 
     def owing(self) -> frozenset[int]:
-        """Return the containers with deletes that a node that is not dead is yet to do."""
+        """Return the containers with deletes pending on a node that is not dead."""
         return frozenset(filter(self.owes_deletes, self._state.transactions.container_ids()))
 
     def living(self, container_id: int) -> list[Replica]:
-        """Return the replicas of a container but those that died with their nodes.
+        """Return the replicas of a container except those on dead nodes.
 
-        What a dead node said last is neither waited for nor believed; it speaks when it is back.
+        The last report of a dead node is neither waited for nor trusted; it counts again when the
+        node is back.
         """
         held = map(self._placed, self._state.replicas.of(container_id))
         return [p.replica for p in present(held)]
 
     def owes_deletes(self, container_id: int) -> bool:
-        """Whether a node that is not dead has blocks to delete yet."""
+        """Return True if a delete of blocks is pending on a node that is not dead."""
         if not self._state.transactions.has_any(container_id):
             return False
         living = self._nodes.living(self._state.replicas.of(container_id))
@@ -99,7 +102,7 @@ class Cases:
         return any(not holders.issubset(t.acknowledged_by) for t in transactions)
 
     def _stays(self, datanode_id: str) -> bool:
-        """Whether a node counts as one that keeps what it gets: it is not told to leave or rest."""
+        """Return True if a node is not ordered to leave or into maintenance."""
         node = self._state.nodes.get(datanode_id)
         return node is None or node.op_state is OpState.IN_SERVICE
 
@@ -111,7 +114,7 @@ class Cases:
 
     @contextmanager
     def one_turn(self) -> Iterator[None]:
-        """Look at the nodes once for many decisions of one moment, if one asks; see `promise`."""
+        """Evaluate the nodes at most once for many decisions of one moment; see `promise`."""
         self._is_one_turn = True
         try:
             yield
@@ -119,14 +122,16 @@ class Cases:
             self._is_one_turn, self._turn = False, None
 
     def promise(self, datanode_id: str, size_bytes: int) -> None:
-        """Count space that was promised in this turn."""
+        """Count space that was promised in this step."""
         if self._turn is not None and datanode_id in self._turn:
             known = self._turn[datanode_id]
             scheduled_bytes = known.scheduled_bytes + size_bytes
             self._turn[datanode_id] = replace(known, scheduled_bytes=scheduled_bytes)
 
     def candidates(self) -> list[Candidate]:
-        """Return the nodes that may get replicas: answering, in service; with what is promised."""
+        """Return the nodes that may get replicas, with the promised space: answering and in
+        service.
+        """
         if self._turn is None and self._is_one_turn:
             self._turn = {found.datanode_id: found for found in self._candidates()}
         return self._candidates() if self._turn is None else list(self._turn.values())
@@ -174,9 +179,10 @@ class Cases:
         )
 
     def _hopeful(self, container: Container, replicas: Iterable[Replica]) -> frozenset[str]:
-        """Return the holders of bad replicas that a repair may heal and lately became bad.
+        """Return the holders of bad replicas that recently became bad and that a repair may heal.
 
-        To heal a chunk in place is cheaper and safer than to copy a container; but not for ever.
+        Healing a chunk in place is cheaper and safer than copying a container, so a repair gets
+        some time first, but not unlimited time.
         """
         bad = {
             replica.datanode_id

@@ -1,6 +1,6 @@
-"""Where a copy of a replica goes. Pure: nodes in, choice out.
+"""Chooses targets for copies of a replica. Pure: nodes in, choice out.
 
-Whether replicas stand on enough racks is `health.racks`'s to say.
+`health.racks` decides whether replicas are on enough racks.
 """
 
 from collections import Counter
@@ -21,10 +21,11 @@ def choose_targets(
 ) -> list[str]:
     """Choose up to `count` nodes for copies, best first; fewer if there are not that many.
 
-    `used_racks` are the racks of the replicas that stay or come, `excluded` the nodes that must
-    not be chosen, `failed_at_s` when copies of this container to nodes failed lately: these come
-    last, the one that failed longest ago first. The order is that of `allocate.choose_nodes`: the
-    rack with the fewest replicas first, which satisfies either policy as far as the cluster can.
+    `used_racks` are the racks of the replicas that stay or come. `excluded` are nodes that must not
+    be chosen. `failed_at_s` are the times of recent failed copies of this container by node: these
+    nodes come last, the one that failed longest ago first. The order is that of
+    `allocate.choose_nodes`: the rack with the fewest replicas first, which satisfies either policy
+    as far as the cluster can.
     """
     racks = Counter(used_racks)
     able = [c for c in candidates if c.datanode_id not in excluded and c.has_room(needed_bytes)]

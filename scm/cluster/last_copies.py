@@ -1,9 +1,9 @@
-"""Which datanode has the last healthy copy of a container: what it should read before all else.
+"""Tracks which datanode has the last healthy copy of a container, so that it is scanned first.
 
-A copy is healthy when its datanode called it CLOSED or QUASI_CLOSED, found nothing wrong with it,
-and was not DEAD when datanodes were looked at last: all that one holds is counted again after that.
-A hint: it is counted from what was reported, and nothing is deleted, copied or repaired for it.
-Shards of an erasure-coded container are not copies of each other; they are never on the list.
+A copy is healthy if its datanode reports it as CLOSED or QUASI_CLOSED without a fault, and was not
+DEAD at the last evaluation of nodes; all replicas of a node are counted again after its health
+changes. The list is a hint computed from reports: nothing is deleted, copied or repaired because of
+it. Shards of an erasure-coded container are not copies of each other and are never on it.
 """
 
 from collections import defaultdict
@@ -19,14 +19,16 @@ from scm.cluster.nodes import Nodes
 from scm.state.database import Change, State
 from scm.state.quiet_containers import Due
 
-LAST_COPIES_MAX: Final = 1_000  # told at once: some 5 KB of each heartbeat's answer
-COUNTED_MAX: Final = 1_000  # in one call, some 10 ms: after a restart all containers are to count
+LAST_COPIES_MAX: Final = 1_000  # sent at once: some 5 KB of each heartbeat's answer
+COUNTED_MAX: Final = 1_000  # in one call, some 10 ms: after a restart all containers are uncounted
 WHOLE: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED})
-_WHOLE: Final = np.array([state in WHOLE for state in ReplicaState])  # by number of a state
+_WHOLE: Final = np.array([state in WHOLE for state in ReplicaState])  # by state number
 
 
 class LastCopies:
-    """Counted when somebody asks, of what changed since. Callers hold the control plane's lock."""
+    """Last copies by datanode, counted on request from changes. Callers hold the control plane's
+    lock.
+    """
 
     def __init__(self, state: State, nodes: Nodes) -> None:
         self._state = state
@@ -37,20 +39,20 @@ class LastCopies:
         self._held: defaultdict[str, set[int]] = defaultdict(set)
 
     def recount(self, change: Change, container_ids: Collection[int]) -> None:
-        """Note that the replicas of these change; and back if it is undone."""
+        """Mark these containers as changed; undo it if the change fails."""
         if container_ids:
             self.recount_all(change, np.fromiter(container_ids, np.int64, len(container_ids)))
 
     def recount_all(self, change: Change, container_ids: NDArray[np.int64]) -> None:
-        """Note the same of an array of containers, or that their node changes."""
+        """Mark an array of containers as changed, for instance because their node changed."""
         self._uncounted.add_all(container_ids)
         change.on_undo(partial(self._uncounted.add_all, container_ids))
 
     def on(self, datanode_id: str) -> tuple[int, ...]:
-        """Return the containers of which this datanode has the last healthy copy, ascending; of
-        more than LAST_COPIES_MAX those that it read longest ago.
+        """Return the containers of which this datanode has the last healthy copy, ascending. If
+        there are more than LAST_COPIES_MAX, return those that it read longest ago.
 
-        No more than COUNTED_MAX changed containers are counted in one call; the rest in the next.
+        Each call counts at most COUNTED_MAX changed containers.
         """
         if due := self._uncounted.take(COUNTED_MAX):
             self._count(due)
@@ -81,7 +83,7 @@ class LastCopies:
     def _is_among(
         self, numbers: NDArray[np.uint32], is_so: Callable[[str], bool]
     ) -> NDArray[np.bool_]:
-        """Return of which rows a word is so, each word asked once."""
+        """Return the rows whose word satisfies `is_so`, evaluating each word once."""
         distinct, which = np.unique(numbers, return_inverse=True)
         words = self._state.replicas.words(distinct.tolist())
         return np.array([is_so(word) for word in words], np.bool_)[which]

@@ -1,13 +1,13 @@
-"""From OPEN to CLOSED: what reports make of a container, and which close commands are due. Pure.
+"""Container states from OPEN to CLOSED, driven by reports, and the close commands due. Pure.
 
     OPEN ──writes end──► CLOSING ──a replica closed complete──────────► CLOSED
       └──a replica is no longer open──┘ │                                  ▲
                                         ├──closed behind, or none open──► QUASI_CLOSED
                                         └──never written──► DELETED (the row only: there is no data)
 
-The writer knows the last committed bcsid; a replica that has less closes QUASI_CLOSED, is caught
-up by reconcile, and then closes for good once its tree equals that of a CLOSED replica. If no
-replica is CLOSED, the rule of `health.quasi_closed` says when a QUASI_CLOSED container may close.
+The writer knows the last committed bcsid. A replica that has less closes QUASI_CLOSED, is caught up
+by reconcile, and closes for good once its tree equals that of a CLOSED replica. If no replica is
+CLOSED, `health.quasi_closed` says when a QUASI_CLOSED container may close.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,21 +24,21 @@ from scm.state.facts import Container, ContainerState, Replica
 
 
 class Event(StrEnum):
-    """What can move a container."""
+    """An event that can change a container's state."""
 
     WRITES_ENDED = "WRITES_ENDED"  # finished, full, idle, or ordered by an operator
     REPLICA_LEFT_OPEN = "REPLICA_LEFT_OPEN"  # a datanode stopped taking writes on its own
-    CLOSED_BEHIND = "CLOSED_BEHIND"  # a replica is closed without everything that was committed
-    NONE_WRITABLE = "NONE_WRITABLE"  # no replica is open any more and none is known complete
-    CLOSED_COMPLETE = "CLOSED_COMPLETE"  # a replica is CLOSED with everything committed
+    CLOSED_BEHIND = "CLOSED_BEHIND"  # a replica is closed without all commits
+    NONE_WRITABLE = "NONE_WRITABLE"  # no replica is open any more, and none is known to be complete
+    CLOSED_COMPLETE = "CLOSED_COMPLETE"  # a replica is CLOSED with all commits
     GIVEN_UP = (
         "GIVEN_UP"  # commits that no closed replica has are given up (`scm.containers.close_rules`)
     )
-    NEVER_WRITTEN = "NEVER_WRITTEN"  # no chosen datanode ever had a replica, nothing was committed
-    REPLICA_SEEN = "REPLICA_SEEN"  # of a container thought never written
+    NEVER_WRITTEN = "NEVER_WRITTEN"  # no datanode ever had a replica, and nothing was committed
+    REPLICA_SEEN = "REPLICA_SEEN"  # a replica of a container that seemed never written
     EMPTIED = "EMPTIED"  # every replica is empty, and nothing needs the container
-    CLEANED_UP = "CLEANED_UP"  # the last replica of a container that is deleted is gone
-    RETURNED_CLOSED = "RETURNED_CLOSED"  # a CLOSED replica with data of one thought deleted
+    CLEANED_UP = "CLEANED_UP"  # the last replica of a deleted container is gone
+    RETURNED_CLOSED = "RETURNED_CLOSED"  # a CLOSED replica with data; it seemed deleted
     RETURNED = "RETURNED"  # the same, but the replica is not CLOSED
 
 
@@ -81,7 +81,7 @@ class CloseCommand:
 
 
 def advance(container: Container, event: Event, *, now_ms: int) -> Container:
-    """Return the container after `event`; unchanged if the event means nothing to its state."""
+    """Return the container after `event`; unchanged if the event does not apply to its state."""
     state = NEXT.get((container.state, event))
     if state is None:
         return container
@@ -89,7 +89,7 @@ def advance(container: Container, event: Event, *, now_ms: int) -> Container:
 
 
 def end_writes(container: Container, reason: str, *, now_ms: int) -> Container:
-    """Return the container with its writer's session over; `reason` is for people."""
+    """Return the container with its writer's session ended; `reason` is shown to operators."""
     if container.state is not ContainerState.OPEN:
         return container
     closing = advance(container, Event.WRITES_ENDED, now_ms=now_ms)
@@ -97,18 +97,18 @@ def end_writes(container: Container, reason: str, *, now_ms: int) -> Container:
 
 
 def close_at(container: Container, bcsid: int, reason: str, *, now_ms: int) -> Container:
-    """Return the container closed at a commit: what lies beyond it is given up.
+    """Return the container closed at `bcsid`; later commits are given up.
 
-    Its replicas follow by the close orders that are then due.
+    Its replicas follow by the close commands that are then due.
     """
     closed = advance(container, Event.GIVEN_UP, now_ms=now_ms)
     return replace(closed, sequence_id=bcsid, is_sealed=True, close_reason=reason)
 
 
 def observe(container: Container, replicas: Sequence[Replica], *, now_ms: int) -> Container:
-    """Return the container as its replicas show it."""
+    """Return the container in the state that its replicas show."""
     if container.state in _OVER and is_written(container):
-        return container  # what becomes of it is decided by `scm.containers.emptying`
+        return container  # `scm.containers.emptying` decides what becomes of it
     if container.state not in _DECIDED:
         sequence_id = _sequence_id(container, replicas)
         if sequence_id != container.sequence_id:
@@ -123,30 +123,30 @@ def observe(container: Container, replicas: Sequence[Replica], *, now_ms: int) -
 
 
 def without_replica(container: Container, datanode_id: str) -> Container:
-    """Return the container after it is known that a chosen datanode brings no replica."""
+    """Return the container without a chosen datanode that is known to bring no replica."""
     awaited = tuple(node for node in container.pipeline if node != datanode_id)
     return replace(container, pipeline=awaited)
 
 
 def is_written(container: Container) -> bool:
-    """Whether a container ever held anything; one that did not is brought back by any replica."""
+    """Return True if a container ever held data; any replica brings back one that did not."""
     return container.sequence_id > 0 or container.committed_count > 0
 
 
 def is_complete(container: Container, replica: Replica) -> bool:
-    """Whether a replica is CLOSED with everything that was committed."""
+    """Return True if a replica is CLOSED with all commits."""
     return replica.state is ReplicaState.CLOSED and replica.bcsid >= container.sequence_id
 
 
 def closes_due(
     container: Container, replicas: Sequence[Replica], *, acknowledged_bcsid: int | None = None
 ) -> list[CloseCommand]:
-    """Return the close commands that would bring the replicas further, by datanode id.
+    """Return the close commands that would advance the replicas, by datanode id.
 
-    What is still open of a deleted container is closed, so that nothing is added to it before it
-    is judged (`scm.containers.emptying`).
+    An open replica of a deleted container is closed, so that it gets no more data before it is
+    judged (`scm.containers.emptying`).
 
-    `acknowledged_bcsid` is the last commit that a key ever needed; None: not known for sure.
+    `acknowledged_bcsid` is the last commit that a key ever needed; None if that is not certain.
     """
     bcsid = container.sequence_id
     if container.state is ContainerState.DELETED and is_written(container):
@@ -180,7 +180,7 @@ def closes_due(
 def close_obstacle(
     container: Container, replicas: Sequence[Replica], *, acknowledged_bcsid: int
 ) -> Obstacle:
-    """Return what speaks against closing a container at the last commit of its closed replicas."""
+    """Return the obstacle to closing a container at the last commit of its closed replicas."""
     closed = [r for r in replicas if r.state in CLOSED_STATES and not r.load_error]
     others = [r.bcsid for r in replicas if r not in closed and r.state in _WITNESSES]
     found = obstacle_of(
@@ -206,10 +206,10 @@ def origins(container: Container, replicas: Sequence[Replica]) -> set[str]:
 
 
 def readable_bcsid(container: Container, held: Sequence[Replica]) -> int:
-    """Return the last commit that can be read: of shards it takes as many as there is data."""
+    """Return the last readable commit; for shards, the last that as many have as there is data."""
     best: dict[int, int] = {}
     for r in held:
-        index = r.replica_index  # 0 of a whole copy
+        index = r.replica_index  # 0 for a whole copy
         best[index] = max(best.get(index, 0), r.bcsid)
     ranked = sorted(best.values(), reverse=True)
     return ranked[min(container.data_count, len(ranked)) - 1]
@@ -218,12 +218,12 @@ def readable_bcsid(container: Container, held: Sequence[Replica]) -> int:
 def _final_close(
     container: Container, replica: Replica, replicas: Sequence[Replica]
 ) -> CloseCommand | None:
-    """Return the order that closes a caught-up QUASI_CLOSED replica for good, if that is proven.
+    """Return the command that closes a caught-up QUASI_CLOSED replica for good, if that is proven.
 
-    Without a CLOSED replica that has everything committed the bcsid is the only witness: most
-    origins must be seen, and the datanode judges it again. With one, the trees must say the same:
-    a bcsid alone does not prove the data. Of an erasure-coded container only a shard of the same
-    index can say the same.
+    Without a CLOSED replica that has all commits, the bcsid is the only evidence: most origins must
+    be seen, and the datanode evaluates it again. With one, the trees must be equal, because a bcsid
+    alone does not prove the data. Of an erasure-coded container only a shard of the same index can
+    be equal.
     """
     bcsid = container.sequence_id
     closed = [
@@ -248,11 +248,11 @@ def _final_close(
 def _has_all_that_counts(
     container: Container, replica: Replica, replicas: Sequence[Replica], acknowledged_bcsid: int
 ) -> bool:
-    """Whether a quasi-closed shard lacks only commits that nobody was told of, and is the best of
-    its index.
+    """Return True if a quasi-closed shard lacks only unacknowledged commits and is the best of its
+    index.
 
-    A client that gives up leaves them on some datanodes, and no more are taken of a closed
-    container. Whole copies are made equal instead.
+    A client that gives up leaves such commits on some datanodes, and a closed container takes no
+    more. Whole copies are made equal instead.
     """
     return (
         container.state is ContainerState.CLOSED
@@ -267,16 +267,18 @@ def _has_all_that_counts(
 
 
 def _sequence_id(container: Container, replicas: Sequence[Replica]) -> int:
-    """Return the highest committed bcsid: the writer's word and what the replicas hold.
+    """Return the highest committed bcsid, from the writer and from the replicas.
 
-    An UNHEALTHY replica does not count: its word about itself is what is in doubt.
+    An UNHEALTHY replica does not count, because its own metadata is in doubt.
     """
     held = (r.bcsid for r in replicas if r.state is not ReplicaState.UNHEALTHY)
     return max([container.sequence_id, *held])
 
 
 def _events(container: Container, replicas: Sequence[Replica], *, is_awaiting: bool) -> list[Event]:
-    """Return what the replicas show; `is_awaiting`: a chosen datanode is yet to report."""
+    """Return the events that the replicas show; `is_awaiting`: a chosen datanode has yet to
+    report.
+    """
     if not replicas:
         is_unwritten = not container.pipeline and not container.committed_count
         return [Event.NEVER_WRITTEN] if is_unwritten else []

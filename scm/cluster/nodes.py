@@ -1,8 +1,8 @@
-"""Who is in the cluster, and who can be relied on now.
+"""The datanodes of the cluster and their health.
 
-A node is HEALTHY, STALE or DEAD by the age of its last heartbeat, measured on the monotonic
-clock. After a restart of the SCM nobody has been heard: such a node is STALE, so nothing is
-placed on it, and becomes DEAD only when it had its full time to call.
+A node is HEALTHY, STALE or DEAD by the age of its last heartbeat on the monotonic clock. After a
+restart of the SCM no node has called: each is STALE, so nothing is placed on it, and becomes DEAD
+only after its full time to call.
 """
 
 import logging
@@ -24,14 +24,14 @@ from scm.state.facts import Health, Liveness, Node, OpState, Replica, Volume
 from scm.state.options import ScmOptions
 from scm.state.starts import SeenStart
 
-AVOIDED_HEARTBEATS: Final = 2  # a node that a writer could not write to, the first time
+AVOIDED_HEARTBEATS: Final = 2  # for a node on which a write failed, the first time
 
 _log = structlog.get_logger("suture.scm")
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a datanode says of itself when it joins."""
+    """The facts that a datanode sends when it joins."""
 
     datanode_id: str
     address: str
@@ -40,15 +40,15 @@ class Registration:
     cluster_id: str  # empty: not joined yet
     boot_id: int
     volumes: tuple[Volume, ...]
-    op_state: OpState | None = None  # as the datanode keeps it; None: never told
+    op_state: OpState | None = None  # as the datanode keeps it; None: never set
     op_expiry_ms: int = 0
     layout_version: int = LAYOUT_VERSION
     seen_starts: tuple[SeenStart, ...] = ()  # of control planes of this cluster
-    refused: tuple[str, ...] = ()  # what of it breaks a rule, and is left out
+    refused: tuple[str, ...] = ()  # parts that break a rule and are left out
 
 
 def health_of(age_s: float, *, has_called: bool, options: ScmOptions) -> Health:
-    """Judge a node by the seconds since its last heartbeat (or since the SCM started)."""
+    """Return a node's health by the seconds since its last heartbeat (or since the SCM started)."""
     if age_s * 1000 > options.dead_after_ms:
         return Health.DEAD
     if not has_called or age_s * 1000 > options.stale_after_ms:
@@ -69,18 +69,18 @@ class Nodes:
         self._fresh_ms = min(options.stale_after_ms, options.dead_after_ms)
         self._registered: set[str] = set()  # with this process
         self._failed_at_s: dict[str, float] = {}
-        self._failures: dict[str, int] = {}  # of writers, since one succeeded or it registered
+        self._failures: dict[str, int] = {}  # of writers, since the last success or registration
         self._seen_health: dict[str, Health] = {}
-        self._rest: list[str] = []  # that `note_health` is to look at in its next calls
-        self._rack_count: int | None = None  # counted when it is asked for
+        self._rest: list[str] = []  # nodes that `note_health` evaluates in its next calls
+        self._rack_count: int | None = None  # counted on request
         self.dead: set[str] = set()
         """Nodes that were DEAD when health was noted last, and have not called since."""
 
     def register(self, change: Change, registration: Registration) -> bool:
-        """Record a datanode; return whether it is another process than the one known before.
+        """Record a datanode; return True if it is another process than the known one.
 
         Raise Refused(WRONG_CLUSTER) if it belongs to another cluster, Refused(WRONG_DATANODE) if
-        another datanode that calls has its address.
+        another live datanode has its address.
         """
         if registration.cluster_id and registration.cluster_id != self._state.cluster_id:
             raise Refused(
@@ -138,11 +138,11 @@ class Nodes:
         return known is None or known.boot_id != node.boot_id
 
     def _check_address(self, registration: Registration) -> None:
-        """Refuse a datanode at the address of another one that calls.
+        """Raise Refused if another live datanode has the same address.
 
         Data for one of them would be written to the other, and counted as a replica of each. A
-        host that was installed again has a new id at its old address: it is let in when the old id
-        has been silent for as long as makes it STALE.
+        reinstalled host has a new id at its old address: it is admitted when the old id has been
+        silent long enough to be STALE.
         """
         for node in self._state.nodes.values():
             datanode_id = node.datanode_id
@@ -158,7 +158,9 @@ class Nodes:
                 )
 
     def _is_newer(self, change: Change, registration: Registration, known: Node) -> bool:
-        """Whether what a datanode keeps of an operator's order is newer than a backup."""
+        """Return True if the operational state that a datanode keeps is newer than a restored
+        backup.
+        """
         if registration.op_state is None or self._state.restored is None:
             return False
         if registration.op_state is not known.op_state:
@@ -172,10 +174,11 @@ class Nodes:
         return True
 
     def is_current(self, datanode_id: str, boot_id: int) -> bool:
-        """Whether this heartbeat comes from the process that registered last, and with us.
+        """Return True if this heartbeat is from the process that registered last, with this SCM
+        process.
 
-        One that registered before our own start has to register again: it names all its replicas
-        then, and safe mode need not wait for its next full report, which may be an hour away.
+        A datanode that registered before our start has to register again: it then reports all its
+        replicas, and safe mode need not wait for its next full report, which may be an hour away.
         """
         node = self._state.nodes.get(datanode_id)
         return node is not None and node.boot_id == boot_id and datanode_id in self._registered
@@ -186,7 +189,7 @@ class Nodes:
         volumes: Iterable[Volume],
         queues: Iterable[tuple[str, int]],
     ) -> None:
-        """Remember that a node called just now, and what it said about its load."""
+        """Record that a node called now, and the load that it reported."""
         if self.health(datanode_id) is Health.DEAD:
             self._rack_count = None
         self.dead.discard(datanode_id)
@@ -198,7 +201,7 @@ class Nodes:
         )
 
     def health(self, datanode_id: str) -> Health:
-        """Judge a node now; one that never registered is DEAD."""
+        """Return a node's health now; one that never registered is DEAD."""
         if self._state.nodes.get(datanode_id) is None:
             return Health.DEAD
         live = self._live.get(datanode_id)
@@ -207,8 +210,9 @@ class Nodes:
         return health_of(age_s, has_called=live is not None, options=self._options)
 
     def standings(self, datanode_ids: Iterable[str]) -> list[tuple[Node | None, Health]]:
-        """Return of each node how it registered, None if it never did, and its `health` now: for
-        those who ask at each read (ADR 0041)."""
+        """Return, for each node, its registration (None if it never registered) and its health now.
+        Called at each read (ADR 0041).
+        """
         now_s = self._clock.monotonic_s()
         found = self._state.nodes.get
         standings = []
@@ -227,20 +231,21 @@ class Nodes:
         return standings
 
     def is_gone(self, datanode_id: str) -> bool:
-        """Whether a node is DEAD and not expected back, as one in maintenance is."""
+        """Return True if a node is DEAD and not expected back; one in maintenance is expected."""
         node = self._state.nodes.get(datanode_id)
         is_resting = node is not None and node.op_state is OpState.IN_MAINTENANCE
         return not is_resting and self.health(datanode_id) is Health.DEAD
 
     def is_away(self, datanode_id: str) -> bool:
-        """Whether a node has been silent for as long as makes it STALE, at least since the SCM
-        started."""
+        """Return True if a node has been silent long enough to be STALE, at least since the SCM
+        started.
+        """
         live = self._live.get(datanode_id)
         since_s = self._started_at_s if live is None else live.heard_at_s
         return (self._clock.monotonic_s() - since_s) * 1000 > self._options.stale_after_ms
 
     def forget(self, datanode_id: str) -> None:
-        """Know nothing of a node any more: it was removed. Not undone: it only has to register."""
+        """Drop a removed node. This is not undone: the node only has to register again."""
         self.dead.discard(datanode_id)
         self._registered.discard(datanode_id)
         self._live.pop(datanode_id, None)
@@ -250,15 +255,15 @@ class Nodes:
         self._rack_count = None
 
     def living(self, replicas: Sequence[Replica]) -> Sequence[Replica]:
-        """Return the replicas whose nodes are not DEAD: what a dead node last said blocks nobody.
+        """Return the replicas on nodes that are not DEAD: last reports of dead nodes block nothing.
 
-        A dead node may come back with its replica: nothing is deleted because of what it said
-        either, and what it owed it is told again.
+        A dead node may come back with its replica. So nothing is deleted because of its last
+        report, and its pending deletes are sent again.
         """
         return tuple(r for r in replicas if self.health(r.datanode_id) is not Health.DEAD)
 
     def takes_replicas(self, datanode_id: str) -> bool:
-        """Whether a node may get a replica: it answers, stays, and is not read-only."""
+        """Return True if a node may get a replica: it answers, stays, and is not read-only."""
         node = self._state.nodes.get(datanode_id)
         return (
             node is not None
@@ -268,25 +273,28 @@ class Nodes:
         )
 
     def is_managed(self, datanode_id: str) -> bool:
-        """Whether replicas of a node are managed: those of other racks are left as they are."""
+        """Return True if replicas of a node are managed; those on unmanaged racks are left
+        alone.
+        """
         return not self._managed_racks or self.rack(datanode_id) in self._managed_racks
 
     def takes_commands(self, datanode_id: str) -> bool:
-        """Whether a node may be ordered anything about replicas: its layout is known here, and it
-        is managed."""
+        """Return True if commands about replicas may be sent to a node: its layout version is known
+        and it is managed.
+        """
         node = self._state.nodes.get(datanode_id)
         return node is None or (not node.is_read_only and self.is_managed(datanode_id))
 
     def is_reachable(self, datanode_id: str) -> bool:
-        """Whether a node may be sent to or named as a peer."""
+        """Return True if a node may be sent to or named as a peer."""
         return self.health(datanode_id) is Health.HEALTHY
 
     def liveness(self, datanode_id: str) -> Liveness | None:
-        """Return what the last heartbeat said; None if there was none since the start."""
+        """Return the facts of the last heartbeat; None if there was none since the start."""
         return self._live.get(datanode_id)
 
     def heartbeat_at_ms(self, node: Node) -> int:
-        """Return when the node was last heard, on the wall clock."""
+        """Return when the node last called, on the wall clock."""
         live = self._live.get(node.datanode_id)
         return node.last_heartbeat_at_ms if live is None else live.heartbeat_at_ms
 
@@ -296,7 +304,7 @@ class Nodes:
         return {} if live is None else dict(live.queues)
 
     def heard_at_s(self, datanode_id: str) -> float:
-        """Return when the node was last heard, on the monotonic clock; 0.0 if never."""
+        """Return when the node last called, on the monotonic clock; 0.0 if never."""
         live = self._live.get(datanode_id)
         return 0.0 if live is None else live.heard_at_s
 
@@ -306,7 +314,7 @@ class Nodes:
         return "" if node is None else node.rack
 
     def rack_count(self) -> int:
-        """Return the racks that have a node which was not dead when nodes were looked at last."""
+        """Return the number of racks with a node that was not dead at the last evaluation."""
         if self._rack_count is None:
             racks = {
                 node.rack
@@ -317,16 +325,16 @@ class Nodes:
         return self._rack_count
 
     def write_failed(self, datanode_id: str) -> None:
-        """Remember that a writer had to leave a replica behind on this node."""
+        """Record that a writer had to leave a replica behind on this node."""
         self._failed_at_s[datanode_id] = self._clock.monotonic_s()
         self._failures[datanode_id] = self._failures.get(datanode_id, 0) + 1
 
     def write_succeeded(self, datanode_id: str) -> None:
-        """Remember that a block was stored on this node."""
+        """Record that a block was stored on this node."""
         self._failures.pop(datanode_id, None)
 
     def is_avoided(self, datanode_id: str) -> bool:
-        """Whether a writer's next try on this node is better made later.
+        """Return True if a writer should retry this node later.
 
         The pause grows with every failure, and ends when the node registers again.
         """
@@ -338,14 +346,16 @@ class Nodes:
         return self._clock.monotonic_s() - self._failed_at_s[datanode_id] < pause_s
 
     def has_failed_lately(self, datanode_id: str) -> bool:
-        """Whether a writer complained about this node within the time that makes a node stale."""
+        """Return True if a writer complained about this node within the time that makes a node
+        stale.
+        """
         failed_at_s = self._failed_at_s.get(datanode_id)
         if failed_at_s is None:
             return False
         return (self._clock.monotonic_s() - failed_at_s) * 1000 < self._options.stale_after_ms
 
     def unnoted(self) -> list[str]:
-        """Return the nodes whose health has changed since it was noted last."""
+        """Return the nodes whose health has changed since it was last recorded."""
         return [
             node.datanode_id
             for node in self._state.nodes.values()
@@ -353,12 +363,14 @@ class Nodes:
         ]
 
     def note_health(self, change: Change, *, count_max: int = sys.maxsize) -> list[str]:
-        """Log nodes whose health changed since the last call, of many the first; return their ids.
+        """Log nodes whose health changed since the last call, at most `count_max`; return their
+        ids.
 
-        A call goes on where the one before it ended: if each looked at all nodes again, a thousand
-        that die at once would take a million looks. When it returns nothing, all were looked at.
+        A call continues where the last one ended: if each evaluated all nodes again, a thousand
+        nodes that die at once would take a million evaluations. When it returns nothing, all were
+        evaluated.
 
-        One that has not called yet is no change: a restart must not go through all replicas for it.
+        A node that has not called yet is no change: a restart must not go through all its replicas.
         """
         changed: list[str] = []
         self._rack_count = None
@@ -371,15 +383,15 @@ class Nodes:
         return changed
 
     def _note(self, change: Change, node: Node) -> bool:
-        """Log it if a node's health changed; return whether that concerns what it holds."""
+        """Log a change of a node's health; return True if it affects the node's replicas."""
         health = self.health(node.datanode_id)
         before = self._seen_health.get(node.datanode_id)
         if health is before:
             return False
         self._see(change, node.datanode_id, health)
         if before is None and health is Health.STALE:
-            return False  # not heard since our own start: as its row has it, nothing has changed
-        # Keeps the row's idea of "last heard" useful after a restart, at no cost per call.
+            return False  # no call since our own start: as in its row, nothing has changed
+        # Keeps the row's "last heard" useful after a restart, at no cost per call.
         heard_at_ms = self.heartbeat_at_ms(node)
         is_online = health is not Health.DEAD and (node.was_online or health is Health.HEALTHY)
         row = replace(node, last_heartbeat_at_ms=heard_at_ms, was_online=is_online)
@@ -391,8 +403,9 @@ class Nodes:
         return True
 
     def _see(self, change: Change, datanode_id: str, health: Health) -> None:
-        """Remember how a node was seen; if the change fails what follows of it is yet to be done,
-        and it is as it was seen before."""
+        """Record the health in which a node was seen. If the change fails, its consequences are
+        still to be done, so the earlier health is put back.
+        """
         seen, dead = self._seen_health, self.dead
         before, was_dead = seen.get(datanode_id), datanode_id in dead
 
@@ -401,7 +414,7 @@ class Nodes:
             if before is not None:
                 seen[datanode_id] = before
             (dead.add if was_dead else dead.discard)(datanode_id)
-            self._rest.clear()  # all over again
+            self._rest.clear()  # start over
 
         change.on_undo(restore)
         seen[datanode_id] = health

@@ -1,7 +1,7 @@
-"""What datanodes say that breaks a rule, and is left out: told while it is news.
+"""Tracks invalid parts of datanodes' calls, which are left out, and logs each when it is new.
 
-The rest of what they say counts. What is left out is as it was known before, or not known. Of a
-datanode of another cluster nothing counts.
+The other parts of a call count. A part that is left out keeps its earlier value, or stays unknown.
+Of a datanode of another cluster nothing counts.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import structlog
 
 from scm.state.clock import Clock
 
-KEPT_S: Final = 2 * 3600.0  # a full report comes every hour, and says it again
+KEPT_S: Final = 2 * 3600.0  # a full report comes every hour and repeats it
 STRANGER_KEPT_S: Final = 300.0  # an agent calls again after 30 s at most
 STRANGERS_MAX: Final = 1_000  # any caller may name any number of datanodes
 
@@ -19,7 +19,7 @@ _log = structlog.get_logger("suture.scm")
 
 
 class RefusedParts:
-    """Which datanodes said such a thing lately. Callers hold the control plane's lock."""
+    """Datanodes with recent invalid parts. Callers hold the control plane's lock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -27,7 +27,7 @@ class RefusedParts:
         self._strangers: dict[str, tuple[float, str]] = {}
 
     def note(self, datanode_id: str, refused: Sequence[str]) -> None:
-        """Remember what was left out of a call; it is logged once while it goes on."""
+        """Record what was left out of a call; it is logged once while it goes on."""
         if not refused:
             return
         self._drop_old()
@@ -41,7 +41,7 @@ class RefusedParts:
         self._last[datanode_id] = (self._clock.monotonic_s(), refused[0])
 
     def note_stranger(self, datanode_id: str, why: str) -> None:
-        """Remember a datanode that was not let in; it is logged once while it goes on."""
+        """Record a datanode that was not admitted; it is logged once while it goes on."""
         self._drop_old()
         if datanode_id not in self._strangers:
             if len(self._strangers) >= STRANGERS_MAX:
@@ -50,21 +50,21 @@ class RefusedParts:
         self._strangers[datanode_id] = (self._clock.monotonic_s(), why)
 
     def admit(self, datanode_id: str) -> None:
-        """Note that a datanode was let in."""
+        """Record that a datanode was admitted."""
         self._strangers.pop(datanode_id, None)
 
     def forget(self, datanode_id: str) -> None:
-        """Say nothing more of a datanode: it was removed."""
+        """Drop a datanode, because it was removed."""
         self._last.pop(datanode_id, None)
 
     @property
     def count(self) -> int:
-        """Of how many datanodes something was left out in the last two hours."""
+        """Number of datanodes of which something was left out in the last two hours."""
         self._drop_old()
         return len(self._last)
 
     def lines(self) -> list[str]:
-        """Return what is to be said of it: a line of each kind, or none."""
+        """Return one line for each kind of invalid part, or none."""
         self._drop_old()
         lines = []
         if self._last:

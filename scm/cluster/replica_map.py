@@ -1,12 +1,12 @@
-"""The replica map, kept true by reports.
+"""The replica map, updated by reports.
 
-A full report names every replica of a datanode; it may come in pages of one report_id, and only
-its last page may remove what it did not name. An incremental report names what changed. Between
-the pages of a full report the datanode goes on living, so what it reports incrementally meanwhile
-is neither removed for missing in the pages nor brought back by an older page.
+A full report names every replica of a datanode. It may come in pages of one report_id, and only its
+last page may remove replicas that it did not name. An incremental report names changes. Incremental
+reports may arrive between the pages of a full report: their replicas are neither removed for
+missing in the pages nor brought back by an older page.
 
-A replica of a container that this SCM never made is recorded and shown, and nothing else is done
-about it: deleting what one does not know is how data is lost.
+A replica of a container that this SCM never made is recorded and shown, but never acted on, because
+deleting unknown data is how data is lost.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -23,9 +23,9 @@ from scm.state.replicas.arena import Rows, picked
 from scm.state.replicas.holders import Ids
 from scm.state.replicas.reported_replicas import Reported
 
-REPLICAS_MIN: Final = 20_000  # that any datanode may have, small or empty as it may be
+REPLICAS_MIN: Final = 20_000  # for any datanode, however small or empty
 BYTES_PER_REPLICA: Final = 256 * 1024**2  # of a disk; containers have 5 GB
-REPLICAS_MAX: Final = 500_000  # whatever capacity it claims: a row takes some 650 bytes
+REPLICAS_MAX: Final = 500_000  # whatever capacity it reports: a row takes some 650 bytes
 
 _log = structlog.get_logger("suture.scm")
 
@@ -36,8 +36,8 @@ T = TypeVar("T")
 class Report:
     """One `ContainerReport` or `ColumnReport` of a heartbeat; states of `replicas` may be DELETED.
 
-    A large one is taken in part by part: each but the first is `is_continued`, and each but the
-    last `is_unfinished`.
+    A large one is applied in parts: each but the first is `is_continued`, and each but the last
+    `is_unfinished`.
     """
 
     is_full: bool
@@ -49,10 +49,10 @@ class Report:
     is_unfinished: bool = False
     refused_ids: Ids = field(default_factory=lambda: np.zeros(0, np.int64))
     """Containers of which it says what breaks a rule: they are there, and as they were known."""
-    refused: str = ""  # the first of that
+    refused: str = ""  # the first reason
 
     def parts(self, count_max: int) -> Iterator["Report"]:
-        """Yield it in parts of at most so many replicas, at least one."""
+        """Yield the report in parts of at most `count_max` replicas; at least one part."""
         count = len(self.replicas)
         for start in range(0, max(1, count), count_max):
             yield replace(
@@ -65,7 +65,7 @@ class Report:
 
 @dataclass(slots=True)
 class _Assembly:
-    """A full report of which not all pages are here."""
+    """A full report that has not arrived completely."""
 
     report_id: int
     next_page: int = 0
@@ -75,7 +75,7 @@ class _Assembly:
 
     @property
     def named_count(self) -> int:
-        """How many containers were named, one that was named twice counted twice."""
+        """Number of containers named; one that was named twice counts twice."""
         return sum(map(len, self.seen))
 
 
@@ -94,28 +94,29 @@ class Reports:
         """Datanodes that named all their replicas since they registered with this process."""
         self.cut_off: set[str] = set()
         """Datanodes whose full report lost a page: nobody knows whether they named them all."""
-        self._is_older = False  # than what datanodes saw, and told so
+        self._is_older = False  # older than a state that datanodes saw, as already logged
         self.unknown_container_ids: set[int] = set(
             state.containers.missing(state.replicas.container_ids().tolist())
         )
 
     def forget(self, datanode_id: str) -> None:
-        """Believe nothing said before: the datanode has restarted and reports all again."""
+        """Drop the earlier reports of a datanode, which has restarted and reports all again."""
         self._assemblies.pop(datanode_id, None)
         self.confirmed.discard(datanode_id)
         self.cut_off.discard(datanode_id)
 
     def note_known(self, change: Change, container_id: int) -> None:
-        """Note that a container is one of ours from now on."""
+        """Record that a container is now one of ours."""
         _take_out(change, self.unknown_container_ids, container_id)
 
     def note_stranger(self, change: Change, container_id: int) -> None:
-        """Note that a container is none of ours any more."""
+        """Record that a container is no longer one of ours."""
         _put_in(change, self.unknown_container_ids, container_id)
 
     def within(self, datanode_id: str, report: Report, count_max: int) -> Report:
-        """Return a report without the replicas that would be more than `count_max` of a datanode;
-        `refused` says that some were left out. Those that are known stay known."""
+        """Return a report without the replicas beyond `count_max` of a datanode; `refused` says
+        that some were left out. Known replicas stay known.
+        """
         assembly = self._assemblies.get(datanode_id)
         if assembly is not None and assembly.named_count > 2 * count_max:
             why = f"reports: more than {2 * count_max:,} replicas in one full report"
@@ -166,9 +167,9 @@ class Reports:
         elif (
             assembly is None
             or assembly.report_id != report.report_id
-            or report.page > assembly.next_page  # a lower one is sent again: its answer was lost
+            or report.page > assembly.next_page  # a lower page is a repetition: its answer was lost
         ):
-            # A page was lost. What this one says is still true; what it does not say is not known.
+            # A page was lost. The contents of this one are true, but absence from it means nothing.
             self._assemblies.pop(datanode_id, None)
             _put_in(change, self.cut_off, datanode_id)
             change.on_commit(
@@ -209,7 +210,7 @@ class Reports:
     def _note_unknown(
         self, change: Change, datanode_id: str, container_ids: Collection[int]
     ) -> None:
-        """Tell of containers that nobody made here, by what is new: the others were noted then."""
+        """Log containers that this SCM did not make, once each."""
         for container_id in self._state.containers.missing(container_ids):
             if container_id not in self.unknown_container_ids:
                 self.note_stranger(change, container_id)
@@ -222,7 +223,7 @@ class Reports:
                 )
 
     def _note_later(self, datanode_id: str, container_id: int) -> None:
-        """Tell, once, of a container that this state has yet to make: a later state made it."""
+        """Log, once, a container that this state has yet to make: a later state made it."""
         is_later = container_id >= self._state.counters["next_container_id"]
         if is_later and not self._is_older and self._state.restored is None:
             self._is_older = True
@@ -235,14 +236,14 @@ class Reports:
 
 
 def _put_in(change: Change, noted: set[T], one: T) -> None:
-    """Note one; if the change fails it is not."""
+    """Add an item to a set; undo it if the change fails."""
     if one not in noted:
         noted.add(one)
         change.on_undo(partial(noted.discard, one))
 
 
 def _take_out(change: Change, noted: set[T], one: T) -> None:
-    """Note one no more; if the change fails it is."""
+    """Remove an item from a set; undo it if the change fails."""
     if one in noted:
         noted.discard(one)
         change.on_undo(partial(noted.add, one))

@@ -1,27 +1,27 @@
-"""Safe mode: nothing is decided, copied or deleted before the cluster is known again.
+"""Safe mode: nothing is decided, copied or deleted before the cluster has reported again.
 
     hot restart   the replica map is read back; nodes that were online are waited for
     cold start    the replica map is forgotten, and made again from reports; all are waited for
     restored      the same, and what was written since the backup is brought back first;
                   also where datanodes have seen a later state (`scm.administration.older_states`)
 
-After a hot restart the replica map is what was true when the control plane stopped. Acting on it
-would copy what is there and delete what is the last; so the nodes that were online then must have
-connected, and named all their replicas, once (they need not stay). A node that was dead, in
+After a hot restart the replica map is the one of the control plane's last stop. Acting on it would
+copy replicas that exist and delete the last ones. So the nodes that were online then must have
+connected and reported all their replicas once (they need not stay). A node that was dead, in
 maintenance or decommissioned is not waited for.
 
 A node that does not come back must not keep a cluster from being written to. A node that has been
-silent for as long as makes it STALE is let go, and any node when `safemode_wait_ms` is over. Then
-safe mode ends if what it protects is there (as `hdds.scm.safemode.threshold.pct` and
-`hdds.scm.safemode.min.datanode` of Ozone have it):
+silent long enough to be STALE is no longer waited for, and no node is once `safemode_wait_ms` is
+over. Then safe mode ends if these conditions hold (as Ozone's `hdds.scm.safemode.threshold.pct` and
+`hdds.scm.safemode.min.datanode`):
 
     containers   of the closed ones that keys need, and that could be read before, nearly all have
                  been reported by a datanode (of shards: as many as data can be read from)
     hosts        as many have reported as a write has to reach
 
-After a cold start, which an operator asks for, silent nodes are waited for until the end of a
-longer time, because the control plane does not know what they hold. With less than that only a
-person ends safe mode.
+After a cold start, which an operator requests, silent nodes are waited for until a longer time is
+over, because the control plane does not know what they hold. If the conditions are not met then,
+only an operator ends safe mode.
 """
 
 from collections.abc import Callable, Collection
@@ -50,13 +50,13 @@ _UNREADABLE: Final = [
     list(ReplicaState).index(state) for state in (ReplicaState.UNHEALTHY, ReplicaState.RECOVERING)
 ]
 """By number of a state."""
-COLD_START_FACTOR: Final = 4  # it waits for silent datanodes, too, and they may be booting
+COLD_START_FACTOR: Final = 4  # it waits for silent datanodes, too, which may be booting
 LEAVE_HINT: Final = "suture scm safemode --leave ends it without them"
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Whether decisions may be made, and what is waited for."""
+    """The state of safe mode: whether decisions may be made, and the nodes waited for."""
 
     is_open: bool
     reason: str
@@ -68,7 +68,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """Closed containers that keys need, and how many of them were reported since the start."""
+    """Closed containers that keys need, and the number reported since the start."""
 
     reported_count: int
     needed_count: int
@@ -86,12 +86,12 @@ def gate(
     wait_s: float,
     is_cold: bool = False,
 ) -> Gate:
-    """Judge the start by the nodes that are expected, those that have reported and those that are
-    `away`, and by the containers that have been reported.
+    """Evaluate the start by the nodes that are expected, that have reported and that are `away`,
+    and by the containers that have been reported.
 
-    Expected are the nodes that were online before the start, at a cold start those that are known.
-    If none is known then, the whole time is waited for any that comes. A node that was not expected
-    and has reported counts as a host for writes.
+    Expected are the nodes that were online before the start; at a cold start all known nodes. If
+    none is known, any node is waited for during the whole time. A node that was not expected and
+    has reported counts as a host for writes.
     """
     missing = tuple(sorted(set(expected) - set(seen)))
     count = len(expected)
@@ -121,8 +121,9 @@ def gate(
 
 
 class SafeMode:
-    """The gate of this process. Once open it stays open, unless the state proves to be an older
-    one. Callers hold the control plane's lock."""
+    """Safe mode of this process. Once ended it stays ended, unless the state proves to be an older
+    one. Callers hold the control plane's lock.
+    """
 
     def __init__(self, state: State, nodes: Nodes, clock: Clock, options: ScmOptions) -> None:
         self._state = state
@@ -144,16 +145,16 @@ class SafeMode:
             node.datanode_id for node in state.nodes.values() if node.was_online or state.is_cold
         )
         self._seen: set[str] = set()
-        self._reported: tuple[int, Reported] | None = None  # when so many nodes had been seen
+        self._reported: tuple[int, Reported] | None = None  # evaluated at this number of seen nodes
         self._gate = Gate(False, "just started")
 
     @property
     def is_on(self) -> bool:
-        """Whether the gate is still closed."""
+        """True while safe mode is on."""
         return not self._gate.is_open
 
     def look(self, confirmed: Collection[str]) -> Gate:
-        """Judge again, unless it is open; `confirmed` have named all their replicas."""
+        """Evaluate again unless open; `confirmed` nodes have reported all their replicas."""
         if not self._gate.is_open:
             counted = {
                 node.datanode_id for node in self._state.nodes.values() if node.op_state not in _OFF
@@ -178,7 +179,7 @@ class SafeMode:
         return self._gate
 
     def begin_again(self, change: Change) -> None:
-        """Close the gate as at a cold start: this state is older than what datanodes saw."""
+        """Enter safe mode as at a cold start: this state is older than what datanodes saw."""
         before, was_cold = self.__dict__.copy(), self._state.is_cold
         change.on_undo(lambda: self.__dict__.update(before))
         change.on_undo(lambda: setattr(self._state, "is_cold", was_cold))
@@ -186,7 +187,7 @@ class SafeMode:
         self._begin()
 
     def leave(self) -> Gate:
-        """Open the gate because a person says so. Raises Refused while a restore is unfinished."""
+        """End safe mode on an operator's request. Raise Refused while a restore is unfinished."""
         restored = self._state.restored
         if restored is not None:
             raise Refused(
@@ -199,8 +200,9 @@ class SafeMode:
         return self._gate
 
     def _containers(self) -> Reported:
-        """Count the containers. Goes through all that keys need, once for each node that is seen:
-        until the gate opens it is asked at every call."""
+        """Count the containers. Scans all that keys need, once per newly seen node, because every
+        call needs the result until safe mode ends.
+        """
         if self._reported is None or self._reported[0] != len(self._seen):
             self._reported = len(self._seen), self._count()
         return self._reported[1]
@@ -225,7 +227,7 @@ class SafeMode:
     def _indexes(
         self, owner: NDArray[np.int64], rows: Rows, node_ids: Collection[str], count: int
     ) -> NDArray[np.int64]:
-        """Return of how many indexes of each container some nodes have a replica to read from."""
+        """Return, per container, how many indexes some nodes have a readable replica of."""
         numbers, places = np.unique(rows["datanode"], return_inverse=True)
         is_one = np.array([w in node_ids for w in self._state.replicas.words(numbers.tolist())])
         is_good = ~np.isin(rows["state"], _UNREADABLE) & (rows["error"] == NO_WORD)
@@ -236,7 +238,7 @@ class SafeMode:
 
 
 def _to_recover(restored: Restored) -> str:
-    """Say of which moment the state is, and that it must be recovered."""
+    """Return a text with the moment of the state and the need to recover it."""
     if not restored.taken_at_ms:
         return (
             "datanodes have seen a later state than this one: suture scm recover brings back what "

@@ -1,14 +1,14 @@
-"""Keys that are deleted: their blocks, and in the end the containers that they leave empty.
+"""Deletes keys: their blocks, and in the end the containers that become empty.
 
     suture rm ──► transaction per container ──► delete_blocks to every holder ──► acknowledged
                   (durable, with the key's end)   (again until acknowledged)          │
     container deleted ◄── every replica empty ◄───────────────────────────────────────┘
 
-A transaction ends when each recorded replica's datanode has acknowledged it and no replica is on
-its way that was copied before. Which blocks it deleted is remembered as long as the container
-lives: a datanode follows a peer's tombstone only if it was ordered (`confirm`). A transaction that
-only dead datanodes owe is in nobody's way: it rests until they are back and told, or until their
-replicas are gone from the books.
+A transaction ends when each recorded replica's datanode has acknowledged it and no replica copied
+before it is in flight. The blocks it deleted are remembered as long as the container lives, because
+a datanode follows a peer's tombstone only if its delete was ordered (`confirm`). A transaction that
+is pending only on dead datanodes blocks nothing: it rests until they are back, or until their
+replica records are removed.
 """
 
 import hashlib
@@ -47,31 +47,33 @@ from scm.state.facts import (
 TRANSACTIONS_PER_COMMAND: Final = 100
 BLOCKS_PER_COMMAND: Final = 20_000
 BLOCKS_PER_TRANSACTION: Final = 1_000
-UNEVEN_S: Final = 60.0  # for so long replicas may differ in their blocks after a delete
+UNEVEN_S: Final = 60.0  # replicas may differ in their blocks for this long after a delete
 UNEVEN_PER_TURN: Final = 200  # while the lock is held
-LOOKS_PER_TURN: Final = 2_000  # containers that are being deleted, while the lock is held
+LOOKS_PER_TURN: Final = 2_000  # containers being deleted, while the lock is held
 
 _DONE: Final = frozenset({ContainerState.CLOSED, ContainerState.QUASI_CLOSED})
 _GONE: Final = frozenset({ContainerState.DELETED})
-_GOING: Final = (ContainerState.DELETING, ContainerState.DELETED)  # compared: a set would hash each
+_GOING: Final = (ContainerState.DELETING, ContainerState.DELETED)  # a set would hash each
 
 _log = structlog.get_logger("suture.scm")
 
 
 @dataclass(frozen=True, slots=True)
 class KeyDeletion:
-    """What became of one key that was to be deleted."""
+    """The outcome of deleting one key."""
 
     name: str
     code: str
     size_bytes: int = 0
     transaction_ids: tuple[int, ...] = ()
-    world: int = 0  # which key of this name it is
+    world: int = 0  # fingerprint of the key of this name
 
 
 def world_of(key: Key) -> int:
-    """Return what tells a key from every other one of its name: a block is never promised twice,
-    and a file without bytes has its time. Never 0, and the same after a restart."""
+    """Return a fingerprint that tells a key from every other one of its name: a block is never
+    promised twice, and a file without bytes has its time. It is never 0, and the same after a
+    restart.
+    """
     first = [(block.container_id, block.local_id) for block in key.blocks[:1]]
     text = f"{key.created_at_ms} {first}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) or 1
@@ -95,12 +97,12 @@ class BlockDeletion:
         self._clock = clock
         self._unsent: dict[tuple[int, bool], int] = {}
         """By container, and whether it is unproven: a transaction that nobody was sent."""
-        self._resting = state.settled()  # containers whose transactions only the dead owe
+        self._resting = state.settled()  # containers with deletes pending on dead nodes only
         self._stirred = state.stirred()
         self._to_tell: defaultdict[str, dict[int, None]] = defaultdict(dict)
         """Containers of which a datanode may owe deletes, by datanode, in the order of turns."""
-        self._uneven_at = 0  # the container that is looked at next
-        self._uneven: dict[int, tuple[frozenset[tuple[str, int]], float]] = {}  # since when
+        self._uneven_at = 0  # the container that is checked next
+        self._uneven: dict[int, tuple[frozenset[tuple[str, int]], float]] = {}  # and since when
         self._unfinished: dict[int, None] = {
             container.container_id: None
             for container in state.containers.not_closed()
@@ -110,9 +112,9 @@ class BlockDeletion:
     def delete_keys(
         self, change: Change, names: Sequence[str], worlds: Sequence[int] = (), *, dry_run: bool
     ) -> list[KeyDeletion]:
-        """Delete keys; those that do not exist are named, the others are gone when this returns.
+        """Delete keys. Those that do not exist are named; the others are gone when this returns.
 
-        Of what is another key by now than `worlds` say, nothing is deleted.
+        A key that is no longer the one that `worlds` identify is not deleted.
         """
         deletions, gone = [], []
         for number, name in enumerate(names):
@@ -132,8 +134,7 @@ class BlockDeletion:
         return [replace(one, transaction_ids=ids.pop(one.name, ())) for one in deletions]
 
     def retire(self, change: Change, keys: Sequence[Key]) -> list[tuple[int, ...]]:
-        """Have the blocks of keys that are gone deleted; return the ids of each one's
-        transactions."""
+        """Delete the blocks of removed keys; return each key's transaction ids."""
         blocks = sorted(
             (block.container_id, block.local_id, place)
             for place, key in enumerate(keys)
@@ -148,12 +149,12 @@ class BlockDeletion:
         return [tuple(numbers) for numbers in ids]
 
     def give_up(self, change: Change, container: Container) -> None:
-        """Forget which blocks of a container were promised: it takes no commits any more. What
-        writers left of those that were never committed is taken out of its replicas.
+        """Drop the promised blocks of a container that takes no commits any more, and delete what
+        writers left of blocks that were never committed.
 
-        That no commit is known is no proof that there was none, if this state is older than it
-        seems: datanodes keep these blocks in quarantine. Of what was promised before the backup
-        that a state was restored from, nobody knows whether it was committed since: that stays.
+        If this state is older than it seems, an unknown commit may exist, so datanodes keep these
+        blocks in quarantine. Blocks that were promised before the backup that a state was restored
+        from stay, because they may have been committed since.
         """
         container_id = container.container_id
         promised = sorted(one.local_id for one in self._state.allocations.of(container_id))
@@ -169,15 +170,15 @@ class BlockDeletion:
             )
 
     def tell_again(self, change: Change, container_ids: Collection[int]) -> None:
-        """Begin the deletes of these containers again, once for what their replicas stay.
+        """Begin the deletes of these containers again, once while their replicas stay the same.
 
-        One whose datanode was away while others acknowledged, and that was in no books then, has
-        the blocks still. Where all are whole copies a reconcile tells it; shards are not compared,
-        nor is what no other replica is left of.
+        A datanode that was away, and whose replica was not recorded, while others acknowledged,
+        still has the blocks. Whole copies get the delete by a reconcile; shards are not compared,
+        and neither is a last replica.
         """
         asked = self._left_behind().union(container_ids)
         for container_id in self._uneven.keys() - asked:
-            if not self._state.transactions.has_any(container_id):  # else it is being told
+            if not self._state.transactions.has_any(container_id):  # else the delete is being sent
                 del self._uneven[container_id]
         now_s = self._clock.monotonic_s()
         for container_id in self._next_uneven(asked):
@@ -193,13 +194,14 @@ class BlockDeletion:
                 self._begin_again(change, container_id)
 
     def _left_behind(self) -> set[int]:
-        """Return the containers that are not closed for good, and that no key needs: they may stay
-        so for a block of which nobody else has the tombstone, or its row."""
+        """Return the containers that are not closed for good and that no key needs: a block of
+        which no peer has the tombstone or the row may keep them so.
+        """
         blocks_in = self._state.keys.blocks_in
         return {number for number in self._state.containers.closing if not blocks_in(number)}
 
     def _next_uneven(self, container_ids: Collection[int]) -> Sequence[int]:
-        """Return some of these, others each time: a disk that lost rows makes very many uneven."""
+        """Return some of these in rotation: a disk that lost rows makes very many uneven."""
         ordered = sorted(container_ids)
         first = bisect_left(ordered, self._uneven_at)
         chosen = ordered[first : first + UNEVEN_PER_TURN]
@@ -224,7 +226,7 @@ class BlockDeletion:
             )
 
     def offer(self, change: Change, datanode_id: str) -> None:
-        """Queue what a datanode has to delete, if it has nothing of that kind to do."""
+        """Queue the deletes pending on a datanode if it has no command of that kind."""
         if any(c.kind is Kind.DELETE_BLOCKS for c in self._state.commands.of_node(datanode_id)):
             return
         owed = self._owed_by(datanode_id)
@@ -242,7 +244,7 @@ class BlockDeletion:
             )
 
     def acknowledge(self, change: Change, outcome: Outcome) -> None:
-        """Record which transactions a datanode has executed."""
+        """Record the transactions that a datanode has executed."""
         container_ids: dict[int, None] = {}
         for key in outcome.acknowledged:
             transaction = self._state.transactions.get(key)
@@ -251,12 +253,13 @@ class BlockDeletion:
             known_by = (*transaction.acknowledged_by, outcome.datanode_id)
             change.put(self._state.transactions, replace(transaction, acknowledged_by=known_by))
             container_ids[key[0]] = None
-        for container_id in container_ids:  # it goes through all that are owed there
+        for container_id in container_ids:  # it goes through all that are pending there
             self.finish(change, container_id)
 
     def finish(self, change: Change, container_id: int) -> None:
-        """End the transactions of a container that nobody owes any more; what they deleted is
-        remembered until the container is gone."""
+        """End the transactions of a container that are pending on no datanode. Their blocks are
+        remembered until the container is gone.
+        """
         transactions = self._state.transactions.of(container_id)
         container = self._state.containers.get(container_id)
         is_gone = container is None or container.state in _GONE
@@ -288,7 +291,7 @@ class BlockDeletion:
             self._resting.add(container_id)
 
     def being_deleted(self, container_id: int) -> frozenset[int]:
-        """Return the blocks of transactions that are not at their end."""
+        """Return the blocks of transactions that have not ended."""
         transactions = self._state.transactions.of(container_id)
         return frozenset(
             local_id for transaction in transactions for local_id in transaction.local_ids
@@ -304,7 +307,7 @@ class BlockDeletion:
             container = get(container_id)
             if container is None:
                 continue
-            if holds and container.state in _DONE:  # as nearly all: no replica is unpacked
+            if holds and container.state in _DONE:  # nearly all: no replica is unpacked
                 if self._unfinished:
                     self._unfinished.pop(container_id, None)
             elif self._tidy_one(change, container):
@@ -312,7 +315,7 @@ class BlockDeletion:
         return changed
 
     def unfinished(self) -> list[int]:
-        """Return containers whose replicas have yet to go, those first that waited longest."""
+        """Return containers whose replicas are still to be deleted, longest waiting first."""
         due = list(islice(self._unfinished, LOOKS_PER_TURN))
         for container_id in due:
             self._unfinished[container_id] = self._unfinished.pop(container_id)
@@ -333,7 +336,7 @@ class BlockDeletion:
             seen = lifecycle.advance(container, step.event, now_ms=self._clock.wall_ms())
             change.put(self._state.containers, seen)
             if step.event in RETURNED:
-                self._begin_again(change, container_id)  # it was not told what the others were
+                self._begin_again(change, container_id)  # it missed the deletes of its peers
             change.on_commit(
                 lambda: _log.info(
                     "container_state_changed", container_id=container_id, state=seen.state
@@ -369,11 +372,11 @@ class BlockDeletion:
     def _record(
         self, change: Change, container_id: int, local_ids: list[int], *, is_unproven: bool = False
     ) -> list[int]:
-        """Have blocks deleted; return the id of each one's transaction, or nothing.
+        """Record blocks to delete; return the transaction id of each, or an empty list.
 
-        They are added to one that nobody was sent yet: each costs every datanode, and every look at
-        what its container owes. Not to one that was sent: its acknowledgement would say nothing of
-        them.
+        They are added to a transaction that was not sent yet, because each transaction costs every
+        datanode and every check of its container. A transaction that was sent is not extended: its
+        acknowledgement would not cover the new blocks.
         """
         ids: list[int] = []
         if self._state.forgotten.get(container_id) is not None:
@@ -396,16 +399,17 @@ class BlockDeletion:
         return ids
 
     def _tell_holders(self, container_ids: Iterable[int]) -> None:
-        """Have the datanodes that hold these containers told what they owe."""
+        """Mark these containers' holders as having deletes to receive."""
         for container_id in container_ids:
             for replica in self._state.replicas.of(container_id):
                 self._to_tell[replica.datanode_id][container_id] = None
 
     def _owed_by(self, datanode_id: str) -> tuple[Transaction, ...]:
-        """Return what a datanode has not acknowledged, oldest first, as much as one command takes.
+        """Return the transactions that a datanode has not acknowledged, oldest first, up to one
+        command.
 
-        Every heartbeat asks: containers in which it owes nothing are not looked at again before
-        something about them changes, or it registers.
+        Every heartbeat calls this. Containers with nothing pending there are not checked again
+        until they change or the datanode registers.
         """
         self._tell_holders(self._stirred.take(self._state.transactions.by_container.keys()))
         to_tell = self._to_tell[datanode_id]
@@ -431,9 +435,9 @@ class BlockDeletion:
         return tuple(owed)
 
     def _unacknowledged(self, container_id: int, datanode_id: str) -> list[Transaction]:
-        """Return what a datanode can be told to delete in a container, oldest first.
+        """Return the transactions that may be sent to a datanode for a container, oldest first.
 
-        Only in one that is closed: an open one is still being written.
+        None for an open container, which is still being written.
         """
         replica = self._state.replicas.get((container_id, datanode_id))
         container = self._state.containers.get(container_id)

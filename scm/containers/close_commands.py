@@ -1,4 +1,4 @@
-"""Close commands: queued where a datanode has yet to close its replica, and until reports show it.
+"""Close commands: queued where a replica is not closed yet, and repeated until reports show it.
 
     lifecycle, operator ──► close due ──not done yet──► again, after a growing pause
 
@@ -23,7 +23,7 @@ class _Attempt:
 
 
 class Closes:
-    """Has datanodes close their replicas."""
+    """Sends close commands for replicas."""
 
     def __init__(self, basis: Basis) -> None:
         self._state = basis.state
@@ -38,24 +38,26 @@ class Closes:
 
     @property
     def under_way(self) -> Collection[int]:
-        """The ids of the containers with a close that was commanded and is not seen to be done."""
+        """Ids of the containers with a close that was commanded and is not reported as done."""
         return self._attempts.keys()
 
     def close_due(self, change: Change) -> None:
-        """Queue the close commands that are due in any container; no look where none can be."""
+        """Queue the close commands that are due in any container; skip containers where none can
+        be.
+        """
         for container_id in self._state.containers.closing | self._state.replicas.unsettled:
             container = self._state.containers.get(container_id)
             if container is not None and container_id not in self._closed:
                 self.close(change, container)
 
     def ask_again(self, container_id: int) -> None:
-        """Forget how often a close was sent: the next does not wait for its pause."""
+        """Reset a container's close attempts: the next one is not delayed."""
         self._attempts.pop(container_id, None)
 
     def close(self, change: Change, container: Container) -> list[int]:
         """Queue the close commands that are due; return the ids of all that are pending.
 
-        The same command is repeated, with growing pauses, until reports show what it asked for.
+        A command is repeated, with growing pauses, until reports show its effect.
         """
         container_id = container.container_id
         now_s = self._clock.monotonic_s()
@@ -104,6 +106,6 @@ class Closes:
         return self._commands.is_sendable(datanode_id) and self._nodes.takes_commands(datanode_id)
 
     def _is_superseded(self, pending: Pending, command: lifecycle.CloseCommand) -> bool:
-        """Whether a close that has not left names another commit, or more force, than is right."""
+        """Return True if an unsent close names another commit, or more force, than is right."""
         is_other = pending.bcsid != command.bcsid or pending.force > command.force
         return pending.sent_at_s is None and is_other

@@ -1,16 +1,17 @@
-"""What closing a container for good would rest on, and what it would give up. Pure.
+"""Rules for closing a container for good: the evidence, and the commits given up. Pure.
 
-As a rule a container closes by itself: a replica that is closed has all that was committed
+As a rule a container closes by itself, because a closed replica has all commits
 (`scm.cluster.lifecycle`). If the only replica with the last commit is gone or damaged, or too few
-origins are seen, this decides, by the rule of `health.quasi_closed`:
+origins are seen, this module decides by the rule of `health.quasi_closed`:
 
     every origin is seen, and no damaged replica has more  ──► it closes
     most origins are seen, and the others are lost         ──► it closes after a while
     an acknowledged commit would be given up, or else      ──► a person closes it by force
 
 It closes at the last commit that a closed replica has. An origin is the datanode that took the
-writes of a replica. A commit is acknowledged if a key needs its block: its client was told that it
-is stored. What has more commits than the container then has is kept, whatever its state.
+writes of a replica. A commit is acknowledged if a key needs its block, because the client was told
+that it is stored. A replica that has more commits than the container then has is kept, whatever its
+state.
 """
 
 from collections.abc import Collection, Sequence
@@ -23,7 +24,7 @@ from scm.cluster import lifecycle
 from scm.cluster.case import Placed, present
 from scm.state.facts import Container, ContainerState, Replica
 
-STUCK: Final = "QUASI_CLOSED_STUCK"  # Ozone's word
+STUCK: Final = "QUASI_CLOSED_STUCK"  # Ozone's name
 
 _WRITABLE: Final = frozenset({ReplicaState.OPEN, ReplicaState.CLOSING})
 _UNFINISHED: Final = frozenset(
@@ -33,13 +34,13 @@ _UNFINISHED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Closure:
-    """How a container could be closed that does not close by itself.
+    """A possible close of a container that does not close by itself.
 
-    `obstacle` says why only a person may order it; empty: nothing acknowledged is given up.
+    `obstacle` says why only an operator may order it; empty: nothing acknowledged is given up.
     """
 
-    bcsid: int  # of the last commit it would have
-    last_bcsid: int  # of the last commit it is known to have had
+    bcsid: int  # the last commit it would have
+    last_bcsid: int  # the last commit it is known to have had
     holders: tuple[str, ...]  # datanodes that have everything up to `bcsid`
     beyond: tuple[Placed, ...]  # replicas that have more, and are kept
     origin_count: int
@@ -48,12 +49,12 @@ class Closure:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every origin is seen: then nobody is waited for."""
+        """True if every origin is seen: then there is nothing to wait for."""
         return self.origin_count >= self.required_count
 
     @property
     def kept(self) -> str:
-        """What has more, in words; empty: nothing."""
+        """A text naming the replicas that have more commits; empty if there are none."""
         return ", ".join(
             f"{p.datanode_id} is {p.replica.state} at commit {p.replica.bcsid}" for p in self.beyond
         )
@@ -66,12 +67,12 @@ def closure(
     acknowledged_bcsid: int,
     awaited: Collection[str] = (),
 ) -> Closure | None:
-    """Return how a container could be closed that does not close by its close commands.
+    """Return a possible close of a container that its close commands do not close.
 
-    None if it needs no such decision, because a closed replica has all that was committed and
-    nothing speaks against closing it, or cannot have one, because no replica is left, or none but
-    a copy that is being made. `awaited` are datanodes that were chosen for it and may still report
-    a replica.
+    Return None if it needs no such decision, because a closed replica has all commits and nothing
+    speaks against closing it. Return None if it cannot close, because no replica is left, or only a
+    copy that is being made. `awaited` are datanodes that were chosen for it and may still report a
+    replica.
     """
     here = [p.replica for p in present(placed)]
     loaded = [r for r in here if not r.load_error]
@@ -115,7 +116,7 @@ def closure(
 
 
 def standing(container: Container, replica: Replica) -> str:
-    """Say why a replica is not CLOSED, where no close of it is due; empty: it is."""
+    """Return why a replica is not CLOSED although no close of it is due; empty if it is CLOSED."""
     node, state = replica.datanode_id, replica.state
     if replica.load_error:
         return f"{node} cannot load its replica"

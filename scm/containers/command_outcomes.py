@@ -1,4 +1,4 @@
-"""What became of a command, and what that says of its container.
+"""Applies the outcome of a command to its container.
 
 Callers hold the control plane's lock.
 """
@@ -12,7 +12,7 @@ from scm.state.facts import Container, Kind, Outcome, OutcomeState, Pending
 
 
 class Outcomes:
-    """Takes in the ends of commands."""
+    """Applies the outcomes of commands."""
 
     def __init__(self, basis: Basis, reconciles: Reconciles) -> None:
         self._state = basis.state
@@ -20,7 +20,7 @@ class Outcomes:
         self._reconciles = reconciles
 
     def take_in(self, change: Change, outcome: Outcome) -> Container | None:
-        """Take in what became of a command; return the container if that says something of it."""
+        """Apply a command's outcome; return the container if the outcome affects it."""
         command = self._commands.settle(change, outcome)
         if command is None:
             return None
@@ -31,9 +31,10 @@ class Outcomes:
         return self._state.containers.get(command.container_id)
 
     def _without_replica(self, change: Change, command: Pending) -> Container | None:
-        """Take a datanode's word that it has no replica.
+        """Apply a datanode's answer that it has no replica.
 
-        A chosen one is struck off the pipeline; a recorded one that a delete did not find is gone.
+        A chosen datanode is removed from the pipeline; a recorded replica that a delete did not
+        find is gone.
         """
         container = self._state.containers.get(command.container_id)
         if container is None:

@@ -1,10 +1,10 @@
-"""When a container is deleted as a whole, and what brings it back. Pure.
+"""Rules for deleting a container as a whole, and for bringing it back. Pure.
 
-A container goes when every replica says that it is empty, nothing in it belongs to a key, and no
-delete of blocks is owed. Its replicas are then deleted without force: each datanode looks for
-itself whether it is empty. A replica with data that appears later was thought gone; it is not
-destroyed on our memory's word alone, but makes the container come back. One that has no more than
-was deleted is deleted, too: where it is still open, once it is closed (`scm.cluster.lifecycle`).
+A container is deleted when every replica reports that it is empty, no key needs anything in it, and
+no delete of blocks is pending. Its replicas are then deleted without force: each datanode checks
+that its replica is empty. A replica with data that appears later seemed gone. It is not destroyed
+because of our records alone, but brings the container back. A replica that has only deleted blocks
+is deleted, too; if it is still open, after it is closed (`scm.cluster.lifecycle`).
 """
 
 from collections.abc import Collection, Sequence
@@ -22,7 +22,7 @@ _OPEN: Final = frozenset({ReplicaState.OPEN, ReplicaState.CLOSING})
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What happens to a container now: an event or none, and replicas to delete."""
+    """The next step for a container: an event or none, and replicas to delete."""
 
     event: Event | None = None
     deletes: tuple[str, ...] = ()  # datanode ids, without force
@@ -36,9 +36,9 @@ def next_step(
     is_unused: bool,
     leaving: Collection[str] = (),
 ) -> Step:
-    """Say what to do; `is_unused` means that no key and no pending command needs the container.
+    """Return the next step; `is_unused` means that no key and no pending command needs it.
 
-    `leaving` are the datanodes that are decommissioned: a damaged replica there is not repaired.
+    `leaving` are the decommissioned datanodes: a damaged replica there is not repaired.
     """
     match container.state:
         case ContainerState.CLOSED | ContainerState.QUASI_CLOSED if not is_unused:
@@ -53,14 +53,14 @@ def next_step(
             return _empty(container, replicas)
         case ContainerState.DELETING:
             return _gone(container, replicas, is_unused=is_unused)
-        case ContainerState.DELETED if is_written(container):  # else any replica brings it back
+        case ContainerState.DELETED if is_written(container):  # else any replica restores it
             return _gone(container, replicas, is_unused=is_unused)
         case _:
             return Step()
 
 
 def _is_spent(container: Container, replica: Replica) -> bool:
-    """Whether a damaged replica says that it is empty, and never had more than was committed."""
+    """Return True if a damaged replica reports that it is empty and never had later commits."""
     return (
         replica.state is ReplicaState.UNHEALTHY
         and replica.is_empty
@@ -76,7 +76,7 @@ def _empty(container: Container, replicas: Sequence[Replica]) -> Step:
     ):
         return Step()
     deletes = tuple(r.datanode_id for r in replicas if r.state in _CLOSED)
-    # A replica at the container's own bcsid is proof that all of it was deleted, not only a part.
+    # A replica at the container's own bcsid proves that all of it was deleted, not only a part.
     is_proven = not is_closed or any(
         r.state is ReplicaState.CLOSED and r.bcsid == container.sequence_id for r in replicas
     )
@@ -89,7 +89,7 @@ def _gone(container: Container, replicas: Sequence[Replica], *, is_unused: bool)
         return Step(Event.CLEANED_UP if is_deleting else None)
     with_data = [r for r in replicas if not r.is_empty]
     deletes = tuple(r.datanode_id for r in replicas if r.is_empty and not r.load_error)
-    known = [  # nobody deleted anything of what was never written
+    known = [  # nothing was deleted in a container that was never written
         r
         for r in with_data
         if is_written(container) and r.bcsid <= container.sequence_id and not r.load_error

@@ -1,4 +1,4 @@
-"""Containers brought to where their replicas show them."""
+"""Brings containers to the state that their replicas show."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
@@ -38,7 +38,7 @@ class Observer:
         self._closes = closes
 
     def observe_all(self, change: Change, container_ids: Collection[int]) -> None:
-        """Do the same for many, of which most are closed and at rest: these stay where they are."""
+        """Do the same for many, most of which are closed and need nothing: these are skipped."""
         state = self._state
         resting = set(state.containers.at_rest(container_ids)).difference(
             state.replicas.unsettled,
@@ -49,7 +49,9 @@ class Observer:
         self.observe(change, [number for number in container_ids if number not in resting])
 
     def observe(self, change: Change, container_ids: Iterable[int]) -> None:
-        """Bring containers to where their replicas show them, and queue the closes that are due."""
+        """Bring containers to the state that their replicas show, and queue the closes that are
+        due.
+        """
         now_ms = self._clock.wall_ms()
         for container_id in container_ids:
             container = self._state.containers.get(container_id)
@@ -60,10 +62,10 @@ class Observer:
             self.move(change, container, self._seen(container, now_ms))
 
     def _seen(self, container: Container, now_ms: int) -> Container:
-        """Return a container as those of its datanodes show it that are not dead.
+        """Return a container as its datanodes that are not dead show it.
 
-        A dead one is not waited for. Where nobody else has a replica nothing is concluded: it may
-        come back.
+        A dead one is not waited for. If only dead ones have replicas nothing is concluded, because
+        they may come back.
         """
         container_id = container.container_id
         living = self._cases.living(container_id)
@@ -75,7 +77,7 @@ class Observer:
         return lifecycle.observe(container, living, now_ms=now_ms)
 
     def move(self, change: Change, before: Container, after: Container) -> None:
-        """Record what a container has become, and queue the closes that are due."""
+        """Record a container's new state, and queue the closes that are due."""
         container_id = after.container_id
         if after != before:
             change.put(self._state.containers, after)

@@ -1,11 +1,11 @@
-"""Writers' sessions: which blocks go into which container, and what has been committed.
+"""Writers' sessions: the allocation of blocks to containers, and the commits.
 
-A container is open for one session at a time, so that its bcsids are one writer's history and a
-replica with a higher bcsid has everything a lower one has. It takes no more blocks (is sealed)
-when it is full, when one of its datanodes is not well, or when its writer left a replica behind;
-it closes when nothing promised in it is owed any more, when its session says so, or when nobody
-has asked for it for a while. While no other nodes can be had it goes on without the replica that
-was left behind, as long as a majority of its replicas takes writes.
+A container is open for one session at a time, so its bcsids are one writer's history and a replica
+with a higher bcsid has everything that one with a lower bcsid has. It is sealed (takes no more
+blocks) when it is full, when one of its datanodes is not well, or when its writer left a replica
+behind. It closes when no promised block is uncommitted, when its session says so, or when it has
+been idle for a while. While no other nodes are available it continues without the replica that was
+left behind, as long as a majority of its replicas takes writes.
 """
 
 from collections.abc import Sequence
@@ -34,8 +34,8 @@ from scm.state.facts import (
 from scm.state.options import ScmOptions
 
 BLOCKS_PER_CONTAINER_MAX: Final = 1_000_000
-SEALED_IDLE_MS: Final = 30_000  # for a container that takes no more blocks but waits for commits
-RENEWALS: Final = 4  # of a session before it is taken for abandoned: three may be lost
+SEALED_IDLE_MS: Final = 30_000  # for a sealed container that waits for commits
+RENEWALS: Final = 4  # per session timeout: three may be lost
 
 _log = structlog.get_logger("suture.scm")
 
@@ -73,7 +73,9 @@ class Writers:
 
     @property
     def renew_ms(self) -> int:
-        """How often a session has to call, so that none of its containers is closed as idle."""
+        """Interval at which a session has to call, so that none of its containers is closed as
+        idle.
+        """
         return self._sealed_idle_ms // RENEWALS
 
     @property
@@ -91,10 +93,10 @@ class Writers:
     ) -> list[Promise]:
         """Promise one block per size, in order; all or none.
 
-        With a `scheme` they are block groups of erasure-coded containers. `names` are new keys
-        that the blocks are for. Raises Refused(KEY_EXISTS) if one of them is there, before
-        anything was written for it, Refused(INVALID_WRITE_SIZE) for a block no container can
-        hold, and Unavailable(NOT_ENOUGH_NODES).
+        With a `scheme` they are block groups of erasure-coded containers. `names` are the new keys
+        of the blocks. Raise Refused(KEY_EXISTS) if one of them exists, before anything is written
+        for it, Refused(INVALID_WRITE_SIZE) for a block no container can hold, and
+        Unavailable(NOT_ENOUGH_NODES).
         """
         self._renew(client_id)
         for name in names:
@@ -123,9 +125,9 @@ class Writers:
     ) -> list[int]:
         """Record keys whose blocks are on their datanodes; return the containers to close.
 
-        All or none. The same commit twice is one commit: an answer may be lost. One without keys
-        says that the session goes on. Raises
-        Refused(KEY_EXISTS), Refused(CONTAINER_NOT_OPEN) or Refused(BLOCK_NOT_COMMITTED).
+        All or none. Repeating a commit has no effect, because an answer may be lost. A commit
+        without keys renews the session. Raise Refused(KEY_EXISTS), Refused(CONTAINER_NOT_OPEN) or
+        Refused(BLOCK_NOT_COMMITTED).
         """
         self._renew(client_id)
         touched: set[int] = set()
@@ -138,8 +140,9 @@ class Writers:
         return self._close_settled(change, touched)
 
     def _renew(self, client_id: str) -> None:
-        """Take all containers of a session for active: what was promised in the first of a large
-        key is written for long, and committed with the last."""
+        """Renew all containers of a session: the first one of a large key is written early and
+        committed with the last.
+        """
         now_s = self._clock.monotonic_s()
         for container in self._state.containers.open_of(client_id) if client_id else ():
             self._active_at_s[container.container_id] = now_s
@@ -147,8 +150,8 @@ class Writers:
     def finish(self, change: Change, client_id: str, *, close: bool) -> list[int]:
         """End a session; return the ids of its open containers.
 
-        With `close`, or if the session owes commits, they close now. Otherwise they are released
-        and the next session goes on with them.
+        With `close`, or if the session has uncommitted blocks, they close now. Otherwise they are
+        released and the next session continues with them.
         """
         containers = self._state.containers.open_of(client_id)
         for container in containers:
@@ -172,7 +175,7 @@ class Writers:
             )
 
     def end_idle(self, change: Change) -> list[int]:
-        """Close open containers nobody asked about for long; return their ids."""
+        """Close open containers that have been idle too long; return their ids."""
         now_s = self._clock.monotonic_s()
         ended = []
         containers = self._state.containers.open_all()
@@ -234,11 +237,11 @@ class Writers:
         )
 
     def _goes_on(self, container: Container) -> bool:
-        """Whether a container takes blocks although one of its replicas was left behind.
+        """Return True if a container takes blocks although one of its replicas was left behind.
 
-        While there is no other choice: a new container would have a replica on a node that writers
-        just failed on, too, and each block of an outage would get a container of its own, to be
-        closed, copied and mended when the node is back.
+        Only while there is no other choice. A new container would also have a replica on the failed
+        node, and each block of an outage would get a container of its own, to be closed, copied and
+        repaired when the node is back.
         """
         if container.scheme or not _has_majority(container):
             return False
@@ -259,8 +262,8 @@ class Writers:
         count = parse_scheme(scheme).shard_count if scheme else self._options.replication_factor
         container_id = change.next_id("next_container_id")
         while self._state.replicas.of(container_id):
-            # Somebody has data under this id that this state, restored from a backup perhaps,
-            # knows nothing of. Two containers under one id would be mixed for ever.
+            # A datanode has data under this id that this state, perhaps restored from a backup,
+            # does not know. Two containers under one id would be mixed for ever.
             container_id = change.next_id("next_container_id")
         pipeline = choose_nodes(
             self._cases.candidates(),
@@ -365,10 +368,10 @@ class Writers:
                 container_id=container_id,
             )
         if container.state is not ContainerState.OPEN or container.client_id != client_id:
-            return  # it is closing already, or is no longer this session's concern
+            return  # already closing, or no longer this session's
         if datanode_id not in container.pipeline:
             if _is_short(container):
-                return  # a session tells all that it left behind, each time
+                return  # a session repeats all that it left behind each time
             raise Refused(
                 Code.MALFORMED_REQUEST,
                 f"container {container_id} has no replica on datanode {datanode_id}",
@@ -382,14 +385,16 @@ class Writers:
         )
         left = tuple(node for node in container.pipeline if node != datanode_id)
         short = replace(container, pipeline=left)
-        # What was left behind never gets a later block: its commit id would claim those it missed.
+        # A replica left behind never gets a later block: its commit id would claim the missed ones.
         can_go_on = not container.is_sealed and self._goes_on(short)
         change.put(
             self._state.containers, short if can_go_on else replace(container, is_sealed=True)
         )
 
     def _close_settled(self, change: Change, container_ids: set[int]) -> list[int]:
-        """Close the sealed ones among the containers that owe no commit; return their ids."""
+        """Close the sealed ones among these containers without uncommitted blocks; return their
+        ids.
+        """
         closed = []
         for container_id in sorted(container_ids):
             container = self._state.containers.get(container_id)
@@ -405,12 +410,12 @@ class Writers:
 
 
 def _has_majority(container: Container) -> bool:
-    """Whether a majority of those that are left, which writers wait for, is one of all replicas."""
+    """Return True if a majority of the remaining replicas is also a majority of all replicas."""
     return len(container.pipeline) // 2 >= container.replication_factor // 2
 
 
 def _is_short(container: Container) -> bool:
-    """Whether an open container goes on without a replica that was left behind."""
+    """Return True if an open container continues without a replica that was left behind."""
     return not container.scheme and len(container.pipeline) < container.replication_factor
 
 

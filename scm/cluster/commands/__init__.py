@@ -1,1 +1,1 @@
-"""Commands on their way to datanodes: queued, bounded by what each has to do, sent, answered."""
+"""Commands to datanodes: queued, limited by each datanode's load, sent, and answered."""

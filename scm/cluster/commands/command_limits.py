@@ -1,8 +1,8 @@
-"""Which commands may leave now, and which have waited too long. Pure.
+"""Decides which commands may be sent now and which have waited too long. Pure.
 
-Loads are counted by `scm.cluster.commands.loads`. Reconcile has a budget of its own and yields to
-replication, so that repairing what differs never delays replacing what is missing: where both take
-from one budget, a long queue of reconciles starves the copies that data is waiting for.
+`scm.cluster.commands.loads` counts the loads. Reconcile has a budget of its own and yields to
+replication, so that repairing a difference never delays replacing a missing replica. With one
+common budget, a long queue of reconciles starves the copies that data is waiting for.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,21 +19,21 @@ from scm.cluster.commands.loads import (
 )
 from scm.state.facts import Kind, OpState, Pending, Priority
 
-RECONCILE_LIMIT: Final = 10  # never more than a datanode's pool runs at once
-RECONCILE_WEIGHT: Final = 2  # of the replications' room: it reads its own replica and a peer's
+RECONCILE_LIMIT: Final = 10  # the most that a datanode's pool runs at once
+RECONCILE_WEIGHT: Final = 2  # of the replication limit: it reads its own replica and a peer's
 DELETE_BLOCKS_LIMIT: Final = 1  # one command carries many transactions
 CLOSE_LIMIT: Final = 100  # cheap, and writers wait for them
 
-QUEUE_MAX: Final = 5_000  # commands waiting for one datanode; more are refused
+QUEUE_MAX: Final = 5_000  # commands waiting for one datanode; more are rejected
 COMMANDS_PER_HEARTBEAT_MAX: Final = 100
-LOW_DEADLINE_FACTOR: Final = 4  # 48 minutes for a balancer's copy, by the default
-BLOCK_S: Final = 0.05  # of a rebuild: a few calls, and a file that a busy disk makes and syncs
+LOW_DEADLINE_FACTOR: Final = 4  # 48 minutes for a balancer's copy, with the default
+BLOCK_S: Final = 0.05  # per rebuilt block: a few calls, and a file created and synced
 PAUSE_GROWS_MAX: Final = 7  # failures in a row after which a pause is at its longest
-QUEUED_AGE_S_MAX: Final = 1_800  # a plan this old is not this world's any more
+QUEUED_AGE_S_MAX: Final = 1_800  # an older plan no longer matches the state
 
 assert COMMANDS_PER_HEARTBEAT_MAX <= QUEUE_MAX
 
-# Closing comes first: until a container is closed, nothing else can be done for it.
+# Closing comes first: nothing else can be done for a container until it is closed.
 _ORDER: Final = (
     Kind.SET_OPERATIONAL_STATE,
     Kind.REREGISTER,
@@ -64,9 +64,9 @@ def limit(
 ) -> int:
     """Return how many urgent commands of a kind a datanode may have at once.
 
-    `replication_count` is its weighted load of replications beside that kind: reconstructions and
-    reconciles take what room that leaves. One that begins below the limit may end above it, so
-    seven reconstructions of weight three fit into twenty.
+    `replication_count` is its weighted load of replications apart from that kind: reconstructions
+    and reconciles may use the rest. One that begins below the limit may end above it, so seven
+    reconstructions of weight three fit into twenty.
     """
     room = replication_limit(op_state, replications) - replication_count
     match kind:
@@ -95,12 +95,12 @@ def drain(
     """Return the queued commands of one datanode that may be sent now.
 
     NORMAL before LOW, then oldest first; never above a kind's limit or the size of one answer. LOW
-    ones take no room from others, and only room that others leave. A reconcile that comes second
-    waits for those of its container's minority.
+    commands use only room that NORMAL ones leave. A reconcile marked as second waits for those of
+    its container's minority.
     """
     waiting = [c for c in pending if c.sent_at_s is None and not c.is_answered]
     if not waiting:
-        return []  # as with most heartbeats
+        return []  # the usual case in a heartbeat
     sending: list[Pending] = []
     busy = {
         kind: busy_count(kind, pending, reported_count=reported.get(kind, 0), heard_at_s=heard_at_s)
@@ -122,7 +122,7 @@ def drain(
 
 
 def _beside(kind: Kind, busy: Mapping[Kind, int]) -> int:
-    """Return the weighted replications of a datanode beside those of `kind`."""
+    """Return the weighted replications of a datanode apart from those of `kind`."""
     copies = busy[Kind.REPLICATE]
     rebuilds = RECONSTRUCT_WEIGHT * busy[Kind.RECONSTRUCT]
     match kind:
@@ -135,7 +135,7 @@ def _beside(kind: Kind, busy: Mapping[Kind, int]) -> int:
 
 
 def _low_count(kind: Kind, pending: Sequence[Pending]) -> int:
-    """Return the LOW commands of a kind that were sent and are not answered."""
+    """Return the number of LOW commands of a kind that were sent and are not answered."""
     return sum(
         c.kind is kind and c.sent_at_s is not None and not c.is_answered
         for c in pending
@@ -148,8 +148,8 @@ def lost(
 ) -> list[Pending]:
     """Return commands to send again, as queued ones.
 
-    The datanode has called since, says that nothing of that kind waits or runs there, and did not
-    answer: the heartbeat's answer that carried them was lost. A datanode that got them after all
+    The datanode has called since, reports no command of that kind as queued or running, and did not
+    answer, so the heartbeat's answer that carried them was lost. A datanode that did receive them
     drops the repetition by its id.
     """
     return [
@@ -165,7 +165,7 @@ def lost(
 def expired(
     pending: Sequence[Pending], *, now_s: float, deadline_s: float, bytes_per_s: int = 0
 ) -> list[Pending]:
-    """Return commands to give up: unanswered in their time, or queued until stale."""
+    """Return commands to give up: unanswered past their deadline, or queued until stale."""
     return [
         command
         for command in pending
@@ -175,21 +175,22 @@ def expired(
 
 
 def deadline_s(command: Pending, first_s: float, bytes_per_s: int = 0) -> float:
-    """Return how long a command may be unanswered: a LOW one waits for others, and a large one has
-    the time its bytes take at this rate, 0: none. Blocks that are rebuilt take theirs."""
+    """Return how long a command may be unanswered: a LOW one waits for others, and a large one gets
+    the time that its bytes take at `bytes_per_s` (0 = none). Rebuilt blocks add their time.
+    """
     moving_s = command.size_bytes / bytes_per_s if bytes_per_s else 0.0
     moving_s += command.block_count * BLOCK_S
     return first_s * (LOW_DEADLINE_FACTOR if command.priority is Priority.LOW else 1) + moving_s
 
 
 def is_late(command: Pending, *, now_s: float, first_s: float, bytes_per_s: int = 0) -> bool:
-    """Whether a command was sent and is not answered in its time."""
+    """Return True if a command was sent and is unanswered past its deadline."""
     if command.sent_at_s is None:
         return False
     return now_s - command.sent_at_s > deadline_s(command, first_s, bytes_per_s)
 
 
 def backoff_s(attempts: int, *, first_s: float) -> float:
-    """Return the pause before attempt `attempts` + 1: doubles up to 64 times the first."""
+    """Return the pause before attempt `attempts` + 1: doubles, up to 64 times the first."""
     assert attempts >= 1
     return first_s * float(2 ** (min(attempts, PAUSE_GROWS_MAX) - 1))

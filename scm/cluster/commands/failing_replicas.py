@@ -1,4 +1,4 @@
-"""Which replicas are excluded because orders about them fail again and again."""
+"""Excludes replicas whose commands fail repeatedly."""
 
 from typing import Final
 
@@ -23,7 +23,7 @@ _log = structlog.get_logger("suture.scm")
 
 
 class FailingReplicas:
-    """Counts failures in a row, by replica. Callers hold the control plane's lock."""
+    """Counts consecutive failures by replica. Callers hold the control plane's lock."""
 
     def __init__(self, state: State, clock: Clock, options: ScmOptions) -> None:
         self._state = state
@@ -33,8 +33,9 @@ class FailingReplicas:
         self._last_target: dict[tuple[int, str], str] = {}
 
     def note(self, change: Change, command: Pending, outcome: Outcome) -> None:
-        """Exclude a replica on which orders fail again and again. Of copies in a row to one target
-        only the first counts: it may be the target, and this one the last whole replica."""
+        """Exclude a replica whose commands fail repeatedly. Of consecutive copies to one target
+        only the first counts: the target may be at fault, and this may be the last whole replica.
+        """
         key = (command.container_id, command.datanode_id)
         if outcome.state is OutcomeState.EXECUTED:
             self._forget(key)
@@ -59,7 +60,7 @@ class FailingReplicas:
         )
 
     def release_old(self, change: Change) -> list[int]:
-        """Release what was excluded long ago, and not by a person; return the containers."""
+        """Release replicas excluded long ago, except by an operator; return their containers."""
         now_ms = self._clock.wall_ms()
         old = [
             hold

@@ -1,8 +1,8 @@
-"""Which datanodes are tried last as the place of a container, because a copy to them failed.
+"""Remembers datanodes that failed as the target of a container's copy; they are tried last.
 
-A copy is ordered from its source, and the source tells that it failed; it may well be the target
-that takes nothing: a firewall, a wrong address, a disk that looks roomier than it is. It has the
-least load then, so it would be chosen again, each time.
+A copy is ordered from its source, and the source reports its failure. The cause may be the target:
+a firewall, a wrong address, a disk with less room than it reports. Such a target has the least
+load, so it would be chosen again each time.
 """
 
 from collections.abc import Mapping
@@ -16,15 +16,16 @@ REST_S: Final = 3_600.0
 
 
 class FailingTargets:
-    """When copies and shards last failed to come about, by container and datanode. Callers hold the
-    control plane's lock."""
+    """Times of the last failed copies and rebuilds, by container and datanode. Callers hold the
+    control plane's lock.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failed_at_s: dict[int, dict[str, float]] = {}
 
     def note(self, command: Pending, outcome: Outcome) -> None:
-        """Remember a failure; a success forgives it."""
+        """Record a failure; a success clears it."""
         targets = {command.target_id, *(datanode_id for _, datanode_id in command.shards)} - {""}
         if outcome.state is OutcomeState.FAILED and targets:
             failed = self._failed_at_s.setdefault(command.container_id, {})
@@ -34,12 +35,13 @@ class FailingTargets:
                 self._failed_at_s.get(command.container_id, {}).pop(datanode_id, None)
 
     def of(self, container_id: int) -> Mapping[str, float]:
-        """Return the datanodes that failed as a place for this container, with when they did on the
-        monotonic clock."""
+        """Return the datanodes that failed as a target for this container, with the
+        monotonic time.
+        """
         return self._failed_at_s.get(container_id, {})
 
     def forget_old(self) -> None:
-        """Give each another chance after a while."""
+        """Drop old failures, so that each target is tried again after a while."""
         oldest_s = self._clock.monotonic_s() - REST_S
         kept = {
             container_id: {node: at_s for node, at_s in failed.items() if at_s > oldest_s}

@@ -1,10 +1,10 @@
-"""How much a datanode has to do, and who is given more. Pure.
+"""Computes the load of each datanode and decides which one gets more. Pure.
 
     load = what it reported + what was sent with the answer to that report + what waits here
 
-or what was sent and is not answered, if that is more. LOW commands are not counted: they wait at
-the datanode while there is anything else. What it reports as running may be LOW ones; those that it
-is known to have are taken off, so that the balancer never stands in the way of what is urgent.
+or the commands sent and not answered, if they are more. LOW commands are not counted: they wait at
+the datanode while it has other work. Its reported running commands may include LOW ones; those that
+it is known to have are subtracted, so that the balancer never delays urgent commands.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,32 +13,33 @@ from typing import Final
 
 from scm.state.facts import Kind, OpState, Pending, Priority
 
-# The numbers are Ozone's (ReplicationManager); a site may change the first, `replication_limit`.
+# The numbers are Ozone's (ReplicationManager); the first is an option, `replication_limit`.
 REPLICATION_LIMIT: Final = 20  # weighted replications and reconstructions at one datanode
-OUT_OF_SERVICE_FACTOR: Final = 2  # a node that serves no writes has that much more to give
+OUT_OF_SERVICE_FACTOR: Final = 2  # a node without writes has more capacity for copies
 DELETE_LIMIT: Final = 40  # not scaled: deletes cost the disk the same in any state
 RECONSTRUCT_TYPE: Final = "reconstruct"  # as in `QueueCount.type`
-RECONSTRUCT_WEIGHT: Final = 3  # copies that one counts for: it reads from several sources
+RECONSTRUCT_WEIGHT: Final = 3  # in copies: it reads from several sources
 
-VOLUME_REPLICATIONS: Final = 2  # copies for each working volume, if that is more: as agents do
-VOLUME_REPLICATIONS_MAX: Final = 128  # twice the threads that an agent takes at most by itself
+VOLUME_REPLICATIONS: Final = 2  # copies per working volume, if that is more; agents do the same
+VOLUME_REPLICATIONS_MAX: Final = 128  # twice the most threads that an agent starts by default
 
 
 def volume_limit(replications: int, volume_count: int) -> int:
-    """Return how many weighted replications a datanode with so many volumes may have in service;
-    `replications`: with few."""
+    """Return how many weighted replications an in-service datanode with `volume_count` volumes may
+    have; `replications` is the minimum.
+    """
     return max(replications, min(VOLUME_REPLICATIONS_MAX, volume_count * VOLUME_REPLICATIONS))
 
 
 def replication_limit(op_state: OpState, replications: int = REPLICATION_LIMIT) -> int:
-    """Return how many a datanode may have that may have `replications` in service."""
+    """Return the limit of a datanode that may have `replications` while in service."""
     return replications * (1 if op_state is OpState.IN_SERVICE else OUT_OF_SERVICE_FACTOR)
 
 
 def busy_count(
     kind: Kind, pending: Sequence[Pending], *, reported_count: int, heard_at_s: float
 ) -> int:
-    """Return the urgent commands at a datanode; its report may be older than our answer."""
+    """Return the urgent commands at a datanode; its report may be older than our last answer."""
     sent, low = (
         [
             command.sent_at_s
@@ -56,7 +57,7 @@ def busy_count(
 
 
 def load(kind: Kind, pending: Sequence[Pending], *, reported_count: int, heard_at_s: float) -> int:
-    """Return the commands of a kind at a datanode or waiting here for it."""
+    """Return the commands of a kind that are at a datanode or wait here for it."""
     waiting = sum(
         command.kind is kind
         and command.sent_at_s is None
@@ -78,8 +79,8 @@ def least_loaded(
 
 
 def in_flight_limit(limits_total: int, factor_percent: int) -> int:
-    """Return how many replicas may be on their way in the whole cluster; 0: no limit.
+    """Return the cluster-wide limit on replicas in flight; 0 = no limit.
 
-    `limits_total` is what all healthy datanodes together may have.
+    `limits_total` is the sum of the limits of all healthy datanodes.
     """
     return ceil(limits_total * factor_percent / 100)

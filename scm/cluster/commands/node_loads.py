@@ -1,4 +1,4 @@
-"""How much each datanode has to do now, and how much it may be given: what `loads` counts of it."""
+"""Current load and limit of each datanode, counted by the rules of `loads`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,11 +22,11 @@ class NodeLoads:
         self._state = state
         self._nodes = nodes
         self._replication_limit = options.replication_limit
-        self._loads: dict[str, int] | None = None  # in a turn: of replications, by datanode
-        self._delete_loads: dict[str, int] = {}  # the same, of deletes
+        self._loads: dict[str, int] | None = None  # during a step: of replications, by datanode
+        self._delete_loads: dict[str, int] = {}  # the same for deletes
 
     def changed(self, datanode_id: str) -> None:
-        """Count anew what a datanode has to do: a command more waits for it."""
+        """Count the load of a datanode again, because another command waits for it."""
         if self._loads is not None:
             self._loads.pop(datanode_id, None)
             self._delete_loads.pop(datanode_id, None)
@@ -40,7 +40,7 @@ class NodeLoads:
         return self._loads[datanode_id]
 
     def delete_load(self, datanode_id: str) -> int:
-        """Return the deletes at a datanode or waiting for it."""
+        """Return the number of deletes at a datanode or waiting for it."""
         if self._loads is None:
             return self._delete_load(datanode_id)
         if datanode_id not in self._delete_loads:
@@ -58,14 +58,16 @@ class NodeLoads:
         return replication_limit(op_state, self.service_limit(datanode_id))
 
     def service_limit(self, datanode_id: str) -> int:
-        """Return the same in service, by the volumes that the datanode last said work."""
+        """Return the same for a node in service, by the volumes that it last reported as
+        working.
+        """
         live = self._nodes.liveness(datanode_id)
         volumes = () if live is None else live.volumes
         return volume_limit(self._replication_limit, sum(not v.failed for v in volumes))
 
     @contextmanager
     def one_turn(self) -> Iterator[None]:
-        """Count each datanode's load once for many decisions of one moment."""
+        """Count each datanode's load at most once for many decisions of one moment."""
         self._loads, self._delete_loads = {}, {}
         try:
             yield

@@ -1,10 +1,10 @@
-"""Commands on their way: queued once, sent within limits, answered, and come true or given up.
+"""Pending commands: queued once, sent within limits, answered, and confirmed or given up.
 
     queue ──heartbeat──► datanode ──outcome──► done
       ▲                     │                    └─ replicas made or removed: when reports show it
       └── lost, restarted, late delete: again ◄──┘
 
-Every command is durable before anyone is told its id; a command is gone when its outcome is
+Every command is durable before its id is returned; a command is removed when its outcome is
 durable. Callers hold the control plane's lock.
 """
 
@@ -31,18 +31,18 @@ from scm.state.options import ScmOptions
 
 LOST_AFTER_S: Final = 10.0
 LOST_AFTER_HEARTBEATS: Final = 5
-WHY_CHARACTERS_MAX: Final = 200  # a plan's reasons come from outside
+WHY_CHARACTERS_MAX: Final = 200  # a plan's reasons come from another process
 
-# Words of a datanode that skips a command (`CommandStatus.code`).
+# Codes of a datanode that skips a command (`CommandStatus.code`).
 DUPLICATE: Final = "DUPLICATE"
 STALE_TERM: Final = "STALE_TERM"
 
 _REPAIRS: Final = frozenset({Kind.REPLICATE, Kind.RECONSTRUCT, Kind.RECONCILE})
 
-# Why a command failed as we have it, without its datanode's word.
+# Codes that this SCM assigned without an answer of the datanode.
 _GIVEN_UP: Final = frozenset({Code.DEADLINE_PASSED, Code.UNAVAILABLE})
 
-# Kinds that are over only when reports show what they asked for.
+# Kinds that end only when reports show their effect.
 _SHOWN: Final = frozenset({Kind.REPLICATE, Kind.RECONSTRUCT, Kind.DELETE})
 
 _log = structlog.get_logger("suture.scm")
@@ -80,8 +80,8 @@ class PendingOps:
     ) -> int:
         """Queue a command for a datanode; return its id. `details` are fields of `Pending`.
 
-        `why` is for the audit log. One that is not `is_kept` on disk is made again from its cause
-        after a restart.
+        `why` is for the audit log. A command that is not `is_kept` on disk is created again from
+        its cause after a restart.
         """
         command = Pending(
             command_id=change.next_id("next_command_id"),
@@ -98,22 +98,24 @@ class PendingOps:
         return command.command_id
 
     def ask_for_all(self, change: Change, datanode_id: str) -> None:
-        """Have a datanode register again, and name all it holds, unless it was asked already."""
+        """Make a datanode register again and report all its replicas, unless that is already
+        ordered.
+        """
         waiting = self._state.commands.of_node(datanode_id)
         if not any(command.kind is Kind.REREGISTER for command in waiting):
             why = "a page of its full report was lost"
             self.queue(change, Kind.REREGISTER, 0, datanode_id, why=why)
 
     def has_room(self, datanode_id: str) -> bool:
-        """Whether one more command may wait for this datanode."""
+        """Return True if one more command may be queued for this datanode."""
         return self._state.commands.count_of_node(datanode_id) < command_limits.QUEUE_MAX
 
     def is_sendable(self, datanode_id: str) -> bool:
-        """Whether a command would leave soon."""
+        """Return True if a command would be sent soon."""
         return self._nodes.is_reachable(datanode_id) and self.has_room(datanode_id)
 
     def is_cooling(self, kind: Kind, container_id: int, datanode_id: str = "") -> bool:
-        """Whether commands of this kind about a container failed so lately that it is too soon."""
+        """Return True if commands of this kind for a container are paused after a failure."""
         return self._pauses.is_cooling(kind, container_id, datanode_id)
 
     def drain(
@@ -123,10 +125,10 @@ class PendingOps:
         objections: Callable[[Sequence[Pending]], Mapping[int, str]],
         kinds: Collection[Kind] = frozenset(Kind),
     ) -> list[Pending]:
-        """Return the commands that leave with this heartbeat's answer, marked as sent.
+        """Return the commands to send with this heartbeat's answer, marked as sent.
 
-        `objections` says what speaks against commands by now, by id; these are dropped. Those of
-        other `kinds` wait.
+        `objections` returns the reasons against commands by id; these are dropped. Commands of
+        kinds not in `kinds` wait.
         """
         node = self._state.nodes.get(datanode_id)
         assert node is not None, "only registered datanodes are answered with commands"
@@ -167,33 +169,35 @@ class PendingOps:
         return sending
 
     def _counted(self, command: Pending) -> Pending:
-        """Return a command with the blocks that it rebuilds, by what replicas report: a container
-        of a million small ones takes hours whatever its bytes."""
+        """Return a command with the number of blocks that it rebuilds, from replica reports: a
+        container of a million small ones takes hours regardless of its bytes.
+        """
         if command.kind is not Kind.RECONSTRUCT:
             return command
         replicas = self._state.replicas.of(command.container_id)
         return replace(command, block_count=max((r.block_count for r in replicas), default=0))
 
     def _refuse(self, change: Change, command: Pending, reason: str) -> None:
-        """Drop a command whose turn has come too late.
+        """Drop a command that is no longer right when it could be sent.
 
-        A delete rests: who ordered it may not see what speaks against it, and would again at once,
-        for ever. What is to be copied instead is urgent.
+        A delete is paused: its requester may not see the objection, and would order it again at
+        once, without end. Copies that replace it are urgent.
         """
         self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, reason)
         if command.kind is Kind.DELETE:
             self._pauses.count(command)
 
     def _lifetime_ms(self, command: Pending) -> int:
-        """Return how long a datanode may be at a command."""
+        """Return how long a datanode may work on a command."""
         first_s = self._options.command_deadline_ms / 1000
         deadline_s = command_limits.deadline_s(command, first_s, self._options.deadline_bytes_per_s)
-        return int((deadline_s - first_s / 2) * 1000)  # nothing runs unwatched
+        return int((deadline_s - first_s / 2) * 1000)  # no command runs without a deadline here
 
     def _is_rebuilding(self, command: Pending) -> bool:
-        """Whether a datanode may be rebuilding shards by this command, for all that is known.
+        """Return True if a datanode may be rebuilding shards by this command.
 
-        Nobody can call it back. Until it answers, or must have stopped, nothing else rebuilds them.
+        It cannot be called back. Until it answers or its lifetime is over, no other command
+        rebuilds them.
         """
         if command.kind is not Kind.RECONSTRUCT or command.is_answered:
             return False
@@ -204,14 +208,16 @@ class PendingOps:
         return self._clock.monotonic_s() < command.sent_at_s + command.lifetime_ms / 1000
 
     def _waits(self, command: Pending) -> bool:
-        """Whether a reconcile waits for those of the minority, so that one copy is free."""
+        """Return True if a reconcile waits for those of the minority, so that one copy
+        stays free.
+        """
         return command.is_second and any(
             other.kind is Kind.RECONCILE and not other.is_second
             for other in self._state.commands.of_container(command.container_id)
         )
 
     def settle(self, change: Change, outcome: Outcome) -> Pending | None:
-        """Record what a datanode says became of a command; return the command if that is news."""
+        """Record a datanode's outcome of a command; return the command if the outcome is new."""
         pending = self._state.commands.get(outcome.command_id)
         if pending is None or pending.is_answered:
             self._correct(change, outcome)
@@ -249,13 +255,13 @@ class PendingOps:
         )
 
     def review(self, change: Change, container_id: int) -> None:
-        """Let go of the answered commands of a container that reports show done."""
+        """Remove the answered commands of a container whose effect reports show."""
         for command in self._state.commands.of_container(container_id):
             if command.is_answered and self._is_shown(command):
                 change.remove(self._state.commands, command.command_id)
 
     def _is_shown(self, command: Pending) -> bool:
-        """Whether the replica map shows what a command asked for; true if it asks for no such."""
+        """Return True if the replica map shows a command's effect, or it has none to show."""
         if command.kind not in _SHOWN:
             return True
         if command.kind is Kind.RECONSTRUCT:
@@ -266,15 +272,15 @@ class PendingOps:
 
     def _has_shard(self, container_id: int, index: int, datanode_id: str) -> bool:
         found = self._state.replicas.get((container_id, datanode_id))
-        if found is None or found.state is ReplicaState.UNHEALTHY:  # in whose place it was made
+        if found is None or found.state is ReplicaState.UNHEALTHY:  # replaced by the rebuilt one
             return False
         return found.replica_index == index
 
     def expire(self, change: Change) -> None:
-        """Give up what was not answered in time, and let excluded replicas try again.
+        """Give up unanswered commands past their deadline, and release old exclusions.
 
         A delete that was sent is never given up while the replica is there, however long it waits
-        to be sent again: nobody knows whether it is still to be executed.
+        to be sent again: it may still be executed.
         """
         now_s = self._clock.monotonic_s()
         late = command_limits.expired(
@@ -294,16 +300,17 @@ class PendingOps:
         self._failing.release_old(change)
 
     def node_restarted(self, change: Change, datanode_id: str) -> None:
-        """Queue again what was sent to a datanode: its memory of it is gone."""
+        """Queue again the commands sent to a datanode: its restart lost them."""
         for command in self._state.commands.of_node(datanode_id):
             if command.sent_at_s is not None and not command.is_answered:
                 change.touch(self._state.commands, replace(command, sent_at_s=None, deadline_ms=0))
 
     def node_died(self, change: Change, datanode_id: str) -> None:
-        """Give up what a dead node was to send, make or get.
+        """Give up the commands that a dead node was to carry out, and those that need it as a
+        source or target.
 
-        What it was to do has passed its lifetime there, as a rule; what another node may still be
-        at is left to it. A delete that was sent stays pending: nobody knows whether it was done.
+        As a rule its own commands have passed their lifetime there. A command that another node may
+        still be running is kept. A delete that was sent stays pending: it may have been done.
         """
         commands = [
             *self._state.commands.of_node(datanode_id),
@@ -320,10 +327,10 @@ class PendingOps:
             self.drop(change, command, OutcomeState.FAILED, Code.UNAVAILABLE, message)
 
     def node_leaves(self, change: Change, datanode_id: str) -> None:
-        """Give up what was to bring replicas to a node that is to leave.
+        """Give up the commands that bring replicas to a node that is to leave.
 
-        They are ordered elsewhere. One that comes nevertheless is one too many, and goes again.
-        Shards that are being rebuilt, or were and are not reported yet, are copied from there.
+        They are ordered elsewhere. A replica that arrives nevertheless is surplus and is deleted.
+        Shards that are being rebuilt, or not yet reported, are copied from there.
         """
         coming = [
             command
@@ -336,15 +343,15 @@ class PendingOps:
             self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, message)
 
     def supersede(self, change: Change, command: Pending) -> None:
-        """End a command in whose place another goes: its id was told, so that it has an outcome."""
+        """End a command that another replaces: its id was returned, so it needs an outcome."""
         message = "another command took its place"
         self.drop(change, command, OutcomeState.SKIPPED, Code.INELIGIBLE, message)
 
     def drop(
         self, change: Change, command: Pending, state: OutcomeState, code: Code, message: str
     ) -> None:
-        """End a command without its datanode; what that has answered stays its outcome."""
-        if command.is_answered:  # no report will show what came of it
+        """End a command without its datanode; an answer that it already gave stays its outcome."""
+        if command.is_answered:  # no report will show its effect
             change.remove(self._state.commands, command.command_id)
             return
         outcome = Outcome(
@@ -388,17 +395,18 @@ class PendingOps:
                 change.remove(self._state.outcomes, command_id)
 
     def _not_ended(self, change: Change, pending: Pending, code: str) -> None:
-        """Keep a command that was skipped for a reason of ours.
+        """Keep a command that was skipped for a reason on this side.
 
-        A duplicate is one we sent again while the first is running: its answer will come. A stale
-        term means that it was sent before this SCM's start: it is sent again under ours.
+        A duplicate was sent again while the first was running: its answer will come. A stale term
+        means that it was sent before this SCM's start: it is sent again in the new term.
         """
         if code == STALE_TERM and pending.sent_at_s is not None:
             change.touch(self._state.commands, replace(pending, sent_at_s=None, deadline_ms=0))
 
     def _correct(self, change: Change, outcome: Outcome) -> None:
-        """Take a later answer over "skipped" and over our own giving up, for its time or because
-        its datanode was thought dead; ignore repetitions."""
+        """Let a late answer replace "skipped" or an outcome that this SCM assigned at the deadline
+        or because the datanode seemed dead; ignore repetitions.
+        """
         known = self._state.outcome(outcome.command_id)
         if known is None or known.datanode_id != outcome.datanode_id:
             return
@@ -411,6 +419,6 @@ class PendingOps:
 
 
 def _is_sent_delete(command: Pending) -> bool:
-    """Whether a datanode may have been told to delete a replica, if only once."""
+    """Return True if a datanode may have received this delete at least once."""
     was_sent = command.sent_at_s is not None or command.lifetime_ms > 0
     return command.kind is Kind.DELETE and was_sent

@@ -1,5 +1,6 @@
-"""How long commands rest that failed or were refused when their turn came: of one kind, about one
-container, a growing while."""
+"""Pauses, growing with each failure, before a failed or rejected command for a container is
+retried.
+"""
 
 from typing import Final
 
@@ -7,11 +8,11 @@ from scm.cluster.commands.command_limits import PAUSE_GROWS_MAX, backoff_s
 from scm.state.clock import Clock
 from scm.state.facts import Kind, Outcome, OutcomeState, Pending
 
-RECONSTRUCT_FIRST_S: Final = 10.0  # it may read all of several shards, in vain
+RECONSTRUCT_FIRST_S: Final = 10.0  # it may have read several whole shards before it failed
 
 
 class RetryPauses:
-    """What failed, how often in a row, and when last. Callers hold the control plane's lock."""
+    """Consecutive failures and the time of the last. Callers hold the control plane's lock."""
 
     def __init__(self, clock: Clock, *, first_s: float) -> None:
         self._clock = clock
@@ -19,7 +20,7 @@ class RetryPauses:
         self._failures: dict[tuple[Kind, int, str], tuple[int, float]] = {}
 
     def is_cooling(self, kind: Kind, container_id: int, datanode_id: str) -> bool:
-        """Whether commands of this kind failed so lately that it is too soon for another."""
+        """Return True if commands of this kind are paused after a failure."""
         count, at_s = self._failures.get((kind, container_id, datanode_id), (0, 0.0))
         if not count:
             return False
@@ -31,9 +32,11 @@ class RetryPauses:
         return self._first_s
 
     def note(self, command: Pending, outcome: Outcome) -> None:
-        """Count a failure; a success ends the row. A datanode's trouble with itself is its own, and
-        that with a container is the container's; deletes of blocks fail for the disk they are on:
-        they are both's, and counted by transaction, whatever their command came to."""
+        """Count a failure; a success resets the count. A failure that is the datanode's is counted
+        for the datanode, one that is the container's for the container. Deletes of blocks fail
+        because of the disk they are on, so they count for both, by transaction, whatever the
+        command's outcome.
+        """
         if command.kind is Kind.DELETE_BLOCKS:
             if outcome.state is not OutcomeState.SKIPPED:
                 self._note_deletes(command, outcome)
@@ -56,7 +59,7 @@ class RetryPauses:
                 self._failures.pop(key, None)
 
     def count(self, command: Pending) -> None:
-        """Count a command that came to nothing."""
+        """Count a command that had no effect."""
         self._count(_key(command))
 
     def _count(self, key: tuple[Kind, int, str]) -> None:
@@ -66,8 +69,8 @@ class RetryPauses:
     def forget_old(self) -> None:
         """Forget failures that are older than twice the longest pause.
 
-        Not sooner: many a command is ordered again only seconds after its pause, or it would be the
-        first failure each time.
+        Not sooner: many commands are ordered again only seconds after their pause, and each failure
+        would then count as the first.
         """
         now_s = self._clock.monotonic_s()
         self._failures = {
