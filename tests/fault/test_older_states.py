@@ -11,11 +11,10 @@ from tests.support.faults.nursery import forked
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
 
-def test_nothing_acknowledged_is_deleted(tmp_path: Path) -> None:
-    """
-    An older state is put back under writers, and two control planes run on copies of one: real
-    processes, at random moments. All bench: `make bench NAME=older`.
-    """
+def test_restored_or_forked_older_state_deletes_no_acknowledged_data(tmp_path: Path) -> None:
+    """An older state is restored under writers, and two control planes run on copies of one
+    state. Real processes are stopped at random moments. The full bench is `make bench
+    NAME=older`."""
     seed = random.randrange(1_000_000)
     with OlderDrill(tmp_path, seed, launch=forked).running() as drill:
         for number, harm in enumerate((drill.put_back, drill.fork)):

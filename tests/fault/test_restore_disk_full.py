@@ -30,10 +30,11 @@ def backup(tmp_path: Path) -> Path:
     return take_backup(tmp_path / "data", tmp_path / "to", now_ms=NOW_MS, version="1").path
 
 
-def test_it_is_not_begun_without_room(backup: Path, tmp_path: Path) -> None:
-    """
-    A state that fits to the byte cannot begin a change: nothing is written, and the room named.
-    """
+def test_restore_without_room_writes_nothing_and_names_the_room(
+    backup: Path, tmp_path: Path
+) -> None:
+    """If the disk has room for the state but not for one change, the restore writes nothing and
+    reports the free bytes."""
     size_bytes = (backup / "state" / "data.mdb").stat().st_size
     with small_disk(tmp_path / "disk", size_bytes=size_bytes + 20_480) as disk:
         with pytest.raises(Unavailable, match="bytes are free") as caught:
@@ -43,10 +44,11 @@ def test_it_is_not_begun_without_room(backup: Path, tmp_path: Path) -> None:
         assert [] == list(disk.path.iterdir())
 
 
-def test_what_one_left_that_was_killed_is_room(backup: Path, tmp_path: Path) -> None:
-    """
-    On a disk that takes one state it would keep every other from beginning.
-    """
+def test_restore_counts_leftovers_of_a_killed_restore_as_free_room(
+    backup: Path, tmp_path: Path
+) -> None:
+    """The leftovers of a killed restore do not prevent a new one on a disk with room for one
+    state."""
     size_bytes = (backup / "state" / "data.mdb").stat().st_size
     with small_disk(tmp_path / "disk", size_bytes=size_bytes * 3 // 2 + ROOM_BYTES) as disk:
         left = disk.path / "new" / GROWING
@@ -56,10 +58,11 @@ def test_what_one_left_that_was_killed_is_room(backup: Path, tmp_path: Path) -> 
         assert restore_backup(backup, disk.path / "new", now_ms=NOW_MS + 1).was_cut_off
 
 
-def test_one_that_fills_up_meanwhile_is_told(backup: Path, tmp_path: Path) -> None:
-    """
-    By others, after the copy was made: the process lives on to say what is left, and to remove it.
-    """
+def test_disk_filled_during_restore_is_reported_with_what_to_remove(
+    backup: Path, tmp_path: Path
+) -> None:
+    """Another writer fills the disk after the copy: the restore fails and its hint names the
+    directory to remove."""
     with small_disk(tmp_path / "disk", size_bytes=DISK_BYTES) as disk:
         new = disk.path / "new"
 

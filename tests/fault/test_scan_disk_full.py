@@ -78,10 +78,10 @@ def test_damage_is_recorded_without_a_tree(replica: StoredReplica, disk: SmallDi
     assert 1 == replica.store.tree(CONTAINER).unhealthy_count
 
 
-def test_what_is_as_it_was_counts_as_read(replica: StoredReplica, disk: SmallDisk) -> None:
-    """
-    A full disk is no reason to read all of it again and again.
-    """
+def test_unchanged_replica_on_a_full_disk_counts_as_scanned(
+    replica: StoredReplica, disk: SmallDisk
+) -> None:
+    """A full disk is no reason to scan all replicas again and again."""
     free_pages(replica)
     before = replica.store.replica(CONTAINER)
     disk.fill()
@@ -134,12 +134,10 @@ def unwritable(replica: StoredReplica, clock: FakeClock, disk: SmallDisk) -> Sca
     return replace(replica.tools, clock=clock)
 
 
-def test_what_cannot_be_recorded_is_not_read_in_circles(
+def test_scan_that_cannot_record_its_result_is_not_repeated_in_a_loop(
     unwritable: ScanTools, replica: StoredReplica, clock: FakeClock
 ) -> None:
-    """
-    A volume is read some times in its interval, not all the time, until there is room.
-    """
+    """Until the disk has room, a volume is scanned a few times per interval, not continuously."""
     stop = threading.Event()
     worker = VolumeScanWorker(
         unwritable,

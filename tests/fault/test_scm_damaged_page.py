@@ -62,8 +62,8 @@ def test_a_start_names_the_state_and_the_way_out(tmp_path: Path) -> None:
     assert "suture scm restore" in str(told)
 
 
-def test_what_is_refused_is_nobodys(tmp_path: Path) -> None:
-    """A state that did not pass is free to be looked at, or moved, and opened again."""
+def test_state_refused_for_a_damaged_page_is_not_left_locked(tmp_path: Path) -> None:
+    """A state that failed the page check can be inspected, moved and opened again."""
     file = fill(tmp_path / "data")
     whole = file.read_bytes()
     lose_some_nodes(file)
@@ -113,10 +113,10 @@ def test_every_page_in_use_is_looked_at(tmp_path: Path) -> None:
     assert found > 20
 
 
-def test_who_is_stopped_meanwhile_has_found_no_damage(
+def test_page_check_ended_by_sigterm_reports_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Systemd ends all processes of a unit at once: a look that was ended says nothing."""
+    """systemd ends all processes of a unit at once, so a check that was ended has no result."""
     file = fill(tmp_path / "data")
     script = tmp_path / "killed.py"
     script.write_text(f"import os; os.kill(os.getpid(), {int(signal.SIGTERM)})")

@@ -58,11 +58,9 @@ def report_closed(world: ScmWorld) -> None:
     world.beat("dn1", *told)
 
 
-def test_nothing_is_logged_that_was_rolled_back(world: ScmWorld, disk: SmallDisk) -> None:
-    """
-    A log of what happened to data is read after a fault; a change that came to nothing, tried
-    again with every heartbeat, would fill it with what never was.
-    """
+def test_rolled_back_change_on_a_full_disk_is_not_logged(world: ScmWorld, disk: SmallDisk) -> None:
+    """The change is retried with every heartbeat. Logging each failed attempt would fill the log
+    with changes that never happened."""
     with logged() as said:
         for _ in range(3):
             with pytest.raises(Unavailable, match="No space left on device"):

@@ -147,10 +147,10 @@ def check(scm: ScmProcess, known: Acknowledged) -> None:
 
 class TestKill:
     @pytest.mark.parametrize("seed", [1, 2])
-    def test_what_was_acknowledged_survives_a_kill_at_any_moment(
+    def test_acknowledged_state_survives_kills_at_random_moments(
         self, tmp_path: Path, seed: int
     ) -> None:
-        """Killed while it works, again and again, on one and the same state."""
+        """The SCM is killed while it works, several times, on the same state."""
         known = Acknowledged()
         delays = random.Random(seed)
         total_steps = 0
@@ -208,8 +208,9 @@ class TestProcess:
         assert f"pid {first.process.pid}" in err
         assert 0 == first.terminate()
 
-    def test_it_says_that_it_is_single_and_stops_cleanly(self, tmp_path: Path) -> None:
-        """One line of JSON when ready; SIGTERM ends it with 0 while a client is connected."""
+    def test_scm_logs_one_json_line_when_ready_and_stops_on_sigterm(self, tmp_path: Path) -> None:
+        """The line says that the SCM is not highly available. SIGTERM ends the process with exit
+        code 0 while a client is connected."""
         scm = ScmProcess.start(tmp_path)
         FakeDatanode.dial(scm.address, "dn1").register()
 

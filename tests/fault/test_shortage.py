@@ -262,12 +262,10 @@ def test_a_start_leaves_no_volume_out(tmp_path: Path, opens: Opens, number: int)
                 store.close()
 
 
-def test_what_a_repair_replaces_is_kept_though_descriptors_are_short(
+def test_repair_without_descriptors_keeps_the_bytes_it_replaces(
     tmp_path: Path, opens: Opens
 ) -> None:
-    """
-    Bytes that could not be read for want of a descriptor are not bytes that the disk lost.
-    """
+    """Bytes that cannot be read for lack of a descriptor do not count as lost."""
     store = open_store(tmp_path)
     block = closed_replica(store, block_ids=(1,))[1]
     path = store.paths(ONE).block_file(BlockId(1))

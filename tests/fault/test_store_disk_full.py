@@ -56,10 +56,9 @@ def state_of(store: ReplicaStore) -> object:
     return store.replica(ONE), store.blocks(ONE), files
 
 
-def test_what_was_acknowledged_before_the_disk_was_full_is_there(disk: SmallDisk) -> None:
-    """
-    Writing ends with DISK_OUT_OF_SPACE; no file is left of the refused chunk; space ends it.
-    """
+def test_full_disk_refuses_writes_and_keeps_acknowledged_data(disk: SmallDisk) -> None:
+    """Writing ends with DISK_OUT_OF_SPACE. The refused chunk leaves no file, and writing resumes
+    when there is space."""
     store = open_store(disk.path)
     store.create_container(ONE)
     written = 0
@@ -112,10 +111,10 @@ def test_an_index_without_room_refuses_the_chunk_whose_bytes_had_room(disk: Smal
 
 
 @pytest.mark.parametrize("leave_bytes", [0, 4096, 8192, 16_384, 32_768, 65_536])
-def test_nothing_that_needs_space_leaves_half_of_itself(disk: SmallDisk, leave_bytes: int) -> None:
-    """
-    Create, close, scan, repair and delete fail or succeed whole, wherever the disk ends.
-    """
+def test_full_disk_fails_or_completes_each_operation_as_a_whole(
+    disk: SmallDisk, leave_bytes: int
+) -> None:
+    """Create, close, scan, repair and delete fail or succeed as a whole, wherever the disk ends."""
     store = open_store(disk.path)
     blocks = closed_replica(store)
     store.create_container(ContainerId(2))

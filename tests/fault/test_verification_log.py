@@ -73,10 +73,10 @@ class TestKill:
     """A process that dies before any step of an append, or in the middle of its write."""
 
     @pytest.mark.parametrize("tear", [False, True])
-    def test_what_was_acknowledged_is_there_and_the_chain_goes_on(
+    def test_killed_appends_keep_acknowledged_entries_and_the_hash_chain(
         self, tmp_path: Path, tear: bool
     ) -> None:
-        """Before every single step of appends that begin three files."""
+        """The process is killed before every step of appends that begin three files."""
 
         def body(kill_at: int, path: Path, log_fd: int) -> None:
             log = opened(path)
@@ -367,8 +367,8 @@ class TestFiles:
         assert all(next(entries([file])).facts["kind"] == Kind.FILE for file in files)
         assert list(range(3)) * 5 == told(tmp_path)
 
-    def test_where_a_file_ends_is_told_once_it_is_full(self, tmp_path: Path) -> None:
-        """So that its end can be anchored; also after a start."""
+    def test_closed_log_file_has_a_head_to_anchor(self, tmp_path: Path) -> None:
+        """The head of a full file can be anchored, also after a restart."""
         log = write(tmp_path, 9)
         names = files_of(tmp_path)
         end = int(names[-1].removesuffix(".log")) - 1

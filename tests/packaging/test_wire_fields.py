@@ -57,7 +57,10 @@ def test_fields_that_pass_are_recorded(tmp_path: Path) -> None:
     """
     Those that the product sends and receives, each with the test that ran, and how long that took.
     """
-    test = "tests/integration/commands/test_proven_delete.py::test_it_goes_when_another_is_whole"
+    test = (
+        "tests/integration/commands/test_proven_delete.py::"
+        "test_proven_replica_is_deleted_when_another_is_whole"
+    )
     seen = tmp_path / "seen"
     words = ["-q", "-p", "tests.support.wire.recording", "-p", "no:cacheprovider", test]
     subprocess.run(
