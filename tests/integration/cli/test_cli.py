@@ -58,12 +58,11 @@ def target(cluster: Cluster, index: int, container_id: int, block_index: int) ->
 
 
 class TestKeys:
-    def test_what_was_put_is_listed_and_comes_back(
+    def test_stored_directory_is_listed_and_read_back(
         self, suture: CommandLine, files: Path, tmp_path: Path
     ) -> None:
-        """
-        A directory that was put is listed key by key, and each file comes back byte for byte.
-        """
+        """A directory that was stored is listed key by key, and each file reads back byte for
+        byte."""
         stored = suture.json("put", str(files), "--prefix", "keys/")
 
         listed = suture.json("ls", "keys/")
@@ -327,12 +326,10 @@ class TestOrders:
             outcome["status"]["reconcile"]["result"] for outcome in given["outcomes"]
         }
 
-    def test_what_shows_something_else_is_refused(
+    def test_shown_file_that_is_no_dry_run_output_is_refused(
         self, suture: CommandLine, tmp_path: Path
     ) -> None:
-        """
-        A file that no dry run printed, or one about other containers, orders nothing.
-        """
+        """A file that no dry run printed, or one about other containers, sends no command."""
         for text in ("no JSON", "{}", "[]", '[{"container_id": 1}]'):
             (tmp_path / "shown").write_text(text)
 

@@ -348,13 +348,11 @@ def outcomes_on(suture: CommandLine, name: str) -> list[str]:
     return [outcome["datanode_id"] for outcome in outcomes]
 
 
-def test_what_is_not_there_is_named_as_it_is(
+def test_error_names_the_missing_object_and_its_kind(
     cluster: Cluster, suture: CommandLine, damaged: int, tmp_path: Path
 ) -> None:
-    """
-    A file of this machine, a container, a datanode without a port, a datanode where a volume is
-    wanted; and an address that was dialled is shown whole.
-    """
+    """The error distinguishes a missing local file, a missing container, a datanode without a
+    port, and a datanode given in place of a volume. A dialled address is shown in full."""
     address = cluster.nodes[1].address
     absent = tmp_path / "absent"
 

@@ -72,8 +72,11 @@ def verified(path: Path, key: Path, capsys: Capture) -> tuple[int, Any]:
     return code, json.loads(capsys.readouterr().out)
 
 
-def test_it_says_what_was_done(volume: Path, key: Path, capsys: Capture) -> None:
-    """Reads, verdicts, failures, repairs and deletes, each with the number of its entry."""
+def test_statement_counts_reads_verdicts_repairs_and_deletes(
+    volume: Path, key: Path, capsys: Capture
+) -> None:
+    """The statement has reads, verdicts, failures, repairs and deletes, each with its entry
+    number."""
     code, answer = verified(stated(volume, key), public(key), capsys)
 
     [log] = answer["statement"]["logs"]
@@ -170,10 +173,10 @@ def test_another_key_is_named(volume: Path, key: Path, tmp_path: Path, capsys: C
     assert answer["why"].startswith("it names key ")
 
 
-def test_nothing_is_stated_from_a_log_that_does_not_hold(
+def test_attest_refuses_a_log_with_a_removed_entry(
     volume: Path, key: Path, capsys: Capture
 ) -> None:
-    """The gap is named, and no file is written."""
+    """The error names the gap, and no file is written."""
     directory = log_directory(volume)
     [name] = files_of(directory)
     lines = (directory / name).read_bytes().splitlines(keepends=True)
@@ -191,10 +194,10 @@ def test_nothing_is_stated_from_a_log_that_does_not_hold(
     "facts",
     [{}, {"at_ms": "x"}, {"at_ms": None}, {"at_ms": float("inf")}, {"kind": "verdict", "at_ms": 2}],
 )
-def test_nothing_is_stated_from_what_no_agent_writes(
+def test_attest_refuses_entries_that_no_agent_writes(
     tmp_path: Path, key: Path, capsys: Capture, facts: dict[str, object]
 ) -> None:
-    """Who forges a log can make each hash fit; it is refused in words."""
+    """A forger can make every hash fit, so the entries themselves are validated."""
     directory = tmp_path / "forged"
     directory.mkdir()
     line, _ = encode(Head(), {"kind": Kind.FILE, "missed": "x", **facts})
@@ -250,7 +253,7 @@ def test_a_key_is_kept_from_others(volume: Path, key: Path, capsys: Capture) -> 
         (["VOLUME", *PERIOD, "--key", "KEY.pub", "--output", "x"], "not a private key"),
     ],
 )
-def test_what_is_not_possible_is_refused(
+def test_invalid_attest_arguments_are_refused_and_write_nothing(
     volume: Path,
     key: Path,
     capsys: Capture,
@@ -258,7 +261,7 @@ def test_what_is_not_possible_is_refused(
     words: list[str],
     what: str,
 ) -> None:
-    """Named, with how to do it; nothing is written."""
+    """The error names the problem and the remedy; nothing is written."""
     monkeypatch.chdir(key.parent)
     public(key).chmod(0o600)
     named = {"KEY": str(key), "KEY.pub": str(public(key)), "VOLUME": str(volume)}

@@ -51,10 +51,10 @@ def test_problems_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert before == sorted(path.stat().st_mtime_ns for path in volume.rglob("*.block"))
 
 
-def test_what_is_no_volume_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """
-    A directory that was never a volume is an error, not a clean report.
-    """
+def test_fsck_refuses_a_directory_that_is_no_volume(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A directory that was never a volume is an error, not a clean report."""
     assert Exit.FAILED == run(["fsck", str(tmp_path), "--json"])
 
     assert str(tmp_path) in json.loads(capsys.readouterr().out)["error"]["message"]

@@ -57,13 +57,11 @@ def test_a_container_that_is_not_taken_over_is_named(world: ScmWorld, suture: Co
     assert f"\n  {FAR_OFF}\n" in shown
 
 
-def test_what_is_lost_while_it_is_looked_into_is_passed_by(
+def test_recover_skips_a_container_lost_between_its_two_queries(
     world: ScmWorld, suture: CommandLine
 ) -> None:
-    """
-    A disk fails between the question what there is and the question where: that is no reason to
-    stay in safe mode.
-    """
+    """A disk fails after the list of containers and before the query for their replicas.
+    Recovery does not stay in safe mode for that."""
     report(world, 1, 2)
 
     with Client(suture.scm) as client:
@@ -76,10 +74,11 @@ class TestManyAtOnce:
     """What is told in one call is bounded; a cluster of small files that come and go is not."""
 
     @pytest.mark.parametrize(("container_count", "deleted_count"), [(1_001, 2_001), (1, 2_000_001)])
-    def test_all_deleted_blocks_are_told(self, container_count: int, deleted_count: int) -> None:
-        """
-        In calls that the control plane takes, be they of many containers, or of one.
-        """
+    def test_deleted_blocks_of_all_containers_are_sent_in_bounded_calls(
+        self, container_count: int, deleted_count: int
+    ) -> None:
+        """Deleted blocks are split into calls that the control plane accepts, whether they
+        belong to many containers or to one."""
         ids = range(1, container_count + 1)
         seen = [Seen(number, deleted=list(range(1, deleted_count + 1))) for number in ids]
 
@@ -90,10 +89,9 @@ class TestManyAtOnce:
 
         assert dict.fromkeys(ids, deleted_count) == told
 
-    def test_all_keys_are_told(self) -> None:
-        """
-        Also where each lies in several containers, whose deleted blocks were told before.
-        """
+    def test_keys_with_parts_in_several_containers_are_all_sent(self) -> None:
+        """Deleted blocks of those containers are sent once, also if an earlier call had sent
+        them."""
         part_count = 3
         note = PutNote("one", part_count, part_count * 10, 1)
         seen = [

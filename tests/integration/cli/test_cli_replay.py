@@ -340,8 +340,8 @@ def keys_of(place: Any) -> list[Any]:
     return list(range(len(place))) if isinstance(place, list) else []
 
 
-def test_what_is_no_bundle_is_refused(bundle: Path, tmp_path: Path) -> None:
-    """By name: a file of another kind, one that was cut off, one without its documents."""
+def test_replay_refuses_a_file_that_is_no_bundle(bundle: Path, tmp_path: Path) -> None:
+    """The error names the file if it is of another kind, truncated, or lacks its documents."""
     other = tmp_path / "other.tar.gz"
     other.write_bytes(b"PK\3\4 no bundle")
     cut = tmp_path / "cut.tar.gz"

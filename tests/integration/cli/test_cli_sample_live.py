@@ -69,10 +69,10 @@ def test_a_clean_sample_of_a_cluster_says_a_probability(suture: CommandLine) -> 
     assert "verified" not in said + json.dumps(answer)
 
 
-def test_one_datanode_is_named_by_its_id_a_prefix_or_its_address(
+def test_sample_selects_a_datanode_by_id_prefix_or_address(
     cluster: Cluster, suture: CommandLine
 ) -> None:
-    """And a third of all is there."""
+    """Each form selects the same datanode, which holds a third of all replicas."""
     nodes = suture.json("scm", "nodes")
     [node_id, *_] = [node["datanode_id"] for node in nodes]
 
@@ -81,8 +81,9 @@ def test_one_datanode_is_named_by_its_id_a_prefix_or_its_address(
         assert (FILES, 1, 0) == counts_of(answer)
 
 
-def test_what_cannot_be_sampled_is_told(cluster: Cluster, suture: CommandLine) -> None:
-    """No such datanode, none there, a volume and a datanode, no such share."""
+def test_invalid_sample_arguments_are_refused(cluster: Cluster, suture: CommandLine) -> None:
+    """An unknown datanode, an unreachable one, a volume together with a datanode, and a fraction
+    above 1 are refused."""
     assert (
         "WRONG_DATANODE"
         == suture.json("scrub", "sample", "--datanode", "zz", code=1)["error"]["code"]
@@ -118,10 +119,10 @@ def test_a_bad_chunk_is_named_scanned_and_mended(cluster: Cluster, suture: Comma
     suture.wait_until(lambda: counts_of(suture.json_any("scrub", "sample", "--seed", "3"))[2] == 0)
 
 
-def test_who_does_not_answer_is_told_and_the_others_are_sampled(
+def test_sample_reports_a_silent_datanode_and_reads_the_others(
     cluster: Cluster, suture: CommandLine
 ) -> None:
-    """What is on it is no part of the statement, and the sample is not clean."""
+    """The statement excludes the replicas of the silent datanode, and the result is not clean."""
     cluster.nodes[2].stop()
     try:
         answer = suture.json("scrub", "sample", "--fraction", "1", code=Exit.TO_DO)

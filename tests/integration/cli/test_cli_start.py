@@ -124,23 +124,19 @@ GONE = "import select; at = select.poll(); at.register(1, 0); at.poll(60_000)"
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", [("ls", "--json"), ("ls",)])
-def test_so_it_is_however_little_is_printed(
+def test_full_stdout_is_reported_for_short_output(
     text: str, unbuffered: str, words: Sequence[str]
 ) -> None:
-    """
-    What fits into the buffer is written when Python ends, which has no words of ours for it; and a
-    disk that is full is not one of the cluster's.
-    """
+    """Python flushes buffered output at exit and would print its own message. A full stdout is
+    an error of this machine, not of the cluster."""
     ended = printing(text, way='"$@" > /dev/full', words=words, PYTHONUNBUFFERED=unbuffered)
 
     assert Exit.FAILED == ended.returncode
     assert "error: cannot write to stdout: No space left on device [IO_EXCEPTION]\n" == ended.stderr
 
 
-def test_what_went_wrong_is_said_where_stdout_takes_nothing() -> None:
-    """
-    With --json errors go there as well: one that cannot is for whoever reads stderr.
-    """
+def test_error_goes_to_stderr_if_stdout_cannot_be_written() -> None:
+    """With --json, errors go to stdout. If stdout cannot be written, stderr gets the error."""
     code = "from agent.errors import Code, Refused; raise Refused(Code.KEY_EXISTS, 'key f exists')"
     full = printing(code, way='"$@" > /dev/full')
     gone = printing(f"{GONE}; {code}", way='"$@" | true; exit ${PIPESTATUS[0]}')
@@ -181,9 +177,9 @@ print([name for name in {NEEDLESS} if name in sys.modules])
 """
 
 
-def test_nothing_is_imported_that_is_not_used() -> None:
-    """Half of a quick answer is importing. Help imports no command, and `status` nothing that reads
-    disks or draws."""
+def test_command_imports_only_the_modules_it_uses() -> None:
+    """Imports take half the time of a short command. Help imports no command, and `status`
+    imports nothing that reads disks or draws."""
     ended = subprocess.run(
         [sys.executable, "-c", IMPORTED], capture_output=True, text=True, timeout=60
     )

@@ -84,12 +84,10 @@ def test_a_peer_keeps_its_datanode_and_gets_a_new_key_when_it_is_issued_again(
         (("--role", "admin", "--days", "3650"), "the authority itself expires"),
     ],
 )
-def test_what_cannot_be_issued_leaves_nothing(
+def test_refused_certificate_request_leaves_no_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], named: str
 ) -> None:
-    """
-    A wrong order is refused with what is wrong, and no file is made for it.
-    """
+    """The error names the invalid argument, and no file is created."""
     directory = tmp_path / "tls"
     suture(capsys, "init", str(directory), "--days", "1000")
     before = sorted(tmp_path.rglob("*"))

@@ -108,8 +108,8 @@ def test_an_anchor_shows_what_the_chain_cannot(
     assert gap["fault"] == "truncated"
 
 
-def test_what_is_no_anchor_and_no_volume_is_refused(volume: Path, tmp_path: Path) -> None:
-    """By name, and nothing is proven."""
+def test_invalid_anchor_or_volume_is_refused(volume: Path, tmp_path: Path) -> None:
+    """The error names the invalid argument, and nothing is verified."""
     assert run(["verify-log", str(volume), "--anchor", "4:abc"]) == Exit.FAILED
     assert run(["verify-log", str(tmp_path / "nowhere")]) == Exit.FAILED
 
@@ -172,8 +172,10 @@ def test_the_control_plane_keeps_what_the_chain_cannot_show(
     assert gap["fault"] == "truncated"
 
 
-def test_what_is_kept_is_shown(volume: Path, scm: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of each volume, with its head."""
+def test_verify_log_kept_lists_the_anchors_of_each_volume(
+    volume: Path, scm: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each volume is listed with the head of its log."""
     assert run(["verify-log", "--kept", "--scm", scm]) == Exit.OK
     assert "no head of a log was told yet" in capsys.readouterr().out
     tell(scm, volume)

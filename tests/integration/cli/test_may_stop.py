@@ -205,10 +205,8 @@ class TestMayStop:
                 *answer["unreadable_container_ids"],
             }
 
-    def test_what_nobody_knows_is_refused(self, suture: CommandLine) -> None:
-        """
-        With the name that was given, and where the right ones are.
-        """
+    def test_may_stop_refuses_an_unknown_name(self, suture: CommandLine) -> None:
+        """The error has the name that was given and says where to find valid ones."""
         for name in ("nobody", "/no/rack", "127.0.0.1:1", "0:/no"):
             refused = suture.json("may-stop", name, code=Exit.FAILED)
             assert "WRONG_DATANODE" == refused["error"]["code"], name
@@ -225,13 +223,11 @@ class TestMayStop:
 
 
 class TestWhatIf:
-    def test_what_is_lost_is_named_and_the_rest_is_counted(
+    def test_may_stop_names_lost_containers_and_counts_rebuilds(
         self, suture: CommandLine, keys: dict[str, int]
     ) -> None:
-        """
-        All holders of a container: it is lost. One datanode: nothing is, all its bytes are made
-        again.
-        """
+        """Stopping all holders of a container loses it. Stopping one datanode loses nothing, and
+        all its bytes are rebuilt."""
         names = holders(suture)[1]
         assert keys
 

@@ -60,10 +60,9 @@ def store_and_damage(cluster: Cluster, suture: CommandLine, path: Path) -> None:
     suture("scrub", "scan", "1", "--wait", code=Exit.TO_DO)
 
 
-def test_each_question_has_a_command() -> None:
-    """
-    Every heading of the chapter is a question, or an order, with its one command: none is left out.
-    """
+def test_every_question_in_the_manual_has_a_command() -> None:
+    """Every heading of the chapter has one command in the table of this test, and none is left
+    out."""
     chapter = (ROOT / "docs" / "OPERATIONS.md").read_text().partition("\n## Questions")[2]
     headings = re.findall(r"^### (.+)$", chapter.partition("\n## ")[0], re.MULTILINE)
 
@@ -71,13 +70,11 @@ def test_each_question_has_a_command() -> None:
     assert 20 < len(QUESTIONS)
 
 
-def test_each_question_is_answered_by_its_command(
+def test_commands_of_the_manual_print_the_documented_output(
     cluster: Cluster, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """
-    In the order of the document each command works, and says what the document shows: the same
-    columns, or the same words at the beginning.
-    """
+    """Each command works, in the order of the document, and prints the documented columns or
+    first words."""
     store_and_damage(cluster, CommandLine(cluster.scm.address, capsys), tmp_path / "report.pdf")
     places = {
         "ADDRESS": cluster.nodes[1].address,

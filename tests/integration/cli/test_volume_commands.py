@@ -121,13 +121,11 @@ def test_a_disk_is_replaced_step_by_step(
     assert path in volumes_of(suture, cluster, index)
 
 
-def test_what_has_no_room_here_goes_to_other_datanodes(
+def test_retiring_volume_without_room_is_copied_to_other_datanodes(
     cluster: Cluster, suture: CommandLine, tmp_path: Path
 ) -> None:
-    """
-    No other volume of the host has room: the control plane copies elsewhere first, and only then
-    removes here; --wait sees to it.
-    """
+    """No other volume of the host has room, so the control plane copies the replicas elsewhere
+    and then removes them here. `--wait` waits for it."""
     stored = store(suture, tmp_path)
     index, path = fullest(suture, cluster)
     cluster.nodes[index].stop()
@@ -188,10 +186,8 @@ def test_migrate_read_only_and_cancel(
     assert_readable(suture, stored, tmp_path)
 
 
-def test_what_nobody_has_is_refused(cluster: Cluster, suture: CommandLine) -> None:
-    """
-    By its name; nothing is changed.
-    """
+def test_volume_commands_refuse_unknown_volumes(cluster: Cluster, suture: CommandLine) -> None:
+    """The error names the volume, and nothing is changed."""
     node = cluster.nodes[0].address
     only, other = (str(path) for path in cluster.volume_paths(0))
     elsewhere = f"{cluster.nodes[1].address}:{cluster.volume_paths(1)[0]}"
@@ -211,13 +207,11 @@ def test_what_nobody_has_is_refused(cluster: Cluster, suture: CommandLine) -> No
     assert "only volume" in refused["error"]["message"]
 
 
-def test_one_that_cannot_be_scanned_in_time_is_not_added(
+def test_added_volume_that_cannot_be_scanned_in_time_is_refused(
     cluster: Cluster, suture: CommandLine, tmp_path: Path
 ) -> None:
-    """
-    It is refused before anything of it is served, the next start does not open it either, and it
-    is added and scanned where the config only warns.
-    """
+    """The volume is refused before it serves anything, and the next start does not open it. With
+    a config that only warns, it is added and scanned."""
     full = {}
     for index, node in enumerate(cluster.nodes):
         empty, full[node.address] = map(str, cluster.volume_paths(index))
@@ -251,13 +245,11 @@ def test_one_that_cannot_be_scanned_in_time_is_not_added(
     assert "off" != volume["scrub"]["state"]
 
 
-def test_what_cannot_be_loaded_is_told(
+def test_unloadable_replicas_are_reported_after_volume_add(
     cluster: Cluster, suture: CommandLine, tmp_path: Path
 ) -> None:
-    """
-    At once after `volume add`, with the reason; a volume that retires says what is left on it, and
-    is empty when that was put away.
-    """
+    """The reason is reported at once. A retiring volume reports what is left on it, and becomes
+    empty when the leftover was removed."""
     node, (_, path) = cluster.nodes[0], cluster.volume_paths(0)
     node.stop()
     config = cluster.write_config(0, node.address)

@@ -81,10 +81,10 @@ def test_a_put_under_way_says_so_and_stores_nothing(cluster: Cluster, replicatio
         other.put(name, b"another", replication=replication)
 
 
-def test_so_does_every_call_after_it(cluster: Cluster, tmp_path: Path) -> None:
-    """
-    And no connection is opened for one; to close again does nothing.
-    """
+def test_calls_after_close_are_refused_without_a_connection(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """No connection is opened for them, and a second close does nothing."""
     with Client(cluster.scm.address) as writer:
         writer.put("closing/after", b"x", replace=True)
         writer.put("closing/coded", b"x", replace=True, replication="xor-2-1-16k")
@@ -111,10 +111,8 @@ def test_so_does_every_call_after_it(cluster: Cluster, tmp_path: Path) -> None:
     assert client._cluster._cells is None
 
 
-def test_so_does_what_is_awaited(cluster: Cluster) -> None:
-    """
-    Under way, waiting for its turn, and called later.
-    """
+def test_awaited_calls_end_when_the_async_client_closes(cluster: Cluster) -> None:
+    """Calls under way, calls that wait for their turn, and later calls all raise Unavailable."""
 
     async def scenario() -> list[BaseException | None]:
         client = AsyncClient(cluster.scm.address)
@@ -147,10 +145,9 @@ def test_so_does_what_is_awaited(cluster: Cluster) -> None:
     assert {(Unavailable, CLOSED)} == {(type(one), str(one)) for one in said}
 
 
-def test_nobody_is_waited_for_over_a_connection_of_ours_that_is_closed(cluster: Cluster) -> None:
-    """
-    A control plane that is silent is being restarted, and waited for; here nobody is silent.
-    """
+def test_closed_own_connection_is_not_retried(cluster: Cluster) -> None:
+    """A silent control plane may be restarting, so the client retries. A connection that the
+    client itself closed is not retried."""
     waits: list[SutureError] = []
     with ScmClient(cluster.scm.address) as scm:
         scm.list_nodes(scm_pb2.ListNodesRequest())

@@ -101,10 +101,9 @@ def test_a_delete_whose_answer_is_lost_succeeds(served: Served) -> None:
     assert 3 == served.service.asked_count
 
 
-def test_what_is_stored_anew_meanwhile_stays(served: Served) -> None:
-    """
-    The second try must not delete what somebody was told is stored since the first.
-    """
+def test_retried_delete_keeps_a_key_stored_again_meanwhile(served: Served) -> None:
+    """The second attempt must not delete a key whose storing was acknowledged after the first
+    attempt."""
     served.service.losses_left = 1
     served.service.meanwhile = lambda: served.world.write("b", "k", 20)
 
@@ -114,10 +113,8 @@ def test_what_is_stored_anew_meanwhile_stays(served: Served) -> None:
     assert [20] == [key.size_bytes for key in served.world.state.keys.values()]
 
 
-def test_what_others_deleted_before_the_first_try_is_not_found(served: Served) -> None:
-    """
-    Of two who delete a key, one deleted it.
-    """
+def test_delete_of_a_key_that_others_deleted_raises_key_not_found(served: Served) -> None:
+    """If two clients delete a key, only one of them succeeds."""
     served.service.before = lambda: served.world.control.operators.delete_keys(["k"], dry_run=False)
 
     with Client(served.address) as client, pytest.raises(KeyNotFound, match="no such key: k"):
@@ -151,10 +148,8 @@ def test_rm_names_what_was_never_there(served: Served, capsys: pytest.CaptureFix
     assert [] == served.names
 
 
-def test_nothing_is_deleted_for_who_has_gone(served: Served) -> None:
-    """
-    A call that waited for the lock is often one whose caller has asked again since.
-    """
+def test_cancelled_delete_that_waits_for_the_lock_deletes_nothing(served: Served) -> None:
+    """The caller of a call that waited for the lock has often retried since."""
     entered, gone = Event(), Event()
 
     def began(context: grpc.ServicerContext) -> None:

@@ -113,13 +113,11 @@ def test_a_key_of_three_containers_comes_back_and_goes(
 
 @pytest.mark.parametrize("scheme", [COPIES, CODED])
 @pytest.mark.parametrize("is_silent", [False, True])
-def test_nothing_stays_of_a_put_that_is_cut_off(
+def test_cut_off_put_leaves_no_blocks_and_no_containers(
     cluster: Cluster, client: Client, scheme: Scheme | None, *, is_silent: bool
 ) -> None:
-    """
-    Neither what was written nor containers of which no datanode ever heard; whether the writer
-    still says that it ends or, as one that was killed, says nothing.
-    """
+    """Neither blocks nor containers unknown to all datanodes remain, whether the writer aborts
+    the put or is killed without a message."""
     size_bytes = 3 * CONTAINER_BYTES * (scheme.data_count if scheme else 1)
     source, written_bytes = source_of("cut", size_bytes), 0
 

@@ -96,10 +96,8 @@ class TestStoring:
         assert b"old" == before
         assert b"new" == client.get("once")
 
-    def test_what_progress_raises_stops_it(self, client: Client) -> None:
-        """
-        And nothing is stored.
-        """
+    def test_exception_in_progress_callback_aborts_the_put(self, client: Client) -> None:
+        """Nothing is stored."""
 
         def stop(_: int) -> None:
             raise LookupError

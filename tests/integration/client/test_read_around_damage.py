@@ -77,10 +77,9 @@ def read(nodes: list[Datanode]) -> bytes:
         return b"".join(client.read(found_at(nodes)))
 
 
-def test_each_replica_has_another_bad_chunk(three: list[Datanode]) -> None:
-    """
-    The client goes back to replicas that failed before: every chunk is healthy somewhere.
-    """
+def test_read_combines_replicas_with_different_bad_chunks(three: list[Datanode]) -> None:
+    """The client returns to replicas that failed before, because every chunk is healthy in one
+    of them."""
     for node, numbers in zip(three, ((0, 3), (1,), (2, 3)), strict=True):
         for number in numbers:
             node.replica.flip(BLOCK, number * CHUNK_BYTES + 77)
@@ -88,12 +87,11 @@ def test_each_replica_has_another_bad_chunk(three: list[Datanode]) -> None:
     assert content() == read(three)
 
 
-def test_of_unhealthy_replicas_only_what_is_healthy_anywhere_is_read(
+def test_unhealthy_replicas_are_read_where_their_chunks_are_whole(
     three: list[Datanode],
 ) -> None:
-    """
-    All three are marked after their scans, and everything can be read: each is bad elsewhere.
-    """
+    """All three replicas are marked unhealthy by their scans. The file reads whole, because each
+    is bad at another chunk."""
     for number, node in enumerate(three):
         node.replica.flip(BLOCK, number * CHUNK_BYTES + 77)
         node.scan()
@@ -104,10 +102,9 @@ def test_of_unhealthy_replicas_only_what_is_healthy_anywhere_is_read(
     assert content() == read(three)
 
 
-def test_who_gave_a_block_badly_is_asked_later_for_the_next(three: list[Datanode]) -> None:
-    """
-    A client remembers it from block to block: nobody asks a bad disk first for each of a thousand.
-    """
+def test_replica_with_a_bad_block_is_tried_last_for_the_next_block(three: list[Datanode]) -> None:
+    """A client remembers failed replicas from block to block, so a bad disk is not tried first
+    for each block."""
     three[0].replica.flip(BLOCK, 77)
     with Client("127.0.0.1:9") as client:
         first = b"".join(client.read(found_at(three)))
@@ -135,10 +132,9 @@ def test_a_datanode_that_hangs_costs_a_moment_and_not_a_deadline(three: list[Dat
         assert 0 == client._conduct.fault_count("dn1")  # a deadline that passes is a fault
 
 
-def test_what_nobody_has_is_named(three: list[Datanode]) -> None:
-    """
-    Block, key and offset, and of each replica why it does not give the chunk.
-    """
+def test_unreadable_chunk_error_names_block_key_offset_and_causes(three: list[Datanode]) -> None:
+    """The error has the block, the key and the offset, and for each replica the reason why it
+    cannot serve the chunk."""
     three[0].replica.flip(BLOCK, CHUNK_BYTES + 5)
     three[1].replica.file(BLOCK).unlink()
     nodes = found_at(three)
@@ -207,10 +203,9 @@ class TestShards:
 
             assert cluster.groups[1].data == read_group(cluster, (1, 2, 3, 6))
 
-    def test_nobody_is_asked_twice_for_one_cell(self, tmp_path: Path) -> None:
-        """
-        With one cell too few, each datanode is asked once, and then it is said who gave what.
-        """
+    def test_too_few_cells_ask_each_datanode_once(self, tmp_path: Path) -> None:
+        """If one cell too few can be read, each datanode is asked once, and the error says how
+        many cells can be read."""
         with ec_cluster(tmp_path, RS_3_2, [STRIPE_BYTES]) as cluster:
             flip(cluster.nodes[1], 1, 7)
             cluster.serve()
@@ -221,10 +216,8 @@ class TestShards:
 
             assert sorted(cluster.nodes[node].address for node in (1, 2, 3)) == sorted(asked)
 
-    def test_all_cells_that_can_be_had_come_from_whoever_has_them(self, tmp_path: Path) -> None:
-        """
-        To tell which shard lies, every cell is wanted: also one whose first holder has lost it.
-        """
+    def test_readable_cells_are_fetched_from_any_holder(self, tmp_path: Path) -> None:
+        """Locating a corrupt shard needs every cell, also one whose first holder lost it."""
         with ec_cluster(tmp_path, RS_3_2, [STRIPE_BYTES]) as cluster:
             write_shard(cluster.nodes[6].store, 1, cluster.groups)
             flip(cluster.nodes[1], 1, 7)
@@ -263,11 +256,9 @@ class TestShards:
             assert {index: cells[index] for index in (1, 2, 3)} == read
             assert [cluster.nodes[node].address for node in (2, 3)] == asked
 
-    def test_who_answers_between_silences_is_not_given_up(self, tmp_path: Path) -> None:
-        """
-        The shard of the silent one is needed for every second stripe: each answer, to a list or
-        for a cell, begins the count again.
-        """
+    def test_datanode_that_answers_between_silences_stays_in_use(self, tmp_path: Path) -> None:
+        """Every second stripe needs the shard of the slow datanode. Each of its answers, to a
+        list or for a cell, resets the count of silences."""
         with ec_cluster(tmp_path, RS_3_2, [24 * STRIPE_BYTES, *[1] * 7]) as cluster:
             for stripe in range(1, 24, 2):
                 flip(cluster.nodes[4], 1, stripe * 4096 + 7)

@@ -209,10 +209,8 @@ def test_a_replica_that_fails_is_left_behind(tmp_path: Path, stack: ExitStack, h
     assert {(101, "dn1")} == world.scm.failed
 
 
-def test_nothing_is_stored_on_a_minority(tmp_path: Path, stack: ExitStack) -> None:
-    """
-    Other containers are tried, and each failure is told.
-    """
+def test_put_that_reaches_only_a_minority_is_refused(tmp_path: Path, stack: ExitStack) -> None:
+    """The writer tries other containers, and reports each failed datanode."""
     world = World(tmp_path, stack)
     for node in world.nodes[1:]:
         node.stop_serving()
@@ -359,12 +357,11 @@ def test_a_datanode_that_is_busy_is_not_left_behind(
 
 
 @pytest.mark.parametrize("scheme", [None, CODE])
-def test_one_that_ends_calls_is_called_again(
+def test_writer_retries_a_datanode_that_cancels_calls(
     tmp_path: Path, stack: ExitStack, scheme: Scheme | None
 ) -> None:
-    """
-    Where most calls wait for their callers a datanode ends some, and they find room later.
-    """
+    """A datanode whose calls mostly wait for their callers cancels some. The retried calls find
+    room."""
     world = World(tmp_path, stack, scheme)
     relay = world.refuse(1, 3, stack, CANCEL)
 
@@ -394,12 +391,10 @@ def test_a_put_whose_connections_are_closed_ends(tmp_path: Path, stack: ExitStac
     assert {} == world.session.failed
 
 
-def test_one_that_stays_busy_is_left_behind(
+def test_writer_drops_a_datanode_that_stays_busy(
     tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    A writer does not wait for ever for one of three.
-    """
+    """A writer does not wait for ever for one of three datanodes."""
     monkeypatch.setattr(fan_out, "BUSY_PATIENCE_S", 0.1)
     world = World(tmp_path, stack)
     relay = world.refuse(1, 1_000_000, stack)
@@ -449,10 +444,9 @@ class Silent:
 
 
 @pytest.mark.parametrize("message_count", [1, WAITING_MAX + 100])
-def test_one_that_takes_nothing_is_out(message_count: int) -> None:
-    """
-    Whether it fails to take messages, or to answer: it holds up the others once, and no longer.
-    """
+def test_writer_drops_a_datanode_that_takes_no_messages(message_count: int) -> None:
+    """A datanode that accepts no messages or does not answer delays the others once, and is then
+    dropped."""
     call = Silent()
     lane = Lane(
         lambda _messages, _timeout_s: call, message_timeout_s=0.05, message_count=message_count

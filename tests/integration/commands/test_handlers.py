@@ -344,10 +344,10 @@ class TestTrust:
             **more,  # type: ignore[arg-type]
         )
 
-    def test_what_was_shown_is_replaced(
+    def test_trust_replaces_the_blocks_shown_by_the_dry_run(
         self, handlers: Handlers, replica: StoredReplica, other: Datanode
     ) -> None:
-        """The dry run changes nothing; what it showed is done."""
+        """The dry run changes nothing. The order makes the changes that the dry run showed."""
         remove_blocks(other.replica.store, CONTAINER, [BlockId(1)])
 
         shown = handlers.trust(self.wish(other, dry_run=True), lambda: False)
@@ -357,10 +357,10 @@ class TestTrust:
         assert [(1, "delete")] == [(one.local_id, one.change) for one in shown.changes]
         assert (True, False) == (between, replica.file(1).exists())
 
-    def test_what_was_not_shown_is_not_replaced(
+    def test_trust_refuses_changes_that_the_dry_run_did_not_show(
         self, handlers: Handlers, replica: StoredReplica, other: Datanode
     ) -> None:
-        """The world may have changed since somebody looked."""
+        """The replicas may have changed since the operator saw the dry run."""
         shown = handlers.trust(self.wish(other, dry_run=True), lambda: False)
         remove_blocks(other.replica.store, CONTAINER, [BlockId(1)])
 

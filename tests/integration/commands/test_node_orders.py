@@ -92,10 +92,11 @@ def test_reregister_and_refresh(tmp_path: Path, scm: ScriptedScm) -> None:
         zygote.stop()
 
 
-def test_of_two_scms_of_one_term_the_first_is_followed(tmp_path: Path, scm: ScriptedScm) -> None:
-    """
-    Both are told of both, also after a restart of the agent, and the second one's orders are left.
-    """
+def test_agent_follows_the_first_of_two_scms_with_the_same_term(
+    tmp_path: Path, scm: ScriptedScm
+) -> None:
+    """Both SCMs receive both start ids, also after a restart of the agent, and the orders of the
+    second one are ignored."""
     scm.start_id, scm.state_number = "first", 7
     with ScriptedScm() as second, Zygote(tmp_path / "agent.log") as zygote:
         second.start_id, second.state_number = "second", 8
@@ -216,10 +217,8 @@ class TestNodeState:
 
         assert NodeState("IN_SERVICE", 5, 2) == newest_state(layouts)
 
-    def test_nobody_has_told_yet(self, tmp_path: Path) -> None:
-        """
-        Without a file there is no state: neither in service nor out of it.
-        """
+    def test_node_state_without_a_file_is_empty(self, tmp_path: Path) -> None:
+        """Without a file, the datanode is neither in service nor out of service."""
         state = newest_state([Layout(tmp_path, "c")])
 
         assert ("", False) == (state.op_state, state.is_out_of_service)

@@ -75,10 +75,8 @@ def told(datanode: Datanode) -> str:
     return "".join(path.read_text() for path in sorted(directory.iterdir()))
 
 
-def test_it_goes_when_another_is_whole(two: tuple[Datanode, Datanode]) -> None:
-    """
-    The log of who deletes tells the proof, and the witness has read its own just now.
-    """
+def test_proven_replica_is_deleted_when_another_is_whole(two: tuple[Datanode, Datanode]) -> None:
+    """The deleter logs the proof, and the witness has just scanned its own replica."""
     mine, other = two
 
     delete(mine, [other])
@@ -92,10 +90,10 @@ def test_it_goes_when_another_is_whole(two: tuple[Datanode, Datanode]) -> None:
 
 
 @pytest.mark.parametrize("way", ["flip", "lost", "row"])
-def test_it_stays_when_the_other_is_damaged(two: tuple[Datanode, Datanode], way: str) -> None:
-    """
-    Though no scan has found it yet: the proof is one.
-    """
+def test_replica_is_kept_when_the_other_is_damaged(
+    two: tuple[Datanode, Datanode], way: str
+) -> None:
+    """The proof finds the damage though no scan has found it yet."""
     mine, other = two
     match way:
         case "flip":
@@ -130,10 +128,8 @@ def test_a_witness_that_forges_its_tree_is_found(
     assert "does not hold these bytes" in str(error)
 
 
-def test_what_is_damaged_here_need_not_be_there(two: tuple[Datanode, Datanode]) -> None:
-    """
-    A bad replica gives way to a good one.
-    """
+def test_damaged_replica_is_deleted_for_a_whole_one(two: tuple[Datanode, Datanode]) -> None:
+    """The witness need not have the bytes that are damaged here."""
     mine, other = two
     mine.replica.flip(BLOCK, 5)
     mine.replica.scan()
@@ -143,10 +139,9 @@ def test_what_is_damaged_here_need_not_be_there(two: tuple[Datanode, Datanode]) 
     assert not has(mine)
 
 
-def test_it_stays_when_the_other_lacks_a_block(two: tuple[Datanode, Datanode]) -> None:
-    """
-    Also where it says that the block was deleted, unless that was ordered.
-    """
+def test_replica_is_kept_when_the_other_lacks_a_block(two: tuple[Datanode, Datanode]) -> None:
+    """The replica stays also if the witness says that the block was deleted, unless the delete
+    was ordered."""
     mine, other = two
     remove_blocks(other.replica.store, CONTAINER, [BLOCK])
 
@@ -158,11 +153,11 @@ def test_it_stays_when_the_other_lacks_a_block(two: tuple[Datanode, Datanode]) -
 
 
 @pytest.mark.parametrize("way", ["damaged", "lost", "lost and not scanned", "all lost", "adopted"])
-def test_what_has_no_row_here_must_be_there(two: tuple[Datanode, Datanode], way: str) -> None:
-    """
-    Its bytes may be the last, and a row of another replica makes them whole again: a scan that
-    found its row lost or damaged left it out of the tree.
-    """
+def test_replica_with_lost_rows_is_kept_if_the_other_lacks_the_block(
+    two: tuple[Datanode, Datanode], way: str
+) -> None:
+    """A scan leaves a block whose row is lost or damaged out of the tree. Its bytes may be the
+    last ones, and the row of another replica would make them readable again."""
     mine, other = two
     replica = mine.replica
     match way:
@@ -184,10 +179,11 @@ def test_what_has_no_row_here_must_be_there(two: tuple[Datanode, Datanode], way:
     assert not has(mine)
 
 
-def test_what_has_no_row_here_goes_when_it_is_there(two: tuple[Datanode, Datanode]) -> None:
-    """
-    A replica without its rows gives way to a whole one; one that has nothing of it proves nothing.
-    """
+def test_replica_with_lost_rows_is_deleted_if_the_other_has_the_blocks(
+    two: tuple[Datanode, Datanode],
+) -> None:
+    """A replica without rows is deleted in favour of a whole one. A witness that has nothing of
+    a block proves nothing."""
     mine, other = two
     mine.replica.lose_index()
     mine.replica.scan()
@@ -289,10 +285,10 @@ def test_the_witness_has_the_last_word_right_before(
     assert goes is not has(mine)
 
 
-def test_one_witness_is_enough(tmp_path: Path, two: tuple[Datanode, Datanode]) -> None:
-    """
-    A bad one, and one that cannot be reached, are passed by.
-    """
+def test_delete_needs_only_one_valid_witness(
+    tmp_path: Path, two: tuple[Datanode, Datanode]
+) -> None:
+    """Damaged and unreachable witnesses are skipped."""
     mine, other = two
     third = Datanode("dn3", tmp_path / "dn3")
     third.replica.create()
@@ -305,10 +301,9 @@ def test_one_witness_is_enough(tmp_path: Path, two: tuple[Datanode, Datanode]) -
     assert not has(mine)
 
 
-def test_who_read_it_lately_need_not_read_it_again(two: tuple[Datanode, Datanode]) -> None:
-    """
-    Within the age that is configured; of some chunks it is proven even then that they are there.
-    """
+def test_witness_with_a_recent_scan_is_not_read_again(two: tuple[Datanode, Datanode]) -> None:
+    """A scan within the configured age is enough. The presence of the chunks is proven all the
+    same."""
     mine, other = two
     other.replica.scan()
     reads = told(other).count("verdict")
@@ -337,12 +332,10 @@ def test_any_chunk_lost_since_the_witness_read_it_is_found(
     assert "does not hold these bytes" in str(error)
 
 
-def test_what_changed_meanwhile_stays(
+def test_replica_changed_during_its_proof_is_kept(
     two: tuple[Datanode, Datanode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    What was proven is not what would go.
-    """
+    """The proof does not cover the changed replica."""
     mine, other = two
     made = deletes(mine)
     real = ProvenDeletes._proof

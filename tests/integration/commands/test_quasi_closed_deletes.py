@@ -77,10 +77,10 @@ def delete(mine: Datanode, other: Datanode) -> str:
 
 
 @pytest.mark.parametrize("state", [QUASI, CLOSED])
-def test_one_that_is_equal_goes(two: tuple[Datanode, Datanode], state: ReplicaState) -> None:
-    """
-    Its witness may be closed for good, or like itself.
-    """
+def test_quasi_closed_replica_with_an_equal_witness_is_deleted(
+    two: tuple[Datanode, Datanode], state: ReplicaState
+) -> None:
+    """The witness may be closed or quasi-closed."""
     mine, other = two
     for one in two:
         write(one, WHOLE)
@@ -90,10 +90,10 @@ def test_one_that_is_equal_goes(two: tuple[Datanode, Datanode], state: ReplicaSt
     assert not delete(mine, other)
 
 
-def test_it_stays_when_its_equal_has_lost_bytes(two: tuple[Datanode, Datanode]) -> None:
-    """
-    Both reported the same, and this is the last whole one.
-    """
+def test_quasi_closed_replica_is_kept_when_the_witness_lost_bytes(
+    two: tuple[Datanode, Datanode],
+) -> None:
+    """Both reported the same state, and this replica is the last whole one."""
     mine, other = two
     for one in two:
         write(one, WHOLE)
@@ -150,10 +150,11 @@ def test_a_damaged_one_goes_when_a_quasi_closed_one_is_whole(
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
-def test_what_only_it_has_keeps_it(two: tuple[Datanode, Datanode], *, is_damaged: bool) -> None:
-    """
-    Though the other claims as many commits: nobody deletes what is whole nowhere else.
-    """
+def test_quasi_closed_replica_with_blocks_of_its_own_is_kept(
+    two: tuple[Datanode, Datanode], *, is_damaged: bool
+) -> None:
+    """The other replica reports as many commits. A block that is whole nowhere else is not
+    deleted."""
     mine, other = two
     write(mine, WHOLE)
     write(other, WHOLE[:-1])
@@ -166,11 +167,9 @@ def test_what_only_it_has_keeps_it(two: tuple[Datanode, Datanode], *, is_damaged
     assert "it has not all of block 3" in delete(mine, other)
 
 
-def test_what_was_never_committed_keeps_nothing(two: tuple[Datanode, Datanode]) -> None:
-    """
-    A writer that died left it on some datanodes only, as it is when a container ends quasi-closed:
-    nobody else will ever have it.
-    """
+def test_uncommitted_chunks_do_not_prevent_a_delete(two: tuple[Datanode, Datanode]) -> None:
+    """A dead writer left the chunks on some datanodes only, as usual for a quasi-closed
+    container. No other replica will ever have them."""
     mine, other = two
     for one in two:
         write(one, WHOLE)

@@ -67,12 +67,11 @@ class TestDelete:
         assert number not in host.store.replica_ids()
         assert () == host.store.unloadable()
 
-    def test_what_is_cut_off_is_ended_before_others_move(
+    def test_interrupted_move_is_finished_before_new_moves_begin(
         self, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        There may be hours of moving before it by the order of ids, and so long no delete of it.
-        """
+        """In id order, hours of moves could come before it, and its container could not be
+        deleted for as long."""
         first, *_, last = map(ContainerId, host.on("a"))
         cut_off(host, monkeypatch, last)
 

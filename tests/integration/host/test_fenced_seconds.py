@@ -77,8 +77,10 @@ def test_the_other_one_is_served(host: Host, number: ContainerId) -> None:
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_of_two_others_the_better(host: Host, number: ContainerId, *, is_first: bool) -> None:
-    """As a start would choose: the one with more commits, whichever was opened first."""
+def test_fence_serves_the_better_of_two_remaining_replicas(
+    host: Host, number: ContainerId, *, is_first: bool
+) -> None:
+    """As at a start, the replica with more commits is served, whichever volume was opened first."""
     host.at("c")
     host.store.services.add_volume(host.path / "c")
     with volume_of(host, "a").index.read() as rows:
@@ -95,10 +97,10 @@ def test_of_two_others_the_better(host: Host, number: ContainerId, *, is_first: 
 
 
 @pytest.mark.parametrize("state", [ReplicaState.DELETED, ReplicaState.RECOVERING])
-def test_none_that_is_going_or_was_never_whole(
+def test_fence_serves_no_deleting_or_incomplete_replica(
     host: Host, number: ContainerId, state: ReplicaState
 ) -> None:
-    """A start would finish its delete: what was deleted does not come back."""
+    """A start would finish the delete, so the deleted replica must not come back."""
     left = volume_of(host, "a")
     with left.index.read() as rows:
         row = rows.replica(number)
@@ -110,8 +112,8 @@ def test_none_that_is_going_or_was_never_whole(
         host.store.replica(number)
 
 
-def test_one_whose_row_cannot_be_read_stops_no_fence(host: Host, number: ContainerId) -> None:
-    """The failed volume is served no more in any case."""
+def test_unreadable_row_does_not_stop_a_fence(host: Host, number: ContainerId) -> None:
+    """The failed volume is taken out of service in any case."""
     key = number.to_bytes(8)
     volume_of(host, "a").index.write(
         lambda rows: rows._txn.put(key, b"damaged", db=rows._dbs.replicas)
@@ -122,10 +124,11 @@ def test_one_whose_row_cannot_be_read_stops_no_fence(host: Host, number: Contain
     assert host.store.volume_set.is_lost(number)
 
 
-def test_one_that_was_just_being_deleted_is_served_no_more(
+def test_replica_under_deletion_is_not_served_after_a_fence(
     host: Host, number: ContainerId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was chosen while its delete began: what is served afterwards has to be there."""
+    """The fence chose it while its delete began. A replica that is served afterwards has to
+    exist."""
 
     def fenced(*args: Any, **options: Any) -> str:
         fail(host, "b")
@@ -142,10 +145,10 @@ def test_one_that_was_just_being_deleted_is_served_no_more(
         host.store.create_container(number)
 
 
-def test_what_was_served_instead_is_not_made_anew_once_deleted(
+def test_container_on_a_failed_volume_is_not_recreated_after_a_delete(
     host: Host, number: ContainerId
 ) -> None:
-    """The failed volume still has one, which the next start would serve beside the new one."""
+    """The failed volume still has a replica, which the next start would serve beside a new one."""
     fail(host, "b")
     host.store.delete_container(number, force=True)
 

@@ -99,10 +99,8 @@ def test_copies_give_way_to_clients_as_the_scans_do(
     assert [] == host.stop()
 
 
-def test_what_changes_here_is_seen_and_to_be_told(tmp_path: Path) -> None:
-    """
-    A replica that is made shows in the status, and lies in the outbox until the SCM has heard it.
-    """
+def test_created_replica_shows_in_status_and_waits_in_the_outbox(tmp_path: Path) -> None:
+    """The replica stays in the outbox until the SCM has received it."""
     host = built(tmp_path)
 
     host._parts.store.create_container(ContainerId(7))

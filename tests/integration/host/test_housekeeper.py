@@ -56,10 +56,9 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
     result.replica.close()
 
 
-def test_what_is_old_enough_goes(kept: Kept) -> None:
-    """
-    Not a day too early, and not half a day too late: the volume may need the room.
-    """
+def test_quarantined_bytes_are_removed_when_they_reach_the_age(kept: Kept) -> None:
+    """The bytes stay for the whole period, and go less than half a day after it because the
+    volume may need the room."""
     kept.run(KEEP_S - HOUSEKEEPING_INTERVAL_S)
     assert 1 == kept.count
 

@@ -42,10 +42,9 @@ def seen_by_full_collection() -> int:
     return len(gc.get_objects(generation=2))
 
 
-def test_what_gathers_is_gone_through_once() -> None:
-    """
-    It takes a tenth of a second for each few hundred thousand, and nothing else runs meanwhile.
-    """
+def test_full_collection_passes_over_long_lived_objects() -> None:
+    """A full collection takes a tenth of a second per few hundred thousand objects, and nothing
+    else runs meanwhile."""
     freeze_what_stays()
     freeze_what_stays()
     kept = []
@@ -73,8 +72,8 @@ def test_a_little_is_left_to_the_collector() -> None:
     assert abs(gc.get_freeze_count() - frozen) < OBJECTS_MAX // 2
 
 
-def test_nothing_is_frozen_before_garbage_was_looked_for() -> None:
-    """A collection of young objects looks at none of the old ones, which may be garbage."""
+def test_objects_are_frozen_only_after_a_full_collection() -> None:
+    """A collection of young objects examines none of the old ones, which may be garbage."""
     freeze_what_stays()
     frozen = gc.get_freeze_count()
     circle: list[object] = list(rows(OBJECTS_MAX + 1))

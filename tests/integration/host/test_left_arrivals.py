@@ -91,10 +91,10 @@ def left(store: ReplicaStore) -> list[Path]:
 @pytest.mark.parametrize(
     "give_up", [give_up_arrival, fail_to_begin_arrival, fail_to_create, give_up_block]
 )
-def test_it_goes_without_a_restart(
+def test_abandoned_arrival_is_removed_without_a_restart(
     store: ReplicaStore, give_up: Callable[[ReplicaStore], None]
 ) -> None:
-    """A container of gigabytes took its room until the next start, which may be months away."""
+    """Otherwise gigabytes would stay until the next start, which may be months away."""
     give_up(store)
     keeper = Housekeeper(store, 1.0, clock=FakeClock())
 
@@ -104,8 +104,8 @@ def test_it_goes_without_a_restart(
     assert [] == left(store)
 
 
-def test_what_is_arriving_is_left_to_it(store: ReplicaStore) -> None:
-    """However often somebody looks meanwhile; and what an earlier try has left is not its own."""
+def test_housekeeper_leaves_an_arrival_in_progress_alone(store: ReplicaStore) -> None:
+    """Repeated runs do not touch it, and leftovers of an earlier attempt are not mixed into it."""
     give_up_arrival(store)
     keeper = Housekeeper(store, 1.0, clock=FakeClock())
     keeper.step()

@@ -67,12 +67,11 @@ def status_of(host: Host, name: str) -> pb.VolumeStatus:
 
 @pytest.mark.usefixtures("_without_room")
 class TestLooks:
-    def test_where_nothing_can_move_they_have_a_small_share_of_the_time(
+    def test_volume_without_a_target_spends_little_time_on_looks(
         self, host: Host, looks: Counter[str]
     ) -> None:
-        """
-        The loop comes by every five seconds, and nothing changes for days: a disk is waited for.
-        """
+        """The worker runs every five seconds, and nothing changes for days while it waits for a
+        disk."""
         host.moves.steer(host.id_of("a"), Mode.RETIRING)
         host.work()
         looks.clear()
@@ -86,12 +85,10 @@ class TestLooks:
         assert 0 < spent_s
         assert spent_s < 0.1 * (host.clock.monotonic_s() - began_s)
 
-    def test_what_can_move_again_does(
+    def test_moves_resume_when_a_target_is_available_again(
         self, host: Host, looks: Counter[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        Nobody has to say so.
-        """
+        """The volume retires without another request."""
         host.moves.steer(host.id_of("a"), Mode.RETIRING)
         host.work()
         monkeypatch.undo()
@@ -104,12 +101,11 @@ class TestLooks:
         assert looks
 
     @pytest.mark.parametrize("is_given_back", [False, True])
-    def test_who_steers_is_not_kept_waiting(
+    def test_steering_a_stuck_volume_takes_effect_at_once(
         self, host: Host, looks: Counter[str], *, is_given_back: bool
     ) -> None:
-        """
-        An operator who asks again, once the cause is mended, or after all, is heard at once.
-        """
+        """An operator's request is processed at once, whether the volume retires again or was
+        returned to service in between."""
         host.moves.steer(host.id_of("a"), Mode.RETIRING)
         host.work()
         looks.clear()
@@ -122,10 +118,9 @@ class TestLooks:
         assert looks
 
 
-def test_one_look_is_enough_for_many_replicas(host: Host, looks: Counter[str]) -> None:
-    """
-    With a look for each, a hundred thousand replicas would take a hundred thousand seconds.
-    """
+def test_single_look_serves_many_moves(host: Host, looks: Counter[str]) -> None:
+    """With a look for each replica, a hundred thousand replicas would take a hundred thousand
+    seconds."""
     count = len(host.on("a"))
     assert count > 2
 
@@ -138,10 +133,8 @@ def test_one_look_is_enough_for_many_replicas(host: Host, looks: Counter[str]) -
     assert [] == host.on("a")
 
 
-def test_what_went_since_the_look_is_no_trouble(host: Host) -> None:
-    """
-    It was deleted between the look and its turn.
-    """
+def test_replica_deleted_after_the_look_is_not_reported_as_stuck(host: Host) -> None:
+    """It was deleted between the look and its turn."""
     gone = ContainerId(host.on("a")[-1])
     host.moves.steer(host.id_of("a"), Mode.RETIRING)
     host.moves.step()
@@ -156,13 +149,11 @@ def test_what_went_since_the_look_is_no_trouble(host: Host) -> None:
 
 @pytest.mark.usefixtures("_without_room")
 class TestStuck:
-    def test_all_are_counted_though_not_all_are_named(
+    def test_stuck_replicas_beyond_the_shown_ones_are_counted(
         self, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        `retire --wait` ends when nothing moves any more, and sends away what has no room: it waited
-        for ever where more were stuck than are named, and sent nothing.
-        """
+        """`retire --wait` ends when nothing moves any more, and then the SCM copies what has no
+        room. It waited for ever if more replicas were stuck than are named."""
         monkeypatch.setattr(volume_steering, "STUCK_SHOWN_MAX", 1)
         count = len(host.on("a"))
         host.moves.steer(host.id_of("a"), Mode.RETIRING)

@@ -43,11 +43,9 @@ def found(host: Host, container_id: int) -> set[int]:
 
 
 class TestRetire:
-    def test_what_no_row_describes_moves_with_the_rest(self, host: Host) -> None:
-        """
-        The index of a volume is lost, the agent restarts, the volume retires: the bytes are the
-        only ones that this host has, and nobody may learn of them that they are whole.
-        """
+    def test_retiring_volume_moves_replicas_without_rows(self, host: Host) -> None:
+        """The index of a volume is lost, the agent restarts, and the volume retires. The bytes
+        are the only ones on this host, and they must not be reported as whole."""
         lost = host.on("a")
         host.lose_index("a")
 
@@ -60,10 +58,8 @@ class TestRetire:
             assert ReplicaState.UNHEALTHY is host.store.replica(ContainerId(number)).state
             assert {1, 2, 3} == found(host, number)
 
-    def test_nor_is_one_block_forgotten_that_lost_its_row(self, host: Host) -> None:
-        """
-        The row of the replica and that of one block are gone, the others are whole.
-        """
+    def test_retiring_volume_moves_blocks_without_rows(self, host: Host) -> None:
+        """The rows of the replica and of one block are lost, and the others are whole."""
         name = "a" if ONE in host.on("a") else "b"
         lose_rows(host, ONE, BlockId(2))
         host.restart()
@@ -99,10 +95,9 @@ class TestDrop:
 
         assert content(one, 2) == left.paths(one).block_file(BlockId(2)).read_bytes()
 
-    def test_nor_does_a_damaged_one_where_nobody_has_read_the_old_one(self, host: Host) -> None:
-        """
-        The old one lost all its rows, and what is damaged in its copy may be whole in it.
-        """
+    def test_unread_original_is_not_dropped_for_a_damaged_copy(self, host: Host) -> None:
+        """The original lost all its rows. Bytes that are damaged in the copy may be whole in the
+        original."""
         [one, *_] = map(ContainerId, host.on("a"))
         host.lose_index("a")
         host.store.services.change(host.id_of("a"), Mode.RETIRING)

@@ -15,12 +15,11 @@ def line_of(child: Child) -> str:
     return str(child.stdout.readline())
 
 
-def test_each_child_is_a_process_with_a_session_and_files_of_its_own(
+def test_forked_child_has_its_own_process_session_and_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    It works where its starter did at that moment, and has no descriptor of another child.
-    """
+    """The child works in the starter's current directory, and has no descriptor of another
+    child."""
     first = spawn(tmp_path / "first")
     monkeypatch.chdir(tmp_path)
     second = spawn(tmp_path / "second")
@@ -44,10 +43,8 @@ def test_each_child_is_a_process_with_a_session_and_files_of_its_own(
         assert (-signal.SIGKILL, 0) == (first.wait(30), second.wait(30))
 
 
-def test_how_a_program_ends_is_told(tmp_path: Path) -> None:
-    """
-    Its exit code and its last words, even where both come before anybody asks.
-    """
+def test_exit_code_and_output_of_a_child_are_returned(tmp_path: Path) -> None:
+    """Both are returned even if the child ended before the caller waits."""
     refused = spawn(tmp_path, sede=1)
 
     out, err = refused.communicate(30)

@@ -63,13 +63,11 @@ def returned_disk(host: Host, container_id: ContainerId, *, count: int = BLOCKS)
 class TestCancelled:
     @pytest.mark.parametrize("is_restarted", [False, True])
     @pytest.mark.parametrize("mode", [Mode.IN_SERVICE, Mode.READ_ONLY])
-    def test_what_is_deleted_does_not_come_back(
+    def test_deleted_container_does_not_return_after_a_cancelled_move(
         self, host: Host, monkeypatch: pytest.MonkeyPatch, mode: Mode, *, is_restarted: bool
     ) -> None:
-        """
-        The served one would go alone, and the next start would serve the other: deleted data is
-        back. It waits until the worker has ended the move, which no retirement does any more.
-        """
+        """If only the served replica were deleted, the next start would serve the other one. The
+        delete is BUSY until the worker has ended the move, which no retirement does any more."""
         number = cut_off(host, monkeypatch)
         host.moves.steer(host.id_of("a"), mode)
         if is_restarted:
@@ -87,12 +85,11 @@ class TestCancelled:
         assert [] == directories(host, number)
 
     @pytest.mark.parametrize("is_restarted", [False, True])
-    def test_one_of_the_two_gives_its_room_back(
+    def test_cancelled_move_removes_one_of_the_two_replicas(
         self, host: Host, monkeypatch: pytest.MonkeyPatch, *, is_restarted: bool
     ) -> None:
-        """
-        It would take it for ever, and nobody is told of it but by the next start.
-        """
+        """Otherwise the second replica would take room for ever, and only the next start would
+        report it."""
         number = cut_off(host, monkeypatch)
         host.moves.steer(host.id_of("a"), Mode.IN_SERVICE)
         if is_restarted:
@@ -128,13 +125,11 @@ class TestCancelled:
         assert expected == host.store.read(number, BlockId(2), 0, len(expected))
         assert 1 == len(directories(host, number))
 
-    def test_who_knows_of_no_delete_does_not_stand_in(
+    def test_replica_that_lacks_a_tombstone_does_not_replace_the_copy(
         self, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        The copy that has the tombstone is damaged, so a start serves the other one: the copy stays
-        until that one knows of the delete, too.
-        """
+        """The copy with the tombstone is damaged, so a start serves the other replica. The copy
+        stays until that one has the tombstone, too."""
         number = cut_off(host, monkeypatch)
         remove_blocks(host.store, number, [ONE])
         file = host.store.paths(number).block_file(BlockId(2))
@@ -187,12 +182,10 @@ class TestCancelledMeanwhile:
         assert () == host.store.unloadable()
         host.assert_whole(COUNT)
 
-    def test_nor_does_one_that_ends_while_it_is_looked_for(
+    def test_move_that_ends_during_the_look_is_not_reported_unloadable(
         self, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        The same where the old one goes between the look at the index and the word about it.
-        """
+        """The original goes between the read of the index and the report about it."""
         cut_off(host, monkeypatch)
         look = host.store.services.left_on
 
@@ -263,10 +256,8 @@ class TestReturnedDisk:
         host.restart()
         assert number not in host.store.replica_ids()
 
-    def test_one_that_has_more_is_kept_and_told_of(self, host: Host) -> None:
-        """
-        The one that is served lacks a block: nobody throws the other one away.
-        """
+    def test_returned_replica_with_more_blocks_is_kept_and_reported(self, host: Host) -> None:
+        """The served replica lacks a block, so the returned one is not deleted."""
         number = ContainerId(host.on("a")[0])
         returned_disk(host, number)
         served = host.store.volume_set.places[number]
@@ -282,11 +273,9 @@ class TestReturnedDisk:
         assert progress is not None
         assert {number} == progress.stuck.keys()
 
-    def test_one_that_lacks_commits_goes_though_its_root_is_another(self, host: Host) -> None:
-        """
-        It was cut off from its writer with its disk, so nobody closed it: no delete waits for it
-        for ever.
-        """
+    def test_returned_open_replica_that_lacks_commits_is_removed(self, host: Host) -> None:
+        """It lost its writer together with its disk and was never closed, so its root differs.
+        It does not delay a delete for ever."""
         number = ContainerId(COUNT + 1)
         host.moves.steer(host.id_of("b"), Mode.READ_ONLY)
         host.write(number, closed=False)

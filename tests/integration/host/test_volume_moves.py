@@ -65,10 +65,8 @@ class TestRetire:
             assert () == fsck(host.at(name), read_data=True).problems
         host.open("a", "b")
 
-    def test_what_is_open_is_closed_first(self, host: Host) -> None:
-        """
-        A writer's container is closed, not whole as far as anybody knows, and moves then.
-        """
+    def test_open_replica_is_closed_before_it_moves(self, host: Host) -> None:
+        """The open container becomes quasi-closed, and moves then."""
         host.write(1, closed=False)
         name = "a" if host.on("a") else "b"
 
@@ -79,10 +77,9 @@ class TestRetire:
         assert Mode.RETIRED is host.store.services.of(host.id_of(name)).mode
         host.assert_whole(1)
 
-    def test_nothing_new_comes_to_it(self, host: Host) -> None:
-        """
-        New replicas go to the other volume, also after a restart, until it is cancelled.
-        """
+    def test_retiring_volume_takes_no_new_replicas(self, host: Host) -> None:
+        """New replicas go to the other volume, also after a restart, until the retirement is
+        cancelled."""
         volume_id = host.id_of("a")
         for mode in (Mode.READ_ONLY, Mode.RETIRING):
             host.store.services.change(volume_id, mode)
@@ -213,10 +210,8 @@ class TestDamage:
         assert 1 == facts.finding_count
         assert Mode.RETIRED is host.store.services.of(host.id_of(name)).mode
 
-    def test_one_that_is_used_waits_and_the_others_go(self, host: Host) -> None:
-        """
-        A replica that is being copied away keeps its place; it moves when it is free.
-        """
+    def test_leased_replica_waits_and_the_others_move(self, host: Host) -> None:
+        """A replica that is being copied away keeps its place, and moves when it is free."""
         host.fill(6)
         volume_id = host.id_of("a")
         used, *others = host.on("a")
@@ -382,10 +377,9 @@ class TestAdd:
         assert {host.at("a"), host.at("b")} == {v.path for v in host.store.volumes()}
         host.assert_whole(6)
 
-    def test_what_is_no_volume_is_refused(self, host: Host) -> None:
-        """
-        A directory with something else in it, one that is open already, and another datanode's.
-        """
+    def test_directory_that_is_no_usable_volume_is_refused(self, host: Host) -> None:
+        """A directory with other content, a volume that is open already, and another datanode's
+        volume are refused."""
         (host.at("full") / "hdds").mkdir()
         (host.at("full") / "hdds" / "stranger").write_bytes(b"")
         with ReplicaStoreOf(host.at("other")):
@@ -397,10 +391,8 @@ class TestAdd:
 
         assert 2 == len(host.store.volumes())
 
-    def test_what_is_not_empty_is_not_formatted(self, host: Host) -> None:
-        """
-        Such as /etc: a slip of the pen, and nothing is made there.
-        """
+    def test_directory_with_files_is_not_formatted(self, host: Host) -> None:
+        """A directory given by mistake, such as /etc, stays as it is."""
         (host.at("c") / "passwd").touch()
 
         with pytest.raises(SutureError, match="c: no volume, yet it holds 'passwd'"):

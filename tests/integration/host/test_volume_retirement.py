@@ -51,10 +51,9 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 
 class TestTakeBack:
-    def test_one_that_was_added_and_is_taken_back_is_remembered_again(self, host: Host) -> None:
-        """
-        What is acknowledged on it is served by the next start, which no config tells of it.
-        """
+    def test_added_volume_taken_back_into_service_is_remembered(self, host: Host) -> None:
+        """The next start serves its acknowledged data though the config does not name the
+        volume."""
         added = host.store.services.add_volume(host.at("c")).volume_id
         host.moves.steer(added, Mode.RETIRING)
         host.work()
@@ -69,11 +68,9 @@ class TestTakeBack:
         assert added == host.id_of("c")
         host.assert_whole(6)
 
-    def test_one_of_the_config_that_is_taken_back_is_missed_again(self, host: Host) -> None:
-        """
-        As before: its place is not formatted while its disk is away, and a start whose config
-        names it no more does not open it.
-        """
+    def test_configured_volume_taken_back_is_missed_again(self, host: Host) -> None:
+        """As before the retirement, its place is not formatted while its disk is away, and a
+        start whose config no longer names it does not open it."""
         volume_id = host.id_of("a")
         host.moves.steer(volume_id, Mode.RETIRING)
         host.work()
@@ -117,10 +114,8 @@ class TestArrivals:
         assert [1] == host.on("b" if names == ["a"] else "a")
         host.assert_whole(1)
 
-    def test_none_begins_on_a_volume_that_has_begun_to_retire(self, host: Host) -> None:
-        """
-        The volumes to choose from were asked for before: the room is given back.
-        """
+    def test_arrival_does_not_begin_on_a_retiring_volume(self, host: Host) -> None:
+        """The candidate volumes were chosen before. The reserved room is released."""
         targets = [host.store.volume_set.by_id(host.id_of("a"))]
         host.moves.steer(host.id_of("a"), Mode.RETIRING)
 
@@ -131,12 +126,10 @@ class TestArrivals:
         host.work()
         assert Mode.RETIRED is host.store.services.of(host.id_of("a")).mode
 
-    def test_none_is_made_on_a_volume_that_was_retired_meanwhile(
+    def test_container_is_not_created_on_a_volume_retired_meanwhile(
         self, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        It was chosen before: what was made there is deleted, and nothing is acknowledged.
-        """
+        """The volume was chosen before. The new replica is deleted, and nothing is acknowledged."""
         chosen = host.store.volume_set.by_id(host.id_of("a"))
 
         def slow(*_: object) -> Volume:
@@ -151,12 +144,11 @@ class TestArrivals:
         assert [] == host.store.services.left_on(chosen.volume_id)
         assert Mode.RETIRED is host.store.services.of(chosen.volume_id).mode
 
-    def test_one_that_comes_while_it_is_called_empty_is_moved(
+    def test_replica_created_while_a_volume_is_marked_empty_is_moved(
         self, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        Made after the look at the volume and before it was written down: it retires again.
-        """
+        """It was created after the look at the volume and before RETIRED was written. The volume
+        retires again."""
         chosen = host.store.volume_set.by_id(host.id_of("a"))
         keep = host.store.services._keep
 
@@ -201,10 +193,9 @@ class TestWhatIsLeft:
         assert Mode.RETIRED is host.store.services.of(volume_id).mode
         host.assert_whole()
 
-    def test_nor_is_one_with_files_that_no_row_names(self, host: Host) -> None:
-        """
-        Neither where they belong nor elsewhere; it is retired when they were put away.
-        """
+    def test_volume_with_files_that_no_row_names_does_not_retire(self, host: Host) -> None:
+        """This holds for files in their place and elsewhere. The volume retires when they were
+        removed."""
         volume_id = host.id_of("a")
         layout = host.store.volume_set.by_id(volume_id).layout
         lost, stray = layout.replica(ContainerId(777)).root, layout.current / "containerDir9" / "5"
@@ -225,12 +216,11 @@ class TestWhatIsLeft:
         host.work()
         assert Mode.RETIRED is host.store.services.of(volume_id).mode
 
-    def test_one_that_cannot_be_closed_stops_no_other_volume(
+    def test_unclosable_replica_does_not_stop_other_retirements(
         self, host: Host, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        A full disk that is read-only: it is told, and tried again; its neighbour retires.
-        """
+        """A read-only volume is full: the failure is reported and retried, and its neighbour
+        retires."""
         host.write(1, closed=False)
         name, other = ("a", "b") if host.on("a") else ("b", "a")
         host.restart("a", "b", "c")
@@ -283,11 +273,9 @@ class TestWhatIsLeft:
 
 
 class TestAdd:
-    def test_one_that_cannot_be_scanned_in_time_is_not_added(self, host: Host) -> None:
-        """
-        The promise is checked before anything is served; the volume is as it was, is remembered by
-        nobody, and is added when the config allows it.
-        """
+    def test_volume_that_cannot_be_scanned_in_time_is_not_opened(self, host: Host) -> None:
+        """The scan interval is checked before anything is served. The volume stays as it was, is
+        not remembered, and is added when the config allows it."""
         host.store.services.change(host.id_of("b"), Mode.READ_ONLY)
         before = host.fill()
         host.restart("b", "c")
@@ -305,10 +293,8 @@ class TestAdd:
         assert scrub.add(added) is not None
         assert before["a"] == host.on("a")
 
-    def test_what_it_cannot_load_is_told_of_at_once(self, host: Host) -> None:
-        """
-        Of a volume that is added while others serve, as of one that a start opens.
-        """
+    def test_unloadable_replicas_of_an_added_volume_are_reported(self, host: Host) -> None:
+        """A volume that is added to a running agent reports them like one that a start opens."""
         lost = host.store.volume_set.by_id(host.id_of("a")).layout.replica(ContainerId(777)).root
         host.restart("b", "c")
         (lost / "chunks").mkdir(parents=True)

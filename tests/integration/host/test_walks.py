@@ -92,11 +92,11 @@ def host(walks: Walks, scm: ScriptedScm, tmp_path: Path) -> Iterator[Host]:
         made.stop()
 
 
-def test_both_are_short(host: Host, walks: Walks, scm: ScriptedScm) -> None:
-    """
-    Counted on the real way, in a running agent: from the call to the write of its bytes, and from
-    the heartbeat to the store, threads and queues between them included.
-    """
+def test_write_and_command_paths_pass_through_few_modules(
+    host: Host, walks: Walks, scm: ScriptedScm
+) -> None:
+    """The modules are counted in a running agent, from the call to the write of its bytes and
+    from the heartbeat to the store, including the threads and queues between them."""
     with grpc.insecure_channel(host.address) as channel:
         datanode = datanode_pb2_grpc.DatanodeStub(channel)  # type: ignore[no-untyped-call]
         made = datanode_pb2.CreateContainerRequest(container_id=1)

@@ -60,10 +60,9 @@ def status(answer: bytes) -> int:
         ("", 400),
     ],
 )
-def test_who_may_ask_by_which_name(listener: WebListener, host: str, code: int) -> None:
-    """
-    An address, localhost and the configured names; no name that somebody else had point here.
-    """
+def test_host_header_decides_the_status_code(listener: WebListener, host: str, code: int) -> None:
+    """An address, localhost and the configured names are accepted. A foreign name that resolves
+    to this host is not."""
     assert code == status(ask(listener, f"Host: {host}"))
 
 
@@ -87,10 +86,8 @@ def test_odd_requests_are_refused(listener: WebListener, lines: tuple[str, ...])
     assert 200 == status(ask(listener, "Host: localhost"))
 
 
-def test_one_request_a_connection(listener: WebListener) -> None:
-    """
-    What is sent behind the first is not taken for another.
-    """
+def test_pipelined_second_request_is_ignored(listener: WebListener) -> None:
+    """Bytes behind the first request are not taken for another."""
     answer = ask(listener, "Host: localhost", "", "GET / HTTP/1.1", "Host: localhost")
 
     assert 1 == answer.count(b"HTTP/1.")

@@ -96,10 +96,11 @@ def check_nothing(made: OzoneAgent) -> None:
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
-def test_what_ozone_exports_is_taken(
+def test_container_exported_by_ozone_is_imported(
     agent: tuple[OzoneAgent, OzoneClient], is_packed: bool
 ) -> None:
-    """Rows, bytes and the root, what was deleted and what was ordered to be; then it is scanned."""
+    """Rows, bytes, root, deleted blocks and pending deletes are imported; then the container is
+    scanned."""
     made, client = agent
 
     if is_packed:
@@ -135,8 +136,8 @@ def test_a_store_of_other_trees_takes_it_too(tmp_path: Path) -> None:
         assert Algorithm.XXH3_64 is made.replica.store.tree(WHOLE).algorithm
 
 
-def test_it_is_there_after_a_restart(agent: tuple[OzoneAgent, OzoneClient]) -> None:
-    """What was acknowledged is on the disk."""
+def test_imported_container_survives_a_restart(agent: tuple[OzoneAgent, OzoneClient]) -> None:
+    """An acknowledged import is on the disk."""
     made, client = agent
     client.upload(WHOLE, plain("whole"))
 
@@ -187,10 +188,10 @@ def test_no_flipped_bit_is_taken(agent: tuple[OzoneAgent, OzoneClient]) -> None:
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
-def test_nothing_that_was_cut_off_is_taken(
+def test_truncated_archive_is_refused(
     agent: tuple[OzoneAgent, OzoneClient], is_packed: bool
 ) -> None:
-    """Wherever a byte of the container is missing."""
+    """The archive is refused wherever it is cut."""
     made, client = agent
     data = packed("whole") if is_packed else plain("whole").rstrip(b"\0")
     dice = random.Random(21)
@@ -303,10 +304,11 @@ def test_headers_are_bounded(agent: tuple[OzoneAgent, OzoneClient]) -> None:
     check_nothing(made)
 
 
-def test_what_is_compressed_to_nothing_is_not_unpacked(
+def test_decompression_bomb_behind_the_archive_is_not_unpacked(
     agent: tuple[OzoneAgent, OzoneClient],
 ) -> None:
-    """A gibibyte of zeros in some kilobytes ends where the archive does."""
+    """A gibibyte of zeros in some kilobytes is not unpacked, because reading ends with the
+    archive."""
     made, client = agent
     bomb = zstandard.ZstdCompressor().compressobj()
     data = bomb.compress(plain("whole"))

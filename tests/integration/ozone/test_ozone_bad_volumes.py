@@ -337,12 +337,11 @@ def test_a_volume_that_goes_away_is_not_one_whose_containers_were_deleted(
     assert len(BIG) <= sum(rest) < len(BIG) + 8_000  # container 1 is not read again
 
 
-def test_what_was_found_is_told_though_it_cannot_be_remembered(
+def test_damage_is_reported_if_the_history_cannot_be_written(
     made: MadeVolume, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    The disk of the state is full, or somebody holds the history: damage is no less damage.
-    """
+    """The disk of the state is full, or another process holds the history. The damage is
+    reported all the same."""
     monkeypatch.setattr(history, "BUSY_S", 0.01)
     made.file(1, 10).unlink()
     made.add_container(2)
@@ -391,10 +390,8 @@ def test_volumes_are_read_at_once(two: tuple[MadeVolume, Path], tmp_path: Path) 
     assert [2, 1] == order
 
 
-def test_what_is_no_volume_is_refused(tmp_path: Path) -> None:
-    """
-    A path that cannot be a data directory is named, before anything is read.
-    """
+def test_directory_that_is_no_ozone_volume_is_refused(tmp_path: Path) -> None:
+    """The error names the path before anything is read."""
     with pytest.raises(Refused, match=r"holds no hdds/VERSION") as refused:
         scrubbed(ScrubWish(data_dirs=[tmp_path], state_dir=tmp_path / "state"))
 

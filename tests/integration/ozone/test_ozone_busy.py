@@ -103,13 +103,11 @@ def test_rows_that_are_damaged_are_not_looked_up_one_by_one(
     assert len(opened) <= 3
 
 
-def test_what_is_deleted_meanwhile_is_told_from_what_is_lost(
+def test_blocks_deleted_during_a_scrub_are_not_reported_lost(
     made: MadeVolume, tmp_path: Path
 ) -> None:
-    """
-    Of the blocks without a file those are findings that have a row behind the last read: neither
-    what has none any more, nor what is condemned.
-    """
+    """Of the blocks without a file, only those that have a row after the last read are findings.
+    Blocks without a row and blocks marked for deletion are not."""
     for block_id in DAMAGED:
         made.add_block(1, block_id, b"some" * block_id)
         made.file(1, block_id).unlink()
@@ -181,13 +179,11 @@ def exchange(made: MadeVolume, one: int, other: int) -> None:
     away.rename(second)
 
 
-def test_whose_file_it_is_is_found_at_the_pace_and_may_be_ended(
+def test_search_for_swapped_files_is_paced_and_can_be_cancelled(
     made: MadeVolume, tmp_path: Path
 ) -> None:
-    """
-    Files that changed places are read once more to say whose they are, beside a datanode that feels
-    it. What is read is accounted for like all else, and Ctrl-C ends it; the next read tells.
-    """
+    """Swapped files are read once more to find their blocks, beside a busy datanode. The bytes
+    count for the pace, and Ctrl-C ends the search; the next scrub reports the result."""
     for block_id, shift in ((11, 0), (12, 1)):
         made.add_block(1, block_id, BIG[shift:] + BIG[:shift])
     exchange(made, 11, 12)

@@ -137,12 +137,10 @@ def test_without_the_library_one_line_says_what_to_install(
     assert not (tmp_path / "state").exists()
 
 
-def test_what_is_no_data_directory_is_refused(
+def test_scrub_refuses_a_path_that_is_no_data_directory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    Exit code 1, the path and what to name instead.
-    """
+    """The exit code is 1, and the error has the path and the option to look at."""
     code = scrub(tmp_path, tmp_path / "state")
 
     said = capsys.readouterr().err

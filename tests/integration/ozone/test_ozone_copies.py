@@ -137,10 +137,11 @@ def test_a_shard_is_pushed_with_its_index(scm: StandInScm, agent: Host, target: 
 
 
 @pytest.mark.parametrize(("more", "compression"), [("", NONE), ("compress_copies = true", ZSTD)])
-def test_what_is_sent_is_an_archive_of_ozones(
+def test_pushed_archive_is_an_ozone_archive(
     scm: StandInScm, tmp_path: Path, more: str, compression: int
 ) -> None:
-    """Every message has the fields that Ozone requires, and the parts follow each other."""
+    """Every message has the fields that Ozone requires, and the offsets of the parts are
+    contiguous."""
     with archive_peer() as peer, led_agent(tmp_path, scm.address, more=more) as host:
         fill(host)
         assert EXECUTED == answered(scm, 71, target=at(peer.port)).status
@@ -208,10 +209,10 @@ def test_a_replica_that_is_there_is_left_alone(
 @pytest.mark.parametrize(
     ("container_id", "words"), [(2, "INVALID_CONTAINER_STATE"), (77, "CONTAINER_NOT_FOUND")]
 )
-def test_what_is_not_closed_here_is_not_sent(
+def test_container_that_is_not_closed_here_is_not_pushed(
     scm: StandInScm, agent: Host, target: OzoneAgent, container_id: int, words: str
 ) -> None:
-    """What the manager knew of it is no longer so."""
+    """The manager's view of the container is out of date."""
     del agent
     status = answered(scm, 71, containerID=container_id, target=at(port_of(target)))
 
@@ -245,10 +246,10 @@ def test_a_copy_under_way_holds_up_no_stop(scm: StandInScm, tmp_path: Path, is_p
 
 
 @pytest.mark.parametrize(("more", "compression"), [("", NONE), ("compress_copies = true", ZSTD)])
-def test_what_ozone_has_is_fetched(
+def test_container_is_fetched_from_the_source_that_has_it(
     scm: StandInScm, tmp_path: Path, more: str, compression: int
 ) -> None:
-    """An archive that a real datanode made; of three sources one has it."""
+    """The archive is from a real datanode. One of three sources has it."""
     archive = packed("whole") if compression == ZSTD else plain("whole")
     with (
         archive_peer(archive=archive) as good,
@@ -281,8 +282,10 @@ def test_what_ozone_has_is_fetched(
         pytest.param(lambda parts: parts[:0], id="nothing"),
     ],
 )
-def test_what_no_source_gives_whole_is_not_here(scm: StandInScm, agent: Host, spoil: Any) -> None:
-    """The answer names every source, and nothing of it is left."""
+def test_failed_fetch_names_every_source_and_leaves_nothing(
+    scm: StandInScm, agent: Host, spoil: Any
+) -> None:
+    """The answer names every source, and no part of the container stays."""
     with archive_peer(archive=plain("whole"), spoil=spoil) as peer:
         status = answered(scm, 71, containerID=5, sources=[at(NOWHERE), at(peer.port)])
 
@@ -313,7 +316,7 @@ def test_another_shard_than_was_ordered_is_not_taken(scm: StandInScm, agent: Hos
     assert (EXECUTED, 2) == (meant.status, store.replica(CODED).replica_index)
 
 
-def test_what_is_here_is_not_fetched(scm: StandInScm, agent: Host) -> None:
+def test_existing_container_is_not_fetched(scm: StandInScm, agent: Host) -> None:
     """No source is asked."""
     del agent
     with archive_peer(archive=plain("whole")) as peer:
@@ -333,10 +336,10 @@ def test_what_is_here_is_not_fetched(scm: StandInScm, agent: Host) -> None:
         ({"target": at(NOWHERE)}, "UNAVAILABLE"),
     ],
 )
-def test_what_cannot_be_meant_is_answered_in_words(
+def test_invalid_copy_command_is_answered_with_the_reason(
     scm: StandInScm, agent: Host, payload: dict[str, Any], words: str
 ) -> None:
-    """As everything that comes from a stranger."""
+    """The command comes from outside and is validated."""
     del agent
     status = answered(scm, 71, **payload)
 
@@ -365,8 +368,8 @@ def copies(target: OzoneAgent) -> Iterator[Copies]:
 
 
 @pytest.mark.parametrize("is_pull", [False, True])
-def test_who_stands_still_is_waited_for_a_while(copies: Copies, is_pull: bool) -> None:
-    """And the words say so; the container is free again."""
+def test_stalled_copy_times_out_and_releases_the_container(copies: Copies, is_pull: bool) -> None:
+    """The error states the timeout, and the container can be leased again."""
     with archive_peer(answers=False) as peer:
         order = ReplicateCommand(container_id=5 if is_pull else 1)
         (order.sources.add() if is_pull else order.target).address = f"127.0.0.1:{peer.port}"

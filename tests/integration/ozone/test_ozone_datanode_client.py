@@ -77,11 +77,10 @@ def test_no_proxy_is_used(server: OzoneDatanode, monkeypatch: pytest.MonkeyPatch
         assert "CLOSED" == client.container(ONE).state
 
 
-def test_what_a_replica_is_can_be_asked(datanode: Datanode, replica: Served) -> None:
-    """
-    State, blocks, tree and bytes come as Ozone has them; a last chunk that was synced is among
-    them.
-    """
+def test_datanode_client_reads_state_blocks_tree_and_bytes(
+    datanode: Datanode, replica: Served
+) -> None:
+    """All come as Ozone has them, including a last chunk that was only synced."""
     facts = datanode.container(ONE)
     tree = decode_tree(datanode.checksum_info(ONE), ONE)
     blocks = dict(datanode.blocks(ONE, sorted(map(BlockId, replica.rows))))
@@ -137,13 +136,11 @@ def test_blocks_are_listed_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None
         assert sorted(ids, key=str) == list(client.block_ids(ONE))
 
 
-def test_what_a_datanode_refuses_is_said_and_not_asked_again(
+def test_refusal_of_a_datanode_is_reported_and_not_retried(
     server: OzoneDatanode, datanode: Datanode
 ) -> None:
-    """
-    Each refusal makes Ozone read the container: once is enough. The message names the datanode and
-    what it said, on one line.
-    """
+    """Each refusal makes Ozone read the container, so the client asks once. The message has the
+    datanode and its answer on one line."""
     with pytest.raises(Refused, match=f"{server.address}: CONTAINER_NOT_FOUND: no such thing$"):
         datanode.checksum_info(ContainerId(7))
     with pytest.raises(Refused, match="NO_SUCH_BLOCK") as refused:
@@ -153,10 +150,8 @@ def test_what_a_datanode_refuses_is_said_and_not_asked_again(
     assert 2 == len(server.asked)
 
 
-def test_one_refusal_does_not_end_the_others(datanode: Datanode) -> None:
-    """
-    Of three blocks the one that is not there is refused, and the others come.
-    """
+def test_refused_block_does_not_end_the_other_reads(datanode: Datanode) -> None:
+    """Of three blocks the missing one is refused, and the others are returned."""
     found = list(datanode.blocks(ONE, [BlockId(FIRST + 1), BlockId(1), BlockId(FIRST + 3)]))
 
     assert [False, True, False] == [isinstance(block, Refused) for _, block in found]

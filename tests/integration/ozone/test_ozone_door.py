@@ -64,8 +64,8 @@ def asked(address: str, *requests: bytes) -> list[bytes]:
         return list(send(iter(requests), timeout=20))
 
 
-def test_it_answers_while_the_agent_runs(host: Host) -> None:
-    """An echo of three bytes, as Ozone's clients send it, written down by hand."""
+def test_ozone_server_answers_an_echo_while_the_agent_runs(host: Host) -> None:
+    """The request is an echo of three bytes, as Ozone's clients send it, written out by hand."""
     (address,) = host.door_addresses
 
     (answer,) = asked(address, ECHO)
@@ -73,8 +73,8 @@ def test_it_answers_while_the_agent_runs(host: Host) -> None:
     assert bytes.fromhex("08161801ba01050a03000000") == answer
 
 
-def test_it_ends_with_the_agent(tmp_path: Path) -> None:
-    """The port is free after a stop, before a start or behind one."""
+def test_ozone_server_frees_its_port_when_the_agent_stops(tmp_path: Path) -> None:
+    """The port is free after a stop, before a start and after one."""
     assert [] == built(tmp_path).stop()
     host = built(tmp_path)
     host.start()
@@ -122,10 +122,11 @@ def test_an_address_in_use_starts_nothing(tmp_path: Path, host: Host) -> None:
         ),
     ],
 )
-def test_where_plaintext_is_not_meant_the_config_is_refused(
+def test_ozone_listener_with_certificates_is_refused_by_the_config(
     tmp_path: Path, listen: str, more: str, named: str
 ) -> None:
-    """Ozone's protocol is spoken without TLS and tokens, so an agent with certificates has none."""
+    """Ozone's protocol is spoken without TLS and tokens, so an agent with certificates cannot
+    offer it."""
     with pytest.raises(Refused, match=named) as caught:
         load(configured(tmp_path, listen, more))
 

@@ -209,12 +209,10 @@ def test_two_exports_to_one_place_do_not_meet(scm: RecordedScm, tmp_path: Path) 
     assert 12 == len(rows(target, "containers"))
 
 
-def test_as_an_operator_types_it(
+def test_export_prints_its_target_and_cost_as_json(
     scm: RecordedScm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    The document has what it cost.
-    """
+    """The document has the target, the number of requests and the peak memory."""
     target = tmp_path / "snapshot"
 
     code = run(["ozone", "export", "--scm", scm.address, "--to", str(target), "--json"])
@@ -228,12 +226,10 @@ def test_as_an_operator_types_it(
 
 
 @pytest.mark.parametrize("address", ["nowhere", "host:port", ""])
-def test_what_is_no_address_is_refused(
+def test_export_refuses_an_invalid_scm_address(
     address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    The command line is wrong, and says which part.
-    """
+    """The exit code is that of a usage error, and the message names the option."""
     code = run(["ozone", "export", "--scm", address, "--to", str(tmp_path / "snapshot")])
 
     assert Exit.USAGE == code

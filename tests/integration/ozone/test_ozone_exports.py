@@ -165,10 +165,10 @@ def test_the_descriptor_says_what_it_is(agent: tuple[OzoneAgent, OzoneClient]) -
     assert descriptor_text(fields) == ours["container.yaml"]
 
 
-def test_what_is_sent_can_be_taken(
+def test_exported_container_can_be_imported_by_another_agent(
     agent: tuple[OzoneAgent, OzoneClient], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """By another agent, through Ozone's protocol alone; the roots are equal."""
+    """The container passes through Ozone's protocol alone, and the roots are equal."""
     made, client = agent
     data = pulled(client, WHOLE, ZSTD)
 
@@ -190,14 +190,14 @@ def test_what_is_sent_can_be_taken(
         (WHOLE, 9, grpc.StatusCode.INVALID_ARGUMENT, "compression 9 is unknown"),
     ],
 )
-def test_what_is_not_sent_is_refused_by_name(
+def test_unexportable_container_is_refused_with_the_reason(
     agent: tuple[OzoneAgent, OzoneClient],
     container_id: int,
     compression: int,
     code: grpc.StatusCode,
     said: str,
 ) -> None:
-    """Before a byte of it."""
+    """The download is refused before a byte is sent."""
     _, client = agent
 
     with pytest.raises(grpc.RpcError) as caught:
@@ -221,8 +221,10 @@ def test_damage_is_not_sent(agent: tuple[OzoneAgent, OzoneClient]) -> None:
     assert [WHOLE] == made.scans
 
 
-def test_nobody_writes_while_it_is_sent(agent: tuple[OzoneAgent, OzoneClient]) -> None:
-    """Who changes the container is waited for, and not for ever."""
+def test_export_waits_a_limited_time_for_a_leased_container(
+    agent: tuple[OzoneAgent, OzoneClient],
+) -> None:
+    """The export is refused as exhausted when the lease is not released."""
     made, client = agent
 
     with made.replica.leases.hold(WHOLE), pytest.raises(grpc.RpcError) as caught:
@@ -232,12 +234,11 @@ def test_nobody_writes_while_it_is_sent(agent: tuple[OzoneAgent, OzoneClient]) -
 
 
 @pytest.mark.parametrize("is_scanned", [False, True])
-def test_nor_is_a_replica_that_lost_rows(
+def test_replica_with_lost_rows_is_not_exported(
     agent: tuple[OzoneAgent, OzoneClient], *, is_scanned: bool
 ) -> None:
-    """
-    An archive has no place for bytes that no row describes, and Ozone would count on what it got.
-    """
+    """An archive has no place for bytes without a row, and Ozone would take the archive for
+    complete."""
     made, client = agent
     index = made.replica.store.volume_set.places[WHOLE].index
     if is_scanned:

@@ -74,10 +74,8 @@ def test_bytes_that_verify_are_not_written_over(tmp_path: Path) -> None:
     assert before == file_of(tmp_path).stat().st_mtime_ns
 
 
-def test_what_is_replaced_is_kept(tmp_path: Path) -> None:
-    """
-    The damaged bytes lie in quarantine, with whose they were.
-    """
+def test_replaced_bytes_are_kept_in_quarantine(tmp_path: Path) -> None:
+    """The damaged bytes are stored there with their origin."""
     prepare(tmp_path, "flipped")
     one = installer(tmp_path)
 
@@ -121,12 +119,11 @@ def test_bytes_that_do_not_arrive_are_taken_back(
     assert [] == one.unfinished()
 
 
-def test_what_memory_made_of_a_chunk_is_not_put_back(
+def test_chunk_corrupted_in_memory_is_restored_from_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    A host with a bad DIMM takes whole bytes for damaged: Ozone's file must not be worse for it.
-    """
+    """A host with a bad DIMM takes whole bytes for damaged. The repair must not make Ozone's
+    file worse."""
     prepare(tmp_path, "flipped")
     file_of(tmp_path).write_bytes(WHOLE)
     one = installer(tmp_path)
@@ -166,10 +163,8 @@ def refuses(_entry: Entry) -> None:
     raise BlockFailed(Code.IO_EXCEPTION, "read back otherwise")
 
 
-def test_what_arrived_before_the_end_stays(tmp_path: Path) -> None:
-    """
-    A kill between the write and the end of the journal: the new bytes are there, and stay.
-    """
+def test_recovery_keeps_a_chunk_that_was_fully_written(tmp_path: Path) -> None:
+    """The kill came between the write and the end of the journal."""
     prepare(tmp_path, "flipped")
     file_of(tmp_path).write_bytes(WHOLE)
     one = begun(tmp_path, entry_of(tmp_path, kept="gone"))
@@ -179,10 +174,9 @@ def test_what_arrived_before_the_end_stays(tmp_path: Path) -> None:
     assert WHOLE == file_of(tmp_path).read_bytes()
 
 
-def test_what_was_deleted_since_does_not_come_back(tmp_path: Path) -> None:
-    """
-    Ozone deleted the block after the kill: the journal ends, and nothing is made.
-    """
+def test_recovery_does_not_recreate_a_deleted_block_file(tmp_path: Path) -> None:
+    """Ozone deleted the block after the kill. Recovery ends the journal entry and creates no
+    file."""
     prepare(tmp_path, "flipped")
     file_of(tmp_path).unlink()
     one = begun(tmp_path, entry_of(tmp_path, kept="gone"))
@@ -193,10 +187,8 @@ def test_what_was_deleted_since_does_not_come_back(tmp_path: Path) -> None:
     assert [] == one.unfinished()
 
 
-def test_what_was_written_behind_since_is_not_cut_off(tmp_path: Path) -> None:
-    """
-    Ozone's own reconcile went on with the file after the kill: it is not made shorter.
-    """
+def test_recovery_does_not_truncate_bytes_written_since(tmp_path: Path) -> None:
+    """Ozone's own reconcile extended the file after the kill."""
     prepare(tmp_path, "short")
     damaged = WHOLE[:CHUNK_BYTES] + b"?" * CHUNK_BYTES + PARTS[2]
     file_of(tmp_path).write_bytes(damaged)
@@ -281,11 +273,11 @@ def test_old_bytes_are_written_where_the_medium_gives_none_back(
     assert [f"{kept}.bytes"] == [path.name for path in one.quarantine.iterdir()]
 
 
-def test_what_cannot_be_ended_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A medium that takes no bytes either: the chunk stays damaged, as it was, its journal is kept for
-    a person, and all others of the volume are repaired.
-    """
+def test_unfinishable_journal_entry_is_put_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The medium rejects the write. The chunk stays damaged as it was, its journal entry is kept
+    for the operator, and all other chunks of the volume are repaired."""
     prepare(tmp_path, "flipped")
     one = installer(tmp_path)
     kept = "1-7-20000-1"
@@ -308,10 +300,8 @@ def test_what_cannot_be_ended_is_put_aside(tmp_path: Path, monkeypatch: pytest.M
     assert one.install(paths_of(tmp_path), BLOCK, chunk_of(1), PARTS[1])
 
 
-def test_what_was_cut_off_since_is_no_hole(tmp_path: Path) -> None:
-    """
-    Somebody made the file shorter after the kill: nothing is put behind its end.
-    """
+def test_recovery_leaves_no_hole_in_a_truncated_file(tmp_path: Path) -> None:
+    """The file was truncated after the kill. Recovery writes nothing behind its end."""
     prepare(tmp_path, "flipped")
     file_of(tmp_path).write_bytes(b"short")
     one = installer(tmp_path)
@@ -325,12 +315,11 @@ def test_what_was_cut_off_since_is_no_hole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_own", [True, False])
-def test_what_may_be_ended_later_stops_its_own_container_alone(
+def test_retryable_journal_entry_blocks_only_its_own_container(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_own: bool
 ) -> None:
-    """
-    A host that is short of descriptors: the journal stays, and other containers are repaired.
-    """
+    """The host is short of descriptors. The journal entry stays, and other containers are
+    repaired."""
     prepare(tmp_path, "flipped")
     one = begun(tmp_path, entry_of(tmp_path))
 
