@@ -1,12 +1,12 @@
 """`suture-scm`: open the state, serve, tick, stop cleanly. The composition root.
 
-Single node: one process owns the state directory. While it is down, datanodes go on serving and
-scanning, and nothing is ordered.
+Single node: one process owns the state directory. While it is down, datanodes continue to serve and
+scan, and no commands are sent.
 """
 
 import os
 
-# Read when gRPC is imported: its core would tell of every stranger's handshake, and not in JSON.
+# Read when gRPC is imported: otherwise its core logs every failed handshake, and not in JSON.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import shlex
@@ -48,8 +48,8 @@ from scm.state.database import State
 from scm.state.options import ScmOptions
 from scm.state.page_check import check_pages
 
-STOP_GRACE_S: Final = 5.0  # calls in flight may finish
-TICK_QUIET_S_MIN: Final = 30.0  # without a tick: then time stands still
+STOP_GRACE_S: Final = 5.0  # for calls in flight
+TICK_QUIET_S_MIN: Final = 30.0  # without a tick until the loop counts as stuck
 TICKS_MISSED_MAX: Final = 10
 NOTICE: Final = "single node, not highly available: while it is down, nothing is ordered"
 
@@ -61,9 +61,9 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 class Ticker(threading.Thread):
     """Calls `ControlPlane.tick` until stopped.
 
-    What cannot be written now may be writable later, so a SutureError is logged and tried again.
-    Anything else is a defect: the thread ends, and `on_death` ends the process, because a control
-    plane whose time stands still looks alive and orders nothing.
+    A failed write may succeed later, so a SutureError is logged and the tick repeated. Any other
+    error is a bug: the thread ends, and `on_death` ends the process, because a control plane
+    without ticks looks alive but sends no commands.
     """
 
     def __init__(
@@ -84,14 +84,15 @@ class Ticker(threading.Thread):
         self.has_failed = True
 
     def is_ticking(self) -> bool:
-        """Whether a tick has ended lately."""
+        """Return True if a tick has ended lately."""
         quiet_s = time.monotonic() - self._ticked_at_s
         return quiet_s < max(TICK_QUIET_S_MIN, TICKS_MISSED_MAX * self._interval_s)
 
     def hung(self) -> tuple[str, ...]:
-        """Return what keeps the watchdog from being fed.
+        """Return the reasons for not feeding the watchdog.
 
-        A tick may take long after a start, or when many nodes die; each portion of it moves on.
+        A tick may take long after a start, or when many nodes die; each portion of it counts as
+        progress.
         """
         return (self.name,) if self._pulse.quiet_s() > QUIET_MAX_S else ()
 
@@ -111,8 +112,9 @@ class Ticker(threading.Thread):
             self._on_death.set()
 
     def _look_on(self) -> None:
-        """Look at what is due, for half of the time between two ticks at most; after each portion
-        as long a pause as it took, because whoever else waits for the lock would not get it."""
+        """Check due containers for at most half of the time between two ticks. Pause after each
+        portion as long as it took, because waiting calls would not get the lock otherwise.
+        """
         began_s = time.monotonic()
         until_s = began_s + self._interval_s / 2
         while began_s < until_s and self._control.look_on():
@@ -122,12 +124,12 @@ class Ticker(threading.Thread):
             began_s = time.monotonic()
 
     def _pause(self, seconds: float) -> bool:
-        """Show life, and wait; return whether the loop is to end."""
+        """Record progress and wait; return True if the loop is to end."""
         self._pulse.beat()
         return self._stopping.wait(seconds)
 
     def stop(self) -> None:
-        """End the loop and wait for it."""
+        """End the loop and wait for its end."""
         self._stopping.set()
         self.join()
 
@@ -204,7 +206,7 @@ def serve(
 def _verifier(
     command: Sequence[str], control: ControlPlane, data: Path, options: ScmOptions, loops: LoopSet
 ) -> SparkLoop | None:
-    """Add the loop with Spark, if one is wanted."""
+    """Add the loop with Spark, if it is enabled."""
     if not command:
         return None
     pulse = Pulse()
@@ -222,7 +224,7 @@ def _verifier(
 
 @contextmanager
 def _listening(watched: HttpStatus, address: str) -> Iterator[str]:
-    """Serve the pages, if they are wanted; give the address that was taken, "" for none."""
+    """Serve the pages, if enabled; yield the bound address, or "" for none."""
     if not address:
         yield ""
         return

@@ -1,7 +1,6 @@
 """The entry point of `suture-scm`: handle signals first, then import the control plane.
 
-The imports take seconds on a small host; `agent.start` says what would happen to a signal
-meanwhile.
+The imports take seconds on a small host; `agent.start` describes what a signal would do meanwhile.
 """
 
 from agent.runtime.standard_streams import open_standard_streams

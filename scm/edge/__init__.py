@@ -1,1 +1,1 @@
-"""What others see of the control plane: calls, snapshots, pages, and the loop with Spark."""
+"""The control plane's external interfaces: RPCs, snapshots, pages, and the loop with Spark."""

@@ -1,4 +1,4 @@
-"""The control plane's values as answers on the wire."""
+"""Converts the control plane's values to protobuf responses."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -46,7 +46,7 @@ _PRIORITY_NUMBERS: Final = {Priority.NORMAL: scm_pb2.NORMAL, Priority.LOW: scm_p
 
 
 def heartbeat_response(answer: HeartbeatAnswer, shown: SeenStart) -> scm_pb2.HeartbeatResponse:
-    """Return what a datanode is told, and what it sees of this start."""
+    """Return a datanode's commands and the facts of this start that it remembers."""
     return scm_pb2.HeartbeatResponse(
         term=shown.term,
         start_id=shown.start_id,
@@ -60,7 +60,7 @@ def heartbeat_response(answer: HeartbeatAnswer, shown: SeenStart) -> scm_pb2.Hea
 def allocation_response(
     blocks: Iterable[PromisedBlock], *, renew_ms: int
 ) -> scm_pb2.AllocateBlocksResponse:
-    """Return the blocks promised to a writer, and how often it has to call."""
+    """Return the blocks promised to a writer and the interval at which it has to call."""
     return scm_pb2.AllocateBlocksResponse(
         blocks=[
             scm_pb2.BlockAllocation(
@@ -76,7 +76,7 @@ def allocation_response(
 
 
 def key_message(key: Key, lost: Iterable[int] = ()) -> scm_pb2.KeyInfo:
-    """Return a key; `lost` are the containers of it that were given up."""
+    """Return a key; `lost` are those of its containers that were given up."""
     return scm_pb2.KeyInfo(
         key=key.name,
         size=key.size_bytes,
@@ -142,7 +142,7 @@ def container_message(view: ContainerView) -> scm_pb2.ContainerInfo:
 
 
 def counts_message(counts: Counts, judgement: Judgement) -> scm_pb2.CountContainersResponse:
-    """Return how many containers are how, and the verdict of the cluster."""
+    """Return the container counts and the verdict on the cluster."""
     known = asdict(counts)
     known.pop("stray")
     return scm_pb2.CountContainersResponse(
@@ -156,7 +156,7 @@ def counts_message(counts: Counts, judgement: Judgement) -> scm_pb2.CountContain
 
 
 def decisions_message(decisions: Iterable[Decision]) -> scm_pb2.ContainerDecisions:
-    """Return one decision per container asked about."""
+    """Return one decision per requested container."""
     return scm_pb2.ContainerDecisions(
         decisions=[
             scm_pb2.ContainerDecision(
@@ -181,7 +181,7 @@ def decisions_message(decisions: Iterable[Decision]) -> scm_pb2.ContainerDecisio
 
 
 def forgotten_message(fates: Iterable[Fate]) -> scm_pb2.ForgetContainersResponse:
-    """Return what became of containers to forget."""
+    """Return the outcomes of forgetting containers."""
     return scm_pb2.ForgetContainersResponse(
         containers=[
             scm_pb2.ForgottenContainer(
@@ -198,7 +198,7 @@ def forgotten_message(fates: Iterable[Fate]) -> scm_pb2.ForgetContainersResponse
 
 
 def deletions_message(deletions: Iterable[KeyDeletion]) -> scm_pb2.DeleteKeysResponse:
-    """Return what became of keys to delete."""
+    """Return the outcomes of deleting keys."""
     return scm_pb2.DeleteKeysResponse(
         deletions=[
             scm_pb2.KeyDeletion(
@@ -214,7 +214,7 @@ def deletions_message(deletions: Iterable[KeyDeletion]) -> scm_pb2.DeleteKeysRes
 
 
 def balance_message(balance: Balance) -> scm_pb2.BalanceResponse:
-    """Return how far a balancing is."""
+    """Return the progress of a balancing run."""
     return scm_pb2.BalanceResponse(
         running=balance.is_running,
         iteration=balance.iteration,
@@ -273,7 +273,7 @@ def report_message(report: RmReport) -> scm_pb2.GetReportResponse:
 def departures_message(
     departures: Iterable[Departure], leaving_locked: int, resting_locked: int
 ) -> scm_pb2.ListDeparturesResponse:
-    """Return how far the nodes are that are not in service."""
+    """Return the progress of the nodes that are not in service."""
     return scm_pb2.ListDeparturesResponse(
         leaving_locked_count=leaving_locked,
         resting_locked_count=resting_locked,
@@ -298,7 +298,7 @@ def departures_message(
 
 
 def queues_message(queues: Queues) -> scm_pb2.GetQueuesResponse:
-    """Return what waits where, and the limits."""
+    """Return the pending work by datanode, and the limits."""
     return scm_pb2.GetQueuesResponse(
         nodes=[
             scm_pb2.QueueInfo(
@@ -340,7 +340,7 @@ def _planned(command: PlannedCommand) -> scm_pb2.Order:
 
 
 def outcome_message(outcome: Outcome) -> scm_pb2.Outcome:
-    """Return what became of a command."""
+    """Return the outcome of a command."""
     status = scm_pb2.CommandStatus(
         command_id=outcome.command_id,
         state=_OUTCOME_NUMBERS[outcome.state],
@@ -398,7 +398,7 @@ def _command(command: Pending, named: Sequence[Endpoint], term: int) -> scm_pb2.
 
 
 def _reconstruct(command: Pending, named: Sequence[Endpoint]) -> scm_pb2.ReconstructCommand:
-    """Return a reconstruction: first its targets are named, then its sources, each in order."""
+    """Return a reconstruction. `named` lists its targets first, then its sources, each in order."""
     places = [
         scm_pb2.EcShard(datanode=endpoint, replica_index=index)
         for endpoint, (index, _) in zip(

@@ -1,4 +1,4 @@
-"""What goes into the control plane and comes out of it, as values."""
+"""Values that calls pass into and out of the control plane."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from scm.state.starts import SeenStart
 
 
 class Endpoint(NamedTuple):
-    """A datanode and where it listens. Each lookup makes three."""
+    """A datanode and its address. Each lookup creates three."""
 
     datanode_id: str
     address: str
@@ -20,17 +20,17 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Where a container is to be read: the most promising datanode first."""
+    """A container and the datanodes to read it from, most promising first."""
 
     container_id: int
     endpoints: tuple[Endpoint, ...]
     scheme: str  # the erasure code's name; "": each replica is a whole copy
-    equal_count: int  # so many of the first promise the same: readers spread over them
+    equal_count: int  # this many of the first are equally good: readers spread over them
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """One call of a datanode."""
+    """One heartbeat of a datanode."""
 
     datanode_id: str
     boot_id: int
@@ -38,16 +38,17 @@ class Heartbeat:
     reports: tuple[Report, ...]
     outcomes: tuple[Outcome, ...]
     queues: tuple[tuple[str, int], ...]
-    op_state: OpState | None = None  # as the datanode keeps it; None: never told
+    op_state: OpState | None = None  # as the datanode keeps it; None: never set
     op_expiry_ms: int = 0
     seen_starts: tuple[SeenStart, ...] = ()
-    refused: tuple[str, ...] = ()  # what of it breaks a rule, and is left out
+    refused: tuple[str, ...] = ()  # parts that break a rule and are left out
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """What it is told: commands, each with the datanodes it names, of which containers nobody
-    else has a healthy copy, and how many of its threads it may use for copies, in percent."""
+    """The answer to a heartbeat: commands, each with the datanodes it names, and the containers of
+    which this datanode has the last healthy copy.
+    """
 
     is_known: bool
     commands: tuple[tuple[Pending, tuple[Endpoint, ...]], ...] = ()
@@ -56,7 +57,7 @@ class HeartbeatAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Queues:
-    """What waits for datanodes, and what waits to become a command."""
+    """The commands that wait for datanodes, and the work that is not a command yet."""
 
     nodes: Sequence[Queue]
     pending_add_count: int
@@ -69,7 +70,7 @@ class Queues:
 
 @dataclass(frozen=True, slots=True)
 class PromisedBlock:
-    """A block a writer may write, and where."""
+    """A block that a writer may write, and its datanodes."""
 
     container_id: int
     local_id: int
@@ -79,7 +80,7 @@ class PromisedBlock:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryCall:
-    """What was found after a restore; `is_end`: that was all."""
+    """Findings of a recovery after a restore; `is_end`: this is the last call."""
 
     looked: Sequence[Looked]
     keys: Sequence[Key]
@@ -90,7 +91,7 @@ class RecoveryCall:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What became of it: containers that were adopted, keys whose delete was finished, puts."""
+    """Results of a recovery: adopted containers, keys whose delete was finished, and puts."""
 
     adopted: Sequence[int]
     deleted: Sequence[str]

@@ -1,9 +1,9 @@
-"""What datanodes say, as the control plane's values: registrations, heartbeats, reports, outcomes.
+"""Converts datanodes' messages to the control plane's values, and checks them.
 
-As in `scm.edge.wire`, each field is checked here, and Refused(MALFORMED_REQUEST) names it: who
-calls must be known, and whether it is in service when it joins. A volume, an answer or a replica
-of which a number cannot be believed is left out alone (`refused`): its datanode lives, and has the
-rest.
+As in `scm.edge.wire`, each field is checked here, and Refused(MALFORMED_REQUEST) names it. The
+caller must be identified, and its operational state must be valid when it joins. A volume, an
+answer or a replica with an impossible number is left out alone (`refused`): its datanode is alive,
+and the rest of the report counts.
 """
 
 import sys
@@ -40,12 +40,12 @@ VOLUMES_MAX: Final = 256
 SHA256_BYTES: Final = 32
 QUEUES_MAX: Final = 64
 SEEN_STARTS_MAX: Final = 64
-TERM_SEEN_MAX: Final = ID_MAX // 2  # a start on a state has a higher term than all seen of it
+TERM_SEEN_MAX: Final = ID_MAX // 2  # a new start needs a higher term than any that was seen
 LOCAL_IDS_MAX: Final = 65_536  # blocks per ConfirmDeletes
-TRANSACTIONS_MAX: Final = 1_000  # results of deleted blocks that are kept of one command
-ORPHANS_MAX: Final = 1_000  # of one reconstruction, by name; it says how many there were
+TRANSACTIONS_MAX: Final = 1_000  # results of deleted blocks kept per command
+ORPHANS_MAX: Final = 1_000  # named per reconstruction; the total count is kept, too
 RACK_DEFAULT: Final = "/default-rack"
-RECONCILE_BYTES_MAX: Final = 256 * 1024  # one outcome's detail; beyond it the chunk rows are cut
+RECONCILE_BYTES_MAX: Final = 256 * 1024  # of one outcome's detail; beyond it the chunk rows are cut
 
 CUT_SHORT: Final = frozenset({"interrupted", "no_peer"})  # results of reconciles that tried nothing
 UNREACHABLE: Final = "unreachable"  # of a peer
@@ -126,8 +126,9 @@ def _each(
     *,
     count_max: int = 1,
 ) -> tuple[V, ...]:
-    """Return what is understood of these, of too many the first; `refused` takes why the rest is
-    not."""
+    """Return the valid items, of too many the first ones; append to `refused` why others are left
+    out.
+    """
     found = []
     if len(items) > count_max:
         refused.append(f"{where}: {len(items)} are more than {count_max} in one call")
@@ -152,14 +153,15 @@ def _queue(message: scm_pb2.QueueCount, where: str) -> tuple[str, int]:
 
 
 def _op_state(message: scm_pb2.HeartbeatRequest, _where: str) -> tuple[OpState | None, int]:
-    """Return what a datanode keeps of an operator's decision; where that is nothing that can be, it
-    is told again."""
+    """Return the operational state that a datanode keeps. If it is invalid, the datanode is sent
+    the right one again.
+    """
     op_state = op_state_from(message.op_state, "op_state") if message.op_state else None
     return op_state, parse_int(message.op_expiry_ms, "op_expiry_ms", low=0, high=ID_MAX)
 
 
 def claimed_deletes_from(message: scm_pb2.ConfirmDeletesRequest) -> tuple[int, list[int]]:
-    """Check the container and the blocks that a peer claims were deleted."""
+    """Check the container and the blocks that a peer reports as deleted."""
     parse_count(message.local_ids, "local_ids", LOCAL_IDS_MAX)
     ids = [parse_block_id(v, f"local_ids[{i}]") for i, v in enumerate(message.local_ids)]
     return parse_container_id(message.container_id, "container_id"), list(ids)
@@ -189,14 +191,14 @@ def _volume(message: datanode_pb2.VolumeStatus, where: str) -> Volume:
 
 
 def _log_checksum(message: datanode_pb2.VolumeStatus, where: str) -> str:
-    """Return the hash of a log's last entry, in hexadecimal; one without entries has none."""
+    """Return the hash of a log's last entry, in hexadecimal; empty for a log without entries."""
     if message.log_count and len(message.log_checksum) != SHA256_BYTES:
         raise malformed(where, f"{len(message.log_checksum)} bytes are not {SHA256_BYTES}")
     return message.log_checksum.hex()
 
 
 def _volume_id(message: datanode_pb2.VolumeStatus, where: str) -> str:
-    """Return the id of a volume; one that failed may have none: its VERSION cannot be read."""
+    """Return the id of a volume; a failed one may have none, because its VERSION cannot be read."""
     if message.failed and not message.volume_id:
         return ""
     return parse_id(message.volume_id, where)
@@ -233,9 +235,9 @@ def _column_report(
 
 
 def _believed(columns: Columns, where: str) -> Columns:
-    """Return columns without the replicas whose origin is no name."""
+    """Return columns without the replicas whose origin is not a valid name."""
     refused, why = [], ""
-    named = np.flatnonzero(np.bincount(columns.numbers["origin"]))  # as words, which are few
+    named = np.flatnonzero(np.bincount(columns.numbers["origin"]))  # distinct words are few
     for place in named[named > 0].tolist():
         try:
             parse_name(columns.words[place], f"{where}.origin_datanode_id")
@@ -246,7 +248,7 @@ def _believed(columns: Columns, where: str) -> Columns:
 
 
 def _reported(columns: Columns, datanode_id: str, now_ms: int) -> Reported:
-    """Return replicas with words that are not too long; no origin is the datanode itself."""
+    """Return replicas with words of valid length; an empty origin is the datanode itself."""
     volumes = set(np.flatnonzero(np.bincount(columns.numbers["volume"])).tolist())
     words = [
         cut(word, NAME_CHARS_MAX if place in volumes else TEXT_CHARS_MAX)
@@ -300,7 +302,7 @@ def _detail(message: scm_pb2.CommandStatus) -> bytes:
 
 
 def _reconcile_bytes(message: scm_pb2.CommandStatus) -> bytes:
-    """Serialise what a reconcile did; a huge one loses its chunk rows, never its counts."""
+    """Serialise a reconcile's result; a huge one loses its chunk rows, never its counts."""
     if message.reconcile.ByteSize() <= RECONCILE_BYTES_MAX:
         return message.reconcile.SerializeToString()
     short = scm_pb2.ReconcileOutcome()

@@ -1,4 +1,4 @@
-"""`Foresee` on the wire: the question checked, the answer told."""
+"""Converts `Foresee`: checks the request and builds the response."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ KEEP_MAX: Final = 32  # copies: more than any container has
 
 
 def question_from(message: scm_pb2.ForeseeRequest) -> Question:
-    """Check what would be off. Raises Refused(MALFORMED_REQUEST)."""
+    """Check the targets that would be off. Raise Refused(MALFORMED_REQUEST)."""
     if len(message.volumes) > wire.IDS_MAX:
         raise malformed("volumes", f"has more than {wire.IDS_MAX}")
     volumes = tuple(
@@ -31,7 +31,7 @@ def question_from(message: scm_pb2.ForeseeRequest) -> Question:
 
 
 def message(found: Foreseen) -> scm_pb2.ForeseeResponse:
-    """Return the answer as it is sent."""
+    """Return the response message."""
     outlook = found.outlook
     return scm_pb2.ForeseeResponse(
         answer=found.answer,

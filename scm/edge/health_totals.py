@@ -1,8 +1,8 @@
-"""How many containers are whole, and what is wrong with the others: kept, not counted when asked.
+"""Counts of healthy and unhealthy containers, maintained as containers change.
 
-Each container's flags are worked out again after a change of it or of one of its replicas, some in
-each turn, so that an answer takes as long with a million containers as with ten. Replicas on
-datanodes that are DEAD, and not in maintenance, are not present.
+A container's flags are recomputed after a change of it or of one of its replicas, some in each
+step, so that an answer takes as long with a million containers as with ten. Replicas on datanodes
+that are DEAD, and not in maintenance, are not present.
 """
 
 from collections import Counter
@@ -30,8 +30,8 @@ from scm.state.replicas.replica_table import NO_WORD, ReplicaTable
 from scm.state.tables.container_table import ContainerTable
 from scm.state.tables.key_table import KeyTable
 
-COUNTED_MAX: Final = 4_000  # in one turn, some 10 ms: after a restart all containers are to count
-REPLICAS_WANTED: Final = 3  # of a container that nobody here made
+COUNTED_MAX: Final = 4_000  # per step, some 10 ms: after a restart all containers are uncounted
+REPLICAS_WANTED: Final = 3  # of a container that was not made here
 
 WHOLE: Final = frozenset(ReplicaState) - {
     ReplicaState.UNHEALTHY,
@@ -47,7 +47,7 @@ _UNHEALTHY: Final = tuple(ReplicaState).index(ReplicaState.UNHEALTHY)
 
 
 class Flag(IntFlag):
-    """What may be said of a container; a closed one of ours without any is whole."""
+    """Conditions of a container; a closed one of ours without any is whole."""
 
     OPEN = 1  # or closing: there is nothing to compare yet
     GONE = 2  # deleted, or being deleted
@@ -56,9 +56,9 @@ class Flag(IntFlag):
     FEW_REPLICAS = 16
     UNKNOWN = 32  # not compared: a replica has no tree yet
     FOREIGN = 64  # reported by datanodes, and never made here
-    LOST = 128  # no whole replica is known; of shards, too few to read from
-    CONTRADICT = 256  # replicas contradict each other, each by rows that are intact
-    STRAY = 512  # foreign, and no person let go of it: this state may be an older one
+    LOST = 128  # no whole replica is known; of shards, too few to read
+    CONTRADICT = 256  # replicas contradict each other, each by intact rows
+    STRAY = 512  # foreign, and no operator forgot it: this state may be an older one
     LACKING = 1024  # no replica can have all blocks that keys need
 
 
@@ -90,7 +90,7 @@ ANY_NAMED: Final = reduce(or_, NAMED)
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Containers by what an operator would do about them; deleted ones count nowhere."""
+    """Containers by what an operator would do about them; deleted ones are not counted."""
 
     all: int
     open: int
@@ -108,7 +108,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needed:
-    """What keys need of a container, as far as it is known."""
+    """Keys' needs of one container, as far as they are known."""
 
     block_count: int = 0
     bcsid: int = 0  # of the last commit; 0: none, or not known
@@ -120,14 +120,14 @@ NOTHING_NEEDED: Final = Needed()
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What keys need of containers, one by one and of many at once."""
+    """Keys' needs of containers, for one or for many at once."""
 
     keys: KeyTable
     containers: ContainerTable
     has_all_commits_of: Callable[[int], bool]
 
     def of(self, container_id: int) -> Needed:
-        """Return what keys need of one."""
+        """Return the needs of one container."""
         [promised_count] = self.promised_in(np.array([container_id])).tolist()
         return Needed(
             block_count=self.keys.blocks_in(container_id),
@@ -136,13 +136,13 @@ class Needs:
         )
 
     def columns(self, container_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-        """Return how many blocks keys need, and the last commit that they need or needed."""
+        """Return how many blocks keys need, and the last commit that keys need or needed."""
         ids = container_ids.tolist()
         counts, bcsids = self.keys.blocks_in_each(ids), self.keys.last_bcsids_in(ids)
         return np.array(counts, np.int64), np.array(bcsids, np.int64)
 
     def promised_in(self, container_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many blocks were ever promised; of what a recovery brought it is not known."""
+        """Return how many blocks were ever promised; unknown after a recovery."""
         ids = container_ids.tolist()
         counts = self.containers.promised_counts(ids)
         return np.array(
@@ -157,7 +157,7 @@ class Needs:
 def flags_of(
     container: Container | None, replicas: Sequence[Replica], needed: Needed = NOTHING_NEEDED
 ) -> Flag:
-    """Return what is to be said of a container and its replicas."""
+    """Return the flags of a container with these replicas."""
     flags = Flag(0)
     if container is None:
         flags |= Flag.FOREIGN
@@ -188,11 +188,11 @@ def flags_of(
 
 
 def is_lacking(replicas: Sequence[Replica], needed: Needed) -> bool:
-    """Return whether no replica can have all blocks that keys need, though all may be equal.
+    """Return True if no replica can have all blocks that keys need, even if all replicas are equal.
 
-    A replica lacks some if it has fewer blocks or not the last commit, or if blocks are deleted in
-    it that no key let go of: with the needed ones they are more than were ever promised. Nothing is
-    said while a replica has no tree, as it may be open still.
+    A replica lacks blocks if it has fewer than needed or not the last commit. It also lacks some if
+    deleted blocks that no key released, together with the needed ones, are more than were ever
+    promised. Return False while a replica has no tree, because it may still be open.
     """
     loaded = [replica for replica in replicas if not replica.load_error]
     return bool(loaded) and all(
@@ -208,33 +208,35 @@ def is_lacking(replicas: Sequence[Replica], needed: Needed) -> bool:
 
 
 def is_whole(replica: Replica) -> bool:
-    """Return whether a replica can be read from its first byte to its last, as far as is known."""
+    """Return True if a replica can be read completely, as far as is known."""
     is_readable = replica.state in WHOLE and not replica.load_error
     return is_readable and not replica.finding_count
 
 
 class Totals:
-    """Flags by container, and how often each combination is. Callers hold the control's lock."""
+    """Flags by container, and the count of each combination. Callers hold the control
+    plane's lock.
+    """
 
     def __init__(self, state: State, nodes: Nodes) -> None:
         self._state = state
         self._nodes = nodes
         self._needs = Needs(state.keys, state.containers, state.has_all_commits_of)
         self._backlog = distinct(state.replicas.container_ids(), state.containers.ids())
-        self._backlog_at = 0  # those before were counted
+        self._backlog_at = 0  # those before it were counted
         self._due: set[int] = set()
         for table in (state.containers, state.replicas, state.keys):
-            table.touched.clear()  # reading them back
-        self._flags: dict[int, Flag] = {}  # of those that have any: most have none
+            table.touched.clear()  # touched while they were read back
+        self._flags: dict[int, Flag] = {}  # only of containers that have any: most have none
         self._counts: Counter[Flag] = Counter()
         self._having: dict[Flag, dict[int, None]] = {flag: {} for flag in NAMED}
 
     def recount(self, container_ids: NDArray[np.int64]) -> None:
-        """Note that a node of these containers died or came back."""
+        """Mark the containers of a node that died or came back."""
         self._due.update(container_ids.tolist())
 
     def turn(self) -> bool:
-        """Work out some of what changed since; return whether nothing is left."""
+        """Recompute the flags of some changed containers; return True if none is left."""
         for table in (self._state.containers, self._state.replicas, self._state.keys):
             self._due |= table.touched
             table.touched.clear()
@@ -252,7 +254,7 @@ class Totals:
 
     @property
     def due_count(self) -> int:
-        """How many were not counted since they changed, or since the start."""
+        """Number of containers not counted since they changed, or since the start."""
         return (
             len(self._due)
             + len(self._backlog)
@@ -263,7 +265,7 @@ class Totals:
         )
 
     def named(self, flag: Flag, count: int) -> list[int]:
-        """Return some containers that have one of `NAMED`: those that have had it longest."""
+        """Return some containers that have one of `NAMED`, those that have had it longest first."""
         return list(islice(self._having[flag], count))
 
     def count_of(self, flag: Flag) -> int:
@@ -271,7 +273,7 @@ class Totals:
         return len(self._having[flag])
 
     def counts(self) -> Counts:
-        """Return the counts as of the last turn that left nothing."""
+        """Return the counts as of the last step that left nothing."""
 
         def having(flags: Flag) -> int:
             return sum(count for known, count in self._counts.items() if known & flags)
@@ -294,7 +296,7 @@ class Totals:
         )
 
     def _note_all(self, container_ids: NDArray[np.int64]) -> None:
-        """Work out the flags of containers: of most as columns, of the few others one by one."""
+        """Recompute the flags of containers: of most as columns, of the few others one by one."""
         containers = self._state.containers
         counts = containers.wanted.of(container_ids)
         gone = frozenset(filter(self._nodes.is_gone, self._nodes.dead))
@@ -341,12 +343,12 @@ def flags_of_all(
     gone: Set[str] = frozenset(),
     needs: Needs | None = None,
 ) -> NDArray[np.int64]:
-    """Return what `flags_of` says of containers at rest, from the columns of their replicas.
-    `replica_counts` is what `WantedCounts.of` says of each; replicas on nodes that are `gone` are
-    not present. `needs` say what keys need of them.
+    """Return `flags_of` for containers at rest, from the columns of their replicas.
+    `replica_counts` are the counts of `WantedCounts.of`. Replicas on nodes in `gone` are not
+    present. `needs` are the keys' needs.
 
-    NOT_SAID: of this one it cannot be said so, because it has no count, may lack what keys need, or
-    has trees of several algorithms, and the order of its replicas counts.
+    NOT_SAID marks a container that columns cannot decide, because it has no count, may lack needed
+    blocks, or has trees of several algorithms, where the order of its replicas matters.
     """
     count = len(container_ids)
     wanted = np.where(replica_counts == 0, REPLICAS_WANTED, replica_counts)
@@ -365,7 +367,7 @@ def flags_of_all(
     is_damaged = (number == _UNHEALTHY) | (rows["finding_count"] > 0) | has_error
     trees = of(has_tree)
     whole = of(_IS_WHOLE_STATE[number] & ~has_error & (rows["finding_count"] == 0))
-    first = np.zeros(count, np.int64)  # the place of a container's first tree
+    first = np.zeros(count, np.int64)  # the place of each container's first tree
     places = np.flatnonzero(has_tree)
     first[owner[places][::-1]] = places[::-1]
     beside = first[owner]
@@ -395,7 +397,9 @@ def flags_of_all(
 def _may_lack(
     container_ids: NDArray[np.int64], owner: NDArray[np.int64], rows: Rows, needs: Needs
 ) -> NDArray[np.bool_]:
-    """Return of which containers `is_lacking` is to be asked; `rows` are replicas with a tree."""
+    """Return the containers for which `is_lacking` must be called; `rows` are replicas with
+    a tree.
+    """
     block_counts, bcsids = needs.columns(container_ids)
     promised = np.full(len(container_ids), NOT_KNOWN)
     some = np.unique(owner[rows["tombstone_count"] > 0])

@@ -1,4 +1,4 @@
-"""What the control plane shows over plain HTTP: a page of the cluster, metrics, and its health.
+"""Serves the control plane's pages over plain HTTP: the cluster, metrics, and health.
 
 GET /          the cluster for a browser; with ?rack=NAME or ?node=ID that rack or datanode
 GET /healthz   200 "well", or 503 with a line for each thing that is wrong
@@ -23,7 +23,7 @@ WORKER_QUIET_S_MAX: Final = 60.0
 
 
 class HttpStatus:
-    """Answers the pages, and says whether the process is well."""
+    """Serves the pages and reports the health of the process."""
 
     def __init__(
         self,
@@ -42,12 +42,12 @@ class HttpStatus:
         )
 
     def listener(self, address: str) -> WebListener:
-        """Return the listener on host:port. Raises Refused(INVALID_CONFIG)."""
+        """Return the listener on host:port. Raise Refused(INVALID_CONFIG)."""
         pages = {"/healthz": self.healthz, "/metrics": self.metrics}
         return WebListener(address, pages, asking={"/": self.page})
 
     def troubles(self) -> list[str]:
-        """Return what is wrong with this process, a line each."""
+        """Return the problems of this process, a line each."""
         return self._control.queries.troubles()
 
     def _own_troubles(self) -> list[str]:
@@ -60,7 +60,7 @@ class HttpStatus:
         return found
 
     def page(self, asked: Mapping[str, str]) -> Page:
-        """Answer a browser that asks for the cluster, a rack, or a datanode."""
+        """Return the page of the cluster, a rack, or a datanode."""
         if "node" in asked:
             return self._node(asked["node"])
         if "rack" in asked:
@@ -81,11 +81,11 @@ class HttpStatus:
         return Page(rack_page(rack, found, self._control.queries.now_ms(), int(page)))
 
     def healthz(self) -> Page:
-        """Answer who restarts the process, or asks somebody else."""
+        """Return the health of the process for supervisors and load balancers."""
         found = self.troubles()
         status = HTTPStatus.SERVICE_UNAVAILABLE if found else HTTPStatus.OK
         return Page(("\n".join(found or ["well"]) + "\n").encode(), "text/plain", status)
 
     def metrics(self) -> Page:
-        """Answer a scrape."""
+        """Return the metrics for a scrape."""
         return Page(exposition(self._control.meters, self._collector), CONTENT_TYPE)

@@ -1,7 +1,7 @@
-"""What Prometheus sees of the control plane. Every name is declared here, with its meaning.
+"""The control plane's Prometheus metrics. Every name is declared here, with its meaning.
 
-A scrape reads what is kept anyway: nothing is counted for it. Labels are words of our own
-enumerations and kinds of commands; never containers or datanodes.
+A scrape reads existing figures: nothing is counted for it. Labels are values of our own
+enumerations and kinds of commands, never containers or datanodes.
 """
 
 from bisect import bisect_left
@@ -35,7 +35,7 @@ LOCK_BOUNDS_S: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The control plane in numbers, as of one moment."""
+    """The figures of the control plane at one moment."""
 
     term: int
     is_safe_mode: bool
@@ -73,9 +73,9 @@ class Figures:
 
 
 class LockHolds(Collector):
-    """Counts the holds of the lock, and the processor time of each.
+    """Histograms of the lock's hold times and their processor times.
 
-    Every call makes one: it is put down there, and counted when there are some or at a scrape. A
+    Every call adds one. It is only appended, and counted in batches or at a scrape, because a
     `Histogram` takes eight calls for each.
     """
 
@@ -86,7 +86,7 @@ class LockHolds(Collector):
         self._spent = _Counts()
 
     def add(self, held_s: float, spent_s: float) -> None:
-        """Note one hold. Any thread may."""
+        """Record one hold. Thread-safe."""
         self.not_counted.append((held_s, spent_s))
         if len(self.not_counted) >= COUNTED_TOGETHER:
             self._count()
@@ -119,10 +119,10 @@ class LockHolds(Collector):
 
 
 class _Counts:
-    """So many were at most so long."""
+    """Counts of values by upper bound."""
 
     def __init__(self) -> None:
-        self._by_bound = [0] * (len(LOCK_BOUNDS_S) + 1)  # the last: longer than all bounds
+        self._by_bound = [0] * (len(LOCK_BOUNDS_S) + 1)  # the last one: above all bounds
         self.sum_s = 0.0
 
     def add(self, value_s: float) -> None:
@@ -131,13 +131,13 @@ class _Counts:
         self.sum_s += value_s
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Return how many were at most as long as each bound."""
+        """Return the cumulative count for each bound."""
         bounds = (*map(floatToGoString, LOCK_BOUNDS_S), "+Inf")
         return list(zip(bounds, accumulate(self._by_bound), strict=True))
 
 
 class Meters:
-    """What is measured where it happens, and cannot be read from the state later."""
+    """Metrics that are recorded where they occur and cannot be read from the state later."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

@@ -1,7 +1,7 @@
-"""From which datanodes clients read a container: the most promising first.
+"""Ranks the datanodes to read a container from, most promising first.
 
-Those that do not answer come last; before them those with a bad replica, with one that is behind,
-and those that are to leave or rest: they have enough to do with their copies.
+Unreachable datanodes come last. Before them come those with a bad replica, those with one that is
+behind, and those that leave or go into maintenance, which are busy with their copies.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ from scm.edge.call_values import Endpoint
 from scm.state.database import State
 from scm.state.facts import Container, ContainerState, Health, OpState, Replica
 
-STANDINGS_KEPT: Final = 10_000  # of containers that were asked for: some megabytes
+STANDINGS_KEPT: Final = 10_000  # of recently requested containers: some megabytes
 
 _SILENCE: Final = {Health.HEALTHY: 0, Health.STALE: 1, Health.DEAD: 2}
 
@@ -25,11 +25,12 @@ class ReadPreference:
         self._state = state
         self._nodes = nodes
         self._standings: dict[int, list[tuple[str, bool, bool]]] = {}
-        self._unchanged = state.settled()  # containers of which those are as they were
+        self._unchanged = state.settled()  # containers whose entries above are current
 
     def locations(self, container: Container) -> tuple[tuple[Endpoint, ...], int]:
         """Return the datanodes to read a container from, most promising first, and how many of the
-        first promise the same."""
+        first are equally good.
+        """
         holders = self._standings_of(container)
         nodes = self._nodes.standings([holder[0] for holder in holders])
         ranked = []
@@ -49,9 +50,10 @@ class ReadPreference:
         return tuple(endpoints), equal_count
 
     def _standings_of(self, container: Container) -> list[tuple[str, bool, bool]]:
-        """Return who should have something to read: the datanode, whether its replica is bad, and
-        whether it is behind. Kept until something about the container changes: clients ask again
-        and again for keys of the same containers, and each answer takes its replicas apart."""
+        """Return the datanodes that should have data to read, whether each replica is bad, and
+        whether it is behind. Cached until the container changes, because clients request keys of
+        the same containers repeatedly and each evaluation unpacks all replicas.
+        """
         container_id = container.container_id
         if container_id in self._unchanged and container_id in self._standings:
             return self._standings[container_id]

@@ -1,7 +1,7 @@
-"""The replication manager's report: how many containers are in which state, and which are not well.
+"""The replication manager's report: counts of containers by state, and samples of unhealthy ones.
 
-It tells what the control plane found at its last look; `suture-verify` tells more, and of all
-containers at one instant.
+It shows the control plane's last check. `suture-verify` reports more, for all containers at one
+instant.
 """
 
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from typing import Final
 from scm.replication.judging.health_states import States
 from scm.state.facts import ContainerState
 
-SAMPLE_MAX: Final = 100  # containers named of each condition (Ozone's default)
+SAMPLE_MAX: Final = 100  # containers named per condition (Ozone's default)
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What the last verification by Spark came to."""
+    """The result of the last verification by Spark."""
 
     at_ms: int = 0  # 0: none yet
     decisions: Mapping[str, int] = field(default_factory=dict)
@@ -26,9 +26,9 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class RmReport:
-    """Counts of containers, and samples of those that are not well."""
+    """Counts of containers, and samples of unhealthy ones."""
 
-    generated_at_ms: int  # 0: the first round is not over
+    generated_at_ms: int  # 0: the first round has not ended
     states: Mapping[ContainerState, int]
     conditions: Mapping[str, tuple[int, tuple[int, ...]]]  # count, and the first ids
     verified: Verified
@@ -42,9 +42,9 @@ def rm_report(
     verified: Verified,
     recovering_count: int = 0,
 ) -> RmReport:
-    """Return it; `counts` are of containers by state.
+    """Return the report; `counts` are of containers by state.
 
-    Conditions are those found when each container was looked at last.
+    Conditions are those of each container's last check.
     """
     by_condition: dict[str, list[int]] = {}
     for container_id, condition in states.unwell.items():

@@ -1,4 +1,4 @@
-"""The server that `ScmService` answers behind: bound, and what connections and callers may cost."""
+"""Builds the gRPC server for `ScmService`, with the limits per connection and caller."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,7 +26,7 @@ assert ANSWER_BYTES_MAX + RECONCILE_BYTES_MAX < MESSAGE_BYTES_MAX
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of what one connection, and one caller, may ask for."""
+    """Limits per connection and per caller."""
 
     streams_max: int = 128
     connections_max: int = 10_000
@@ -37,10 +37,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class BuiltServer:
-    """A server that is bound and not started."""
+    """A server that is bound but not started."""
 
     server: grpc.Server
-    address: str  # with the port that was chosen
+    address: str  # with the chosen port
     health: Health
     waits: Waits
     connections: Connections
@@ -58,7 +58,7 @@ def build_server(
 ) -> BuiltServer:
     """Bind `address` (port 0: any free one); the caller starts and stops the server.
 
-    Raises Refused(INVALID_CONFIG) if the address cannot be bound, or not without TLS.
+    Raise Refused(INVALID_CONFIG) if the address cannot be bound, or not without TLS.
     """
     limits = limits or Limits()
     waits = Waits(limits.rpc_count_max, slow_s=limits.patience.slow_s)

@@ -1,4 +1,4 @@
-"""suture.v1.Scm over gRPC: parse, ask the control plane, answer. Nothing is decided here."""
+"""Serves suture.v1.Scm over gRPC: parse, call the control plane, answer. Decides nothing."""
 
 from typing import Final
 
@@ -14,14 +14,13 @@ from scm.edge.plane.control import ControlPlane
 from scm.state.clock import Clock
 from scm.state.options import ScmOptions
 
-ANSWER_BYTES_MAX: Final = 8 * 1024**2  # outcomes beyond it are left for the next question
+ANSWER_BYTES_MAX: Final = 8 * 1024**2  # further outcomes are left for the next call
 PAGE_MAX: Final = 1_000
 ITERATIONS_DEFAULT: Final = 10  # of the balancer (Ozone's default)
 
 
 class ScmService(scm_pb2_grpc.ScmServicer):
-    """The calls. Errors leave as SutureError; `agent.rpc.wire.errors.ErrorEdge` makes statuses of
-    them."""
+    """The RPCs. `agent.rpc.wire.errors.ErrorEdge` converts SutureErrors to statuses."""
 
     def __init__(self, control: ControlPlane, *, clock: Clock, options: ScmOptions) -> None:
         self._control = control
@@ -35,7 +34,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     def Register(
         self, request: scm_pb2.RegisterRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.RegisterResponse:
-        """Let a datanode in."""
+        """Register a datanode."""
         self._datanodes.register(datanode_wire.registration_from(request))
         return scm_pb2.RegisterResponse(
             cluster_id=self._control.cluster_id,
@@ -46,7 +45,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     def Heartbeat(
         self, request: scm_pb2.HeartbeatRequest, context: grpc.ServicerContext
     ) -> scm_pb2.HeartbeatResponse:
-        """Take reports in, hand commands out."""
+        """Apply reports and return commands."""
         call = datanode_wire.heartbeat_from(request, now_ms=self._clock.wall_ms())
         answer = self._datanodes.heartbeat(call, context.is_active)
         return answers.heartbeat_response(answer, self._control.shown)
@@ -54,7 +53,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     def ConfirmDeletes(
         self, request: scm_pb2.ConfirmDeletesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ConfirmDeletesResponse:
-        """Say which deletes that a peer claims were ordered, and which blocks a key names."""
+        """Return which deletes reported by a peer were ordered, and which blocks a key names."""
         claimed = datanode_wire.claimed_deletes_from(request)
         ordered, kept = self._datanodes.confirm_deletes(*claimed)
         return scm_pb2.ConfirmDeletesResponse(
@@ -93,7 +92,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     def LookupKey(
         self, request: scm_pb2.LookupKeyRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.LookupKeyResponse:
-        """Say what a key is made of and where that is."""
+        """Return a key's blocks and their locations."""
         key, containers = self._clients.lookup(wire.parse_key(request.key, "key"))
         return answers.lookup_response(key, containers)
 
@@ -154,7 +153,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     def CountContainers(
         self, _request: scm_pb2.CountContainersRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.CountContainersResponse:
-        """Return how many containers are how."""
+        """Return the container counts."""
         counts = self._queries.count_containers()
         _look, judgement = self._queries.judgement()
         return answers.counts_message(counts, judgement)
@@ -174,7 +173,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     def ReconcileContainers(
         self, request: scm_pb2.ReconcileContainersRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ContainerDecisions:
-        """Order containers reconciled."""
+        """Order a reconcile of each container."""
         ids = wire.container_ids_from(request.container_ids)
         worlds = wire.worlds_from(request.worlds, ids)
         return answers.decisions_message(
@@ -184,7 +183,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     def ApplyPlan(
         self, request: scm_pb2.ApplyPlanRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ContainerDecisions:
-        """Order what a plan asks for, as far as it is still true."""
+        """Order what a plan requests, as far as it is still valid."""
         rows = wire.plan_rows_from(request)
         worlds = wire.worlds_from(request.worlds, rows)
         return answers.decisions_message(
@@ -208,8 +207,8 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     ) -> scm_pb2.ListOutcomesResponse:
         """Return outcomes of commands and what is pending.
 
-        An answer has a size limit: outcomes beyond it are missing and not pending; ask for them
-        again, the newest by the last id that was told.
+        An answer has a size limit. Outcomes beyond it are missing and not pending: request them
+        again, the newest ones with the last returned id.
         """
         command_ids = wire.command_ids_from(request.command_ids)
         before_id = wire.before_id_from(request)
@@ -256,7 +255,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     def DeleteReplicas(
         self, request: scm_pb2.DeleteReplicasRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ContainerDecisions:
-        """Order one datanode's replicas of containers removed."""
+        """Order the removal of one datanode's replicas of containers."""
         ids = wire.container_ids_from(request.container_ids)
         decisions = self._operators.delete_replicas(
             ids,
@@ -277,13 +276,13 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     def GetQueues(
         self, _request: scm_pb2.GetQueuesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.GetQueuesResponse:
-        """Return what waits where, and the limits."""
+        """Return the pending work by datanode, and the limits."""
         return answers.queues_message(self._queries.queues())
 
     def SafeMode(
         self, request: scm_pb2.SafeModeRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.SafeModeResponse:
-        """Say whether decisions are made yet, or begin with them."""
+        """Return whether decisions are enabled, or enable them."""
         gate = self._operators.leave_safe_mode() if request.leave else self._queries.safe_mode()
         return scm_pb2.SafeModeResponse(
             on=not gate.is_open,
@@ -297,14 +296,14 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     def SetOperationalStates(
         self, request: scm_pb2.SetOperationalStatesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.NodeDecisions:
-        """Let datanodes leave, rest or return."""
+        """Start departures, maintenance or returns of datanodes."""
         wanted = wire.node_states_from(request)
         return answers.node_decisions_message(self._operators.set_operational_states(wanted))
 
     def RemoveNodes(
         self, request: scm_pb2.RemoveNodesRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.NodeDecisions:
-        """Strike dead datanodes off the books."""
+        """Remove dead datanodes and their replica records."""
         return answers.node_decisions_message(
             self._operators.remove_nodes(
                 wire.node_ids_from(request.datanode_ids),
@@ -316,7 +315,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     def ForgetContainers(
         self, request: scm_pb2.ForgetContainersRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ForgetContainersResponse:
-        """Give up missing containers, or take them back."""
+        """Give up missing containers, or restore them."""
         ids = wire.container_ids_from(request.container_ids)
         worlds = wire.worlds_from(request.worlds, ids)
         if request.undo:
@@ -330,7 +329,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     def Foresee(
         self, request: scm_pb2.ForeseeRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ForeseeResponse:
-        """Say what would be if datanodes or volumes were off."""
+        """Return the effect of switching datanodes or volumes off."""
         return foreseen.message(self._queries.foresee(foreseen.question_from(request)))
 
     def GetReport(
@@ -342,7 +341,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     def HoldContainers(
         self, request: scm_pb2.HoldContainersRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ContainerDecisions:
-        """Take containers or replicas out of the manager's hands, or back into them."""
+        """Suspend management of containers or replicas, or resume it."""
         decisions = self._operators.hold(
             wire.container_ids_from(request.container_ids),
             wire.parse_name(request.datanode_id, "datanode_id") if request.datanode_id else "",
@@ -353,7 +352,7 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     def ListHolds(
         self, _request: scm_pb2.ListHoldsRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ListHoldsResponse:
-        """Return what is suppressed or excluded."""
+        """Return the suppressed containers and excluded replicas."""
         return scm_pb2.ListHoldsResponse(
             holds=[
                 scm_pb2.Hold(
@@ -369,14 +368,14 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     def ListAnchors(
         self, request: scm_pb2.ListAnchorsRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.ListAnchorsResponse:
-        """Return the heads of verification logs that are kept."""
+        """Return the recorded heads of verification logs."""
         logs = self._queries.anchors(request.datanode_id, request.volume_id)
         return scm_pb2.ListAnchorsResponse(logs=map(anchors_message, logs))
 
     def Balance(
         self, request: scm_pb2.BalanceRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.BalanceResponse:
-        """Begin, stop or show the moving of replicas from full nodes to empty ones."""
+        """Start, stop or show the moving of replicas from full nodes to empty ones."""
         threshold = parse_int(request.threshold_permille, "threshold_permille", low=0, high=1_000)
         count = parse_int(request.iteration_count, "iteration_count", low=0, high=1_000)
         if request.stop or not threshold:
@@ -404,13 +403,13 @@ class ScmService(scm_pb2_grpc.ScmServicer):
     def GetRecovery(
         self, _request: scm_pb2.GetRecoveryRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.GetRecoveryResponse:
-        """Say what must be looked into after a restore."""
+        """Return the containers to examine after a restore."""
         return recovering.to_recover_message(self._queries.to_recover())
 
     def Recover(
         self, request: scm_pb2.RecoverRequest, _context: grpc.ServicerContext
     ) -> scm_pb2.RecoverResponse:
-        """Bring back what was found."""
+        """Apply the findings of a recovery."""
         found = recovering.found_from(request)
         return recovering.recovered_message(
             self._operators.recover(found, is_dry_run=request.dry_run)

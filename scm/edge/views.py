@@ -1,4 +1,4 @@
-"""What operators, clients and snapshots are shown: frozen answers about the state."""
+"""Frozen views of the state for operators, clients and snapshots."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ FORGOTTEN_STATE: Final = "FORGOTTEN"
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One node with its health now."""
+    """A node with its current health."""
 
     node: Node
     health: Health
@@ -41,7 +41,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """One replica with where it is and how its node is."""
+    """A replica with its node's address and health."""
 
     replica: Replica
     address: str  # empty: the node is not registered
@@ -50,7 +50,7 @@ class ReplicaView:
 
 @dataclass(frozen=True, slots=True)
 class ContainerView:
-    """One container with its replicas; `container` is None for an unknown one."""
+    """A container with its replicas; `container` is None for an unknown one."""
 
     container_id: int
     container: Container | None
@@ -66,25 +66,25 @@ class ContainerView:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the container: the largest replica, or what writers committed so far."""
+        """Bytes of the container: the largest replica, or the committed bytes so far."""
         return used_bytes(self.container, [view.replica for view in self.replicas])
 
 
 def used_bytes(container: Container | None, replicas: Sequence[Replica]) -> int:
-    """Return the bytes of a container: the largest replica's, at least what was committed."""
+    """Return the bytes of a container: the largest replica's, but at least the committed ones."""
     committed_bytes = 0 if container is None else container.committed_bytes
     reported = [r.bytes_used for r in replicas if r.state is not ReplicaState.UNHEALTHY]
     return max(reported, default=committed_bytes)
 
 
 def block_count(container: Container, replicas: Sequence[Replica]) -> int:
-    """Return the blocks of a container: the fullest replica's, else what was committed."""
+    """Return the blocks of a container: the fullest replica's, or else the committed ones."""
     reported = [r.block_count for r in replicas if r.state is not ReplicaState.UNHEALTHY]
     return max(reported, default=container.committed_count)
 
 
 def checksums_hint(replicas: Sequence[Replica]) -> str:
-    """Say match, differ or unknown; a hint for people, the Spark job classifies."""
+    """Return match, differ or unknown: a hint for operators; the Spark job classifies."""
     trees = [replica.tree for replica in replicas if replica.state in TREE_STATES]
     known = [tree for tree in trees if tree is not None]
     answers = {compare(known[0], tree) for tree in known[1:]}
@@ -96,7 +96,7 @@ def checksums_hint(replicas: Sequence[Replica]) -> str:
 
 
 def shards_hint(replicas: Sequence[Replica]) -> str:
-    """Say shards, differ or unknown of an erasure-coded container: no two shards are equal.
+    """Return shards, differ or unknown for an erasure-coded container: no two shards are equal.
 
     Only replicas of one index are compared.
     """
@@ -110,13 +110,13 @@ def shards_hint(replicas: Sequence[Replica]) -> str:
 
 
 def comparison(container: Container | None, replicas: Sequence[Replica]) -> str:
-    """Say how a container's replicas compare: match, shards, differ or unknown."""
+    """Return how a container's replicas compare: match, shards, differ or unknown."""
     is_coded = container is not None and bool(container.scheme)
     return shards_hint(replicas) if is_coded else checksums_hint(replicas)
 
 
 class Views:
-    """Builds the answers. Callers hold the control plane's lock."""
+    """Builds the views. Callers hold the control plane's lock."""
 
     def __init__(self, state: State, nodes: Nodes, reports: Reports) -> None:
         self._state = state
@@ -124,7 +124,7 @@ class Views:
         self._reports = reports
 
     def nodes(self, datanode_ids: Sequence[str] | None = None) -> list[NodeView]:
-        """Return nodes by id: all, or those of some ids that are still known."""
+        """Return nodes by id: all, or those of the given ids that are known."""
         names = (
             sorted(node.datanode_id for node in self._state.nodes.values())
             if datanode_ids is None
@@ -146,7 +146,7 @@ class Views:
         ]
 
     def container(self, container_id: int) -> ContainerView | None:
-        """Return one container; also one nobody made, if a datanode reported it."""
+        """Return one container, including an unknown one that a datanode reported."""
         container = self._state.containers.get(container_id)
         replicas = self._state.replicas.of(container_id)
         is_forgotten = self._state.forgotten.get(container_id) is not None
@@ -169,7 +169,7 @@ class Views:
     def containers(self, start: int, count: int) -> tuple[list[ContainerView], int]:
         """Return up to `count` containers from id `start` on, and the next id (0: no more).
 
-        Ids of ours are dense, so a page costs what it shows and not what there is.
+        Our ids are dense, so the cost depends on the page, not on the cluster.
         """
         first = max(1, start)
         unknown = sorted(i for i in self._reports.unknown_container_ids if i >= first)
@@ -185,17 +185,19 @@ class Views:
         return page, 0
 
     def _is_made(self, container_id: int) -> bool:
-        """Whether it was made here; an id of a gap is passed by without a look at its replicas."""
+        """Return True if the container was made here; ids in gaps are skipped without reading
+        replicas.
+        """
         state = self._state
         is_known = state.containers.get(container_id) is not None
         return is_known or state.forgotten.get(container_id) is not None
 
     def address(self, datanode_id: str) -> str:
-        """Return where a datanode listens; empty if it never registered."""
+        """Return a datanode's address; empty if it never registered."""
         node = self._state.nodes.get(datanode_id)
         return "" if node is None else node.address
 
 
 def key_containers(key: Key) -> list[int]:
-    """Return the ids of the containers a key lies in, ascending."""
+    """Return the ids of the containers that a key has blocks in, ascending."""
     return sorted({block.container_id for block in key.blocks})

@@ -1,6 +1,6 @@
-"""Protobuf <-> the control plane's values. Every field that comes in is checked here, nowhere else.
+"""Converts protobuf to the control plane's values. Every incoming field is checked only here.
 
-Each function raises Refused(MALFORMED_REQUEST) naming the field; nothing has changed by then.
+Each function raises Refused(MALFORMED_REQUEST) naming the field, before anything changes.
 """
 
 import re
@@ -44,7 +44,7 @@ def op_state_from(value: str, where: str) -> OpState:
 
 
 def node_states_from(message: scm_pb2.SetOperationalStatesRequest) -> Request:
-    """Check what operators want of datanodes."""
+    """Check an operator's request about operational states."""
     parse_count(message.datanode_ids, "datanode_ids", IDS_MAX)
     if not message.datanode_ids:
         raise malformed("datanode_ids", "is empty")
@@ -64,7 +64,7 @@ def node_states_from(message: scm_pb2.SetOperationalStatesRequest) -> Request:
 
 
 def node_ids_from(names: Sequence[str]) -> list[str]:
-    """Check datanode ids; each is returned once."""
+    """Check datanode ids; return each once."""
     parse_count(names, "datanode_ids", IDS_MAX)
     if not names:
         raise malformed("datanode_ids", "is empty")
@@ -83,13 +83,13 @@ def sizes_from(message: scm_pb2.AllocateBlocksRequest) -> list[int]:
 
 
 def new_keys_from(message: scm_pb2.AllocateBlocksRequest) -> list[str]:
-    """Check the names of new keys that blocks are asked for; none need be given."""
+    """Check the names of the new keys that blocks are for; there may be none."""
     parse_count(message.keys, "keys", KEYS_MAX)
     return [parse_key(name, f"keys[{i}]") for i, name in enumerate(message.keys)]
 
 
 def scheme_from(message: scm_pb2.AllocateBlocksRequest | scm_pb2.RecoveredContainer) -> str:
-    """Check the erasure code of new containers; return its full name, empty for none."""
+    """Check the erasure code of new containers; return its full name, or an empty string."""
     return str(parse_scheme(parse_name(message.scheme, "scheme"))) if message.scheme else ""
 
 
@@ -99,7 +99,7 @@ def client_id_from(value: str) -> str:
 
 
 def keys_from(messages: Sequence[scm_pb2.KeyInfo]) -> list[Key]:
-    """Check keys to commit: names, sizes, and that no block is used twice."""
+    """Check keys to commit: names, sizes, and that no block occurs twice."""
     parse_count(messages, "keys", KEYS_MAX)
     keys = [key_from(message, f"keys[{i}]") for i, message in enumerate(messages)]
     names: set[str] = set()
@@ -128,7 +128,7 @@ def failed_from(messages: Sequence[scm_pb2.FailedReplica]) -> list[tuple[int, st
 
 
 def parse_key(name: str, where: str) -> str:
-    """Return a key's name if it is one: not empty, not too long, without control characters."""
+    """Return a valid key name: not empty, not too long, without control characters."""
     if not name:
         raise malformed(where, "is empty")
     size_bytes = len(name.encode())
@@ -142,7 +142,7 @@ def parse_key(name: str, where: str) -> str:
 
 
 def container_ids_from(ids: Sequence[int], where: str = "container_ids") -> list[int]:
-    """Check a list of container ids; repetitions are dropped."""
+    """Check a list of container ids; drop repetitions."""
     parse_count(ids, where, IDS_MAX)
     if not ids:
         raise malformed(where, "is empty")
@@ -159,12 +159,12 @@ def command_ids_from(ids: Sequence[int]) -> list[int]:
 
 
 def before_id_from(message: scm_pb2.ListOutcomesRequest) -> int:
-    """Check before which command the newest are asked for; 0: all."""
+    """Check the command id before which the newest are requested; 0 = all."""
     return parse_int(message.before_command_id, "before_command_id", low=0, high=ID_MAX)
 
 
 def plan_rows_from(message: scm_pb2.ApplyPlanRequest) -> list[PlanRow]:
-    """Check a plan: what it was made from, and every row."""
+    """Check a plan: its source and every row."""
     parse_name(message.snapshot_id, "snapshot_id")
     parse_name(message.run_id, "run_id")
     parse_count(message.rows, "rows", PLAN_ROWS_MAX)
@@ -172,7 +172,7 @@ def plan_rows_from(message: scm_pb2.ApplyPlanRequest) -> list[PlanRow]:
 
 
 def doomed_keys_from(message: scm_pb2.DeleteKeysRequest) -> list[str]:
-    """Check the names of keys to delete; repetitions are dropped."""
+    """Check the names of keys to delete; drop repetitions."""
     parse_count(message.keys, "keys", KEYS_MAX)
     if not message.keys:
         raise malformed("keys", "is empty")
@@ -187,7 +187,7 @@ def worlds_from(worlds: Sequence[int], shown: Sequence[object]) -> list[int]:
 
 
 def node_order_from(message: scm_pb2.OrderNodesRequest) -> tuple[list[str], Kind]:
-    """Check an order to datanodes as such."""
+    """Check an order to datanodes themselves."""
     parse_count(message.datanode_ids, "datanode_ids", IDS_MAX)
     known = (Kind.REFRESH_VOLUME_USAGE, Kind.REREGISTER)
     if message.type not in known:
@@ -197,13 +197,14 @@ def node_order_from(message: scm_pb2.OrderNodesRequest) -> tuple[list[str], Kind
 
 
 def parse_id(value: str, where: str) -> str:
-    """Return the id of a datanode or volume if it is a plain name, as agents take no other: keys of
-    the state are made of it, and they have few bytes."""
+    """Return the id of a datanode or volume if it is a plain name, the only form that agents
+    accept: keys of the state contain it, and their length is limited.
+    """
     return parse_datanode_id(parse_name(value, where), where)
 
 
 def parse_name(value: str, where: str) -> str:
-    """Return an id or word if it is not empty, not long, and printable."""
+    """Return an id or word that is not empty, not long, and printable."""
     if not value:
         raise malformed(where, "is empty")
     if len(value) > NAME_CHARS_MAX:
@@ -213,7 +214,7 @@ def parse_name(value: str, where: str) -> str:
 
 
 def parse_address(value: str, where: str) -> str:
-    """Return `host:port` if it is one."""
+    """Return a valid `host:port`."""
     host, colon, port = parse_name(value, where).rpartition(":")
     if not (host and colon and port.isascii() and port.isdigit() and 1 <= int(port) <= 65_535):
         raise malformed(where, f"{value!r} is not host:port")
@@ -221,12 +222,12 @@ def parse_address(value: str, where: str) -> str:
 
 
 def cut(text: str, chars_max: int = TEXT_CHARS_MAX) -> str:
-    """Return a text for people, bounded."""
+    """Return a display text, cut to a maximum length."""
     return text if len(text) <= chars_max else text[: chars_max - 1] + "…"
 
 
 def parse_count(items: Sequence[object], where: str, count_max: int) -> None:
-    """Refuse more items than a call may have."""
+    """Raise Refused for more items than a call may have."""
     if len(items) > count_max:
         raise malformed(where, f"{len(items)} are more than {count_max} in one call")
 
@@ -238,7 +239,7 @@ def _refuse_control_characters(value: str, where: str) -> None:
 
 
 def key_from(message: scm_pb2.KeyInfo, where: str) -> Key:
-    """Check one key: its name, and that its blocks have its bytes."""
+    """Check a key: its name, and that its blocks add up to its bytes."""
     blocks = tuple(
         KeyBlock(
             container_id=parse_container_id(

@@ -1,1 +1,1 @@
-"""Calls of one kind on the wire: parsed, and answered."""
+"""Parsers and response builders, one module per kind of call."""

@@ -1,4 +1,4 @@
-"""Which keys need some containers, on the wire."""
+"""Converts the keys that need given containers to their response."""
 
 from agent.rpc.v1 import scm_pb2
 from scm.administration.affected_keys import Page

@@ -1,4 +1,4 @@
-"""Recovery after a restore on the wire: what was found, checked, and the answers."""
+"""Converts recovery calls after a restore: checks the findings and builds the responses."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ DELETED_MAX: Final = 2_000_000  # blocks of all containers of one call
 
 
 def found_from(request: scm_pb2.RecoverRequest) -> RecoveryCall:
-    """Check what was found."""
+    """Check the findings."""
     return RecoveryCall(
         _looked_from(request),
         _keys_from(request),
@@ -41,13 +41,13 @@ def _looked_from(request: scm_pb2.RecoverRequest) -> list[Looked]:
 
 
 def _keys_from(request: scm_pb2.RecoverRequest) -> list[Key]:
-    """One name may be there more than once."""
+    """Return the keys; a name may occur more than once."""
     _limit(len(request.keys), KEYS_MAX, "keys")
     return [key_from(message, f"keys[{i}]") for i, message in enumerate(request.keys)]
 
 
 def to_recover_message(found: ToRecover) -> scm_pb2.GetRecoveryResponse:
-    """Return what must be looked into."""
+    """Return the containers to examine."""
     restored = found.restored
     return scm_pb2.GetRecoveryResponse(
         restored=restored is not None,
@@ -59,7 +59,7 @@ def to_recover_message(found: ToRecover) -> scm_pb2.GetRecoveryResponse:
 
 
 def recovered_message(made: Recovered) -> scm_pb2.RecoverResponse:
-    """Return what became, or would become, of what was found."""
+    """Return the outcomes, or predicted outcomes, of the findings."""
     return scm_pb2.RecoverResponse(
         adopted_container_ids=made.adopted,
         deleted_keys=made.deleted,

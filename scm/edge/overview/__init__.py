@@ -1,1 +1,1 @@
-"""The cluster at a glance: what is known of it, what is to be said of it, and how it was."""
+"""An overview of the cluster: current facts, verdict, and history."""

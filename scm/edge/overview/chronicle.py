@@ -1,9 +1,9 @@
-"""Keeps how the cluster was: a sample every half minute, and every change of the verdict.
+"""Keeps the history of the cluster: a sample every half minute, and every change of the verdict.
 
     look ──► judged ──► sample, merged into its 5 minutes, hour and day
                    └──► a turn, if the verdict is another than before
 
-A start is a turn of its own: what was while nobody watched is not known.
+A start is recorded as a change, because nothing was observed before it.
 """
 
 from collections.abc import Sequence
@@ -32,20 +32,20 @@ TEXT_CHARS_MAX: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What is remembered, oldest first."""
+    """The recorded history, oldest first."""
 
     samples: tuple[Sequence[Sample], ...] = ()  # by level
     turns: Sequence[Turn] = ()
     verifications: Sequence[Verification] = ()
 
     def since_ms(self, verdict: Verdict, now_ms: int) -> int:
-        """Return since when the verdict is what it is; `now_ms` if it has only just become it."""
+        """Return since when the verdict has been the same; `now_ms` if it has just changed."""
         last = self.turns[-1] if self.turns else None
         return last.at_ms if last is not None and last.verdict is verdict else now_ms
 
 
 class Chronicle:
-    """Writes down. Callers hold the control plane's lock."""
+    """Records history. Callers hold the control plane's lock."""
 
     def __init__(self, state: State, *, started_at_ms: int) -> None:
         self._state = state
@@ -55,7 +55,7 @@ class Chronicle:
         self._done = (0, 0, 0)
 
     def is_due(self, now_s: float) -> bool:
-        """Whether it is time for another sample."""
+        """Return True if another sample is due."""
         return self._noted_at_s is None or now_s - self._noted_at_s >= EVERY_S
 
     def note(
@@ -67,7 +67,7 @@ class Chronicle:
         done: tuple[int, int, int],
         now_s: float,
     ) -> None:
-        """Write a look down; `done` is what was done, failed and moved since the start."""
+        """Record a sample; `done` are the counts of done, failed and moved since the start."""
         self._noted_at_s = now_s
         if self._is_first:
             self._is_first = False
@@ -85,7 +85,7 @@ class Chronicle:
         self._sample(change, sample)
 
     def verified(self, change: Change, verified: Verified) -> None:
-        """Write down what a verification by Spark came to."""
+        """Record the result of a verification by Spark."""
         row = Verification(
             verified.at_ms,
             tuple(sorted(verified.decisions.items())),
@@ -96,14 +96,14 @@ class Chronicle:
             change.remove(self._state.verifications, old.at_ms)
 
     def last_verified(self) -> Verified:
-        """Return what the last verification came to, also one before our start."""
+        """Return the last verification's result, also one before our start."""
         known = self._state.verifications.by_time()
         if not known:
             return Verified()
         return Verified(known[-1].at_ms, dict(known[-1].decisions), known[-1].error)
 
     def past(self) -> Past:
-        """Return all that is remembered."""
+        """Return the whole history."""
         return Past(
             tuple(self._state.samples.of(level) for level in range(len(LEVELS))),
             self._state.turns.by_time(),
@@ -119,7 +119,7 @@ class Chronicle:
 
     def _turn(self, change: Change, at_ms: int, verdict: Verdict, text: str) -> None:
         turns = self._state.turns.by_time()
-        at_ms = max(at_ms, turns[-1].at_ms + 1 if turns else 0)  # also if the clock went back
+        at_ms = max(at_ms, turns[-1].at_ms + 1 if turns else 0)  # even if the clock went back
         change.put(self._state.turns, Turn(at_ms, verdict, text[:TEXT_CHARS_MAX]))
         for old in turns[: len(turns) + 1 - TURNS_MAX]:
             change.remove(self._state.turns, old.at_ms)
@@ -135,7 +135,7 @@ class Chronicle:
 
 
 def sample_of(look: Look, verdict: Verdict, *, done: int, failed: int, moved_bytes: int) -> Sample:
-    """Return a look as the few numbers that are kept of it."""
+    """Return a look reduced to the numbers that are kept."""
     sums, counts = look.sums, look.counts
     return Sample(
         level=0,

@@ -1,4 +1,4 @@
-"""The facts of one look at the control plane that the verdict of the cluster follows from. Pure."""
+"""The facts that the verdict on the cluster is computed from. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from scm.edge.overview.datanode_totals import Sums
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The control plane as of one moment."""
+    """The control plane at one moment."""
 
     now_ms: int
     gate: Gate
@@ -19,12 +19,12 @@ class Look:
     counts: Counts
     uncounted_count: int  # containers not counted since they changed
     conditions: Mapping[str, int]  # containers by health state, those that are not HEALTHY
-    unlooked_count: int  # containers that the replication manager is behind with
-    refused: tuple[str, ...] = ()  # lines about what datanodes say that was left out
+    unlooked_count: int  # containers that the replication manager has yet to check
+    refused: tuple[str, ...] = ()  # lines about parts of datanodes' calls that were left out
 
 
 def judged(look: Look, troubles: Sequence[str] = ()) -> Judgement:
-    """Judge the cluster; `troubles` are those of the process itself."""
+    """Return the verdict on the cluster; `troubles` are those of the process itself."""
     counts, sums = look.counts, look.sums
     facts = ClusterFacts(
         containers=Containers(

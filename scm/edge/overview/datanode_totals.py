@@ -1,4 +1,4 @@
-"""What datanodes say of themselves, added up: by rack and in all. Pure."""
+"""Sums of datanodes' reported figures, by rack and in all. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,23 +14,23 @@ GONE: Final = OpState.DECOMMISSIONED
 
 
 def is_silent(view: NodeView) -> bool:
-    """Whether a node whose replicas count was not heard lately."""
+    """Return True if a node whose replicas count has not called lately."""
     return view.health is not Health.HEALTHY and view.node.op_state is not GONE
 
 
 def is_unreported(view: NodeView) -> bool:
-    """Whether a node is heard, and has not named all its replicas to this process yet."""
+    """Return True if a node calls but has not reported all its replicas to this process yet."""
     return view.health is Health.HEALTHY and not view.has_reported
 
 
 def volumes_of(view: NodeView) -> Sequence[Volume]:
-    """Return the volumes of a node as it told of them last; none if that was before our start."""
+    """Return the last reported volumes of a node, possibly from before our start."""
     return () if view.live is None else view.live.volumes
 
 
 @dataclass(slots=True)
 class Sums:
-    """Some nodes added up. What a silent one said last counts; `is_silent` says that it is old."""
+    """Totals of some nodes. A silent node's last report counts; `silent` names such nodes."""
 
     name: str = ""
     node_count: int = 0
@@ -46,11 +46,11 @@ class Sums:
     data_bytes: int = 0
     in_time_bytes: int = 0
     oldest_scan_at_ms: int = NOTHING_TO_VERIFY
-    oldest_on: str = ""  # path and node, for people
+    oldest_on: str = ""  # path and node, for display
 
     @property
     def expected_count(self) -> int:
-        """How many are to be heard: all but those that have left."""
+        """Number of nodes expected to call: all but those that have left."""
         return self.heard_count + len(self.silent)
 
     def add(self, view: NodeView) -> None:
@@ -65,7 +65,7 @@ class Sums:
         if view.health is Health.HEALTHY:
             self.heard_count += 1
         elif view.node.op_state is GONE:
-            return  # what is switched off is neither room nor data
+            return  # a stopped node is neither room nor data
         for volume in volumes_of(view):
             self._add_volume(name, volume)
 
@@ -88,14 +88,14 @@ class Sums:
 
 
 def verified_at_ms(volume: Volume) -> int:
-    """Return when what was not read for longest was read; NOTHING_TO_VERIFY, or NEVER_VERIFIED."""
+    """Return the time of a volume's oldest verification, NOTHING_TO_VERIFY, or NEVER_VERIFIED."""
     if volume.failed or not (volume.data_bytes or volume.container_count):
         return NOTHING_TO_VERIFY
     return volume.oldest_scan_at_ms or NEVER_VERIFIED
 
 
 def summed(views: Iterable[NodeView], name: str = "") -> Sums:
-    """Return nodes added up."""
+    """Return the totals of nodes."""
     sums = Sums(name)
     for view in views:
         sums.add(view)
@@ -103,7 +103,7 @@ def summed(views: Iterable[NodeView], name: str = "") -> Sums:
 
 
 def by_rack(views: Iterable[NodeView]) -> list[Sums]:
-    """Return the nodes of each rack added up, by its name."""
+    """Return the totals of each rack, sorted by its name."""
     racks: dict[str, Sums] = {}
     for view in views:
         rack = view.node.rack

@@ -1,7 +1,7 @@
-"""All that the pages of the cluster show, as values of one moment, or nearly so.
+"""Everything that the cluster's pages show, as values of nearly one moment.
 
-It is gathered in portions, so that no call waits for it: a node may be as it was a tenth of a
-second before the containers were counted.
+It is collected in portions, so that no call waits for it. A node may be shown as it was a tenth of
+a second before the containers were counted.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from scm.state.facts import Kind
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Commands of one kind: how many wait or are under way, and how fast they are done."""
+    """Commands of one kind: the number pending, and the rate at which they are done."""
 
     kind: Kind
     pending_count: int
@@ -27,7 +27,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """How many containers something is to be said of, and the first of them."""
+    """The number of containers with a condition, and the first of them."""
 
     flag: Flag
     count: int
@@ -36,7 +36,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The cluster at a glance."""
+    """The facts of the cluster's pages."""
 
     look: Look
     cluster_id: str
@@ -44,7 +44,7 @@ class Survey:
     started_at_ms: int
     nodes: Sequence[NodeView]
     works: Sequence[Work]
-    under_count: int  # containers that wait to be copied or rebuilt
+    under_count: int  # containers waiting to be copied or rebuilt
     over_count: int
     departures: Sequence[Departure]  # the first
     departing_count: int

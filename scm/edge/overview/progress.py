@@ -1,6 +1,6 @@
-"""How much is carried out, and how fast: counted as datanodes answer, never looked up.
+"""Counts of commands carried out and their rates, updated as datanodes answer.
 
-In memory only: after a start the rates are not known until something has been done.
+In memory only: after a start the rates are unknown until something has been done.
 """
 
 from collections import Counter, deque
@@ -18,7 +18,7 @@ COUNTED: Final = frozenset({Kind.REPLICATE, Kind.RECONSTRUCT, Kind.RECONCILE, Ki
 
 @dataclass(slots=True)
 class Done:
-    """What was carried out in a stretch of time."""
+    """Commands carried out in one interval."""
 
     since_s: float
     done: Counter[str]
@@ -28,7 +28,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What was done of one kind lately; nothing is known of the time before `span_s`."""
+    """Recent work of one kind; nothing is known of the time before `span_s`."""
 
     done_count: int = 0
     failed_count: int = 0
@@ -36,11 +36,11 @@ class Rate:
     span_s: float = 0.0
 
     def bytes_per_s(self) -> float:
-        """Return the bytes moved in a second; 0 while nothing was."""
+        """Return the bytes moved per second; 0 if none were moved."""
         return self.moved_bytes / self.span_s if self.span_s else 0.0
 
     def left_s(self, count: int) -> float | None:
-        """Return how long so many more take at this rate; None while that cannot be said."""
+        """Return how long `count` more take at this rate; None while it is unknown."""
         if not count:
             return 0.0
         return count * self.span_s / self.done_count if self.done_count and self.span_s else None
@@ -58,7 +58,7 @@ class Progress:
         """By kind, since the start."""
 
     def note(self, outcome: Outcome, now_s: float) -> None:
-        """Count one command that a datanode has answered."""
+        """Count one command that a datanode answered."""
         portion = self._portion(now_s)
         self.done[outcome.kind, outcome.state] += 1
         if outcome.state is OutcomeState.FAILED:
@@ -70,7 +70,7 @@ class Progress:
             self.moved_bytes[outcome.kind] += moved
 
     def rate(self, kind: Kind, now_s: float) -> Rate:
-        """Return how fast commands of a kind were carried out lately."""
+        """Return the recent rate of commands of a kind."""
         self._forget(now_s)
         return Rate(
             sum(portion.done[kind] for portion in self._portions),
@@ -80,7 +80,7 @@ class Progress:
         )
 
     def sums(self) -> tuple[int, int, int]:
-        """Return what was done and failed of `COUNTED` since the start, and the bytes moved."""
+        """Return the done and failed commands of `COUNTED` since the start, and the bytes moved."""
         done, failed = (
             sum(count for (kind, state), count in self.done.items()
                 if state == wanted and kind in COUNTED)
@@ -100,7 +100,7 @@ class Progress:
 
 
 def is_news(pending: Pending | None, outcome: Outcome) -> bool:
-    """Whether a datanode answers this command of ours, and the first time."""
+    """Return True if this is a datanode's first answer to this command of ours."""
     return (
         pending is not None
         and not pending.is_answered
@@ -110,7 +110,7 @@ def is_news(pending: Pending | None, outcome: Outcome) -> bool:
 
 
 def bytes_of(outcome: Outcome) -> int:
-    """Return the bytes that a command moved, as its datanode says."""
+    """Return the bytes that a command moved, as its datanode reports."""
     match outcome.kind:
         case Kind.RECONSTRUCT:
             return scm_pb2.ReconstructOutcome.FromString(outcome.detail).bytes_written

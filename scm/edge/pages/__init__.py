@@ -1,1 +1,1 @@
-"""What a browser is shown of the cluster: values in, HTML out."""
+"""The cluster's web pages: values in, HTML out."""

@@ -1,4 +1,4 @@
-"""The weeks before as a picture: SVG that needs no script, with a text for who cannot see it."""
+"""Charts of the last weeks: SVG that needs no script, with a text for screen readers."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -25,7 +25,9 @@ WORDS: Final = {
 
 
 def weeks(samples: Sequence[Sample], now_ms: int) -> Markup:
-    """Return the last three weeks by the hour: what was said of the data; gaps were not watched."""
+    """Return the verdicts of the last three weeks by the hour, with gaps where nothing was
+    recorded.
+    """
     begin_ms = now_ms - WEEKS_MS
     shown = [sample for sample in samples if begin_ms <= sample.at_ms <= now_ms]
     boxes = "".join(
@@ -59,8 +61,9 @@ def curve(
     value: Callable[[Sample], float | None],
     spoken: Callable[[float], str],
 ) -> Markup:
-    """Return one number of the last three weeks by the hour, between 0 and the largest, which is
-    told in words."""
+    """Return one number of the last three weeks by the hour, from 0 to the largest; `spoken`
+    formats the largest.
+    """
     begin_ms = now_ms - WEEKS_MS
     points = [
         (_x(sample.at_ms, begin_ms), number)
@@ -89,7 +92,7 @@ def curve(
 
 
 def _runs(samples: Sequence[Sample]) -> list[tuple[Verdict, int, int]]:
-    """Return stretches of one verdict: what it was, from when, until when."""
+    """Return stretches of one verdict: the verdict, its start and its end."""
     runs: list[tuple[Verdict, int, int]] = []
     for sample in samples:
         stop_ms = sample.at_ms + HOUR_MS

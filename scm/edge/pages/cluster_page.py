@@ -1,6 +1,6 @@
-"""The page of the cluster: is the data whole, since when, and what is being done about it.
+"""The cluster's page: whether the data is whole, since when, and the repairs in progress.
 
-Of a large cluster it shows the racks, and of all else what most needs a look; `?rack=` and
+For a large cluster it shows the racks, and of everything else the worst entries. `?rack=` and
 `?node=` show the rest (`scm.edge.pages.node_pages`).
 """
 
@@ -100,7 +100,7 @@ def cluster_page(survey: Survey, judgement: Judgement) -> bytes:
 
 
 def verified_line(look: Look) -> str:
-    """Return what was verified of the data of those that were heard, in one sentence."""
+    """Return a sentence on how much data of the reporting nodes is verified."""
     sums = look.sums
     heard = " of those that were heard" if sums.silent else ""
     if sums.oldest_scan_at_ms == NOTHING_TO_VERIFY:
@@ -148,7 +148,7 @@ def _facts(survey: Survey) -> Iterator[tuple[str, object]]:
 
 
 def _waiting(survey: Survey) -> str:
-    """Return what waits for copies, and how long that takes."""
+    """Return the containers that wait for copies, and how long the copies take."""
     if not survey.look.gate.is_open:
         return f"Safe mode: nothing is ordered yet. {_sentence(survey.look.gate.reason)}"
     adds = [work for work in survey.works if work.kind in {Kind.REPLICATE, Kind.RECONSTRUCT}]

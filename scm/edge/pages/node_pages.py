@@ -1,4 +1,4 @@
-"""Racks, datanodes and volumes as tables, and a page for each rack and datanode."""
+"""Tables of racks, datanodes and volumes, and a page for each rack and datanode."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -99,19 +99,19 @@ def rack_link(name: str) -> Markup:
 
 
 def node_link(datanode_id: str) -> Markup:
-    """Return the link to a datanode's page, by as much of its id as commands show."""
+    """Return the link to a datanode's page, with the id shortened as in commands."""
     return link(f"/?node={quote(datanode_id, safe='')}", short_id(datanode_id))
 
 
 def fill(sums: Sums) -> Markup:
-    """Return how full some volumes are."""
+    """Return the fill level of some volumes."""
     used = max(0, sums.capacity_bytes - sums.available_bytes)
     percent = used_percent(sums.capacity_bytes, sums.available_bytes)
     return bar(used, sums.capacity_bytes, "wrong" if percent >= FULL_PERCENT else "")
 
 
 def in_time(sums: Sums) -> Markup:
-    """Return which part of the data was verified within the promised time."""
+    """Return the share of data that was verified within the scan interval."""
     part = min(sums.in_time_bytes, sums.data_bytes)
     return bar(part, sums.data_bytes, "" if part == sums.data_bytes else "doubt")
 

@@ -1,4 +1,4 @@
-"""Which datanodes and volumes are shown where not all can be: those that most need a look. Pure."""
+"""Ranks datanodes and volumes by urgency, for pages that cannot show all. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,37 +23,37 @@ FULL_PERCENT: Final = 90
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One volume and where it is."""
+    """A volume and its datanode."""
 
     datanode_id: str
     volume: Volume
 
 
 def used_percent(capacity_bytes: int, available_bytes: int) -> int:
-    """Return how full something is: what cannot be written on any more, in per cent."""
+    """Return the used share in per cent: everything that can no longer be written on."""
     if not capacity_bytes:
         return 0
     return max(0, capacity_bytes - available_bytes) * 100 // capacity_bytes
 
 
 def fill_percent(volume: Volume) -> int:
-    """Return how full a volume is; 0 for one that takes nothing new, whatever is on it."""
+    """Return the used share of a volume; 0 for one that takes no new replicas."""
     return used_percent(volume.capacity_bytes, volume.available_bytes) * volume.takes_replicas
 
 
 def worst_nodes(views: Sequence[NodeView], count: int) -> list[NodeView]:
-    """Return the nodes that most need a look, the worst first."""
+    """Return the most urgent nodes, worst first."""
     return nlargest(count, views, key=_node_weight)
 
 
 def worst_volumes(views: Iterable[NodeView], count: int) -> list[Place]:
-    """Return the volumes that most need a look: failed, unverified for longest, fullest."""
+    """Return the most urgent volumes: failed, then longest unverified, then fullest."""
     places = (Place(v.node.datanode_id, volume) for v in views for volume in volumes_of(v))
     return nlargest(count, places, key=_volume_weight)
 
 
 def worst_racks(racks: Sequence[Sums], count: int) -> list[Sums]:
-    """Return the racks that most need a look, by name where none does."""
+    """Return the most urgent racks; those without problems by name."""
     order = {id(rack): -place for place, rack in enumerate(racks)}
     return nlargest(
         count,
@@ -68,7 +68,7 @@ def worst_racks(racks: Sequence[Sums], count: int) -> list[Sums]:
 
 
 def remarks(view: NodeView, now_ms: int) -> Iterator[str]:
-    """Yield what is to be said of a node, the worst first."""
+    """Yield the remarks on a node, worst first."""
     if view.health is not Health.HEALTHY:
         word = "dead" if view.health is Health.DEAD else "not heard"
         heard_ms = view.heartbeat_at_ms
@@ -114,5 +114,5 @@ def _volume_weight(place: Place) -> tuple[int, ...]:
 
 
 def _staleness(at_ms: int) -> int:
-    """Return a number that grows with the age of a verification; what has none is not old."""
+    """Return a number that grows with a verification's age; the lowest if nothing needs one."""
     return -(2**63) if at_ms == NOTHING_TO_VERIFY else -at_ms

@@ -1,4 +1,4 @@
-"""How the cluster was in the last weeks: what was said of the data, three curves, and the days."""
+"""The cluster's history of the last weeks: verdicts, three curves, and a table of days."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -23,7 +23,7 @@ DAYS: Final = 2
 
 
 def history(past: Past, now_ms: int) -> Markup:
-    """Return what is remembered, as far as a person wants to see it."""
+    """Return the history for display."""
     hours = past.samples[HOURS] if past.samples else ()
     days = past.samples[DAYS] if past.samples else ()
     return joined(

@@ -1,1 +1,1 @@
-"""The control plane as one object: what it consists of, and its calls by who makes them."""
+"""The control plane as one object: its parts, and its calls grouped by caller."""

@@ -1,4 +1,4 @@
-"""What the control plane consists of, put together once, behind one lock."""
+"""Assembles the control plane's components once, behind one lock."""
 
 import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -56,7 +56,7 @@ from scm.state.options import ScmOptions
 
 
 class Parts:
-    """The modules that decide. Who calls one of them holds the lock, by `change` or itself."""
+    """The control plane's components. Callers must hold the lock (`change()` takes it)."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Parts:
         self.last_look = LastLook(basis, judge, self.reconciles, self.coding)
         self.closes = Closes(basis)
         self.outcomes = Outcomes(basis, self.reconciles)
-        self.changed_nodes: dict[str, float] = {}  # not told of yet, and when that was noted
+        self.changed_nodes: dict[str, float] = {}  # not reported yet -> time of the change
         self.safe_mode = SafeMode(state, self.nodes, clock, options)
         self.pages = ContainerPages(state, self.batches, self.lock)
         self.departure_needs = DepartureNeeds(basis, self.pages, self.lock)
@@ -130,7 +130,7 @@ class Parts:
             self._end_all_writes()
 
     def _begin_to_watch(self) -> None:
-        """Put together what only looks, counts and remembers."""
+        """Create the components that only observe, count and record."""
         self.started_at_ms = self.clock.wall_ms()
         self.views = Views(self.state, self.nodes, self.reports)
         self.read_preference = ReadPreference(self.state, self.nodes)
@@ -139,11 +139,11 @@ class Parts:
         self.chronicle = Chronicle(self.state, started_at_ms=self.started_at_ms)
 
     def endpoints(self, datanode_ids: Iterable[str]) -> tuple[Endpoint, ...]:
-        """Return datanodes with their addresses of now."""
+        """Return datanodes with their current addresses."""
         return tuple(Endpoint(node, self.views.address(node)) for node in datanode_ids)
 
     def _end_all_writes(self) -> None:
-        """Close what was being written at the time of a backup: its writers have gone on."""
+        """Close the containers open at the time of a backup: their writers have moved on."""
         with self.change() as change:
             for container in self.state.containers.open_all():
                 self.writers.end(change, container, "the control plane was restored")
@@ -156,13 +156,13 @@ class Parts:
         self.observer.observe(change, [container.container_id for container in opened])
 
     def struck(self, change: Change, container_ids: Collection[int]) -> None:
-        """Look again at containers of which replicas were struck off the books."""
+        """Re-evaluate containers after some of their replica records were removed."""
         self.last_copies.recount(change, container_ids)
         self.observer.observe(change, container_ids)
 
     @contextmanager
     def change(self) -> Iterator[Change]:
-        """Give one locked, atomic, durable change of the state; then it is in the audit log."""
+        """Yield a locked, atomic, durable change of the state, and write it to the audit log."""
         with self.lock, self.state.change() as change:
             yield change
         audit_trail.write(self.audit, change.notes)

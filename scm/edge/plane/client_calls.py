@@ -1,4 +1,4 @@
-"""What clients ask of the control plane: blocks to write, keys to commit, to read and to list."""
+"""Client calls of the control plane: allocate blocks; commit, look up and list keys."""
 
 from collections.abc import Collection, Sequence
 from typing import Final
@@ -13,7 +13,7 @@ PAGE_BLOCKS_MAX: Final = 100_000  # of the keys on a page: 2 MB, made well withi
 
 
 class ClientCalls:
-    """Every call is one locked, atomic, durable change, or one look."""
+    """Each call is one locked, atomic, durable change, or one read."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -24,7 +24,7 @@ class ClientCalls:
     ) -> list[PromisedBlock]:
         """Promise a writer one block per size, in order; `names` are the new keys they are for.
 
-        `scheme` is the erasure code of the containers; their replicas come in the order of index.
+        `scheme` is the erasure code of the containers; their replicas come in index order.
         """
         with self._parts.change() as change:
             self._refuse_in_safe_mode("no block is allocated")
@@ -58,7 +58,7 @@ class ClientCalls:
             for key in keys
         ]
         with self._parts.change() as change:
-            if keys:  # what a writer had to leave behind may be told at any time
+            if keys:  # a writer may report replicas left behind at any time
                 self._refuse_in_safe_mode("no key is written")
             closing = self._parts.writers.commit(
                 change, client_id, stamped, may_replace=may_replace, failed=failed
@@ -73,9 +73,9 @@ class ClientCalls:
             return container_ids
 
     def lookup(self, name: str) -> tuple[Key, list[Located]]:
-        """Return a key, and where its containers are.
+        """Return a key, and the locations of its containers.
 
-        Raises Refused(KEY_NOT_FOUND), or Refused(KEY_LOST) if a container of it was given up.
+        Raise Refused(KEY_NOT_FOUND), or Refused(KEY_LOST) if a container of it was given up.
         """
         with self._parts.lock:
             key = self._parts.state.keys.get(name)
@@ -101,10 +101,10 @@ class ClientCalls:
     def list_keys(
         self, *, prefix: str, start_after: str, count: int, container_ids: Collection[int] = ()
     ) -> tuple[list[Key], str]:
-        """Return a page of keys and the name to go on after (empty: no more).
+        """Return a page of keys and the name to continue after (empty: no more).
 
-        It has fewer than `count` where they have many blocks. With `container_ids` only those of
-        the page that have a block in one of these.
+        The page has fewer than `count` keys if they have many blocks. With `container_ids`, it
+        keeps only the keys of the page that have a block in one of these.
         """
         with self._parts.lock:
             keys = self._parts.state.keys.page(
@@ -120,7 +120,7 @@ class ClientCalls:
         ], next_start_after
 
     def lost_of(self, key: Key) -> list[int]:
-        """Return the containers of a key that were given up; none: it is not lost."""
+        """Return the containers of a key that were given up; an empty list if it is not lost."""
         with self._parts.lock:
             return self._parts.state.forgotten.lost_of(key)
 
@@ -135,7 +135,7 @@ class ClientCalls:
 
 
 def _bounded(keys: list[Key]) -> list[Key]:
-    """Return the first key, and those behind it whose blocks a page has room for."""
+    """Return the first key, and as many after it as fit the page's block limit."""
     block_count = 0
     for number, key in enumerate(keys):
         block_count += len(key.blocks)

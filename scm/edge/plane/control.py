@@ -1,12 +1,12 @@
 """The control plane as one object: every call is one locked, atomic, durable change.
 
     datanodes ─┐
-    clients ───┼─► one lock ─► decide (`parts.py`) ─► commit ─► answer
+    clients ───┼─► one lock ─► decide (`assembly.py`) ─► commit ─► answer
     operators ─┤
     time ──────┘   (`tick`)
 
-The modules of `parts.py` decide; what is here, and in the modules beside it, says in which order.
-It sends nothing: datanodes fetch their commands.
+The components in `assembly.py` decide; this module and those beside it define the order of steps.
+Nothing is pushed: datanodes fetch their commands.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,17 +33,17 @@ T = TypeVar("T")
 
 
 def _no_pause(_took_s: float) -> None:
-    """Go on at once."""
+    """Continue at once."""
 
 
 def _no_look() -> None:
-    """Look at no more than one portion before orders are made."""
+    """Check no more than one portion before commands are sent."""
 
 
 class ControlPlane:
-    """Single node, not highly available: the state directory has one owner.
+    """A single node, not highly available: the state directory has one owner.
 
-    Its calls are in groups, by who makes them; those here are its own loops'.
+    Its calls are grouped by caller; those defined here are for its own loops.
     """
 
     def __init__(
@@ -65,23 +65,23 @@ class ControlPlane:
 
     @property
     def term(self) -> int:
-        """How often this control plane has started."""
+        """Number of starts of a control plane on this state."""
         return self._parts.state.term
 
     @property
     def shown(self) -> SeenStart:
-        """This start, and how far its state is, as datanodes see them."""
+        """This start and its state number, as datanodes see them."""
         state = self._parts.state
         return SeenStart(state.lineage.start_id, state.term, state.number)
 
     @property
     def cluster_id(self) -> str:
-        """The id every datanode of this cluster carries on its volumes."""
+        """The cluster id, which is on every volume of its datanodes."""
         return self._parts.state.cluster_id
 
     @property
     def meters(self) -> Meters:
-        """What is measured while it works."""
+        """Metrics recorded during operation."""
         return self._parts.meters
 
     def tick(
@@ -89,11 +89,11 @@ class ControlPlane:
         pause: Callable[[float], object] = _no_pause,
         look_on: Callable[[], object] = _no_look,
     ) -> None:
-        """Do what time alone makes necessary; called about every heartbeat interval.
+        """Do the periodic work; called about every heartbeat interval.
 
-        In portions, so that others have the lock in between: after each `pause` is told the
-        seconds it took. Before orders are made, of which the most urgent come first, `look_on`
-        is to look at as much of what is due as there is time for (`look_on`).
+        It works in portions, so that other calls get the lock in between; after each, `pause`
+        receives the seconds it took. Before commands are ordered, most urgent first, `look_on`
+        checks as many due containers as time allows.
         """
         while self._portion(pause, self._note_node):
             pass
@@ -113,9 +113,9 @@ class ControlPlane:
             self._parts.balancer.turn(change)
 
     def note_history(self, pause: Callable[[float], object] = _no_pause) -> None:
-        """Count on, and write down how the cluster is if it is time; called between ticks.
+        """Continue counting, and record a sample if one is due; called between ticks.
 
-        After a start there are millions to count; after each portion `pause` is told the seconds
+        After a start there are millions to count; after each portion `pause` receives the seconds
         it took.
         """
         for _ in range(COUNTS_PER_TICK):
@@ -140,7 +140,7 @@ class ControlPlane:
             )
 
     def _portion(self, pause: Callable[[float], object], step: Callable[[Change], T]) -> T:
-        """Take a step of a tick; return what it returns."""
+        """Run one step of a tick; return its result."""
         began_s = self._parts.clock.monotonic_s()
         with self._parts.change() as change:
             found = step(change)
@@ -148,7 +148,7 @@ class ControlPlane:
         return found
 
     def _note_node(self, change: Change) -> bool:
-        """Have all looked at that a node holds which came, fell silent or died; False: none did."""
+        """Schedule the containers of a node whose health changed; return False if none did."""
         changed = self._parts.nodes.note_health(change, count_max=1)
         for datanode_id in changed:
             held = self._parts.state.replicas.ids_on(datanode_id)
@@ -163,7 +163,7 @@ class ControlPlane:
         return bool(changed)
 
     def _begin_tick(self, change: Change) -> list[int] | None:
-        """Do what makes no orders; return what was looked at, None in safe mode."""
+        """Do the work that orders nothing; return the checked containers, or None in safe mode."""
         self._parts.commands.expire(change)
         self._parts.totals.turn()
         self._parts.reconciles.forget_old()
@@ -179,15 +179,15 @@ class ControlPlane:
         return self._parts.manager.look_on()
 
     def _choose(self, _change: Change) -> None:
-        """Choose for what is ordered in this turn."""
+        """Select the containers to order for in this step."""
         self._parts.manager.choose()
         self._parts.healing.begin_turn()
 
     def look_on(self) -> bool:
-        """Look at more of what a tick left; whether anything is left still.
+        """Check more of the containers that a tick left; return True if some are still left.
 
-        After a node died all its containers are due: in portions, so that others have the lock
-        in between.
+        After a node died all its containers are due. They are checked in portions, so that other
+        calls get the lock in between.
         """
         with self._parts.change() as change:
             if (
@@ -200,10 +200,10 @@ class ControlPlane:
             return self._parts.manager.is_behind
 
     def take_changed_nodes(self) -> list[str]:
-        """Return the nodes that came, went or changed since the last call.
+        """Return the nodes that joined, left or changed since the last call.
 
-        None while containers wait for commands: what they need is known already. But no longer
-        than a round takes: what cannot be had, as where there is no node for it, waits for ever.
+        None while containers wait for commands, because their needs are known already. But not for
+        longer than a round: a container that no node can take waits for ever.
         """
         parts = self._parts
         with parts.lock:
@@ -216,7 +216,7 @@ class ControlPlane:
             return [node for node in changed if parts.state.nodes.get(node) is not None]
 
     def nodes_changed(self, datanode_ids: Sequence[str]) -> None:
-        """Have nodes taken again: what was to be done about them failed."""
+        """Put nodes back, because handling their change failed."""
         with self._parts.lock:
             for datanode_id in datanode_ids:
                 self._node_changed(datanode_id)
@@ -225,7 +225,7 @@ class ControlPlane:
         self._parts.changed_nodes.setdefault(datanode_id, self._parts.clock.monotonic_s())
 
     def note_verified(self, decisions: Mapping[str, int], error: str) -> None:
-        """Remember what the last verification came to."""
+        """Record the result of the last verification."""
         with self._parts.change() as change:
             verified = Verified(self._parts.clock.wall_ms(), dict(decisions), error)
             self._parts.chronicle.verified(change, verified)
@@ -234,7 +234,7 @@ class ControlPlane:
         """Return the containers that may have waited for a node, or must wait for it again."""
         closing = self._parts.state.containers.closing
         waiting = closing.union(self._parts.state.transactions.container_ids())
-        if not waiting:  # as of most datanodes of a start: what they hold is in the ten thousands
+        if not waiting:  # usual after a start: each node holds tens of thousands
             return []
         found = waiting.intersection(self._parts.state.replicas.on(datanode_id))
         for container_id in closing - found:

@@ -1,4 +1,4 @@
-"""What datanodes tell the control plane, and the commands that it answers with.
+"""Datanode calls of the control plane: registrations, heartbeats, and confirmed deletes.
 
 heartbeat ─► reports, outcomes ─► observe what changed ─► commands that are due
 """
@@ -16,17 +16,17 @@ from scm.edge.plane.assembly import Parts
 from scm.state.database import Change
 from scm.state.facts import Kind, Outcome, Pending
 
-REPORTED_AT_ONCE: Final = 5_000  # replicas, while the lock is held: some 0.03 s if all are new
+REPORTED_AT_ONCE: Final = 5_000  # replicas while the lock is held: some 0.03 s if all are new
 
 
 class DatanodeCalls:
-    """Every call is one locked, atomic, durable change."""
+    """Each call is one locked, atomic, durable change."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
     def register(self, registration: Registration) -> None:
-        """Let a datanode in. Raises Refused(WRONG_CLUSTER)."""
+        """Register a datanode. Raise Refused(WRONG_CLUSTER)."""
         try:
             self._register(registration)
         except Refused as error:
@@ -56,11 +56,11 @@ class DatanodeCalls:
     def heartbeat(
         self, call: Heartbeat, is_awaited: Callable[[], bool] = lambda: True
     ) -> HeartbeatAnswer:
-        """Take in what a datanode reports and hand out its commands.
+        """Apply a datanode's reports and return its commands.
 
-        A call of a process that did not register last is not believed at all. One whose caller
-        has given up waiting (`is_awaited`) changes nothing: the next call may have been taken in
-        before it, and it would put an older world over a newer one. Raises Unavailable then.
+        A call of a process that did not register last is ignored. A call whose caller has stopped
+        waiting (`is_awaited`) changes nothing: the next call may have been applied before it, and
+        older facts would replace newer ones. Raise Unavailable then.
         """
         parts = [part for report in call.reports for part in report.parts(REPORTED_AT_ONCE)]
         outcomes, refused = call.outcomes, list(call.refused)
@@ -98,7 +98,7 @@ class DatanodeCalls:
             )
 
     def _is_heard(self, call: Heartbeat, is_awaited: Callable[[], bool]) -> bool:
-        """Hear a datanode; False: it is not known as the process that calls."""
+        """Record the call of a datanode; return False if another process registered last."""
         if not is_awaited():
             raise Unavailable(Code.CANCELLED, f"{call.datanode_id} has given up waiting")
         if not self._parts.nodes.is_current(call.datanode_id, call.boot_id):
@@ -114,8 +114,9 @@ class DatanodeCalls:
         reports: Iterable[Report],
         refused: list[str],
     ) -> bool:
-        """Take in some of what a datanode tells; return whether decisions are made yet. `refused`
-        takes what is left out of it."""
+        """Apply a part of a datanode's call; return True if decisions may be made. `refused`
+        collects the parts that are left out.
+        """
         changed: set[int] = set()
         for outcome in outcomes:
             self._parts.deletions.acknowledge(change, outcome)
@@ -141,9 +142,9 @@ class DatanodeCalls:
     def confirm_deletes(
         self, container_id: int, local_ids: Sequence[int]
     ) -> tuple[frozenset[int], frozenset[int]]:
-        """Return which of these blocks were ordered deleted, now or ever, and which a key names.
+        """Return which of these blocks were ever ordered deleted, and which a key names.
 
-        What would take long is done without the lock, over values that do not change.
+        The long part runs without the lock, on immutable values.
         """
         asked = frozenset(local_ids)
         with self._parts.lock:
@@ -161,12 +162,12 @@ class DatanodeCalls:
         return ordered & asked, named
 
     def _addressed(self, change: Change, command: Pending) -> Pending:
-        """Return a command with what it says only when it is sent; who is read is remembered."""
+        """Return a command with the details that are set when it is sent; record its sources."""
         addressed = self._parts.reconciles.addressed(self._parts.coding.addressed(command))
         if addressed.sources:
             change.touch(self._parts.state.commands, addressed)
         return addressed
 
     def _named_by(self, command: Pending) -> tuple[Endpoint, ...]:
-        """Return the datanodes a command names, with their addresses of now."""
+        """Return the datanodes that a command names, with their current addresses."""
         return self._parts.endpoints(self._parts.last_look.named_by(command))

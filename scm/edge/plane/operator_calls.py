@@ -1,4 +1,4 @@
-"""What operators order of the control plane: each order is looked at first, all or none."""
+"""Operator calls of the control plane: each is checked first, then applied to all or none."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,12 +18,12 @@ from scm.replication.reconciling.plan_check import Decision, PlanRow
 from scm.state.database import Change
 from scm.state.facts import Kind, OpState
 
-TRIES: Final = 3  # of a look that other orders made void
+TRIES: Final = 3  # of a check that other orders invalidated
 DELETES_PER_TURN: Final = 200  # keys, while the lock is held
 
 
 class _DryRun(Exception):
-    """Ends a change that was only to be looked at: all of it is undone."""
+    """Ends a change that is only a preview: all of it is undone."""
 
     def __init__(self, made: Recovered) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ def _end_if(is_dry_run: bool, made: Recovered) -> None:
 
 
 class OperatorCalls:
-    """Every call is one locked, atomic, durable change; keys are deleted in several."""
+    """Each call is one locked, atomic, durable change; keys are deleted in several."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -49,9 +49,9 @@ class OperatorCalls:
         force: bool = False,
         dry_run: bool = False,
     ) -> list[Decision]:
-        """Close containers now, whatever their writers have in mind; `worlds` as below.
+        """Close containers now, whether or not their writers are finished; `worlds` as below.
 
-        With `force` commits are given up that no closed replica has, acknowledged or not.
+        With `force`, commits that no closed replica has are given up, acknowledged or not.
         """
         with self._parts.change() as change:
             closures = self._parts.closures
@@ -61,7 +61,7 @@ class OperatorCalls:
     def reconcile_containers(
         self, container_ids: Sequence[int], *, worlds: Sequence[int] = (), dry_run: bool = False
     ) -> list[Decision]:
-        """Order containers reconciled, as far as they are eligible; `worlds` as below."""
+        """Order a reconcile of each eligible container; `worlds` as below."""
         with self._parts.change() as change:
             do = (
                 self._parts.previews.reconcile
@@ -73,9 +73,10 @@ class OperatorCalls:
     def apply_plan(
         self, rows: Sequence[PlanRow], *, worlds: Sequence[int] = (), dry_run: bool
     ) -> list[Decision]:
-        """Order what a plan asks for, row by row, if the world is still as the plan saw it.
+        """Apply a plan row by row, each if its container is still as the plan saw it.
 
-        `worlds` are those of a dry run of the same rows: if any changed since, nothing is ordered.
+        `worlds` are the fingerprints of a dry run of the same rows: if any changed since, nothing
+        is ordered.
         """
         with self._parts.change() as change:
             return self._parts.plans.apply_all(change, rows, worlds, dry_run=dry_run)
@@ -83,7 +84,7 @@ class OperatorCalls:
     def replicate_containers(
         self, container_ids: Sequence[int], *, target_id: str, worlds: Sequence[int], dry_run: bool
     ) -> list[Decision]:
-        """Copy containers once more each; the containers' `worlds` are those of a dry run."""
+        """Copy each container once more; `worlds` are the fingerprints of a dry run."""
         with self._parts.change() as change:
             return self._parts.admin.replicate(
                 change, container_ids, target_id=target_id, worlds=worlds, dry_run=dry_run
@@ -109,10 +110,11 @@ class OperatorCalls:
             return self._parts.admin.order_nodes(change, datanode_ids, kind)
 
     def set_operational_states(self, request: Request) -> list[NodeDecision]:
-        """Let nodes leave, rest or return; what is being written on those that go is closed.
+        """Start departures, maintenance or returns of nodes; close containers written on leaving
+        ones.
 
-        What that means is found out first, in portions; if other nodes began to leave meanwhile
-        that is done again.
+        The consequences are computed first, in portions, and again if other nodes began to leave
+        meanwhile.
         """
         needs = self._parts.departure_needs
         for tries_left in reversed(range(TRIES)):
@@ -139,10 +141,10 @@ class OperatorCalls:
     def remove_nodes(
         self, datanode_ids: Sequence[str], *, is_forced: bool, is_dry_run: bool
     ) -> list[NodeDecision]:
-        """Strike dead nodes and all they had off the books, as far as nobody needs that.
+        """Remove dead nodes and their replica records, as far as no data needs them.
 
-        In portions; one that calls before all it had is struck off is not removed. One that is
-        gone already keeps no other.
+        It works in portions; a node that calls before its records are gone is not removed. A node
+        that is already gone does not block the others.
         """
         parting = self._parts.parting
         with self._parts.lock:
@@ -160,7 +162,7 @@ class OperatorCalls:
         return list(found.values())
 
     def _remove(self, decision: NodeDecision, loss: BooksLoss) -> NodeDecision:
-        """Strike one node off the books; return why not if it calls meanwhile."""
+        """Remove one node; return why not if it calls meanwhile."""
         parting, datanode_id = self._parts.parting, decision.datanode_id
         is_begun = False
         while True:
@@ -184,21 +186,21 @@ class OperatorCalls:
     def forget_containers(
         self, container_ids: Sequence[int], *, worlds: Sequence[int], is_dry_run: bool
     ) -> list[Fate]:
-        """Give up containers that are missing; the keys in them are lost."""
+        """Give up missing containers; the keys in them are lost."""
         with self._parts.change() as change:
             return self._parts.forgetting.forget(
                 change, container_ids, worlds=worlds, is_dry_run=is_dry_run
             )
 
     def recall_containers(self, container_ids: Sequence[int], *, is_dry_run: bool) -> list[Fate]:
-        """Take forgotten containers back: a replica has turned up."""
+        """Restore forgotten containers, because a replica has appeared."""
         with self._parts.change() as change:
             fates = self._parts.forgetting.recall(change, container_ids, is_dry_run=is_dry_run)
             self._parts.struck(change, container_ids)
             return fates
 
     def recover(self, call: RecoveryCall, *, is_dry_run: bool) -> Recovered:
-        """Bring back what was found after a restore; at its end let decisions begin."""
+        """Apply the findings of a recovery after a restore; at its end enable decisions."""
         try:
             with self._parts.change() as change:
                 adopted = self._parts.recovery.adopt(change, call.looked)
@@ -225,12 +227,12 @@ class OperatorCalls:
             return do(change, container_ids, datanode_id)
 
     def balance(self, threshold_percent: float, iteration_count: int, *, dry_run: bool) -> Balance:
-        """Begin to move replicas from full nodes to empty ones. Raises Refused."""
+        """Start moving replicas from full nodes to empty ones. Raise Refused."""
         with self._parts.lock:
             return self._parts.balancer.start(threshold_percent, iteration_count, dry_run=dry_run)
 
     def leave_safe_mode(self) -> Gate:
-        """Begin to decide at once."""
+        """End safe mode at once."""
         with self._parts.lock:
             return self._parts.safe_mode.leave()
 
@@ -242,8 +244,9 @@ class OperatorCalls:
         dry_run: bool,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> list[KeyDeletion]:
-        """Delete keys and, as datanodes get to it, their blocks: some at a time, so that other
-        calls get their turn. Raises Unavailable(CANCELLED) once this is not wanted any more."""
+        """Delete keys at once and their blocks over time: some per step, so that other calls get
+        the lock. Raise Unavailable(CANCELLED) once `is_wanted` returns False.
+        """
         deletions: list[KeyDeletion] = []
         for start in range(0, len(names), DELETES_PER_TURN):
             turn = slice(start, start + DELETES_PER_TURN)

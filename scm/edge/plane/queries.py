@@ -1,4 +1,4 @@
-"""What operators ask of the control plane; nothing is changed, and the lock is held in portions."""
+"""Operator queries of the control plane: nothing changes, and the lock is held in portions."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -28,14 +28,14 @@ from scm.replication.judging.judge_input import op_rows
 from scm.state.facts import Hold, Kind, OpState, Outcome
 from scm.state.history.anchors import Anchored
 
-NODES_AT_ONCE: Final = 1_000  # looked at while the lock is held, some 5 ms
-COUNTS_PER_LOOK: Final = 25  # turns of the totals: what changed since the last tick, not a start
+NODES_AT_ONCE: Final = 1_000  # evaluated while the lock is held, some 5 ms
+COUNTS_PER_LOOK: Final = 25  # steps of the totals: covers a tick's changes, not a start's
 DEPARTURES_SHOWN_MAX: Final = 20
-CONTAINERS_NAMED_MAX: Final = 12  # of each trouble
+CONTAINERS_NAMED_MAX: Final = 12  # of each problem
 
 
 class Queries:
-    """Every call is a look."""
+    """Each call only reads."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -50,12 +50,12 @@ class Queries:
         return self._parts.clock.wall_ms()
 
     def containers(self, start: int, count: int) -> tuple[list[ContainerView], int]:
-        """Return a page of containers and the id to go on from (0: no more)."""
+        """Return a page of containers and the id to continue from (0: no more)."""
         with self._parts.lock:
             return self._parts.views.containers(start, count)
 
     def container(self, container_id: int) -> ContainerView:
-        """Return one container. Raises Refused(CONTAINER_NOT_FOUND)."""
+        """Return one container. Raise Refused(CONTAINER_NOT_FOUND)."""
         with self._parts.lock:
             view = self._parts.views.container(container_id)
         if view is None:
@@ -67,35 +67,36 @@ class Queries:
         return view
 
     def watch(self, troubles: Callable[[], list[str]]) -> None:
-        """Ask also `troubles` for what is wrong with this process."""
+        """Also call `troubles` for the problems of this process."""
         self._watches.append(troubles)
 
     def troubles(self) -> list[str]:
-        """Return what is wrong with the control plane itself, a line each."""
+        """Return the problems of the control plane itself, a line each."""
         trouble = self._parts.state.writability.trouble
         found = [trouble] if trouble else []
         return found + [line for troubles in self._watches for line in troubles()]
 
     def _refused(self) -> list[str]:
-        """Return what is to be said of datanodes of whose reports something was left out, or that
-        saw a later state."""
+        """Return lines on datanodes whose calls had invalid parts, or that saw a later state."""
         older = self._parts.older_states.trouble
         return [*([older] if older else []), *self._parts.refused_parts.lines()]
 
     def count_containers(self) -> Counts:
-        """Return how many containers are how; what is still to count, a part at a time."""
+        """Return the container counts, after counting what is left in portions."""
         while True:
             with self._parts.lock:
                 if self._parts.totals.turn():
                     return self._parts.totals.counts()
 
     def judgement(self) -> tuple[Look, Judgement]:
-        """Return the verdict of the cluster, and what it follows from."""
+        """Return the verdict on the cluster and the facts it is computed from."""
         look, _nodes = self.look()
         return look, judged(look, self.troubles())
 
     def to_recover(self) -> ToRecover:
-        """Say what must be looked into after a restore, or because keys need what is not there."""
+        """Return the containers to examine after a restore, or because needed blocks are
+        missing.
+        """
         self.count_containers()
         with self._parts.lock:
             return self._parts.recovery.to_recover(self._lacking())
@@ -110,19 +111,22 @@ class Queries:
             return self._parts.departures.departures()
 
     def locked_together(self) -> tuple[int, int]:
-        """Return how many containers nobody could read without all nodes that leave, and without
-        all that rest."""
+        """Return how many containers would be unreadable without all leaving nodes, and without all
+        in maintenance.
+        """
         with self._parts.lock:
             leaving, resting = map(self._parts.departures.locked_together, (LEAVING, RESTING))
             return leaving, resting
 
     def foresee(self, question: Question) -> Foreseen:
-        """Say what would be if datanodes or volumes were off; the lock is held page by page."""
+        """Return the effect of switching datanodes or volumes off; the lock is held page by
+        page.
+        """
         parts = self._parts
         return Foresight(parts.basis, parts.pages, parts.safe_mode, parts.lock).ask(question)
 
     def holds(self) -> list[Hold]:
-        """Return what is suppressed or excluded."""
+        """Return the suppressed containers and excluded replicas."""
         parts = self._parts
         with parts.lock:
             return sorted(
@@ -131,7 +135,9 @@ class Queries:
             )
 
     def anchors(self, datanode_id: str = "", volume_id: str = "") -> list[Anchored]:
-        """Return the anchors of logs, by datanode and volume; of all datanodes, the newest each."""
+        """Return the anchors of logs, by datanode and volume; without a datanode only the newest of
+        each.
+        """
         with self._parts.lock:
             found = self._parts.state.anchors.values()
         chosen = [
@@ -142,7 +148,7 @@ class Queries:
         return sorted(chosen, key=lambda one: (one.datanode_id, one.volume_id))
 
     def balance_status(self, *, stop: bool = False) -> Balance:
-        """Return how far the balancer is; `stop` ends it."""
+        """Return the progress of the balancer; `stop` ends it."""
         with self._parts.lock:
             return self._parts.balancer.stop() if stop else self._parts.balancer.status()
 
@@ -161,9 +167,9 @@ class Queries:
     def keys_in(
         self, container_ids: Sequence[int], *, is_at_risk: bool, start_after: str, count: int
     ) -> Page:
-        """Return a page of keys that have blocks in containers, or in those that are at risk.
+        """Return a page of keys that have blocks in these containers, or in those at risk.
 
-        They are looked for without the lock, over values that do not change.
+        They are searched without the lock, on immutable values.
         """
         with self._parts.lock:
             keys = self._parts.state.keys.values()
@@ -171,7 +177,7 @@ class Queries:
         return keys_in(keys, {*container_ids, *at_risk}, start_after=start_after, count=count)
 
     def queues(self) -> Queues:
-        """Return what waits where."""
+        """Return the pending work by datanode."""
         parts = self._parts
         with parts.lock:
             return Queues(
@@ -185,7 +191,7 @@ class Queries:
             )
 
     def figures(self) -> Figures:
-        """Return the control plane in numbers; nothing is counted for it while others wait."""
+        """Return the control plane's figures; nothing is counted for it while calls wait."""
         parts = self._parts
         look, views = self.look()
         judgement = judged(look, self.troubles())
@@ -219,7 +225,7 @@ class Queries:
             )
 
     def look(self) -> tuple[Look, list[NodeView]]:
-        """Return what the verdict follows from, and all nodes by id; in portions."""
+        """Return the facts for the verdict, and all nodes by id; in portions."""
         parts = self._parts
         nodes = self._nodes_in_portions()
         for _ in range(COUNTS_PER_LOOK):
@@ -241,7 +247,7 @@ class Queries:
         return replace(look, sums=summed(nodes)), nodes
 
     def survey(self) -> Survey:
-        """Return all that the pages show; in portions, so that no call waits for long."""
+        """Return the facts of all pages; in portions, so that no call waits for long."""
         parts = self._parts
         look, nodes = self.look()
         leaving = [n.node for n in nodes if n.node.op_state is not OpState.IN_SERVICE]
@@ -293,16 +299,16 @@ class Queries:
         return views
 
     def safe_mode(self) -> Gate:
-        """Say whether decisions are made yet, and whom they wait for."""
+        """Return the state of safe mode and the nodes it waits for."""
         with self._parts.lock:
             return self._parts.safe_mode.look(self._parts.reports.confirmed)
 
     def outcomes(
         self, command_ids: Sequence[int], count: int, *, before_id: int = 0
     ) -> tuple[list[Outcome], list[int]]:
-        """Return outcomes (of these commands, or the newest) and what is still pending.
+        """Return outcomes (of these commands, or the newest) and the commands still pending.
 
-        Of the newest only commands before `before_id` count, unless it is 0.
+        Of the newest, return only commands before `before_id`, unless it is 0.
         """
         parts = self._parts
         with parts.lock:
@@ -317,9 +323,9 @@ class Queries:
         return [outcome for outcome in found if outcome is not None], pending
 
     def export_snapshot(self) -> snapshot_export.Exported:
-        """Write what is known now as Parquet; the lock is held only to take it, not to write.
+        """Write the current state as Parquet; the lock is held to copy it, not to write.
 
-        Raises Unavailable(BUSY) while another export runs.
+        Raise Unavailable(BUSY) while another export runs.
         """
         parts = self._parts
         if not parts.export_lock.acquire(blocking=False):
@@ -342,7 +348,7 @@ class Queries:
                     suppressed=frozenset(
                         h.container_id for h in parts.state.holds.values() if not h.datanode_id
                     ),
-                    # What was judged by a health that a node no longer has is not known now.
+                    # A verdict made with an outdated health of a node is not known now.
                     states=NOT_KNOWN if parts.nodes.unnoted() else parts.manager.states(),
                     acknowledged=parts.state.keys.last_bcsids(),
                     rules=parts.batches.rules(),
@@ -358,7 +364,7 @@ class Queries:
                         if h.datanode_id
                     ),
                     hopeful=parts.cases.all_hopeful(),
-                    keys=parts.state.keys.values() if at_risk else (),  # all: millions
+                    keys=parts.state.keys.values() if at_risk else (),  # all keys may be millions
                     at_risk=at_risk,
                 )
             return snapshot_export.export(

@@ -1,1 +1,1 @@
-"""What Spark is given, and what is done with its plans: snapshots, their place, the loop."""
+"""The exchange with Spark: snapshots, their upload, and the loop that applies its plans."""

@@ -1,6 +1,6 @@
-"""Snapshot export: what the control plane knew at one moment, as Parquet for the Spark job.
+"""Exports a snapshot of the control plane's state as Parquet for the Spark job.
 
-The files are those of `agent.rpc.wire.snapshot_file`.
+`agent.rpc.wire.snapshot_file` defines the files.
 """
 
 import shutil
@@ -37,7 +37,7 @@ no snapshot: it is written as the most there is."""
 
 @dataclass(frozen=True, slots=True)
 class PendingOp:
-    """What a command does to one replica: `word` is that of the judge (`health.words.OPS`)."""
+    """A command's effect on one replica; `word` is a word of the judge (`health.words.OPS`)."""
 
     command: Pending
     word: str
@@ -47,7 +47,7 @@ class PendingOp:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What is exported; frozen values only, so it can be written without any lock."""
+    """The exported state; frozen values only, so it can be written without any lock."""
 
     as_of_ms: int
     term: int
@@ -88,17 +88,16 @@ class Exported:
 
     @property
     def place(self) -> str:
-        """Where whoever verifies finds it."""
+        """The location at which a verifier finds the snapshot."""
         return self.address or str(self.path)
 
 
 def export(world: World, directory: Path, *, keep_count: int, address: str = "") -> Exported:
-    """Write a snapshot under `directory`, put it below `address` if there is one, and delete the
-    oldest beyond `keep_count` in both.
+    """Write a snapshot under `directory`, upload it below `address` if given, and delete the oldest
+    beyond `keep_count` in both.
 
-    Raises Unavailable(DISK_OUT_OF_SPACE) if it cannot be written; nothing is left of it then.
-    Raises what `snapshot_upload.publish` does when others cannot have it, and Refused without the
-    extra `scm`.
+    Raise Unavailable(DISK_OUT_OF_SPACE) if it cannot be written; nothing of it is left then. Raise
+    as `snapshot_upload.publish` if it cannot be uploaded, and Refused without the extra `scm`.
     """
     try:
         from agent.rpc.wire.snapshot_file import writing
@@ -137,7 +136,7 @@ def _keys_at_risk(world: World) -> dict[str, object]:
 
 
 def _free_id(world: World, directory: Path) -> str:
-    """Name a snapshot by its time and term; a second one in a millisecond gets a suffix."""
+    """Return a name from time and term; a second snapshot in a millisecond gets a suffix."""
     name = f"{world.as_of_ms:013d}-t{world.term}"
     candidate, repeat = name, 1
     while (directory / candidate).exists():
@@ -155,7 +154,8 @@ def _container_rows(world: World) -> Iterator[Row]:
         is_alive = container.state is ContainerState.OPEN and healthy.issuperset(container.pipeline)
         row = {
             **_OF_CONTAINER(container),
-            # Of a clock that was ahead when it was written; no snapshot is later than itself.
+            # From a clock that was ahead when it was written; nothing in a snapshot is later than
+            # itself.
             "state_since_ms": min(container.state_since_ms, world.as_of_ms),
             "replication_type": "EC" if container.scheme else "RATIS",
             "acknowledged_bcsid": world.acknowledged.get(container.container_id),
@@ -221,7 +221,7 @@ def _pending_row(op: PendingOp) -> Row:
 
 
 def _taken_from(noun: type, table: str) -> Callable[[Any], dict[str, Any]]:
-    """Return what takes the columns of a table from a value that has fields of their names."""
+    """Return a function that reads a table's columns from a value with fields of those names."""
     of_noun = {field.name for field in fields(noun)}
     names = tuple(column.name for column in TABLES[table] if column.name in of_noun)
     values_of = attrgetter(*names)
@@ -246,6 +246,6 @@ def _delete_old(new: Path, keep_count: int) -> None:
 
 
 def _remove_unfinished(directory: Path) -> None:
-    """Remove what a killed export left behind; one export runs at a time."""
+    """Remove the rest of a killed export; only one export runs at a time."""
     for path in directory.glob(".*.building"):
         shutil.rmtree(path, ignore_errors=True)

@@ -1,10 +1,10 @@
-"""A finished snapshot put where Spark's workers reach it: an object store, HDFS, a shared disk.
+"""Uploads a finished snapshot for Spark's workers: to an object store, HDFS, or a shared disk.
 
     <address>/<snapshot>/{containers,replicas,nodes,pending_ops}/part-…
     <address>/<snapshot>/manifest.json     written last: no manifest, no snapshot
 
-No directory can be renamed in a store, so what was begun and not finished lies where it would be,
-without its manifest, which every reader asks for first. The next snapshot removes it.
+An object store cannot rename a directory. So an unfinished upload lies at its final place without a
+manifest, which every reader opens first. The next upload removes it.
 """
 
 from pathlib import Path
@@ -21,11 +21,11 @@ PAGE_BYTES: Final = 4 * 1024**2  # in memory at once
 
 
 def publish(snapshot: Path, address: str, *, keep_count: int) -> str:
-    """Copy a finished snapshot below an address, remove the oldest there beyond `keep_count` and
-    what was left unfinished; return its own address.
+    """Upload a finished snapshot below an address, remove the oldest there beyond `keep_count` and
+    unfinished ones; return its address.
 
-    Raises Refused(INVALID_CONFIG) for an address that is none, Unavailable when it cannot be
-    written: no reader takes it for a snapshot then.
+    Raise Refused(INVALID_CONFIG) for an invalid address, Unavailable if it cannot be written;
+    readers ignore the unfinished snapshot.
     """
     directory = opened(address)
     names = sorted(p.relative_to(snapshot).as_posix() for p in snapshot.rglob("*") if p.is_file())
@@ -49,13 +49,13 @@ def _copy(source: Path, target: Place) -> None:
 
 
 def _remove_old(directory: Place, newest: str, keep_count: int) -> None:
-    """Remove the oldest snapshots, and those older than the newest that have no manifest."""
+    """Remove the oldest snapshots, and those before the newest without a manifest."""
     found = [one.place for one in directory.listed() if not one.is_file]
     ours = [place for place in found if place.name[:1].isdigit() and place.name <= newest]
     whole = [place for place in ours if (place / MANIFEST).is_file()]
     kept = {place.name for place in whole[-keep_count:]}
     for place in ours:
         if place.name not in kept:
-            # First what makes it a snapshot: nobody reads one of which half is gone.
+            # Remove the manifest first, so that no reader opens a half-removed snapshot.
             (place / MANIFEST).remove()
             place.remove()

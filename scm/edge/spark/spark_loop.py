@@ -1,11 +1,11 @@
-"""The loop with Spark: snapshot -> suture-verify as its own process -> plan -> orders.
+"""The loop with Spark: snapshot -> suture-verify as a subprocess -> plan -> commands.
 
     every interval ──► export ──► suture-verify ──► rows ──► judged and ordered by the control plane
     a node changed ──► the same, for its containers only
 
-What must happen within seconds (copies of what a dead node had) does not wait for it: that is the
-replication manager's. Spark sees what a look at one container does not: which root is right, which
-node or version makes minorities, what is stuck.
+Urgent work (copies of a dead node's replicas) does not wait for it; the replication manager does
+that. Spark finds what a check of one container cannot: the right root, the node or version behind
+minorities, and containers that are stuck.
 """
 
 import json
@@ -26,12 +26,12 @@ from agent.runtime.loop import Pulse, Step, Throttled
 from scm.edge import wire
 from scm.edge.plane.control import ControlPlane
 
-RUNS_KEPT: Final = 10  # of all containers, and as many of a few nodes only: the program removes
+RUNS_KEPT: Final = 10  # of full runs, and of runs for a few nodes: the program removes others
 POLL_S: Final = 1.0
-TOLD_MAX: Final = 500  # characters of what a program said
+TOLD_MAX: Final = 500  # characters of the program's output
 LINES_TOLD: Final = 5
-PAUSE_S_MIN: Final = 30.0  # between two runs: a node that comes and goes does not keep Spark busy
-DOUBLINGS_MAX: Final = 10  # of that, one after each round that failed
+PAUSE_S_MIN: Final = 30.0  # between two runs, so that a flapping node does not keep Spark busy
+DOUBLINGS_MAX: Final = 10  # of the pause, one after each failed round
 DONE_CODES: Final = frozenset({Exit.OK, Exit.TO_DO, Exit.DATA_AT_RISK})
 
 _log = structlog.get_logger("suture.scm")
@@ -40,7 +40,7 @@ _log = structlog.get_logger("suture.scm")
 class SparkLoop:
     """Runs `command SNAPSHOT --out DIR --json` when it is due, and applies its plan.
 
-    A worker of a `Loop`, which keeps it going whatever goes wrong.
+    A worker of a `Loop`, which restarts it after any error.
     """
 
     name = "verify"
@@ -69,11 +69,11 @@ class SparkLoop:
 
     @property
     def log(self) -> Path:
-        """What the program of the last round wrote on stderr."""
+        """The file with the program's stderr of the last round."""
         return self._out / "verify.log"
 
     def step(self) -> Step:
-        """Verify, if it is time."""
+        """Verify, if a round is due."""
         waited_s = time.monotonic() - self._ran_at_s
         pause_s = PAUSE_S_MIN * 2 ** min(self._failed_count, DOUBLINGS_MAX)
         if waited_s >= min(pause_s, self._interval_s):
@@ -91,15 +91,16 @@ class SparkLoop:
         return Throttled(POLL_S)
 
     def stop(self) -> None:
-        """End the process, if one runs, and start no other."""
+        """End the running process, if any, and start no other."""
         with self._lock:
             self._is_stopping = True
             if self._process is not None:
                 self._process.terminate()
 
     def verify_once(self, changed: Sequence[str] = ()) -> bool:
-        """Do one round; what fails is logged, and the next round is another try. Return whether
-        nothing did."""
+        """Run one round; errors are logged, and the next round tries again. Return True if none
+        occurred.
+        """
         decisions: Counter[str] = Counter()
         message = "ended by a defect; the log has it"
         try:
@@ -127,7 +128,7 @@ class SparkLoop:
         return Path(answer["path"])
 
     def _run(self, arguments: Sequence[str]) -> tuple[int, str]:
-        """Run the program to its end, or to the deadline; return its exit code and stdout."""
+        """Run the program until its end or deadline; return its exit code and stdout."""
         self._out.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb") as errors, self._lock:
             if self._is_stopping:
@@ -159,7 +160,7 @@ class SparkLoop:
 
     def _apply(self, run: Path) -> Counter[str]:
         codes: Counter[str] = Counter()
-        # The datanode scans by itself, and of such rows there may be millions.
+        # The datanode scans by itself; such rows may be millions.
         for page in plan_pages(Run.opened(str(run)), but=SCAN):
             decisions = self._control.operators.apply_plan(wire.plan_rows_from(page), dry_run=False)
             codes.update(str(decision.code) for decision in decisions)
@@ -167,7 +168,7 @@ class SparkLoop:
 
 
 def _check_answer(answer: dict[str, Any], snapshot_id: str, changed: list[str]) -> None:
-    """Refuse the answer to another question: a fixed run id in the command would bring one."""
+    """Reject the answer to another request, as a fixed run id in the command would cause."""
     if answer["snapshot_id"] != snapshot_id:
         raise ValueError(
             f"{answer['path']} is the run of snapshot {answer['snapshot_id']}, not of {snapshot_id}"
