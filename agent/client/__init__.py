@@ -1,1 +1,1 @@
-"""Stores files and reads them back. `client` and `writer` are what others call; the rest is how."""
+"""Client library: store files and read them back; callers use `client` and `writer`."""

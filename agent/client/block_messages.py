@@ -1,4 +1,4 @@
-"""In what messages blocks go out to a datanode: many small ones in one, large ones by chunk."""
+"""Messages that carry blocks to a datanode: many small blocks in one, large ones chunk by chunk."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -8,15 +8,15 @@ from agent.rpc.v1 import datanode_pb2, scm_pb2
 from agent.rpc.wire import newblocks
 from merkle.replica import ChunkInfo
 
-RUN_BYTES_MAX: Final = 32 * 1024**2  # of blocks that are acknowledged together
-MESSAGE_BYTES_MAX: Final = 1024**2  # of small blocks in one message
+RUN_BYTES_MAX: Final = 32 * 1024**2  # blocks acknowledged together
+MESSAGE_BYTES_MAX: Final = 1024**2  # small blocks in one message
 MESSAGE_BLOCKS_MAX: Final = 256
 
 Placed = tuple[Piece, scm_pb2.BlockAllocation]
 
 
 def runs_of(placed: Sequence[Placed]) -> list[list[Placed]]:
-    """Return blocks in runs: of one container each, and of at most `RUN_BYTES_MAX`."""
+    """Return blocks in runs of one container each, of at most `RUN_BYTES_MAX`."""
     runs: list[list[Placed]] = []
     run_bytes = 0
     for piece, allocation in placed:
@@ -32,8 +32,8 @@ def runs_of(placed: Sequence[Placed]) -> list[list[Placed]]:
 
 
 def messages_of(run: Sequence[Placed]) -> Iterator[tuple[bytes, int]]:
-    """Yield the messages of a run, and how many bytes of its files are in each: small blocks many
-    in one, others chunk by chunk."""
+    """Yield the messages of a run with the number of file bytes in each: small blocks many in one,
+    others chunk by chunk."""
     blocks: list[datanode_pb2.NewBlock] = []
     data: list[bytes] = []
     data_bytes = 0

@@ -1,4 +1,4 @@
-"""What the rows of a container's replicas say of its blocks: of each block, the row that counts."""
+"""The deciding row of each block of a container, chosen from the rows of its replicas."""
 
 from dataclasses import dataclass, field
 
@@ -11,9 +11,9 @@ from merkle.replica import BlockData
 
 @dataclass(slots=True)
 class BlockVote:
-    """The blocks of one container, out of the rows of several replicas.
+    """The blocks of one container, from the rows of several replicas.
 
-    Of two rows of a block the one with more commits counts: a replica may have missed some.
+    Of two rows of a block the row with more commits counts, because a replica may have missed some.
     """
 
     container_id: int
@@ -22,7 +22,7 @@ class BlockVote:
     _lengths: dict[int, dict[int, int]] = field(default_factory=dict)  # of groups, by index
 
     def add(self, block: BlockData, index: int) -> None:
-        """Take in a row of the replica with this index; 0: a whole copy."""
+        """Add a row of the replica with this index; 0 = a whole copy."""
         block_id = block.block_id
         known = self.shown.get(block_id, block)
         self.shown[block_id] = max(known, block, key=lambda one: (one.bcsid, one.length_bytes))
@@ -33,7 +33,7 @@ class BlockVote:
             of_index[index] = max(of_index.get(index, 0), length_bytes)
 
     def scheme(self) -> Scheme | None:
-        """Return the erasure code that a block names, None: none does."""
+        """Return the erasure code that the blocks name; None if no block names one."""
         for block in self.shown.values():
             text = dict(block.metadata).get(SCHEME, "")
             try:
@@ -44,14 +44,15 @@ class BlockVote:
         return None
 
     def length_bytes(self, block_id: int, scheme: Scheme | None, *, is_coded: bool) -> int:
-        """Return how many bytes of a file a block has; a block group: all its shards together."""
+        """Return a block's length in file bytes; for a block group, that of all its shards
+        together."""
         if not is_coded:
             return sum(chunk.length_bytes for chunk in self.shown[block_id].chunks)
         told = self._lengths.get(block_id, {0: 0}).values()
         return max(told) if scheme is None else longest_of_enough(scheme, told)
 
     def part(self, block_id: int, length_bytes: int) -> PartBlock | None:
-        """Return a block as a part of a file; None: it does not say of which."""
+        """Return a block as a part of a file; None if it does not name its file."""
         block = self.shown[block_id]
         return part_of(
             dict(block.metadata),

@@ -1,20 +1,20 @@
-"""Reads a block from whichever replicas have it, chunk by chunk.
+"""Read a block from any of its replicas, chunk by chunk.
 
     chunk at 0       at 4 MiB        at 8 MiB
     dn1  good ->     damaged
     dn2              good ->         damaged
     dn3                              good ->
 
-One replica sends chunk after chunk, ahead of who takes them, until one of them fails. There another
-goes on, each is asked once, and the one that answered goes on from there. Nothing that did not
-verify is yielded. What a replica did wrong is no reason to pass it over for another chunk, only to
-ask it later; one that does not answer at all is given up for the block after a few tries, so that a
-dead host cannot cost a deadline a chunk.
+One replica sends chunk after chunk, ahead of the reader, until a chunk fails. For that chunk each
+other replica is tried once, and the first that answers continues from there. Only verified bytes
+are yielded. A replica with a fault is not excluded from later chunks, only tried later. A replica
+that does not answer is dropped for the block after a few attempts, so that a dead host does not
+cost one deadline per chunk.
 
-Who lets a small block wait for longer than nearly all others is left for another replica, and asked
-again only after all of them. That is the hedged request of Dean and Barroso ("The tail at scale",
-CACM 2013), except that the first request is given up: to wait for both would cost each read a
-thread's time, and not the late ones alone.
+A replica that takes longer for a small block than nearly all others is replaced by another, and
+tried again only after all of them. This is the hedged request of Dean and Barroso ("The tail at
+scale", CACM 2013), except that the first request is cancelled: waiting for both would cost every
+read a thread's time, not only the late reads.
 """
 
 from collections.abc import Iterator
@@ -29,12 +29,12 @@ from agent.rpc.calls.received import SMALL_BYTES_MAX
 from agent.rpc.wire.blockpieces import Data
 from merkle.replica import BlockId, ContainerId
 
-SILENT_COUNT_MAX: Final = 3  # calls in a row without an answer; each is three tries already
+SILENT_COUNT_MAX: Final = 3  # unanswered calls in a row; each is three attempts already
 ABSENT: Final = frozenset({Code.CONTAINER_NOT_FOUND, Code.NO_SUCH_BLOCK, Code.BLOCK_NOT_COMMITTED})
 
 
 class BlockSource(Protocol):
-    """A datanode, as far as reading needs it: `agent.rpc.calls.peer.Peer` is one."""
+    """The methods of a datanode that reading needs; `agent.rpc.calls.peer.Peer` has them."""
 
     def parts_from(
         self,
@@ -46,27 +46,27 @@ class BlockSource(Protocol):
         *,
         patience_s: float | None = None,
     ) -> Iterator[tuple[int, Data]]:
-        """Yield verified parts from the chunk that holds the byte at `offset`, with their places;
-        none goes on behind `end`, where the block should end. What comes in one message is waited
-        for no longer than `patience_s`."""
+        """Yield verified parts with their places, from the chunk that holds the byte at `offset`
+        on. No part extends beyond `end`, where the block should end. Wait for each message no
+        longer than `patience_s`."""
         ...
 
 
 @dataclass(slots=True)
 class Holder:
-    """A datanode that should have a replica, and how it behaved in this block."""
+    """A datanode that should have a replica, and its conduct in this block."""
 
     datanode_id: str
     source: BlockSource
     fault_count: int = 0
     silent_count: int = 0
-    is_late: bool = False  # it was given up because others are faster
-    refusal: str = ""  # why it has nothing of the block; who said so is not asked again
+    is_late: bool = False  # dropped because others are faster
+    refusal: str = ""  # why it has nothing of the block; it is not asked again
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which bytes are wanted, as messages name them."""
+    """The block to read, as messages name it."""
 
     container_id: ContainerId
     block_id: BlockId
@@ -81,7 +81,7 @@ class Place:
 
 @dataclass(slots=True)
 class BlockReader:
-    """One pass over one block. `faults` says what each datanode did wrong, by its id."""
+    """A single pass over a block. `faults` describes each datanode's faults, by its id."""
 
     place: Place
     holders: list[Holder]
@@ -90,7 +90,8 @@ class BlockReader:
     _begun: tuple[Holder, Iterator[tuple[int, Data]]] | None = None
 
     def begin(self) -> None:
-        """Have the first replica send already, before `read`. Raises nothing: `read` will."""
+        """Start the transfer from the first replica before `read` is called. Errors are raised by
+        `read`."""
         with suppress(SutureError):
             holder = self._next({}, 0)
             self._begun = holder, self._asked(holder, 0)
@@ -98,12 +99,12 @@ class BlockReader:
     def read(self, start: int = 0, stop: int | None = None) -> Iterator[Data]:
         """Yield the block from its first byte to its last, or from `start` to before `stop`.
 
-        Raises Unavailable at the first chunk that no replica gives: it names the block, the offset
-        and what each replica said.
+        Raise Unavailable at the first chunk that no replica returns, naming the block, the offset
+        and each replica's answer.
         """
         at = start
         end = self.place.length_bytes if stop is None else stop
-        said: dict[str, str] = {}  # why the chunk at `at` does not come, by who was asked for it
+        said: dict[str, str] = {}  # why the chunk at `at` fails, by datanode asked
         while at < end:
             holder = self._next(said, at)
             patience_s = self._patience_s(said, at)
@@ -114,10 +115,10 @@ class BlockReader:
                     said = {}
                     yield part if at <= end else part[: end - at]
                     if at >= end:
-                        return  # what the replica sends ahead is not waited for
+                        return  # data sent ahead is not awaited
             except SutureError as error:
                 waited_s = perf_counter() - begun_s
-                is_silent = isinstance(error, Unavailable)  # late damage is damage
+                is_silent = isinstance(error, Unavailable)  # damage counts even if it comes late
                 if is_silent and patience_s is not None and waited_s >= patience_s:
                     self.conduct.hedged(holder.datanode_id, waited_s)
                     holder.is_late = True
@@ -126,8 +127,8 @@ class BlockReader:
                 said[holder.datanode_id] = str(error)
 
     def _patience_s(self, said: dict[str, str], at: int) -> float | None:
-        """Return how long to wait for the first replica; None: as long as it takes, as for a large
-        block, which is sent while it is taken."""
+        """Return how long to wait for the first replica. Return None for no limit, as for a large
+        block, which is sent while it is read."""
         if self.place.length_bytes > SMALL_BYTES_MAX or at or said:
             return None
         if len(self.holders) < 2:
@@ -138,7 +139,8 @@ class BlockReader:
         return self.conduct.patience_s()
 
     def _next(self, said: dict[str, str], at: int) -> Holder:
-        """Return whom to ask next for the chunk at `at`. Raises Unavailable if all were."""
+        """Return the replica to ask next for the chunk at `at`. Raise Unavailable if all were
+        asked."""
         if not said and self.holders:
             first = self.holders[0]
             if not first.is_late and not first.fault_count:
@@ -158,7 +160,7 @@ class BlockReader:
         )
 
     def _parts(self, holder: Holder, at: int, patience_s: float | None = None) -> Iterator[Data]:
-        """Yield the block from the byte at `at` on, as this replica has it."""
+        """Yield the block of this replica from the byte at `at` on."""
         if holder.silent_count >= SILENT_COUNT_MAX:
             raise Refused(Code.INELIGIBLE, "gave no answer, and is asked no more for this block")
         if holder.refusal:
@@ -179,7 +181,7 @@ class BlockReader:
                     f"gives the bytes {start} to {stop} of {end}, none at {at}",
                 )
             if stop <= at:
-                continue  # of the same chunk, and here already
+                continue  # the same chunk, already received
             part = data[at - start :] if at > start else data
             at = stop
             yield part
@@ -196,7 +198,7 @@ class BlockReader:
         )
 
     def _note(self, holder: Holder, error: SutureError) -> None:
-        """Remember what a holder did, so that those that behave are asked before it."""
+        """Record a holder's fault, so that healthy holders are asked before it."""
         holder.fault_count += 1
         self.faults[holder.datanode_id] = str(error)
         if isinstance(error, Unavailable):

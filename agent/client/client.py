@@ -1,6 +1,6 @@
-"""What a client does: store files under keys, and read them back from any replica.
+"""The client: stores files under keys, and reads them back from any replica.
 
-The reader trusts nobody: every window of every chunk is checked, and a chunk that is bad in one
+Reads trust no datanode: every window of every chunk is verified, and a chunk that is bad in one
 replica is read from another.
 """
 
@@ -32,23 +32,23 @@ from merkle.replica import BlockId, ContainerId
 
 T = TypeVar("T")
 
-LANES_DEFAULT: Final = 4  # writer sessions side by side, each with its own container
+LANES_DEFAULT: Final = 4  # parallel writer sessions, each with its own container
 NOWHERE: Final = scm_pb2.ContainerReplicas()
-AHEAD_BYTES: Final = 1024**2  # left of a block when the next is asked for: more only crowds caches
+AHEAD_BYTES: Final = 1024**2  # left of a block when the next is requested: more fills caches
 
 
 class Client:
-    """Stores and fetches keys through one SCM. Use as a context manager. Many threads may call."""
+    """Stores and fetches keys through one SCM. Use it as a context manager. Thread-safe."""
 
     def __init__(self, scm_address: str, *, security: Security = LOOPBACK_ONLY) -> None:
         self.security = security
         self.scm = ScmClient(scm_address, security=security)
-        self.degraded: dict[str, str] = {}  # datanode -> what kept it from being read
+        self.degraded: dict[str, str] = {}  # datanode -> why it could not be read
         self._conduct = Conduct()
         self._peers: dict[tuple[str, str], Peer] = {}  # by id and address
         self._cells: ThreadPoolExecutor | None = None
         self.is_closed = False
-        self._lock = Lock()  # of what is made on first use
+        self._lock = Lock()  # of the objects made on first use
 
     def __enter__(self) -> "Client":
         return self
@@ -57,9 +57,9 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close every connection, and open none any more. What is under way in other threads ends
-        soon, each in its own way; `is_closed` says why. The control plane goes first: nobody tells
-        it of datanodes that fail because of this."""
+        """Close every connection and open no new ones. Operations in other threads end soon, each
+        with its own error; `is_closed` explains why. The control plane is closed first, so that no
+        thread reports datanodes that fail because of this."""
         with self._lock:
             self.is_closed = True
         self.scm.close()
@@ -79,16 +79,16 @@ class Client:
         progress: Callable[[int], None] = lambda _: None,
         waits: Waits = lambda _: None,
     ) -> tuple[list[Stored], list[int]]:
-        """Store every source; return what is stored, and the containers that hold it.
+        """Store every source; return the stored files and the containers that hold them.
 
-        With a `scheme` it is erasure-coded, else each replica is a whole copy.
+        With a `scheme` the files are erasure-coded, otherwise each replica is a whole copy.
 
-        `progress` hears of the bytes that go out to all replicas, from several threads. `close`
-        asks the SCM to close those containers. The first failure stops the rest and is raised, with
-        `stored_files` among its facts; keys committed before it stay stored. While the control
-        plane restarts, or is in safe mode, it is waited for, up to two minutes; `waits` hears why,
-        from several threads. One that stays away when all is stored is no failure, unless it was to
-        `close`: it ends the sessions by itself.
+        `progress` receives the bytes sent to all replicas, from several threads. `close` asks the
+        SCM to close those containers. The first failure stops the rest and is raised, with
+        `stored_files` among its facts; keys committed before it stay stored. A control plane that
+        restarts, or is in safe mode, is awaited for up to two minutes; `waits` receives the reason,
+        from several threads. If it stays away after everything is stored, that is an error only
+        with `close`: it expires the sessions itself.
         """
         shares = balanced(sources, max(1, min(lanes, len(sources))))
         sessions = [self._session(scheme, progress, waits) for _ in shares]
@@ -97,7 +97,7 @@ class Client:
             self._run_sessions(sessions, shares, stored, replace=replace)
         except BaseException as error:
             for session in sessions:
-                with suppress(SutureError):  # an idle session ends by itself, only later
+                with suppress(SutureError):  # an idle session expires on the SCM
                     session.finish(close=close)
             if isinstance(error, SutureError):
                 error.facts["stored_files"] = str(len(stored))
@@ -126,7 +126,7 @@ class Client:
         *,
         replace: bool,
     ) -> None:
-        """Let every session store its share; when one fails, or on Ctrl-C, stop them all."""
+        """Let every session store its share. Stop all when one fails, and on Ctrl-C."""
         with ThreadPoolExecutor(len(sessions) or 1, thread_name_prefix="put") as pool:
             futures = [
                 pool.submit(put_share, session, share, replace, stored)
@@ -140,7 +140,7 @@ class Client:
                     session.stopped = True
 
     def find(self, key: str) -> scm_pb2.LookupKeyResponse:
-        """Return where `key` is, and how long it is."""
+        """Return the location and length of `key`."""
         return self.scm.lookup_key(scm_pb2.LookupKeyRequest(key=key))
 
     def get(self, key: str, *, datanode_id: str | None = None) -> Iterator[Data]:
@@ -155,16 +155,16 @@ class Client:
         start: int = 0,
         stop: int | None = None,
     ) -> Iterator[Data]:
-        """Yield the bytes of a key that was found, every window verified; of a part of it, from
-        `start` to before `stop`, no blocks are read but those that hold it.
+        """Yield the verified bytes of a key that was found, from `start` to before `stop`; read
+        only blocks in that range.
 
-        With `datanode_id`, or the beginning of one, only that replica is read; else every chunk
-        that any replica has healthy is read, and nothing that does not verify is yielded. What kept
-        an erasure-coded key from being read as it was written is added to `degraded`.
+        With `datanode_id`, or a prefix of it, read that replica only. Otherwise read each chunk
+        from any replica that has it healthy. Only verified bytes are yielded. Obstacles to reading
+        an erasure-coded key as it was written are added to `degraded`.
 
-        Containers move while a large key is read: where its bytes cannot be had any more, the key
-        is looked up again, and read on from there. Raises Refused(KEY_REPLACED) if it consists of
-        other blocks by then: of two versions no bytes are mixed.
+        Containers may move while a large key is read: when bytes become unavailable, look the key
+        up again and continue there. Raise Refused(KEY_REPLACED) if it has other blocks by then, so
+        that two versions are never mixed.
         """
         at, looked_up_at = start, -1
         while True:
@@ -173,7 +173,7 @@ class Client:
                     at += len(part)
                     yield part
             except Unavailable as error:
-                if at == looked_up_at:  # not a byte more than the last time
+                if at == looked_up_at:  # no progress since the last lookup
                     raise
                 answer, looked_up_at = self._found_again(answer, error), at
             else:
@@ -182,8 +182,8 @@ class Client:
     def _found_again(
         self, answer: scm_pb2.LookupKeyResponse, error: Unavailable
     ) -> scm_pb2.LookupKeyResponse:
-        """Return where a key is now. Raises `error`, for which it is asked, if that is where it was
-        or cannot be learned."""
+        """Return the present location of a key. Raise `error`, the cause of the lookup, if the
+        location is unchanged or unknown."""
         key = answer.key.key
         try:
             now = self.find(key)
@@ -211,9 +211,9 @@ class Client:
         stop: int | None,
         datanode_id: str | None,
     ) -> Iterator[Data]:
-        """Yield a part of a key, as `read` does, from where `answer` says that it is."""
+        """Yield a part of a key, as `read` does, from the locations in `answer`."""
         located = {item.container_id: item for item in answer.containers}
-        groups: dict[int, GroupReader] = {}  # by container, for this file: shards may move later
+        groups: dict[int, GroupReader] = {}  # by container, for this read only: shards may move
         spans = spans_of(answer.key.blocks, start, stop)
         key, ahead = answer.key.key, None
         for span, following in zip_longest(spans, spans[1:]):
@@ -248,7 +248,7 @@ class Client:
         located: Mapping[int, scm_pb2.ContainerReplicas],
         datanode_id: str | None,
     ) -> BlockReader | None:
-        """Return what reads the next block, whose first bytes are on their way then."""
+        """Return a reader for the next block whose transfer has started."""
         found = located.get(location.block_id.container_id, NOWHERE)
         if found.scheme:
             return None
@@ -278,9 +278,9 @@ class Client:
         found: scm_pb2.ContainerReplicas,
         datanode_id: str | None,
     ) -> BlockReader:
-        """Return what reads one block, asking first whoever behaved best in the blocks before it.
+        """Return a reader for one block; replicas that did best in earlier blocks are asked first.
 
-        Raises Refused if none of its replicas is on `datanode_id`.
+        Raise Refused if none of its replicas is on `datanode_id`.
         """
         block_id = location.block_id
         spread = turned(found.replicas, found.equal_count, block_id.local_id)
@@ -345,9 +345,10 @@ class Client:
 
 
 def turned(replicas: Sequence[T], equal_count: int, block_id: int) -> list[T]:
-    """Return replicas in the order to ask them for a block: equal ones take turns at being first.
+    """Return replicas in the order to ask for a block; the first `equal_count` take turns at being
+    first.
 
-    By the block's id, so that all clients ask the same replica for it and find it in memory there.
+    The block's id decides, so that all clients ask the same replica, which has the block in memory.
     """
     if equal_count < 2:
         return list(replicas)
@@ -359,8 +360,8 @@ def turned(replicas: Sequence[T], equal_count: int, block_id: int) -> list[T]:
 def _ended(
     futures: "Sequence[Future[None]]", sessions: Sequence[WriterSession]
 ) -> "set[Future[None]]":
-    """Wait for all, or until one has failed; return those that have ended. Sessions go on meanwhile
-    for the control plane, too."""
+    """Wait for all, or until one has failed; return those that have ended. Meanwhile the sessions
+    are renewed at the control plane."""
     while True:
         patience_s = min((session.renew_s for session in sessions), default=None)
         done, pending = wait(futures, patience_s, FIRST_EXCEPTION)

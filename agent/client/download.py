@@ -1,4 +1,4 @@
-"""A file that is fetched: whole under its name, or not there."""
+"""Downloads of a file: complete under its name, or absent."""
 
 import os
 import stat
@@ -13,11 +13,11 @@ from agent.store.files.durable import sync_directory
 
 
 def write_whole(path: Path, pieces: Iterable[Data]) -> None:
-    """Write `pieces` beside `path`, durably, and rename: the file appears whole or not at all.
+    """Write `pieces` to a durable temporary file, and rename it: the file appears complete or not
+    at all.
 
-    What is no regular file, a device or a pipe, is written to and never replaced. A link stays, and
-    what it leads to is replaced; a file that was there keeps its mode. Raises Refused(IO_EXCEPTION)
-    if it cannot be written.
+    A device or a pipe is written to and never replaced. A link stays, and its target is replaced;
+    an existing file keeps its mode. Raise Refused(IO_EXCEPTION) if it cannot be written.
     """
     path = Path(os.path.realpath(path)) if path.is_symlink() else path
     try:
@@ -27,7 +27,7 @@ def write_whole(path: Path, pieces: Iterable[Data]) -> None:
             return
         beside = path.with_name(f".suture-{os.getpid()}-{uuid.uuid4().hex}.part")
         try:
-            with beside.open("xb") as file:  # in a directory of all, a link may wait here
+            with beside.open("xb") as file:  # in a shared directory, an attacker's link may be here
                 with suppress(FileNotFoundError):
                     os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
                 file.writelines(pieces)

@@ -1,7 +1,7 @@
-"""Reads block groups: data cells where they are whole, the rest computed from the others.
+"""Read block groups: intact data cells, and the others computed from the remaining cells.
 
-Every cell is verified, and what is computed must fit the stripe checksum that the writer recorded,
-where there is one. What was in the way is told: a group that is read degraded needs repair.
+Every cell is verified, and computed cells must match the stripe checksum that the writer recorded,
+if there is one. Obstacles are reported, because a group that is read degraded needs repair.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +23,7 @@ READ_STATES: Final = TREE_STATES | {ReplicaState.OPEN, ReplicaState.CLOSING}
 
 
 class GroupReader:
-    """Reads the groups of one container. `account.replaced` says what was in the way."""
+    """Reads the groups of one container. `account.replaced` describes the obstacles."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class GroupReader:
         dial: Callable[[NodeAddress], Peer],
         executor: Executor,
     ) -> None:
-        """`places`: the datanodes that may have a shard."""
+        """`places` are the datanodes that may have a shard."""
         self.account = Account()
         self._scheme = scheme
         self._sources = Sources(container_id, scheme, executor, self.account)
@@ -42,14 +42,14 @@ class GroupReader:
 
     @property
     def absent(self) -> tuple[int, ...]:
-        """The shards that no datanode gives."""
+        """Indexes of the shards that no datanode provides."""
         return tuple(sorted(set(self._scheme.indexes) - set(self._sources.living)))
 
     def read(
         self, block_id: BlockId, length_bytes: int, start: int = 0, stop: int | None = None
     ) -> Iterator[bytes]:
-        """Yield a group's data from `start` to before `stop`, and of stripes nothing but those that
-        hold it. Raises Unavailable when it cannot be had."""
+        """Yield a group's data from `start` to before `stop`; read only the stripes in that range.
+        Raise Unavailable if the data cannot be read."""
         agreed = agree(self._scheme, block_id, self._sources.block(block_id))
         where = f"block group {block_id} of container {self._sources.container_id}"
         if isinstance(agreed, Orphan):
@@ -71,7 +71,7 @@ class GroupReader:
                     yield part
 
     def _data_of(self, agreed: Agreed, stripe: int, cells: dict[int, bytes]) -> Sequence[bytes]:
-        """Return the data cells; those that are not at hand are computed."""
+        """Return the data cells; compute those that are missing."""
         computed = self._computed(agreed, stripe, cells)
         if not self._is_recorded(agreed, stripe, computed):
             cells = self._sources.without_the_wrong(agreed, stripe)
@@ -80,7 +80,8 @@ class GroupReader:
         return [whole[index] for index in range(1, self._scheme.data_count + 1)]
 
     def _computed(self, agreed: Agreed, stripe: int, cells: dict[int, bytes]) -> dict[int, bytes]:
-        """Compute the data cells that are not at hand; with a record, all that nobody lists."""
+        """Compute the missing data cells; with a recorded checksum, all cells that no shard
+        lists."""
         group = agreed.group
         wanted = set(range(1, self._scheme.data_count + 1))
         if agreed.stripe_checksums:
@@ -92,9 +93,9 @@ class GroupReader:
         return {i: made[i][: group.cell_bytes(stripe, i)].tobytes() for i in absent}
 
     def _is_recorded(self, agreed: Agreed, stripe: int, computed: dict[int, bytes]) -> bool:
-        """Return whether a stripe is what its writer recorded, as far as that can be known.
+        """Return whether a stripe matches its writer's record; True where no record decides.
 
-        What was read has the checksums that its shard lists; what was computed gets its own.
+        Cells that were read have the checksums that their shard lists; computed cells get new ones.
         """
         if not agreed.stripe_checksums:
             return True

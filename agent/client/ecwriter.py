@@ -1,10 +1,10 @@
-"""Writes files as block groups: each stripe over all shards at once, parity beside the data.
+"""Write files as block groups: each stripe to all shards at once, with its parity.
 
     file ──► pieces, one group each ──► stripes ──► cells, one to each shard ──► commits ──► keys
                                           in one stream each, the commit at its end
 
-A group whose shards do not all take it is written again elsewhere, as in Ozone: a group with fewer
-shards than its code has would begin its life degraded. What was written of it is an orphan.
+If a shard fails, the group is written again elsewhere, as in Ozone, because a group with fewer
+shards than its code requires would start out degraded. What was written of it is an orphan.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -38,7 +38,7 @@ Stub = datanode_pb2_grpc.DatanodeStub
 
 
 class EcWriterSession(WriterSession):
-    """One writer session of erasure-coded containers."""
+    """A writer session for erasure-coded containers."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class EcWriterSession(WriterSession):
         return [[one] for one in placed]
 
     def _write_run(self, run: Sequence[Placed]) -> int:
-        """Write one group in a stream to each shard; return how many shards there are."""
+        """Write one group in a stream to each shard; return the number of shards."""
         [(piece, allocation)] = run
         container_id = ContainerId(allocation.block_id.container_id)
         if len(allocation.replicas) != self._code.shard_count:
@@ -85,7 +85,7 @@ class EcWriterSession(WriterSession):
     def _stream_group(
         self, piece: Piece, allocation: scm_pb2.BlockAllocation, shards: "_Shards"
     ) -> None:
-        """Write the group in one stream to each shard. Raises LeftBehind."""
+        """Write the group in one stream to each shard. Raise LeftBehind."""
         opens = {
             index: self._stream(replica)
             for index, replica in enumerate(allocation.replicas, start=1)
@@ -134,12 +134,13 @@ class EcWriterSession(WriterSession):
         )
 
     def _is_keeper(self, index: int) -> bool:
-        """Return whether a shard keeps stripe checksums: the first and parity, as in Ozone."""
+        """Return whether a shard stores stripe checksums: the first and the parity shards, as in
+        Ozone."""
         return index == 1 or self._code.is_parity(index)
 
 
 def cells_of(group: Group, stripe: int, data: bytes) -> dict[int, bytes]:
-    """Return the cells of a stripe by index, data and parity; empty ones are left out."""
+    """Return the cells of a stripe by index, data and parity, without empty ones."""
     scheme = group.scheme
     view = memoryview(data)
     whole = [
@@ -183,7 +184,7 @@ class _Shards:
         )
 
     def _each(self, method: str, requests: Mapping[int, object]) -> None:
-        """Call all at once. Raises LeftBehind when one fails."""
+        """Call all datanodes at once. Raise LeftBehind when a call fails."""
 
         def call(indexes: Collection[int]) -> dict[int, SutureError]:
             return failures_of({i: (getattr(self._stubs[i], method), requests[i]) for i in indexes})
@@ -191,7 +192,7 @@ class _Shards:
         self.check(until_taken(call, list(requests), self._check_stopped))
 
     def check(self, failures: Mapping[int, SutureError]) -> None:
-        """Note which shards failed, and why. Raises LeftBehind if any did."""
+        """Record which shards failed, and why. Raise LeftBehind if any did."""
         reasons = []
         for index, error in failures.items():
             self._failed[self._container_id, self._names[index]] = str(error)
@@ -201,7 +202,7 @@ class _Shards:
 
 
 class _Streams:
-    """One stream to each of some shards of a group; leaving it early ends them all."""
+    """Streams to some shards of a group. Leaving the context early ends them all."""
 
     def __init__(self, opens: Mapping[int, Open], message_count: int) -> None:
         self._lanes = {
@@ -214,7 +215,7 @@ class _Streams:
 
     def __exit__(self, *_: object) -> None:
         for lane in self._lanes.values():
-            lane.cancel()  # one that has ended stays as it is
+            lane.cancel()  # no effect on a lane that has ended
 
     def write(
         self,
@@ -222,7 +223,7 @@ class _Streams:
         chunks: Mapping[int, ChunkInfo],
         cells: Mapping[int, bytes],
     ) -> None:
-        """Send the cells of one stripe, when there is room for them."""
+        """Send the cells of one stripe when there is room for them."""
         for index, lane in self._lanes.items():
             if index in chunks:
                 block = newblocks.new_block_message(
@@ -231,7 +232,7 @@ class _Streams:
                 lane.send(newblocks.encode([block], [cells[index]]))
 
     def commit(self, block_id: container_pb2.BlockId, blocks: Mapping[int, BlockData]) -> None:
-        """Commit the group; whether that succeeds is what `failures` tells."""
+        """Commit the group; `failures` returns whether the commit succeeded."""
         for index, lane in self._lanes.items():
             metadata = blocks[index].metadata
             last = newblocks.new_block_message(block_id, (), is_whole=True, metadata=metadata)
@@ -239,6 +240,6 @@ class _Streams:
             lane.send(None)
 
     def failures(self) -> dict[int, SutureError]:
-        """Wait until all of the group is durable; return where it is not, and why."""
+        """Wait until the whole group is durable; return the shards where it is not, and why."""
         answers = {index: lane.failure() for index, lane in self._lanes.items()}
         return {index: error for index, error in answers.items() if error is not None}

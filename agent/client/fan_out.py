@@ -1,7 +1,7 @@
-"""One stream of messages sent to several datanodes at once: each message is made once.
+"""Fan-out of one stream of messages to several datanodes; each message is made once.
 
-Each datanode has a lane: a few messages that it has not taken yet. The slowest sets the pace; one
-that takes nothing for too long, or fails, is out, and the others go on.
+Each datanode has a lane, a queue of a few messages. The slowest datanode sets the pace. A datanode
+that fails or takes nothing for too long is dropped, and the others go on.
 """
 
 import random
@@ -17,7 +17,7 @@ from agent.errors import Code, SutureError, Unavailable
 from agent.rpc.calls.channel import RETRY_WAIT_S, RETRY_WAIT_S_MAX
 from agent.rpc.wire.errors import error_from
 
-WAITING_MAX: Final = 2  # messages of one lane, beside the one that is being sent
+WAITING_MAX: Final = 2  # queued messages of one lane, beside the one being sent
 BUSY_PATIENCE_S: Final = 120.0  # with a datanode that has too many calls
 BUSY: Final = frozenset({Code.BUSY, Code.CANCELLED})
 """What it says then: it refuses calls, or ends those that wait for their callers."""
@@ -32,7 +32,7 @@ class Lane:
     """The stream to one datanode."""
 
     def __init__(self, open_call: Open, *, message_timeout_s: float, message_count: int) -> None:
-        """Begin the call; each message has so many seconds, and the answer as many."""
+        """Begin the call; `message_timeout_s` applies to each message, and to the answer."""
         self._timeout_s = message_timeout_s
         self._waiting: Queue[bytes | None] = Queue(WAITING_MAX)
         self._has_ended = False
@@ -41,8 +41,8 @@ class Lane:
         self._answer.add_done_callback(self._end)
 
     def send(self, message: bytes | None) -> None:
-        """Add a message, or with None the end, when there is room for it. A lane that has ended, or
-        takes nothing, drops it: `failure` says why."""
+        """Queue a message, or with None the end, when there is room for it. Drop it if the lane has
+        ended or takes nothing; `failure` returns the reason."""
         if self._has_ended:
             return
         try:
@@ -51,7 +51,7 @@ class Lane:
             self._answer.cancel()
 
     def failure(self) -> SutureError | None:
-        """Wait for the answer; return why there is none, None for success."""
+        """Wait for the answer; return why there is none, or None for success."""
         try:
             self._answer.result(timeout=self._timeout_s)
         except grpc.RpcError as error:
@@ -62,16 +62,16 @@ class Lane:
         return None
 
     def cancel(self) -> None:
-        """End the call, whatever was sent."""
+        """Cancel the call, whatever was sent."""
         self._answer.cancel()
 
     def _end(self, _answer: object) -> None:
-        """Let go of who waits for room, and of the thread that waits for messages."""
+        """Release the threads that wait for room or for messages."""
         self._has_ended = True
         with suppress(Empty):
             while True:
                 self._waiting.get_nowait()
-        with suppress(Full):  # then a message came meanwhile, and wakes that thread as well
+        with suppress(Full):  # a message came meanwhile, and wakes that thread instead
             self._waiting.put_nowait(None)
 
 
@@ -101,9 +101,9 @@ def until_taken(
 ) -> dict[Name, SutureError]:
     """Call all at once; return those that failed, and why.
 
-    One that is busy is none that fails: it is called again after pauses that grow, for
-    `BUSY_PATIENCE_S`. It took nothing, or may be given the same again. Raises what `check` raises
-    before a call is repeated.
+    A busy datanode does not count as failed. It is called again after growing pauses, for
+    `BUSY_PATIENCE_S`, so a call must be repeatable. Raise what `check` raises before a call is
+    repeated.
     """
     failed = dict(call(names))
     deadline_s = time.monotonic() + BUSY_PATIENCE_S

@@ -1,4 +1,4 @@
-"""A file to store, in pieces: one for each block, or block group, and the chunks of each."""
+"""Pieces of a file to store, one per block or block group, and the chunks of each."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from merkle.replica import (
     ChunkInfo,
 )
 
-BLOCK_BYTES_DEFAULT: Final = 128 * 1024**2  # each block is begun with calls of its own
+BLOCK_BYTES_DEFAULT: Final = 128 * 1024**2  # each block costs some calls to begin
 
 assert CHUNK_BYTES_DEFAULT <= BLOCK_BYTES_DEFAULT
 
@@ -25,7 +25,8 @@ Metadata = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file to store, under its key; with `data` that is stored, and `path` is only a name."""
+    """A file to store under its key. If `data` is set it is the content, and `path` is only a
+    name."""
 
     key: str
     path: Path
@@ -33,13 +34,13 @@ class Source:
     data: bytes | None = field(default=None, repr=False)
 
     def open(self) -> BinaryIO:
-        """Open what is stored, for reading from anywhere; a block may have to be sent again."""
+        """Open the content for random access, because a block may have to be sent again."""
         return self.path.open("rb") if self.data is None else BytesIO(self.data)
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a file that becomes one block, or one block group: from `offset` on."""
+    """A part of a file, from `offset` on, that becomes one block or one block group."""
 
     source: Source
     part: int
@@ -50,14 +51,14 @@ class Piece:
 
     @property
     def metadata(self) -> Metadata:
-        """What the block says of itself."""
+        """Return the metadata to store with the block."""
         return metadata_of(self.source.key, self.part, self.note, self.scheme)
 
 
 def pieces_of(
     source: Source, block_bytes: int = BLOCK_BYTES_DEFAULT, *, scheme: str = ""
 ) -> list[Piece]:
-    """Return the pieces that a file becomes; an empty file is one empty piece."""
+    """Return the pieces of a file; an empty file is one empty piece."""
     whole, rest = divmod(source.size_bytes, block_bytes)
     sizes_bytes = [block_bytes] * whole + ([rest] if rest or not whole else [])
     return [
@@ -67,12 +68,12 @@ def pieces_of(
 
 
 def piece_count(source: Source, block_bytes: int) -> int:
-    """Return how many pieces `pieces_of` makes of a file."""
+    """Return the number of pieces that `pieces_of` makes of a file."""
     return max(1, -(-source.size_bytes // block_bytes))
 
 
 def chunks_of(piece: Piece, chunk_bytes: int = CHUNK_BYTES_DEFAULT) -> Iterator[bytes]:
-    """Yield a piece's bytes, chunk by chunk; refuse a file that shrank meanwhile."""
+    """Yield a piece's bytes chunk by chunk. Raise Refused if the file has become shorter."""
     with piece.source.open() as file:
         file.seek(piece.offset)
         left_bytes = piece.size_bytes

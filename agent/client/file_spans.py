@@ -1,4 +1,4 @@
-"""Which bytes of which blocks are a part of a file. Pure."""
+"""Byte ranges of blocks that form a range of a file. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from agent.rpc.v1 import scm_pb2
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The bytes of one block from `start` to before `stop`, counted from the block's first."""
+    """The bytes of one block from `start` to before `stop`, counted from the start of the block."""
 
     location: scm_pb2.BlockLocation
     start: int
@@ -16,17 +16,17 @@ class Span:
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes that are."""
+        """Length of the span in bytes."""
         return self.stop - self.start
 
 
 def spans_of(
     blocks: Iterable[scm_pb2.BlockLocation], start: int = 0, stop: int | None = None
 ) -> list[Span]:
-    """Return what of each block, in their order, are the bytes of a file from `start` to before
-    `stop`, or to its end. A block with nothing of it is left out."""
+    """Return the spans, in block order, that hold the bytes of a file from `start` to before
+    `stop`, or to its end. Omit blocks outside the range."""
     spans: list[Span] = []
-    at = 0  # where the block begins in the file
+    at = 0  # offset of the block in the file
     for location in blocks:
         first = max(0, start - at)
         last = location.length if stop is None else min(location.length, stop - at)

@@ -1,7 +1,7 @@
-"""The names of keys: which can be, which there are, and which shall be no more.
+"""Key names: validation, listing and deletion.
 
 which key is it? ──► delete that one ──no answer──► again, as long as a restart takes
-                                                    gone: the try before was it
+                                                    not found: the attempt before deleted it
 """
 
 import unicodedata
@@ -15,14 +15,14 @@ from agent.rpc.v1 import scm_pb2
 from agent.rpc.wire.bounds import KEY_BYTES_MAX
 
 KEYS_PER_PAGE: Final = 1000
-SHOWN_CHARS: Final = 40  # of a text that is no key
+SHOWN_CHARS: Final = 40  # of an invalid key in a message
 OK: Final = "OK"
 REPEATED: Final = frozenset({Code.UNAVAILABLE, Code.BUSY})
-REFUSED: Final = frozenset({"Cc", "Cs"})  # control characters; bytes that were no UTF-8
+REFUSED: Final = frozenset({"Cc", "Cs"})  # control characters; bytes that were not UTF-8
 
 
 def key_fault(text: str, *, is_beginning: bool = False) -> str:
-    """Return what keeps a text from being a key, or the beginning of some; "" for nothing."""
+    """Return why a text is no valid key or key prefix; "" if it is valid."""
     if not text and not is_beginning:
         return "is empty"
     if any(unicodedata.category(character) in REFUSED for character in text):
@@ -34,8 +34,8 @@ def key_fault(text: str, *, is_beginning: bool = False) -> str:
 
 
 def checked_key(text: str, where: str = "KEY", *, is_beginning: bool = False) -> str:
-    """Return a key, or the beginning of some. Raises Refused naming `where` it was given, if it is
-    none."""
+    """Return a valid key or key prefix. Raise Refused, naming `where` it was given, if it is
+    invalid."""
     fault = key_fault(text, is_beginning=is_beginning)
     if fault:
         shown = text[:SHOWN_CHARS].encode("unicode_escape").decode()  # it may not be printable
@@ -46,8 +46,8 @@ def checked_key(text: str, where: str = "KEY", *, is_beginning: bool = False) ->
 def key_pages(
     scm: ScmClient, prefix: str, container_ids: frozenset[int] = frozenset()
 ) -> Iterator[list[scm_pb2.KeyInfo]]:
-    """Yield every key that begins with `prefix`, page by page as the control plane is asked; with
-    `container_ids` those with a block in one of these."""
+    """Yield the keys that begin with `prefix`, one page per request to the control plane; with
+    `container_ids`, only those with a block in one of these."""
     start_after = ""
     while True:
         page = scm.list_keys(
@@ -58,7 +58,7 @@ def key_pages(
                 container_ids=sorted(container_ids),
             )
         )
-        # a control plane from before sends all of them
+        # an older control plane sends all of them
         yield [key for key in page.keys if not container_ids or _has_one(key, container_ids)]
         start_after = page.next_start_after
         if not start_after:
@@ -68,7 +68,7 @@ def key_pages(
 def all_keys(
     scm: ScmClient, prefix: str, container_ids: frozenset[int] = frozenset()
 ) -> Iterable[scm_pb2.KeyInfo]:
-    """Yield the same key by key."""
+    """Yield the same keys one by one."""
     for page in key_pages(scm, prefix, container_ids):
         yield from page
 
@@ -80,11 +80,11 @@ def delete_keys(
     dry_run: bool = False,
     waits: Callable[[SutureError], None] = lambda _: None,
 ) -> Sequence[scm_pb2.KeyDeletion]:
-    """Delete keys; return what became of each, in the order given: OK, or KEY_NOT_FOUND.
+    """Delete keys; return the result of each, in the order given: OK, or KEY_NOT_FOUND.
 
-    A control plane that does not answer after it has shown what is there is being restarted: it is
-    asked again for up to two minutes, of which `waits` hears. Deleted is what it showed. What was
-    stored under the name since stays: for whoever stored it, the delete came before.
+    A control plane that stops answering after it has listed the keys is being restarted: repeat the
+    request for up to two minutes, reporting to `waits`. Only the listed versions are deleted. A
+    file stored under the name since then stays, because for its writer the delete came first.
     """
     names = list(dict.fromkeys(names))
     shown = scm.show_deletions(scm_pb2.DeleteKeysRequest(keys=names, dry_run=True)).deletions

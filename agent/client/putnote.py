@@ -1,11 +1,11 @@
-"""What a block says of the file that it is a part of, and files put together out of such blocks.
+"""Notes in a block about the file that it is a part of, and files reassembled from such blocks.
 
 A writer gives each block, beside the key and the number of the part, a note of the put:
 
     put = ID PARTS BYTES AT_MS      of the put, how many parts the file has, its size, its time
 
-So a file can be found again by the datanodes alone, and two puts of one key are not mixed. Blocks
-of writers from before have no such note; what they make is told apart (`Found.is_certain`). Pure.
+With it datanodes alone suffice to find a file, and two puts of one key are not mixed. Blocks of
+older writers have no such note; files made of them are marked (`Found.is_certain`). Pure.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,12 +18,12 @@ PART: Final = "part"
 PUT: Final = "put"
 SCHEME: Final = "scheme"
 
-_NUMBER_CHARS_MAX: Final = 19  # of one that fits 63 bits
+_NUMBER_CHARS_MAX: Final = 19  # digits of a 63-bit number
 
 
 @dataclass(frozen=True, slots=True)
 class PutNote:
-    """One put of one file."""
+    """Identity, part count, size and time of one put of one file."""
 
     put_id: str
     part_count: int
@@ -36,7 +36,7 @@ class PutNote:
 
 
 def decoded(text: str) -> PutNote | None:
-    """Return what was noted; None: nothing that a writer notes."""
+    """Return the note; None if the text is not one that a writer stores."""
     put_id, *numbers = text.split(" ")
     values = [number for number in map(_number, numbers) if number is not None]
     if not put_id or len(numbers) != len(PutNote.__slots__) - 1 or len(values) != len(numbers):
@@ -47,7 +47,7 @@ def decoded(text: str) -> PutNote | None:
 def metadata_of(
     key: str, part: int, note: PutNote | None, scheme: str
 ) -> tuple[tuple[str, str], ...]:
-    """Return what a block says of itself."""
+    """Return the metadata to store with a block."""
     pairs = [(KEY, key), (PART, str(part))]
     if note is not None:
         pairs.append((PUT, note.encoded()))
@@ -58,8 +58,8 @@ def metadata_of(
 
 @dataclass(frozen=True, slots=True)
 class PartBlock:
-    """A block that can be read, and what it says of itself. `length_bytes` is of a file's bytes:
-    of a block group, those of all its shards together."""
+    """A readable block and its notes. `length_bytes` is in file bytes; for a block group, of all
+    its shards together."""
 
     container_id: int
     local_id: int
@@ -73,7 +73,7 @@ class PartBlock:
 def part_of(
     metadata: Mapping[str, str], *, container_id: int, local_id: int, bcsid: int, length_bytes: int
 ) -> PartBlock | None:
-    """Return the block as a part of a file; None: it does not say of which."""
+    """Return the block as a part of a file; None if it does not name its file."""
     key, part = metadata.get(KEY, ""), _number(metadata.get(PART, ""))
     if not key or part is None:
         return None
@@ -83,31 +83,31 @@ def part_of(
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One put of a key, as its blocks show it; in order of its parts.
+    """A put of a key, reassembled from its blocks in the order of its parts.
 
-    It `is_whole` if all parts are there. It `is_certain` if a note says so: without one the last
-    parts may be missing, or be those of another put.
+    `is_whole` means that all parts are there. `is_certain` means that a note confirms it; without a
+    note the last parts may be missing, or belong to another put.
     """
 
     key: str
     blocks: tuple[PartBlock, ...]
     is_whole: bool
     is_certain: bool
-    at_ms: int = 0  # 0: not known
+    at_ms: int = 0  # 0 = unknown
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the parts that are there."""
+        """Total bytes of the parts that are there."""
         return sum(block.length_bytes for block in self.blocks)
 
     @property
     def last_local_id(self) -> int:
-        """Tells puts of one key apart by time: block ids only grow."""
+        """The highest block id. It orders puts of one key by time, because block ids only grow."""
         return max(block.local_id for block in self.blocks)
 
 
 def files_of(blocks: Iterable[PartBlock]) -> list[Found]:
-    """Put blocks together to files: one for each put of each key, by key, older puts first."""
+    """Assemble blocks to files, one per put of each key, sorted by key, older puts first."""
 
     def put_of(block: PartBlock) -> tuple[str, str]:
         return block.key, "" if block.note is None else block.note.put_id
@@ -122,7 +122,7 @@ def files_of(blocks: Iterable[PartBlock]) -> list[Found]:
 def _file(key: str, blocks: list[PartBlock]) -> Found:
     newest: dict[int, PartBlock] = {}
     for block in sorted(blocks, key=lambda one: one.local_id):
-        newest[block.part] = block  # a part that was written again elsewhere: the later one
+        newest[block.part] = block  # if a part was written again elsewhere, the later one
     parts = tuple(newest[part] for part in sorted(newest))
     is_gapless = [part.part for part in parts] == list(range(len(parts)))
     note = parts[0].note
@@ -133,7 +133,7 @@ def _file(key: str, blocks: list[PartBlock]) -> Found:
         return Found(key, parts, is_whole and is_said, is_certain=True, at_ms=note.at_ms)
     lengths = [part.length_bytes for part in parts]
     is_even = len(set(lengths[:-1])) <= 1 and lengths[-1] <= lengths[0]
-    is_single = len(blocks) == len(parts)  # else they may be of several puts
+    is_single = len(blocks) == len(parts)  # otherwise they may be of several puts
     return Found(key, parts, is_gapless and is_even and is_single, is_certain=False)
 
 

@@ -1,9 +1,9 @@
-"""How datanodes behave, as one client sees it: who failed or is slow is asked after the others.
+"""Conduct of datanodes as seen by one client: slow or failed ones are asked after the others.
 
-The mean time of a datanode follows its answers; whose mean is far above that of the others is slow.
-Both are forgotten after a while, because nobody asks it and it might be well again (the replica
-selection of C3, Suresh et al., NSDI 2015, without its queue lengths, which our datanodes do not
-send).
+Each datanode has a moving average of its response times; one far above the others' is slow.
+Slowness and failures are forgotten after a while, because a datanode that is not asked may have
+recovered (the replica selection of C3, Suresh et al., NSDI 2015, without its queue lengths, which
+our datanodes do not send).
 """
 
 import statistics
@@ -12,33 +12,33 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-WEIGHT: Final = 0.1  # of the last answer in a mean
+WEIGHT: Final = 0.1  # of the last answer in the mean
 SLOW_RATIO: Final = 3.0  # of the median of all means
-SLOW_S_MIN: Final = 0.1  # above that median: less is the mood of a busy host
-SLOW_FOR_S: Final = 10.0  # after which a datanode that was slow is tried again
-FAULTY_FOR_S: Final = 60.0  # after which one that failed is asked as if it had not
-ANSWERS_KEPT: Final = 256  # of all datanodes: what a usual answer takes is known by them
-ANSWERS_MIN: Final = 32  # before that nobody is hurried
-PATIENT_WITH: Final = 0.95  # of the answers
-PATIENCE_S_MIN: Final = 0.02  # less is the mood of a busy host
-HEDGES_PER_ANSWER: Final = 0.05  # so a cluster that is slow as a whole does not get more to do
-HEDGES_MAX: Final = 10.0  # saved up
+SLOW_S_MIN: Final = 0.1  # above that median: smaller differences are noise on a busy host
+SLOW_FOR_S: Final = 10.0  # then a slow datanode is tried again
+FAULTY_FOR_S: Final = 60.0  # then a failure is forgotten
+ANSWERS_KEPT: Final = 256  # of all datanodes: they give the usual response time
+ANSWERS_MIN: Final = 32  # before that no request is hedged
+PATIENT_WITH: Final = 0.95  # quantile of the answers
+PATIENCE_S_MIN: Final = 0.02  # smaller delays are noise on a busy host
+HEDGES_PER_ANSWER: Final = 0.05  # limits the extra load on a cluster that is slow as a whole
+HEDGES_MAX: Final = 10.0  # most hedges saved up
 
 
 class Conduct:
-    """What is remembered of datanodes. Threads may note at the same time."""
+    """Per-datanode latency and fault statistics, used to rank replicas. Thread-safe."""
 
     def __init__(self, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._monotonic_s = monotonic_s
-        self._means: dict[str, tuple[float, float]] = {}  # mean, and when it was last noted
+        self._means: dict[str, tuple[float, float]] = {}  # mean, and time of its last update
         self._recent: deque[float] = deque(maxlen=ANSWERS_KEPT)
-        self._usual_s = 0.0  # what nearly all answers take; 0.0: that is not known
+        self._usual_s = 0.0  # quantile of response times; 0.0 = unknown
         self._since_usual = 0
         self._hedges_left = HEDGES_MAX
-        self._faults: dict[str, tuple[int, float]] = {}  # how many blocks, and when the last was
+        self._faults: dict[str, tuple[int, float]] = {}  # number of blocks, and time of the last
 
     def answered(self, datanode_id: str, duration_s: float) -> None:
-        """Note that the first data of a block came after so many seconds."""
+        """Record the time until the first data of a block arrived."""
         now_s = self._monotonic_s()
         mean_s, noted_s = self._means.get(datanode_id, (duration_s, now_s))
         if now_s - noted_s > SLOW_FOR_S:
@@ -53,24 +53,25 @@ class Conduct:
             self._usual_s = answers[int(PATIENT_WITH * len(answers))]
 
     def hedged(self, datanode_id: str, waited_s: float) -> None:
-        """Note that another datanode is asked because this one let us wait for so long."""
+        """Record that another datanode is asked because this one took `waited_s` without an
+        answer."""
         self._hedges_left -= 1
         self.answered(datanode_id, waited_s)
 
     def patience_s(self) -> float | None:
-        """Return how long to wait before another is asked; None: as long as it takes, because
-        nothing is known yet, or too many were asked twice of late."""
+        """Return how long to wait before another datanode is asked. Return None for no limit, if
+        nothing is known yet, or too many requests were hedged recently."""
         if not self._usual_s or self._hedges_left < 1:
             return None
         return max(self._usual_s, PATIENCE_S_MIN)
 
     def failed(self, datanode_id: str) -> None:
-        """Note that something of a block was not to be had."""
+        """Record that a block could not be read completely from a datanode."""
         self._faults[datanode_id] = (self.fault_count(datanode_id) + 1, self._monotonic_s())
 
     def is_unremarkable(self) -> bool:
-        """Whether nobody failed, and nobody's mean is such that it could be slow: all ranks are the
-        same then."""
+        """Return whether no datanode failed or has a mean that could be slow, so that all ranks are
+        equal."""
         if self._faults:
             return False
         for mean_s, _ in list(self._means.values()):  # noqa: SIM110 - each read asks; see ADR 0041
@@ -79,16 +80,16 @@ class Conduct:
         return True
 
     def rank(self, datanode_id: str) -> tuple[int, bool]:
-        """Return what to sort datanodes by: the lower, the earlier it is asked."""
+        """Return the sort key of a datanode; the lowest is asked first."""
         return self.fault_count(datanode_id), self.is_slow(datanode_id)
 
     def fault_count(self, datanode_id: str) -> int:
-        """Return how many blocks were not whole there, as far as that is remembered."""
+        """Return the number of recent blocks that the datanode failed to deliver."""
         count, noted_s = self._faults.get(datanode_id, (0, 0.0))
         return count if count and self._monotonic_s() - noted_s <= FAULTY_FOR_S else 0
 
     def is_slow(self, datanode_id: str) -> bool:
-        """Whether a datanode takes far longer than the others, as far as that is remembered."""
+        """Return whether a datanode recently took far longer than the others."""
         mean_s, noted_s = self._means.get(datanode_id, (0.0, 0.0))
         if mean_s <= SLOW_S_MIN or self._monotonic_s() - noted_s > SLOW_FOR_S:
             return False

@@ -1,7 +1,7 @@
-"""What datanodes have of containers: for a control plane that was restored and does not know.
+"""Container contents reported by datanodes, for a control plane restored from an old backup.
 
     container ──each replica: its blocks, tombstones──► blocks that can be read, parts of files
-                                                       └──► blocks of which tombstones are left
+                                                       └──► blocks with nothing but tombstones
 
 A datanode that does not answer is named, and nothing is concluded from its silence.
 """
@@ -20,20 +20,20 @@ from merkle.replica import ContainerId
 
 @dataclass(slots=True)
 class Seen:
-    """One container as its datanodes show it."""
+    """Contents of one container according to its datanodes."""
 
     container_id: int
     scheme: str = ""
     parts: list[PartBlock] = field(default_factory=list)  # blocks that can be read
-    nameless: list[int] = field(default_factory=list)  # the same, but of which file?
-    deleted: list[int] = field(default_factory=list)  # of which only tombstones are left
-    torn: list[int] = field(default_factory=list)  # of which too few shards are there
-    silent: dict[str, str] = field(default_factory=dict)  # datanodes, and why
+    nameless: list[int] = field(default_factory=list)  # readable blocks of unknown files
+    deleted: list[int] = field(default_factory=list)  # only their tombstones are left
+    torn: list[int] = field(default_factory=list)  # with too few shards
+    silent: dict[str, str] = field(default_factory=dict)  # datanode -> error
     last_local_id: int = 0
 
 
 def look_into(info: scm_pb2.ContainerInfo, dial: Callable[[NodeAddress], Peer]) -> Seen:
-    """Ask every datanode that has a replica of a container what is in it."""
+    """Ask every datanode that has a replica of a container for its contents."""
     container_id = ContainerId(info.container_id)
     seen = Seen(container_id, info.scheme)
     rows = BlockVote(container_id)

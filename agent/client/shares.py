@@ -1,4 +1,4 @@
-"""Files dealt to writer sessions that work side by side, and stored share by share."""
+"""Files divided among parallel writer sessions, and stored share by share."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -7,11 +7,11 @@ from agent.client.file_pieces import Source, piece_count
 from agent.client.writer import ALLOCATION_BLOCKS_MAX, Stored, WriterSession
 from merkle.replica import CHUNK_BYTES_DEFAULT
 
-ALLOCATION_BATCH: Final = 128  # files whose blocks are asked of the SCM at once
+ALLOCATION_BATCH: Final = 128  # files whose blocks are requested from the SCM at once
 
 
 def balanced(sources: Sequence[Source], count: int) -> list[list[Source]]:
-    """Deal `sources` to `count` shares of about equal bytes; larger files first."""
+    """Divide `sources` into `count` shares of about equal bytes, larger files first."""
     shares: list[list[Source]] = [[] for _ in range(count)]
     loads = [0] * count
     for source in sorted(sources, key=lambda s: (-s.size_bytes, s.key)):
@@ -24,14 +24,14 @@ def balanced(sources: Sequence[Source], count: int) -> list[list[Source]]:
 def put_share(
     session: WriterSession, share: list[Source], replace: bool, stored: list[Stored]
 ) -> None:
-    """Store one session's share, batch by batch; what is stored is added to `stored`."""
+    """Store one session's share, batch by batch; add the stored files to `stored`."""
     for batch in batches(share, session.block_bytes):
         stored += session.put(batch, replace=replace)
 
 
 def batches(share: Sequence[Source], block_bytes: int) -> Iterator[list[Source]]:
-    """Yield the files in order, as many at a time as have their blocks allocated at once; one that
-    has more blocks than that is alone."""
+    """Yield the files in order, in batches whose blocks are allocated at once; a file with more
+    blocks than that is a batch of its own."""
     batch: list[Source] = []
     block_count = 0
     for source in share:

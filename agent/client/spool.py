@@ -1,8 +1,8 @@
-"""Sources of a write whose length is not known before they are read to the end.
+"""Sources whose length is unknown until they are read to the end.
 
-A put has to know how long a file is before it asks for blocks. A pipe has no length, and file
-systems that make files as they are read report none, or a wrong one: /proc and many FUSE and
-network file systems 0, /sys a page. Such content is copied first.
+A put must know a file's length before it asks for blocks. A pipe has no length. File systems that
+generate files on read report none or a wrong one: /proc and many FUSE and network file systems
+report 0, /sys one page. Such content is copied first.
 """
 
 import os
@@ -14,13 +14,13 @@ from typing import IO, BinaryIO, Final, Self
 
 from agent.client.file_pieces import Source
 
-IN_MEMORY_BYTES_MAX: Final = 4 * 1024**2  # of one spool; what is longer waits in files
+IN_MEMORY_BYTES_MAX: Final = 4 * 1024**2  # of one spool; longer content goes to files
 COPY_BYTES: Final = 1024**2
-SIZE_READS_MAX: Final = 3  # of a file that grows or shrinks meanwhile
+SIZE_READS_MAX: Final = 3  # attempts with a file that grows or shrinks meanwhile
 
 
 class Spool:
-    """Copies of content of unknown length. Close it to remove them; use as a context manager."""
+    """Copies of content of unknown length. Closing removes them; use it as a context manager."""
 
     def __init__(self) -> None:
         self._memory_left_bytes = IN_MEMORY_BYTES_MAX
@@ -39,7 +39,7 @@ class Spool:
             self._directory.cleanup()
 
     def file(self, key: str, path: Path) -> Source:
-        """Return the file at `path` as a source, copied if its size is not to be trusted.
+        """Return the file at `path` as a source, copied if its size is unreliable.
 
         Raise OSError if it cannot be read.
         """
@@ -50,11 +50,11 @@ class Spool:
             return Source(key, path, size_bytes)
 
     def stream(self, key: str, file: IO[bytes]) -> Source:
-        """Copy what `file` has from its position to its end; return the copy as a source.
+        """Copy `file` from its position to its end; return the copy as a source.
 
         Raise TypeError if it was opened for text, OSError if it cannot be read or copied.
         """
-        head: list[bytes] = []  # a pipe gives less than was asked for
+        head: list[bytes] = []  # a pipe may return less than requested
         left_bytes = self._memory_left_bytes + 1
         while left_bytes and (data := file.read(min(left_bytes, COPY_BYTES))):
             if not isinstance(data, bytes):
@@ -67,7 +67,7 @@ class Spool:
             return Source(key, Path(key), len(whole), whole)
         if self._directory is None:
             self._directory = tempfile.TemporaryDirectory(prefix="suture-put-")
-            Path(self._directory.name).chmod(0o700)  # whatever the umask
+            Path(self._directory.name).chmod(0o700)  # regardless of the umask
         self._file_count += 1
         path = Path(self._directory.name, str(self._file_count))
         with path.open("xb") as copy:

@@ -1,12 +1,12 @@
-"""Writes files as blocks: to every replica at once, acknowledged when durable.
+"""Write files as blocks to all replicas at once, acknowledged when durable.
 
     files ──► pieces, one block each ──► runs of blocks of one container ──► keys committed
                                          each one stream to every replica at once
 
-A writer's session has containers of its own, so commits reach every replica in the order of their
-commit ids (BCSID). A replica that fails is left behind: the write goes on with the others while a
-majority lives, the SCM is told, and reconcile catches the replica up later. A datanode that is busy
-does not fail, it is called again.
+A writer session has its own containers, so commits reach every replica in the order of their commit
+ids (BCSID). A replica that fails is left behind: the write goes on while a majority remains, the
+SCM is notified, and reconcile catches the replica up later. A busy datanode does not count as
+failed; it is called again.
 """
 
 import random
@@ -41,23 +41,23 @@ from merkle.replica import (
 )
 
 WRITE_TIMEOUT_S: Final = 60.0
-RENEW_S: Final = 5.0  # of a control plane that does not say: its least is half a minute, as a rule
-LOOK_S: Final = 0.1  # until it has said
+RENEW_S: Final = 5.0  # if the control plane gives no value; its minimum is usually half a minute
+LOOK_S: Final = 0.1  # until the control plane has given one
 ATTEMPTS_MAX: Final = 3  # containers tried for one block before the write fails
-PAUSE_S: Final = 0.1  # before the second is tried; twice as long before the third
-ALLOCATION_BLOCKS_MAX: Final = 4_096  # asked for at once: all others wait meanwhile
+PAUSE_S: Final = 0.1  # before the second attempt; twice as long before the third
+ALLOCATION_BLOCKS_MAX: Final = 4_096  # requested at once: other clients wait meanwhile
 assert ALLOCATION_BLOCKS_MAX <= SIZES_MAX
 
-Waits = Callable[[SutureError], None]  # hears why a writer waits for the control plane
+Waits = Callable[[SutureError], None]  # receives why a writer waits for the control plane
 Stream = Callable[[NodeAddress], Open]
-Location = tuple[scm_pb2.BlockLocation, int]  # where a block is, and how many hold it durably
+Location = tuple[scm_pb2.BlockLocation, int]  # location, and number of durable replicas
 T = TypeVar("T")
 Name = TypeVar("Name")
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One file that is stored: durable on `replicas_min` datanodes or more."""
+    """A stored file, durable on at least `replicas_min` datanodes."""
 
     key: str
     size_bytes: int
@@ -70,11 +70,11 @@ class LeftBehind(Exception):
 
 
 class WriterSession:
-    """One writer session: writes blocks one after the other, each to all its replicas at once."""
+    """Writes blocks one after the other, each to all its replicas at once."""
 
-    scheme = ""  # of the containers; the erasure code's name in `agent.client.ecwriter`
+    scheme = ""  # of the containers; `agent.client.ecwriter` sets the erasure code
     block_bytes = BLOCK_BYTES_DEFAULT
-    unit_bytes = CHUNK_BYTES_DEFAULT  # a block is of whole ones, if it can be
+    unit_bytes = CHUNK_BYTES_DEFAULT  # block sizes are multiples of it if possible
 
     def __init__(
         self,
@@ -84,11 +84,11 @@ class WriterSession:
         wrote: Callable[[int], None] = lambda _: None,
         waits: Waits = lambda _: None,
     ) -> None:
-        """Begin a session; `wrote` hears of bytes that go out to all replicas, and of fewer than
-        none when they have to go out again; `waits` of what the control plane answers while it
-        starts. `stream` begins to write blocks at a datanode."""
+        """Begin a session. `wrote` receives the bytes sent to all replicas, negative when they have
+        to be sent again. `waits` receives the control plane's errors while it starts. `stream`
+        opens a stream of block writes to a datanode."""
         self.client_id = uuid.uuid4().hex
-        self.stopped = False  # set from outside: the session ends before its next chunk
+        self.stopped = False  # set by the client: the session ends before its next chunk
         self.failed: dict[tuple[int, str], str] = {}  # (container, datanode) -> why
         self._created: set[tuple[int, str]] = set()
         self._scm = scm
@@ -100,10 +100,10 @@ class WriterSession:
         self._put_count = 0
         self.renew_s = LOOK_S
         self._has_blocks = False
-        self._was_heard = False  # the control plane: if it is silent now, it is being restarted
+        self._was_heard = False  # the control plane answered before; silence now means a restart
 
     def put(self, sources: Sequence[Source], *, replace: bool) -> list[Stored]:
-        """Store `sources` and commit their keys in one step; all or a clear error."""
+        """Store `sources` and commit their keys in one step: all of them, or raise an error."""
         self._put_count += 1
         put_id, at_ms = f"{self.client_id}-{self._put_count}", SystemClock().now_ms()
         new = () if replace else tuple(source.key for source in sources)
@@ -127,9 +127,9 @@ class WriterSession:
         return stored
 
     def finish(self, *, close: bool, is_patient: bool = False) -> None:
-        """End the session; with `close`, its containers are closed now. One that `is_patient`
-        waits for a control plane that is being restarted; of any other, one that has never answered
-        has nothing to end that is known of, and who gave up need not wait for it again."""
+        """End the session; with `close`, its containers are closed now. With `is_patient`, wait for
+        a control plane that is being restarted. Otherwise do nothing if it has never answered,
+        because it then has no known session to end."""
         if not (self._was_heard or is_patient):
             return
         request = scm_pb2.FinishWritesRequest(client_id=self.client_id, close=close)
@@ -138,7 +138,8 @@ class WriterSession:
     def _place(
         self, sources: Sequence[Source], put_id: str, at_ms: int, new_keys: Sequence[str]
     ) -> list[Placed]:
-        """Divide files into blocks that are promised; into smaller ones where containers are."""
+        """Divide files into blocks with allocations; into smaller blocks where containers are
+        smaller."""
         while True:
             pieces = [
                 with_other(piece, note=PutNote(put_id, len(parts), source.size_bytes, at_ms))
@@ -155,7 +156,8 @@ class WriterSession:
                 return list(zip(pieces, blocks, strict=True))
 
     def _has_smaller_blocks(self, refused: Refused) -> bool:
-        """Make blocks as small as the control plane's containers want them, if it says so."""
+        """Reduce the block size to what the control plane's containers allow, if its error states
+        it."""
         told = refused.facts.get("block_bytes_max", "")
         bytes_max = int(told) if told.isdecimal() else 0
         if not 0 < bytes_max < self.block_bytes:
@@ -166,8 +168,8 @@ class WriterSession:
     def _allocate(
         self, sizes: list[int], new_keys: Sequence[str] = ()
     ) -> list[scm_pb2.BlockAllocation]:
-        """Get blocks, in several calls if there are many; a new key they are for that exists is
-        refused before any byte moves."""
+        """Allocate blocks, in several calls if there are many. A new key that exists already is
+        refused before any byte is sent."""
         blocks: list[scm_pb2.BlockAllocation] = []
         for start in range(0, len(sizes), ALLOCATION_BLOCKS_MAX):
             request = scm_pb2.AllocateBlocksRequest(
@@ -186,8 +188,8 @@ class WriterSession:
         return list(answer.blocks)
 
     def renew(self) -> None:
-        """Say that the session goes on, or the control plane closes its containers as abandoned
-        (`renew_s`). One that does not answer now has not closed them either."""
+        """Renew the session every `renew_s`; otherwise the control plane closes its containers as
+        abandoned. A control plane that does not answer has not closed them either."""
         if not self._has_blocks:
             return
         with suppress(SutureError):
@@ -208,8 +210,8 @@ class WriterSession:
         self._ask(lambda: self._scm.commit_key(request))
 
     def _ask(self, work: Callable[[], T], *, must_end: Callable[[], bool] | None = None) -> T:
-        """Ask the control plane; wait while it starts or is busy, and when it has answered before,
-        while it is away. What is asked of it here may be asked twice."""
+        """Call the control plane; wait while it starts or is busy, and, if it has answered before,
+        while it is away. `work` may run twice."""
         codes = {Code.SAFE_MODE, Code.BUSY} | ({Code.UNAVAILABLE} if self._was_heard else set())
         ends = must_end or (lambda: self.stopped)
         answer = patient(work, codes=codes, must_end=ends, waits=self._waits)
@@ -217,7 +219,7 @@ class WriterSession:
         return answer
 
     def _put_placed(self, placed: Sequence[Placed], attempts: int) -> list[Location]:
-        """Write blocks; on too few replicas take other containers for a run, a few times."""
+        """Write blocks; if a run has too few replicas, retry it a few times in other containers."""
         found: list[Location] = []
         for run in self._runs(placed):
             try:
@@ -242,12 +244,12 @@ class WriterSession:
         return found
 
     def _runs(self, placed: Sequence[Placed]) -> list[list[Placed]]:
-        """Return the blocks as they are written together: all of a run, or none."""
+        """Return the blocks in runs that are written together, completely or not at all."""
         return runs_of(placed)
 
     def _write_run(self, run: Sequence[Placed]) -> int:
-        """Write blocks of one container in one stream to each living replica; return how many hold
-        them durably."""
+        """Write blocks of one container in one stream to each remaining replica; return how many
+        hold them durably."""
         allocation = run[0][1]
         stubs = self._living(allocation)
         before_bytes = self._told_bytes
@@ -283,7 +285,7 @@ class WriterSession:
         stubs: dict[str, datanode_pb2_grpc.DatanodeStub],
         failed: Mapping[str, SutureError],
     ) -> None:
-        """Note which replicas failed, and why, and drop them from `stubs`."""
+        """Record which replicas failed, and why, and drop them from `stubs`."""
         for datanode_id, error in failed.items():
             self.failed[allocation.block_id.container_id, datanode_id] = str(error)
             del stubs[datanode_id]
@@ -304,7 +306,7 @@ class WriterSession:
 
     @contextmanager
     def _taken_back(self) -> Iterator[None]:
-        """Take back what was told in the body, if it has to be written again."""
+        """Subtract the progress reported in the body if it has to be written again."""
         before_bytes = self._told_bytes
         try:
             yield
@@ -324,13 +326,13 @@ class WriterSession:
             raise LeftBehind("; ".join(reasons) or "no replica takes writes")
 
     def _tell_failed(self) -> None:
-        """Tell the SCM at once, so that it allocates elsewhere."""
+        """Report failed datanodes to the SCM at once, so that it allocates elsewhere."""
         self._commit([], replace=False)
 
     def _living(
         self, allocation: scm_pb2.BlockAllocation
     ) -> dict[str, datanode_pb2_grpc.DatanodeStub]:
-        """Stubs of the replicas not left behind; each has the container."""
+        """Return the stubs of the replicas not left behind; each has the container."""
         container_id = allocation.block_id.container_id
         stubs = {
             replica.datanode_id: self._dial(replica)
@@ -380,5 +382,5 @@ def failures_of(calls: Mapping[Name, tuple[Any, object]]) -> dict[Name, SutureEr
 
 
 def pause(longest_s: float) -> None:
-    """Wait for half of that or more."""
+    """Sleep for between half of `longest_s` and all of it."""
     time.sleep(random.uniform(longest_s / 2, longest_s))  # noqa: S311 - jitter, not a secret
