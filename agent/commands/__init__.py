@@ -1,1 +1,1 @@
-"""Commands of the SCM: from the queue to what carries them out."""
+"""The SCM's commands, from the heartbeat through the queues to the handlers that carry them out."""

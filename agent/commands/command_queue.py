@@ -1,16 +1,16 @@
-"""The queue of commands as a machine: who may run next, who is refused, who came too late.
+"""State machine of the command queue: which task runs next, is refused, or is dropped.
 
     submit ──► queued ──► running ──► finish(DONE | FAILED | SKIPPED)
        │          └──► dropped: its deadline passed, or its term is stale
        └──► refused: DUPLICATE, QUEUE_FULL, DEADLINE_PASSED, STALE_TERM, STOPPING
 
-Order: NORMAL before LOW, first come first served within each; a type that already has its share
-of the running tasks waits, and does not hold up the types behind it. So reconcile can never take
-the threads that repair of missing replicas needs. A place (a volume) that is busy enough waits
-likewise. A heavy task waits for room in front of all others: those behind it could keep it waiting
-for ever.
+Order: NORMAL before LOW, first in first out within each. A type that already has its share of the
+running tasks waits, without blocking the types behind it. So reconcile can never take the threads
+that replication of missing replicas needs. Tasks of a place (a volume) with enough running tasks
+wait, too. A heavy task that waits for room blocks all tasks behind it, because they could starve
+it.
 
-Pure: no thread, no clock; `agent.commands.pool` brings both. One owner at a time.
+Pure: no thread, no clock; `agent.commands.pool` provides both. Not thread-safe.
 """
 
 from collections import Counter
@@ -22,41 +22,41 @@ from typing import Final
 from agent.commands.queue_order import Lanes
 
 QUEUE_DEPTH_MAX_DEFAULT: Final = 1_000
-TASK_TYPES_MAX: Final = 32  # names of types label metrics: they are ours, never a peer's
+TASK_TYPES_MAX: Final = 32  # types are metric labels: their names are the agent's, never a peer's
 
 
 class Priority(IntEnum):
-    """NORMAL runs before LOW, always."""
+    """Priority of a task: NORMAL always runs before LOW."""
 
     NORMAL = 0
     LOW = 1
 
 
 class Refusal(StrEnum):
-    """Why a task was not queued."""
+    """Reason why a task was not queued."""
 
     DUPLICATE = "DUPLICATE"  # the same key is queued or running
     QUEUE_FULL = "QUEUE_FULL"
     DEADLINE_PASSED = "DEADLINE_PASSED"
-    STALE_TERM = "STALE_TERM"  # ordered by an SCM that leads no more
+    STALE_TERM = "STALE_TERM"  # ordered by an SCM that is no longer the leader
     STOPPING = "STOPPING"
 
 
 class TaskOutcome(StrEnum):
-    """How a task that ran ended."""
+    """Outcome of a task that ran."""
 
     DONE = "DONE"
     FAILED = "FAILED"
-    SKIPPED = "SKIPPED"  # it ran and found nothing to do, or was stopped
+    SKIPPED = "SKIPPED"  # had nothing to do, or was stopped
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One command to run. Two tasks of one `task_type` and `key` are the same task.
+    """A command to run. Two tasks of the same `task_type` and `key` are the same task.
 
-    `deadline_at_ms`: monotonic, 0: none. `term` 0: not ordered by an SCM, never stale. `weight`:
-    how many light tasks it is worth; one that is heavier than all that may run, runs alone.
-    `place`: what it keeps busy, "" for nothing in particular. `about`: ids for the log.
+    `deadline_at_ms` is monotonic; 0 = none. `term` 0 means that no SCM ordered it, so it is never
+    stale. `weight` is in light tasks; a task above `running_max` runs alone. `place` is the
+    resource that it keeps busy, "" for none. `about` has ids for the log.
     """
 
     task_type: str
@@ -74,7 +74,7 @@ class Task:
 
     @property
     def identity(self) -> tuple[str, Hashable]:
-        """What makes it a duplicate of another."""
+        """The identity by which duplicates are found."""
         return self.task_type, self.key
 
 
@@ -92,10 +92,10 @@ class _Counts:
 
 @dataclass(frozen=True, slots=True)
 class TaskCounts:
-    """Counts of one task type: sums since the start, and what is queued and running now.
+    """Counts of one task type: totals since the start, and tasks queued and running now.
 
-    `refused` counts duplicates and overflow; `timed_out` and `stale` what was dropped, whether at
-    the door or in the queue. `queued` leaves LOW out: those may wait and are no load.
+    `refused` counts duplicates and overflow; `timed_out` and `stale` count tasks dropped before or
+    in the queue. `queued` omits LOW tasks, which may wait and are no load.
     """
 
     requested: int = 0
@@ -112,7 +112,7 @@ class TaskCounts:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A task that was queued and will never run."""
+    """A queued task that will never run, and the reason."""
 
     task: Task
     why: Refusal
@@ -120,7 +120,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The task to run now, None when none may; and the tasks that were dropped on the way."""
+    """The task to run now, or None, and the tasks dropped meanwhile."""
 
     task: Task | None
     dropped: tuple[Dropped, ...] = ()
@@ -128,8 +128,8 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class TaskLimits:
-    """How much may run and wait. `running_max` is in light tasks. `shares`: most tasks of a type
-    that run at once; `per_place_max`: most at one place, 0 for any number."""
+    """Limits of running and waiting tasks. `running_max` is in light tasks. `shares` is the most
+    running tasks of each type; `per_place_max` the most at one place, 0 = unlimited."""
 
     running_max: int
     queue_depth_max: int = QUEUE_DEPTH_MAX_DEFAULT
@@ -144,12 +144,12 @@ class TaskLimits:
 
 
 class TaskQueue:
-    """Holds queued tasks and the identity of running ones."""
+    """Queued tasks, and the identities of running ones."""
 
     def __init__(self, limits: TaskLimits) -> None:
         self._limits = limits
         self._waiting = Lanes[Task]()
-        self._stale: list[Task] = []  # dropped, and not told of yet
+        self._stale: list[Task] = []  # dropped, and not yet returned
         self._known: set[tuple[str, Hashable]] = set()
         self._counts: dict[str, _Counts] = {}
         self._places: Counter[str] = Counter()  # of running tasks
@@ -158,7 +158,7 @@ class TaskQueue:
         self._is_stopping = False
 
     def submit(self, task: Task, now_ms: int) -> Refusal | None:
-        """Queue `task`; return why not, None when it is queued."""
+        """Queue `task`; return why it was refused, None when it is queued."""
         counts = self._counts_of(task)
         counts.requested += 1
         refusal = self._refusal(task, now_ms)
@@ -175,7 +175,7 @@ class TaskQueue:
         return refusal
 
     def take(self, now_ms: int) -> Taken:
-        """Choose the task to run now and count it as running; drop those that came too late."""
+        """Choose the task to run now and count it as running; drop tasks that are too late."""
         if self._is_stopping:
             return Taken(None)
         dropped = self._drop_useless(now_ms)
@@ -188,7 +188,7 @@ class TaskQueue:
         return Taken(task, dropped)
 
     def finish(self, task: Task, outcome: TaskOutcome) -> None:
-        """Note the end of a task that `take` returned."""
+        """Record the end of a task that `take` returned."""
         assert task.identity in self._known, f"{task} is not running"
         counts = self._counts_of(task)
         assert counts.running > 0, f"no {task.task_type} is running"
@@ -205,11 +205,11 @@ class TaskQueue:
                 counts.skipped += 1
 
     def set_limits(self, limits: TaskLimits) -> None:
-        """Change the limits; what is queued or running beyond them stays."""
+        """Change the limits; tasks beyond them that are queued or running stay."""
         self._limits = limits
 
     def set_term(self, term: int) -> None:
-        """Note the term of the SCM that leads; it never goes back."""
+        """Record the leading SCM's term, which never decreases."""
         if term <= self._term:
             return
         self._term = term
@@ -219,7 +219,7 @@ class TaskQueue:
             self._stale.append(task)
 
     def stop(self) -> tuple[Dropped, ...]:
-        """Refuse and run nothing more; return the waiting tasks, which are dropped."""
+        """Stop queueing and running tasks; return the waiting tasks, which are dropped."""
         self._is_stopping = True
         stale, waiting = self._drop(self._stale, Refusal.STALE_TERM), list(self._waiting)
         for task in waiting:
@@ -230,16 +230,16 @@ class TaskQueue:
 
     @property
     def running_count(self) -> int:
-        """How many tasks run now."""
+        """Number of tasks running now."""
         return sum(counts.running for counts in self._counts.values())
 
     @property
     def queued_count(self) -> int:
-        """How many tasks wait, of all priorities, those to be dropped included."""
+        """Number of waiting tasks of all priorities, including those that will be dropped."""
         return len(self._waiting) + len(self._stale)
 
     def counts(self) -> dict[str, TaskCounts]:
-        """Return the counts of every type that was ever requested."""
+        """Return the counts of every type requested so far."""
         result = {}
         for task_type, counts in self._counts.items():
             result[task_type] = TaskCounts(
@@ -270,7 +270,7 @@ class TaskQueue:
         return None
 
     def _drop_useless(self, now_ms: int) -> tuple[Dropped, ...]:
-        """Drop what came too late or was ordered by an SCM that leads no more."""
+        """Drop tasks that are too late, or were ordered by an SCM that is no longer the leader."""
         stale, self._stale = self._stale, []
         late = self._waiting.take_late(now_ms)
         for task in late:
@@ -278,13 +278,13 @@ class TaskQueue:
         return self._drop(late, Refusal.DEADLINE_PASSED) + self._drop(stale, Refusal.STALE_TERM)
 
     def _drop(self, tasks: Iterable[Task], why: Refusal) -> tuple[Dropped, ...]:
-        """Forget tasks that do not wait any more."""
+        """Count tasks that no longer wait as dropped."""
         dropped = tuple(Dropped(task, why) for task in tasks)
         self._known.difference_update(item.task.identity for item in dropped)
         return dropped
 
     def _next(self) -> Task | None:
-        """Return the first task that may run; none if nobody may before a heavy one has room."""
+        """Return the first task that may run; None if none may, or a heavy task waits for room."""
         if self._weight >= self._limits.running_max:
             return None
         for level in Priority:
@@ -295,7 +295,7 @@ class TaskQueue:
         return None
 
     def _is_busy(self, task: Task) -> bool:
-        """Whether its type has its share, or its place is busy enough."""
+        """Return whether the task's type has used its share, or its place is busy enough."""
         limits = self._limits
         running = self._counts_of(task).running
         if running >= limits.shares.get(task.task_type, running + 1):

@@ -1,8 +1,8 @@
-"""What commands do, and the pools in which they do it.
+"""Handlers of the SCM's commands, and the thread pools in which they run.
 
-work      replicate, reconstruct, reconcile    threads and queue from the config
-removals  delete, delete_blocks                few: a storm of deletes holds up nothing else
-quick     close, and what is about the node    few and short
+work      replicate, reconstruct, reconcile    threads and queue from the config removals  delete,
+delete_blocks                few threads, so many deletes delay nothing else quick     close, and
+commands to the node      few and short
 """
 
 from collections.abc import Callable, Sequence
@@ -50,35 +50,35 @@ from merkle.replica import BlockId, ContainerId
 from scanner.pacing import PaceLimits
 
 OUT_OF_SERVICE_FACTOR: Final = 2  # ozone: hdds.datanode.replication.outofservice.limit.factor
-RECONCILE_SHARE: Final = 0.5  # of the threads: copies of what is missing always find one
-RECONCILE_DEADLINE_S: Final = 6 * 3600  # then it stops between two chunks, and others have a turn
+RECONCILE_SHARE: Final = 0.5  # of the threads: replication always finds one
+RECONCILE_DEADLINE_S: Final = 6 * 3600  # then it stops between two chunks, so that others can run
 RECONSTRUCT_SHARE: Final = 0.3
-STREAMS_PER_VOLUME: Final = 2  # copies that read one volume at once: a disk serves few streams well
-RECONSTRUCT_WEIGHT: Final = 3  # threads: it reads from several datanodes
+STREAMS_PER_VOLUME: Final = 2  # concurrent copies from one volume: a disk serves few streams well
+RECONSTRUCT_WEIGHT: Final = 3  # in threads: it reads from several datanodes
 QUICK_THREADS: Final = 3  # close: short, and never behind a reconcile
 REMOVAL_THREADS: Final = 3
-PROOFS_MAX: Final = 2  # replicas that wait for a witness: blocks are deleted beside them
+PROOFS_MAX: Final = 2  # deletes that wait for a witness; block deletes run beside them
 PROOF_TIMEOUT_S: Final = 3600.0
 THREADS_DEFAULT: Final = 10  # ozone: hdds.datanode.replication.streams.limit
 THREADS_PER_VOLUME: Final = 2
 THREADS_DEFAULT_MAX: Final = 64
-CONFIRMED_MAX: Final = 65_536  # deletes that the control plane is asked about at once
-TRUSTED_SHOWN_MAX: Final = 1_000  # changes that are told one by one
-RECONCILE_BYTES: Final = 32 * 1024**2  # of chunks that are asked for ahead, and a tree of each peer
-RECONSTRUCT_BYTES: Final = 96 * 1024**2  # twice the cells that are asked for ahead
-REPLICATE_BYTES: Final = 8 * 1024**2  # parts on their way
-TRANSFER_THREADS: Final = 4  # that read, and that write, for replicas under way
+CONFIRMED_MAX: Final = 65_536  # deletes confirmed by the control plane in one call
+TRUSTED_SHOWN_MAX: Final = 1_000  # changes listed one by one
+RECONCILE_BYTES: Final = 32 * 1024**2  # chunks requested ahead, and a tree of each peer
+RECONSTRUCT_BYTES: Final = 96 * 1024**2  # twice the cells requested ahead
+REPLICATE_BYTES: Final = 8 * 1024**2  # parts in flight
+TRANSFER_THREADS: Final = 4  # readers, and as many writers, for replicas in transfer
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """What the handlers work with. `ask_scan` queues a scan, with the reason;
-    `wait` waits so many seconds, and returns True early when the agent stops. `report_soon` sends
-    a heartbeat now; `reregister` registers again, and reports all. `confirm_deletes` asks the
-    control plane about deletes that peers claim; it raises SutureError. `prove` reads what a
-    reconcile changed; without it all is read."""
+    """Services that the handlers use. `ask_scan` queues a scan with a reason. `wait` sleeps for the
+    given seconds, and returns True early when the agent stops. `report_soon` sends a heartbeat now;
+    `reregister` registers again with a full report. `confirm_deletes` asks the control plane about
+    deletes that peers claim; it raises SutureError. `prove` reads the places that a reconcile
+    changed; without it the whole replica is read."""
 
     store: ReplicaStore
     leases: Leases
@@ -105,12 +105,12 @@ class Tools:
 
 
 def threads_for(volume_count: int) -> int:
-    """Return how many tasks run at once where nobody has said: disks are what they wait for."""
+    """Return the default number of running tasks, which depends on the disks that they wait for."""
     return min(max(THREADS_DEFAULT, THREADS_PER_VOLUME * volume_count), THREADS_DEFAULT_MAX)
 
 
 class Handlers:
-    """Carries out the SCM's commands. Stop it, then close it."""
+    """Carries out the SCM's commands. Call `stop`, then `close`."""
 
     def __init__(self, config: TaskConfig, tools: Tools) -> None:
         self._config = config
@@ -131,7 +131,7 @@ class Handlers:
         removal = TaskLimits(REMOVAL_THREADS, shares={"delete": PROOFS_MAX})
         self.removal = TaskPool(removal, name="removal", clock=tools.clock, turnstile=starts)
         self._fetchers = ThreadPoolExecutor(2 * share, thread_name_prefix="fetch")
-        # Each rebuild has the cells of a few stripes under way, and its writes beside them.
+        # Each rebuild has the cells of a few stripes in flight, and its writes beside them.
         self._shards = ThreadPoolExecutor(rebuilds * SHARDS_MAX, thread_name_prefix="shard")
         self._readers = ThreadPoolExecutor(TRANSFER_THREADS, thread_name_prefix="export")
         self._reconciler = Reconciler(
@@ -172,7 +172,7 @@ class Handlers:
         )
 
     def routes(self) -> dict[str, Route]:
-        """Return where each type of command goes."""
+        """Return the route of each type of command."""
         return {
             "replicate": Route(
                 self.work,
@@ -195,7 +195,7 @@ class Handlers:
         }
 
     def stop(self, deadline_s: float) -> list[str]:
-        """Stop all pools side by side; return the names of those that did not end in time."""
+        """Stop all pools in parallel; return the names of those that did not end in time."""
         ends_at_s = self._clock.monotonic_s() + deadline_s
         pools = {"tasks": self.work, "removals": self.removal, "quick tasks": self.quick}
         for pool in pools.values():
@@ -213,10 +213,10 @@ class Handlers:
         for peer in self._peers.values():
             peer.close()
 
-    # What commands do.
+    # Handlers of commands.
 
     def _within(self, size_bytes: int, carry_out: CarryOut) -> CarryOut:
-        """Have a command carried out within the memory that all work together may have."""
+        """Return a handler that runs within the memory budget of all work together."""
 
         def carried_out(
             order: scm_pb2.Command, context: TaskContext, status: scm_pb2.CommandStatus
@@ -250,7 +250,7 @@ class Handlers:
         )
 
     def _source_volume(self, order: scm_pb2.Command) -> str:
-        """Return the volume that a copy reads: a disk serves few streams well."""
+        """Return the volume that a copy reads, to limit the streams per disk."""
         return self._tools.store.volume_id(ContainerId(order.replicate.container_id))
 
     def _delete_blocks(
@@ -284,7 +284,7 @@ class Handlers:
         self._tools.reregister()
 
     def follow_node_state(self) -> None:
-        """Size the pool for what this datanode has to do: much, when its replicas must leave."""
+        """Size the pool for this datanode's state: larger when its replicas must leave."""
         is_leaving = self._tools.store.volume_set.node_state().is_out_of_service
         self.work.set_scale(OUT_OF_SERVICE_FACTOR if is_leaving else 1)
 
@@ -335,7 +335,8 @@ class Handlers:
     def trust(
         self, request: datanode_pb2.TrustReplicaRequest, stop: Callable[[], bool]
     ) -> datanode_pb2.TrustReplicaResponse:
-        """Show, or carry out, what it changes here to take another replica's word."""
+        """Show or carry out the changes that make this replica equal to another one that is
+        trusted."""
         container_id = ContainerId(request.container_id)
         trusted = request.trusted_datanode_id
         if trusted == self._tools.datanode_id:
@@ -378,7 +379,7 @@ class Handlers:
         return response
 
     def _confirm(self, container_id: ContainerId, block_ids: Sequence[BlockId]) -> Deletes:
-        """Ask which deletes were ordered; a control plane that is silent confirms none."""
+        """Ask which deletes the control plane ordered; if it does not answer, it confirms none."""
         ordered: list[int] = []
         kept: list[int] = []
         try:
@@ -394,7 +395,7 @@ class Handlers:
     def _named_by_keys(
         self, container_id: ContainerId, block_ids: Sequence[BlockId]
     ) -> frozenset[BlockId]:
-        """Ask which blocks a key names. Raises SutureError when the control plane is silent."""
+        """Ask which blocks a key names. Raise SutureError if the control plane does not answer."""
         named: list[int] = []
         for first in range(0, len(block_ids), CONFIRMED_MAX):
             asked = block_ids[first : first + CONFIRMED_MAX]
@@ -422,7 +423,7 @@ class Handlers:
         status.replicate.CopyFrom(outcome)
 
     def _time_left_s(self, context: TaskContext, longest_s: float) -> float:
-        """Return how long a command may still take; without a deadline, this long."""
+        """Return the time left for a command; `longest_s` without a deadline."""
         if not context.deadline_at_ms:
             return longest_s
         return max((context.deadline_at_ms - monotonic_ms(self._clock)) / 1000, 0.1)
@@ -465,22 +466,22 @@ class Handlers:
 
 
 def parse_holder(message: scm_pb2.KnownHolder) -> Holder:
-    """Check a holder that a reconcile command names beside the peers."""
+    """Return a validated holder that a reconcile command names beside the peers."""
     tree = message.tree if message.HasField("tree") else None
     summary = None if tree is None else codec.parse_summary(tree, "reconcile.holders.tree")
     return Holder(message.datanode_id, summary, message.is_empty, message.is_dead)
 
 
 def transactions_key(order: scm_pb2.Command) -> tuple[int, ...]:
-    """The same transactions again are the same command."""
+    """Return a key under which the same transactions are the same command."""
     return tuple(item.transaction_id for item in order.delete_blocks.transactions)
 
 
 def command_key(order: scm_pb2.Command) -> int:
-    """Every one counts: the last decides."""
+    """Return a key that makes every command distinct, because the last one decides."""
     return order.command_id
 
 
 def replicate_key(order: scm_pb2.Command) -> tuple[int, str]:
-    """Two pushes of a container to different targets are different commands."""
+    """Return a key that makes pushes of a container to different targets distinct."""
     return order.replicate.container_id, order.replicate.target.datanode_id

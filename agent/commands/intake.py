@@ -1,9 +1,9 @@
-"""Commands on their way from the heartbeat to the pools, a few at a time.
+"""Intake of commands from the heartbeat into the pools, a few at a time.
 
-A heartbeat may bring thousands. Python runs one thread at a time: queued in one go, and started as
-fast as threads can, they would hold up every client's read. So they are queued in slices with
-pauses between, and started at a bounded rate. Real commands wait for disks and networks, and are
-far below both bounds; what is over them is a storm.
+A heartbeat may bring thousands of commands. Python runs one thread at a time: queueing them in one
+go, and starting them as fast as threads can, would delay every client's read. So they are queued in
+slices with pauses between, and started at a bounded rate. Real commands wait for disks and
+networks, and stay far below both bounds.
 """
 
 import threading
@@ -21,14 +21,14 @@ from agent.runtime.clock import Clock, monotonic_ms
 from agent.runtime.loop import Bell, Idle, Step, Throttled
 
 WAITING_MAX: Final = 20_000  # about 5 MB; more are refused at once
-SLICE_COUNT: Final = 5  # some 0.2 ms of work
+SLICE_COUNT: Final = 5  # about 0.2 ms of work
 SLICE_PAUSE_S: Final = 0.005
 
 log = structlog.get_logger()
 
 
 class Intake:
-    """The worker behind the intake loop; `accept` may be called by any thread."""
+    """The worker of the intake loop; any thread may call `accept`."""
 
     name = "intake"
 
@@ -37,15 +37,15 @@ class Intake:
         self._commands = commands
         self._clock = clock
         self._lock = threading.Lock()
-        self._waiting: deque[tuple[scm_pb2.Command, int]] = deque()  # and when it came
-        self._counts: Counter[str] = Counter()  # of those that are NORMAL
+        self._waiting: deque[tuple[scm_pb2.Command, int]] = deque()  # with its arrival time
+        self._counts: Counter[str] = Counter()  # of NORMAL commands
         self._refused: Counter[str] = Counter()
         self.bell = bell
 
     def accept(self, commands: Sequence[scm_pb2.Command], term: int) -> None:
-        """Take commands of an SCM with that term; never waits.
+        """Take commands of the SCM with that term. Never wait.
 
-        Those beyond what may wait here are refused like those that a full queue does not take.
+        Commands beyond `WAITING_MAX` are refused like those that a full queue refuses.
         """
         self._commands.set_term(term)
         now_ms = monotonic_ms(self._clock)
@@ -58,17 +58,17 @@ class Intake:
         self.bell.ring()
 
     def queue_counts(self) -> Iterable[scm_pb2.QueueCount]:
-        """Return queued and running commands by type, with those that wait here."""
+        """Return queued and running commands by type, including those that wait here."""
         with self._lock:
             counts = Counter(self._counts)
-        # What is queued meanwhile is counted twice: better than to be taken for lost.
+        # A command queued meanwhile is counted twice, so that it does not seem lost.
         for queue in self._commands.queue_counts():
             counts[queue.type] += queue.count
         for task_type, count in counts.items():
             yield scm_pb2.QueueCount(type=task_type, count=count)
 
     def step(self) -> Step:
-        """Queue a few."""
+        """Queue one slice of commands."""
         with self._lock:
             few = list(islice(self._waiting, SLICE_COUNT))
         now_ms = monotonic_ms(self._clock)
@@ -83,12 +83,12 @@ class Intake:
         if not is_over:
             return Throttled(SLICE_PAUSE_S)
         del self._refused[""]
-        if self._refused:  # one line, however many: each is answered
+        if self._refused:  # one line for all; each is answered
             log.info("commands_refused", **self._refused)
             self._refused.clear()
         return Idle()
 
 
 def is_normal(command: scm_pb2.Command) -> bool:
-    """Whether a command counts in the reported queues."""
+    """Return whether a command counts in the reported queues."""
     return command.priority != scm_pb2.LOW

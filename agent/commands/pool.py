@@ -1,7 +1,7 @@
-"""The threads that run commands. What may run is decided in `agent.commands.command_queue`.
+"""Thread pools that run commands; `agent.commands.command_queue` decides which may run.
 
-Each thread takes a task, runs it with a `TaskContext`, and reports how it ended. A task that
-raises is counted as failed and logged; the thread lives on.
+Each thread takes a task, runs it with a `TaskContext`, and reports its outcome. A task that raises
+is counted as failed and logged, and the thread continues.
 """
 
 import threading
@@ -28,7 +28,7 @@ from agent.runtime.loop import ERROR_TEXT_MAX
 from agent.runtime.tracing import span
 
 THREADS_MAX: Final = 256
-LATE_CHECK_S: Final = 10.0  # how often an idle thread looks for tasks whose deadline passed
+LATE_CHECK_S: Final = 10.0  # interval at which an idle thread drops tasks past their deadline
 SCALE_MAX: Final = 10  # ozone: hdds.datanode.replication.outofservice.limit.factor
 
 log = structlog.get_logger()
@@ -36,10 +36,10 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class TaskContext:
-    """What a running task must respect: it ends soon after `stop()` turns true.
+    """Stop conditions of a running task, which must end soon after `stop()` returns True.
 
-    That is when the pool shuts down or the task's deadline (`deadline_at_ms`, monotonic, 0: none)
-    passes.
+    `stop()` returns True when the pool shuts down or the task's deadline (`deadline_at_ms`,
+    monotonic; 0 = none) has passed.
     """
 
     stop: Callable[[], bool]
@@ -67,7 +67,7 @@ class TaskPool:
         clock: Clock | None = None,
         turnstile: Turnstile | None = None,
     ) -> None:
-        """`turnstile`: what bounds how many tasks begin in a second; none: nothing does."""
+        """`turnstile` limits the tasks started per second; None = unlimited."""
         self._turnstile = turnstile
         _check_threads(limits)
         self._limits = limits
@@ -75,7 +75,7 @@ class TaskPool:
         self._clock = clock or SystemClock()
         lock = threading.Lock()
         self._work_came = threading.Condition(lock)  # for idle threads: each wakes the next
-        self._changed = threading.Condition(lock)  # for those who wait for the pool
+        self._changed = threading.Condition(lock)  # for callers that wait for the pool
         self._queue = TaskQueue(limits)
         self._entries: dict[tuple[str, Hashable], _Entry] = {}
         self._threads: list[threading.Thread] = []
@@ -85,10 +85,11 @@ class TaskPool:
     def submit(
         self, task: Task, body: TaskBody, *, on_drop: OnDrop | None = None
     ) -> Refusal | None:
-        """Queue a task; return why not, None when it is queued. Never waits.
+        """Queue a task; return why it was refused, None when it is queued. Never wait.
 
-        `on_drop` is called, in another thread, if the queued task will never run: its deadline
-        passed, its term went stale, or the pool stops. So every task ends in a call of one of them.
+        `on_drop` is called in another thread if the queued task will never run, because its
+        deadline passed, its term went stale, or the pool stops. So every task ends in a call of
+        `body` or `on_drop`.
         """
         with self._changed:
             refusal = self._queue.submit(task, monotonic_ms(self._clock))
@@ -101,13 +102,13 @@ class TaskPool:
         return refusal
 
     def set_term(self, term: int) -> None:
-        """Note the leading SCM's term: older commands that still wait are dropped."""
+        """Record the leading SCM's term; older commands that still wait are dropped."""
         with self._changed:
             self._queue.set_term(term)
             self._work_came.notify()
 
     def set_scale(self, factor: float) -> None:
-        """Multiply threads, queue and shares: 2 while decommissioning, else 1."""
+        """Multiply threads, queue and shares: by 2 while decommissioning, else by 1."""
         if not 1 <= factor <= SCALE_MAX:
             raise ValueError(f"scale {factor} is not within 1..{SCALE_MAX}")
         limits = self._limits
@@ -121,7 +122,7 @@ class TaskPool:
         with self._changed:
             self._scale = factor
             self._queue.set_limits(scaled)
-            while self._add_thread():  # for what waits already
+            while self._add_thread():  # for tasks that wait already
                 pass
             self._work_came.notify_all()
 
@@ -131,17 +132,17 @@ class TaskPool:
             return self._queue.counts()
 
     def queued_count(self) -> int:
-        """Return how many tasks wait."""
+        """Return the number of waiting tasks."""
         with self._changed:
             return self._queue.queued_count
 
     def running_count(self) -> int:
-        """Return how many tasks run."""
+        """Return the number of running tasks."""
         with self._changed:
             return self._queue.running_count
 
     def ask_to_stop(self) -> None:
-        """Drop what waits and ask what runs to stop; never waits."""
+        """Drop waiting tasks and ask running ones to stop; never wait."""
         with self._changed:
             self._stopping.set()
             dropped = self._forget(self._queue.stop())
@@ -149,7 +150,7 @@ class TaskPool:
         self._tell(dropped)
 
     def stop(self, deadline_s: float) -> bool:
-        """Ask to stop, wait `deadline_s`; return whether all ended."""
+        """Ask all tasks to stop, and wait up to `deadline_s`; return whether all ended."""
         self.ask_to_stop()
         with self._changed:
             drained = self._changed.wait_for(
@@ -160,7 +161,7 @@ class TaskPool:
         return drained
 
     def _add_thread(self) -> bool:
-        """Start one more thread if a task may need it; threads never outnumber the limit."""
+        """Start one more thread if a task may need it, within the limit."""
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         allowed = min(int(self._limits.running_max * self._scale), THREADS_MAX)
         busy = self._queue.running_count + self._queue.queued_count
@@ -188,17 +189,19 @@ class TaskPool:
                 return
 
     def _next(self) -> Taken:
-        """Wait for a task that may run or was dropped; nothing of both when the pool stops."""
+        """Wait for a task that may run or was dropped; return an empty result when the pool
+        stops."""
         while not self._stopping.is_set():
             taken = self._queue.take(monotonic_ms(self._clock))
             if taken.task is not None or taken.dropped:
-                self._work_came.notify()  # there may be more that can run
+                self._work_came.notify()  # more tasks may be able to run
                 return taken
             self._work_came.wait(timeout=LATE_CHECK_S)
         return Taken(None)
 
     def _forget(self, dropped: Sequence[Dropped]) -> list[tuple[Dropped, OnDrop | None]]:
-        """Give up the entries of dropped tasks; return whom to tell, once the lock is free."""
+        """Remove the entries of dropped tasks; return their callbacks, to be called without the
+        lock."""
         return [(item, self._entries.pop(item.task.identity).on_drop) for item in dropped]
 
     def _tell(self, told: Sequence[tuple[Dropped, OnDrop | None]]) -> None:
@@ -207,7 +210,7 @@ class TaskPool:
             if on_drop is not None:
                 try:
                     on_drop(item.why)
-                except Exception:  # a worker loop: it must outlive what it calls
+                except Exception:  # a worker loop: it must survive its callbacks
                     log.exception("drop_callback_died", **_named(item.task))
 
     def _run(self, task: Task, entry: _Entry) -> TaskOutcome:
@@ -225,7 +228,7 @@ class TaskPool:
         except SutureError as error:
             log.warning("task_failed", code=error.code.value, error=str(error)[:ERROR_TEXT_MAX])
             return TaskOutcome.FAILED
-        except Exception:  # a worker loop: counted, logged, and the thread lives on
+        except Exception:  # a worker loop: counted, logged, and the thread continues
             log.exception("task_died")
             return TaskOutcome.FAILED
         duration_ms = monotonic_ms(self._clock) - began_ms
@@ -243,5 +246,5 @@ def _check_threads(limits: TaskLimits) -> None:
 
 
 def _named(task: Task) -> dict[str, object]:
-    """Return what each line of the log about a task says: the ids of its command, too."""
+    """Return the log fields of a task, including the ids of its command."""
     return {"task": task.task_type, "key": str(task.key), **dict(task.about)}

@@ -1,9 +1,9 @@
-"""Deleting a replica that others have, too: not before one of them has proven that.
+"""Delete a replica only after another holder has proven that it has the same data.
 
-    nobody may rest on ours ─► a witness reads its own whole, keeps it, proves it ─► ours is deleted
+    refuse to vouch for ours ─► a witness reads its replica, keeps it, proves it ─► delete ours
 
-A command without witnesses is carried out as it is: nobody has to have the replica any more, or a
-person insists.
+A command without witnesses is carried out unchecked: no datanode has to have the replica any more,
+or an operator forces the delete.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,8 +30,8 @@ EMPTY: Final = "none: it holds no block"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProvenDeletes:
-    """Deletes replicas. `confirmed` says which blocks the control plane ordered deleted;
-    `age_max_s`: a witness that read its replica whole so lately need not read it again."""
+    """Deletes replicas. `confirmed` returns the blocks whose delete the control plane ordered. A
+    witness that read its whole replica within `age_max_s` need not read it again."""
 
     store: ReplicaStore
     leases: Leases
@@ -48,9 +48,10 @@ class ProvenDeletes:
         force: bool,
         timeout_s: float,
     ) -> None:
-        """Delete a replica. Raises SutureError, NOT_PROVEN among others: then it is as it was.
+        """Delete a replica. Raise SutureError, for instance NOT_PROVEN; the replica is then
+        unchanged.
 
-        What was proven once, and failed halfway, is finished: a start would do so, too.
+        A delete that was proven once and failed halfway is completed, as it would be at a start.
         """
         if self.store.replica(container_id).state is ReplicaState.DELETED:
             witnesses = {}
@@ -76,12 +77,12 @@ class ProvenDeletes:
         return asked.proof(container_id, mine, without_row)
 
     def _without_row(self, container_id: ContainerId) -> frozenset[BlockId]:
-        """Return the blocks of which there are bytes here and no row, so that no tree has them."""
+        """Return the blocks that have bytes here and no row, so that no tree contains them."""
         sizes = self.store.blocks_without_row(container_id)
         return frozenset(block_id for block_id, size_bytes in sizes.items() if size_bytes > 0)
 
     def _tree(self, container_id: ContainerId) -> Tree:
-        """Return what is here; of a replica that was never closed, by its rows."""
+        """Return the replica's tree; for a replica that was never closed, built from its rows."""
         try:
             return self.store.tree(container_id)
         except Refused as error:
@@ -94,7 +95,7 @@ class ProvenDeletes:
             raise Refused(Code.NOT_PROVEN, f"container {container_id} stays: {damage}") from damage
 
     def _check_still(self, container_id: ContainerId, generation: int, proof: ReplicaProof) -> None:
-        """Refuse to go on where what was proven is not what is here, or too long ago."""
+        """Raise Refused if the replica has changed since the proof, or the proof is too old."""
         if self.store.generation(container_id) != generation:
             raise Refused(
                 Code.NOT_PROVEN, f"container {container_id} changed while it was being proven"

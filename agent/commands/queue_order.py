@@ -1,4 +1,4 @@
-"""What waits in a queue of tasks, so that choosing the next costs the same however many wait.
+"""Waiting tasks, ordered so that choosing the next one costs the same however many wait.
 
     lane      tasks of one priority, type and place: they may run or must wait together
     heads     the first task of each lane; only these can be next
@@ -12,35 +12,35 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterator
 from typing import Final, Generic, Protocol, TypeVar
 
-LATENESS_SLACK: Final = 64  # deadlines of tasks that are gone already, beside those that wait
+LATENESS_SLACK: Final = 64  # obsolete deadlines kept before the heap is rebuilt
 
 
 class Queued(Protocol):
-    """What a lane must know of a task. `deadline_at_ms` 0: none."""
+    """Attributes of a task that the lanes use. `deadline_at_ms` 0 = none."""
 
     @property
     def task_type(self) -> str:
-        """Its type."""
+        """Type of the task."""
         ...
 
     @property
     def place(self) -> str:
-        """What it keeps busy."""
+        """Resource that the task keeps busy."""
         ...
 
     @property
     def priority(self) -> int:
-        """The lowest comes first."""
+        """Priority; the lowest comes first."""
         ...
 
     @property
     def deadline_at_ms(self) -> int:
-        """When it is too late to begin."""
+        """Time after which the task must not begin."""
         ...
 
     @property
     def identity(self) -> Hashable:
-        """What no two that wait have in common."""
+        """Key that is unique among waiting tasks."""
         ...
 
 
@@ -48,7 +48,7 @@ T = TypeVar("T", bound=Queued)
 
 
 class Lanes(Generic[T]):
-    """Tasks that wait, in the order in which they came."""
+    """Waiting tasks in the order of arrival."""
 
     def __init__(self) -> None:
         self._lanes: dict[tuple[int, str, str], OrderedDict[Hashable, tuple[int, T]]] = {}
@@ -61,7 +61,7 @@ class Lanes(Generic[T]):
         return len(self._lane_of)
 
     def __iter__(self) -> Iterator[T]:
-        """Return all, in the order in which they run if nothing is busy."""
+        """Yield all tasks in the order in which they would run if nothing were busy."""
         numbered = [
             (key[0], number, task)
             for key, lane in self._lanes.items()
@@ -71,7 +71,7 @@ class Lanes(Generic[T]):
         return (task for _, _, task in numbered)
 
     def add(self, task: T) -> None:
-        """Put a task at the end of its lane."""
+        """Append a task to its lane."""
         assert task.identity not in self._lane_of, f"{task} waits already"
         key = (task.priority, task.task_type, task.place)
         self._added_count += 1
@@ -85,7 +85,7 @@ class Lanes(Generic[T]):
                 heapq.heapify(self._late)
 
     def remove(self, task: T) -> None:
-        """Take a task out."""
+        """Remove a task."""
         key = self._lane_of.pop(task.identity)
         lane = self._lanes[key]
         del lane[task.identity]
@@ -94,14 +94,14 @@ class Lanes(Generic[T]):
         self._counts[key[:2]] -= 1
 
     def heads(self, priority: int) -> list[T]:
-        """Return the first task of each lane of a priority, the one that came first foremost."""
+        """Return the first task of each lane of a priority, in the order of arrival."""
         firsts = [
             next(iter(lane.values())) for key, lane in self._lanes.items() if key[0] == priority
         ]
         return [task for _, task in sorted(firsts, key=lambda first: first[0])]
 
     def take_late(self, now_ms: int) -> list[T]:
-        """Take out those whose deadline has passed, in the order in which they came."""
+        """Remove and return the tasks whose deadline has passed, in the order of arrival."""
         late = []
         while self._late and self._late[0][0] <= now_ms:
             item = heapq.heappop(self._late)
@@ -112,16 +112,16 @@ class Lanes(Generic[T]):
         return [task for _, task in sorted(late, key=lambda pair: pair[0])]
 
     def count(self, priority: int, task_type: str) -> int:
-        """Return how many of a priority and type wait."""
+        """Return the number of waiting tasks of a priority and type."""
         return self._counts[priority, task_type]
 
     def clear(self) -> None:
-        """Take all out."""
+        """Remove all tasks."""
         for kept in (self._lanes, self._lane_of, self._late, self._counts):
             kept.clear()
 
     def _find(self, item: tuple[int, int, Hashable]) -> T | None:
-        """Return the task that a deadline is of, if it still waits."""
+        """Return the task of a deadline, if it still waits."""
         _, number, identity = item
         key = self._lane_of.get(identity)
         if key is None:

@@ -1,10 +1,10 @@
-"""Deleting blocks by order of the SCM: transactions, acknowledged one by one.
+"""Deletion of blocks ordered by the SCM: transactions, acknowledged one by one.
 
     transactions ─► by container, in batches under its lease ─► store: tombstones, rows, bytes
                                                             ─► one result each, durable when done
 
-Deleting what is deleted already is done: the SCM repeats a transaction until it hears so. One that
-cannot be done says why and holds up no other.
+Deleting a deleted block succeeds, because the SCM repeats a transaction until it receives the
+acknowledgement. A transaction that fails reports why and does not block others.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,14 +19,14 @@ from agent.rpc.wire import codec
 from agent.store.ports import ErasableBlocks
 from merkle.replica import BlockId, ContainerId
 
-BLOCKS_PER_BATCH: Final = 20_000  # under one lease: what else changes the container waits so long
+BLOCKS_PER_BATCH: Final = 20_000  # under one lease, for which other changes of the container wait
 BLOCKS_PER_TRANSACTION_MAX: Final = 100_000
 MESSAGE_CHARS_MAX: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class _Transaction:
-    """One order, understood."""
+    """A parsed delete transaction."""
 
     message: scm_pb2.DeleteTransaction
     container_id: ContainerId
@@ -43,7 +43,7 @@ def delete_blocks(
 ) -> list[scm_pb2.DeleteTransactionResult]:
     """Carry out all transactions; return a result for each, in their order.
 
-    `ask_scan` has a replica read soon, for the reason given: one whose last known damage went.
+    `ask_scan` queues a scan with a reason, for a replica whose last known damage was deleted.
     """
     results: dict[int, scm_pb2.DeleteTransactionResult] = {}
     understood: list[tuple[int, _Transaction]] = []
@@ -64,7 +64,7 @@ def delete_blocks(
 
 
 def parse(message: scm_pb2.DeleteTransaction) -> _Transaction:
-    """Return what is to be deleted. Raises Refused(MALFORMED_REQUEST)."""
+    """Return the parsed transaction. Raise Refused(MALFORMED_REQUEST)."""
     container_id = codec.parse_container_id(message.container_id, "transaction.container_id")
     count = len(message.local_ids)
     if count > BLOCKS_PER_TRANSACTION_MAX:
@@ -80,7 +80,7 @@ def parse(message: scm_pb2.DeleteTransaction) -> _Transaction:
 def batches(
     transactions: Sequence[tuple[int, _Transaction]],
 ) -> Iterator[list[tuple[int, _Transaction]]]:
-    """Yield transactions together, as many as one lease is held for."""
+    """Yield transactions in batches, each small enough for one lease."""
     batch: list[tuple[int, _Transaction]] = []
     count = 0
     for item in transactions:
@@ -103,8 +103,8 @@ def _delete_batch(
 ) -> list[scm_pb2.DeleteTransactionResult]:
     """Delete the blocks of one container's transactions in one change.
 
-    All become tombstones, or none. A transaction is not done while files of its blocks are left:
-    it is repeated, and they are tried again; the others are done.
+    All become tombstones, or none. A transaction whose blocks still have files is not done; the SCM
+    repeats it, and the files are deleted then. The others are done.
     """
     wanted = {block_id for item in transactions for block_id in item.block_ids}
     kept = {one for item in transactions if item.message.keep for one in item.block_ids}
@@ -138,8 +138,8 @@ def _delete_batch(
 
 
 def check_all_done(results: Sequence[scm_pb2.DeleteTransactionResult]) -> None:
-    """Raise `Unavailable` with the reason of the first transaction that was not carried out: the
-    command failed, whatever others it had."""
+    """Raise `Unavailable` with the reason of the first failed transaction, because the command
+    failed as a whole."""
     not_done = [result for result in results if not result.done]
     if not_done:
         first = not_done[0]
@@ -153,7 +153,7 @@ def check_all_done(results: Sequence[scm_pb2.DeleteTransactionResult]) -> None:
 def failed(
     message: scm_pb2.DeleteTransaction, error: SutureError
 ) -> scm_pb2.DeleteTransactionResult:
-    """Return the result of a transaction that was not carried out."""
+    """Return the result of a failed transaction."""
     return scm_pb2.DeleteTransactionResult(
         transaction_id=message.transaction_id,
         container_id=message.container_id,

@@ -1,11 +1,11 @@
-"""What the SCM orders: each command becomes a task in a bounded pool, and every one is answered.
+"""Routing of the SCM's commands: each becomes a task in a bounded pool, and each is answered.
 
     replicate, reconstruct, reconcile   the task pool; reconcile within its share of the threads
     delete, delete_blocks               a small pool of their own
-    close, and what is about the node   another
+    close, and commands to the node     another
 
 A command that will not run (duplicate, stale term, late, queue full, shutdown) is answered SKIPPED
-with the reason; nothing is dropped in silence.
+with the reason; nothing is dropped silently.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -19,7 +19,7 @@ from agent.rpc.v1 import scm_pb2
 from agent.runtime.clock import Clock, monotonic_ms
 from merkle.replica import ID_MAX
 
-ANSWER_TEXT_MAX: Final = 500  # characters of an error that travel back
+ANSWER_TEXT_MAX: Final = 500  # characters of an error in the answer
 
 Answer = Callable[[scm_pb2.CommandStatus], None]
 CarryOut = Callable[[scm_pb2.Command, TaskContext, scm_pb2.CommandStatus], None]
@@ -29,9 +29,9 @@ KeyOf = Callable[[scm_pb2.Command], Hashable]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where commands of one type go. `key_of` says which of them are the same command; without
-    one that is the container, which the command must name then. `place_of`: what they keep busy,
-    for instance a volume."""
+    """Route of one type of command. `key_of` returns a key that equal commands share; without it
+    the key is the container, which the command must name. `place_of` returns the resource that a
+    command keeps busy, for instance a volume."""
 
     pool: TaskPool
     carry_out: CarryOut
@@ -41,17 +41,17 @@ class Route:
 
 
 class Commands:
-    """Takes commands from the heartbeat, gives them to the pools, answers each of them."""
+    """Takes commands from the heartbeat, queues them in the pools, and answers each."""
 
     def __init__(self, routes: Mapping[str, Route], answer: Answer, clock: Clock) -> None:
-        """`routes` by the name of the command's field."""
+        """`routes` is keyed by the command's field name."""
         self._routes = dict(routes)
         self._pools = list(dict.fromkeys(route.pool for route in routes.values()))
         self._answer = answer
         self._clock = clock
 
     def set_term(self, term: int) -> None:
-        """Note the term of the SCM that leads: what older ones ordered is dropped."""
+        """Record the leading SCM's term; commands of older terms are dropped."""
         for pool in self._pools:
             pool.set_term(term)
 
@@ -66,9 +66,9 @@ class Commands:
                 yield scm_pb2.QueueCount(type=task_type, count=counts.queued + counts.running)
 
     def queue(self, command: scm_pb2.Command, *, waited_ms: int = 0) -> str:
-        """Queue a command, or answer it; return why it was refused, "" when it was not.
+        """Queue a command, or answer it; return why it was refused, "" if it was not.
 
-        `waited_ms`: how long ago it came; its lifetime runs from then.
+        `waited_ms` is the time since its arrival, which counts against its lifetime.
         """
         kind = kind_of(command)
         container_id = container_of(command)
@@ -97,12 +97,13 @@ class Commands:
         return refusal.value
 
     def _deadline_at_ms(self, command: scm_pb2.Command, waited_ms: int) -> int:
-        """Return when the command is too late by our own clock, so that clocks may differ."""
+        """Return the command's deadline by this host's clock, so that clocks may differ."""
         came_ms = monotonic_ms(self._clock) - waited_ms
         return max(1, came_ms + command.lifetime_ms) if command.lifetime_ms else 0
 
     def _body(self, command: scm_pb2.Command, carry_out: CarryOut) -> TaskBody:
-        """Return what runs in the pool: carry out, answer, and say how it went."""
+        """Return the function to run in the pool: carry out the command, answer it, log the
+        outcome."""
 
         def body(context: TaskContext) -> TaskOutcome:
             status = answer_to(command, scm_pb2.CommandStatus.EXECUTED)
@@ -130,13 +131,13 @@ def kind_of(command: scm_pb2.Command) -> str:
 
 
 def container_of(command: scm_pb2.Command) -> int:
-    """Return the container that the command names, 0 if it names none."""
+    """Return the container that the command names; 0 if it names none."""
     kind = command.WhichOneof("command")
     return 0 if kind is None else int(getattr(getattr(command, kind), "container_id", 0))
 
 
 def ids_of(command: scm_pb2.Command) -> tuple[tuple[str, int], ...]:
-    """Return what every line of the log says that belongs to a command."""
+    """Return the log fields of a command."""
     container_id = container_of(command)
     ids = (("command_id", command.command_id), ("container_id", container_id))
     return ids if container_id else ids[:1]
@@ -145,7 +146,7 @@ def ids_of(command: scm_pb2.Command) -> tuple[tuple[str, int], ...]:
 def answer_to(
     command: scm_pb2.Command, state: scm_pb2.CommandStatus.State
 ) -> scm_pb2.CommandStatus:
-    """Return the answer to a command, so far without an outcome."""
+    """Return the answer to a command, still without an outcome."""
     return scm_pb2.CommandStatus(
         command_id=command.command_id,
         type=kind_of(command),
