@@ -1,1 +1,1 @@
-"""Erasure coding without disk, network or clock: schemes, geometry, the code itself, verdicts."""
+"""Erasure coding without disk, network or clock: schemes, geometry, the codec, stripe verdicts."""

@@ -1,10 +1,10 @@
-"""What the shards of one block say about their group, and whether that fits together.
+"""Agreement of a block's shards on the length and contents of their block group.
 
 Every shard's block carries the group's length in its metadata under Ozone's name. A shard may lack
-the block, or know a shorter group: its datanode was cut off while the group was written, or it is
-an old copy, or a disk that lied. All shards acknowledge what a client is told is stored, so the
-group is as long as `data_count` shards have in full: less would cut off what is stored because of
-one bad shard, and of more nothing can be computed.
+the block or know a shorter group, because its datanode was cut off during the write, the shard is
+an old copy, or its disk lost a write. All shards acknowledge what a client is told is stored. So
+the group is as long as `data_count` shards have in full: a shorter length would drop stored data
+because of one bad shard, and a longer one cannot be computed.
 """
 
 import base64
@@ -21,8 +21,8 @@ from merkle.checksum import crc32c
 from merkle.replica import BlockData, BlockId, ChunkInfo
 
 GROUP_LENGTH_KEY: Final = "blockGroupLen"  # Ozone's
-STRIPE_CHECKSUMS_KEY: Final = "stripeChecksum"  # Ozone's word; ours is a fold of it, see below
-OZONE_NOTES: Final = "ozone.stripe_checksum"  # what keys begin with that keep what Ozone recorded
+STRIPE_CHECKSUMS_KEY: Final = "stripeChecksum"  # Ozone's key; the value is a fold, see below
+OZONE_NOTES: Final = "ozone.stripe_checksum"  # prefix of the keys with Ozone's own records
 PAIR_CHARS_MAX: Final = 4_096  # of one value of a block's metadata
 STRIPES_PER_PAIR: Final = PAIR_CHARS_MAX // 4 * 3 // 4
 STRIPES_WITH_CHECKSUM_MAX: Final = 8 * STRIPES_PER_PAIR  # a group of 18 GiB with rs-3-2-1024k
@@ -34,7 +34,7 @@ Metadata = tuple[tuple[str, str], ...]
 class Agreed:
     """A block group that can be rebuilt: its length, and the shards that have it.
 
-    `notes`: what Ozone recorded of its stripes, for the shards that keep it.
+    `notes` are Ozone's records of its stripes, for the shards that store them.
     """
 
     block_id: BlockId
@@ -44,13 +44,13 @@ class Agreed:
     notes: Metadata = ()
 
     def chunk(self, index: int, stripe: int) -> ChunkInfo:
-        """Return the chunk that is a shard's cell in a stripe."""
+        """Return the chunk of a shard's cell in a stripe."""
         return self.shards[index].chunks[stripe]
 
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A block group that cannot be rebuilt from what the sources know, and why."""
+    """A block group that cannot be rebuilt from the sources, and why."""
 
     block_id: BlockId
     reason: str
@@ -59,11 +59,11 @@ class Orphan:
 def agree(
     scheme: Scheme, block_id: BlockId, known: Mapping[int, BlockData | None]
 ) -> Agreed | Orphan:
-    """Return what `known`, the block as each source's index has it, makes of the group.
+    """Return the group that `known` describes; `known` is the block in each source's index.
 
-    The length is the longest that enough sources tell. One that knows a shorter group, or whose
-    chunks do not follow the cells of that length, is left out. Ozone takes the shortest that any
-    source knows: behind it is nothing that was acknowledged, unless that source lost it.
+    The length is the longest that enough sources report. A source that knows a shorter group, or
+    whose chunks do not match the cells of that length, is left out. Ozone takes the shortest length
+    of any source: nothing beyond it was acknowledged, unless that source lost it.
     """
     there = {index: block for index, block in known.items() if block is not None}
     lengths = {index: group_length_bytes(block) for index, block in there.items()}
@@ -88,9 +88,9 @@ def agree(
 
 
 def has_group(group: Group, index: int, block: BlockData, length_bytes: int) -> bool:
-    """Return whether a shard that knows a group of `length_bytes` has its cells of this one: that
-    group, or whole stripes at its beginning. Parity of half a stripe says nothing of a whole one.
-    """
+    """Return whether a shard that knows a group of `length_bytes` has its cells of this group, that
+    is, knows this group or whole stripes at its start. Parity of a partial stripe is no parity of a
+    whole one."""
     is_part = (
         length_bytes > group.length_bytes and not group.length_bytes % group.scheme.stripe_bytes
     )
@@ -99,7 +99,7 @@ def has_group(group: Group, index: int, block: BlockData, length_bytes: int) -> 
 
 
 def follows_cells(group: Group, index: int, block: BlockData) -> bool:
-    """Return whether a shard's chunks are the cells of the group, at least up to its length."""
+    """Return whether a shard's chunks match the cells of the group, at least up to its length."""
     cell_bytes = group.scheme.cell_bytes
     expected = [
         (stripe * cell_bytes, group.cell_bytes(stripe, index))
@@ -111,14 +111,14 @@ def follows_cells(group: Group, index: int, block: BlockData) -> bool:
 
 
 def group_length_bytes(block: BlockData) -> int | None:
-    """Return the group's length as the block's metadata has it, None when it does not say."""
+    """Return the group's length in the block's metadata; None if it has none."""
     text = dict(block.metadata).get(GROUP_LENGTH_KEY, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
 def longest_of_enough(scheme: Scheme, lengths_bytes: Collection[int]) -> int:
-    """Return the longest length that enough shards tell, as far as lengths alone tell it; of fewer
-    shards the longest."""
+    """Return the longest length that enough shards report, by lengths alone; of too few shards, the
+    longest."""
     ordered = sorted(lengths_bytes, reverse=True)
     return ordered[scheme.data_count - 1 if len(ordered) >= scheme.data_count else 0]
 
@@ -137,8 +137,8 @@ def group_metadata(metadata: Iterable[tuple[str, str]], group: Group) -> Metadat
 def stripe_checksum(chunks: Sequence[ChunkInfo]) -> int:
     """Return the CRC32C of the window checksums of a stripe's cells, in the order of their index.
 
-    Ozone keeps those window checksums themselves; the fold says the same of a stripe that is at
-    hand, in 4 bytes. A cell that the group has not is left out.
+    Ozone stores the window checksums themselves; the fold verifies a stripe just as well, in 4
+    bytes. Cells that the group does not have are left out.
     """
     return crc32c(b"".join(chunk.window_checksums for chunk in chunks))
 
@@ -146,7 +146,7 @@ def stripe_checksum(chunks: Sequence[ChunkInfo]) -> int:
 def is_stripe_checksum(agreed: Agreed, stripe: int, chunks: Mapping[int, ChunkInfo]) -> bool:
     """Return whether a stripe's chunks are those its writer recorded.
 
-    True, too, where that cannot be known: nothing was recorded, or a chunk is not known.
+    Return True as well if that is unknown, because there is no record or a chunk is missing.
     """
     expected = agreed.group.indexes(stripe)
     if not agreed.stripe_checksums or any(index not in chunks for index in expected):
@@ -156,9 +156,10 @@ def is_stripe_checksum(agreed: Agreed, stripe: int, chunks: Mapping[int, ChunkIn
 
 
 def stripe_metadata(checksums: Sequence[int]) -> Metadata:
-    """Return stripe checksums as metadata; none when there are more stripes than we keep room for.
+    """Return stripe checksums as metadata; none when there are more stripes than the metadata has
+    room for.
 
-    Base64 of 4 bytes a stripe, big-endian, so many to a pair: `stripeChecksum.0`, `.1`, ...
+    Each is base64 of 4 bytes, big-endian, several to a pair: `stripeChecksum.0`, `.1`, ...
     """
     if len(checksums) > STRIPES_WITH_CHECKSUM_MAX:
         return ()
@@ -176,9 +177,10 @@ def stripe_metadata(checksums: Sequence[int]) -> Metadata:
 
 
 def stripe_checksums_of(blocks: Iterable[BlockData], group: Group) -> tuple[int, ...]:
-    """Return the stripe checksums that the shards carry; none unless all that have them agree.
+    """Return the stripe checksums that the shards carry; none unless all shards that have them
+    agree.
 
-    They are kept with the shard of index 1 and with parity, as in Ozone.
+    The shard of index 1 and the parity shards store them, as in Ozone.
     """
     found = {checksums for block in blocks if (checksums := _stripe_checksums(block))}
     if len(found) != 1:
@@ -188,7 +190,7 @@ def stripe_checksums_of(blocks: Iterable[BlockData], group: Group) -> tuple[int,
 
 
 def _ozone_notes(blocks: Iterable[BlockData]) -> Metadata:
-    """Return what Ozone recorded of a group's stripes, as the first shard has it that keeps it."""
+    """Return Ozone's records of a group's stripes, from the first shard that has them."""
     found = (
         tuple(pair for pair in block.metadata if pair[0].startswith(OZONE_NOTES))
         for block in blocks

@@ -1,10 +1,10 @@
-"""Cells in, cells out: any shards of a stripe from any `data_count` others.
+"""Codec of cells: computes any shards of a stripe from any `data_count` others.
 
     parity   = Cauchy rows x data cells
-    lost     = wanted rows x inverse(rows of the cells at hand) x those cells
+    lost     = wanted rows x inverse(rows of the present cells) x those cells
 
-A cell that ends early, in the last stripe, counts as followed by zeros; the caller cuts what is
-computed to the length that the geometry says.
+A short cell, in the last stripe, counts as padded with zeros; the caller cuts computed cells to the
+length that the geometry gives.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,14 +20,14 @@ from agent.errors import Code, Refused
 
 Cell: TypeAlias = bytes | bytearray | memoryview | Octets
 
-TILE_BYTES: Final = 128 * 1024  # with its like of every shard about a core's second-level cache
-PATTERNS_KEPT_MAX: Final = 256  # a reconstruction has one or few; RS(10,4) has 1,470 in all
+TILE_BYTES: Final = 128 * 1024  # tiles of all shards fit a core's second-level cache
+PATTERNS_KEPT_MAX: Final = 256  # a reconstruction needs one or few; RS(10,4) has 1,470 in all
 
 
 def encode(scheme: Scheme, data_cells: Sequence[Cell]) -> list[Octets]:
     """Return the parity cells of one stripe, each as long as the longest data cell.
 
-    `data_cells`: one per data shard; empty where the group ended before it.
+    `data_cells` has one per data shard, empty if the group ends before it.
     """
     if len(data_cells) != scheme.data_count:
         raise Refused(
@@ -45,7 +45,7 @@ def rebuild(
     """Return the wanted cells of a stripe, `length_bytes` each, by replica index.
 
     `cells` holds cells of one stripe by replica index; only the first `data_count` are used, and a
-    shorter one counts as followed by zeros. Raises Refused when there are fewer.
+    shorter one counts as padded with zeros. Raise Refused when there are fewer.
     """
     sources = sources_for(scheme, cells)
     inputs = [padded(cells[index], length_bytes) for index in sources]
@@ -59,12 +59,12 @@ def rebuild(
 def rebuild_checked(
     scheme: Scheme, cells: Mapping[int, Cell], wanted: Sequence[int], length_bytes: int
 ) -> dict[int, Octets]:
-    """Return what `rebuild` returns, proven by the way back: a cell that was used is computed
-    from what was rebuilt and the other cells, and compared.
+    """Return the result of `rebuild` after a reverse check: a used cell is computed from the
+    rebuilt cells and the others, and compared.
 
-    In tiles that stay in the second-level cache, so that the way back costs no memory traffic. A
-    processor, a memory module or a library that errs in one of the two ways is found out. Raises
-    Refused(CHECKSUM_MISMATCH), which says nothing about any medium.
+    The check runs in tiles that stay in the second-level cache, so it costs no memory traffic. It
+    detects a processor, a memory module or a library that fails in one of the two directions. Raise
+    Refused(CHECKSUM_MISMATCH), which implies nothing about any medium.
     """
     sources, names = sources_for(scheme, cells), scheme.checked(wanted)
     fresh = next((index for index in names if index not in sources), None)
@@ -92,7 +92,7 @@ def rebuild_checked(
 
 
 def sources_for(scheme: Scheme, at_hand: Mapping[int, object]) -> tuple[int, ...]:
-    """Return which of the shards at hand are used: the first `data_count`. Raises Refused."""
+    """Return the shards to use: the first `data_count` present ones. Raise Refused."""
     indexes = scheme.checked(at_hand)
     if len(indexes) < scheme.data_count:
         raise Refused(
@@ -106,7 +106,7 @@ def sources_for(scheme: Scheme, at_hand: Mapping[int, object]) -> tuple[int, ...
 
 
 def padded(cell: Cell, length_bytes: int) -> Octets:
-    """Return the cell with zeros behind it; without a copy when it has the length already."""
+    """Return the cell padded with zeros; without a copy if it has the length already."""
     octets = np.frombuffer(cell, np.uint8)
     if len(octets) == length_bytes:
         return octets
@@ -122,7 +122,7 @@ def padded(cell: Cell, length_bytes: int) -> Octets:
 
 @lru_cache(maxsize=len(CodecName) * 8)
 def matrix(codec: CodecName, data_count: int, parity_count: int) -> Octets:
-    """Return the generator: row i - 1 makes the shard of index i from the data."""
+    """Return the generator matrix: row i - 1 computes the shard of index i from the data."""
     if codec is CodecName.XOR:
         ones = np.ones((parity_count, data_count), np.uint8)
         return np.vstack([np.eye(data_count, dtype=np.uint8), ones])

@@ -1,4 +1,4 @@
-"""Cells as chunks: described as their writer described them, and proven by its record."""
+"""Cells as chunks: described in their writer's style, and verified against its record."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ Style = tuple[ChecksumType, int]
 
 
 def style_of(agreed: Agreed, stripe: int) -> Style:
-    """Return the kind of checksums that the writer gave the stripe's cells."""
+    """Return the style of checksums that the writer gave the stripe's cells."""
     for index in agreed.group.indexes(stripe):
         if index in agreed.shards:
             chunk = agreed.chunk(index, stripe)
@@ -23,7 +23,7 @@ def style_of(agreed: Agreed, stripe: int) -> Style:
 
 
 def described(offset: int, cell: Cell, style: Style) -> ChunkInfo:
-    """Return a cell's chunk, with the checksums that its bytes have."""
+    """Return a cell's chunk with the checksums of its bytes."""
     checksum_type, window_bytes = style
     data = padded(cell, len(cell)).data
     sums = window_checksums(checksum_type, window_bytes, data)
@@ -31,7 +31,8 @@ def described(offset: int, cell: Cell, style: Style) -> ChunkInfo:
 
 
 def proof_of(agreed: Agreed, stripe: int) -> Proof | None:
-    """Return whether all cells of a stripe are what its writer recorded; None without a record."""
+    """Return a check whether all cells of a stripe match their writer's record; None without a
+    record."""
     if not agreed.stripe_checksums:
         return None
     style = style_of(agreed, stripe)

@@ -1,4 +1,4 @@
-"""Where the bytes of a block group are: which shard, which stripe, which cell.
+"""Geometry of a block group: the shard, stripe and cell of each byte.
 
               index 1   index 2   index 3   index 4   index 5        rs-3-2, 10 cells of data
     stripe 0  [ c0  ]   [ c1  ]   [ c2  ]   [ p   ]   [ p   ]
@@ -6,8 +6,8 @@
     stripe 2  [ c6  ]   [ c7  ]   [ c8  ]   [ p   ]   [ p   ]
     stripe 3  [c9]      (empty)   (empty)   [p ]      [p ]       as long as the longest data cell
 
-A shard is a block of its own: the column above, cell after cell, without holes; each cell is one
-chunk. Pure arithmetic, the rules are Ozone's.
+A shard is a block: one column of the table, cell after cell, without holes; each cell is one chunk.
+Pure arithmetic with Ozone's rules.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from merkle.replica import BLOCK_BYTES_MAX, CHUNKS_PER_BLOCK_MAX
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A run of a group's bytes within one cell: `length_bytes` from `offset` in the cell."""
+    """A range of a group's bytes within one cell: `length_bytes` from `offset` in the cell."""
 
     stripe: int
     index: int
@@ -51,21 +51,21 @@ class Group:
 
     @property
     def stripe_count(self) -> int:
-        """Stripes, the last of which may be partial."""
+        """Number of stripes; the last may be partial."""
         return -(-self.length_bytes // self.scheme.stripe_bytes)
 
     def cell_bytes(self, stripe: int, index: int) -> int:
-        """Return how long a cell is; 0 where the group ended before it, or has no such stripe."""
+        """Return the length of a cell; 0 if the group ends before it, or has no such stripe."""
         place = 0 if self.scheme.is_parity(index) else index - 1
         start = stripe * self.scheme.stripe_bytes + place * self.scheme.cell_bytes
         return max(0, min(self.scheme.cell_bytes, self.length_bytes - start))
 
     def cell_bytes_max(self, stripe: int) -> int:
-        """Return the length of a stripe's longest cell, which is what is computed with."""
+        """Return the length of a stripe's longest cell, with which the codec computes."""
         return self.cell_bytes(stripe, 1)
 
     def shard_bytes(self, index: int) -> int:
-        """Return how long a whole shard is."""
+        """Return the length of a complete shard."""
         whole_stripes, rest_bytes = divmod(self.length_bytes, self.scheme.stripe_bytes)
         last = self.cell_bytes(whole_stripes, index) if rest_bytes else 0
         return whole_stripes * self.scheme.cell_bytes + last
@@ -75,7 +75,7 @@ class Group:
         return tuple(i for i in self.scheme.indexes if self.cell_bytes(stripe, i))
 
     def spans(self, offset: int, length_bytes: int) -> Iterator[Span]:
-        """Yield where a range of the group's data is, in order."""
+        """Yield the spans of a range of the group's data, in order."""
         at, end = offset, min(offset + length_bytes, self.length_bytes)
         while at < end:
             stripe, within_stripe = divmod(at, self.scheme.stripe_bytes)

@@ -1,9 +1,9 @@
-"""Intel's ISA-L, the arithmetic of the codes: Galois field GF(2^8) modulo x^8+x^4+x^3+x^2+1.
+"""Bindings to Intel's ISA-L for the arithmetic in GF(2^8) modulo x^8+x^4+x^3+x^2+1.
 
-Hadoop's Reed-Solomon is ISA-L's: its own Java coder and its native one use this field and this
-Cauchy matrix, so a cell encoded there decodes here. `merkle.isal_library` says where the library
-is. pyeclib's interface to it would cost a header of 80 bytes in front of every cell, hence a copy
-of each, and three quarters of the speed.
+Hadoop's Reed-Solomon is ISA-L's: its Java and native coders use this field and this Cauchy matrix,
+so a cell encoded there decodes here. `merkle.isal_library` locates the library. pyeclib's interface
+would put a header of 80 bytes in front of every cell, which costs a copy of each and three quarters
+of the speed.
 """
 
 import ctypes
@@ -31,7 +31,7 @@ def cauchy_matrix(shard_count: int, data_count: int) -> Octets:
 
 def inverse(matrix: Octets) -> Octets | None:
     """Return the inverse of a square matrix, None when it is singular."""
-    source = np.array(matrix, np.uint8, order="C")  # a copy: ISA-L works in place
+    source = np.array(matrix, np.uint8, order="C")  # a copy, because ISA-L works in place
     target = np.zeros_like(source)
     failed = _library().gf_invert_matrix(source.ctypes.data, target.ctypes.data, len(source))
     return None if failed else target
@@ -44,7 +44,7 @@ def product(left: Octets, right: Octets) -> Octets:
 
 
 def tables(matrix: Octets) -> Octets:
-    """Return the multiplication tables of a matrix, which `multiply` takes."""
+    """Return the multiplication tables of a matrix for `multiply`."""
     rows, columns = matrix.shape
     source = np.ascontiguousarray(matrix)
     found = np.zeros(rows * columns * TABLE_BYTES, np.uint8)
@@ -55,7 +55,7 @@ def tables(matrix: Octets) -> Octets:
 def multiply(
     matrix_tables: Octets, inputs: Sequence[Octets], length_bytes: int, output_count: int
 ) -> list[Octets]:
-    """Return the matrix times the inputs, octet by octet. Other threads run meanwhile.
+    """Return the matrix times the inputs, octet by octet. The GIL is released meanwhile.
 
     Every input has `length_bytes` contiguous octets.
     """
@@ -67,13 +67,13 @@ def multiply(
 def multiply_into(
     matrix_tables: Octets, inputs: Sequence[Octets], outputs: Sequence[Octets]
 ) -> None:
-    """Write the matrix times the inputs into `outputs`; all are contiguous and equally long."""
+    """Write the matrix times the inputs into `outputs`; all are contiguous and of equal length."""
     assert {len(outputs[0])} == {len(item) for item in (*inputs, *outputs)}
     multiply_at(matrix_tables, addresses(inputs), addresses(outputs), 0, len(outputs[0]))
 
 
 def addresses(arrays: Sequence[Octets]) -> list[int]:
-    """Return where arrays are in memory; the caller keeps them alive."""
+    """Return the memory addresses of arrays, which the caller must keep alive."""
     return [array.ctypes.data for array in arrays]
 
 
@@ -84,7 +84,7 @@ def multiply_at(
     offset: int,
     length_bytes: int,
 ) -> None:
-    """Multiply `length_bytes` octets from `offset` on of arrays at the given addresses."""
+    """Multiply `length_bytes` octets, from `offset` on, of the arrays at the given addresses."""
     assert len(matrix_tables) == len(outputs) * len(inputs) * TABLE_BYTES
     if length_bytes:
         _library().ec_encode_data(

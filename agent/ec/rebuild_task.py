@@ -1,4 +1,4 @@
-"""What is to be rebuilt from what, and what came of it: plain values."""
+"""Order and result of a reconstruction, as plain values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from merkle.replica import ContainerId
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One shard of a container: where it is, and which."""
+    """A shard of a container: its datanode, address and index."""
 
     datanode_id: str
     address: str
@@ -27,7 +27,7 @@ class Order:
     targets: tuple[Shard, ...]
 
     def check(self) -> None:
-        """Raise Refused when the order cannot be carried out, whatever the sources hold."""
+        """Raise Refused if the order is invalid, whatever the sources hold."""
         sources = self.scheme.checked(shard.index for shard in self.sources)
         targets = self.scheme.checked(shard.index for shard in self.targets)
         if not targets or len(targets) != len(self.targets):
@@ -58,18 +58,19 @@ class Order:
 
 @dataclass(slots=True)
 class Account:
-    """What a reconstruction did; belongs to the thread that coordinates."""
+    """Record of what a reconstruction did; used by the coordinating thread only."""
 
     read_bytes: int = 0
     written_bytes: int = 0
     block_count: int = 0
     orphans: dict[int, str] = field(default_factory=dict)  # block id -> why it was left out
-    replaced: dict[str, str] = field(default_factory=dict)  # datanode id -> what it did
+    replaced: dict[str, str] = field(default_factory=dict)  # datanode id -> its fault
 
 
 @dataclass(frozen=True, slots=True)
 class Reconstruction:
-    """The result: `orphans` by block id and `replaced` by datanode id say why."""
+    """Result of a reconstruction: `orphans` by block id and `replaced` by datanode id give the
+    reasons."""
 
     container_id: ContainerId
     read_bytes: int
@@ -81,5 +82,5 @@ class Reconstruction:
 
 
 def told(shards: Sequence[Shard]) -> str:
-    """Return shards as a message names them."""
+    """Return shards as text for a message."""
     return ", ".join(f"{shard.index} at {shard.datanode_id}" for shard in shards)

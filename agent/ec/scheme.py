@@ -1,6 +1,6 @@
-"""An erasure code by its name: `rs-6-3-1024k` is Reed-Solomon, 6 data and 3 parity shards.
+"""Erasure codes by name: `rs-6-3-1024k` is Reed-Solomon, 6 data and 3 parity shards.
 
-Shards are numbered as replicas are, from 1: first data, then parity (Ozone's replica index).
+Shards are numbered like replicas, from 1: first data, then parity (Ozone's replica index).
 """
 
 import re
@@ -15,7 +15,7 @@ from merkle.replica import CHUNK_BYTES_MAX, WINDOW_BYTES_MIN
 CELL_BYTES_DEFAULT: Final = 1024**2
 CELL_BYTES_MIN: Final = WINDOW_BYTES_MIN
 CELL_BYTES_MAX: Final = CHUNK_BYTES_MAX  # a cell is written and read as one chunk
-SHARDS_MAX: Final = 32  # as many replica indexes as the wire and the store take
+SHARDS_MAX: Final = 32  # the highest replica index of the wire and the store
 
 assert CELL_BYTES_MIN <= CELL_BYTES_DEFAULT <= CELL_BYTES_MAX
 
@@ -31,7 +31,7 @@ class CodecName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """How data is spread: `data_count` + `parity_count` shards in cells of `cell_bytes`."""
+    """An erasure code: `data_count` + `parity_count` shards in cells of `cell_bytes`."""
 
     codec: CodecName
     data_count: int
@@ -52,7 +52,7 @@ class Scheme:
 
     @property
     def shard_count(self) -> int:
-        """Shards of a group, data and parity."""
+        """Number of shards of a group, data and parity."""
         return self.data_count + self.parity_count
 
     @property
@@ -70,7 +70,8 @@ class Scheme:
         return index > self.data_count
 
     def checked(self, indexes: Iterable[int]) -> tuple[int, ...]:
-        """Return distinct indexes in order. Raises Refused for one that the scheme has not."""
+        """Return distinct indexes in order. Raise Refused for an index that the scheme does not
+        have."""
         found = tuple(sorted(set(indexes)))
         for index in found:
             if index not in self.indexes:
@@ -95,7 +96,7 @@ OFFERED: Final = (RS_3_2, RS_6_3, RS_10_4, XOR_2_1)
 
 
 def parse_scheme(text: str) -> Scheme:
-    """Return the scheme that `text` names; without a cell size it is 1024k. Raises Refused."""
+    """Return the scheme that `text` names; the default cell size is 1024k. Raise Refused."""
     match = _NAME.fullmatch(text)
     if match is None:
         raise Refused(

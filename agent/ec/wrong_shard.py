@@ -1,10 +1,10 @@
-"""Which shard of a stripe is wrong, when every cell reads well and they still do not fit.
+"""Search for the wrong shards of a stripe whose cells all read well and still do not fit.
 
-The writer's record of the stripe's checksum is the proof, where there is one: whatever set of
-shards is left out, what the others make of them must fold to it. Without a record, redundancy is
-all there is: leaving out one set makes all others agree, and no other set as small can. That holds
-while the wrong and the absent shards are few: twice the wrong ones and the absent ones make parity
-at most. Nothing is named beyond that.
+The writer's record of the stripe's checksum is the proof, if there is one: whatever set of shards
+is left out, the stripe computed from the others must match it. Without a record only redundancy
+decides: leaving out one set makes all others agree, and no other set of the same size does. That
+holds as long as twice the wrong shards plus the absent shards are at most the parity count. Beyond
+that, no shard is named.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +22,7 @@ Proof = Callable[[Mapping[int, Cell]], bool]
 
 @dataclass(frozen=True, slots=True)
 class StripeVerdict:
-    """What became of one stripe: `wrong` is empty when it fits, or when `is_sure` is false."""
+    """Verdict on one stripe. `wrong` is empty if it fits, or if `is_sure` is False."""
 
     fits: bool
     wrong: tuple[int, ...] = ()
@@ -32,12 +32,12 @@ class StripeVerdict:
 def judge_stripe(
     group: Group, stripe: int, cells: Mapping[int, Cell], proof: Proof | None = None
 ) -> StripeVerdict:
-    """Judge a stripe by the cells at hand; `data_count` of them at least, or Refused is raised.
+    """Judge a stripe by the cells present. Raise Refused if there are fewer than `data_count`.
 
-    In a partial stripe, a shard without a cell there has an empty one, and is at hand.
+    In a partial stripe, a shard without a cell there has an empty one, which counts as present.
 
-    A stripe of which no more than `data_count` cells are at hand fits always: nothing is left to
-    compare with but the recorded checksum, if `proof` knows one.
+    A stripe with only `data_count` cells present always fits, because nothing is left to compare
+    with but the recorded checksum, if `proof` has one.
     """
     if _fits(group, stripe, cells) and _is_recorded(group, stripe, cells, proof):
         return StripeVerdict(fits=True)
@@ -51,7 +51,7 @@ def judge_stripe(
 def _suspects(
     group: Group, cells: Mapping[int, Cell], *, has_proof: bool
 ) -> Iterator[tuple[int, ...]]:
-    """Yield sets of shards that may be wrong, small ones first."""
+    """Yield sets of shards that may be wrong, small sets first."""
     spare_count = len(cells) - group.scheme.data_count
     count_max = spare_count if has_proof else spare_count // 2
     for count in range(1, count_max + 1):
@@ -63,7 +63,7 @@ def _is_recorded(group: Group, stripe: int, cells: Mapping[int, Cell], proof: Pr
 
 
 def _fits(group: Group, stripe: int, cells: Mapping[int, Cell]) -> bool:
-    """Return whether the first `data_count` cells make all the others at hand."""
+    """Return whether the first `data_count` cells reproduce all other present cells."""
     length_bytes = group.cell_bytes_max(stripe)
     rest = sorted(cells)[group.scheme.data_count :]
     made = rebuild(group.scheme, cells, rest, length_bytes)
@@ -71,7 +71,7 @@ def _fits(group: Group, stripe: int, cells: Mapping[int, Cell]) -> bool:
 
 
 def _completed(group: Group, stripe: int, cells: Mapping[int, Cell]) -> dict[int, Cell]:
-    """Return all cells of a stripe, cut to their lengths; those not at hand are computed."""
+    """Return all cells of a stripe, cut to their lengths; missing cells are computed."""
     length_bytes = group.cell_bytes_max(stripe)
     absent = [index for index in group.indexes(stripe) if index not in cells]
     whole: dict[int, Cell] = {**cells, **rebuild(group.scheme, cells, absent, length_bytes)}
