@@ -1,1 +1,1 @@
-"""The options of the agent: declared once, read from files, explained. How people write values."""
+"""The agent's options: declaration, loading, reference documentation, and units."""

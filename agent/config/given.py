@@ -1,4 +1,4 @@
-"""Files that a person wrote or names on the command line: read whole, up to a bound."""
+"""Reading of files that an operator wrote or names on the command line, up to a bound."""
 
 import errno
 import os
@@ -6,14 +6,14 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-SETTINGS_BYTES_MAX: Final = 1024**2  # of a client's settings, and of certificates
-ANSWER_BYTES_MAX: Final = 256 * 1024**2  # of what a command printed for millions of containers
+SETTINGS_BYTES_MAX: Final = 1024**2  # a client's settings, and certificates
+ANSWER_BYTES_MAX: Final = 256 * 1024**2  # a command's output for millions of containers
 PIECE_BYTES: Final = 256 * 1024
 
 
 def read_up_to(stream: Any, count: int) -> bytes:
-    """Return what a stream holds, `count` bytes at most. It takes the memory of what there is: a
-    single call makes room for all that it is asked for, which may be a thousand times as much."""
+    """Return the content of a stream, at most `count` bytes. Read in pieces, because a single call
+    would allocate memory for `count`, which may be a thousand times the content."""
     found = bytearray()
     while piece := stream.read(min(PIECE_BYTES, count - len(found))):
         found += piece
@@ -23,7 +23,7 @@ def read_up_to(stream: Any, count: int) -> bytes:
 def open_regular(path: Path) -> BinaryIO:
     """Open a file for reading. Raise OSError (EINVAL) for a pipe, a device or a socket.
 
-    A pipe without a writer would block the open for ever, so it is not waited for.
+    The open does not wait for a pipe without a writer, which would block for ever.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -41,7 +41,7 @@ def decoded(content: bytes) -> str:
 
 
 def given_bytes(path: Path, *, bytes_max: int) -> bytes:
-    """Return the content of a file. Raises OSError, EFBIG for one of more than `bytes_max`."""
+    """Return the content of a file. Raise OSError; EFBIG for a file of more than `bytes_max`."""
     with path.open("rb") as file:
         content = read_up_to(file, bytes_max + 1)
     if len(content) > bytes_max:

@@ -1,4 +1,4 @@
-"""The agent's options, read from their files and checked together; what a reload changes."""
+"""Loading of the agent's options: read from their files, checked together, and reloaded."""
 
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -25,13 +25,13 @@ ANY_ADDRESS: Final = frozenset({"0.0.0.0", "[::]"})  # noqa: S104 - refused with
 def load(path: Path) -> AgentConfig:
     """Read and check the file at `path` and its drop-ins.
 
-    They are refused whole, with file and line of everything that is wrong (INVALID_CONFIG).
+    Raise Refused(INVALID_CONFIG) with file and line of every fault.
     """
     return load_written(path)[0]
 
 
 def load_written(path: Path) -> tuple[AgentConfig, Written]:
-    """Return the same, and where every value was written."""
+    """Return the config, and where every value was written."""
     written = read(path)
     try:
         config = AgentConfig.model_validate(written.values)
@@ -45,7 +45,7 @@ def load_written(path: Path) -> tuple[AgentConfig, Written]:
 
 
 def contradictions(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
-    """Yield what cannot be meant, with the options that say it: each is right, both are not."""
+    """Yield contradictions, with the options involved: each is valid alone, but not together."""
     storage, scan, node = config.storage, config.scan, config.node
     if 0 < scan.ceiling_bytes_per_s < scan.floor_bytes_per_s:
         yield (
@@ -71,7 +71,7 @@ def contradictions(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]
 
 
 def _unsecured(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
-    """Yield what would let strangers in without anybody having said so."""
+    """Yield settings that would give strangers access without an explicit option."""
     tls, node = config.tls, config.node
     files = {"certificate": tls.certificate, "key": tls.key, "ca": tls.ca}
     missing = [name for name, path in files.items() if path is None]
@@ -84,7 +84,7 @@ def _unsecured(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
         )
     if tls.certificate is not None or tls.allow_plaintext:
         return
-    scm = () if ozone_scms(node.scm) else node.scm  # Ozone's have a sentence of their own
+    scm = () if ozone_scms(node.scm) else node.scm  # Ozone's SCMs have their own message
     for key, addresses in (("listen", (node.listen,)), ("scm", scm)):
         for address in addresses:
             if not is_loopback(address):
@@ -97,7 +97,7 @@ def _unsecured(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
 
 
 def changed(before: AgentConfig, after: AgentConfig) -> dict[str, bool]:
-    """Return the options whose values differ, by full name; True for those that change live."""
+    """Return the options whose values differ, by full name; True for live options."""
     return {
         name: is_live
         for name, is_live in _flags(type(before))
@@ -106,7 +106,7 @@ def changed(before: AgentConfig, after: AgentConfig) -> dict[str, bool]:
 
 
 def with_live(before: AgentConfig, after: AgentConfig) -> AgentConfig:
-    """Return `before` with the live options of `after`: what holds once it has been reloaded."""
+    """Return `before` with the live options of `after`, that is, the config after a reload."""
     updates: dict[str, dict[str, object]] = {}
     for name, is_live in _flags(AgentConfig):
         if is_live:
@@ -142,7 +142,7 @@ def _refused(path: Path, wrong: list[str]) -> Refused:
 
 
 def _fault(item: ErrorDetails, written: Written) -> str:
-    """Return one fault: where it is, the option, what is wrong with it."""
+    """Return the message of one fault: its place, the option, and the error."""
     key = tuple(str(part) for part in item["loc"])
     place = written.place_of(key)
     name = ".".join(key)

@@ -1,9 +1,9 @@
 """Every option of the agent, declared once: name, unit, bounds, default, meaning, live or not.
 
 The file is TOML, with drop-ins beside it (agent/config/toml_file.py); an unknown key is an error.
-Nothing else may hold a default, and no environment variable changes one. A number is in the unit
-that its key ends in; a text brings its own: `data_interval_s = 604800` is `data_interval_s = "7d"`.
-What is changed by SIGHUP is declared as `live`; the rest waits for a restart.
+All defaults are declared here, and no environment variable changes one. A number is in the unit of
+its key's suffix; a text names its own unit: `data_interval_s = 604800` is `data_interval_s = "7d"`.
+SIGHUP applies the options declared `live`; the others need a restart.
 """
 
 from pathlib import Path
@@ -46,7 +46,7 @@ def _checked_window(text: str) -> str:
 
 
 def _several(value: object) -> object:
-    """One address is a list of one."""
+    """Return a single address as a tuple of one."""
     return (value,) if isinstance(value, str) else value
 
 
@@ -54,7 +54,7 @@ Window = Annotated[str, AfterValidator(_checked_window)]
 
 
 class NodeConfig(Section):
-    """Who this datanode is and where it is reached."""
+    """Identity and addresses of this datanode."""
 
     listen: Address = Field("127.0.0.1:9859", description="Address of the gRPC server, host:port.")
     advertise: Address | None = Field(
@@ -79,7 +79,7 @@ class NodeConfig(Section):
 
 
 class StorageConfig(Section):
-    """Where replicas are kept, and how much of a volume may be used."""
+    """Location of replicas, and limits on the use of a volume."""
 
     volumes: tuple[Path, ...] = Field(
         min_length=1,
@@ -110,7 +110,7 @@ class StorageConfig(Section):
 
 
 class ScanConfig(Section):
-    """How often every byte is read again."""
+    """Interval and speed of the scans."""
 
     enabled: Switch = Field(
         True, description="Read replicas in the background, and ask peers to prove chunks."
@@ -175,7 +175,7 @@ class ScanConfig(Section):
 
 
 class TaskConfig(Section):
-    """How many commands run at once."""
+    """Limits on concurrent commands."""
 
     threads: Count = Field(
         0,
@@ -231,7 +231,7 @@ class ServerConfig(Section):
 
 
 class TlsConfig(Section):
-    """Certificates; the files are read again when they change."""
+    """Certificates; changed files are read again."""
 
     certificate: Path | None = Field(
         None,
@@ -254,7 +254,7 @@ class TlsConfig(Section):
 
 
 class ObserveConfig(Section):
-    """What the outside may see without asking by RPC."""
+    """The HTTP listener and the audit log."""
 
     listen: AddressOrNone = Field(
         "127.0.0.1:9861",
@@ -274,8 +274,11 @@ class ObserveConfig(Section):
 
 
 class OzoneConfig(Section):
-    """An agent as a datanode of Apache Ozone: it serves Ozone's datanodes and clients, and may be
-    led by Ozone's storage container manager (node.scm = "ozone://host:9861")."""
+    """An agent among Apache Ozone's datanodes.
+
+    It serves Ozone's datanodes and clients, and may be led by Ozone's storage container manager
+    (node.scm = "ozone://host:9861").
+    """
 
     listen: AddressOrNone = Field(
         "",
@@ -304,7 +307,7 @@ class OzoneConfig(Section):
 
 
 class AgentConfig(Section):
-    """The whole file."""
+    """All options of the agent."""
 
     node: NodeConfig = Field(default_factory=NodeConfig)
     storage: StorageConfig

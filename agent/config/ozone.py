@@ -1,4 +1,4 @@
-"""What options of an agent among Apache Ozone's datanodes contradict each other."""
+"""Contradictions among the options of an agent that joins Apache Ozone's datanodes."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,12 +9,12 @@ from merkle.checksum import Algorithm
 
 
 def ozone_scms(scm: Sequence[str]) -> tuple[str, ...]:
-    """Return those of the addresses that are of Ozone's storage container managers."""
+    """Return the addresses that are Ozone's storage container managers."""
     return tuple(address for address in scm if address.startswith(OZONE_SCHEME))
 
 
 def unspoken(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
-    """Yield what Ozone would have to be served with, and is not: its tokens and its TLS."""
+    """Yield the features of Ozone that the config requires and the agent lacks: tokens and TLS."""
     ozone, tls = config.ozone, config.tls
     if not ozone.listen:
         return
@@ -34,7 +34,7 @@ def unspoken(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
 
 
 def misled(config: AgentConfig) -> Iterator[tuple[tuple[Key, ...], str]]:
-    """Yield why an agent cannot be led by the storage container managers that it names."""
+    """Yield why an agent cannot work under the storage container managers that it names."""
     scm, theirs = config.node.scm, ozone_scms(config.node.scm)
     if not theirs:
         return

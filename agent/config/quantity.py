@@ -34,8 +34,8 @@ _PART: Final = re.compile(rf"({_NUMBER}) ?({'|'.join(sorted(TIMES_MS, key=len, r
 
 
 def parse_bytes(text: str) -> int:
-    """Return the bytes that `500GiB` means. Raise ValueError: no such unit, or no whole number."""
-    from decimal import Decimal  # to show a size or a time does without
+    """Return the bytes that `500GiB` means. Raise ValueError for an unknown unit or a fraction."""
+    from decimal import Decimal  # not needed for formatting
 
     match = _SIZE.fullmatch(text[:TEXT_CHARACTERS_MAX])
     if match is None:
@@ -74,15 +74,15 @@ def parse_duration_s(text: str) -> float:
 
 
 def parse_typed_duration_s(text: str) -> float:
-    """Return the seconds of a time typed on a command line: `m` is minutes there, and a bare number
-    is seconds. Raise ValueError."""
+    """Return the seconds of a time on a command line, where `m` is minutes and a bare number is
+    seconds. Raise ValueError."""
     if _BARE.fullmatch(text):
         return float(text)
     return parse_duration_s(_MINUTES.sub("min", text))
 
 
 def bytes_text(value_bytes: int) -> str:
-    """Return the size in the largest unit that leaves a whole number: what `parse_bytes` reads."""
+    """Return the size in the largest unit that gives a whole number, readable by `parse_bytes`."""
     for unit in SHOWN_BYTES:
         if value_bytes and value_bytes % SIZES_BYTES[unit] == 0:
             return f"{value_bytes // SIZES_BYTES[unit]}{unit}"
@@ -90,7 +90,7 @@ def bytes_text(value_bytes: int) -> str:
 
 
 def duration_text(duration_s: float) -> str:
-    """Return the time in whole units, largest first: what `parse_duration_s` reads."""
+    """Return the time in whole units, largest first, readable by `parse_duration_s`."""
     left_ms = round(duration_s * 1000)
     parts = []
     for unit in SHOWN_TIMES:
@@ -101,7 +101,7 @@ def duration_text(duration_s: float) -> str:
 
 
 def spoken_duration(duration_s: float) -> str:
-    """Return a time as people say it: its two largest units, the smaller only where it counts."""
+    """Return a time in its two largest units; the smaller one only where it matters."""
     whole_s = round(duration_s)
     for (unit, unit_s), (minor, minor_s) in (
         (("d", 86_400), ("h", 3600)),
@@ -116,7 +116,7 @@ def spoken_duration(duration_s: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The unit of an option: its name, and how a text that brings its own is read."""
+    """The unit of an option: its name, and the parser for a text with another unit."""
 
     name: str
     parse: Callable[[str], float]

@@ -1,4 +1,4 @@
-"""The declared options as people read them: explained one by one, as a sample, as a document."""
+"""Reference documentation of the options: explanations, a sample file, and a document."""
 
 import json
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ them.
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One declared option."""
+    """A declared option, ready for display."""
 
     name: str
     kind: str
@@ -67,7 +67,7 @@ class Option:
 
     @property
     def section(self) -> str:
-        """The table of the file that holds it; "" for the top."""
+        """The table of the file that holds it; "" for the top level."""
         return self.name.rpartition(".")[0]
 
     @property
@@ -76,7 +76,7 @@ class Option:
         return self.name.rpartition(".")[2]
 
     def explained(self) -> str:
-        """Return everything that is known of it, for a terminal."""
+        """Return the full description for a terminal."""
         lines = [self.name, f"    {self.meaning}", f"    type     {self.kind}"]
         lines += [f"    bounds   {self.bounds}"] if self.bounds else []
         lines += [f"    default  {self.default or 'none: it must be set'}"]
@@ -85,7 +85,7 @@ class Option:
 
 
 def options(model: type[BaseModel] = AgentConfig, prefix: str = "") -> Iterator[Option]:
-    """Yield every option in the order of declaration; those of the top first."""
+    """Yield every option in the order of declaration, top-level options first."""
     inner: list[tuple[str, type[Section]]] = []
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
@@ -97,7 +97,7 @@ def options(model: type[BaseModel] = AgentConfig, prefix: str = "") -> Iterator[
 
 
 def find(name: str) -> Iterator[Option]:
-    """Yield the option `name`, or all of a section or key of that name; "": all. Raise Refused."""
+    """Yield the option `name`, or all options of that section or key; "" = all. Raise Refused."""
     found = [o for o in options() if name in {"", o.name, o.section, o.key}]
     if not found:
         raise Refused(
@@ -141,7 +141,7 @@ def document() -> str:
 
 
 def shown(name: str, value: object) -> str:
-    """Return an option's value as the file would have it. Raise Refused: no such option."""
+    """Return an option's value as TOML. Raise Refused if there is no such option."""
     return _value_text(value, _unit(_field(name)))
 
 
@@ -214,7 +214,7 @@ def _bounds(field: FieldInfo, unit: Unit | None) -> str:
 
 
 def _value_text(value: object, unit: Unit | None) -> str:
-    """Return a value as TOML has it, and in the unit that people say."""
+    """Return a value as TOML, in the unit that people use."""
     if value is None:
         return NONE
     if isinstance(value, tuple | list):

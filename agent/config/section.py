@@ -1,4 +1,4 @@
-"""What every section of options is made of: units, and a table that is strict about its names."""
+"""The base of all option sections: units, and a table with strict names."""
 
 from typing import Annotated, Any, Final
 
@@ -24,9 +24,9 @@ SECONDS: Final = Unit("seconds", parse_duration_s)
 
 
 def checked_port(address: str) -> str:
-    """Return an address as it is. Raises ValueError if there is no such port.
+    """Return an address unchanged. Raise ValueError if its port is invalid.
 
-    gRPC would take another one: that of the lower 16 bits.
+    gRPC would use the lower 16 bits of the port instead.
     """
     if address and int(address.rpartition(":")[2]) > PORT_MAX:
         raise ValueError(f"{address!r}: a port is at most {PORT_MAX}")
@@ -48,14 +48,15 @@ AddressOrNone = Annotated[
 
 
 class Section(BaseModel):
-    """One table of the file: frozen, and strict about names."""
+    """A table of the file: frozen, and strict about names."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     @field_validator("*", mode="before")
     @classmethod
     def _without_nul(cls, value: object) -> object:
-        """Return a value as it is. Raises ValueError for a NUL, which no path or name can hold."""
+        """Return a value unchanged. Raise ValueError for a NUL, which no path or name can
+        contain."""
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and "\0" in text:
                 raise ValueError(f"{text!r} holds a NUL character")

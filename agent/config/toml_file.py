@@ -1,10 +1,10 @@
-"""Where options come from: a TOML file and the drop-ins beside it, and the line of every value.
+"""TOML loading: a file with its drop-ins, and the line of every value.
 
     agent.toml ─► conf.d/10-disks.toml ─► conf.d/20-site.toml      the later one wins, key by key
 
-Python's TOML parser gives values without places. A statement of TOML ends where the text since the
-last one parses, so each is parsed by itself to find its line; the values are those of the whole
-file.
+Python's TOML parser returns values without places. A statement of TOML ends where the text since
+the last statement parses, so each is parsed alone to find its line. The values are those of the
+whole file.
 """
 
 import os
@@ -19,7 +19,7 @@ from agent.config.given import decoded, open_regular
 from agent.errors import Code, Refused
 
 DROP_INS: Final = "conf.d"
-FILE_BYTES_MAX: Final = 1024**2  # a config of a megabyte is some other file
+FILE_BYTES_MAX: Final = 1024**2  # a larger file is not a config
 DROP_IN_COUNT_MAX: Final = 100
 
 Key = tuple[str, ...]
@@ -27,7 +27,7 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a value was written."""
+    """File and line of a value."""
 
     path: Path
     line: int
@@ -38,21 +38,21 @@ class Place:
 
 @dataclass(slots=True)
 class Written:
-    """What all files say together; `places` has every key and table that was written."""
+    """Merged content of all files; `places` has every written key and table."""
 
     paths: list[Path] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[Key, Place] = field(default_factory=dict)
 
     def place_of(self, key: Key) -> Place | None:
-        """Return where `key`, or else the table that should hold it, was written."""
+        """Return where `key`, or else the table that would hold it, was written."""
         for length in range(len(key), 0, -1):
             if key[:length] in self.places:
                 return self.places[key[:length]]
         return None
 
     def located(self, *keys: Key) -> str:
-        """Return options by name, with the places where they were written."""
+        """Return a text with the options' names and places."""
         texts = []
         for key in keys:
             place = self.places.get(key)
@@ -66,7 +66,7 @@ def read(path: Path) -> Written:
 
 
 def read_each(paths: Sequence[Path]) -> Written:
-    """Read these files, the later over the earlier. Raise Refused naming file and line."""
+    """Read these files; later files override earlier ones. Raise Refused naming file and line."""
     written = Written()
     for each in paths:
         text = _text(each)
@@ -83,7 +83,7 @@ def read_each(paths: Sequence[Path]) -> Written:
 def drop_ins(path: Path) -> list[Path]:
     """Return the drop-ins of a config file, in the order in which they are read."""
     files = (path.parent / DROP_INS).glob("*.toml")
-    found = sorted(file for file in files if not file.name.startswith("."))  # an editor's lock
+    found = sorted(file for file in files if not file.name.startswith("."))  # skips editors' locks
     if len(found) > DROP_IN_COUNT_MAX:
         raise Refused(
             Code.INVALID_CONFIG,
@@ -103,7 +103,7 @@ def places(text: str) -> Iterator[tuple[Key, int]]:
         try:
             found = tomllib.loads(statement)
         except tomllib.TOMLDecodeError:
-            continue  # a value of several lines: it ends further down
+            continue  # a value of several lines ends further down
         if statement.lstrip().startswith("["):
             table = _only_path(found)
             yield table, begins
