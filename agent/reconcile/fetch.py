@@ -20,10 +20,9 @@ from agent.reconcile.lenders import Lender, LendingSeveral
 from agent.reconcile.witnesses import (
     NO_WORD,
     Proving,
-    ProvingSeveral,
     Word,
+    ask_for_chunks,
     proof_of_chunk,
-    proofs_at_once,
 )
 from agent.rpc.calls.peer import Meter
 from agent.store.operations.repair import verifies
@@ -189,9 +188,9 @@ class Sources:
         self, peer_id: PeerId, chunks: Mapping[int, tuple[BlockId, int, bytes]]
     ) -> dict[int, Word]:
         prover = self.provers.get(peer_id)
-        if not isinstance(prover, ProvingSeveral):
+        if prover is None:
             return dict.fromkeys(chunks, NO_WORD)
-        words = proofs_at_once(peer_id, prover, self.container_id, list(chunks.values()))
+        words = ask_for_chunks(peer_id, prover, self.container_id, list(chunks.values()))
         return dict(zip(chunks, words, strict=True))
 
     def proven(self, asked: Iterable[PeerId], block_id: BlockId, offset: int, data: bytes) -> Word:

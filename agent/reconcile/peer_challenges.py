@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from agent.errors import SutureError
-from agent.reconcile.witnesses import ask_for_chunk
+from agent.reconcile.witnesses import ask_for_chunks
 from agent.rpc.calls.peer import NodeAddress, Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.clock import Clock
@@ -114,8 +114,8 @@ class Challenges:
         if not verifies(chunk, data):
             return self._own(found, "a chunk is not what its row says")
         asked = random.choice(holders)  # noqa: S311 - no secret
-        peer, offset = self._dial(asked), chunk.offset
-        word = ask_for_chunk(asked.datanode_id, peer, container_id, block_id, offset, data)
+        peer, wanted = self._dial(asked), [(block_id, chunk.offset, data)]
+        [word] = ask_for_chunks(asked.datanode_id, peer, container_id, wanted)
         return PROVEN if word.proof else FAILED if word.is_false else UNANSWERED
 
     def _own(self, found: tuple[ContainerId, BlockId, ChunkInfo], why: str) -> str:

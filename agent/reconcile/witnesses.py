@@ -39,21 +39,10 @@ log = structlog.get_logger()
 class Proving(Protocol):
     """A peer as far as it proves chunks."""
 
-    def prove_chunk(
-        self, container_id: ContainerId, block_id: BlockId, offset: int, nonce: bytes
-    ) -> bytes:
-        """Return what it makes of a chunk and a nonce. Raises SutureError."""
-        ...
-
-
-@runtime_checkable
-class ProvingSeveral(Protocol):
-    """A peer that proves several chunks in one call."""
-
     def prove_chunks(
         self, container_id: ContainerId, asked: Sequence[tuple[BlockId, int, bytes]]
-    ) -> list[bytes]:
-        """Return what it makes of each chunk and its nonce, empty for some. Raises SutureError."""
+    ) -> list[bytes | SutureError]:
+        """Return what it makes of each chunk and its nonce, or why nothing. Raises SutureError."""
         ...
 
 
@@ -72,60 +61,32 @@ class Word:
 NO_WORD: Final = Word()  # nobody was asked
 
 
-def ask_for_chunk(
+def ask_for_chunks(
     peer_id: PeerId,
     peer: Proving,
     container_id: ContainerId,
-    block_id: BlockId,
-    offset: int,
-    data: bytes,
-) -> Word:
-    """Have a peer prove that its medium holds `data` at the place of a chunk."""
-    nonce = secrets.token_bytes(NONCE_BYTES)
-    try:
-        answer = peer.prove_chunk(container_id, block_id, offset, nonce)
-    except SutureError as error:
-        return Word(why=f"{error.code}: {error}", is_silent=not isinstance(error, Refused))
-    if answer == answer_of(nonce, data):
-        return Word(proof=_kept(peer_id, nonce, answer))
-    log.warning(
-        "proof_failed",
-        container_id=container_id,
-        block_id=block_id,
-        offset=offset,
-        peer=peer_id,
-    )
-    return Word(why="its medium does not hold these bytes", is_false=True)
-
-
-def proofs_at_once(
-    peer_id: PeerId,
-    peer: ProvingSeveral,
-    container_id: ContainerId,
     chunks: Sequence[tuple[BlockId, int, bytes]],
 ) -> list[Word]:
-    """Have a peer prove several chunks (block, offset, bytes) in one call; return a word of each.
-
-    One without a proof is `NO_WORD`: asked for alone, it gets its reason.
-    """
-    nonces = [secrets.token_bytes(NONCE_BYTES) for _ in chunks]
-    asked = [
-        (block_id, offset, nonce)
-        for (block_id, offset, _), nonce in zip(chunks, nonces, strict=True)
-    ]
+    """Have a peer prove, in one call, that its medium holds chunks (block, offset, bytes); return
+    a word of each."""
+    asked = [(block, offset, secrets.token_bytes(NONCE_BYTES)) for block, offset, _ in chunks]
+    answers: Sequence[bytes | SutureError]
     try:
         answers = peer.prove_chunks(container_id, asked)
-    except SutureError:
-        return [NO_WORD] * len(chunks)
-    return [
-        Word(proof=_kept(peer_id, nonce, answer)) if answer == answer_of(nonce, data) else NO_WORD
-        for (_, _, data), nonce, answer in zip(chunks, nonces, answers, strict=True)
-    ]
-
-
-def _kept(peer_id: PeerId, nonce: bytes, answer: bytes) -> str:
-    """Return a proof as the journal keeps it."""
-    return f"{peer_id} {nonce.hex()} {answer.hex()}"
+    except SutureError as error:
+        answers = [error] * len(chunks)
+    words: list[Word] = []
+    for (block_id, offset, data), (_, _, nonce), answer in zip(chunks, asked, answers, strict=True):
+        if isinstance(answer, SutureError):
+            is_silent = not isinstance(answer, Refused)
+            words.append(Word(why=f"{answer.code}: {answer}", is_silent=is_silent))
+        elif answer == answer_of(nonce, data):
+            words.append(Word(proof=f"{peer_id} {nonce.hex()} {answer.hex()}"))
+        else:
+            place = {"container_id": container_id, "block_id": block_id, "offset": offset}
+            log.warning("proof_failed", **place, peer=peer_id)
+            words.append(Word(why="its medium does not hold these bytes", is_false=True))
+    return words
 
 
 def proof_of_chunk(
@@ -142,7 +103,7 @@ def proof_of_chunk(
         peer = peers.get(peer_id)
         if peer is None:
             continue
-        word = ask_for_chunk(peer_id, peer, container_id, block_id, offset, data)
+        [word] = ask_for_chunks(peer_id, peer, container_id, [(block_id, offset, data)])
         if word.proof:
             return word
         words.append((peer_id, word))
@@ -276,15 +237,12 @@ class ReplicaWitnesses:
         samples = self._samples(container_id, theirs)
         for group in grouped(samples, lambda sample: sample[1].length_bytes):
             asked = [(block_id, chunk.offset, data) for block_id, chunk, data in group]
-            words = (
-                proofs_at_once(peer_id, peer, container_id, asked) if len(asked) > 1 else [NO_WORD]
-            )
-            for one, together in zip(asked, words, strict=True):
-                word = together
+            words = ask_for_chunks(peer_id, peer, container_id, asked)
+            for (block_id, offset, _), word in zip(asked, words, strict=True):
                 if not word.proof:
-                    word = ask_for_chunk(peer_id, peer, container_id, *one)
-                if not word.proof:
-                    raise Refused(Code.CHECKSUM_MISMATCH, f"block {one[0]} at {one[1]}: {word.why}")
+                    raise Refused(
+                        Code.CHECKSUM_MISMATCH, f"block {block_id} at {offset}: {word.why}"
+                    )
                 count += 1
         return count
 

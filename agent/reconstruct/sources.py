@@ -241,7 +241,7 @@ class Sources:
                 if isinstance(source.peer, Proving):
                     with suppress(SutureError):  # it is why we ask
                         nonce = secrets.token_bytes(NONCE_BYTES)
-                        source.peer.prove_chunk(self.container_id, block_id, 0, nonce)
+                        source.peer.prove_chunks(self.container_id, [(block_id, 0, nonce)])
 
     # What is in them.
 

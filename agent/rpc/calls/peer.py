@@ -30,6 +30,7 @@ from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec, hashes
 from agent.rpc.wire.addressee import ADDRESSEE_HEADER
 from agent.rpc.wire.blockpieces import BlockPiece, Data, decode_piece
+from agent.rpc.wire.errors import error_of
 from agent.rpc.wire.hashes import BlockRows
 from merkle.checksum import U64s
 from merkle.descent import BlockRange
@@ -209,13 +210,9 @@ class Peer(Filling):
         self, container_id: ContainerId, block_id: BlockId, meter: Meter | None = None
     ) -> BlockData:
         """Return the metadata of one committed block."""
-        request = pb.GetBlockRequest(block_id=_key(container_id, block_id))
-        answer: pb.GetBlockResponse = self._ask(self.stub.GetBlock, request)
-        if meter is not None:
-            meter.tree_bytes += answer.ByteSize()
-        owner, block = codec.parse_block(answer.block, "answer.block")
-        if (owner, block.block_id) != (container_id, block_id):
-            raise codec.malformed("answer.block.block_id", "is not the block asked for")
+        [block] = self._block_results(container_id, [block_id], meter)
+        if isinstance(block, SutureError):
+            raise block
         return block
 
     def blocks_of(self, container_id: ContainerId) -> list[BlockData]:
@@ -226,15 +223,28 @@ class Peer(Filling):
         self, container_id: ContainerId, block_ids: Sequence[BlockId]
     ) -> dict[BlockId, BlockData]:
         """Return those of the blocks whose metadata the peer sends in one message."""
-        request = pb.GetBlocksRequest(container_id=container_id, local_ids=block_ids)
-        answer: pb.GetBlocksResponse = self._ask(self.stub.GetBlocks, request)
-        found = (codec.parse_block(item, "answer.blocks") for item in answer.blocks)
-        asked = set(block_ids)
-        return {
-            block.block_id: block
-            for owner, block in found
-            if owner == container_id and block.block_id in asked
-        }
+        results = self._block_results(container_id, block_ids)
+        return {block.block_id: block for block in results if isinstance(block, BlockData)}
+
+    def _block_results(
+        self, container_id: ContainerId, block_ids: Sequence[BlockId], meter: Meter | None = None
+    ) -> Iterator[BlockData | SutureError]:
+        """Yield each block that was asked for, or why it did not come."""
+        asked = [_key(container_id, block_id) for block_id in block_ids]
+        answer: pb.GetBlocksResponse = self._ask(
+            self.stub.GetBlocks, pb.GetBlocksRequest(block_ids=asked)
+        )
+        if meter is not None:
+            meter.tree_bytes += answer.ByteSize()
+        _check_count(answer.results, asked)
+        for block_id, result in zip(block_ids, answer.results, strict=True):
+            if result.code:
+                yield error_of(result.code, message=result.message)
+                continue
+            owner, block = codec.parse_block(result.block, "answer.results.block")
+            if (owner, block.block_id) != (container_id, block_id):
+                raise codec.malformed("answer.results.block", "is not the block asked for")
+            yield block
 
     def each_block(self, container_id: ContainerId) -> Iterator[BlockData]:
         """Yield the metadata of all blocks, by id, asking page by page."""
@@ -290,9 +300,9 @@ class Peer(Filling):
 
     def prove_chunks(
         self, container_id: ContainerId, asked: Sequence[tuple[BlockId, int, bytes]]
-    ) -> list[bytes]:
-        """Return what the peer makes, with its nonce, of each chunk, which it reads for this: asked
-        are block, offset and nonce. It is empty for what it cannot prove so."""
+    ) -> list[bytes | SutureError]:
+        """Return what the peer makes, with its nonce, of each chunk, which it reads for this, or
+        why it does not: asked are block, offset and nonce."""
         request = pb.ProveChunksRequest(
             container_id=container_id,
             chunks=[
@@ -304,22 +314,11 @@ class Peer(Filling):
         answer: pb.ProveChunksResponse = self._ask(
             self.stub.ProveChunks, request, timeout_s=timeout_s
         )
-        if len(answer.answers) != len(asked):
-            raise codec.malformed("answer.answers", f"{len(answer.answers)} of {len(asked)}")
-        return list(answer.answers)
-
-    def prove_chunk(
-        self, container_id: ContainerId, block_id: BlockId, offset: int, nonce: bytes
-    ) -> bytes:
-        """Return what the peer makes, with `nonce`, of a chunk that it reads for this."""
-        request = pb.ProveChunkRequest(
-            container_id=container_id, local_id=block_id, offset=offset, nonce=nonce
-        )
-        timeout_s = self._timeouts.chunk_s
-        answer: pb.ProveChunkResponse = self._ask(
-            self.stub.ProveChunk, request, timeout_s=timeout_s
-        )
-        return answer.answer
+        _check_count(answer.proofs, asked)
+        return [
+            error_of(proof.code, message=proof.message) if proof.code else proof.answer
+            for proof in answer.proofs
+        ]
 
     def prove_replica(
         self, request: pb.ProveReplicaRequest, timeout_s: float
@@ -519,6 +518,12 @@ def _metered(
         if meter is not None:
             meter.data_bytes += len(piece.data)
         yield piece
+
+
+def _check_count(results: Sequence[object], asked: Sequence[object]) -> None:
+    """Refuse an answer in which not each item that was asked for has its result."""
+    if len(results) != len(asked):
+        raise codec.malformed("answer", f"has {len(results)} of {len(asked)} results")
 
 
 def _key(container_id: ContainerId, block_id: BlockId) -> container_pb2.BlockId:

@@ -1,23 +1,21 @@
 """Calls that prove to a peer what the medium holds: bytes read for it, past every cache."""
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Final, Protocol
 
 import grpc
 
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.datanode.backends import Scan, ScanMode
-from agent.rpc.datanode.named_chunks import chunk_at, parse_keys, several_chunks
+from agent.rpc.datanode.named_chunks import Found, Key, parse_keys, several_chunks
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
 from agent.runtime.clock import Clock
 from agent.store.index.facts import ReplicaFacts
-from agent.store.operations.reading import Readable
 from agent.store.operations.repair import verifies
 from agent.store.ports import ReadableReplicas
 from merkle.possession_proof import NONCE_BYTES, answer_of, tree_answer_of
-from merkle.replica import ID_MAX, BlockId, ChunkInfo, ContainerId, ReplicaState
+from merkle.replica import ID_MAX, BlockId, ContainerId, ReplicaState
 from merkle.tree import Tree
 
 KEEP_MS_MAX: Final = 3_600_000
@@ -33,7 +31,7 @@ class Keeping(Protocol):
 
 
 class ProofHandlers:
-    """ProveChunk, ProveChunks, ProveReplica."""
+    """ProveChunks, ProveReplica."""
 
     def __init__(
         self,
@@ -50,45 +48,35 @@ class ProofHandlers:
         self._clock = clock
         self._on_damage = on_damage
 
-    def ProveChunk(
-        self, request: pb.ProveChunkRequest, context: grpc.ServicerContext
-    ) -> pb.ProveChunkResponse:
-        """Read one chunk from the medium, and answer with what only its bytes make.
+    def ProveChunks(
+        self, request: pb.ProveChunksRequest, context: grpc.ServicerContext
+    ) -> pb.ProveChunksResponse:
+        """Read chunks from the medium, and answer with what only their bytes make.
 
         What a medium holds is the asker's to compare; what does not fit our own row is scanned.
         """
         del context
         container_id = codec.parse_container_id(request.container_id)
-        block_id = codec.parse_block_id(request.local_id, "local_id")
-        nonce = _nonce(request.nonce)
-        try:
-            found = self._store.readable(container_id, block_id)
-        except Refused as error:
-            if error.code is Code.NO_SUCH_BLOCK and self._is_in_tree(container_id, block_id):
-                self._on_damage(container_id, "a peer asked, and a block has no row any more")
-            raise
-        chunk = chunk_at(found.block, request.offset)
-        return pb.ProveChunkResponse(answer=self._answer(container_id, found, chunk, nonce))
-
-    def ProveChunks(
-        self, request: pb.ProveChunksRequest, context: grpc.ServicerContext
-    ) -> pb.ProveChunksResponse:
-        """Do the same with several chunks; what cannot be proven is left to be asked for alone."""
-        del context
-        container_id = codec.parse_container_id(request.container_id)
         keys = parse_keys(request.chunks)
         nonces = [_nonce(asked.nonce) for asked in request.chunks]
         chosen = several_chunks(self._store, container_id, keys)
-        answers = [b""] * len(keys)
-        for index, (key, nonce) in enumerate(zip(keys, nonces, strict=True)):
-            if key in chosen:
-                with suppress(SutureError):
-                    answers[index] = self._answer(container_id, *chosen[key], nonce)
-        return pb.ProveChunksResponse(answers=answers)
+        answer = pb.ProveChunksResponse()
+        for key, nonce in zip(keys, nonces, strict=True):
+            proof = answer.proofs.add()
+            try:
+                proof.answer = self._answer(container_id, key, chosen[key], nonce)
+            except SutureError as error:
+                proof.code, proof.message = error.code, str(error)
+        return answer
 
     def _answer(
-        self, container_id: ContainerId, found: Readable, chunk: ChunkInfo, nonce: bytes
+        self, container_id: ContainerId, key: Key, chosen: Found | SutureError, nonce: bytes
     ) -> bytes:
+        if isinstance(chosen, SutureError):
+            if chosen.code is Code.NO_SUCH_BLOCK and self._is_in_tree(container_id, key[0]):
+                self._on_damage(container_id, "a peer asked, and a block has no row any more")
+            raise chosen
+        found, chunk = chosen
         try:
             data = self._store.read_medium(container_id, found, chunk.offset, chunk.length_bytes)
         except SutureError:

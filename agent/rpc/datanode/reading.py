@@ -9,7 +9,14 @@ import grpc
 
 from agent.errors import Code, Refused, SutureError
 from agent.rpc.datanode.limits import Limits, page_size
-from agent.rpc.datanode.named_chunks import chunk_at, parse_block_ids, parse_keys, several_chunks
+from agent.rpc.datanode.named_chunks import (
+    BYTES_MAX,
+    check_names,
+    chunk_at,
+    no_room,
+    parse_keys,
+    several_chunks,
+)
 from agent.rpc.v1 import container_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec, hashes, reports
@@ -25,7 +32,7 @@ CHANGES_PAGE_MAX: Final = 2_000  # some 200 bytes each, as a rule
 
 
 class ReadHandlers:
-    """GetContainer, ListContainers, GetBlock, GetBlocks, ListBlocks, ReadChunk, ReadChunks,
+    """GetContainer, ListContainers, GetBlocks, ListBlocks, ReadChunk, ReadChunks,
     ReadBlock, GetSmallFile, GetContainerHashes, ListHistory, ListChanges."""
 
     def __init__(
@@ -74,30 +81,26 @@ class ReadHandlers:
         found.sort(key=lambda report: report.container_id)
         return pb.ListContainersResponse(replicas=found, next_container_id=next_id)
 
-    def GetBlock(
-        self, request: pb.GetBlockRequest, context: grpc.ServicerContext
-    ) -> pb.GetBlockResponse:
-        """Return the metadata of one committed block."""
-        del context
-        container_id, found = self._readable(request.block_id)
-        return pb.GetBlockResponse(block=codec.block_message(container_id, found.block))
-
     def GetBlocks(
         self, request: pb.GetBlocksRequest, context: grpc.ServicerContext
     ) -> pb.GetBlocksResponse:
-        """Return the metadata of several committed blocks, as far as they fit a message."""
+        """Return the metadata of committed blocks; each has the reason if it does not come."""
         del context
-        container_id = codec.parse_container_id(request.container_id)
-        answer = pb.GetBlocksResponse()
-        left_bytes = BLOCKS_PAGE_BYTES_MAX
-        for block_id in parse_block_ids(request.local_ids):
-            with suppress(SutureError):  # who asks for it alone is told
-                block = self._store.readable(container_id, block_id).block
-                message = codec.block_message(container_id, block)
-                left_bytes -= message.ByteSize()
-                if left_bytes < 0:
-                    break
-                answer.blocks.append(message)
+        keys = [codec.parse_block_key(asked, "block_ids") for asked in request.block_ids]
+        check_names(keys, "block_ids")
+        answer, size_bytes = pb.GetBlocksResponse(), 0
+        for asked in request.block_ids:
+            result = answer.results.add()
+            try:
+                container_id, found = self._readable(asked)
+                message = codec.block_message(container_id, found.block)
+                if size_bytes and size_bytes + message.ByteSize() > BLOCKS_PAGE_BYTES_MAX:
+                    raise no_room()
+            except SutureError as error:
+                result.code, result.message = error.code, str(error)
+                continue
+            size_bytes += message.ByteSize()
+            result.block.CopyFrom(message)
         return answer
 
     def _readable(self, asked: container_pb2.BlockId) -> tuple[ContainerId, Readable]:
@@ -174,8 +177,11 @@ class ReadHandlers:
         container_id = codec.parse_container_id(request.container_id)
         keys = parse_keys(request.chunks)
         answer = pb.ReadChunksResponse()
-        for found, chunk in several_chunks(self._store, container_id, keys).values():
-            with suppress(SutureError):  # who asks for it alone is told
+        for chosen in several_chunks(self._store, container_id, keys).values():
+            if isinstance(chosen, SutureError) or chosen[1].length_bytes > BYTES_MAX:
+                continue
+            found, chunk = chosen
+            with suppress(SutureError):  # ReadChunk says why
                 data = self._read(container_id, found, chunk.offset, chunk.length_bytes)
                 described = codec.chunk_message(chunk)
                 answer.chunks.add(local_id=found.block.block_id, chunk=described, data=data)

@@ -147,31 +147,27 @@ class ListContainersResponse(_message.Message):
     next_container_id: int
     def __init__(self, replicas: _Optional[_Iterable[_Union[_container_pb2.ReplicaReport, _Mapping]]] = ..., next_container_id: _Optional[int] = ...) -> None: ...
 
-class GetBlockRequest(_message.Message):
-    __slots__ = ("block_id",)
-    BLOCK_ID_FIELD_NUMBER: _ClassVar[int]
-    block_id: _container_pb2.BlockId
-    def __init__(self, block_id: _Optional[_Union[_container_pb2.BlockId, _Mapping]] = ...) -> None: ...
-
-class GetBlockResponse(_message.Message):
-    __slots__ = ("block",)
-    BLOCK_FIELD_NUMBER: _ClassVar[int]
-    block: _container_pb2.BlockData
-    def __init__(self, block: _Optional[_Union[_container_pb2.BlockData, _Mapping]] = ...) -> None: ...
-
 class GetBlocksRequest(_message.Message):
-    __slots__ = ("container_id", "local_ids")
-    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
-    LOCAL_IDS_FIELD_NUMBER: _ClassVar[int]
-    container_id: int
-    local_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, container_id: _Optional[int] = ..., local_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    __slots__ = ("block_ids",)
+    BLOCK_IDS_FIELD_NUMBER: _ClassVar[int]
+    block_ids: _containers.RepeatedCompositeFieldContainer[_container_pb2.BlockId]
+    def __init__(self, block_ids: _Optional[_Iterable[_Union[_container_pb2.BlockId, _Mapping]]] = ...) -> None: ...
 
 class GetBlocksResponse(_message.Message):
-    __slots__ = ("blocks",)
-    BLOCKS_FIELD_NUMBER: _ClassVar[int]
-    blocks: _containers.RepeatedCompositeFieldContainer[_container_pb2.BlockData]
-    def __init__(self, blocks: _Optional[_Iterable[_Union[_container_pb2.BlockData, _Mapping]]] = ...) -> None: ...
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[BlockResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[BlockResult, _Mapping]]] = ...) -> None: ...
+
+class BlockResult(_message.Message):
+    __slots__ = ("block", "code", "message")
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    block: _container_pb2.BlockData
+    code: str
+    message: str
+    def __init__(self, block: _Optional[_Union[_container_pb2.BlockData, _Mapping]] = ..., code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class ListBlocksRequest(_message.Message):
     __slots__ = ("container_id", "start_local_id", "count")
@@ -263,24 +259,6 @@ class GetSmallFileResponse(_message.Message):
     data: bytes
     def __init__(self, chunks: _Optional[_Iterable[_Union[_container_pb2.ChunkInfo, _Mapping]]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
-class ProveChunkRequest(_message.Message):
-    __slots__ = ("container_id", "local_id", "offset", "nonce")
-    CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
-    LOCAL_ID_FIELD_NUMBER: _ClassVar[int]
-    OFFSET_FIELD_NUMBER: _ClassVar[int]
-    NONCE_FIELD_NUMBER: _ClassVar[int]
-    container_id: int
-    local_id: int
-    offset: int
-    nonce: bytes
-    def __init__(self, container_id: _Optional[int] = ..., local_id: _Optional[int] = ..., offset: _Optional[int] = ..., nonce: _Optional[bytes] = ...) -> None: ...
-
-class ProveChunkResponse(_message.Message):
-    __slots__ = ("answer",)
-    ANSWER_FIELD_NUMBER: _ClassVar[int]
-    answer: bytes
-    def __init__(self, answer: _Optional[bytes] = ...) -> None: ...
-
 class ProveChunksRequest(_message.Message):
     __slots__ = ("container_id", "chunks")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -300,10 +278,20 @@ class ChunkChallenge(_message.Message):
     def __init__(self, local_id: _Optional[int] = ..., offset: _Optional[int] = ..., nonce: _Optional[bytes] = ...) -> None: ...
 
 class ProveChunksResponse(_message.Message):
-    __slots__ = ("answers",)
-    ANSWERS_FIELD_NUMBER: _ClassVar[int]
-    answers: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, answers: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    __slots__ = ("proofs",)
+    PROOFS_FIELD_NUMBER: _ClassVar[int]
+    proofs: _containers.RepeatedCompositeFieldContainer[ChunkProof]
+    def __init__(self, proofs: _Optional[_Iterable[_Union[ChunkProof, _Mapping]]] = ...) -> None: ...
+
+class ChunkProof(_message.Message):
+    __slots__ = ("answer", "code", "message")
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    answer: bytes
+    code: str
+    message: str
+    def __init__(self, answer: _Optional[bytes] = ..., code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class ProveReplicaRequest(_message.Message):
     __slots__ = ("container_id", "nonce", "age_max_ms", "keep_ms")

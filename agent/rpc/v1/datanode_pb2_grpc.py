@@ -74,11 +74,6 @@ class DatanodeStub(object):
                 request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ListContainersRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ListContainersResponse.FromString,
                 _registered_method=True)
-        self.GetBlock = channel.unary_unary(
-                '/suture.v1.Datanode/GetBlock',
-                request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.GetBlockRequest.SerializeToString,
-                response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.GetBlockResponse.FromString,
-                _registered_method=True)
         self.GetBlocks = channel.unary_unary(
                 '/suture.v1.Datanode/GetBlocks',
                 request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.GetBlocksRequest.SerializeToString,
@@ -113,11 +108,6 @@ class DatanodeStub(object):
                 '/suture.v1.Datanode/GetContainerHashes',
                 request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.GetContainerHashesRequest.SerializeToString,
                 response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.HashesPage.FromString,
-                _registered_method=True)
-        self.ProveChunk = channel.unary_unary(
-                '/suture.v1.Datanode/ProveChunk',
-                request_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveChunkRequest.SerializeToString,
-                response_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveChunkResponse.FromString,
                 _registered_method=True)
         self.ProveChunks = channel.unary_unary(
                 '/suture.v1.Datanode/ProveChunks',
@@ -216,7 +206,7 @@ class DatanodeServicer(object):
     def WriteBlocks(self, request_iterator, context):
         """Whole new blocks of one container, any number, committed in the order in which they come: small
         ones many in a message, a large one chunk by chunk. The one answer says that all are durable; a
-        call that fails may have committed some. An agent that does not know it says UNIMPLEMENTED.
+        call that fails may have committed some.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -247,15 +237,8 @@ class DatanodeServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def GetBlock(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def GetBlocks(self, request, context):
-        """Several blocks of one container in one message. What cannot be read, or has no room in it, is left
-        out: GetBlock says why.
+        """The metadata of committed blocks, each with its own status.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -300,17 +283,9 @@ class DatanodeServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ProveChunk(self, request, context):
-        """A peer proves that it has just read a chunk from its medium, past every cache: what is nowhere
-        else is not written over, and not deleted, on its mere word. An agent that does not know it says
-        UNIMPLEMENTED.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def ProveChunks(self, request, context):
-        """The same of several chunks of one container.
+        """A peer proves that it has just read chunks from its medium, past every cache: what is nowhere
+        else is not written over, and not deleted, on its mere word.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -449,11 +424,6 @@ def add_DatanodeServicer_to_server(servicer, server):
                     request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ListContainersRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ListContainersResponse.SerializeToString,
             ),
-            'GetBlock': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetBlock,
-                    request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.GetBlockRequest.FromString,
-                    response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.GetBlockResponse.SerializeToString,
-            ),
             'GetBlocks': grpc.unary_unary_rpc_method_handler(
                     servicer.GetBlocks,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.GetBlocksRequest.FromString,
@@ -488,11 +458,6 @@ def add_DatanodeServicer_to_server(servicer, server):
                     servicer.GetContainerHashes,
                     request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.GetContainerHashesRequest.FromString,
                     response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.HashesPage.SerializeToString,
-            ),
-            'ProveChunk': grpc.unary_unary_rpc_method_handler(
-                    servicer.ProveChunk,
-                    request_deserializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveChunkRequest.FromString,
-                    response_serializer=agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveChunkResponse.SerializeToString,
             ),
             'ProveChunks': grpc.unary_unary_rpc_method_handler(
                     servicer.ProveChunks,
@@ -792,33 +757,6 @@ class Datanode(object):
             _registered_method=True)
 
     @staticmethod
-    def GetBlock(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/suture.v1.Datanode/GetBlock',
-            agent_dot_rpc_dot_v1_dot_datanode__pb2.GetBlockRequest.SerializeToString,
-            agent_dot_rpc_dot_v1_dot_datanode__pb2.GetBlockResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
     def GetBlocks(request,
             target,
             options=(),
@@ -997,33 +935,6 @@ class Datanode(object):
             '/suture.v1.Datanode/GetContainerHashes',
             agent_dot_rpc_dot_v1_dot_datanode__pb2.GetContainerHashesRequest.SerializeToString,
             agent_dot_rpc_dot_v1_dot_datanode__pb2.HashesPage.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ProveChunk(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/suture.v1.Datanode/ProveChunk',
-            agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveChunkRequest.SerializeToString,
-            agent_dot_rpc_dot_v1_dot_datanode__pb2.ProveChunkResponse.FromString,
             options,
             channel_credentials,
             insecure,

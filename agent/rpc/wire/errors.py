@@ -143,13 +143,16 @@ def error_from(rpc_error: grpc.RpcError, party: str = "") -> SutureError:
     """
     code, details, info = _parts(rpc_error)
     if info is not None:
-        known = info.reason in Code.__members__
-        reason = Code(info.reason) if known else Code.CONTAINER_INTERNAL_ERROR
-        facts = {name: value for name, value in info.metadata.items() if name != HINT_KEY}
-        error = error_class(reason)(reason, details, hint=info.metadata.get(HINT_KEY, ""))
-        error.facts = facts
+        error = error_of(info.reason, message=details, hint=info.metadata.get(HINT_KEY, ""))
+        error.facts = {name: value for name, value in info.metadata.items() if name != HINT_KEY}
         return error
     return _foreign(code, details, party)
+
+
+def error_of(reason: str, *, message: str, hint: str = "") -> SutureError:
+    """Return the error that a code on the wire, of a call or of one item of an answer, means."""
+    code = Code(reason) if reason in Code.__members__ else Code.CONTAINER_INTERNAL_ERROR
+    return error_class(code)(code, message, hint=hint)
 
 
 def _parts(

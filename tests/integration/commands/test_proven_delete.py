@@ -220,41 +220,29 @@ def test_two_do_not_go_because_of_each_other(two: tuple[Datanode, Datanode]) -> 
     assert 0 < int(left_s) <= 30, "a witness is bound for seconds, not for as long as reading"
 
 
-@pytest.mark.parametrize("is_known", [True, False])
 def test_small_samples_are_proven_in_one_call(
-    two: tuple[Datanode, Datanode], monkeypatch: pytest.MonkeyPatch, is_known: bool
+    two: tuple[Datanode, Datanode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    Each has a nonce of its own there, too. A witness of an earlier version is asked for each.
+    Each has a nonce of its own there, too.
     """
     mine, other = two
     together: list[int] = []
-    alone: list[BlockId] = []
-    prove_chunks, prove_chunk = Peer.prove_chunks, Peer.prove_chunk
-
-    def noted_several(
-        self: Peer, container_id: ContainerId, asked: Sequence[tuple[BlockId, int, bytes]]
-    ) -> list[bytes]:
-        together.append(len({nonce for _, _, nonce in asked}))
-        if not is_known:
-            raise Refused(Code.MALFORMED_REQUEST, "no such method")
-        return prove_chunks(self, container_id, asked)
+    prove_chunks = Peer.prove_chunks
 
     def noted(
-        self: Peer, container_id: ContainerId, block_id: BlockId, offset: int, nonce: bytes
-    ) -> bytes:
-        alone.append(block_id)
-        return prove_chunk(self, container_id, block_id, offset, nonce)
+        self: Peer, container_id: ContainerId, asked: Sequence[tuple[BlockId, int, bytes]]
+    ) -> object:
+        together.append(len({nonce for _, _, nonce in asked}))
+        return prove_chunks(self, container_id, asked)
 
-    monkeypatch.setattr(Peer, "prove_chunks", noted_several)
-    monkeypatch.setattr(Peer, "prove_chunk", noted)
+    monkeypatch.setattr(Peer, "prove_chunks", noted)
     chunk_count = len(mine.replica.store.tree(CONTAINER).chunk_spans)
 
     delete(mine, [other])
 
     assert not has(mine)
     assert [chunk_count] == together
-    assert (0 if is_known else chunk_count) == len(alone)
 
 
 @pytest.mark.parametrize(("step", "goes"), [("_check_samples", True), ("proof", False)])

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import container_pb2, datanode_pb2, scm_pb2
 from agent.runtime.loop import Throttled
 from agent.store.replica_store import ReplicaStore
-from merkle.replica import ContainerId
+from merkle.replica import BlockId, ContainerId
 from tests.support.clock import FakeClock
 from tests.support.heard import logged
 from tests.support.storage.datanodes import Datanode, dialled
@@ -133,14 +133,16 @@ def test_an_answer_that_was_right_once_is_not_right_again(
     """
     A peer that keeps answers and has lost the bytes: each question has a nonce of its own.
     """
-    kept: dict[tuple[int, int], bytes] = {}
-    real = Peer.prove_chunk
+    kept: dict[tuple[int, int], object] = {}
+    real = Peer.prove_chunks
 
-    def stale(self: Peer, owner: ContainerId, block: int, offset: int, nonce: bytes) -> bytes:
-        fresh = real(self, owner, block, offset, nonce)  # type: ignore[arg-type]
-        return kept.setdefault((block, offset), fresh)
+    def stale(
+        self: Peer, owner: ContainerId, asked: Sequence[tuple[BlockId, int, bytes]]
+    ) -> list[object]:
+        [(block_id, offset, _)], [fresh] = asked, real(self, owner, asked)
+        return [kept.setdefault((block_id, offset), fresh)]
 
-    monkeypatch.setattr(Peer, "prove_chunk", stale)
+    monkeypatch.setattr(Peer, "prove_chunks", stale)
     two.ask()
 
     assert len(kept) == two.results["proven"]

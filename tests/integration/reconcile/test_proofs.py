@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import Code, Refused
-from agent.reconcile.witnesses import NO_WORD, ask_for_chunk, proof_of_chunk, proofs_at_once
+from agent.reconcile.witnesses import Word, ask_for_chunks, proof_of_chunk
 from agent.rpc.calls.peer import Peer
 from agent.rpc.v1 import datanode_pb2 as pb
 from merkle.possession_proof import NONCE_BYTES
@@ -42,13 +42,19 @@ def good(datanode: Datanode) -> bytes:
     return datanode.replica.file(BLOCK).read_bytes()[:CHUNK_BYTES]
 
 
+def ask_for_chunk(peer: Peer, block_id: BlockId, data: bytes) -> Word:
+    """Have a peer prove the first chunk of one block."""
+    [word] = ask_for_chunks("dn1", peer, CONTAINER, [(block_id, 0, data)])
+    return word
+
+
 def test_who_has_the_bytes_proves_it(datanode: Datanode, peer: Peer) -> None:
     """
     Each proof is another one: it names the peer, the nonce and the answer.
     """
     data = good(datanode)
 
-    words = [ask_for_chunk("dn1", peer, CONTAINER, BLOCK, 0, data) for _ in range(2)]
+    words = [ask_for_chunk(peer, BLOCK, data) for _ in range(2)]
 
     assert all(word.proof.startswith("dn1 ") for word in words)
     assert words[0] != words[1]
@@ -60,11 +66,11 @@ def test_several_are_proven_each_with_its_own_nonce(datanode: Datanode, peer: Pe
     """
     data = good(datanode)
 
-    words = proofs_at_once("dn1", peer, CONTAINER, [(BLOCK, 0, data), (BlockId(1), 0, data)])
-    again = [proofs_at_once("dn1", peer, CONTAINER, [(BLOCK, 0, data)])[0] for _ in range(2)]
+    words = ask_for_chunks("dn1", peer, CONTAINER, [(BLOCK, 0, data), (BlockId(1), 0, data)])
+    again = [ask_for_chunk(peer, BLOCK, data) for _ in range(2)]
     nonces = {word.proof.split()[1] for word in (words[0], *again)}
 
-    assert NO_WORD == words[1]
+    assert words[1].is_false
     assert 3 == len(nonces)
 
     class Answering:
@@ -74,7 +80,7 @@ def test_several_are_proven_each_with_its_own_nonce(datanode: Datanode, peer: Pe
             nonces.update(nonce.hex() for _, _, nonce in asked)
             return [b""] * len(asked)
 
-    proofs_at_once("dn2", Answering(), CONTAINER, [(BLOCK, 0, data), (BLOCK, CHUNK_BYTES, data)])
+    ask_for_chunks("dn2", Answering(), CONTAINER, [(BLOCK, 0, data), (BLOCK, CHUNK_BYTES, data)])
     assert 5 == len(nonces)
 
 
@@ -85,7 +91,7 @@ def test_a_medium_that_has_other_bytes_is_told(datanode: Datanode, peer: Peer) -
     data = good(datanode)
     datanode.replica.flip(BLOCK, 17)
 
-    word = ask_for_chunk("dn1", peer, CONTAINER, BLOCK, 0, data)
+    word = ask_for_chunk(peer, BLOCK, data)
 
     assert ("", True) == (word.proof, word.is_false)
 
@@ -102,7 +108,7 @@ def test_who_cannot_prove_what_its_tree_has_reads_itself(datanode: Datanode) -> 
     told = []
     with dialled([datanode]) as peers:
         for block_id in (9, 1, BLOCK):
-            word = ask_for_chunk("dn1", peers["dn1"], CONTAINER, BlockId(block_id), 0, data)
+            word = ask_for_chunk(peers["dn1"], BlockId(block_id), data)
             told.append((word.proof, list(set(datanode.doubts))))
             datanode.doubts.clear()
 
@@ -125,7 +131,7 @@ def test_the_medium_is_read_and_not_the_cache(
         return real(path, flags, *rest, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(os, "open", open_)
-    assert ask_for_chunk("dn1", peer, CONTAINER, BLOCK, 0, data).proof
+    assert ask_for_chunk(peer, BLOCK, data).proof
 
     assert opened
     assert all(flags & os.O_DIRECT for flags in opened)
@@ -135,10 +141,9 @@ def test_one_proof_is_small() -> None:
     """
     Question and answer, with what gRPC puts before each.
     """
-    question = pb.ProveChunkRequest(
-        container_id=2**63 - 1, local_id=2**63 - 1, offset=5 * 1024**3, nonce=bytes(NONCE_BYTES)
-    )
-    answer = pb.ProveChunkResponse(answer=bytes(16))
+    chunk = pb.ChunkChallenge(local_id=2**63 - 1, offset=5 * 1024**3, nonce=bytes(NONCE_BYTES))
+    question = pb.ProveChunksRequest(container_id=2**63 - 1, chunks=[chunk])
+    answer = pb.ProveChunksResponse(proofs=[pb.ChunkProof(answer=bytes(16))])
 
     assert question.ByteSize() + answer.ByteSize() + 2 * FRAME_BYTES <= WIRE_BYTES_MAX
 
@@ -149,7 +154,7 @@ def test_a_nonce_has_its_length(peer: Peer, length_bytes: int) -> None:
     A short one could be tried out beforehand.
     """
     with pytest.raises(Refused, match="nonce") as caught:
-        peer.prove_chunk(CONTAINER, BLOCK, 0, bytes(length_bytes))
+        peer.prove_chunks(CONTAINER, [(BLOCK, 0, bytes(length_bytes))])
 
     assert Code.MALFORMED_REQUEST is caught.value.code
 

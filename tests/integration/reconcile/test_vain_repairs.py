@@ -141,7 +141,7 @@ class TestVainRepairs:
 
         with dialled(cluster[1:2]) as peers:
             with monkeypatch.context() as patch:
-                patch.setattr(Peer, "prove_chunk", silent)
+                patch.setattr(Peer, "prove_chunks", silent)
                 before = [reconciler.reconcile(CONTAINER, peers).result for _ in range(4)]
             after = reconciler.reconcile(CONTAINER, peers).result
 

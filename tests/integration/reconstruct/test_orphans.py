@@ -177,7 +177,7 @@ class TestOrphans:
                     context.abort(grpc.StatusCode.UNAVAILABLE, "busy")
                 yield from super().ReadChunk(request, context)
 
-            def GetBlock(self, _request, context):  # type: ignore[no-untyped-def]
+            def GetBlocks(self, _request, context):  # type: ignore[no-untyped-def]
                 context.abort(grpc.StatusCode.UNAVAILABLE, "busy")
 
         with ec_cluster(tmp_path, RS_3_2, [5_000] * 3) as cluster:

@@ -21,6 +21,7 @@ from agent.rpc.datanode.server import build_server
 from agent.rpc.v1 import container_pb2
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
+from agent.rpc.wire.errors import error_of
 from agent.runtime.clock import SystemClock
 from merkle.checksum import window_checksums
 from merkle.replica import Bcsid, BlockData, BlockId, ChecksumType, ChunkInfo, ContainerId
@@ -200,13 +201,17 @@ class TestReading:
     def test_what_is_not_here_is_refused_by_name(
         self, peer: Peer, key: dict[str, int], code: Code
     ) -> None:
-        """GetBlock and the calls that read data give the same answer."""
+        """GetBlocks, of each block, and the calls that read data give the same answer."""
         block_id = container_pb2.BlockId(**key)  # type: ignore[arg-type]
         read = pb.ReadChunkRequest(block_id=block_id)
         rest = pb.ReadBlockRequest(block_id=block_id)
 
+        def get_block() -> None:
+            answer = ask(peer.stub.GetBlocks, pb.GetBlocksRequest(block_ids=[block_id]))
+            raise error_of(answer.results[0].code, message="")  # type: ignore[attr-defined]
+
         said = [
-            code_of(lambda: ask(peer.stub.GetBlock, pb.GetBlockRequest(block_id=block_id))),
+            code_of(get_block),
             code_of(lambda: list(stream(peer.stub.ReadChunk, read, timeout_s=5))),
             code_of(lambda: list(stream(peer.stub.ReadBlock, rest, timeout_s=5))),
             code_of(lambda: ask(peer.stub.GetSmallFile, rest)),

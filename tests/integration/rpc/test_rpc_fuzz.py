@@ -27,7 +27,7 @@ METHODS = {
     "DeleteContainer": pb.DeleteContainerRequest,
     "GetContainer": pb.GetContainerRequest,
     "ListContainers": pb.ListContainersRequest,
-    "GetBlock": pb.GetBlockRequest,
+    "GetBlocks": pb.GetBlocksRequest,
     "ListBlocks": pb.ListBlocksRequest,
     "ReadChunk": pb.ReadChunkRequest,
     "ReadBlock": pb.ReadBlockRequest,
@@ -138,7 +138,7 @@ def absurd_messages(dice: random.Random) -> Iterator[tuple[str, bytes]]:
     new.is_whole = dice.random() < 0.5
     yield "WriteBlocks", pb.NewBlocks(data=data, blocks=[new] * 2).SerializeToString()
     yield "PutBlock", pb.PutBlockRequest(block=block()).SerializeToString()
-    yield "GetBlock", pb.GetBlockRequest(block_id=key()).SerializeToString()
+    yield "GetBlocks", pb.GetBlocksRequest(block_ids=[key()]).SerializeToString()
     reading = pb.ReadBlockRequest(block_id=key(), offset=number()).SerializeToString()
     yield "ReadBlock", reading
     yield "GetSmallFile", reading

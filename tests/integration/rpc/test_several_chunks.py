@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import Code, Refused
+from agent.errors import Code, Refused, SutureError
 from agent.rpc.calls.peer import Peer
 from agent.rpc.datanode import reading
+from agent.rpc.datanode.named_chunks import BYTES_MAX
 from agent.rpc.datanode.reading import ReadHandlers
 from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.wire import codec
@@ -47,6 +48,11 @@ def on_disk(datanode: Datanode, block_id: int, offset: int) -> bytes:
 def proof(nonce: bytes, data: bytes) -> bytes:
     """Return what proves, by RFC 7693, that one has these bytes."""
     return hashlib.blake2b(data, key=nonce, digest_size=16).digest()
+
+
+def codes(answer: bytes | SutureError) -> Code | None:
+    """Return why a chunk was not proven; None if it was."""
+    return answer.code if isinstance(answer, SutureError) else None
 
 
 def test_each_is_served_as_if_it_were_asked_for_alone(datanode: Datanode, peer: Peer) -> None:
@@ -92,10 +98,11 @@ def test_a_block_that_was_not_asked_for_is_not_taken(
     block = peer.block(CONTAINER, BLOCK)
     others = [(CONTAINER, replace(block, block_id=BlockId(7))), (ContainerId(9), block)]
     blocks = [codec.block_message(owner, other) for owner, other in others]
-    answer = pb.GetBlocksResponse(blocks=blocks)
-    monkeypatch.setattr(peer.stub, "GetBlocks", lambda *_, **__: answer)
-
-    assert {} == peer.named_blocks(CONTAINER, [BLOCK])
+    for block_message in blocks:
+        answer = pb.GetBlocksResponse(results=[pb.BlockResult(block=block_message)])
+        monkeypatch.setattr(peer.stub, "GetBlocks", lambda *_, answer=answer, **__: answer)
+        with pytest.raises(Refused, match="not the block asked for"):
+            peer.named_blocks(CONTAINER, [BLOCK])
 
 
 @pytest.mark.parametrize(
@@ -109,15 +116,16 @@ def test_what_there_is_not_is_left_out(peer: Peer, missing: tuple[BlockId, int])
     answers = peer.prove_chunks(CONTAINER, [(*key, bytes(16)) for key in (missing, KEYS[0])])
 
     assert KEYS[:2] == list(served)
-    assert [False, True] == [bool(answer) for answer in answers]
+    assert [False, True] == [isinstance(answer, bytes) for answer in answers]
 
 
 def test_of_a_container_that_is_not_here_nothing_comes(peer: Peer) -> None:
     """
-    Who asks for one chunk alone is told why.
+    The answer to each says why.
     """
     assert {} == peer.read_chunks(ContainerId(9), KEYS)
-    assert [b"", b""] == peer.prove_chunks(ContainerId(9), [(*key, bytes(16)) for key in KEYS[:2]])
+    answers = peer.prove_chunks(ContainerId(9), [(*key, bytes(16)) for key in KEYS[:2]])
+    assert [Code.CONTAINER_NOT_FOUND] * 2 == [codes(answer) for answer in answers]
 
 
 def test_what_cannot_be_read_or_is_damaged_is_left_out(datanode: Datanode, peer: Peer) -> None:
@@ -131,7 +139,8 @@ def test_what_cannot_be_read_or_is_damaged_is_left_out(datanode: Datanode, peer:
     answers = peer.prove_chunks(CONTAINER, [(*key, bytes(16)) for key in KEYS])
 
     assert KEYS[:1] == list(served)
-    assert [proof(bytes(16), on_disk(datanode, BLOCK, 0)), b""] == answers[:2]
+    assert proof(bytes(16), on_disk(datanode, BLOCK, 0)) == answers[0]
+    assert Code.UNAVAILABLE is codes(answers[1])
     assert [CONTAINER, CONTAINER] == datanode.doubts  # of each: what is not as its row says
 
 
@@ -145,7 +154,25 @@ def test_a_message_has_room_for_a_mebibyte(peer: Peer) -> None:
     answers = peer.prove_chunks(CONTAINER, [(*key, bytes(16)) for key in keys])
 
     assert keys[:10] == list(served)
-    assert [True] * 10 + [False] * 14 == [bool(answer) for answer in answers]
+    assert [None] * 10 + [Code.BUSY] * 14 == [codes(answer) for answer in answers]
+
+
+def test_chunk_larger_than_a_message_is_proven_alone(datanode: Datanode, peer: Peer) -> None:
+    """
+    Its bytes are not in the answer; beside others it is left for a call of its own.
+    """
+    large = ContainerId(2)
+    datanode.replica.store.create_container(large)
+    datanode.replica.put(1, BYTES_MAX + 1, container_id=large)
+    datanode.replica.store.close_container(large, bcsid=0, force=True)
+    key = (BlockId(1), 0, bytes(16))
+
+    alone = peer.prove_chunks(large, [key])
+    beside = peer.prove_chunks(large, [key, (BlockId(99), 0, bytes(16))])
+
+    assert [proof(bytes(16), datanode.replica.file(1, large).read_bytes())] == alone
+    assert [Code.BUSY, Code.NO_SUCH_BLOCK] == [codes(answer) for answer in beside]
+    assert {} == peer.read_chunks(large, [key[:2]])
 
 
 def test_each_is_proven_with_its_own_nonce(datanode: Datanode, peer: Peer) -> None:
@@ -204,7 +231,7 @@ def test_as_many_answers_come_as_were_asked_for(
     """
     Else none could be told from another's.
     """
-    answers = pb.ProveChunksResponse(answers=[bytes(16)] * count)
+    answers = pb.ProveChunksResponse(proofs=[pb.ChunkProof(answer=bytes(16))] * count)
     monkeypatch.setattr(peer.stub, "ProveChunks", lambda *_, **__: answers)
 
     with pytest.raises(Refused, match=f"{count} of 2"):

@@ -88,9 +88,9 @@ class TestTable:
                 "GetContainer",
                 "ListContainers",
             ),
-            *("GetBlock", "ListBlocks", "ReadChunk", "GetContainerHashes", "ListFindings"),
-            *("ReadBlock", "GetSmallFile", "ProveChunk", "ProveReplica"),
-            *("GetBlocks", "ReadChunks", "ProveChunks"),
+            *("GetBlocks", "ListBlocks", "ReadChunk", "GetContainerHashes", "ListFindings"),
+            *("ReadBlock", "GetSmallFile", "ProveReplica"),
+            *("ReadChunks", "ProveChunks"),
             *("Status", "ScrubStatus", "Heartbeat", "AllocateBlocks", "CommitKey", "LookupKey"),
             *("ListKeys", "FinishWrites", "ListNodes", "ListContainerInfos", "GetContainerInfo"),
             *("ListOutcomes", "GetQueues", "GetReport", "ListDepartures", "ListHistory"),
@@ -114,7 +114,7 @@ class TestTable:
         assert Role.CLIENT in DATANODE["GetContainer"].roles
         assert {Role.PEER, Role.CLIENT} <= DATANODE["ReadChunk"].roles
         assert DATANODE["ReadChunk"].roles == DATANODE["ReadChunks"].roles
-        assert {Role.PEER, Role.CLIENT} <= DATANODE["GetBlock"].roles
+        assert {Role.PEER, Role.CLIENT} <= DATANODE["GetBlocks"].roles
         assert Role.PEER in SCM["GetContainerInfo"].roles
 
 
