@@ -1,1 +1,1 @@
-"""The replication manager: what the judge finds wrong becomes commands; and the balancer."""
+"""The replication manager, which turns the judge's findings into commands, and the balancer."""

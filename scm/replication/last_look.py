@@ -1,4 +1,4 @@
-"""The last look at a command, now that its turn has come: does it still do what it was queued for?
+"""The final check of a command before it is sent: does it still serve its purpose?
 
     pending ──objections──► what speaks against it, by command;  named_by ──► whom it goes on to
 
@@ -24,7 +24,7 @@ from scm.state.facts import ContainerState, Kind, Pending, Priority
 
 
 class LastLook:
-    """Objects to commands that the world has overtaken."""
+    """Finds objections to commands that are no longer right."""
 
     def __init__(
         self, basis: Basis, judge: Judge, reconciles: Reconciles, coding: Reconstructor
@@ -37,7 +37,7 @@ class LastLook:
         self._coding = coding
 
     def named_by(self, command: Pending) -> tuple[str, ...]:
-        """Return the datanodes that a command names beside the one it goes to."""
+        """Return the datanodes that a command names beside its receiver."""
         match command.kind:
             case Kind.RECONCILE:
                 return self._reconciles.peers_of(command)
@@ -51,11 +51,12 @@ class LastLook:
                 return ()
 
     def _witnesses_of(self, command: Pending) -> tuple[str, ...]:
-        """Return who has what a replica has that goes: these the guards let it go for, and one of
-        them proves it first (docs/PROOFS.md).
+        """Return the datanodes that hold the same data as a replica to be deleted. The guards
+        approved the delete because of these, and one of them must first prove that it has the data
+        (docs/PROOFS.md).
 
-        None where nobody must have it any more. A shard that nobody else has is computed from the
-        others: no single datanode could prove it.
+        Empty if the data is no longer needed. It is also empty for a shard that no other node has:
+        it is computed from the others, so no single datanode could prove it.
         """
         container = self._state.containers.get(command.container_id)
         if container is None or not command.keep_count:
@@ -67,13 +68,13 @@ class LastLook:
         return tuple(p.datanode_id for p in _others_with(case, victim))
 
     def objections(self, commands: Sequence[Pending]) -> dict[int, str]:
-        """Say what speaks against commands now that their turn has come, by id."""
+        """Return the objections to commands that could be sent now, by id."""
         needed = self._coding.needed(commands) | self._readable(commands)
         found = {c.command_id: self._objection(c, needed) for c in commands}
         return {number: reason for number, reason in found.items() if reason}
 
     def _readable(self, commands: Sequence[Pending]) -> set[int]:
-        """Return the ids of the copies of whole replicas whose source is still a good one."""
+        """Return the ids of the copies of whole replicas whose source is still good."""
         copies = [c for c in commands if c.kind is Kind.REPLICATE and not self._coding.is_coded(c)]
         able = self._judge.sources(
             {c.container_id for c in copies}, without={c.command_id for c in copies}
@@ -99,7 +100,7 @@ class LastLook:
         if container is None:
             return "no such container any more"
         case = self._cases.case(container)
-        if command.priority is Priority.LOW:  # a move, which needs no reason but a whole replica
+        if command.priority is Priority.LOW:  # a move only requires a whole replica
             is_source = command.datanode_id in movable(case)
         else:
             is_source = command.command_id in needed
@@ -112,7 +113,9 @@ class LastLook:
         return ""
 
     def _delete_objection(self, command: Pending) -> str:
-        """Deletes are decided once and looked at again: replicas may have gone meanwhile."""
+        """Return the objection to a delete, which is checked again because replicas may be gone by
+        now.
+        """
         container = self._state.containers.get(command.container_id)
         if container is None or not command.keep_count:
             return ""

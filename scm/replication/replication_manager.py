@@ -1,14 +1,14 @@
-"""The replication manager: looks at containers, and orders what they lack or have too much of.
+"""The replication manager: checks containers and orders missing and surplus replicas' commands.
 
     report, node, time ──► look ──judge──► under queue ──► replicate, reconstruct ──┐
                                      └───► over queue  ──► delete ──────────────────┴──► commands
 
-Every container is looked at when something about it changed, and again in rounds until it is
-settled (`scm.state.quiet_containers`): a cluster at rest costs nothing. A look is one call of the
-judge for all that are due (`health.judge`); only of those against which it has something are orders
-considered. The most urgent goes first; what cannot be done now (no source with room, no target)
-waits in its queue, a little less urgent each time, so that it does not stand in the way of what can
-be done. What no datanode could take rests until one more could.
+A container is checked when it changes, and again in rounds until it is settled
+(`scm.state.quiet_containers`), so an idle cluster costs nothing. One call of the judge checks all
+due containers (`health.judge`), and commands are considered only for those with findings. The most
+urgent goes first. A container that cannot be served now (no source with room, no target) waits in
+its queue, a little less urgent each time, so that it does not block others. One that no datanode
+could take rests until another datanode can.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,23 +46,23 @@ from scm.state.quiet_containers import Due
 
 LOOKS_PER_TURN: Final = 2_000  # while the lock is held, some 0.03 s
 ATTEMPTS_PER_TURN: Final = 500
-ASKED_AT_ONCE: Final = 100  # of the judge
+ASKED_AT_ONCE: Final = 100  # containers per call of the judge
 ORDERS_AT_ONCE: Final = 50  # while the lock is held, some 0.03 s
-UNLIMITED: Final = 1_000_000  # replicas on their way, where no limit is set
+UNLIMITED: Final = 1_000_000  # replicas in flight if no limit is set
 
 _log = structlog.get_logger("suture.scm")
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One copy as it would be ordered."""
+    """A possible copy: its source and target."""
 
     source_id: str
     target_id: str
 
 
 class ReplicationManager:
-    """Keeps closed containers at their number of replicas. Callers hold the control's lock."""
+    """Keeps closed containers at their replica count. Callers hold the control plane's lock."""
 
     def __init__(
         self,
@@ -81,66 +81,69 @@ class ReplicationManager:
         self._judge = judge
         self._coding = coding
         self._due = Due()
-        self._stirred = self._state.stirred()  # a row changed; moves on to what is due
+        self._stirred = self._state.stirred()  # changed rows; merged into the due ones
         self._round_at = 1  # of the round: the next container,
-        self._round_stop = 1  # and where the part of this turn ends
+        self._round_stop = 1  # and the end of this step's part
         self._settled = self._state.settled()
         self._rack_count = 0
         self._queue = RepairQueue(self._has_room)
-        self._waiting: list[int] = []  # of this turn: not tried yet
-        self._unfinished: list[int] = []  # of this turn: lacks more than was ordered
-        self._is_repeated = False  # whether this turn comes back to what is unfinished
-        self._able: frozenset[tuple[str, bool]] = frozenset()  # to take replicas, while some rest
+        self._waiting: list[int] = []  # of this step: not tried yet
+        self._unfinished: list[int] = []  # of this step: lacks more than was ordered
+        self._is_repeated = False  # True while this step retries unfinished ones
+        self._able: frozenset[tuple[str, bool]] = frozenset()  # may take replicas
         self._removals = removals
         self._healing = healing
         self._judged = self._state.settled()
         self._states = Unwell()
-        self.moving: set[int] = set()  # one too many on purpose, until the balancer removes it
+        self.moving: set[int] = set()  # surplus on purpose until the balancer removes one
         self.uneven: set[int] = set()  # erasure-coded; a shard may have missed a delete
-        self.short: set[int] = set()  # closed; the last commit is on nobody who is there
-        self.round_at_ms = 0  # when the last round through all containers ended
+        self.short: set[int] = set()  # closed; the last commit is on no present datanode
+        self.round_at_ms = 0  # end of the last round through all containers
 
     @property
     def under(self) -> Mapping[int, tuple[int, int]]:
-        """The containers that lack something: how urgent each is, and how often it was tried."""
+        """Containers with missing replicas: priority of each, and number of tries."""
         return self._queue.found
 
     def look_at(self, container_ids: Iterable[int]) -> None:
-        """Have containers looked at in the next turn. Those about which a row changes are, without
-        this call."""
+        """Schedule containers for the next check. A change of a row schedules its container by
+        itself.
+        """
         self._due.add(container_ids)
 
     def look_at_node(self, datanode_id: str, *, is_urgent: bool = False) -> None:
-        """Have all containers of a node looked at: it came, went, or is to leave. Urgent ones come
-        before whatever waits: after a start that is all that there is."""
+        """Schedule all containers of a node that came, went, or is to leave. Urgent ones precede
+        all waiting ones, which after a start are all containers.
+        """
         held = self._state.replicas.ids_on(datanode_id)
         self._state.stir(held)
         self._due.add_all(held, is_urgent=is_urgent)
 
     def states(self) -> States:
-        """Return the health state of each container as of its last look."""
+        """Return the health state of each container as of its last check."""
         return States(dict(self._states), self._judged.copy())
 
     def at_risk(self) -> list[int]:
-        """Return the containers that were lost or at risk when they were looked at last."""
+        """Return the containers that were lost or at risk at their last check."""
         if not AT_RISK & {state for state, count in self._states.counts.items() if count}:
             return []
         return [number for number, state in self._states.items() if state in AT_RISK]
 
     def conditions(self) -> Mapping[str, int]:
-        """Return how many containers are in each state that is not HEALTHY."""
+        """Return the number of containers in each state that is not HEALTHY."""
         return {state.name: count for state, count in self._states.counts.items() if count}
 
     def unlooked_count(self) -> int:
-        """Return how many containers were not looked at since something about them changed."""
+        """Return the number of containers that changed since their last check."""
         given_up = (one.container.container_id for one in self._state.forgotten.values())
         looked_at = len(self._judged) - sum(number in self._judged for number in given_up)
         return max(0, len(self._state.containers) - looked_at)
 
     def begin_turn(self) -> None:
-        """Let the round through all containers go on, by what is to be looked at in a turn; what
-        a slow turn left comes on top of that."""
-        if self._rack_count != self._nodes.rack_count():  # what is spread enough has changed
+        """Extend the round through all containers by one step's checks, in addition to what a slow
+        step left.
+        """
+        if self._rack_count != self._nodes.rack_count():  # the required spread has changed
             self._rack_count = self._nodes.rack_count()
             self._settled.clear()
             self._judged.clear()
@@ -150,7 +153,7 @@ class ReplicationManager:
         self._round_stop = min(end, self._round_stop + ceil(end / self._turns_per_round()))
 
     def choose(self) -> None:
-        """Choose for what is ordered in this turn: see `serve`."""
+        """Choose the containers to order for in this step; see `serve`."""
         self._wake_if_more_are_able()
         with self._commands.loads.one_turn():
             self._waiting = self._queue.choose(ATTEMPTS_PER_TURN)
@@ -159,7 +162,7 @@ class ReplicationManager:
         self._unfinished = []
 
     def serve(self, change: Change) -> bool:
-        """Order what the next few containers of this turn need; False when there are none.
+        """Order what the next few containers of this step need; return False if there are none.
 
         The most urgent comes first. A container that lacks two replicas gets the second after all
         others got their first.
@@ -175,8 +178,9 @@ class ReplicationManager:
             return True
 
     def look_on(self) -> list[int]:
-        """Look at some of what is due, then of this turn's part of the round, and order nothing
-        yet; return what was looked at."""
+        """Check some due containers, then this step's part of the round, without ordering anything;
+        return those checked.
+        """
         self._due.add_all(self._stirred.take_all())
         chosen = self._due.take(LOOKS_PER_TURN)
         if len(chosen) < LOOKS_PER_TURN:
@@ -187,11 +191,13 @@ class ReplicationManager:
 
     @property
     def is_behind(self) -> bool:
-        """Whether more is due in this turn than was looked at."""
+        """True if more containers are due in this step than were checked."""
         return bool(self._due or self._stirred) or self._round_at < self._round_stop
 
     def pairs(self, from_ids: Sequence[str], target_ids: Sequence[str]) -> list[Copy]:
-        """Give each target the least loaded source; fewer pairs if all have enough to do."""
+        """Return each target with the least loaded source; fewer pairs if all sources are at their
+        limits.
+        """
         extra: dict[str, int] = {}
 
         def load_of(node: str) -> int:
@@ -210,7 +216,7 @@ class ReplicationManager:
         found = self.targets(case, 1)
         if row.priority != MISPLACED_PRIORITY:
             return found
-        # A copy on a rack that has one would be removed again, and made again, for ever.
+        # A copy on a rack that has one would be removed and made again for ever.
         if case.container.scheme:
             [moved] = [p for p in case.placed if p.datanode_id == row.sources[0]]
             return [n for n in found if is_better_rack(case, moved, self._nodes.rack(n))]
@@ -254,7 +260,7 @@ class ReplicationManager:
         )
 
     def in_flight_limit(self) -> int:
-        """Return how many replicas may be on their way; 0: no limit."""
+        """Return the limit on replicas in flight; 0 = no limit."""
         total = sum(
             self._commands.loads.service_limit(node.datanode_id)
             for node in self._state.nodes.values()
@@ -263,7 +269,7 @@ class ReplicationManager:
         return in_flight_limit(total, self._options.inflight_factor_percent)
 
     def _of_round(self, count_max: int) -> list[int]:
-        """Return the next of the round that are not settled, as far as this turn goes."""
+        """Return the next unsettled containers of the round, up to this step's end."""
         first, stop = self._round_at, self._round_stop
         found = self._settled.missing(first, stop, count_max=count_max)
         self._round_at = found[-1] + 1 if len(found) == count_max else stop
@@ -272,7 +278,7 @@ class ReplicationManager:
         return found
 
     def _look_at(self, container_ids: Sequence[int]) -> None:
-        """Ask the judge about containers, and put each into the queues it belongs to."""
+        """Judge containers, and put each into the queues it belongs to."""
         found, lacks = self._judge.look(container_ids)
         self._healing.note(found)
         ids = found.view.batch.containers.container_id
@@ -305,10 +311,10 @@ class ReplicationManager:
         return container is not None and self._is_settled(container)
 
     def _is_settled(self, container: Container) -> bool:
-        """Whether a container is closed, or was not closed whole for so long that it may stay so.
+        """Return True if a container is closed, or has been quasi-closed long enough to be managed.
 
-        A quasi-closed one is about to be closed for good, as a rule; until that is over, copies
-        would only be too many.
+        As a rule a quasi-closed one is soon closed for good; copies made before that would be
+        surplus.
         """
         if container.state is ContainerState.CLOSED:
             return True
@@ -317,7 +323,7 @@ class ReplicationManager:
         return not container.scheme and not is_soon
 
     def _serve_under(self, change: Change, portion: Sequence[int]) -> None:
-        """Order what some containers lack, one copy of each."""
+        """Order one copy for each of some containers that lack replicas."""
         limit = self.in_flight_limit()
         asked = [n for n in portion if n in self._queue and not self._queue.sleeps_again(n)]
         needs, ordered_count = self._judge.rows(asked), 0
@@ -330,7 +336,7 @@ class ReplicationManager:
                 self._waiting, self._unfinished = [], []
                 return
             if self._queue.sleeps_again(container_id):
-                continue  # others of this turn took what room there was
+                continue  # others of this step took the room
             weight, tries = self.under[container_id]
             container = self._state.containers.get(container_id)
             before = self._state.commands.add_count
@@ -346,10 +352,10 @@ class ReplicationManager:
                 self._unfinished.append(container_id)
 
     def _make(self, change: Change, container: Container, rows: Sequence[Row], room: int) -> bool:
-        """Order what a container lacks, as things are now; whether that is all of it.
+        """Order what a container lacks now; return True if that is all.
 
-        `room` is how many more replicas may be on their way in the cluster. Of replicas one is
-        ordered at a time; shards are different data: all that lack are ordered together.
+        `room` is how many more replicas may be in flight in the cluster. Copies are ordered one at
+        a time; shards are different data, so all missing ones are ordered together.
         """
         if not rows:
             return True
@@ -370,7 +376,7 @@ class ReplicationManager:
                 change, case, lost, count_max=room, is_in_place=True
             )
         elif lost is None and not ordered and not is_put_off and not self.targets(case, 1):
-            # Where each datanode has a shard, a double one is all that keeps a copy of another out.
+            # Where each datanode has a shard, only a duplicate one keeps another's copy out.
             make_room = self._removals.make_room if container.scheme else self._removals.unblock
             make_room(change, case)
         if not ordered and not is_put_off and self._is_without_place(case, lost, copied):
@@ -378,7 +384,7 @@ class ReplicationManager:
         return is_rebuilt and ordered == sum(row.copies for row in copied)
 
     def _copy(self, change: Change, case: Case, row: Row) -> bool:
-        """Order one copy, if there are a source and a target for it."""
+        """Order one copy, if it has a source and a target."""
         copies = self.pairs(row.sources, self._useful_targets(case, row))
         for copy in copies:
             why = row.reason + row.told(copy.source_id)
@@ -394,15 +400,18 @@ class ReplicationManager:
         return bool(copies)
 
     def _is_waiting_for(self, case: Case, from_ids: Sequence[str]) -> bool:
-        """Whether all sources have enough to do; then nobody asks again until one has room."""
+        """Return True if all sources are at their limits; the container then sleeps until one has
+        room.
+        """
         if not from_ids or any(map(self._has_room, from_ids)):
             return False
         self._queue.sleep(case.container.container_id, from_ids)
         return True
 
     def _is_without_place(self, case: Case, lost: Row | None, copied: Sequence[Row]) -> bool:
-        """Whether only another datanode could change that none can take a copy, or none on a rack
-        that is of use: where a replica is bad, or there twice, it may give way in time."""
+        """Return True if no node can take a copy, or none on a useful rack, and only another
+        datanode could change that. A bad or duplicate replica may be removed in time instead.
+        """
         indexes = [p.replica.replica_index for p in case.placed]
         return (
             not any(is_bad(case.container, p.replica) for p in case.placed)
@@ -412,8 +421,9 @@ class ReplicationManager:
         )
 
     def _wake_if_more_are_able(self) -> None:
-        """Have all tried again that rest when a datanode can take replicas that could not, or has
-        room for any again."""
+        """Wake resting containers when a datanode can take replicas that could not before, or has
+        room for one again.
+        """
         before, self._able = self._able, frozenset()
         if not self._queue.has_resting:
             return

@@ -1,1 +1,1 @@
-"""The state: the nouns, their tables in memory, their rows on disk."""
+"""The control plane's state: its types, their tables in memory, and their rows on disk."""

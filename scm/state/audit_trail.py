@@ -1,11 +1,11 @@
-"""The trail of commands in the audit log: what was sent to which datanode, why, and how it ended.
+"""The audit log's trail of commands: what was sent to which datanode, why, and the outcome.
 
     sent    when it leaves with a heartbeat's answer; again when it is sent again
     ended   what the datanode says, or that it was given up or dropped before it was sent
 
-So is a container that is closed without its last commits. A note is written when the change it
-belongs to is durable. Ids and words of ours only: of what a client wrote nothing but the names of
-keys that lose a block, no address, no secret. Pure, but for `write`.
+A container that is closed without its last commits is noted, too. A note is written when its change
+is durable. It contains only our own ids and words; of clients' data only the names of keys that
+lose a block, and no address or secret. Pure, except for `write`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ class Note:
 
 
 def sent(command: Pending) -> Note:
-    """Return the note of a command that leaves."""
+    """Return the note of a command that is sent."""
     facts: dict[str, object] = {"why": command.why, "deadline_ms": command.deadline_ms}
     for name in ("target_id", "bcsid", "force", "keep_count", "op_state", "op_expiry_ms"):
         value = getattr(command, name)
@@ -46,7 +46,7 @@ def sent(command: Pending) -> Note:
 
 
 def ended(command: Pending, outcome: Outcome) -> Note:
-    """Return the note of what became of a command."""
+    """Return the note of a command's outcome."""
     if outcome.state is OutcomeState.EXECUTED:
         return _note(command, outcome.code or DONE, {})
     facts = {"state": outcome.state.value, "message": outcome.message, "why": command.why}
@@ -56,7 +56,7 @@ def ended(command: Pending, outcome: Outcome) -> Note:
 def closed_short(
     before: Container, bcsid: int, keys: Sequence[str], *, reason: str, kept: str
 ) -> Note:
-    """Return the note of a container that is closed without the last of its commits."""
+    """Return the note of a container that is closed without its last commits."""
     return Note(
         "close container",
         DONE,
@@ -74,7 +74,7 @@ def closed_short(
 
 
 def write(audit: Audit, notes: Iterable[Note]) -> None:
-    """Write notes down, in order."""
+    """Write notes in order."""
     for note in notes:
         audit.record(note.action, note.result, **note.facts)
 

@@ -1,4 +1,4 @@
-"""Time, handed in so that tests own it."""
+"""Time as a dependency, so that tests control it."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ def _wall_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Two clocks: the wall's for people and for the wire, the monotonic one for every duration.
+    """Two clocks: wall time for display and for messages, monotonic time for every duration.
 
     A wall clock that jumps must not declare a whole cluster dead.
     """

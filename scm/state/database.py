@@ -1,4 +1,4 @@
-"""The control plane's memory: tables in RAM, every change durable in LMDB before it counts.
+"""The control plane's state: tables in RAM, with every change durable in LMDB before it counts.
 
     with state.change() as change:      memory changes at once, so later steps see earlier ones
         change.put(state.nodes, node)
@@ -6,8 +6,8 @@
         change.on_commit(tell)          one synced LMDB transaction; then `tell` is called
                                         if it fails, memory is undone and nothing is told
 
-Reads never touch the disk, except for outcomes and deleted blocks. One owner at a time: callers
-hold the control plane's lock, and a lock file keeps a second process away.
+Reads never touch the disk, except for outcomes and deleted blocks. There is one owner at a time:
+callers hold the control plane's lock, and a lock file excludes a second process.
 """
 
 import uuid
@@ -69,8 +69,8 @@ from scm.state.tables.table import Table, id_key, rows_on_disk, without_collecti
 from scm.state.tables.tables_on_disk import DeletedTable, OutcomeTable
 from scm.state.writability import Writability, refusal_of
 
-OUTCOMES_MAX: Final = 10_000  # enough for days of questions, small enough to keep
-OUTCOMES_SLACK: Final = 256  # removed in batches, not one by one
+OUTCOMES_MAX: Final = 10_000  # enough for days of queries, small enough to keep
+OUTCOMES_SLACK: Final = 256  # removed in batches of this size
 
 DATABASES_MAX: Final = 32  # tables and their predecessors, with room for more
 
@@ -80,7 +80,7 @@ Said = ParamSpec("Said")
 
 
 class Change:
-    """One atomic change of several tables and counters. Made by `State.change`."""
+    """An atomic change of several tables and counters. Made by `State.change`."""
 
     def __init__(self, state: "State") -> None:
         self._state = state
@@ -90,22 +90,23 @@ class Change:
         self.notes: list[Note] = []  # for the audit log, once the change is durable
 
     def put(self, table: Table[K, V], value: V) -> None:
-        """Set a value, in memory now and on disk with the rest."""
+        """Set a value, in memory now and on disk at the commit."""
         key = self._apply(table, table.key_of(value), value)
         self.rows[(table.name, table.key_bytes(key))] = table.row(value)
 
     def touch(self, table: Table[K, V], value: V) -> None:
-        """Set a value in memory only: what changed in it need not survive a restart."""
+        """Set a value in memory only: the difference need not survive a restart."""
         self._apply(table, table.key_of(value), value)
 
     def remove(self, table: Table[K, V], key: K) -> None:
-        """Remove a value, in memory now and on disk with the rest."""
+        """Remove a value, in memory now and on disk at the commit."""
         self._apply(table, key, None)
         self.rows[(table.name, table.key_bytes(key))] = None
 
     def take(self, table: ReplicaTable, there: Rows, told: Reported) -> Ids:
-        """Set what a datanode reports (`ReplicaTable.take`); return of which containers any of it
-        is new: that goes to the disk with the rest."""
+        """Apply a datanode's report (`ReplicaTable.take`); return the containers with new facts,
+        which go to disk at the commit.
+        """
         new, undo = table.take(there, told)
         self._undo.append(undo)
         for key, row in table.disk_rows(told.datanode_id, new) if len(new) else ():
@@ -113,7 +114,7 @@ class Change:
         return new["container_id"]
 
     def remove_all(self, table: ReplicaTable, datanode_id: str, container_ids: Ids) -> Ids:
-        """Remove a datanode's replicas of these containers; return of which it had one."""
+        """Remove a datanode's replicas of these containers; return those that it had."""
         removed, undo = table.remove_all(datanode_id, container_ids)
         self._undo.append(undo)
         for container_id in removed.tolist():
@@ -121,7 +122,7 @@ class Change:
         return removed
 
     def next_id(self, counter: str) -> int:
-        """Take the next number of `counter`; never given twice, also not after a crash."""
+        """Take the next number of `counter`; no number is returned twice, even after a crash."""
         number = self._state.counters[counter]
         assert 1 <= number <= ID_MAX, f"{counter} ran out"
         self._undo.append(lambda: self._state.counters.__setitem__(counter, number))
@@ -130,7 +131,7 @@ class Change:
         return number
 
     def move_counter(self, counter: str, number: int) -> None:
-        """Have `counter` go on from `number` if it is not beyond it."""
+        """Make `counter` continue from `number` unless it is beyond it."""
         before = self._state.counters[counter]
         if before < number <= ID_MAX:
             self._undo.append(lambda: self._state.counters.__setitem__(counter, before))
@@ -138,13 +139,14 @@ class Change:
             self.rows[("meta", counter.encode())] = records.pack([number])
 
     def begin_restore(self, restored: Restored) -> None:
-        """Note that this state is an older one, as if a backup had been restored."""
+        """Mark this state as an older one, as if a backup had been restored."""
         self._set_restore(restored, self._state.recovered)
         self.rows[("meta", RESTORED)] = restored_row(restored)
 
     def end_restore(self) -> None:
-        """Note that a state which was restored is recovered: what is made from now on is new, and
-        what datanodes saw of earlier terms is in it."""
+        """Mark a restored state as recovered: ids from now on are new, and all that datanodes saw
+        of earlier terms is in it.
+        """
         state = self._state
         assert state.restored is not None, "there is a restore to end"
         end_id = state.counters["next_container_id"]
@@ -163,27 +165,28 @@ class Change:
         state.note_restore(restored, recovered)
 
     def note(self, note: Note) -> None:
-        """Have something written to the audit log, if this change comes to something."""
+        """Write a note to the audit log if this change is committed."""
         self.notes.append(note)
 
     def on_undo(self, action: Callable[[], object]) -> None:
-        """Call `action` if this change comes to nothing."""
+        """Call `action` if this change fails."""
         self._undo.append(action)
 
     def on_commit(
         self, action: Callable[Said, object], *words: Said.args, **facts: Said.kwargs
     ) -> None:
-        """Call `action` with these once this change is durable: a log tells nothing that came to
-        nothing."""
+        """Call `action` with these arguments once this change is durable, so that nothing is logged
+        for a failed change.
+        """
         self._told.append(partial(action, *words, **facts))
 
     def tell(self) -> None:
-        """Call what waits for this change to be durable, in order."""
+        """Run the actions that wait for this change to be durable, in order."""
         for action in self._told:
             action()
 
     def undo(self) -> None:
-        """Put memory back to what it was before this change."""
+        """Restore memory to the state before this change."""
         while self._undo:
             self._undo.pop()()
 
@@ -193,7 +196,7 @@ class Change:
 
 
 class State:
-    """Everything the control plane knows and must not forget."""
+    """The durable state of the control plane."""
 
     def __init__(self, environment: lmdb.Environment, owner: "Ownership") -> None:
         self._environment = environment
@@ -239,15 +242,15 @@ class State:
     ) -> Self:
         """Open or create the state in `directory` and begin a new term.
 
-        A cold start forgets the replicas, which are reported again, but those on nodes that are in
-        maintenance and cannot report; and the commands, which followed from them. Each start of a
-        state that was restored, and is not recovered, is a cold one. `check` looks at the files
-        first, while nobody else can open them. `is_new`: an operator wants a new cluster in place
-        of a state that was lost.
+        A cold start forgets the replicas, which are reported again, except those on nodes in
+        maintenance, which cannot report. It also forgets the commands, which followed from the
+        replicas. Every start of a restored state is cold until the state is recovered. `check`
+        examines the files before any other process can open them. `is_new`: an operator wants a new
+        cluster in place of a lost state.
 
-        Raises Refused(VOLUME_IN_USE) naming the owner if another process has it,
+        Raise Refused(VOLUME_IN_USE) naming the owner if another process has it. Raise
         Refused(INCONSISTENT_VOLUME) if the state was lost, others may change it, or it holds rows
-        that cannot be understood, and Refused(INVALID_CONFIG) if a new cluster is wanted where the
+        that cannot be decoded. Raise Refused(INVALID_CONFIG) if a new cluster is wanted where the
         state is not lost.
         """
         missing = made_directory(directory)
@@ -282,7 +285,7 @@ class State:
 
     @staticmethod
     def blank_tables() -> tuple[Table[Any, Any], ...]:
-        """Return a table without rows for each that a state has on disk."""
+        """Return an empty table for each that a state has on disk."""
         return (
             NodeTable(),
             ContainerTable(),
@@ -303,20 +306,20 @@ class State:
 
     @property
     def term(self) -> int:
-        """How often a control plane has started on this state."""
+        """Number of starts of a control plane on this state."""
         return self.counters["term"]
 
     @property
     def number(self) -> int:
-        """The number of the last change that is durable; each change has the next one."""
+        """The number of the last durable change; each change gets the next one."""
         return int(self._environment.info()["last_txnid"])
 
     @contextmanager
     def change(self) -> Iterator[Change]:
         """Collect a change and make it durable at the end; undo it if anything fails.
 
-        Raises Unavailable(DISK_OUT_OF_SPACE) or Unavailable(UNAVAILABLE) if it cannot be kept, and
-        Refused(MALFORMED_REQUEST) if it never could be.
+        Raise Unavailable(DISK_OUT_OF_SPACE) or Unavailable(UNAVAILABLE) if it cannot be written,
+        and Refused(MALFORMED_REQUEST) if it never could be.
         """
         change = Change(self)
         try:
@@ -328,25 +331,25 @@ class State:
         change.tell()
 
     def settled(self) -> Settled:
-        """Return an empty set of containers that loses those about which a row changes."""
+        """Return an empty set of containers from which a container is removed when it changes."""
         made = Settled()
         for table in self._tables():
             table.settled.append(made)
         return made
 
     def stirred(self) -> Stirred:
-        """Return what notes the containers about which a row changes, or that are stirred."""
+        """Return a collector of the containers that change or are marked as changed."""
         made = Stirred()
         for table in self._tables():
             table.settled.append(made)
         return made
 
     def note_restore(self, restored: Restored | None, recovered: Restored | None) -> None:
-        """Set which backup this is, or was."""
+        """Set the backup that this state is, or was, restored from."""
         self.restored, self.recovered = restored, recovered
 
     def stir(self, container_ids: Ids | Iterable[int]) -> None:
-        """Note that something about containers changes that no row of theirs shows: a node."""
+        """Mark containers as changed because of something outside their rows: a node."""
         stirred = (
             container_ids
             if isinstance(container_ids, np.ndarray)
@@ -363,16 +366,16 @@ class State:
         return None if row is None else self.outcomes.value(bytes(row))
 
     def has_all_commits_of(self, container_id: int) -> bool:
-        """Whether every commit of a container that a client was told of is in this state.
+        """Return True if this state has every acknowledged commit of a container.
 
-        Not of one that was made before the recovery from a backup, which may lack some.
+        It may lack some of a container that was made before the recovery from a backup.
         """
         if self.restored is not None:
             return False
         return self.recovered is None or container_id >= self.recovered.end_container_id
 
     def deleted_in(self, container_id: int) -> list[Deleted]:
-        """Read from disk what was deleted in a container; needs no lock."""
+        """Read from disk which blocks of a container were deleted; needs no lock."""
         prefix = id_key(container_id)
         found = []
         database = self._databases[self.deleted.name]
@@ -384,7 +387,7 @@ class State:
         return found
 
     def close(self) -> None:
-        """Let the files go. Nothing is pending: every change was durable when it was made."""
+        """Close the files. Nothing is pending: every change was durable when it was made."""
         self._environment.close()
         self._owner.release()
 
@@ -414,7 +417,7 @@ class State:
                         transaction.delete(key, db=self._databases[name])
                     else:
                         transaction.put(key, row, db=self._databases[name])
-        except lmdb.BadValsizeError as error:  # that row, not the disk: others are taken
+        except lmdb.BadValsizeError as error:  # an error of that row, not of the disk
             name, key = max(change.rows, key=lambda row: len(row[1]))
             why = f"a name is too long to be kept: a key of {len(key)} bytes in table {name}"
             raise Refused(Code.MALFORMED_REQUEST, why) from error
@@ -425,7 +428,7 @@ class State:
         self.writability.succeeded()
 
     def _forget(self) -> None:
-        """Remove the replicas that can be reported again, and the commands, in one transaction."""
+        """Remove the commands and the replicas that can be reported again, in one transaction."""
         self.is_cold = True
         nodes, replicas = self._databases[self.nodes.name], self._databases[self.replicas.name]
         with self._environment.begin(write=True) as transaction:
@@ -491,7 +494,7 @@ def _environment(path: Path, map_bytes: int) -> lmdb.Environment:
     )
     info, page_bytes = environment.info(), environment.stat()["psize"]
     if (path / "data.mdb").stat().st_size < (info["last_pgno"] + 1) * page_bytes:
-        environment.close()  # to read beyond the end of a file that is mapped kills the process
+        environment.close()  # to read beyond the end of a mapped file kills the process
         raise lmdb.CorruptedError("data.mdb is cut short: restore a backup")
-    environment.reader_check()  # of a backup that was killed: its pages would be kept for ever
+    environment.reader_check()  # of a killed backup, whose pages would be kept for ever
     return environment

@@ -1,4 +1,4 @@
-"""The directory of a state: whose it is, who may change it, and that its name is durable."""
+"""The directory of a state: its owner, its permissions, and the durability of its name."""
 
 import fcntl
 import os
@@ -15,23 +15,23 @@ import structlog
 from agent.errors import Code, Refused
 
 DIRECTORY_MODE: Final = 0o750
-GROWING: Final = "state.restoring"  # beside the place of the state, while a restore is at work
+GROWING: Final = "state.restoring"  # beside the state while a restore is running
 
 DATA: Final = "data.mdb"
 _FILES: Final = frozenset({DATA, "lock.mdb"})
 _OWN_NAMES: Final = ("LOCK", "state", "snapshots", "runs")
 """What a control plane makes in its directory."""
 _OWNER_BYTES: Final = 512
-_FIRST_START: Final = "first start, "  # in the lock file, while there is no cluster yet
+_FIRST_START: Final = "first start, "  # in the lock file until there is a cluster
 
 _log = structlog.get_logger("suture.scm")
 
 
 class Ownership:
-    """A lock file: who holds the flock owns the directory; the text inside is for the loser.
+    """A lock file: the holder of its flock owns the directory, and its text is for other processes.
 
-    The text also says while the first start of a cluster is under way (`note_start`). So a first
-    start that was killed is told from a state that was lost.
+    The text also records that the first start of a cluster is in progress (`note_start`), which
+    distinguishes a killed first start from a lost state.
     """
 
     def __init__(self, descriptor: int, left: str) -> None:
@@ -43,7 +43,7 @@ class Ownership:
     def take(cls, path: Path, *, is_first: bool = False) -> Self:
         """Take the lock; `is_first`: no control plane has been here.
 
-        Raises Refused(VOLUME_IN_USE) naming the process that has it.
+        Raise Refused(VOLUME_IN_USE) naming the process that has it.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
@@ -71,30 +71,31 @@ class Ownership:
         os.fsync(self._descriptor)
 
     def _write(self, *, is_first: bool) -> None:
-        """Write the text over the one before: a process that is killed here leaves one of them."""
+        """Overwrite the text; a process that is killed here leaves the old or the new one."""
         kind = _FIRST_START if is_first else ""
         text = f"{kind}pid {os.getpid()}: {' '.join(sys.argv)}".encode()[: _OWNER_BYTES - 1]
         os.pwrite(self._descriptor, text.ljust(_OWNER_BYTES - 1) + b"\n", 0)
 
     def release(self) -> None:
-        """Give the directory back; the kernel does so too when the process dies."""
+        """Release the directory; the kernel also does so when the process dies."""
         os.close(self._descriptor)
 
 
 def cut_off_bytes(directory: Path) -> int:
-    """Return how much room that takes which a restore left here that was killed; 0: nothing."""
+    """Return the bytes that an interrupted restore left here; 0 if there are none."""
     growing = directory / GROWING
     if growing.is_symlink() or not growing.is_dir():
         return 0
     files = list(growing.iterdir())
     if any(file.name not in _FILES or file.is_symlink() or file.is_dir() for file in files):
-        return 0  # no restore made that
+        return 0  # not made by a restore
     return sum(file.lstat().st_blocks * 512 for file in files) or 1
 
 
 def remove_cut_off(directory: Path) -> bool:
-    """Remove that, part of a copy of a backup; whoever calls owns the directory: none is at work
-    in it. Return whether there was any."""
+    """Remove the partial copy of an interrupted restore; return True if there was one. The caller
+    owns the directory, so no restore is running in it.
+    """
     is_there = cut_off_bytes(directory) > 0
     if is_there:
         shutil.rmtree(directory / GROWING)
@@ -102,9 +103,9 @@ def remove_cut_off(directory: Path) -> bool:
 
 
 def settle_cut_off(directory: Path) -> None:
-    """Make sure that a control plane may begin in its directory after a restore was killed there.
+    """Check that a control plane may start in its directory after an interrupted restore.
 
-    Raises Refused where that left no state: a new one would take the place of what is restored.
+    Raise Refused if the restore left no state: a new one would take its place.
     """
     if (directory / GROWING).exists() and not (directory / "state").exists():
         raise Refused(
@@ -117,17 +118,17 @@ def settle_cut_off(directory: Path) -> None:
 
 
 def names_left(directory: Path) -> tuple[str, ...]:
-    """Return what a control plane has made in a directory."""
+    """Return the names that a control plane has created in a directory."""
     return tuple(name for name in _OWN_NAMES if os.path.lexists(directory / name))
 
 
 def settle_start(directory: Path, owner: Ownership, left: Sequence[str], *, is_new: bool) -> bool:
-    """Return whether a cluster begins here, because none did before.
+    """Return True if a cluster begins here because there was none before.
 
-    `left` are the names that were here before this start. A state that was lost is set aside if an
-    operator wants a new cluster (`is_new`).
+    `left` are the names that were here before this start. A lost state is set aside if an operator
+    wants a new cluster (`is_new`).
 
-    Raise Refused where a state was lost: a new cluster in its place refuses all its datanodes.
+    Raise Refused if a state was lost: a new cluster in its place rejects all its datanodes.
     """
     data = directory / "state" / DATA
     is_empty = not data.exists() or (data.is_file() and not data.stat().st_size)
@@ -144,7 +145,7 @@ def settle_start(directory: Path, owner: Ownership, left: Sequence[str], *, is_n
 
 
 def lost_state(directory: Path, why: str) -> Refused:
-    """Return the refusal to begin a cluster where another one had its state."""
+    """Return the error for starting a cluster where another one's state was lost."""
     return Refused(
         Code.INCONSISTENT_VOLUME,
         f"cannot start on {directory}: the state of its cluster is lost, {why}",
@@ -154,7 +155,7 @@ def lost_state(directory: Path, why: str) -> Refused:
 
 
 def not_new(directory: Path, cluster_id: str) -> Refused:
-    """Return the refusal to begin a cluster where another one has its state."""
+    """Return the error for starting a cluster where another one has its state."""
     return Refused(
         Code.INVALID_CONFIG,
         f"cannot begin a new cluster in {directory}: it has the state of cluster {cluster_id}",
@@ -163,7 +164,7 @@ def not_new(directory: Path, cluster_id: str) -> Refused:
 
 
 def _set_aside(directory: Path) -> None:
-    """Keep what is left of a lost state under another name."""
+    """Rename the rest of a lost state."""
     if not (directory / "state").exists():
         return
     names = (f"state.lost-{number}" for number in count(1))
@@ -173,7 +174,7 @@ def _set_aside(directory: Path) -> None:
 
 
 def made_directory(path: Path) -> list[Path]:
-    """Make a directory, unless it is there; return which of it and those above were missing."""
+    """Create a directory unless it exists; return the created ones, including its parents."""
     try:
         missing = [one for one in (path, *path.parents) if not one.exists()]
         path.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
@@ -184,7 +185,7 @@ def made_directory(path: Path) -> list[Path]:
 
 
 def check_directory(path: Path) -> None:
-    """Refuse a directory that others may change: they could give this process another state."""
+    """Raise Refused for a directory that others may change: they could replace the state."""
     try:
         facts = path.lstat()
     except FileNotFoundError:
@@ -205,10 +206,11 @@ def check_directory(path: Path) -> None:
 
 
 def make_durable(directory: Path, made: Sequence[Path]) -> None:
-    """Make the names of the state durable, and those of the directories made for it: a power cut
-    must not take what was acknowledged with the directory that it is in.
+    """Make the names of the state and of the directories created for it durable, so that a power
+    failure does not remove acknowledged data with its directory.
 
-    Its own name always, if we may: who made it may have been killed before it came here.
+    The directory's own name is always synced, if permitted: the process that created it may have
+    been killed first.
     """
     above = [path.parent for path in made or [directory]]
     readable = [path for path in above if os.access(path, os.R_OK)]

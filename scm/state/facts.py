@@ -1,4 +1,4 @@
-"""The control plane's nouns: small frozen values, replaced and never changed in place.
+"""The control plane's types: small frozen values that are replaced, never changed in place.
 
     node      ── a datanode as it registered (kept on disk) and as it was last heard of (not kept)
     container ── the unit of replication; its writer's session while OPEN
@@ -22,7 +22,7 @@ from merkle.tree import Summary
 
 
 class Health(StrEnum):
-    """What the age of the last heartbeat says about a node."""
+    """A node's health, derived from the age of its last heartbeat."""
 
     HEALTHY = "HEALTHY"
     STALE = "STALE"
@@ -30,7 +30,7 @@ class Health(StrEnum):
 
 
 class OpState(StrEnum):
-    """What the operator wants of a node."""
+    """The operational state that an operator set for a node."""
 
     IN_SERVICE = "IN_SERVICE"
     DECOMMISSIONING = "DECOMMISSIONING"
@@ -40,7 +40,7 @@ class OpState(StrEnum):
 
 
 class ContainerState(StrEnum):
-    """The control plane's word for a container (Ozone's names)."""
+    """The control plane's state of a container (Ozone's names)."""
 
     OPEN = "OPEN"
     CLOSING = "CLOSING"
@@ -71,7 +71,7 @@ class Kind(StrEnum):
 
 
 class Priority(StrEnum):
-    """NORMAL commands of a kind leave before LOW ones."""
+    """Priority of a command: NORMAL ones of a kind are sent before LOW ones."""
 
     NORMAL = "NORMAL"
     LOW = "LOW"
@@ -93,13 +93,13 @@ class Volume:
     error: str
     data_bytes: int = 0  # of closed replicas
     in_time_bytes: int = 0  # of these, verified within the datanode's interval
-    service: str = ""  # what it is used for; "": in service, or of an agent that does not say
-    log_count: int = 0  # entries of its verification log; 0: none, or an agent that does not say
-    log_checksum: str = ""  # SHA-256 of the last, in hexadecimal
+    service: str = ""  # operational state; "": in service, or not sent by the agent
+    log_count: int = 0  # entries of its verification log; 0: none, or not sent by the agent
+    log_checksum: str = ""  # SHA-256 of the last entry, in hexadecimal
 
     @property
     def takes_replicas(self) -> bool:
-        """Whether new replicas find a place there; where not, nothing is told to be free."""
+        """True if the volume takes new replicas; otherwise none of its space counts as free."""
         return not self.failed and self.service in {"", "IN_SERVICE"}
 
 
@@ -113,43 +113,43 @@ class Node:
     version: str
     boot_id: int
     op_state: OpState
-    op_expiry_ms: int  # 0: none
+    op_expiry_ms: int  # 0 = none
     registered_at_ms: int
-    last_heartbeat_at_ms: int  # at the last durable change of this row
-    was_online: bool = True  # at that time: a restarted SCM waits for those that were
+    last_heartbeat_at_ms: int  # as of the last durable change of this row
+    was_online: bool = True  # at that time; a restarted SCM waits for nodes that were
     layout_version: int = LAYOUT_VERSION  # of its volumes
 
     @property
     def is_read_only(self) -> bool:
-        """Whether it gets no new replicas, because it keeps them in another way than is known here.
+        """True if the node gets no new replicas, because its volumes have another layout version.
 
-        It is half-way through an upgrade; what it has is read and copied like any other's.
+        It is in the middle of an upgrade; its replicas are read and copied as usual.
         """
         return self.layout_version != LAYOUT_VERSION
 
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """What the last heartbeat of a node said; forgotten at a restart."""
+    """The facts of a node's last heartbeat; forgotten at a restart."""
 
     heard_at_s: float  # monotonic
-    heartbeat_at_ms: int  # wall clock, for people
+    heartbeat_at_ms: int  # wall clock, for display
     volumes: tuple[Volume, ...]
     queues: tuple[tuple[str, int], ...]  # commands queued and running there, by type
 
     @property
     def capacity_bytes(self) -> int:
-        """Bytes of all volumes that work."""
+        """Capacity of all working volumes."""
         return sum(volume.capacity_bytes for volume in self.volumes if not volume.failed)
 
     @property
     def available_bytes(self) -> int:
-        """Bytes that can still be written on volumes that work."""
+        """Bytes that can still be written on working volumes."""
         return sum(volume.available_bytes for volume in self.volumes if not volume.failed)
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of replicas on volumes that work."""
+        """Bytes of replicas on working volumes."""
         return sum(volume.used_bytes for volume in self.volumes if not volume.failed)
 
 
@@ -166,25 +166,26 @@ class Replica(ReplicaNumbers):
     volume_id: str
     load_error: str
     reported_at_ms: int
-    is_contradictory: bool = False  # it and a peer, each by its own rows, contradict each other
+    is_contradictory: bool = False  # contradicts a peer's replica, while both have intact rows
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A replica that a reconcile command names beside the peers; `is_dead`: its node is DEAD."""
+    """A replica that a reconcile command names besides its peers; `is_dead`: its node is DEAD."""
 
     replica: Replica
     is_dead: bool
 
 
 def data_count_of(scheme: str) -> int:
-    """Return over how many shards an erasure code spreads data; 1 without one."""
+    """Return the number of data shards of an erasure code; 1 without one."""
     return parse_scheme(scheme).data_count if scheme else 1
 
 
 def replica_bytes(scheme: str, length_bytes: int) -> int:
-    """Return what a block of a key takes of the replica that has most of it: all its bytes, or its
-    longest shard, which the first and those of parity are."""
+    """Return the bytes of a block in the largest replica: all its bytes or, if erasure-coded, its
+    longest shard, which the first and the parity shards have.
+    """
     if not scheme:
         return length_bytes
     code = parse_scheme(scheme)
@@ -193,7 +194,7 @@ def replica_bytes(scheme: str, length_bytes: int) -> int:
 
 
 def block_bytes_max(scheme: str, container_bytes_max: int) -> int:
-    """Return how long a block may be of which no replica is to have more than a container."""
+    """Return the maximum length of a block such that no replica exceeds a container's size."""
     if not scheme:
         return container_bytes_max
     code = parse_scheme(scheme)
@@ -203,13 +204,13 @@ def block_bytes_max(scheme: str, container_bytes_max: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One container. `pipeline` names the datanodes chosen for it that reported no replica yet.
+    """A container. `pipeline` names its chosen datanodes that have not reported a replica yet.
 
-    While OPEN, `client_id` is the writer's session (empty: released, may be adopted by another)
-    and `is_sealed` says that no more blocks are promised in it.
+    While OPEN, `client_id` is the writer's session (empty: released, another may adopt it) and
+    `is_sealed` means that no more blocks are promised in it.
 
-    Its bytes are those of the replica that has most, a copy or a shard (`replica_bytes`). Earlier
-    versions counted all bytes of the keys in erasure-coded ones: never fewer.
+    Its bytes are those of the largest replica, a copy or a shard (`replica_bytes`). Earlier
+    versions counted all bytes of keys in erasure-coded ones: never fewer.
     """
 
     container_id: int
@@ -229,7 +230,7 @@ class Container:
 
     @property
     def data_count(self) -> int:
-        """Shards that hold data: 1 where every replica is a whole copy."""
+        """Number of data shards; 1 if every replica is a whole copy."""
         return data_count_of(self.scheme)
 
 
@@ -266,13 +267,14 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """Blocks of one container that a transaction deleted everywhere: remembered as long as the
-    container lives, so that a peer's tombstone can be told from a lie."""
+    """Blocks of one container that a transaction deleted everywhere. They are remembered as long as
+    the container lives, so that a peer's false tombstone is detected.
+    """
 
     container_id: int
     transaction_id: int
     local_ids: tuple[int, ...]  # ascending
-    is_unproven: bool = False  # as of its transaction
+    is_unproven: bool = False  # as in its transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +286,7 @@ class Transaction:
     local_ids: tuple[int, ...]
     created_at_ms: int
     acknowledged_by: tuple[str, ...] = ()  # datanode ids
-    is_unproven: bool = False  # nobody deleted them: no commit of them is known here
+    is_unproven: bool = False  # no key deleted them: no commit of them is known here
 
 
 ASKED: Final = "asked by an operator"
@@ -293,7 +295,7 @@ ASKED: Final = "asked by an operator"
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A container, or one datanode's replica of it, that nothing is ordered about."""
+    """A container, or one datanode's replica of it, for which no commands are sent."""
 
     container_id: int
     datanode_id: str  # empty: the whole container is suppressed
@@ -303,7 +305,9 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """A container whose data an operator gave up, as it was; keys with blocks in it are lost."""
+    """A container that an operator gave up, with its last record; keys with blocks in it
+    are lost.
+    """
 
     container: Container
     at_ms: int
@@ -312,9 +316,9 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A command that has not come true: queued while `sent_at_s` is None, else in flight.
+    """A command without confirmed effect: queued while `sent_at_s` is None, otherwise in flight.
 
-    A replicate or delete that was answered stays until a report shows the replica come or gone.
+    An answered replicate or delete stays until a report shows the replica's presence or absence.
     """
 
     command_id: int
@@ -327,40 +331,40 @@ class Pending:
     created_at_ms: int = 0
     target_id: str = ""  # replicate: the datanode that gets the replica
     size_bytes: int = 0  # replicate, reconstruct: space each target needs while it is made
-    keep_count: int = 0  # delete: not sent unless so many good replicas stay
+    keep_count: int = 0  # delete: not sent unless this many good replicas stay
     op_state: str = ""  # set_operational_state
     op_expiry_ms: int = 0
     queued_at_s: float = 0.0  # monotonic, of this process
     sent_at_s: float | None = None  # monotonic, of this process
-    lifetime_ms: int = 0  # as the datanode was told last, from its receipt; 0: never sent
-    deadline_ms: int = 0  # the same by our wall clock, for people and Spark
+    lifetime_ms: int = 0  # as last sent to the datanode, from its receipt; 0: never sent
+    deadline_ms: int = 0  # the same on our wall clock, for display and Spark
     is_answered: bool = False  # EXECUTED, not yet seen in a report; forgotten at a restart
-    is_second: bool = False  # reconcile: leaves when those of the minority are answered
+    is_second: bool = False  # reconcile: sent after those of the minority are answered
     transactions: tuple[Transaction, ...] = ()  # delete_blocks, which is never kept on disk
     shards: tuple[tuple[int, str], ...] = ()  # reconstruct: index and target
-    sources: tuple[tuple[int, str], ...] = ()  # its index and source when it is sent; not kept
-    block_count: int = 0  # reconstruct: blocks that are rebuilt, as of when it is sent; not kept
+    sources: tuple[tuple[int, str], ...] = ()  # reconstruct: index and source at sending; not kept
+    block_count: int = 0  # reconstruct: blocks to rebuild, as of sending; not kept
     scheme: str = ""
-    holders: tuple["Holder", ...] = ()  # reconcile: that are no peers when it is sent; not kept
-    why: str = ""  # for people: what it follows from
+    holders: tuple["Holder", ...] = ()  # reconcile: holders that are no peers at sending; not kept
+    why: str = ""  # its cause, for display
 
     @property
     def subject_id(self) -> str:
-        """The datanode whose replica this is about."""
+        """The datanode whose replica the command is about."""
         return self.target_id or self.datanode_id
 
 
 class OutcomeState(StrEnum):
-    """How a command ended."""
+    """The possible ends of a command."""
 
     EXECUTED = "EXECUTED"
     FAILED = "FAILED"
-    SKIPPED = "SKIPPED"  # by the datanode (duplicate, stale term, late) or by us before sending
+    SKIPPED = "SKIPPED"  # by the datanode (duplicate, stale term, late) or before it was sent
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a command. `detail` is its kind's outcome message, serialised, or empty."""
+    """The outcome of a command. `detail` is its kind's serialised outcome message, or empty."""
 
     command_id: int
     datanode_id: str

@@ -1,8 +1,8 @@
-"""A lock that tells how long it was held: every call to the control plane waits for one.
+"""A lock that reports how long it was held: every call to the control plane waits for one.
 
-Beside it stands the processor time of who held it: the rest was spent waiting, for the disk or for
-a core, and no smaller portion of work would shorten it. It is asked for outside of the lock: the
-kernel brings its books up to date for it, and on a busy host takes the core away just then.
+It also reports the holder's processor time: the rest was spent waiting for the disk or a core,
+which smaller portions of work would not shorten. The processor time is read outside of the lock,
+because the kernel updates its accounts for it and, on a busy host, may preempt the thread.
 """
 
 import threading
@@ -15,14 +15,14 @@ class MeteredLock:
     """A lock, as a context manager only."""
 
     def __init__(self, held: Callable[[float, float], object]) -> None:
-        """`held` is told the seconds of each hold and its processor time, after its end."""
+        """`held` receives the seconds of each hold and its processor time, after its end."""
         self._lock = threading.Lock()
         self._held = held
         self._since_s = 0.0
-        self._spent_s = 0.0  # by the thread that holds it, before it took it
+        self._spent_s = 0.0  # by the holding thread, before it took the lock
 
     def __enter__(self) -> None:
-        """Take it, however long that takes."""
+        """Take the lock, however long that takes."""
         spent_s = time.thread_time()
         self._lock.acquire()
         self._since_s = time.perf_counter()
@@ -34,7 +34,7 @@ class MeteredLock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let go of it."""
+        """Release the lock."""
         held_s = time.perf_counter() - self._since_s
         before_s = self._spent_s
         self._lock.release()

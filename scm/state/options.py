@@ -1,4 +1,4 @@
-"""Every option of the control plane: name, unit, default, bounds and meaning, declared once."""
+"""The control plane's options: name, unit, default, bounds and meaning, declared once."""
 
 import dataclasses
 import json
@@ -234,7 +234,7 @@ class ScmOptions:
 
 
 def parse(values: Mapping[str, object]) -> ScmOptions:
-    """Check `values` one by one and together. Raises Refused(INVALID_CONFIG) naming the option."""
+    """Check `values` one by one and together. Raise Refused(INVALID_CONFIG) naming the option."""
     fields = {field.name: field for field in dataclasses.fields(ScmOptions)}
     checked: dict[str, Any] = {}
     for name, value in values.items():
@@ -276,7 +276,7 @@ def _number(name: str, value: object, limits: Mapping[str, int]) -> int:
 
 
 def _spoken(name: str, text: str) -> int:
-    """Return what a text with its unit means, as `15s` or `16GiB`, in the unit of the option."""
+    """Return the value of a text with its unit, such as `15s` or `16GiB`, in the option's unit."""
     try:
         if text.strip().lstrip("-").isdigit():
             return int(text)
@@ -290,11 +290,11 @@ def _spoken(name: str, text: str) -> int:
 
 
 def load(path: Path | None, settings: Mapping[str, str]) -> ScmOptions:
-    """Read the TOML file at `path`, if any; `settings` of the command line win over it.
+    """Read the TOML file at `path`, if any; command-line `settings` override it.
 
-    Raise Refused(INVALID_CONFIG), with file and line of what is wrong in the file.
+    Raise Refused(INVALID_CONFIG), with the file and line of an error in the file.
     """
-    written = read_each([] if path is None else [path])  # drop-ins beside it are the agent's
+    written = read_each([] if path is None else [path])  # drop-ins beside it belong to the agent
     try:
         return parse({**written.values, **settings})
     except Refused as error:
@@ -316,7 +316,7 @@ def explain() -> str:
 
 
 def document() -> str:
-    """Return the part of docs/CONFIGURATION.md that is about the control plane."""
+    """Return the control plane's part of docs/CONFIGURATION.md."""
     lines = [
         "",
         "## The control plane",
@@ -341,7 +341,7 @@ def document() -> str:
 
 
 def _written(name: str, value: Any) -> str:
-    """Return a value as a person writes it in the file."""
+    """Return a value as it is written in the file."""
     if isinstance(value, bool | str):
         return json.dumps(value)
     if name.endswith("_ms"):

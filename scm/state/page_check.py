@@ -1,9 +1,9 @@
-"""Whether LMDB can go through the pages of a state: tried by another process, which may die of it.
+"""Checks in a child process that LMDB can read all pages of a state, because it may crash.
 
-LMDB trusts its file. A page of zeros ends whoever reads it, by an assertion or a signal, before
-anything can be said; so does a sector that cannot be read. Here a child goes first, through all
-pages that are in use, by the copy of LMDB itself, to nowhere: at the speed of memory, or of the
-disk where a start would read them anyway.
+LMDB trusts its file. A page of zeros, or a sector that cannot be read, ends the reading process by
+an assertion or a signal before it can report an error. So a child first reads all pages in use,
+through LMDB's own copy to nowhere: at the speed of memory, or of the disk that a start would read
+anyway.
 """
 
 import signal
@@ -20,13 +20,14 @@ DATA: Final = "data.mdb"
 DATABASES_MAX: Final = 32
 MAP_BYTES: Final = 2**40  # as large as any state: only address space
 HINT: Final = "check the disk and the kernel's log, keep what is there, then: suture scm restore"
-_IS_DAMAGED: Final = 3  # the exit code of a child that was told so by LMDB
+_IS_DAMAGED: Final = 3  # exit code of a child that got an error from LMDB
 _DEADLY: Final = frozenset({signal.SIGABRT, signal.SIGBUS, signal.SIGSEGV})
 
 
 def check_pages(source: Path) -> None:
-    """Raise Refused(INCONSISTENT_VOLUME) if the pages of the state below `source` would end who
-    reads them. What else is wrong with it, whoever opens it is told."""
+    """Raise Refused(INCONSISTENT_VOLUME) if the pages of the state below `source` would crash their
+    reader. Other errors appear when the state is opened.
+    """
     if not (source / DATA).is_file():
         return
     child = subprocess.run(  # noqa: S603 - this file, by our own interpreter
@@ -50,7 +51,7 @@ def check_pages(source: Path) -> None:
 
 
 def _go_through(source: str) -> None:
-    """Have LMDB read all pages in use, and exit with what it says."""
+    """Make LMDB read all pages in use, and exit with the result."""
     try:
         with (
             lmdb.open(

@@ -1,13 +1,12 @@
-"""Which containers need no look: nothing is to be done, and nothing about them changed since; and
-which wait for one.
+"""Sets of container ids: those that need no check because nothing changed, and those that wait.
 
     look ──nothing to do──► add ──► skipped by every round
                              ▲ │
                      look ◄──┘ └── a row about it changes: the table itself takes the mark away
 
-One byte a container, because there are millions of them and all but a few need nothing: a round
-through a million of them looks for zeros in an array. All that a datanode holds is due at once
-when it comes or dies, so that those too are arrays.
+A set takes one byte per container, because there are millions and nearly all need nothing: a round
+through a million looks for zeros in an array. All containers of a datanode are due at once when it
+comes or dies, so waiting ones are arrays, too.
 """
 
 from collections import deque
@@ -25,7 +24,7 @@ MARKED_MAX: Final = 2**26
 
 
 class Settled:
-    """A set of container ids, made for `missing`. Callers hold the control plane's lock."""
+    """A set of container ids, built for `missing`. Callers hold the control plane's lock."""
 
     def __init__(self) -> None:
         self._marks = bytearray()
@@ -37,44 +36,43 @@ class Settled:
         return int(np.count_nonzero(np.frombuffer(self._marks, np.uint8)))
 
     def which(self, container_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of these are marked; any ids may be given."""
+        """Return which of these ids are marked; any ids may be given."""
         found = container_ids < len(self._marks)
         found[found] = np.frombuffer(self._marks, np.bool_)[container_ids[found]]
         return found
 
     def add(self, container_id: int) -> None:
-        """Mark a container this control plane made: the ids of those are small and dense."""
+        """Mark a container that this control plane made: such ids are small and dense."""
         self._extend(container_id)
         self._marks[container_id] = 1
 
     def add_all(self, container_ids: NDArray[np.int64]) -> None:
-        """Mark containers this control plane made."""
+        """Mark containers that this control plane made."""
         self._extend(int(container_ids.max(initial=0)))
         np.frombuffer(self._marks, np.uint8)[container_ids] = 1
 
     def discard(self, container_id: int) -> None:
-        """Have a container looked at again; any id may be given."""
+        """Remove the mark of a container; any id may be given."""
         if container_id < len(self._marks):
             self._marks[container_id] = 0
 
     def discard_all(self, container_ids: NDArray[np.int64]) -> None:
-        """Have containers looked at again; any ids may be given."""
+        """Remove the marks of containers; any ids may be given."""
         known = container_ids[container_ids < len(self._marks)]
         np.frombuffer(self._marks, np.uint8)[known] = 0
 
     def copy(self) -> "Settled":
-        """Return the same marks as they are now, which nothing takes away."""
+        """Return a copy of the marks, which later changes do not affect."""
         made = Settled()
         made._marks = self._marks.copy()
         return made
 
     def clear(self) -> None:
-        """Have all containers looked at again."""
+        """Remove all marks."""
         self._marks.clear()
 
     def missing(self, first: int, stop: int, *, count_max: int) -> list[int]:
-        """Return the ids from `first` on and before `stop` that are not marked; of many the first
-        `count_max`."""
+        """Return the unmarked ids from `first` to before `stop`, at most `count_max`."""
         marks = np.frombuffer(self._marks, np.uint8)[first:stop]
         found = np.flatnonzero(marks == 0)[:count_max] + first
         beyond = range(max(first, len(self._marks)), stop)[: count_max - len(found)]
@@ -87,23 +85,22 @@ class Settled:
 
 
 class Stirred:
-    """The containers about which something changed since they were taken from here. Callers hold
-    the control plane's lock."""
+    """Containers that changed since they were last taken. Callers hold the control plane's lock."""
 
     def __init__(self) -> None:
         self._ids: set[int] = set()
         self._many: list[NDArray[np.int64]] = []
 
     def discard(self, container_id: int) -> None:
-        """Note that something about a container changes."""
+        """Record that a container changed."""
         self._ids.add(container_id)
 
     def discard_all(self, container_ids: NDArray[np.int64]) -> None:
-        """Note the same of several."""
+        """Record that several containers changed."""
         self._many.append(container_ids)
 
     def take(self, among: AbstractSet[int]) -> set[int]:
-        """Return those that are `among` these; from now on none is noted."""
+        """Return the recorded ids that are in `among`, and clear the record."""
         taken, many = self._ids & among, self._many
         self._ids, self._many = set(), []
         if many and among:
@@ -112,7 +109,7 @@ class Stirred:
         return taken
 
     def take_all(self) -> NDArray[np.int64]:
-        """Return all of them, some perhaps twice; from now on none is noted."""
+        """Return all recorded ids, some perhaps twice, and clear the record."""
         taken = np.concatenate((np.fromiter(self._ids, np.int64, len(self._ids)), *self._many))
         self._ids, self._many = set(), []
         return taken
@@ -122,8 +119,9 @@ class Stirred:
 
 
 class Due:
-    """The containers that wait for something, each once, those that are urgent before all others;
-    one of an id of MARKED_MAX or more may be there twice. Callers hold the control plane's lock."""
+    """Containers that wait, each once, urgent ones before all others; ids of MARKED_MAX or more may
+    occur twice. Callers hold the control plane's lock.
+    """
 
     def __init__(self) -> None:
         self._urgent = WaitingLine()
@@ -133,11 +131,11 @@ class Due:
         return len(self._urgent) + len(self._others)
 
     def add(self, container_ids: Iterable[int]) -> None:
-        """Add those of some that do not wait yet."""
+        """Add the containers that do not wait yet."""
         self.add_all(np.fromiter(container_ids, np.int64))
 
     def add_all(self, container_ids: NDArray[np.int64], *, is_urgent: bool = False) -> None:
-        """Do the same for an array of any ids. What waits already becomes urgent if it is now."""
+        """Add an array of any ids. A waiting one becomes urgent if it is now."""
         if is_urgent:
             self._others.leave(container_ids)
             self._urgent.join(container_ids)
@@ -151,23 +149,24 @@ class Due:
 
 
 class WaitingLine:
-    """Containers in the order in which they came. One that left, and joins again, may get the place
-    it had. Callers hold the control plane's lock."""
+    """Containers in order of arrival. One that left and joins again may get its old place. Callers
+    hold the control plane's lock.
+    """
 
     def __init__(self) -> None:
-        self._parts: deque[NDArray[np.int64]] = deque()  # some in them may have left
-        self._marked = Settled()  # which wait, but for ids that are too large for a mark
+        self._parts: deque[NDArray[np.int64]] = deque()  # some ids in them may have left
+        self._marked = Settled()  # waiting ids, except those too large for a mark
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def which(self, container_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of these wait; of those with too large an id none is said to."""
+        """Return which of these wait; False for ids that are too large."""
         return self._marked.which(container_ids)
 
     def join(self, container_ids: NDArray[np.int64]) -> None:
-        """Add those that do not wait yet."""
+        """Add the containers that do not wait yet."""
         found = distinct(container_ids)
         found = found[~self.which(found)]
         if len(found):
@@ -176,7 +175,7 @@ class WaitingLine:
             self._count += len(found)
 
     def leave(self, container_ids: NDArray[np.int64]) -> None:
-        """Take these away, but for those with too large an id."""
+        """Remove these containers, except those with too large an id."""
         found = distinct(container_ids)
         found = found[self.which(found)]
         self._marked.discard_all(found)
@@ -190,7 +189,7 @@ class WaitingLine:
             room = count_max - len(taken)
             if len(part) > room:
                 self._parts.appendleft(part[room:])
-            first = part[:room]  # of millions in one part only these are looked at
+            first = part[:room]  # a part of millions is examined only this far
             found = first[self.which(first) | (first >= MARKED_MAX)]
             self._marked.discard_all(found)
             taken += found.tolist()

@@ -1,11 +1,11 @@
-"""Rows of the state: a value as bytes, and back.
+"""Encodes and decodes the rows of the state.
 
     row = CRC32 of the rest, big-endian ‖ UTF-8 JSON array of the value's fields in a fixed order
 
-JSON keeps the state readable with any LMDB tool at three in the morning; only replicas, of which
-there are millions, are packed (`scm.state.replicas.replica_rows`). The CRC finds a damaged page
-before a half-true cluster map is acted on. The order of fields is the format: it changes only
-together with `FORMAT_VERSION`.
+JSON keeps the state readable with any LMDB tool in an emergency. Only replicas, of which there are
+millions, are packed (`scm.state.replicas.replica_rows`). The CRC detects a damaged page before a
+partly wrong cluster map is acted on. The order of fields is the format: it changes only together
+with `FORMAT_VERSION`.
 """
 
 import base64
@@ -42,9 +42,9 @@ from scm.state.facts import (
     Transaction,
 )
 
-FORMAT_VERSION: Final = 1  # a state of any other is refused (`scm.state.single_values`)
+FORMAT_VERSION: Final = 1  # a state of another version is refused (`scm.state.single_values`)
 
-_DECODER: Final = json.JSONDecoder()  # itself: no guess at the encoding, of millions of rows
+_DECODER: Final = json.JSONDecoder()  # used directly: no guess of the encoding for millions of rows
 CRC: Final = struct.Struct(">I")
 _CONTAINER_STATES: Final = {str(state): state for state in ContainerState}
 _CONTAINER_PLACES: Final = tuple(getattr(Container, one.name).__set__ for one in fields(Container))
@@ -53,7 +53,7 @@ _PROMISED: Final = [one.name for one in fields(Container)].index("allocated_bcsi
 _DIGITS: Final = b"0123456789"
 _NUMBER: Final = "(?:0|[1-9][0-9]{0,18}),"
 _WORD: Final = r'"[ !#-\[\]-~]*"'
-_AT_REST: Final = re.compile(  # the body of the row of a container, as `pack` writes it
+_AT_REST: Final = re.compile(  # the body of a container's row, as `pack` writes it
     rf'\[[1-9][0-9]{{0,18}},"CLOSED",(?:{_NUMBER}){{3}}\[\],{_WORD},(?:true|false),'
     rf'(?:{_NUMBER}){{4}}{_WORD},"(?P<scheme>[a-z0-9-]*)"\]'.encode()
 )
@@ -65,7 +65,7 @@ _PENDING_FIELDS: Final = 15
 
 
 class DamagedRow(ValueError):
-    """A row that is not what was written."""
+    """Raised for a row that differs from what was written."""
 
 
 def pack(values: list[Any]) -> bytes:
@@ -75,7 +75,7 @@ def pack(values: list[Any]) -> bytes:
 
 
 def unpack(row: bytes, field_count: int) -> list[Any]:
-    """Return the fields of `row`. Raises DamagedRow."""
+    """Return the fields of `row`. Raise DamagedRow."""
     body = row[CRC.size :]
     if len(row) < CRC.size or CRC.unpack_from(row)[0] != zlib.crc32(body):
         raise DamagedRow(f"row of {len(row)} bytes does not match its checksum")
@@ -86,8 +86,7 @@ def unpack(row: bytes, field_count: int) -> list[Any]:
 
 
 def unpack_all(rows: Sequence[bytes], field_count: int) -> list[list[Any]]:
-    """Return what `unpack` does of each row: together, for a third of the time. Raises
-    DamagedRow."""
+    """Return `unpack` of each row: together, in a third of the time. Raise DamagedRow."""
     bodies = [row[CRC.size :] for row in rows]
     if not all(bodies):
         raise DamagedRow("a row is too short for a checksum")
@@ -100,7 +99,7 @@ def unpack_all(rows: Sequence[bytes], field_count: int) -> list[list[Any]]:
 
 
 def _rows_of(noun: type) -> Callable[[Any], bytes]:
-    """Return what encodes values of a noun whose row is all its fields, in their order."""
+    """Return an encoder for a type whose row is all its fields in order."""
     values_of = attrgetter(*(field.name for field in fields(noun)))
     return lambda value: pack(list(values_of(value)))
 
@@ -125,8 +124,9 @@ def container_from(row: bytes) -> Container:
 
 
 def containers_from(rows: Sequence[bytes]) -> list[Container]:
-    """Decode containers, of which there are millions: field by field, for a third of the time that
-    the constructor takes. Raises ValueError, TypeError."""
+    """Decode containers field by field, which takes a third of the constructor's time: there are
+    millions. Raise ValueError or TypeError.
+    """
     columns: list[Iterable[Any]] = list(zip(*unpack_all(rows, _CONTAINER_FIELDS), strict=True))
     if not columns:
         return []
@@ -139,14 +139,14 @@ def containers_from(rows: Sequence[bytes]) -> list[Container]:
 
 
 def promised_counts(rows: Sequence[bytes]) -> list[int]:
-    """Return how many blocks were ever promised in containers; nothing else of them is made."""
+    """Return how many blocks were ever promised in containers, without decoding the rest."""
     return [values[_PROMISED] for values in unpack_all(rows, _CONTAINER_FIELDS)]
 
 
 class AtRest(NamedTuple):
-    """What is read off the rows of containers that are closed with nobody to wait for: which rows
-    these are, the containers' ids, and how many replicas they are to have, of erasure-coded ones
-    NO_COUNT."""
+    """Facts read from the rows of closed containers that wait for no datanode: the rows' places,
+    the containers' ids, and their replica counts (NO_COUNT if erasure-coded).
+    """
 
     places: list[int]
     ids: list[int]
@@ -154,11 +154,11 @@ class AtRest(NamedTuple):
 
 
 def at_rest(rows: Sequence[bytes]) -> AtRest:
-    """Find the containers at rest, of which there are millions. The row of one can be decoded
-    later: that cannot fail any more. Raises DamagedRow.
+    """Find the containers at rest, of which there are millions. Their rows are decoded later, which
+    then cannot fail. Raise DamagedRow.
 
-    But for digits most rows are the same, and what is a number in one is a number in the others, as
-    their checksums are right: one of each kind is looked at closely.
+    Except for digits most rows are the same, and since their checksums are right, numbers are at
+    the same places in each kind: one row of each kind is decoded as a check.
     """
     if rows and min(map(len, rows)) < CRC.size:
         raise DamagedRow("a row is too short for a checksum")
@@ -190,7 +190,7 @@ def _container_of(values: list[Any]) -> Container:
 
 
 def check_all(found: NDArray[np.uint32], bodies: Sequence[bytes]) -> None:
-    """Compare the checksums that were found with those of the bodies. Raises DamagedRow."""
+    """Compare stored checksums with those of the bodies. Raise DamagedRow."""
     expected = np.fromiter(map(zlib.crc32, bodies), np.uint32, len(bodies))
     is_damaged = found != expected
     if is_damaged.any():
@@ -199,7 +199,7 @@ def check_all(found: NDArray[np.uint32], bodies: Sequence[bytes]) -> None:
 
 
 def check(row: bytes) -> None:
-    """Do the same for one row."""
+    """Check one row. Raise DamagedRow."""
     if len(row) < CRC.size or CRC.unpack_from(row)[0] != zlib.crc32(row[CRC.size :]):
         raise DamagedRow(f"row of {len(row)} bytes does not match its checksum")
 
@@ -221,7 +221,7 @@ def key_from(row: bytes) -> Key:
 
 
 def keys_from(rows: Sequence[bytes]) -> list[Key]:
-    """Decode keys, of which there are millions. Raises ValueError, TypeError."""
+    """Decode keys, of which there are millions. Raise ValueError or TypeError."""
     return list(map(_key_of, unpack_all(rows, _KEY_FIELDS)))
 
 
@@ -231,7 +231,7 @@ def _key_of(values: list[Any]) -> Key:
 
 
 def pending_row(pending: Pending) -> bytes:
-    """Encode a command; when it was sent is not kept: a restarted SCM sends again."""
+    """Encode a command without its sending time: a restarted SCM sends it again."""
     return pack(
         [
             pending.command_id,
@@ -276,7 +276,7 @@ def transaction_from(row: bytes) -> Transaction:
 
 
 def deleted_row(deleted: Deleted) -> bytes:
-    """Encode deleted blocks: each id as what it is beyond the one before it."""
+    """Encode deleted blocks, each id as the difference from the one before it."""
     steps = [after - before for before, after in pairwise((0, *deleted.local_ids))]
     return pack([deleted.container_id, deleted.transaction_id, steps, deleted.is_unproven])
 

@@ -1,6 +1,6 @@
-"""What a state has once: format, cluster id, the counters of ids, and whether it was restored.
+"""The single values of a state: format, cluster id, id counters, and the restore record.
 
-While the row of a restore is there the control plane trusts nothing of the state that may have
+While the row of a restore is present, the control plane trusts nothing in the state that may have
 changed since the backup (`scm.administration.after_restore`): it starts cold, and its safe mode
 ends only with the recovery.
 """
@@ -12,8 +12,8 @@ from typing import Any, Final
 from scm.state import records
 
 DATABASE: Final = b"meta"
-RESTORED: Final = b"restored"  # the key of its row, until it is recovered
-RECOVERED: Final = b"recovered"  # the same afterwards
+RESTORED: Final = b"restored"  # the key of the restore's row, until it is recovered
+RECOVERED: Final = b"recovered"  # the same after the recovery
 COUNTERS: Final = (
     "next_container_id",
     "next_local_id",
@@ -32,7 +32,7 @@ _US: Final = 1_000  # in a millisecond
 
 @dataclass(frozen=True, slots=True)
 class SingleValues:
-    """The values that a state cannot do without."""
+    """The values that every state must have."""
 
     format_version: int
     cluster_id: str
@@ -40,7 +40,7 @@ class SingleValues:
 
 
 def read(get: Callable[[bytes], Any]) -> SingleValues:
-    """Read them, by their keys. Raises DamagedRow, also of a version that is not understood."""
+    """Read the values by their keys. Raise DamagedRow, also for an unsupported version."""
 
     def value(name: str) -> Any:
         row = get(name.encode())
@@ -59,17 +59,17 @@ def read(get: Callable[[bytes], Any]) -> SingleValues:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """Which backup the state was made of. `unfinished` are containers that took writes then."""
+    """The backup that the state was made of. `unfinished` are containers that took writes then."""
 
     taken_at_ms: int
     restored_at_ms: int
-    first_new_container_id: int  # no container from here on is known to the backup
+    first_new_container_id: int  # the backup knows no container from here on
     unfinished: tuple[int, ...]
     end_container_id: int = 0  # containers from here on were made after the recovery; 0: none yet
 
 
 def restored_row(restored: Restored) -> bytes:
-    """Encode it."""
+    """Encode a restore record."""
     return records.pack(
         [
             restored.taken_at_ms,
@@ -82,17 +82,18 @@ def restored_row(restored: Restored) -> bytes:
 
 
 def restored_from(data: bytes) -> Restored:
-    """Decode it. Raises DamagedRow."""
+    """Decode a restore record. Raise DamagedRow."""
     taken_at_ms, restored_at_ms, first_new_id, unfinished, end_id = records.unpack(data, 5)
     return Restored(taken_at_ms, restored_at_ms, first_new_id, tuple(unfinished), end_id)
 
 
 def counters_anew(counters: dict[str, int], now_ms: int) -> dict[str, int]:
-    """Return the counters of a restored state: ahead of every number that was given out since.
+    """Return the counters of a restored state, ahead of every number assigned since the backup.
 
-    The clock says how far. Counters begin at 1, and no control plane gives out a million blocks,
-    transactions or commands a second, nor starts once a second: so each counter is behind the
-    clock in its unit, whatever happened since the backup, and however often it is restored.
+    The new values are derived from the clock. Counters begin at 1, and no control plane assigns a
+    million blocks, transactions or commands per second, or starts once a second. So each counter is
+    behind the clock in its unit, whatever happened since the backup, and however often it is
+    restored.
     """
     least = {
         "next_container_id": counters["next_container_id"] + CONTAINER_GAP,

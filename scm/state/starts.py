@@ -1,9 +1,9 @@
-"""The starts of control planes on a state: how an older state, or a copy of it, is recognised.
+"""The starts of control planes on a state, used to detect an older state or a copy of it.
 
 Each start has a random id. A datanode remembers the starts with the highest terms, and the highest
-number of the state that each has shown. A state whose history lacks such a start, or in which that
-start ended before that number, is older than what the datanode saw: a copy was put in place, a disk
-lost what it had acknowledged, or another control plane runs on a copy of this state.
+state number that each has shown. A state whose history lacks such a start, or in which that start
+ended before that number, is older than what the datanode saw: a copy was put in place, a disk lost
+acknowledged writes, or another control plane runs on a copy of this state.
 """
 
 import uuid
@@ -13,8 +13,8 @@ from typing import Any, Final, Self
 
 from scm.state import records
 
-STARTS: Final = b"starts"  # the key of their row
-STARTS_MAX: Final = 256  # of those before them nothing is compared any more
+STARTS: Final = b"starts"  # the key of the starts' row
+STARTS_MAX: Final = 256  # starts before these are no longer compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +34,23 @@ class Start:
     term: int
     end_number: int
     began_at_ms: int
-    first_container_id: int  # no container from here on was made before it
+    first_container_id: int  # no container from here on is older than this start
 
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """The starts on this state, the last one under way. Of terms up to `floor_term` nothing is
-    compared: what datanodes saw of them was recovered, or is too long ago."""
+    """The starts on this state; the last one is in progress. Terms up to `floor_term` are not
+    compared: what datanodes saw of them was recovered, or is too old.
+    """
 
     floor_term: int = 0
     starts: tuple[Start, ...] = ()
 
     @classmethod
     def read(cls, get: Callable[[bytes], Any]) -> Self | None:
-        """Read it from the state's single values; None: no start was recorded. Raise DamagedRow."""
+        """Read the lineage from the single values; None if no start was recorded. Raise
+        DamagedRow.
+        """
         row = get(STARTS)
         if row is None:
             return None
@@ -55,7 +58,7 @@ class Lineage:
         return cls(floor_term, tuple(Start(*start) for start in starts))
 
     def row(self) -> bytes:
-        """Return it as it is stored."""
+        """Return the encoded lineage."""
         starts = [
             [one.start_id, one.term, one.end_number, one.began_at_ms, one.first_container_id]
             for one in self.starts
@@ -64,11 +67,11 @@ class Lineage:
 
     @property
     def start_id(self) -> str:
-        """The id of the start under way."""
+        """The id of the current start."""
         return self.starts[-1].start_id
 
     def begun(self, *, term: int, number: int, now_ms: int, first_container_id: int) -> Self:
-        """Return it with a new start; the one before ended at `number`."""
+        """Return the lineage with a new start; the one before ended at `number`."""
         ended = [replace(start, end_number=number) for start in self.starts[-1:]]
         start = Start(str(uuid.uuid4()), term, 0, now_ms, first_container_id)
         starts = (*self.starts[:-1], *ended, start)
@@ -78,7 +81,7 @@ class Lineage:
         return replace(self, floor_term=floor_term, starts=starts[-STARTS_MAX:])
 
     def later(self, seen: Iterable[SeenStart], number: int) -> list[SeenStart]:
-        """Return what datanodes saw that this state does not have; `number` is its own."""
+        """Return the starts that datanodes saw and this state lacks; `number` is its own."""
         ends = {start.start_id: start.end_number for start in self.starts}
         ends[self.start_id] = number
         return [
@@ -88,9 +91,10 @@ class Lineage:
         ]
 
     def since(self, later: Sequence[SeenStart]) -> Start:
-        """Return the first start here that may lack what `later` starts have. A start that is
-        unknown here began where one with its term began here, or before; a known one went on while
-        the next one here began."""
+        """Return the first start here that may lack what `later` starts have. For a start that is
+        unknown here, it is the first one here with its term or a later one. For a known start,
+        which went on, it is the next one here.
+        """
         known_ids = {start.start_id for start in self.starts[:-1]}
         first_term = min(one.term + (one.start_id in known_ids) for one in later)
         after = (start for start in self.starts if start.term >= first_term)

@@ -1,7 +1,7 @@
-"""Whether changes of the state reach the disk, and why not.
+"""Tracks whether changes of the state reach the disk, and why not.
 
-A disk that is nearly full takes small changes between large ones: only when none has failed for a
-while is it said to take all of them again. So that is told once, and not with each change.
+A disk that is nearly full accepts small changes between large ones. So it counts as writable again
+only after a while without failures, and the problem is logged once instead of at each change.
 """
 
 import time
@@ -28,24 +28,24 @@ class Writability:
         """Why changes are refused, "" while all are taken."""
 
     def failed(self, error: str) -> None:
-        """Note that a change was not written."""
+        """Record that a change was not written."""
         if not self.trouble:
             _log.error("state_not_written", error=error)
         self.trouble = error
         self._failed_at_s = self._monotonic_s()
 
     def succeeded(self) -> None:
-        """Note that a change was written."""
+        """Record that a change was written."""
         if self.trouble and self._monotonic_s() - self._failed_at_s >= QUIET_S:
             self.trouble = ""
             _log.info("state_written_again")
 
 
 def refusal_of(error: lmdb.Error) -> Unavailable:
-    """Return what is told of a change that was not written."""
+    """Return the error for a change that was not written."""
     if isinstance(error, lmdb.MapFullError):
         hint = "restart with a larger lmdb_map_bytes"
         return Unavailable(Code.DISK_OUT_OF_SPACE, "the state is full", hint=hint)
-    # Of a full disk, too, not DISK_OUT_OF_SPACE: a client waits until the control plane has room.
+    # Not DISK_OUT_OF_SPACE even for a full disk: a client then waits until the SCM has room.
     hint = "free space on the disk of the state" if isinstance(error, lmdb.DiskError) else ""
     return Unavailable(Code.UNAVAILABLE, f"the state cannot be written: {error}", hint=hint)

@@ -1,1 +1,1 @@
-"""Replicas that move so that nodes are about equally full."""
+"""Balancing: moves replicas so that nodes are about equally full."""

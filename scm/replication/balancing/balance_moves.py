@@ -1,9 +1,9 @@
-"""Which replicas to move so that nodes are about equally full. Pure: what is there in, moves out.
+"""Chooses the replicas to move so that nodes are about equally full. Pure: facts in, moves out.
 
-A balancer as in HDFS and Ozone: a node is too full when its used share exceeds that of the cluster
-by more than a threshold, and too empty the other way round. A move goes from a fuller node than the
-average to an emptier one, never so far that one of them crosses the average, never to a node that
-has a replica of the container, and never so that its replicas are spread over racks any worse.
+A balancer as in HDFS and Ozone: a node is too full if its used share exceeds the cluster's by more
+than a threshold, and too empty in the opposite case. A move goes from a node above the average to
+one below it, and neither crosses the average. It never goes to a node that has a replica of the
+container, and never makes the spread over racks worse.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,10 +19,10 @@ MOVES_MAX: Final = 1_000  # in one iteration
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one iteration may do (Ozone's defaults)."""
+    """Limits of one iteration (Ozone's defaults)."""
 
     threshold_percent: float = 10.0
-    node_percent_max: int = 20  # of the nodes take part
+    node_percent_max: int = 20  # nodes that take part
     moved_bytes_max: int = 500 * GIB
     node_bytes_max: int = 26 * GIB  # out of one node, into one node
 
@@ -34,14 +34,14 @@ class Movable:
     container_id: int
     size_bytes: int
     holders: frozenset[str]
-    other_racks: tuple[str, ...]  # of the other replicas
+    other_racks: tuple[str, ...]  # racks of the other replicas
     required_count: int
     is_scattered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A replica that is to be copied, and then removed where it was."""
+    """A replica to copy to another node and then remove at its source."""
 
     container_id: int
     source_id: str
@@ -50,7 +50,7 @@ class Move:
 
 
 def used_share(node: Candidate) -> float:
-    """Return which share of a node's capacity is used or promised."""
+    """Return the used or promised share of a node's capacity."""
     return (node.used_bytes + node.scheduled_bytes) / max(1, node.capacity_bytes)
 
 
@@ -61,7 +61,7 @@ def average_share(nodes: Sequence[Candidate]) -> float:
 
 
 def is_balanced(nodes: Sequence[Candidate], threshold_percent: float) -> bool:
-    """Whether no node is further from the average than the threshold."""
+    """Return True if no node is further from the average than the threshold."""
     average = average_share(nodes)
     return all(abs(used_share(n) - average) * 100 <= threshold_percent for n in nodes)
 
@@ -71,10 +71,10 @@ def plan(
     movable_on: Callable[[str], Iterable[Movable]],
     limits: Limits,
 ) -> list[Move]:
-    """Return the moves of one iteration; none when the nodes are balanced or nothing helps.
+    """Return the moves of one iteration; an empty list if the nodes are balanced or no move helps.
 
-    `nodes` are those in service that answer. `movable_on` is asked for one node at a time and read
-    no further than needed.
+    `nodes` are those in service that answer. `movable_on` is called for one node at a time, and its
+    result is read no further than needed.
     """
     if is_balanced(nodes, limits.threshold_percent):
         return []
@@ -103,7 +103,9 @@ class _Iteration:
         self._containers: set[int] = set()
 
     def sources(self) -> list[str]:
-        """Return the nodes to take from: too full ones, or any full one if some are too empty."""
+        """Return the nodes to take from: too full ones, or any above average if some are
+        too empty.
+        """
         margin = self._limits.threshold_percent / 100
         shares = {name: used_share(node) for name, node in self._nodes.items()}
         fullest = sorted(shares, key=lambda name: (-shares[name], name))
@@ -113,7 +115,7 @@ class _Iteration:
         return too_full
 
     def is_open(self, source_id: str) -> bool:
-        """Whether more may leave this node in this iteration."""
+        """Return True if more may leave this node in this iteration."""
         return (
             len(self.moves) < MOVES_MAX
             and used_share(self._nodes[source_id]) > self._average
@@ -123,9 +125,10 @@ class _Iteration:
         )
 
     def try_move(self, source_id: str, movable: Movable) -> None:
-        """Choose a target for a replica, if there is one that makes things better.
+        """Choose a target for a replica, if one improves the balance.
 
-        A container takes part once: what was said of its other replicas is not so any more.
+        Each container takes part once, because a move invalidates the facts about its other
+        replicas.
         """
         if movable.container_id in self._containers:
             return

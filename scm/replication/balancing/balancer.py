@@ -1,15 +1,14 @@
-"""The balancer at work: moves as LOW copies, each followed by the removal at its source.
+"""Runs the balancer: moves are LOW copies, each followed by a delete at its source.
 
     plan ──► copy, LOW ──a report shows it──► delete the source's ──► done
        ▲                                                               │
        └────────────────────── next iteration ◄────────────────────────┘
 
-Deletes have no priority: a late one loses no data, and there are no more of them than copies.
+Deletes have no priority: a late one loses no data, and there are no more deletes than copies.
 
-It is a run that a person starts and that ends by itself: balanced, nothing helps, or enough
-iterations. It is not kept on disk: after a restart of the control plane nothing is moved until a
-person says so again, and a copy that was made is one too many, which the replication manager
-removes.
+An operator starts a run, and it ends by itself: balanced, no move helps, or enough iterations. It
+is not stored: after a restart of the control plane nothing moves until an operator starts a run
+again. A finished copy is then surplus, and the replication manager removes it.
 """
 
 from collections.abc import Iterator
@@ -40,8 +39,8 @@ from scm.replication.replication_manager import Copy, ReplicationManager
 from scm.state.database import Change
 from scm.state.facts import ContainerState, Kind, Priority
 
-MOVE_S_MAX: Final = 65 * 60.0  # a move that takes longer is left to itself
-LOOKED_AT_MAX: Final = 5_000  # replicas of one source, in one iteration
+MOVE_S_MAX: Final = 65 * 60.0  # a slower move is no longer followed
+LOOKED_AT_MAX: Final = 5_000  # replicas of one source per iteration
 LOOKED_AT_AT_ONCE: Final = 200
 MOVE: Final = "a move of the balancer"
 
@@ -50,13 +49,13 @@ _log = structlog.get_logger("suture.scm")
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """How far a run is."""
+    """The progress of a run."""
 
     is_running: bool = False
     iteration: int = 0
     iteration_count_max: int = 0
     threshold_percent: float = 0.0
-    moves: tuple[Move, ...] = ()  # under way; of a dry run: those of the first iteration
+    moves: tuple[Move, ...] = ()  # in progress; in a dry run, those of the first iteration
     moved_count: int = 0
     moved_bytes: int = 0
     message: str = ""
@@ -84,10 +83,10 @@ class Balancer:
         self._removals = removals
         self._safe_mode = safe_mode
         self._run = Balance()
-        self._moves: dict[int, tuple[Move, float]] = {}  # and when it began
+        self._moves: dict[int, tuple[Move, float]] = {}  # and when each began
 
     def status(self) -> Balance:
-        """Return how far the run is, or what the last one came to."""
+        """Return the progress of the run, or the result of the last one."""
         shares = sorted((c.datanode_id, used_share(c)) for c in self._cases.candidates())
         moves = tuple(move for move, _ in self._moves.values())
         return replace(self._run, moves=moves, shares=tuple(shares))
@@ -95,9 +94,9 @@ class Balancer:
     def start(
         self, threshold_percent: float, iteration_count_max: int, *, dry_run: bool
     ) -> Balance:
-        """Begin a run, or only say what its first iteration would move.
+        """Start a run, or only return what its first iteration would move.
 
-        Raises Refused(SAFE_MODE), and Refused(BUSY) while one is running.
+        Raise Refused(SAFE_MODE), and Refused(BUSY) while one is running.
         """
         if self._safe_mode.is_on:
             raise Refused(Code.SAFE_MODE, "in safe mode nothing is moved")
@@ -111,15 +110,15 @@ class Balancer:
         return self.status()
 
     def stop(self) -> Balance:
-        """Begin no more moves; those that are copied already are finished."""
+        """Start no more moves; finish those that are already copied."""
         if self._run.is_running:
             self._end("stopped by an operator")
         return self.status()
 
     def turn(self, change: Change) -> None:
-        """Follow the moves, and begin the next iteration when all of this one are over.
+        """Advance the moves, and start the next iteration when all of this one are over.
 
-        If the change fails none of its orders was made: all is as it was before.
+        If the change fails none of its commands exists, so everything is put back.
         """
         change.on_undo(partial(self._restore, self._run, dict(self._moves)))
         for move, began_s in list(self._moves.values()):
@@ -156,7 +155,7 @@ class Balancer:
         )
 
     def _follow(self, change: Change, move: Move, began_s: float) -> None:
-        """Take a move to its next step; let it go when it is over or failed."""
+        """Advance a move to its next step; drop it if it is over or failed."""
         number = move.container_id
         is_late = self._clock.monotonic_s() - began_s > MOVE_S_MAX
         if self._state.commands.of_container(number) and not is_late:
@@ -221,7 +220,7 @@ class Balancer:
         return self._cases.case(container)
 
     def _end(self, message: str, change: Change | None = None) -> None:
-        """End the run; with the change that it ends in it is told once that is durable."""
+        """End the run. Within a change, the end is logged once that is durable."""
         self._run = replace(self._run, is_running=False, message=message)
         tell = partial(_tell_end, self._run)
         tell() if change is None else change.on_commit(tell)

@@ -1,1 +1,1 @@
-"""The last look before a replica goes: what may be deleted, of copies, origins and shards. Pure."""
+"""Final safety checks before a replica is deleted: for copies, origins and shards. Pure."""

@@ -1,8 +1,8 @@
-"""The last look before a replica goes: as many whole and equal ones stay as are required. Pure.
+"""The final check before a replica is deleted: enough whole and equal ones must stay. Pure.
 
-What is too much is the judge's to say. Between its word and the moment a delete leaves, the world
-may have changed: only replicas count here that are seen, on nodes that answer and have reported all
-they hold, and that are whole and equal.
+The judge decides what is surplus. The cluster may change between that decision and the sending of
+the delete. So only replicas count here that are whole and equal, and that are on answering nodes
+which have reported all their replicas.
 """
 
 import zlib
@@ -15,27 +15,27 @@ from scm.cluster.case import Case, Placed, is_bad, present
 from scm.cluster.lifecycle import is_complete
 from scm.state.facts import ContainerState, Health, OpState, Replica
 
-UNBLOCK_REPLICAS_MIN: Final = 3  # two stay when an unhealthy one makes room for a copy
+UNBLOCK_REPLICAS_MIN: Final = 3  # two stay if an unhealthy one makes room for a copy
 
 
 def movable(case: Case) -> set[str]:
-    """Return the datanodes whose replica is whole, so that it may be moved elsewhere."""
+    """Return the datanodes whose replica is whole, so that it may be moved."""
     return {p.datanode_id for p in case.placed if is_whole(case, p)} - case.excluded
 
 
 def good_replicas(case: Case) -> list[Placed]:
-    """Return the replicas that are known whole, equal, and here to stay.
+    """Return the replicas that are known to be whole, equal and permanent.
 
-    CLOSED with all that was committed, without findings, on an answering node in service that has
-    confirmed it, not being deleted, and with a tree that equals that of the others; none if any
-    two of them differ, because then nobody knows who is right.
+    That is: CLOSED with all commits and no findings, on an answering node in service that has
+    confirmed it, not being deleted, and with a tree equal to the others'. If any two of them
+    differ, return an empty list, because it is unknown which one is right.
     """
     whole = [p for p in case.placed if is_whole(case, p)]
     return whole if all(is_equal(whole[0], p) for p in whole) else []
 
 
 def is_whole(case: Case, p: Placed) -> bool:
-    """Whether a replica has all that was committed, and is seen to, on a node that stays."""
+    """Return True if a replica has all commits, is confirmed, and is on a node that stays."""
     return (
         p.health is Health.HEALTHY
         and p.op_state is OpState.IN_SERVICE
@@ -48,14 +48,15 @@ def is_whole(case: Case, p: Placed) -> bool:
 
 
 def is_equal(one: Placed, other: Placed) -> bool:
-    """Whether two replicas say that they hold the same; one without a tree says nothing."""
+    """Return True if two replicas report equal trees; False if one has no tree."""
     mine, theirs = one.replica.tree, other.replica.tree
     return mine is not None and theirs is not None and compare(mine, theirs) is Comparison.EQUAL
 
 
 def is_sound(case: Case, p: Placed) -> bool:
-    """Whether a replica has all that its origin's writes left in a quasi-closed container, as far
-    as it says, on a node that stays."""
+    """Return True if a replica reports all data that its origin's writes left in a quasi-closed
+    container, on a node that stays.
+    """
     return (
         p.health is Health.HEALTHY
         and p.op_state is OpState.IN_SERVICE
@@ -69,8 +70,9 @@ def is_sound(case: Case, p: Placed) -> bool:
 
 
 def is_kept_by_origin(case: Case, bad: Placed) -> bool:
-    """Whether others of its origin have all that a damaged replica of a quasi-closed container may
-    have: as many commits, and the same among each other."""
+    """Return True if other replicas of its origin have everything that a damaged replica of a
+    quasi-closed container may have: at least as many commits, and equal to each other.
+    """
     origin = origin_of(bad)
     others = [p for p in case.placed if is_sound(case, p) and origin_of(p) == origin]
     last = max((p.replica.bcsid for p in others), default=-1)
@@ -84,26 +86,26 @@ def origin_of(p: Placed) -> str:
 
 
 def has_more(p: Placed, others: Collection[Placed]) -> bool:
-    """Whether a replica has commits that none of the others has.
+    """Return True if a replica has commits that none of the others has.
 
-    Its container was closed without them, because it was not there or is damaged: they may be all
-    that is left of what somebody wrote, and only a person lets go of them.
+    Its container was closed without them, because the replica was absent or is damaged. They may be
+    the only copy of a client's data, so only an operator gives them up.
     """
     return p.replica.bcsid > max((other.replica.bcsid for other in others), default=0)
 
 
 def stable_order(replica: Replica) -> int:
-    """Return the place of a replica in an order that every control plane agrees on (HDDS-4589)."""
+    """Return a replica's position in an order that every control plane agrees on (HDDS-4589)."""
     return zlib.crc32(f"{replica.container_id}:{replica.datanode_id}".encode())
 
 
 def unblock_victim(case: Case) -> Placed | None:
     """Return the unhealthy replica to remove because no node has room for a copy beside it.
 
-    At least two replicas stay, one of them whole, of the same origin in a quasi-closed container;
-    nothing is pending; a replica that a repair may heal, or that is excluded, is not touched. Of
-    several the one with the fewest commits, then blocks: what is whole in the others may be all
-    there is but for one replica.
+    At least two replicas stay, one of them whole (in a quasi-closed container one of the same
+    origin). Nothing may be pending, and a replica that is excluded or that a repair may heal is
+    kept. Among several, choose the one with the fewest commits, then the fewest blocks: the whole
+    data in another may exist only once more.
     """
     here = present(case.placed)
     matching = [p for p in here if not is_bad(case.container, p.replica)]
@@ -135,5 +137,5 @@ def unblock_victim(case: Case) -> Placed | None:
 
 
 def may_remove(case: Case, datanode_id: str, *, keep_count: int) -> bool:
-    """Whether a replica may go now: so many whole ones, equal among each other, stay."""
+    """Return True if at least `keep_count` other replicas are whole and equal to each other."""
     return sum(p.datanode_id != datanode_id for p in good_replicas(case)) >= keep_count

@@ -1,9 +1,10 @@
-"""Quasi-closed containers: which replica of an origin may be removed. Pure.
+"""Decides which replica of an origin in a quasi-closed container may be removed. Pure.
 
-An origin is the datanode that took a replica's writes. Until it is certain which of them has the
-last commit, the data of every origin is kept: three copies of those with the highest commit, two of
-the others (Ozone's numbers, and an operator's to choose). A container of one origin needs as many
-as any other, and one to which as many origins wrote needs no more of any of them.
+An origin is the datanode that took a replica's writes. Until it is certain which origin has the
+last commit, the data of every one is kept: three copies of those with the highest commit, two of
+the others (Ozone's numbers, which an operator may change). A container of one origin needs as many
+copies as any other. If its origins are as many as its replicas should be, no origin needs more
+copies.
 """
 
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ _WRITTEN = frozenset({ReplicaState.QUASI_CLOSED, ReplicaState.OPEN})
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The replicas of one origin, and how many copies of it there should be."""
+    """The replicas of one origin, and the number of copies it should have."""
 
     replicas: tuple[Placed, ...]
     target_count: int
@@ -56,9 +57,9 @@ def origins(case: Case, rules: Rules) -> list[Origin]:
 
 
 def spare(case: Case, rules: Rules) -> set[str]:
-    """Return the datanodes whose replica is one too many of its origin.
+    """Return the datanodes whose replica is surplus for its origin.
 
-    Each only while as many equal ones stay as there should be; none while a delete is pending.
+    Each only while the required number of equal ones stays; none while a delete is pending.
     """
     if case.deletes:
         return set()
@@ -74,7 +75,9 @@ def spare(case: Case, rules: Rules) -> set[str]:
 
 
 def may_be_removed(case: Case, datanode_id: str, *, keep_count: int, rules: Rules) -> bool:
-    """Whether a replica may be removed now: enough whole ones, or enough of its origin, stay."""
+    """Return True if a replica may be removed now: enough whole ones, or enough of its origin,
+    stay.
+    """
     if case.container.state is not ContainerState.QUASI_CLOSED:
         return may_remove(case, datanode_id, keep_count=keep_count)
     others = tuple(node for node in case.deletes if node != datanode_id)
@@ -83,11 +86,12 @@ def may_be_removed(case: Case, datanode_id: str, *, keep_count: int, rules: Rule
 
 
 def others_with(case: Case, victim: Placed) -> list[Placed]:
-    """Return who has all that a replica of a quasi-closed container may have, as far as they say.
+    """Return the replicas that report everything a replica of a quasi-closed container may have.
 
-    Equal ones, whatever their origin, with as many commits. Of a damaged one, which no tree equals,
-    those of its origin that have as many: what is whole of it they have, too, and it is theirs to
-    prove. One that differs or has less cannot, and would read its replica whole in vain.
+    These are equal ones of any origin with at least as many commits. No tree equals that of a
+    damaged replica, so for it they are those of its origin with as many commits: they have its
+    whole data, too, and can prove it. Another one, or one that has less, cannot, and would read its
+    whole replica for nothing.
     """
     is_damaged = is_bad(case.container, victim.replica)
     return [
@@ -102,8 +106,9 @@ def others_with(case: Case, victim: Placed) -> list[Placed]:
 
 
 def _is_damaged_spare(case: Case, datanode_id: str, keep_count: int) -> bool:
-    """Whether a replica is damaged, others of its origin have all that it may have, and so many
-    whole ones stay, of whichever origin."""
+    """Return True if a replica is damaged, others of its origin have everything it may have, and at
+    least `keep_count` whole ones of any origin stay.
+    """
     bad = next((p for p in present(case.placed) if p.datanode_id == datanode_id), None)
     if bad is None or case.deletes or not is_bad(case.container, bad.replica):
         return False

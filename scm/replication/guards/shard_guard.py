@@ -1,7 +1,8 @@
-"""Shards of erasure-coded containers: which may go, and where one may come. Pure.
+"""Decides which shards of erasure-coded containers may be removed, and where one may go. Pure.
 
-What lacks and what is too much is the judge's to say. A delete leaves only while every index has a
-whole shard, or, where an operator or a lack of room asks for it, more than reading needs.
+The judge decides what is missing and what is surplus. A delete is sent only while every index has a
+whole shard or, if an operator or lack of room requires it, while more shards than reading needs are
+whole.
 """
 
 from collections import Counter
@@ -16,11 +17,11 @@ from scm.state.facts import Container, Health, OpState
 
 
 def gives_way(case: Case) -> Placed | None:
-    """Return the replica to remove because no other node has room for what lacks, if any.
+    """Return the replica to remove because no other node has room for a missing shard, if any.
 
-    A bad one that nobody expects to be healed, or one of two of the same index, and no excluded
-    one: as many whole shards stay as reading needs, and one more where no other one has its index,
-    or the same of it. Nothing else may be pending.
+    It is a bad one that no repair is expected to heal, or one of two of the same index, and not
+    excluded. As many whole shards stay as reading needs, and one more unless another one has its
+    index and the same data. Nothing else may be pending.
     """
     whole = _whole(case)
     indexes = {index for index, found in whole.items() if found}
@@ -46,7 +47,7 @@ def gives_way(case: Case) -> Placed | None:
 
 
 def may_remove_shard(case: Case, datanode_id: str) -> bool:
-    """Whether a replica that is to be removed may go, as things are when its turn has come."""
+    """Return True if a replica may still be removed at the time its delete would be sent."""
     held = next((p for p in case.placed if p.datanode_id == datanode_id), None)
     if held is None:
         return False
@@ -64,9 +65,9 @@ def may_remove_shard(case: Case, datanode_id: str) -> bool:
 
 
 def may_lose_shard(case: Case, datanode_id: str) -> bool:
-    """Whether a replica may be removed although it looks right, because an operator says so.
+    """Return True if an operator may have a seemingly good replica removed.
 
-    More whole shards must stay than reading needs: it is rebuilt from them.
+    More whole shards must stay than reading needs: the removed one is rebuilt from them.
     """
     without = replace(case, deletes=(*case.deletes, datanode_id))
     return whole_count(without) >= operator_keep_count(case.container)
@@ -83,7 +84,7 @@ def whole_count(case: Case) -> int:
 
 
 def is_better_rack(case: Case, moved: Placed, rack: str) -> bool:
-    """Whether the shards are spread better once `moved` is on `rack` instead."""
+    """Return True if the shards are better spread with `moved` on `rack`."""
     after = _racks(case)
     after.remove(moved.rack)
     return _misplaced(case, [*after, rack]) < _misplaced(case, _racks(case))
@@ -124,7 +125,7 @@ def _whole(case: Case) -> dict[int, list[Placed]]:
 
 
 def _removable(case: Case) -> list[Placed]:
-    """Return the replicas on nodes in service that answer and have named all they hold."""
+    """Return the replicas on in-service nodes that answer and have reported all their replicas."""
     return [
         p
         for p in case.placed
@@ -136,7 +137,9 @@ def _removable(case: Case) -> list[Placed]:
 
 
 def _twin(case: Case, whole: dict[int, list[Placed]]) -> Placed | None:
-    """Return what is too much of an index: what its twin covers, or else from the fuller rack."""
+    """Return the surplus replica of an index: one that its twin covers, or else on the
+    fuller rack.
+    """
     racks = Counter(p.rack for found in whole.values() for p in found)
     for found in whole.values():
         if len(found) < 2:
@@ -152,19 +155,20 @@ def _twin(case: Case, whole: dict[int, list[Placed]]) -> Placed | None:
 
 
 def _is_beyond(case: Case, bad: Placed, twins: Sequence[Placed]) -> bool:
-    """Whether a bad shard has commits that neither its container nor a whole one of its index has:
-    then it alone has what it has."""
+    """Return True if a bad shard has commits that neither its container nor a whole one of its
+    index has, so that it alone holds that data.
+    """
     last = max((p.replica.bcsid for p in twins), default=0)
     return bad.replica.bcsid > max(case.container.sequence_id, last)
 
 
 def _covers(case: Case, one: Placed, other: Placed) -> bool:
-    """Whether `one` makes another whole shard of its index needless.
+    """Return True if `one` makes another whole shard of its index unnecessary.
 
     Equal trees do. So does a shard that came back beside one that was rebuilt meanwhile: a rebuilt
-    shard has the blocks that live, and no tombstones of those deleted before, hence another root
-    for ever. It holds nothing more once no delete is owed, both hold as many live blocks, and both
-    hold all that was committed (`is_whole`). The one with the tombstones stays: its root is the one
+    shard has the live blocks but no tombstones of those deleted before, so its root differs for
+    ever. It holds nothing more once no delete is pending, both hold as many live blocks, and both
+    hold all commits (`is_whole`). The one with the tombstones stays, because its root is the one
     that every replica of this index had.
     """
     if is_equal(one, other):
@@ -181,8 +185,9 @@ def _covers(case: Case, one: Placed, other: Placed) -> bool:
 
 
 def likes(case: Case, bad: Placed) -> list[Placed]:
-    """Return what other nodes keep of the same index that has the same, and is bad only in that it
-    missed a commit, too: as where one was copied before it was told from a whole one."""
+    """Return other nodes' replicas of the same index with the same data that are bad only because
+    they also missed a commit, for instance a copy made before the first one was known to be bad.
+    """
     return [
         p
         for p in _removable(case)

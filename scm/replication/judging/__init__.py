@@ -1,1 +1,1 @@
-"""What is wrong with containers: the state as columns, and the judge asked about it."""
+"""The judge applied to the state, which it reads as columns."""

@@ -1,4 +1,4 @@
-"""The health states of containers as they were when each was looked at last."""
+"""The health states of containers as of the last check of each."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -11,14 +11,16 @@ from scm.state.quiet_containers import Settled
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """One word a container; a cluster has few that are not HEALTHY."""
+    """The health state of each container; few are not HEALTHY."""
 
     unwell: Mapping[int, Health]
     judged: Settled
     """Containers about which nothing changed since their last look."""
 
     def of(self, container_id: int) -> str | None:
-        """Return the state as a word; None: it is not known now, the container waits for a look."""
+        """Return the state as a word; None if it is unknown because the container waits for a
+        check.
+        """
         if container_id not in self.judged:
             return None
         return self.unwell.get(container_id, Health.HEALTHY).name
@@ -41,15 +43,16 @@ AT_RISK: Final = frozenset(
 
 
 class Unwell(dict[int, Health]):
-    """The states of containers that are not HEALTHY, and how many are in each: kept, because a
-    rack that died makes millions of them."""
+    """The states of containers that are not HEALTHY, with a maintained count of each state, because
+    a failed rack makes millions of them.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.counts: Counter[Health] = Counter()
 
     def note(self, found: Iterable[tuple[int, Health]]) -> None:
-        """Take in how containers are, HEALTHY ones too."""
+        """Record the states of containers, including HEALTHY ones."""
         for container_id, health in found:
             before = self.pop(container_id, None)
             if before is not None:

@@ -1,10 +1,10 @@
-"""The state as the judge sees it: some containers with all that is known of them, as columns.
+"""Converts the state to the judge's input: some containers and all facts about them, as columns.
 
     replica table ──packed rows, as they lie──┐
     containers, pending commands, holds ──────┴──► health.batch.Batch ──► health.judge
 
-A snapshot of the same moment gives Spark the same batch (`spark_verify.tasks.judge_batches`): that
-both come to the same answer is what `suture-verify` checks for every container.
+Spark builds the same batch from a snapshot of the same moment (`spark_verify.tasks.judge_batches`).
+`suture-verify` checks for every container that both lead to the same verdict.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence, Sized
@@ -53,15 +53,16 @@ _REPLICA_STATES: Final = np.array([REPLICA_STATES.index(state) for state in Repl
 _TOLD: Final[Callable[[Container], tuple[Any, ...]]] = attrgetter(
     "replication_factor", "sequence_id", "committed_count", "committed_bytes", "state"
 )
-_NOTHING_TOLD: Final[tuple[tuple[Any, ...], ...]] = ((),) * 5  # of no container
-_NOBODY: Final = Container(0, ContainerState.CLOSED, 0, 0, 0, ())  # a container only replicas name
+_NOTHING_TOLD: Final[tuple[tuple[Any, ...], ...]] = ((),) * 5  # for an empty selection
+_NOBODY: Final = Container(0, ContainerState.CLOSED, 0, 0, 0, ())  # if only replicas name it
 
 
 def op_rows(pending: Pending, state: Books) -> Iterator[tuple[str, str, int]]:
     """Yield word, datanode and index for each replica that a command is about.
 
-    A reconstruction makes several; a copy has the index of what it is made from. What reports show
-    done is not pending any more, and a copy to a datanode that is to leave does not count.
+    A reconstruction makes several replicas; a copy has the index of its source. A command whose
+    effect reports show is no longer pending, and a copy to a datanode that is to leave does not
+    count.
     """
     word = OP_WORDS.get(pending.kind)
     if word is None:
@@ -90,7 +91,7 @@ class Batches:
         self._options = options
 
     def rules(self) -> Rules:
-        """Return the numbers of the rules as they are now."""
+        """Return the current parameters of the rules."""
         return Rules(
             maintenance_min=self._options.maintenance_replica_min,
             leaving_min=self._options.decommission_replica_min,
@@ -104,10 +105,9 @@ class Batches:
         without: Collection[int] = (),
         gone: Collection[tuple[int, str]] = (),
     ) -> Batch:
-        """Return these containers, ascending, with their replicas and what is pending for them.
+        """Return these containers, ascending, with their replicas and pending commands.
 
-        As if the commands `without` were not pending, and the replicas `gone`, each a container and
-        a datanode, were not there.
+        The commands `without` and the replicas `gone` (container and datanode) are left out.
         """
         ids = sorted(set(container_ids))
         owner, held = self._state.replicas.owned(ids)
@@ -150,7 +150,7 @@ class Batches:
         return np.array([(ids[i], name) not in gone for i, name in pairs], dtype=np.bool_)
 
     def _ops(self, ids: Sequence[int], without: Collection[int]) -> list[tuple[int, str, str, int]]:
-        """Return place of the container, word, datanode, index."""
+        """Return (place of the container, word, datanode, index) for each pending command."""
         commands, concerned = self._state.commands, self._state.commands.by_container
         return [
             (i, *row)
@@ -191,7 +191,7 @@ class Batches:
             container=owner,
             node=node,
             index=held["replica_index"].astype(np.int64),
-            # A replica that could not be loaded is there and is bad, whatever it was before.
+            # A replica that could not be loaded is present and bad, whatever it was before.
             state=np.where(is_loaded, _REPLICA_STATES[held["state"]], UNHEALTHY),
             is_loaded=is_loaded,
             origin=origin.astype(np.int64),
@@ -215,7 +215,7 @@ class Batches:
         return replicas, tuple(self._state.replicas.words(words.tolist()))
 
     def _barred(self, ids: Sequence[int], owner: Ints, node: Ints, names: Sequence[str]) -> Bools:
-        """Return which replicas are kept out of orders."""
+        """Return which replicas are excluded from commands."""
         strange = np.array([not self._nodes.takes_commands(name) for name in names], dtype=np.bool_)
         barred = strange[node]
         if len(self._state.holds):
@@ -253,7 +253,7 @@ class Batches:
 
     def _containers(self, ids: Sequence[int], owner: Ints, held: NDArray[Any]) -> Containers:
         rows_of = Segments.of(owner, len(ids))
-        # What an unhealthy replica says of itself is what is in doubt.
+        # An unhealthy replica's own data is in doubt.
         able = _REPLICA_STATES[held["state"]] != UNHEALTHY
         blocks = rows_of.highest(held["block_count"].astype(np.int64), -1, able)
         used = rows_of.highest(held["bytes_used"].astype(np.int64), -1, able)
@@ -291,7 +291,7 @@ class Batches:
 
     @staticmethod
     def _those(ids: Sequence[int], is_so: Callable[[int], bool], rows: Sized) -> Bools:
-        """Return of which containers it is so; of none where no row could say it."""
+        """Return which containers satisfy `is_so`; evaluate none if there are no rows."""
         if not len(rows):
             return np.zeros(len(ids), dtype=np.bool_)
         return np.array([is_so(number) for number in ids], dtype=np.bool_)

@@ -1,8 +1,8 @@
-"""The judge, asked about the state of now: what is wrong with containers, and what follows.
+"""Applies the judge to the current state: the health of containers, and the actions required.
 
     state ──scm.batches──► batch ──health.judge──► diagnosis, and rows of a plan by container
 
-A call costs some milliseconds whatever it is about: who has many questions asks them at once.
+A call costs some milliseconds regardless of its size, so evaluate many containers at once.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -31,55 +31,58 @@ UNNEEDED: Final = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a container needs, as far as the rules go: targets and limits are not looked at."""
+    """The needs of a container by the rules, before targets and limits are considered."""
 
     action: Action
-    priority: int  # the smallest is the most urgent
+    priority: int  # smallest is most urgent
     reason: str
-    sources: tuple[str, ...]  # datanodes to copy or compute from, the best first
-    targets: tuple[str, ...]  # datanodes told to act on what they hold
+    sources: tuple[str, ...]  # datanodes to copy or compute from, best first
+    targets: tuple[str, ...]  # datanodes that must act on their replica
     indexes: tuple[int, ...]
     copies: int
     is_forced: bool
-    doubts: Mapping[str, str] = field(default_factory=dict)  # what speaks against sources
+    doubts: Mapping[str, str] = field(default_factory=dict)  # objections to sources
 
     def told(self, *source_ids: str) -> str:
-        """Say what speaks against some of its sources; empty when nothing does."""
+        """Return the objections to some of its sources; empty if there are none."""
         found = [f"{node}: {self.doubts[node]}" for node in source_ids if node in self.doubts]
         return f"; no better source than {'; '.join(found)}" if found else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Lacks:
-    """Which of some containers lack replicas or shards, or their last commits, and which have too
-    many of them, or of their blocks."""
+    """The evaluated containers that lack replicas, shards or last commits, or have surplus ones, or
+    shards with too many blocks.
+    """
 
-    under: Mapping[int, int]  # id -> how urgent the most urgent is: the smallest first
+    under: Mapping[int, int]  # id -> priority of its most urgent need, smallest first
     over: frozenset[int]
-    uneven: frozenset[int] = frozenset()  # a shard has more blocks than another, and is whole, too
-    short: frozenset[int] = frozenset()  # closed, and the last commit is on nobody who is there
+    uneven: frozenset[int] = frozenset()  # whole shards have different block counts
+    short: frozenset[int] = frozenset()  # closed, and the last commit is on no present datanode
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a container needs if nodes leave or rest."""
+    """The needs of a container if nodes leave or go into maintenance."""
 
     container_id: int
     made_count: int  # replicas to make elsewhere
-    is_stuck: bool  # there is nothing to make them from
-    is_locked: bool  # it can be read now, and could not if the nodes were off now
+    is_stuck: bool  # there is no source to make them from
+    is_locked: bool  # readable now, but not if the nodes were off now
 
 
 def losses_without(
     batch: Batch, rules: Rules, datanode_ids: Collection[str], op_state: OpState
 ) -> list[Loss]:
-    """Return what containers need if some of their nodes leave or rest, ascending. Pure."""
+    """Return the needs of containers if some of their nodes leave or go into maintenance,
+    ascending. Pure.
+    """
     after = diagnose(as_if_told(batch, datanode_ids, op_state), rules)
     return losses(after, _locked_out(view(batch), _is_named(batch, datanode_ids)))
 
 
 def as_if_told(batch: Batch, datanode_ids: Collection[str], op_state: OpState) -> Batch:
-    """Return a batch as if some of its nodes were in a state. Pure."""
+    """Return a batch with some of its nodes in another operational state. Pure."""
     nodes, is_named = batch.nodes, _is_named(batch, datanode_ids)
     is_resting = op_state is OpState.IN_MAINTENANCE
     told = replace(
@@ -91,8 +94,9 @@ def as_if_told(batch: Batch, datanode_ids: Collection[str], op_state: OpState) -
 
 
 def losses(after: Diagnosis, is_locked: Bools) -> list[Loss]:
-    """Return what containers need, from how they will be `after` nodes began to leave, and which
-    could not be read if the nodes were off. Pure."""
+    """Return the needs of containers from their state `after` nodes began to leave, and which would
+    be unreadable if the nodes were off. Pure.
+    """
     actions = plan(scene_of(after))
     copied, rebuilt = (
         np.isin(np.arange(after.view.rows.count), actions.container[actions.action == action])
@@ -113,43 +117,47 @@ def losses(after: Diagnosis, is_locked: Bools) -> list[Loss]:
 
 
 class Judge:
-    """Asks the judge. Callers hold the control plane's lock."""
+    """Calls the judge. Callers hold the control plane's lock."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
 
     def rules(self) -> Rules:
-        """Return the numbers of the rules as they are now."""
+        """Return the current parameters of the rules."""
         return self._batches.rules()
 
     def diagnose(self, container_ids: Collection[int]) -> Diagnosis:
-        """Say of each container, ascending, how it is."""
+        """Return the diagnosis of each container, ascending."""
         return diagnose(self._batches.of(container_ids), self._batches.rules())
 
     def rows(
         self, container_ids: Collection[int], *, without: Collection[int] = ()
     ) -> dict[int, list[Row]]:
-        """Return what each of some containers needs, the most urgent first, as if the commands
-        `without` were not pending; what needs nothing is left out."""
+        """Return the needs of containers, most urgent first, leaving the commands `without` out.
+        Containers that need nothing are omitted.
+        """
         if not container_ids:
             return {}
         batch = self._batches.of(container_ids, without=without)
         return _planned(diagnose(batch, self._batches.rules()))
 
     def look(self, container_ids: Collection[int]) -> tuple[Diagnosis, Lacks]:
-        """Say of each container, ascending, how it is, and which lack or have too much."""
+        """Return the diagnosis of each container, ascending, and which have missing or surplus
+        replicas.
+        """
         found = self.diagnose(container_ids)
         lacks = _lacks(found) if found.flags.any() else Lacks({}, frozenset())
         return found, replace(lacks, uneven=_uneven(found.view), short=_short(found.view))
 
     def health_without(self, container_id: int, datanode_id: str) -> Health:
-        """Return the health of a container as if a datanode did not hold it."""
+        """Return a container's health without one datanode's replica."""
         batch = self._batches.of([container_id], gone=[(container_id, datanode_id)])
         return Health(int(diagnose(batch, self._batches.rules()).verdicts.state[0]))
 
     def healthy(self, container_ids: Iterable[int]) -> dict[int, frozenset[str]]:
-        """Return which of some containers are HEALTHY, each with the datanodes against whose
-        replica nothing speaks."""
+        """Return the HEALTHY ones among these containers, each with the datanodes whose replica has
+        no objection.
+        """
         found = self.diagnose(list(container_ids))
         batch = found.view.batch
         is_well = (found.verdicts.state == Health.HEALTHY)[found.view.rows.owner]
@@ -161,8 +169,9 @@ class Judge:
         return {number: frozenset(names) for number, names in well.items()}
 
     def obstacles(self, container_ids: Collection[int]) -> dict[int, str]:
-        """Return which containers need their nodes that leave or rest, and why
-        (`health.departure.HELD_BY`)."""
+        """Return the containers that need their leaving or resting nodes, and the reasons
+        (`health.departure.HELD_BY`).
+        """
         if not container_ids:
             return {}
         found = self.diagnose(container_ids)
@@ -172,8 +181,9 @@ class Judge:
         return {number: HELD_BY[why] for number, why in pairs if why != FREE}
 
     def locked_out(self, container_ids: Collection[int], datanode_ids: Collection[str]) -> int:
-        """Return how many of some containers can be read now, and could not if some of their nodes
-        were off."""
+        """Return how many of these containers are readable now, but not if some of their nodes were
+        off.
+        """
         if not container_ids:
             return 0
         batch = self._batches.of(container_ids)
@@ -183,8 +193,9 @@ class Judge:
     def sources(
         self, container_ids: Collection[int], *, without: Collection[int] = ()
     ) -> dict[int, Row]:
-        """Return for each container that is not erasure-coded what may be copied: what its rows of
-        the plan name, or where it needs nothing, what could be."""
+        """Return the copy sources of each container that is not erasure-coded: those in its plan
+        rows or, if it needs nothing, all possible ones.
+        """
         if not container_ids:
             return {}
         batch = self._batches.of(container_ids, without=without)
@@ -208,12 +219,12 @@ class Judge:
 
 
 def _is_named(batch: Batch, datanode_ids: Collection[str]) -> Bools:
-    """Return which nodes of a batch are among some."""
+    """Return which nodes of a batch are in `datanode_ids`."""
     return np.array([name in datanode_ids for name in batch.nodes.names], dtype=np.bool_)
 
 
 def _locked_out(now: View, is_off: Bools) -> Bools:
-    """Return which containers can be read, and could not if some nodes were off."""
+    """Return which containers are readable, but not if some nodes were off."""
     left = replace(now, is_present=now.is_present & ~is_off[now.batch.replicas.node])
     return is_readable(now) & ~is_readable(left)
 
@@ -233,7 +244,9 @@ def _copy(found: Diagnosis, rows: Sequence[int]) -> Row:
 
 
 def _lacks(found: Diagnosis) -> Lacks:
-    """Return what a plan says of containers as a whole: its rows cost more than the plan."""
+    """Return the plan's findings for whole containers; computing its rows would cost more than the
+    plan.
+    """
     actions = plan(scene_of(found))
     ids = found.view.batch.containers.container_id
     is_made = np.isin(actions.action, MADE)
@@ -248,8 +261,9 @@ def _lacks(found: Diagnosis) -> Lacks:
 
 
 def _uneven(view: View) -> frozenset[int]:
-    """Return the erasure-coded containers of which a closed shard has more live blocks than
-    another, though no delete is owed: it may have missed one, as its root tells nobody."""
+    """Return the erasure-coded containers in which a closed shard has more live blocks than another
+    although no delete is pending. It may have missed a delete, which its root does not show.
+    """
     containers, replicas, rows = view.batch.containers, view.batch.replicas, view.rows
     shards = view.is_shard & view.is_present & (replicas.state == State.CLOSED) & replicas.has_root
     if not shards.any():
@@ -261,8 +275,9 @@ def _uneven(view: View) -> frozenset[int]:
 
 
 def _short(view: View) -> frozenset[int]:
-    """Return the closed containers of which there are replicas, and none has the last commit: who
-    had it died, or lost its disk."""
+    """Return the closed containers that have replicas but none with the last commit, because its
+    holder died or lost its disk.
+    """
     containers, replicas = view.batch.containers, view.batch.replicas
     last = view.rows.highest(replicas.bcsid, NO_BCSID, view.is_present)
     is_short = (containers.state == State.CLOSED) & (last < containers.sequence_id)
@@ -270,7 +285,9 @@ def _short(view: View) -> frozenset[int]:
 
 
 def _planned(found: Diagnosis) -> dict[int, list[Row]]:
-    """Return what containers need, the most urgent first; what needs nothing is left out."""
+    """Return the needs of containers, most urgent first; containers that need nothing are
+    omitted.
+    """
     ids = found.view.batch.containers.container_id.tolist()
     needs: dict[int, list[Row]] = {}
     for place, row in _rows(plan(scene_of(found)), found):

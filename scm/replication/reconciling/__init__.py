@@ -1,1 +1,1 @@
-"""Replicas that differ or are damaged: who may be reconciled, when, and by whose decision."""
+"""Reconciles of replicas that differ or are damaged: eligibility, retries, and orders."""

@@ -1,8 +1,8 @@
-"""Orders to reconcile: who, when again, and when not any more.
+"""Orders reconciles, and limits how often they are retried.
 
 Reconcile has a budget of its own (`scm.cluster.commands.command_limits`), one order per container
 and cooldown, and a guard against loops: replicas that cannot become equal are not compared for
-ever. The minority goes first: while it is repaired, the replicas it is repaired from are not busy
+ever. The minority is reconciled first, so that the replicas it is repaired from are not busy
 themselves.
 """
 
@@ -36,17 +36,17 @@ from scm.state.options import ScmOptions
 COOLDOWN: Final = "COOLDOWN"
 NO_PROGRESS: Final = "NO_PROGRESS"
 EXCLUDED: Final = "EXCLUDED"
-TRIES_MAX: Final = 3  # complete reconciles by plans or healing, of replicas that stay as they are
+TRIES_MAX: Final = 3  # complete reconciles by plans or healing while the replicas do not change
 
 
 @dataclass(frozen=True, slots=True)
 class _Tries:
-    """Reconciles of one container while its replicas stayed as they are."""
+    """Reconciles of one container while its replicas did not change."""
 
     world: int
-    count: int  # of orders that at least one datanode carried out to the end
+    count: int  # orders that at least one datanode completed
     at_s: float
-    is_counted: bool = False  # the newest order is
+    is_counted: bool = False  # the newest order is counted
 
 
 class Reconciles:
@@ -64,7 +64,7 @@ class Reconciles:
         self._tries: dict[int, _Tries] = {}
 
     def order(self, change: Change, container_id: int) -> Decision:
-        """Order a container reconciled because an operator says so; it may be tried again, too."""
+        """Order a reconcile of a container for an operator; this also resets its retry count."""
         participants = self.participants(container_id)
         if participants.eligibility is not Eligibility.OK:
             return Decision(container_id, participants.eligibility, participants.message)
@@ -80,11 +80,11 @@ class Reconciles:
         why: str = "",
         dry_run: bool,
     ) -> Decision:
-        """Order a container reconciled because a plan says so, if it is not too soon.
+        """Order a reconcile of a container for a plan, if it is not too soon.
 
-        `why` is another reason than the plan's: the control plane asks by itself.
+        `why` replaces the plan's reason when the control plane orders it itself.
 
-        An excluded replica gets no order, though others may still read from it what they verify.
+        An excluded replica gets no order, though peers may still read verified data from it.
         """
         container_id = row.container_id
         left_s = self._cooldown_left_s(container_id)
@@ -117,15 +117,16 @@ class Reconciles:
         return decision
 
     def peers_of(self, command: Pending) -> tuple[str, ...]:
-        """Return the peers a reconcile command names, as the world is now; none: not eligible."""
+        """Return the peers that a reconcile command names now; empty if it is not eligible."""
         participants = self.participants(command.container_id)
         if command.datanode_id not in participants.targets:
             return ()
         return participants.peers_of(command.datanode_id)
 
     def addressed(self, command: Pending) -> Pending:
-        """Return a reconcile command with the holders that are no peers, as it is sent: they could
-        contradict those that are, unless their node is dead: then nobody waits for them."""
+        """Return a reconcile command with the holders that are no peers at the time of sending:
+        they could contradict the peers, unless their node is dead and no longer waited for.
+        """
         if command.kind is not Kind.RECONCILE or command.scheme:
             return command
         asked = {command.datanode_id, *self.peers_of(command)}
@@ -137,9 +138,9 @@ class Reconciles:
         )
 
     def participants(self, container_id: int) -> Participants:
-        """Say whether a container may be reconciled now, and by whom.
+        """Return whether a container may be reconciled now, and the participants.
 
-        A datanode of another layout may be read from; it is ordered nothing.
+        A datanode of another layout may be read from but receives no commands.
         """
         found = judge(
             self._state.containers.get(container_id),
@@ -156,7 +157,7 @@ class Reconciles:
         """Record the end of a reconcile command.
 
         Only a complete reconcile counts as a try that changed nothing (issue 49.9): one that
-        failed, was stopped, came too late or missed a peer shows nothing about the replicas.
+        failed, was stopped, was too late or missed a peer shows nothing about the replicas.
         """
         container_id = command.container_id
         self._ordered_at_s[container_id] = self._clock.monotonic_s()
@@ -166,7 +167,7 @@ class Reconciles:
             self._tries[container_id] = replace(tries, count=tries.count + 1, is_counted=True)
 
     def forget_old(self) -> None:
-        """Forget what was done so long ago that it does not count any more."""
+        """Drop attempts that are too old to count."""
         now_s, cooldown_s = self._clock.monotonic_s(), self._options.reconcile_cooldown_ms / 1000
         self._ordered_at_s = {
             container_id: at_s
@@ -191,8 +192,9 @@ class Reconciles:
         return pause_s - (self._clock.monotonic_s() - ordered_at_s)
 
     def _fingerprint(self, container_id: int) -> int:
-        """Return a number that changes when a reconcile changed anything, or may now do more: a
-        datanode that is back lends, and nobody waits any longer for one that was given up."""
+        """Return a fingerprint that changes if a reconcile changed anything or may now do more: a
+        returned datanode serves as a peer, and one that was given up is no longer waited for.
+        """
         facts = [
             (
                 r.datanode_id,
@@ -243,7 +245,7 @@ def minority(
 ) -> frozenset[str]:
     """Return the targets to reconcile first: those that differ from most, or are not whole.
 
-    All of them if there is no such difference.
+    Return all of them if there is no such difference.
     """
     taking_part = [replica for replica in replicas if replica.datanode_id in targets]
     roots = Counter(r.tree.root for r in taking_part if r.tree is not None)

@@ -1,11 +1,11 @@
-"""May a container be reconciled, and who takes part? Pure.
+"""Decides whether a container may be reconciled, and which replicas take part. Pure.
 
 The order of the checks is Ozone's, and the words are those of the judge
-(`health.reconcile_eligibility`), which says them of millions; here they are said of one container,
-with whom it concerns, when a command is sent. A test has both say the same. Beyond Ozone, a peer
-must be reachable and have a tree, and a container with no such peer is refused: a command that
-cannot do anything only costs the queue it waits in. A replica that cannot take part (OPEN, CLOSING,
-RECOVERING, not loadable) is left out, and holds up no other one.
+(`health.reconcile_eligibility`), which evaluates millions. Here one container is evaluated, with
+its participants, when a command is sent; a test compares the two. Beyond Ozone, a peer must be
+reachable and have a tree. A container without such a peer is rejected, because a command that
+cannot do anything only takes up its queue. A replica that cannot take part (OPEN, CLOSING,
+RECOVERING, not loadable) is left out and blocks no other.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ class Eligibility(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Participants:
-    """Who reconciles (`targets`) and with whom: each target with every peer but itself."""
+    """The datanodes that reconcile (`targets`), each with every peer but itself."""
 
     eligibility: Eligibility
     message: str
@@ -51,7 +51,7 @@ def judge(
     replicas: Sequence[Replica],
     is_reachable: Callable[[str], bool],
 ) -> Participants:
-    """Say whether a container may be reconciled now, and by whom."""
+    """Return whether a container may be reconciled now, and the participants."""
     if container is None:
         return Participants(Eligibility.CONTAINER_NOT_FOUND, "no such container")
     if container.state not in ELIGIBLE_STATES:

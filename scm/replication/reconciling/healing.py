@@ -1,14 +1,13 @@
-"""Containers whose replicas differ or are damaged: reconciled by the control plane's own decision.
+"""Reconciles differing or damaged replicas on the control plane's own decision.
 
     look ──judge──► wanted ──settled, no delete owed──► reconcile, within the datanodes' limits
 
-What the judge would have reconciled in a plan of Spark's is ordered here without Spark, as soon as
-the reports that say so have settled: replicas differ for a moment while each of them does the same
-one after the other. Replicas that differ only in tombstones wait longer; a delete that is still
-owed explains that. The guard against loops is one for all
-(`scm.replication.reconciling.attempts`): after a few commands that changed nothing only a person
-tries again. A contradiction alone is for a person, too; other damage of the same container is
-repaired.
+It orders the same reconciles that the judge puts into a plan of Spark's, without Spark, as soon as
+the reports behind them have settled: replicas differ for a moment while each carries out the same
+command after the other. Replicas that differ only in tombstones wait longer, because a pending
+delete explains that. The guard against loops is shared (`scm.replication.reconciling.attempts`):
+after a few commands that changed nothing, only an operator can retry. A contradiction alone also
+needs an operator; other damage of the same container is repaired.
 """
 
 from collections.abc import Iterable
@@ -42,16 +41,16 @@ class Healing:
         self._reconciles = reconciles
         self._due_s: dict[int, float] = {}
         self._reasons: dict[int, int] = {}
-        self._chosen: list[int] = []  # of this turn: not tried yet
+        self._chosen: list[int] = []  # of this step: not tried yet
 
     def note(self, found: Diagnosis) -> None:
-        """Remember which of these containers the judge would have reconciled, and why."""
+        """Record which of these containers the judge would have reconciled, and why."""
         if not self._is_on:
             return
         now_s = self._clock.monotonic_s()
         ids, reasons = found.view.batch.containers.container_id, found.reconciles.reasons
         is_due = found.reconciles.is_wanted & (reasons != _CONTRADICT)
-        if self._reasons:  # of nearly all containers there is nothing to forget either
+        if self._reasons:  # nearly all containers: there is nothing to forget
             for container_id in self._reasons.keys() & set(ids[~is_due].tolist()):
                 self._due_s.pop(container_id, None)
                 del self._reasons[container_id]
@@ -63,18 +62,20 @@ class Healing:
                 )
 
     def begin_turn(self) -> None:
-        """Choose what is tried in this turn of what is due."""
+        """Choose the due containers to try in this step."""
         now_s = self._clock.monotonic_s()
         due = (number for number, due_s in self._due_s.items() if due_s <= now_s)
         self._chosen = list(islice(due, ORDERS_PER_TURN))
 
     def serve(self, change: Change) -> bool:
-        """Order the next few; what cannot be ordered now is tried again. False: none is left."""
+        """Order the next few; those that cannot be ordered now are retried. Return False if none is
+        left.
+        """
         portion = self._chosen[:ORDERS_AT_ONCE]
         del self._chosen[:ORDERS_AT_ONCE]
         for container_id in portion:
             if self._due_s.pop(container_id, None) is None:
-                continue  # since the turn began it was seen well
+                continue  # found healthy since this step began
             if self._order(change, container_id):
                 self._reasons.pop(container_id)
             else:
@@ -82,10 +83,10 @@ class Healing:
         return bool(portion)
 
     def _order(self, change: Change, container_id: int) -> bool:
-        """Order it; False if it is worth another try without any change of the replicas.
+        """Order one; return False if it should be retried although its replicas do not change.
 
-        One that may not be reconciled has no targets. It is looked at, and so due, again when a
-        replica or the health of a node changes.
+        A container that may not be reconciled has no targets. It is due again when a replica or the
+        health of a node changes.
         """
         if self._cases.owes_deletes(container_id):
             return False

@@ -1,8 +1,8 @@
-"""Plan rows from the Spark job, checked against the world of now. Pure.
+"""Checks plan rows from the Spark job against the current state. Pure.
 
-A plan is advice about a snapshot. Between the snapshot and this moment replicas come, go, change
-state and get new trees; a row is acted on only if its container looks exactly as the plan saw it.
-What differs is named, so that a person can tell a moved world from a broken planner.
+A plan is advice about a snapshot. Since then replicas may come, go, change state and get new trees.
+A row is acted on only if its container looks exactly as in the plan. Differences are named, so that
+an operator can tell a changed cluster from a broken planner.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -14,12 +14,12 @@ from merkle.replica import ReplicaState
 from scm.replication.reconciling.eligibility import Eligibility, Participants, judge
 from scm.state.facts import Container, Kind, Replica
 
-ASKED_FOR: Final = "an operator asked for it"  # in place of a reason; who: in the audit log
+ASKED_FOR: Final = "an operator asked for it"  # replaces a reason; the audit log has the operator
 
 
 @dataclass(frozen=True, slots=True)
 class PlanReplica:
-    """One replica as the plan saw it; `root` is None if it had no tree."""
+    """A replica as the plan saw it; `root` is None if it had no tree."""
 
     datanode_id: str
     state: ReplicaState
@@ -31,7 +31,7 @@ ACTIONS: Final = ("reconcile", "replicate", "delete", "close", "reconstruct")
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """One container the plan wants changed, with the world it was made for."""
+    """An action that the plan wants for one container, with the replicas it was made for."""
 
     container_id: int
     replicas: tuple[PlanReplica, ...]  # reconcile: all of them
@@ -45,13 +45,13 @@ class PlanRow:
 
     @property
     def why(self) -> str:
-        """What its commands follow from."""
+        """The reason recorded for its commands."""
         return f"plan: {self.reason}" if self.reason else "plan"
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCommand:
-    """One command as people see it before it is given."""
+    """A command as previewed to an operator."""
 
     kind: Kind
     datanode_id: str
@@ -63,16 +63,16 @@ class PlannedCommand:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """A commit that a container no longer has once it is closed, and what is known of it."""
+    """A commit that a container loses by being closed, and its key if known."""
 
     bcsid: int
-    local_id: int = 0  # of its block; 0: not known
-    key: str = ""  # that needs the block; empty: none does, no client was told that it is stored
+    local_id: int = 0  # of its block; 0: unknown
+    key: str = ""  # the key that needs the block; empty: none, so it was never acknowledged
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What became of one container that was asked about."""
+    """The outcome for one requested container."""
 
     container_id: int
     code: str
@@ -84,7 +84,7 @@ class Decision:
     world: int = 0
     given_up: tuple[GivenUp, ...] = ()  # the first of them
     given_up_count: int = 0
-    acknowledged_count: int = 0  # of those, commits that a client was told are stored
+    acknowledged_count: int = 0  # commits among them that a client was told are stored
 
 
 def check(
@@ -94,9 +94,9 @@ def check(
     is_reachable: Callable[[str], bool],
     dead: Collection[str] = (),
 ) -> Decision | Participants:
-    """Return who takes part if the row still describes the world, else why it is not acted on.
+    """Return the participants if the row still matches the state, else why it is not acted on.
 
-    What `dead` nodes said last does not matter, neither here nor in the row.
+    The last reports of `dead` nodes are ignored, here and in the row.
     """
     replicas = [r for r in replicas if r.datanode_id not in dead]
     row = replace(row, replicas=tuple(r for r in row.replicas if r.datanode_id not in dead))
@@ -112,10 +112,10 @@ def check(
 def _changes(
     row: PlanRow, replicas: Sequence[Replica], is_reachable: Callable[[str], bool]
 ) -> list[str]:
-    """Name what is not as the plan saw it.
+    """Return the differences from the plan.
 
-    A replica on an unreachable node may be absent from the plan: the planner counts only nodes
-    that can take part. One the plan does name must be there.
+    A replica on an unreachable node may be absent from the plan, because the planner counts only
+    nodes that can take part. Replicas that the plan names must exist.
     """
     live = {replica.datanode_id: replica for replica in replicas}
     planned = {replica.datanode_id: replica for replica in row.replicas}

@@ -1,1 +1,1 @@
-"""What the replication manager repairs by: what waits, shards to rebuild, replicas to remove."""
+"""Parts of the replication manager: its queue, shards to rebuild, and replicas to remove."""

@@ -1,10 +1,10 @@
-"""Erasure-coded containers: who rebuilds the shards that are lost.
+"""Orders the rebuilding of lost shards of erasure-coded containers.
 
     the judge's row ──► targets, one a shard ──► one command to the least loaded target
 
-One command rebuilds all shards that are lost: it reads as many as there are data shards,
-whatever the number of targets. Which are lost and which are read is the judge's to say, again when
-the command leaves.
+One command rebuilds all lost shards: it reads as many shards as there are data shards, whatever the
+number of targets. The judge decides which are lost and which are read, and again when the command
+is sent.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from scm.replication.judging.live_judge import Judge, Row
 from scm.state.database import Change
 from scm.state.facts import Kind, Pending
 
-QUIET_S: Final = 10.0  # after an order: reports of what it made are on their way
+QUIET_S: Final = 10.0  # after an order, until reports show what it made
 
 _ABOUT_SHARDS: Final = frozenset({Kind.REPLICATE, Kind.RECONSTRUCT})
 
@@ -41,7 +41,7 @@ class Reconstructor:
         self._options = basis.options
         self._judge = judge
         self._ordered_at_s: dict[int, float] = {}
-        self._sources: dict[int, tuple[tuple[int, str], ...]] = {}  # of commands that leave now
+        self._sources: dict[int, tuple[tuple[int, str], ...]] = {}  # of commands being sent
 
     def rebuild(
         self,
@@ -52,10 +52,10 @@ class Reconstructor:
         count_max: int,
         is_in_place: bool = False,
     ) -> bool:
-        """Order what a container lacks, as far as it can be had now; whether that was all.
+        """Order what a container lacks, as far as possible now; return True if that is all.
 
-        What was ordered before counts as done: it comes back here if it fails. `is_in_place` lets
-        a shard be made again where a reconstruction left it unfinished.
+        Earlier orders count as done: the container comes back here if they fail. `is_in_place` lets
+        a shard be rebuilt where a reconstruction left it unfinished.
         """
         if self._is_under_way(case):
             return True
@@ -64,8 +64,9 @@ class Reconstructor:
         return self._rebuild(change, case, lost, count_max, is_in_place=is_in_place)
 
     def needed(self, commands: Sequence[Pending]) -> set[int]:
-        """Return the ids of the commands about shards that are still right, as if none of them were
-        pending; and find the sources that they are to read from."""
+        """Return the ids of the shard commands that would still be right if none of them were
+        pending; also record their sources.
+        """
         mine = [c for c in commands if c.kind in _ABOUT_SHARDS and self.is_coded(c)]
         rows = self._judge.rows(
             {c.container_id for c in mine}, without={c.command_id for c in mine}
@@ -89,13 +90,14 @@ class Reconstructor:
         return all(map(self._nodes.takes_replicas, targets.values()))
 
     def is_coded(self, command: Pending) -> bool:
-        """Whether a command is about an erasure-coded container."""
+        """Return True if a command is about an erasure-coded container."""
         container = self._state.containers.get(command.container_id)
         return container is not None and bool(container.scheme)
 
     def addressed(self, command: Pending) -> Pending:
-        """Return a command as it is sent: with the code, and a reconstruction's sources as they
-        were found when it was `needed`."""
+        """Return a command as it is sent: with the erasure code and, for a reconstruction, the
+        sources that `needed` recorded.
+        """
         container = self._state.containers.get(command.container_id)
         if container is None or not container.scheme:
             return command
@@ -109,7 +111,7 @@ class Reconstructor:
         )
 
     def _is_quiet(self, container_id: int) -> bool:
-        """Whether something was just ordered, or failed lately."""
+        """Return True if a rebuild was just ordered, or failed recently."""
         ordered_at_s = self._ordered_at_s.get(container_id)
         if ordered_at_s is not None:
             if self._clock.monotonic_s() - ordered_at_s < QUIET_S:
@@ -153,7 +155,7 @@ class Reconstructor:
     def _targets(
         self, case: Case, lost: tuple[int, ...], size_bytes: int, excluded: set[str]
     ) -> list[str]:
-        """Choose a node for each lost shard, as many as there are."""
+        """Choose a node for each lost shard, as far as there are enough."""
         candidates = [
             candidate
             for candidate in self._cases.candidates()
@@ -172,9 +174,9 @@ class Reconstructor:
 
 
 def _unfinished(case: Case, lost: tuple[int, ...]) -> set[str]:
-    """Return the nodes that may get a bad shard again in its place.
+    """Return the nodes that may rebuild their bad shard in place.
 
-    They refuse, unless what they have is what an earlier reconstruction left unfinished.
+    They refuse unless it was left unfinished by an earlier reconstruction.
     """
     return {
         p.datanode_id

@@ -1,9 +1,9 @@
-"""What goes: replicas beyond their number, and bad ones where there is no other place.
+"""Removes surplus replicas, and bad ones where there is no other place for a good one.
 
     over queue ──one of each container in a round──► delete ──► looked at again when it leaves
 
-What goes is the judge's to say; here it is ordered, within the limits of each datanode and of the
-cluster, and never of a replica that is excluded.
+The judge decides what is removed. This module orders it within the limits of each datanode and of
+the cluster, and never for an excluded replica.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -38,8 +38,8 @@ class Removals:
         self._options = basis.options
         self._judge = judge
         self._queue = RepairQueue(self._has_room)
-        self._due: list[int] = []  # of this turn: not tried in this round
-        self._next: list[int] = []  # of this turn: may have more to delete
+        self._due: list[int] = []  # of this step: not tried in this round
+        self._next: list[int] = []  # of this step: may have more to delete
 
     @property
     def over(self) -> Mapping[int, tuple[int, int]]:
@@ -47,15 +47,15 @@ class Removals:
         return self._queue.found
 
     def note(self, looked_at: Set[int], over: Set[int]) -> None:
-        """Take in which of the containers that were looked at have too many replicas."""
+        """Update which of the checked containers have too many replicas."""
         self._queue.discard((self.over.keys() & looked_at) - over)
         for container_id in over:
             self._queue.put(container_id, 0)
 
     def make_room(self, change: Change, case: Case) -> bool:
-        """Remove a bad or double shard where one that lacks can then be made, if there is no node.
+        """Remove a bad or duplicate shard if no other node has room for a missing one.
 
-        Returns whether one is removed.
+        Return True if one is removed.
         """
         victim = gives_way(case)
         is_ordered = victim is not None and self.delete(
@@ -76,7 +76,7 @@ class Removals:
         return is_ordered
 
     def unblock(self, change: Change, case: Case) -> None:
-        """Remove a bad replica that takes the place of a good one, when there is no other place."""
+        """Remove a bad replica that blocks the place of a good one, if there is no other place."""
         victim = unblock_victim(case)
         if victim is not None and self.delete(
             change,
@@ -93,13 +93,14 @@ class Removals:
             )
 
     def begin_turn(self) -> None:
-        """Choose what is tried in this turn."""
+        """Choose the containers to try in this step."""
         self._due = self._queue.choose(ATTEMPTS_PER_TURN)
         self._next = []
 
     def serve(self, change: Change) -> bool:
-        """Order what a few containers have too much of removed, one replica of each in a round;
-        False when none is left of this turn."""
+        """Order removals for a few containers, one replica each per round; return False if none is
+        left.
+        """
         if not self._due:
             self._due, self._next = self._next, []
         portion = self._due[:ATTEMPTS_AT_ONCE]
@@ -109,7 +110,7 @@ class Removals:
         return bool(portion)
 
     def _remove_one(self, change: Change, container_id: int, rows: Sequence[Row]) -> bool:
-        """Order one replica of a container removed; whether that was done."""
+        """Order the removal of one replica of a container; return True if it was ordered."""
         container = self._state.containers.get(container_id)
         row = next((r for r in rows if r.action is Action.DELETE and r.is_forced), None)
         if container is None or row is None or container_id not in self._queue:
@@ -126,7 +127,7 @@ class Removals:
         weight, tries = self.over[container_id]
         self._queue.put_back(
             container_id, weight=weight, tries=tries + 1
-        )  # others have their turn; it has more
+        )  # others first; it has more
         if not is_ordered:
             self._queue.sleep(container_id, row.targets)
         return is_ordered
@@ -143,10 +144,11 @@ class Removals:
         why: str,
         keep_count: int,
     ) -> bool:
-        """Order a replica removed; False while it is excluded, or its node has enough to remove, or
-        a delete of its container failed or was refused lately."""
+        """Order the removal of a replica. Return False while it is excluded, its node is at its
+        limit, or a delete of its container recently failed or was rejected.
+        """
         if self._state.holds.get((container.container_id, datanode_id)) is not None:
-            return False  # nothing is to be done until it is released
+            return False  # kept until the hold is released
         is_cooling = self._commands.is_cooling(Kind.DELETE, container.container_id)
         if is_cooling or not self._has_room(datanode_id):
             return False

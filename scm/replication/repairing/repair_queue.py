@@ -1,35 +1,35 @@
-"""What waits to be repaired: the most urgent first, and nothing is tried that must wait anyway.
+"""The queue of containers to repair: most urgent first, skipping those that must wait.
 
     put ──► in order ──choose──► tried ──put_back, a little less urgent──► in order
                ▲                   └──all its datanodes are busy──► asleep ──┐
                ├──────────────────── one of them has room ───────────────────┘
                └── woken ◄── at rest ◄── there is no datanode for it
 
-A turn costs what it chooses and one question for each datanode for which something sleeps, and not
-what waits: after a rack died that may be a million containers.
+A step costs what it chooses, plus one check of each datanode that containers sleep for, regardless
+of the queue's length: after a rack failure that may be a million containers.
 """
 
 from collections.abc import Callable, Collection, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-SLACK: Final = 1_000  # entries of the order that are out of date and not worth a new one
+SLACK: Final = 1_000  # outdated entries of the heap before it is rebuilt
 
 
 class RepairQueue:
-    """Containers that lack or have too much of something. Callers hold the control plane's lock."""
+    """Containers with missing or surplus replicas. Callers hold the control plane's lock."""
 
     def __init__(self, has_room: Callable[[str], bool]) -> None:
-        """`has_room` says whether a datanode may be given more of this to do now."""
+        """`has_room` returns True if a datanode may get more work of this kind now."""
         self._has_room = has_room
         self.found: dict[int, tuple[int, int]] = {}
         """By container: its weight, the smallest is the most urgent, and how often it was tried."""
-        self._order: list[tuple[int, int]] = []  # a heap; what `found` says otherwise is void
-        self._chosen: list[int] = []  # by the last turn: in no order until the next
+        self._order: list[tuple[int, int]] = []  # a heap; entries that differ from `found` are void
+        self._chosen: list[int] = []  # by the last step: unordered until the next
         self._datanodes: dict[int, tuple[str, ...]] = {}  # that were all busy at the last try
         self._asleep: set[int] = set()
         self._asleep_for: dict[str, set[int]] = {}
-        self._resting: set[int] = set()  # asleep, for no datanode of those that there are
+        self._resting: set[int] = set()  # asleep: no present datanode suits them
 
     def __len__(self) -> int:
         return len(self.found)
@@ -38,9 +38,9 @@ class RepairQueue:
         return container_id in self.found
 
     def put(self, container_id: int, weight: int) -> None:
-        """Let a container wait that was looked at just now; if it does already, as long as it did.
+        """Queue a container that was just checked; if it is queued, keep its place.
 
-        Whom it waited for is forgotten: it may have other datanodes now.
+        The datanodes it waited for are dropped, because it may have others now.
         """
         known = self.found.get(container_id)
         is_awake = container_id not in self._asleep
@@ -52,17 +52,17 @@ class RepairQueue:
         self._enter(container_id)
 
     def put_back(self, container_id: int, *, weight: int, tries: int) -> None:
-        """Let a container wait for the next turn that was chosen in this one and tried."""
+        """Queue a container again that was chosen and tried in this step."""
         self.found[container_id] = (weight, tries)
 
     def discard(self, container_ids: Iterable[int]) -> None:
-        """Take containers out, if they are there."""
+        """Remove containers, if they are queued."""
         for container_id in container_ids:
             if self.found.pop(container_id, None) is not None:
                 self._forget_datanodes(container_id)
 
     def choose(self, count: int) -> list[int]:
-        """Return up to `count` containers to try in this turn, the most urgent first."""
+        """Return up to `count` containers to try in this step, most urgent first."""
         for container_id in self._chosen:
             self._enter(container_id)
         self._wake()
@@ -79,7 +79,7 @@ class RepairQueue:
         return list(chosen)
 
     def sleep(self, container_id: int, datanode_ids: Collection[str]) -> None:
-        """Choose a container no more until one of these datanodes has room."""
+        """Do not choose a container until one of these datanodes has room."""
         self._forget_datanodes(container_id)
         self._datanodes[container_id] = tuple(datanode_ids)
         self._asleep.add(container_id)
@@ -87,25 +87,27 @@ class RepairQueue:
             self._asleep_for.setdefault(datanode_id, set()).add(container_id)
 
     def rest(self, container_id: int) -> None:
-        """Choose a container no more until all that rest are woken, or it is looked at again."""
+        """Do not choose a container until all resting ones are woken, or it is checked again."""
         self._forget_datanodes(container_id)
         self._asleep.add(container_id)
         self._resting.add(container_id)
 
     @property
     def has_resting(self) -> bool:
-        """Whether any container rests."""
+        """True if any container rests."""
         return bool(self._resting)
 
     def wake_resting(self) -> None:
-        """Put into order what rests: there may be a datanode for it now."""
+        """Queue the resting containers again: there may be a datanode for them now."""
         resting, self._resting = self._resting, set()
         self._asleep -= resting
         for container_id in resting:
             self._enter(container_id)
 
     def sleeps_again(self, container_id: int) -> bool:
-        """Whether all the datanodes for which a container slept last are busy again; it sleeps."""
+        """Return True if all datanodes that a container last slept for are busy again; it sleeps
+        then.
+        """
         datanode_ids = self._datanodes.get(container_id, ())
         if not datanode_ids or any(map(self._has_room, datanode_ids)):
             return False
@@ -113,7 +115,7 @@ class RepairQueue:
         return True
 
     def _wake(self) -> None:
-        """Put into order what slept for datanodes that have room."""
+        """Queue the containers whose datanodes have room again."""
         for datanode_id in [node for node in self._asleep_for if self._has_room(node)]:
             for container_id in self._asleep_for.pop(datanode_id):
                 if container_id in self._asleep:

@@ -1,1 +1,1 @@
-"""What the control plane remembers of itself: how the cluster was, interval by interval."""
+"""The recorded history of the cluster, interval by interval."""

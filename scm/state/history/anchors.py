@@ -1,7 +1,7 @@
-"""Anchors of verification logs: heads that datanodes told, kept where they cannot change them.
+"""Anchors of verification logs: heads that datanodes reported, kept beyond their reach.
 
-One row a volume, with the newest of its anchors. Each proves all that was logged before it; the
-older ones tell since when something is not as it was.
+There is one row per volume, with its newest anchors. Each anchor proves all entries before it; the
+older ones show since when something differs.
 """
 
 from collections.abc import Sequence
@@ -11,13 +11,15 @@ from typing import Any, Final
 from scm.state import records
 from scm.state.history.history_tables import HistoryTable
 
-ANCHORS_MAX: Final = 400  # of one volume: at one a day, a year and a month
+ANCHORS_MAX: Final = 400  # per volume: at one a day, a year and a month
 VOLUMES_MAX: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A head of a log: number and SHA-256 (hexadecimal) of its last entry, and when it was told."""
+    """A head of a log: number and SHA-256 (hexadecimal) of its last entry, and the time of the
+    report.
+    """
 
     at_ms: int
     count: int
@@ -26,14 +28,14 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True)
 class Anchored:
-    """The anchors of one volume, the oldest first."""
+    """The anchors of one volume, oldest first."""
 
     datanode_id: str
     volume_id: str
     anchors: tuple[Anchor, ...]
 
     def followed_by(self, anchor: Anchor) -> "Anchored":
-        """Return it with one more; the oldest goes when there are too many."""
+        """Return it with one more anchor; drop the oldest if there are too many."""
         kept = (*self.anchors, anchor)[-ANCHORS_MAX:]
         return Anchored(self.datanode_id, self.volume_id, kept)
 
@@ -45,7 +47,7 @@ def anchored_row(value: Anchored) -> bytes:
 
 
 def anchored_from(row: bytes) -> Anchored:
-    """Decode them. Raises DamagedRow, ValueError, TypeError."""
+    """Decode the anchors of a volume. Raise DamagedRow, ValueError or TypeError."""
     datanode_id, volume_id, told = records.unpack(row, 3)
     return Anchored(datanode_id, volume_id, tuple(map(_anchor, told)))
 

@@ -1,7 +1,7 @@
-"""The tables of what is remembered: rows like those of all others, and few of them.
+"""Tables of the history: rows like those of other tables, and few of them.
 
-Nothing is decided by them: a damaged row is left out and told, and keeps nobody from starting.
-Backups were there before they were: the earliest lack them, and are whole (`scm.backup.image`).
+No decision depends on them: a damaged row is skipped and logged, and does not prevent a start. The
+earliest backups lack these tables and are valid (`scm.backup.image`).
 """
 
 from collections.abc import Hashable, Iterable
@@ -23,10 +23,10 @@ _log = structlog.get_logger("suture.scm")
 
 
 class HistoryTable(Table[K, V]):
-    """Rows that a start can do without."""
+    """A table whose rows a start can do without."""
 
     def load(self, rows: Iterable[bytes], key_at: KeyAt) -> None:
-        """Take rows in as they were on disk, but for damaged ones."""
+        """Load rows from disk, except damaged ones."""
         for place, row in enumerate(rows):
             try:
                 self._load_portion([row], place, key_at)
@@ -35,7 +35,7 @@ class HistoryTable(Table[K, V]):
 
 
 class SampleTable(HistoryTable[tuple[int, int], Sample]):
-    """Samples by level and beginning of their interval."""
+    """Samples by level and start of their interval."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -53,7 +53,7 @@ class SampleTable(HistoryTable[tuple[int, int], Sample]):
 
 
 class TurnTable(HistoryTable[int, Turn]):
-    """Changes of the verdict by their time."""
+    """Changes of the verdict by time."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -65,12 +65,12 @@ class TurnTable(HistoryTable[int, Turn]):
         )
 
     def by_time(self) -> list[Turn]:
-        """Return them, oldest first."""
+        """Return the changes, oldest first."""
         return [self._rows[key] for key in sorted(self._rows)]
 
 
 class VerificationTable(HistoryTable[int, Verification]):
-    """Verifications by Spark by their end."""
+    """Verifications by Spark by their end time."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -82,7 +82,7 @@ class VerificationTable(HistoryTable[int, Verification]):
         )
 
     def by_time(self) -> list[Verification]:
-        """Return them, oldest first."""
+        """Return the verifications, oldest first."""
         return [self._rows[key] for key in sorted(self._rows)]
 
 

@@ -1,12 +1,12 @@
-"""A few numbers an interval, for weeks: how the cluster was.
+"""Samples of the cluster's figures per interval, kept for weeks.
 
     a look, every minute ──► the 5 minutes it falls into   (kept for 2 days)
                          ├─► the hour                       (3 weeks)
                          └─► the day                        (400 days)
 
-Each look is merged into all three, so that nothing has to be folded later, and a stop in between
-loses nothing. What is bad stays bad in a longer interval: five wrong minutes make a wrong day.
-Nothing here reads a clock or a disk.
+Each look is merged into all three, so that nothing is aggregated later, and an interruption loses
+nothing. A bad state persists in a longer interval: five bad minutes make a bad day. Nothing here
+reads a clock or a disk.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _WORST_FIRST: Final = (Verdict.UNWELL, Verdict.UNKNOWN, Verdict.WHOLE)
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Intervals of one length, and how many of them are kept."""
+    """A series of intervals of one length, and how many of them are kept."""
 
     length_ms: int
     count_max: int
@@ -40,17 +40,17 @@ LEVELS: Final[Sequence[Level]] = (
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """How the cluster was in one interval, or at one moment.
+    """The cluster in one interval, or at one moment.
 
-    `level` and `at_ms`, where the interval begins, name it. Counts of what is wrong are the worst
-    of the interval, sizes the last, and what was done is a sum.
+    `level` and `at_ms`, the start of the interval, identify it. Problem counts are the worst of the
+    interval, sizes the last, and work done is a sum.
     """
 
     level: int
     at_ms: int
     verdict: Verdict
     node_count: int = 0
-    silent_count: int = 0  # nodes that were not heard
+    silent_count: int = 0  # nodes that did not call
     failed_volume_count: int = 0
     container_count: int = 0
     to_do_count: int = 0  # closed containers that are not whole
@@ -58,15 +58,15 @@ class Sample:
     capacity_bytes: int = 0
     used_bytes: int = 0
     data_bytes: int = 0  # of closed replicas
-    in_time_bytes: int = 0  # of these, verified within the interval that was promised
-    oldest_scan_at_ms: int = NOTHING_TO_VERIFY  # 0: something was never read
+    in_time_bytes: int = 0  # of these, verified within the scan interval
+    oldest_scan_at_ms: int = NOTHING_TO_VERIFY  # 0: some data was never read
     done_count: int = 0  # copies, rebuilds, repairs and deletes that were carried out
     failed_count: int = 0
     moved_bytes: int = 0
 
     @property
     def key(self) -> tuple[int, int]:
-        """What names it."""
+        """The identity of the sample."""
         return self.level, self.at_ms
 
 
@@ -77,7 +77,7 @@ def placed(sample: Sample, level: int) -> Sample:
 
 
 def merged(before: Sample, after: Sample) -> Sample:
-    """Return two samples of the same interval as one; `after` was taken later."""
+    """Return two samples of the same interval merged; `after` was taken later."""
     return replace(
         after,
         verdict=min(before.verdict, after.verdict, key=_WORST_FIRST.index),
@@ -99,7 +99,7 @@ def _older(one: int, other: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A moment at which the verdict became another, and what was said then."""
+    """A moment at which the verdict changed, and the new verdict."""
 
     at_ms: int
     verdict: Verdict
@@ -108,7 +108,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What a verification by Spark came to."""
+    """The result of a verification by Spark."""
 
     at_ms: int
     decisions: tuple[tuple[str, int], ...]

@@ -1,1 +1,1 @@
-"""The replicas in memory and on disk: rows of numbers, because there are millions."""
+"""The replicas in memory and on disk, as rows of numbers because there are millions."""

@@ -1,10 +1,10 @@
-"""Rows of replicas in memory: one beside the other in blocks, each at a number that stays.
+"""Rows of replicas in memory, in blocks, each at a fixed number.
 
     block 0  | 0 nobody | 1 | 2 | ...        a row: container, words by number, and what
     block 1  | 65,536 | ...                  `scm.state.records` keeps of a replica
 
-There are millions: nothing is copied when they become more, and who takes a snapshot shares the
-blocks. A block that is shared is copied before one of its rows changes.
+There are millions of rows: nothing is copied when they grow, and snapshots share the blocks. A
+shared block is copied before one of its rows changes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ Slots = NDArray[np.int64]
 
 
 class Arena:
-    """Blocks of rows. A place that was given back is given out again."""
+    """Blocks of rows. A place that is given back is used again."""
 
     def __init__(self) -> None:
         self._blocks: list[Rows] = []
@@ -49,7 +49,7 @@ class Arena:
         self._top = 1
 
     def take(self, count: int) -> Slots:
-        """Return free places; of many, most are neighbours."""
+        """Return free places; if many, most are adjacent."""
         again = [self._free.pop() for _ in range(min(count, len(self._free)))]
         fresh = np.arange(self._top, self._top + count - len(again), dtype=np.int64)
         self._top += len(fresh)
@@ -60,7 +60,7 @@ class Arena:
         return np.concatenate((np.array(again, np.int64), fresh))
 
     def give_back(self, slots: Slots) -> None:
-        """Empty places."""
+        """Free these places."""
         self.write(slots, np.zeros(len(slots), ROW))
         self._free += slots.tolist()
 
@@ -81,16 +81,16 @@ class Arena:
             _plain(self._own(number))[within] = _plain(rows)[places]
 
     def at(self, slot: int) -> tuple[memoryview, int]:
-        """Return where the bytes of one row are, to be read at once: view and offset."""
+        """Return the view and offset of one row's bytes, to be read at once."""
         return self._views[slot >> SHIFT], (slot & (BLOCK_ROWS - 1)) * ROW.itemsize
 
     def share(self) -> tuple[Rows, ...]:
-        """Return all blocks as they are now and stay; a row that is empty has container 0."""
+        """Return an immutable view of all blocks; an empty row has container 0."""
         self._shared = [True] * len(self._blocks)
         return tuple(self._blocks)
 
     def _own(self, number: int) -> Rows:
-        """Return a block that nobody else looks at."""
+        """Return a block that is not shared."""
         if self._shared[number]:
             self._blocks[number] = copied(self._blocks[number])
             self._views[number] = _bytes_of(self._blocks[number])
@@ -99,7 +99,7 @@ class Arena:
 
 
 def gathered(blocks: Sequence[Rows], slots: Slots) -> Rows:
-    """Return a copy of the rows at these places of blocks, in their order."""
+    """Return a copy of the rows at these places of the blocks, in their order."""
     found = np.empty(len(slots), ROW)
     for number, places, within in _by_block(slots):
         _plain(found)[places] = _plain(blocks[number])[within]
@@ -107,18 +107,18 @@ def gathered(blocks: Sequence[Rows], slots: Slots) -> Rows:
 
 
 def picked(rows: Rows, which: NDArray[Any]) -> Rows:
-    """Return a copy of some rows, by their places or by a mask."""
+    """Return a copy of some rows, by places or mask."""
     found: Rows = _plain(rows)[which].view(ROW)
     return found
 
 
 def copied(rows: Rows) -> Rows:
-    """Return a copy of all of them."""
+    """Return a copy of all rows."""
     return _plain(rows).copy().view(ROW)
 
 
 def _plain(rows: Rows) -> NDArray[np.void]:
-    """Return rows as bytes of one length each: numpy copies a row with fields field by field."""
+    """Return rows as fixed-length bytes, because numpy copies a row with fields field by field."""
     return rows.view(_PLAIN)
 
 
@@ -127,8 +127,9 @@ def _bytes_of(rows: Rows) -> memoryview:
 
 
 def _by_block(slots: Slots) -> Iterator[tuple[int, Any, Any]]:
-    """Yield numbers of blocks, each with the places in `slots` of what is in it, and its places in
-    the block. Neighbours, as most that one datanode reports are, come as slices."""
+    """Yield the numbers of blocks, each with the positions in `slots` of its places, and the places
+    in the block. Adjacent places, as most of one datanode's are, come as slices.
+    """
     if not len(slots):
         return
     first, last = int(slots[0]), int(slots[-1])
@@ -138,7 +139,7 @@ def _by_block(slots: Slots) -> Iterator[tuple[int, Any, Any]]:
             base = number << SHIFT
             yield number, slice(start - first, stop - first), slice(start - base, stop - base)
         return
-    block = (slots >> SHIFT).astype(np.uint16)  # for which a stable sort takes a third
+    block = (slots >> SHIFT).astype(np.uint16)  # a stable sort of these takes a third
     order = np.argsort(block, kind="stable")
     ascending = block[order]
     bounds = np.flatnonzero(np.diff(ascending)) + 1

@@ -1,10 +1,9 @@
-"""Where the replicas of a container are, and those of a datanode: places in the arena.
+"""Indexes of replica places in the arena, by container and by datanode.
 
     container ──► a place ──► the next place ──► 0        a chain, in arrays
     datanode  ──► container ids, ascending, each with its place
 
-Ids of containers made here are small and dense; any other id that a datanode reports is looked up
-in a dict.
+Ids of containers made here are small and dense; any other reported id is looked up in a dict.
 """
 
 from typing import Final
@@ -22,12 +21,12 @@ Ids = NDArray[np.int64]
 
 
 class Chains:
-    """The places of each container's replicas, in no order."""
+    """The places of each container's replicas, unordered."""
 
     def __init__(self) -> None:
         self._first = np.zeros(0, np.uint32)
         self._next = np.zeros(1024, np.uint32)
-        self._odd: dict[int, int] = {}  # first places of ids that the array does not reach
+        self._odd: dict[int, int] = {}  # first places of ids beyond the array
 
     def of(self, container_id: int) -> list[int]:
         """Return the places of one container's replicas."""
@@ -41,7 +40,8 @@ class Chains:
 
     def of_all(self, container_ids: Ids) -> tuple[NDArray[np.int64], Slots]:
         """Return the places of many containers' replicas, container by container, each with the
-        place of its container in `container_ids`."""
+        position of its container in `container_ids`.
+        """
         slot = self._heads(container_ids)
         owner = np.flatnonzero(slot)
         slot = slot[owner]
@@ -59,7 +59,7 @@ class Chains:
         return owner[order], slot[order]
 
     def link(self, container_ids: Ids, slots: Slots) -> None:
-        """Add a place to each of these containers, which are different ones."""
+        """Add a place to each of these containers, which are distinct."""
         if not len(slots):
             return
         self._reach(container_ids, int(slots.max()))
@@ -71,7 +71,7 @@ class Chains:
             self._odd.update(odd)
 
     def unlink(self, container_id: int, slot: int) -> None:
-        """Take a place away from its container."""
+        """Remove a place from its container."""
         following = int(self._next[slot])
         before = self._head(container_id)
         if before == slot:
@@ -109,7 +109,7 @@ class Chains:
             self._odd[container_id] = slot
 
     def _reach(self, container_ids: Ids, slot: int) -> None:
-        """Make the arrays long enough for a place, and for ids near those that are expected."""
+        """Extend the arrays to a place, and to ids near the expected ones."""
         if slot >= len(self._next):
             self._next = _grown(self._next, slot)
         near = container_ids[container_ids < DENSE_MIN + DENSE_FACTOR * slot]
@@ -121,7 +121,7 @@ class Chains:
 
 
 class Held:
-    """What one datanode holds: container ids, ascending, and the places of the replicas."""
+    """The replicas of one datanode: container ids, ascending, and the replicas' places."""
 
     def __init__(self) -> None:
         self.ids: Ids = np.zeros(0, np.int64)
@@ -131,7 +131,7 @@ class Held:
         return len(self.ids)
 
     def find(self, container_ids: Ids) -> Slots:
-        """Return the places of these containers' replicas here; NOBODY where there is none."""
+        """Return the places of these containers' replicas here; NOBODY if there is none."""
         places, is_here = self._places(container_ids)
         slots = np.zeros(len(container_ids), np.int64)
         slots[is_here] = self.slots[places[is_here]]
@@ -153,13 +153,13 @@ class Held:
         self.slots = np.insert(self.slots, places, slots)
 
     def drop(self, container_ids: Ids) -> None:
-        """Take away containers that are here."""
+        """Remove containers that are here."""
         places = np.searchsorted(self.ids, container_ids)
         self.ids = np.delete(self.ids, places)
         self.slots = np.delete(self.slots, places)
 
     def _places(self, container_ids: Ids) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return where these containers are or would be, and which of them are here."""
+        """Return the positions of these containers, present or not, and which are present."""
         places = np.searchsorted(self.ids, container_ids)
         is_here = places < len(self.ids)
         is_here[is_here] = self.ids[places[is_here]] == container_ids[is_here]
@@ -167,14 +167,16 @@ class Held:
 
 
 def distinct(*ids: Ids) -> Ids:
-    """Return ids, each once, ascending. `np.unique` hashes them, for many times as long."""
+    """Return the distinct ids, ascending. `np.unique` hashes them, which takes many times
+    as long.
+    """
     ascending = np.sort(np.concatenate(ids), kind="stable")
     once: Ids = ascending[np.diff(ascending, prepend=0) != 0]
     return once
 
 
 def _grown(values: NDArray[np.uint32], place: int) -> NDArray[np.uint32]:
-    """Return an array with `place` in it, and as much again as there was."""
+    """Return an array that includes `place` and is at least twice as long."""
     grown = np.zeros(max(place + 1, 2 * len(values)), np.uint32)
     grown[: len(values)] = values
     return grown

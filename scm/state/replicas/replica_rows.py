@@ -1,8 +1,8 @@
-"""Replicas as rows of the state: packed numbers and four strings, because there are millions.
+"""Replica rows of the state: packed numbers and four strings, because there are millions.
 
     row = CRC32 of the rest ‖ container id ‖ numbers, big-endian ‖ strings, each behind its length
 
-Which numbers there are say the columns of a report (`agent.rpc.wire.replica_columns`).
+`agent.rpc.wire.replica_columns` defines which numbers there are.
 """
 
 import struct
@@ -30,7 +30,7 @@ _HEAD: Final = struct.Struct(">IQ")  # of a replica's row: checksum and containe
 _LENGTH: Final = struct.Struct(">H")
 _NAMES: Final = 4
 
-_REPORTED_AT: Final = 9  # the place among the columns of when they were reported
+_REPORTED_AT: Final = 9  # the column of the report time
 _KEPT: Final = (
     *COLUMNS[:_REPORTED_AT],
     Column("reported_at_ms", "<u8", ""),
@@ -63,7 +63,7 @@ def replica_row(replica: Replica) -> bytes:
 
 
 def replica_rows(heads: bytes, names: Iterable[bytes]) -> list[bytes]:
-    """Return rows: `heads` are their container ids and numbers, one behind the other."""
+    """Return rows; `heads` are their container ids and numbers, concatenated."""
     size, crc, pack_crc = _HEAD_BYTES, zlib.crc32, CRC.pack
     bodies = (heads[i * size : (i + 1) * size] + own for i, own in enumerate(names))
     return [pack_crc(crc(body)) + body for body in bodies]
@@ -79,15 +79,16 @@ def names_bytes(names: tuple[str, str, str, str]) -> bytes:
 def replica_heads(
     rows: Sequence[bytes],
 ) -> tuple[NDArray[np.void], list[bytes], NDArray[np.int64]]:
-    """Return container ids and numbers of rows as `REPLICA_HEAD`; what names there are, as they
-    lie; and which of these each row has. Raises DamagedRow."""
+    """Return container ids and numbers of rows as `REPLICA_HEAD`; the distinct encoded names; and
+    the index of each row's names. Raise DamagedRow.
+    """
     if min(map(len, rows)) <= _NAMES_AT:
         raise DamagedRow("a row is too short for a replica")
-    if len(set(map(len, rows))) == 1:  # as most are, and those of a datanode have the same names
+    if len(set(map(len, rows))) == 1:  # as most are; one datanode's often have the same names
         table = np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), -1)
         heads = np.ascontiguousarray(table[:, :_NAMES_AT]).view(REPLICA_HEAD)[:, 0]
         tails = table[:, _NAMES_AT:]
-        is_other = np.ones(len(rows), np.bool_)  # than the row before
+        is_other = np.ones(len(rows), np.bool_)  # differs from the row before
         is_other[1:] = (tails[1:] != tails[:-1]).any(axis=1)
     else:
         heads = np.frombuffer(b"".join([row[:_NAMES_AT] for row in rows]), REPLICA_HEAD)
@@ -100,7 +101,7 @@ def replica_heads(
 
 
 def names_of(data: bytes) -> tuple[str, str, str, str]:
-    """Return the words of a replica. Raises DamagedRow."""
+    """Return the words of a replica. Raise DamagedRow."""
     names, at = [], 0
     try:
         for _ in range(_NAMES):
@@ -120,7 +121,7 @@ def replica_from(row: bytes) -> Replica:
 
 
 def replica_names(replica: Replica) -> tuple[str, str, str, str]:
-    """Return the words of a replica, of which there are few different ones."""
+    """Return the words of a replica, of which few are distinct."""
     return (
         replica.datanode_id,
         replica.origin_datanode_id,
@@ -130,7 +131,7 @@ def replica_names(replica: Replica) -> tuple[str, str, str, str]:
 
 
 def replica_numbers(replica: Replica) -> bytes:
-    """Return all of a replica that is a number, packed: there are millions of them in memory."""
+    """Return all numbers of a replica, packed: there are millions of them in memory."""
     tree = replica.tree
     flags = (EMPTY if replica.is_empty else 0) | (0 if tree is None else HAS_TREE)
     flags |= CONTRADICTORY if replica.is_contradictory else 0
@@ -150,7 +151,7 @@ def replica_numbers(replica: Replica) -> bytes:
 def replica_of(
     container_id: int, names: tuple[str, str, str, str], packed: bytes | memoryview, at: int
 ) -> Replica:
-    """Put a replica together, whose numbers begin at a place of `packed`."""
+    """Build a replica from its words and the packed numbers at a place of `packed`."""
     numbers = _NUMBERS.unpack_from(packed, at)
     datanode_id, origin_datanode_id, volume_id, load_error = names
     flags = numbers[_PLACES["flags"]]
@@ -174,5 +175,5 @@ def replica_of(
 
 
 def state_code(state: ReplicaState) -> int:
-    """Return the number by which packed replicas are of this state."""
+    """Return the number of a state in packed replicas."""
     return _STATES.index(state)

@@ -1,4 +1,4 @@
-"""The replicas in memory: rows in arrays, because there are millions of them."""
+"""The table of replicas in memory, as rows in arrays because there are millions."""
 
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -31,7 +31,7 @@ from scm.state.tables.table import Table, id_key
 _WORD: Final = struct.Struct("<I")
 _WORDS: Final = struct.Struct("<4I")
 _ID: Final = struct.Struct("<q")
-_END: Final = b"\0"  # of a datanode's id in a key: no id has it, and it sorts before all others
+_END: Final = b"\0"  # ends a datanode's id in a key: no id contains it, and it sorts first
 NO_WORD: Final = 0
 """The number that stands for no word, such as the error of a replica without one."""
 _COPY_AT_ONCE: Final = 1_024  # rows of a snapshot that are unpacked together
@@ -49,11 +49,10 @@ _UNSETTLED: Final = np.array([state in UNSETTLED_STATES for state in ReplicaStat
 class ReplicaTable(Table[tuple[int, str], Replica]):
     """Replicas by container and datanode, and container ids by datanode.
 
-    There are millions of them: each is a row of numbers (`scm.state.replicas.arena`), some of which
-    stand for its words, and becomes a `Replica` when it is asked for. What a datanode reports is
-    compared and taken as one array (`take`). On disk those of one datanode lie together, because
-    they are reported together: a report of 10,000 changes hundreds of pages, and not as many as
-    there are replicas in it.
+    There are millions: each is a row of numbers (`scm.state.replicas.arena`), some of which stand
+    for words, and becomes a `Replica` on request. A datanode's report is compared and applied as
+    one array (`take`). On disk the replicas of one datanode are adjacent, because they are reported
+    together: a report of 10,000 changes hundreds of pages instead of thousands.
     """
 
     def __init__(self) -> None:
@@ -81,15 +80,16 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return None if slot == NOBODY else self._replica(*self._arena.at(slot))
 
     def values(self) -> "Sequence[Replica]":  # type: ignore[override]
-        """Return a snapshot of all replicas; each is unpacked as it is reached."""
+        """Return a snapshot of all replicas; each is unpacked when it is accessed."""
         return Unpacked(self, self._arena.share(), self._count)
 
     def __len__(self) -> int:
         return self._count
 
     def _take_in_rows(self, rows: Sequence[bytes]) -> None:
-        """Check rows, by ascending key, and lay them side by side. Nothing is made of each: there
-        are millions, and everybody waits."""
+        """Check rows, by ascending key, and store them side by side. They are not unpacked, because
+        there are millions and the start waits for them.
+        """
         heads, names, which = replica_rows.replica_heads(rows)
         numbers = [self._words(replica_rows.names_of(one)) for one in names]
         loaded = np.zeros(len(rows), ROW)
@@ -102,13 +102,13 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
             self._append(self._names[number], picked(loaded, words[:, 0] == number))
 
     def apply(self, key: tuple[int, str], value: Replica | None) -> Replica | None:
-        """Set or remove, and keep the indexes."""
+        """Set or remove a replica, and update the indexes."""
         before = self.get(key)
         self._set(key[1], key[0], None if value is None else Reported.of(key[1], [value]))
         return before
 
     def swap(self, key: tuple[int, str], value: Replica | None) -> Callable[[], object]:
-        """Set or remove; return what puts back what was there before."""
+        """Set or remove a replica; return an undo function."""
         before = self.apply(key, value)
         return lambda: self.apply(key, before)
 
@@ -119,10 +119,10 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
             self.remove_all(datanode_id, np.array([container_id], np.int64))
 
     def take(self, there: Rows, told: Reported) -> tuple[Rows, Callable[[], object]]:
-        """Set what a datanode reports; return what is new of it, and what undoes that.
+        """Apply a datanode's report; return its new facts, and an undo function.
 
-        `there` are rows of `told`, one a container, ascending. Of what is known just so only the
-        time of the report is taken: in memory, and it stays whatever becomes of the rest.
+        `there` are rows of `told`, one per container, ascending. Of an unchanged replica only the
+        report time is updated, in memory, and that is not undone.
         """
         rows = self._own(there, told.datanode_id, told.words)
         slots = self._held_by(told.datanode_id).find(rows["container_id"])
@@ -139,8 +139,9 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return changed, partial(self._undo, told.datanode_id, made, picked(before, ~is_same))
 
     def remove_all(self, datanode_id: str, container_ids: Ids) -> tuple[Ids, Callable[[], object]]:
-        """Remove a datanode's replicas of these containers, as far as they are known; return of
-        which it had one, and what undoes that."""
+        """Remove a datanode's replicas of these containers; return those that it had, and an undo
+        function.
+        """
         held = self._held_by(datanode_id)
         slots = held.find(container_ids)
         known, slots = container_ids[slots != NOBODY], slots[slots != NOBODY]
@@ -157,7 +158,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return known, partial(self._put, datanode_id, before)
 
     def disk_rows(self, datanode_id: str, rows: Rows) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the keys and rows on disk of what `take` found new."""
+        """Yield the disk keys and rows of `take`'s new facts."""
         ids = rows["container_id"].astype(">u8").tobytes()
         prefix = datanode_id.encode() + _END
         heads = np.concatenate(
@@ -183,8 +184,9 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return key[: -len(_END + id_key(0))]
 
     def holding(self, container_ids: Ids, without: Collection[str] = ()) -> NDArray[np.bool_]:
-        """Return of which of these containers a replica says that it holds anything; not those of
-        `without`."""
+        """Return for which of these containers a replica reports that it holds data; ignore
+        datanodes in `without`.
+        """
         owner, slots = self._chains.of_all(container_ids)
         rows = self._arena.read(slots)
         is_held = rows["flags"] & EMPTY == 0
@@ -200,25 +202,25 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return tuple(sorted(found, key=lambda replica: replica.datanode_id))
 
     def owned(self, container_ids: Sequence[int] | Ids) -> tuple[NDArray[np.int64], Rows]:
-        """Return all replicas of these containers as one array, each with the place of its
+        """Return all replicas of these containers as one array, each with the position of its
         container.
 
-        They come container by container; the fields `datanode`, `origin`, `volume` and `error` are
+        They come container by container. The fields `datanode`, `origin`, `volume` and `error` are
         numbers of words (`words`), the others those of `replica_rows.REPLICA_NUMBERS`.
         """
         owner, slots = self._chains.of_all(np.array(container_ids, np.int64))
         return owner, self._arena.read(slots)
 
     def words(self, numbers: Iterable[int]) -> list[str]:
-        """Return the words that stand behind numbers of `columns`."""
+        """Return the words for numbers of `columns`."""
         return [self._names[number] for number in numbers]
 
     def numbers(self, words: Iterable[str]) -> list[int]:
-        """Return the numbers that stand for words in `columns`, of those that stand for one."""
+        """Return the numbers of words in `columns`, for those that have one."""
         return [self._name_numbers[word] for word in words if word in self._name_numbers]
 
     def of_node(self, datanode_id: str, container_ids: Ids) -> Rows:
-        """Return a datanode's replicas of these containers, as far as it has them, as one array."""
+        """Return a datanode's replicas of these containers, if any, as one array."""
         slots = self._held_by(datanode_id).find(container_ids)
         return self._arena.read(slots[slots != NOBODY])
 
@@ -231,12 +233,12 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return frozenset(self.ids_on(datanode_id).tolist())
 
     def ids_on(self, datanode_id: str) -> Ids:
-        """Return the same, ascending."""
+        """Return the ids of the containers that a datanode holds, ascending."""
         held = self._held.get(datanode_id)
         return np.zeros(0, np.int64) if held is None else held.ids
 
     def ids_besides(self, datanode_id: str, container_ids: Ids) -> Ids:
-        """Return the ids of the containers that a datanode holds beside these, ascending."""
+        """Return the ids of the other containers that a datanode holds, ascending."""
         return self._held_by(datanode_id).besides(container_ids)
 
     def count_on(self, datanode_id: str) -> int:
@@ -250,7 +252,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
             yield self._replica(packed, at)
 
     def _append(self, datanode_id: str, rows: Rows) -> None:
-        """Take in replicas that are not there, by ascending container, without telling anybody."""
+        """Append replicas that are not present, by ascending container, without notifications."""
         slots = self._arena.take(len(rows))
         self._arena.write(slots, rows)
         self._chains.link(rows["container_id"], slots)
@@ -260,7 +262,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         self.unsettled.update(rows["container_id"][_UNSETTLED[rows["state"]]].tolist())
 
     def _put(self, datanode_id: str, rows: Rows) -> None:
-        """Set replicas, known or not, by ascending container."""
+        """Set replicas, present or not, by ascending container."""
         ids = rows["container_id"]
         slots = self._held_by(datanode_id).find(ids)
         is_known = slots != NOBODY
@@ -273,13 +275,13 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         self._changed(ids)
 
     def _undo(self, datanode_id: str, made: Ids, before: Rows) -> None:
-        """Take back what `take` made, and put back what it changed."""
+        """Undo `take`: remove what it added, and restore what it changed."""
         self.remove_all(datanode_id, made)
         if len(before):
             self._put(datanode_id, before)
 
     def _changed(self, container_ids: Ids) -> None:
-        """Tell those who keep count which containers are concerned."""
+        """Notify the listeners of the changed containers."""
         self.touched.update(container_ids.tolist())
         for settled in self.settled:
             settled.discard_all(container_ids)
@@ -289,7 +291,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         self.unsettled.update(container_ids[owner[is_unsettled]].tolist())
 
     def _own(self, rows: Rows, datanode_id: str, words: Sequence[str]) -> Rows:
-        """Return a datanode's rows with the numbers that words have here."""
+        """Return a datanode's rows with this table's word numbers."""
         numbers = np.array(self._words([datanode_id, *words]), np.uint32)
         own = copied(rows)
         own["datanode"] = numbers[0]
@@ -301,7 +303,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return self._held.setdefault(datanode_id, Held())
 
     def _find(self, container_id: int, datanode_id: str) -> int:
-        """Return the place of a replica, NOBODY if there is none."""
+        """Return the place of a replica, or NOBODY."""
         number = self._name_numbers.get(datanode_id)
         for slot in self._chains.of(container_id) if number is not None else ():
             packed, at = self._arena.at(slot)
@@ -310,7 +312,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
         return NOBODY
 
     def _words(self, names: Sequence[str]) -> tuple[int, ...]:
-        """Return the numbers that stand for words; a new word gets the next number."""
+        """Return the numbers of words; a new word gets the next number."""
         known = self._name_numbers
         for name in names:
             if name not in known:
@@ -327,7 +329,7 @@ class ReplicaTable(Table[tuple[int, str], Replica]):
 
 
 _REPORTED_AT: Final[int] = ROW.fields["reported_at_ms"][1] // 8  # type: ignore[index]
-_NUMBERS_BYTES: Final = ROW.itemsize - NUMBERS_AT  # with which a row ends here and on the disk
+_NUMBERS_BYTES: Final = ROW.itemsize - NUMBERS_AT  # the end of a row, the same here and on disk
 _WORD_COLUMNS: Final = ("datanode", "origin", "volume", "error")
 
 
@@ -336,12 +338,12 @@ def _bytes_of(rows: Rows) -> NDArray[np.uint8]:
 
 
 def _recovering_count(rows: Rows) -> int:
-    """Return how many are shards that are being made."""
+    """Return the number of shards that are being made."""
     return int(np.count_nonzero(rows["state"] == _RECOVERING))
 
 
 def _same_but_for_time(one: Rows, other: Rows) -> NDArray[np.bool_]:
-    """Return which rows differ in nothing but when they were reported."""
+    """Return which rows differ only in their report time."""
     width = ROW.itemsize // 8
     pair = (rows.view(np.uint64).reshape(len(rows), width) for rows in (one, other))
     differs = np.not_equal(*pair)
@@ -351,8 +353,9 @@ def _same_but_for_time(one: Rows, other: Rows) -> NDArray[np.bool_]:
 
 
 class Unpacked(Sequence[Replica]):
-    """All replicas at one moment, by container and datanode id; they are unpacked one by one, as
-    often as they are gone through."""
+    """All replicas at one moment, by container and datanode id, unpacked one by one at each
+    iteration.
+    """
 
     def __init__(self, table: ReplicaTable, blocks: tuple[Rows, ...], count: int) -> None:
         self._table = table

@@ -1,4 +1,4 @@
-"""Replicas of one datanode as one array, as they come in a report: nothing is made of each."""
+"""One datanode's reported replicas as one array, without an object for each."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,9 @@ _DELETED = replica_rows.state_code(ReplicaState.DELETED)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reported(Sequence[Replica]):
-    """Replicas of one datanode. A word of a row is its place in `words`, the first is empty."""
+    """Replicas of one datanode. A word of a row is its index in `words`; the first word is
+    empty.
+    """
 
     datanode_id: str
     rows: Rows
@@ -26,7 +28,7 @@ class Reported(Sequence[Replica]):
 
     @classmethod
     def of(cls, datanode_id: str, replicas: Iterable[Replica]) -> Self:
-        """Return replicas of this datanode as one array."""
+        """Return a datanode's replicas as one array."""
         places = {"": 0}
         packed = [
             b"".join(
@@ -49,7 +51,7 @@ class Reported(Sequence[Replica]):
     def from_columns(
         cls, datanode_id: str, columns: Columns, words: Sequence[str], now_ms: int
     ) -> Self:
-        """Return what a datanode said at `now_ms`; `words` stand for those of `columns`."""
+        """Return a datanode's report of `now_ms`; `words` are the words of `columns`."""
         rows = np.zeros(len(columns), ROW)
         for name in (ID.name, *(column.name for column in COLUMNS), *WORDS):
             rows[name] = columns.numbers[name]
@@ -78,11 +80,13 @@ class Reported(Sequence[Replica]):
         return next(iter(self[index : index + 1 or None]))
 
     def where(self, is_in: NDArray[np.bool_]) -> Self:
-        """Return those replicas for which `is_in` is true."""
+        """Return the replicas for which `is_in` is true."""
         return replace(self, rows=picked(self.rows, is_in))
 
     def settled(self) -> tuple[Rows, Rows]:
-        """Return the last word about each container, ascending: what is there, and what is gone."""
+        """Return the last report for each container, ascending: replicas present, and replicas
+        gone.
+        """
         rows = self.rows
         ids = rows["container_id"]
         if len(ids) > 1 and not (ids[1:] > ids[:-1]).all():

@@ -1,4 +1,4 @@
-"""How many replicas containers are to have: a byte each, because there are millions of them."""
+"""Required replica counts of containers, in a byte each because there are millions."""
 
 from typing import Final
 
@@ -14,15 +14,17 @@ _KEPT: Final = frozenset({ContainerState.QUASI_CLOSED, ContainerState.CLOSED})
 
 
 class WantedCounts:
-    """By container, as far as a number says enough: not of one that is written or deleted, nor of
-    an erasure-coded one."""
+    """Counts by container where a number is sufficient: not for one that is written or deleted, nor
+    for an erasure-coded one.
+    """
 
     def __init__(self) -> None:
-        self._bytes = bytearray()  # less NO_COUNT
+        self._bytes = bytearray()  # minus NO_COUNT
 
     def of(self, container_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many replicas each of these is to have, 0 where nobody said, NO_COUNT where
-        the container itself is to be asked; any ids may be given."""
+        """Return how many replicas each of these is to have: 0 if unknown, NO_COUNT if the
+        container itself decides; any ids may be given.
+        """
         found = np.full(len(container_ids), NO_COUNT)
         is_near = container_ids < len(self._bytes)
         known = np.frombuffer(self._bytes, np.uint8)[container_ids[is_near]]
@@ -30,11 +32,11 @@ class WantedCounts:
         return found
 
     def note(self, container_id: int, container: Container | None) -> None:
-        """Note how a container is now; None: there is none any more."""
+        """Update the count of a container; None: it no longer exists."""
         self.set_all(np.array([container_id]), np.array([_count_of(container)]))
 
     def set_all(self, container_ids: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
-        """Set several, as `of` is to say them."""
+        """Set the counts of several containers, as `of` returns them."""
         is_near = container_ids < MARKED_MAX
         ids, near = container_ids[is_near], counts[is_near]
         missing = int(ids.max(initial=0)) + 1 - len(self._bytes)

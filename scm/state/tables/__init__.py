@@ -1,1 +1,1 @@
-"""The state in memory: one table per noun, with the indexes that calls need."""
+"""Tables of the state in memory, one per type, with the indexes that calls need."""

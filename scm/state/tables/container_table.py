@@ -17,10 +17,10 @@ from scm.state.tables.table import Table, discard, id_key
 
 
 class ContainerTable(Table[int, Container]):
-    """Containers by id; the open ones by writer, the unfinished ones as a set.
+    """Containers by id; open ones by writer, unfinished ones as a set.
 
-    Most are closed, and nothing happens to them for months: these stay the rows that they are on
-    disk until somebody asks for one. To decode millions at a start takes longer than to read them.
+    Most are closed and unchanged for months: they stay undecoded rows until one is requested.
+    Decoding millions at a start takes longer than reading them.
     """
 
     def __init__(self) -> None:
@@ -60,14 +60,16 @@ class ContainerTable(Table[int, Container]):
         self._stored.update(zip(ids.tolist(), stored, strict=True))
 
     def get(self, key: int) -> Container | None:
-        """Return a container, if there is one; it is decoded once."""
+        """Return a container, if it exists; it is decoded once."""
         found = self._stored.get(key)
         if isinstance(found, bytes):
             found = self._stored[key] = records.container_from(found)
         return found
 
     def promised_counts(self, container_ids: Sequence[int]) -> list[int]:
-        """Return how many blocks were ever promised in these, 0 in unknown ones; rows stay rows."""
+        """Return how many blocks were ever promised in these, 0 if unknown, without
+        decoding rows.
+        """
         found = [self._stored.get(number) for number in container_ids]
         counts = iter(records.promised_counts([one for one in found if isinstance(one, bytes)]))
         return [
@@ -82,7 +84,7 @@ class ContainerTable(Table[int, Container]):
         return [next(made) if isinstance(one, bytes) else one for one in stored]
 
     def apply(self, key: int, value: Container | None) -> Container | None:
-        """Set or remove, and keep the indexes."""
+        """Set or remove a container, and update the indexes."""
         self.touched.add(key)
         before = self.get(key)
         super().apply(key, value)
@@ -110,12 +112,12 @@ class ContainerTable(Table[int, Container]):
         return np.fromiter(self._rows, np.int64, len(self._rows))
 
     def missing(self, container_ids: Iterable[int]) -> list[int]:
-        """Return which of some ids are of no container."""
+        """Return which of these ids belong to no container."""
         known = self._rows
         return [number for number in container_ids if number not in known]
 
     def at_rest(self, container_ids: Iterable[int]) -> list[int]:
-        """Return which of some containers are closed, with nobody to wait for."""
+        """Return which of these containers are closed and wait for no datanode."""
         get, closed = self._stored.get, ContainerState.CLOSED
         return [
             number
@@ -125,7 +127,7 @@ class ContainerTable(Table[int, Container]):
         ]
 
     def not_closed(self) -> list[Container]:
-        """Return all that are in any state but closed."""
+        """Return all containers that are not closed."""
         closed = ContainerState.CLOSED
         found = (one for one in self._stored.values() if not isinstance(one, bytes))
         return [one for one in found if one.state is not closed]

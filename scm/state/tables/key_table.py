@@ -1,4 +1,4 @@
-"""The keys in memory: by name, in order, and what of containers they need."""
+"""Keys in memory: by name, in order, with their needs per container."""
 
 import hashlib
 from bisect import bisect_left, bisect_right, insort
@@ -30,7 +30,7 @@ class KeyTable(Table[str, Key]):
         """Containers of whose blocks keys need others since `scm.edge.health_totals` took these."""
 
     def _take_in(self, values: Sequence[Key]) -> None:
-        """Take in what comes from the disk, in no order of names: they are ordered at the end."""
+        """Load values from disk in any order; they are sorted at the end."""
         for value in values:
             self._rows[value.name] = value
             self._count_blocks(value)
@@ -39,7 +39,7 @@ class KeyTable(Table[str, Key]):
         self._names = sorted(self._rows)
 
     def apply(self, key: str, value: Key | None) -> Key | None:
-        """Set or remove, and keep the order."""
+        """Set or remove a key, and keep the order."""
         before = super().apply(key, value)
         if value is not None:
             self._count_blocks(value)
@@ -80,11 +80,11 @@ class KeyTable(Table[str, Key]):
         return [get(number, 0) for number in container_ids]
 
     def last_bcsid_in(self, container_id: int) -> int:
-        """Return the last commit that a key needs of a container, or one that a key needed."""
+        """Return the last commit of a container that a key needs or needed."""
         return self._last_bcsids.get(container_id, 0)
 
     def needed_bcsid_in(self, container_id: int) -> int:
-        """Return the last commit that a key needs of a container; 0 if it is not known for sure."""
+        """Return the last commit of a container that a key needs; 0 if it is not certain."""
         return 0 if container_id in self._loose else self.last_bcsid_in(container_id)
 
     def last_bcsids_in(self, container_ids: Sequence[int]) -> list[int]:
@@ -93,13 +93,13 @@ class KeyTable(Table[str, Key]):
         return [get(number, 0) for number in container_ids]
 
     def last_bcsids(self) -> dict[int, int]:
-        """Return `last_bcsid_in` of every container that a key has a block in."""
+        """Return `last_bcsid_in` of every container that has a key's block."""
         return self._last_bcsids.copy()
 
     def blocks_behind(self, container_id: int, bcsid: int) -> list[tuple[KeyBlock, str]]:
-        """Return what keys need of a container beyond a commit, with the names of the keys.
+        """Return the blocks after a commit of a container that keys need, with the keys' names.
 
-        Goes through all keys: for what a person asks about one container, and no more.
+        Scans all keys: only for an operator's request about one container.
         """
         return sorted(
             (
@@ -112,7 +112,7 @@ class KeyTable(Table[str, Key]):
         )
 
     def page(self, *, prefix: str, start_after: str, count: int) -> list[Key]:
-        """Return up to `count` keys behind `start_after` whose name begins with `prefix`."""
+        """Return up to `count` keys after `start_after` whose name begins with `prefix`."""
         first = bisect_left(self._names, prefix)
         if start_after:
             first = max(first, bisect_right(self._names, start_after))

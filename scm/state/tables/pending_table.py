@@ -1,4 +1,4 @@
-"""Commands that wait or are under way, by id, datanode and container."""
+"""Pending commands by id, datanode and container."""
 
 from collections import Counter
 
@@ -11,7 +11,7 @@ from scm.state.tables.table import Table, discard, id_key
 
 
 class PendingTable(Table[int, Pending]):
-    """Unanswered commands by id, by datanode in order, and by what they are about."""
+    """Unanswered commands by id, by datanode in order, and by container."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -32,7 +32,7 @@ class PendingTable(Table[int, Pending]):
         """Replicas on their way in the whole cluster, all targets of a reconstruction counted."""
 
     def apply(self, key: int, value: Pending | None) -> Pending | None:
-        """Set or remove, and keep the indexes."""
+        """Set or remove a command, and update the indexes."""
         before = super().apply(key, value)
         pending = value or before
         if pending is None:
@@ -62,7 +62,7 @@ class PendingTable(Table[int, Pending]):
 
     @property
     def delete_count(self) -> int:
-        """Replicas that are being removed in the whole cluster."""
+        """Number of replicas being removed in the whole cluster."""
         return self.kinds[Kind.DELETE]
 
     def of_node(self, datanode_id: str) -> list[Pending]:
@@ -83,7 +83,7 @@ class PendingTable(Table[int, Pending]):
         return None if key is None else self._rows[key]
 
     def has_any(self, container_id: int) -> bool:
-        """Whether any command about a container is pending."""
+        """Return True if any command about a container is pending."""
         return container_id in self.by_container
 
     def of_container(self, container_id: int) -> list[Pending]:

@@ -1,4 +1,4 @@
-"""The tables that need few indexes or none."""
+"""Tables that need few indexes or none."""
 
 from scm.state import records
 from scm.state.facts import (
@@ -50,7 +50,7 @@ class TransactionTable(PairTable[Transaction]):
 
 
 class HoldTable(Table[tuple[int, str], Hold]):
-    """What nothing is ordered about, by container and datanode; no datanode: all of it."""
+    """Holds by container and datanode; an empty datanode means the whole container."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -64,7 +64,7 @@ class HoldTable(Table[tuple[int, str], Hold]):
         self._by_container: dict[int, dict[str, Hold]] = {}
 
     def apply(self, key: tuple[int, str], value: Hold | None) -> Hold | None:
-        """Set or remove, and keep the index."""
+        """Set or remove a hold, and update the index."""
         container_id, datanode_id = key
         self._stir(container_id)
         if value is not None:
@@ -76,11 +76,11 @@ class HoldTable(Table[tuple[int, str], Hold]):
         return super().apply(key, value)
 
     def of(self, container_id: int) -> list[Hold]:
-        """Return what is held of a container."""
+        """Return the holds of a container."""
         return list(self._by_container.get(container_id, {}).values())
 
     def is_suppressed(self, container_id: int) -> bool:
-        """Whether a container is left alone as a whole."""
+        """Return True if a whole container is suppressed."""
         return (container_id, "") in self._rows
 
 

@@ -1,8 +1,8 @@
-"""What all tables of the state have in common.
+"""The base of all tables of the state.
 
-A table knows how its rows lie on disk but never touches it; `scm/state/database.py` does. `apply`
-is the only way to change one, so that an undo is an `apply` of the value before; and it tells those
-who keep count of what is settled (`State.settled`) which container is concerned.
+A table knows the format of its rows on disk but never touches the disk; `scm/state/database.py`
+does. `apply` is the only way to change a table, so an undo is an `apply` of the earlier value. It
+also notifies the sets of settled containers (`State.settled`) of the changed container.
 """
 
 import gc
@@ -31,7 +31,9 @@ def id_key(number: int) -> bytes:
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Look for no garbage while millions of values are made that all stay: it is not linear."""
+    """Disable garbage collection while millions of lasting values are created: its time is not
+    linear.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -42,8 +44,9 @@ def without_collection() -> Iterator[None]:
 
 
 def rows_on_disk(cursor: Callable[[], Any]) -> tuple[Iterator[bytes], KeyAt]:
-    """Return the rows of a database in the order of their keys, and what says which key one has.
-    `cursor` opens one of LMDB's. With their keys millions of rows take three times as long."""
+    """Return the rows of a database in key order, and a function that returns a row's key. `cursor`
+    opens an LMDB cursor. Reading the keys with the rows takes three times as long for millions.
+    """
 
     def key_at(place: int) -> bytes:
         keys = cursor().iternext(keys=True, values=False)
@@ -65,7 +68,7 @@ class Table(Generic[K, V]):
         value: Callable[[bytes], V],
         values: Callable[[Sequence[bytes]], list[V]] | None = None,
     ) -> None:
-        """`values` does as `value` of many rows at once: for a table of millions."""
+        """`values` decodes many rows at once, for a table of millions."""
         self.name: Final = name
         self.key_bytes: Final = key_bytes
         self.key_of: Final = key_of
@@ -87,8 +90,9 @@ class Table(Generic[K, V]):
         return len(self._rows)
 
     def load(self, rows: Iterable[bytes], key_at: KeyAt) -> None:
-        """Take rows in as they were on disk, into an empty table; `key_at` says which key the row
-        at a place has. Raises DamagedRow."""
+        """Load rows from disk into an empty table; `key_at` returns the key of the row at a place.
+        Raise DamagedRow.
+        """
         waiting, first = iter(rows), 0
         while portion := list(islice(waiting, LOADED_AT_ONCE)):
             self._load_portion(portion, first, key_at)
@@ -96,7 +100,7 @@ class Table(Generic[K, V]):
         self._all_taken_in()
 
     def _load_portion(self, rows: Sequence[bytes], first: int, key_at: KeyAt) -> None:
-        """Take in rows of which the first is at the place `first`. Raises DamagedRow."""
+        """Load a portion of rows; the first is at the place `first`. Raise DamagedRow."""
         try:
             self._take_in_rows(rows)
         except (ValueError, TypeError):
@@ -107,15 +111,15 @@ class Table(Generic[K, V]):
         self._take_in(self._values_of(rows))
 
     def _take_in(self, values: Sequence[V]) -> None:
-        """Take in what comes from the disk; nobody has to be told."""
+        """Store values from disk, without notifications."""
         for value in values:
             self.apply(self.key_of(value), value)
 
     def _all_taken_in(self) -> None:
-        """Do what is left to do when all has come from the disk."""
+        """Finish loading after all portions."""
 
     def _find_damage(self, rows: Iterable[bytes], first: int, key_at: KeyAt) -> None:
-        """Raise DamagedRow, with its key, for the first row that cannot be understood."""
+        """Raise DamagedRow, with its key, for the first row that cannot be decoded."""
         for place, row in enumerate(rows, first):
             try:
                 self.value(row)
@@ -123,11 +127,11 @@ class Table(Generic[K, V]):
                 raise self.damaged(key_at(place), error) from error
 
     def damaged(self, key: bytes, error: Exception) -> records.DamagedRow:
-        """Return what to raise for a row that cannot be understood."""
+        """Return the error for a row that cannot be decoded."""
         return records.DamagedRow(f"table {self.name}, key {key.hex()}: {error}")
 
     def apply(self, key: K, value: V | None) -> V | None:
-        """Set or, with None, remove; return what was there before."""
+        """Set a value or, with None, remove it; return the earlier value."""
         before = self._rows.get(key)
         if value is None:
             self._rows.pop(key, None)
@@ -136,12 +140,12 @@ class Table(Generic[K, V]):
         return before
 
     def swap(self, key: K, value: V | None) -> Callable[[], object]:
-        """Set or remove; return what puts back what was there before."""
+        """Set or remove a value; return an undo function."""
         before = self.apply(key, value)
         return lambda: self.apply(key, before)
 
     def _stir(self, container_id: int) -> None:
-        """Note that something about a container changes."""
+        """Record that a container changed."""
         for settled in self.settled:
             settled.discard(container_id)
 
@@ -164,7 +168,7 @@ class PairTable(Table[tuple[int, int], V]):
         """The numbers of each container that has rows."""
 
     def apply(self, key: tuple[int, int], value: V | None) -> V | None:
-        """Set or remove, and keep the index."""
+        """Set or remove a row, and update the index."""
         before = super().apply(key, value)
         self._stir(key[0])
         if value is not None:
@@ -179,7 +183,7 @@ class PairTable(Table[tuple[int, int], V]):
         return [self._rows[(container_id, number)] for number in numbers]
 
     def has_any(self, container_id: int) -> bool:
-        """Whether there is a row of this container."""
+        """Return True if a container has rows."""
         return container_id in self.by_container
 
     def container_ids(self) -> list[int]:
@@ -188,7 +192,7 @@ class PairTable(Table[tuple[int, int], V]):
 
 
 def discard(index: dict[K, set[int]], key: K, member: int) -> None:
-    """Take a member out of an index of sets, and the set with its last."""
+    """Remove a member from an index of sets, and the set with its last member."""
     members = index.get(key)
     if members is not None:
         members.discard(member)

@@ -1,4 +1,4 @@
-"""Tables whose rows stay on disk, because they are too many or too large for the memory."""
+"""Tables whose rows stay on disk, because they are too many or too large for memory."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -9,8 +9,9 @@ from scm.state.tables.table import ID_PAIR, KeyAt, Table, id_key
 
 
 class DeletedTable(Table[tuple[int, int], Deleted]):
-    """Blocks that were deleted, by container and transaction: on disk only, because there may be
-    very many and few ask (`State.deleted_in`)."""
+    """Deleted blocks by container and transaction: on disk only, because they may be very many and
+    are rarely read (`State.deleted_in`).
+    """
 
     def __init__(self) -> None:
         super().__init__(
@@ -22,7 +23,7 @@ class DeletedTable(Table[tuple[int, int], Deleted]):
         )
 
     def load(self, rows: Iterable[bytes], key_at: KeyAt) -> None:
-        """Leave them where they are."""
+        """Load nothing: rows stay on disk."""
 
     def apply(self, key: tuple[int, int], value: Deleted | None) -> Deleted | None:
         """Keep nothing in memory."""
@@ -31,7 +32,7 @@ class DeletedTable(Table[tuple[int, int], Deleted]):
 
 
 class OutcomeTable(Table[int, Outcome]):
-    """Which outcomes are on disk, oldest first; their bodies are too large to keep in memory."""
+    """The ids of the outcomes on disk, oldest first; their bodies are too large for memory."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -47,7 +48,7 @@ class OutcomeTable(Table[int, Outcome]):
         return len(self._ids)
 
     def apply(self, key: int, value: Outcome | None) -> Outcome | None:
-        """Remember or forget the id; nothing but the id can be undone."""
+        """Add or remove the id; only the id can be undone."""
         was_there = key in self._ids
         if value is None:
             self._ids.pop(key, None)
