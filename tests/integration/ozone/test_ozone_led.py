@@ -46,8 +46,8 @@ def agent(scm: StandInScm, tmp_path: Path) -> Iterator[Host]:
         yield host
 
 
-def test_it_registers_as_a_datanode(scm: StandInScm, agent: Host) -> None:
-    """Its id, where it listens, and the layout that the manager wants."""
+def test_led_agent_registers_with_its_id_addresses_and_layout(scm: StandInScm, agent: Host) -> None:
+    """The agent registers its id, its ports, and the layout that the manager expects."""
     (register,) = scm.registers
     details = register.extendedDatanodeDetails.datanodeDetails
 
@@ -62,8 +62,11 @@ def test_it_registers_as_a_datanode(scm: StandInScm, agent: Host) -> None:
     assert (10, 10) == (layout.metadataLayoutVersion, layout.softwareLayoutVersion)
 
 
-def test_it_has_room_for_containers_and_none_for_pipelines(scm: StandInScm, agent: Host) -> None:
-    """The manager chooses datanodes for Ratis by the room of their metadata storage."""
+def test_led_agent_reports_room_for_containers_but_not_for_pipelines(
+    scm: StandInScm, agent: Host
+) -> None:
+    """The manager places Ratis pipelines by the free room of the metadata storage, which is
+    reported as 0."""
     (volume,) = store_of(agent).volumes()
     for report in (scm.registers[0].nodeReport, scm.beats[0].nodeReport):
         (storage,) = report.storageReport
@@ -79,8 +82,8 @@ def test_it_has_room_for_containers_and_none_for_pipelines(scm: StandInScm, agen
     assert not scm.beats[0].pipelineReports.pipelineReport
 
 
-def test_what_it_has_at_start_is_registered(scm: StandInScm, tmp_path: Path) -> None:
-    """All replicas, with what the manager judges them by."""
+def test_led_agent_registers_all_existing_replicas(scm: StandInScm, tmp_path: Path) -> None:
+    """Each replica is registered with the fields that the manager needs to judge it."""
     host = built(load(written(tmp_path, scm.address)))
     store = store_of(host)
     for container_id, index in ((ONE, 0), (TWO, 0), (SHARD, 2)):

@@ -246,10 +246,10 @@ def test_bytes_that_are_not_the_rows_are_not_written(
     assert ReplicaState.UNHEALTHY is state_of(agent, ONE)
 
 
-def test_what_is_not_here_is_not_reconciled(
+def test_reconcile_of_a_missing_or_coded_container_fails_with_the_reason(
     scm: StandInScm, tmp_path: Path, peers: list[OzoneDatanode]
 ) -> None:
-    """A container of which there is no replica, and one that is erasure-coded."""
+    """The container has no replica here, or it is erasure-coded."""
     with led_agent(tmp_path, scm.address) as agent:
         missing = reconcile(scm, peers)
         store_of(agent).create_container(ONE, replica_index=2)

@@ -95,10 +95,9 @@ def test_a_database_that_lost_all_it_had_leaves_no_container_that_is_whole(
     assert ("the database has no count of its blocks, which Ozone always keeps",) == result.doubts()
 
 
-def test_what_lost_rows_is_not_remembered_as_whole(tmp_path: Path) -> None:
-    """
-    The service shows what its history has; and one of before there was such a doubt is read on.
-    """
+def test_volume_that_lost_rows_is_remembered_as_doubtful(tmp_path: Path) -> None:
+    """The service shows what its history has. A history from before this doubt existed can still
+    be read."""
     wish = ScrubWish(data_dirs=[tmp_path / "data"], state_dir=tmp_path / "state")
     with running_volume(tmp_path / "data") as made:
         scrubbed(wish)

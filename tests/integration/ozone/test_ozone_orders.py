@@ -161,8 +161,8 @@ def test_a_root_outlives_deletes(scm: StandInScm, agent: Host) -> None:
     assert 1 == store_of(agent).tree(ONE).tombstone_count
 
 
-def test_its_state_among_the_nodes_is_kept(tmp_path: Path) -> None:
-    """It is told back at once, and by the next process, too."""
+def test_operational_state_is_kept_and_reported_after_a_restart(tmp_path: Path) -> None:
+    """The state is reported at once, and by the next process, too."""
     with standin_scm() as scm:
         with led_agent(tmp_path, scm.address):
             payload = {"cmdId": 75, "nodeOperationalState": "DECOMMISSIONING",
@@ -208,10 +208,11 @@ def test_to_register_again_is_obeyed(scm: StandInScm, agent: Host) -> None:
         ("closePipeline", {"pipelineID": {"id": PIPELINE}}),
     ],
 )
-def test_what_leaves_nothing_to_do_is_done(
+def test_command_with_nothing_to_do_is_answered_as_executed(
     scm: StandInScm, agent: Host, kind: str, payload: dict[str, Any]
 ) -> None:
-    """Volumes here have no layout of Ozone's, and are measured for each heartbeat."""
+    """Volumes of the agent have no layout of Ozone to finalize, and are measured for each
+    heartbeat."""
     del agent
     status = answered(scm, command(kind, payload | {"cmdId": 76}, term=5), 76)
 
@@ -240,10 +241,10 @@ def test_what_leaves_nothing_to_do_is_done(
         ("closeContainer", {"containerID": -1, "pipelineID": {"id": PIPELINE}}, "no container -1"),
     ],
 )
-def test_what_it_cannot_do_is_answered_in_words(
+def test_unsupported_command_fails_with_the_reason_and_is_counted(
     scm: StandInScm, agent: Host, kind: str, payload: dict[str, Any], words: str
 ) -> None:
-    """And counted: an operator sees it, and no pipeline is ever reported."""
+    """An operator sees the count, and no pipeline is ever reported."""
     status = answered(scm, command(kind, payload | {"cmdId": 77}, term=5), 77)
 
     assert FAILED == status.status
@@ -266,8 +267,8 @@ def test_a_deadline_that_has_passed_is_kept(scm: StandInScm, agent: Host) -> Non
 
 
 @pytest.mark.parametrize("term", [4, 0])
-def test_what_an_earlier_leader_ordered_is_dropped(scm: StandInScm, agent: Host, term: int) -> None:
-    """Also when it has no term at all."""
+def test_command_of_an_earlier_term_is_rejected(scm: StandInScm, agent: Host, term: int) -> None:
+    """A command without any term is rejected, too."""
     status = answered(scm, close(79, force=True, term=term), 79)
 
     assert FAILED == status.status
@@ -275,8 +276,8 @@ def test_what_an_earlier_leader_ordered_is_dropped(scm: StandInScm, agent: Host,
     assert ReplicaState.OPEN is state_of(agent, ONE)
 
 
-def test_of_several_managers_all_hear_and_one_is_obeyed(tmp_path: Path) -> None:
-    """The one that led before does not know yet that it leads no more."""
+def test_agent_reports_to_all_managers_and_obeys_the_leader(tmp_path: Path) -> None:
+    """The manager that led before does not know yet that it leads no more."""
     with (
         standin_scm(term=7) as leader,
         standin_scm(term=None) as old,
@@ -309,8 +310,8 @@ def test_a_manager_that_is_away_keeps_nobody_from_the_others(tmp_path: Path) -> 
             wait_until(lambda: 1 in scm.replicas())
 
 
-def test_it_stops_and_starts_without_a_manager(tmp_path: Path) -> None:
-    """Nothing waits for one that does not answer."""
+def test_agent_starts_and_stops_without_a_manager(tmp_path: Path) -> None:
+    """Nothing waits for a manager that does not answer."""
     with standin_scm() as gone:
         away = gone.address
     host = built(load(written(tmp_path, away)))

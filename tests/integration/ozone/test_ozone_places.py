@@ -132,12 +132,10 @@ def put(path: Path, kind: Kind, aside: Path, other: str) -> None:
         for other in (OTHERS if kind is Kind.OTHER else [""])
     ],
 )
-def test_each_combination_has_its_verdict(
+def test_contents_of_each_place_have_the_expected_verdict(
     made: MadeVolume, tmp_path: Path, place: Place, kind: Kind, other: str, has_rows: bool
 ) -> None:
-    """
-    The other container is read whatever stands there, and the words say what does.
-    """
+    """The other container is scrubbed whatever is found there, and the messages name it."""
     if has_rows:
         made.add_block(SUBJECT, BLOCK, DATA)
     elif place is Place.BLOCK:

@@ -270,14 +270,14 @@ def chunk_at(offset: int, length_bytes: int) -> dict[str, Any]:
         ("UNSUPPORTED_REQUEST", "streamInit", 1, {}),
     ],
 )
-def test_what_goes_wrong_has_ozones_name(
+def test_failed_request_has_ozones_result_code(
     agent: tuple[OzoneAgent, OzoneClient],
     wanted: str,
     command: str,
     container_id: int,
     body: dict[str, Any],
 ) -> None:
-    """The result code that Ozone gives for it, and words that say more."""
+    """The answer has the result code that Ozone gives, and a message with details."""
     _, client = agent
 
     answer = client.ask(command, container_id, **body)

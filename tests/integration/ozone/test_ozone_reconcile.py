@@ -80,10 +80,9 @@ def ordered(scm: RecordedScm) -> list[int]:
     return [behind[0] for _, mark, behind in found if mark]
 
 
-def test_each_container_has_its_own_outcome(scm: RecordedScm, tmp_path: Path) -> None:
-    """
-    What Ozone refuses, an erasure-coded one and one that is open, keeps no other.
-    """
+def test_reconcile_orders_succeed_or_fail_per_container(scm: RecordedScm, tmp_path: Path) -> None:
+    """A container that Ozone refuses, because it is erasure-coded or open, does not stop the
+    others."""
     rows = [{"container_id": key} for key in (1, 3, 5, 2)]
 
     orders = given(scm, finished_run(tmp_path / "run", *rows))
@@ -100,10 +99,8 @@ def test_each_container_has_its_own_outcome(scm: RecordedScm, tmp_path: Path) ->
     assert orders.is_unfinished
 
 
-def test_what_is_explained_is_never_ordered(scm: RecordedScm, tmp_path: Path) -> None:
-    """
-    Ozone would compare trees that differ for a known reason, again and again.
-    """
+def test_explained_difference_is_never_ordered_reconciled(scm: RecordedScm, tmp_path: Path) -> None:
+    """Ozone would compare trees that differ for a known reason again and again."""
     rows = [{"container_id": 1, "checksum_class": "EXPLAINED"}, {"container_id": 2}]
 
     orders = given(scm, finished_run(tmp_path / "run", *rows))
@@ -113,11 +110,11 @@ def test_what_is_explained_is_never_ordered(scm: RecordedScm, tmp_path: Path) ->
     assert not orders.is_unfinished
 
 
-def test_what_only_lacks_a_commit_id_is_never_ordered(scm: RecordedScm, tmp_path: Path) -> None:
-    """
-    Ozone takes over none where trees are equal: the next plan would say the same. Where there is
-    another reason, it is ordered.
-    """
+def test_container_that_only_lacks_a_commit_id_is_never_ordered(
+    scm: RecordedScm, tmp_path: Path
+) -> None:
+    """Ozone takes over no commit id if the trees are equal, so the next plan would order the
+    same. If there is another reason, the container is ordered."""
     rows = [
         {"container_id": 1, "reason": "commit id behind; no better source than dn2: suspect"},
         {"container_id": 2, "reason": "scan findings; commit id behind"},
@@ -176,12 +173,9 @@ def test_orders_keep_to_the_rate(scm: RecordedScm, tmp_path: Path) -> None:
     assert [2.0] == waits
 
 
-def test_what_expires_while_others_are_ordered_is_left_out(
-    scm: RecordedScm, tmp_path: Path
-) -> None:
-    """
-    A plan is believed for half an hour, whatever the rate; for what has expired nobody waits.
-    """
+def test_rows_that_expire_during_the_orders_are_left_out(scm: RecordedScm, tmp_path: Path) -> None:
+    """A plan row is valid until its expiry, whatever the rate. No waiting time is spent on
+    expired rows."""
     waits: list[float] = []
     lives_ms = (0, 1_000, 1_500, 2_500, 3_000)
     rows = [

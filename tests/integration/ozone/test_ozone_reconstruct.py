@@ -163,14 +163,15 @@ def test_a_lost_shard_is_rebuilt_here(
 
 
 @pytest.mark.parametrize("lost", [(1, 5), (2, 3), (4, 1)])
-def test_what_is_lost_twice_is_rebuilt_here_and_at_a_datanode_of_ozone(
+def test_two_lost_shards_are_rebuilt_here_and_on_an_ozone_datanode(
     scm: StandInScm,
     agent: Host,
     peers: dict[int, ShardDatanode],
     shards: dict[int, dict[int, Served]],
     lost: tuple[int, int],
 ) -> None:
-    """There by Ozone's calls: made RECOVERING, filled, closed."""
+    """On the Ozone datanode the shard is created as RECOVERING, filled and closed by Ozone's own
+    calls."""
     mine, theirs = lost
     targets = {mine: here(agent), theirs: peers[SPARE].details()}
 
@@ -264,10 +265,10 @@ def forged(real: Served, one: int) -> Served:
     return Served({one: row.SerializeToString()}, {one: data}, real.tree)
 
 
-def test_what_cannot_be_written_leaves_nothing(
+def test_failed_reconstruction_removes_the_shards_at_all_targets(
     scm: StandInScm, agent: Host, peers: dict[int, ShardDatanode]
 ) -> None:
-    """Neither here nor at the target that had no room."""
+    """One target has no room. Nothing stays there or here."""
     peers[SPARE].full = True
     targets = {2: here(agent), 4: peers[SPARE].details()}
 
@@ -318,7 +319,7 @@ def test_a_datanode_that_has_another_shard_than_is_said_is_not_computed_with(
         ((2,), {"containerID": 0}, "no container 0"),
     ],
 )
-def test_what_cannot_be_meant_or_done_is_answered_in_words(
+def test_invalid_or_impossible_reconstruction_fails_with_the_reason(
     scm: StandInScm,
     agent: Host,
     peers: dict[int, ShardDatanode],
@@ -326,7 +327,7 @@ def test_what_cannot_be_meant_or_done_is_answered_in_words(
     other: dict[str, Any],
     words: str,
 ) -> None:
-    """And nobody is written to."""
+    """Nothing is written to any target."""
     status = reconstruct(scm, LARGE, left(peers, *lost), {lost[0]: here(agent)}, **other)
 
     assert FAILED == status.status

@@ -276,12 +276,10 @@ def test_without_any_peer_nothing_is_changed(
     assert {"LEFT"} == {one["written"] for one in document["outcomes"]}
 
 
-def test_one_peer_that_is_down_is_done_without(
+def test_repair_works_with_one_unreachable_peer(
     peers: list[OzoneDatanode], volume: DamagedVolume
 ) -> None:
-    """
-    The other one is enough for whatever has checksums.
-    """
+    """The other peer is enough for every chunk that has checksums."""
     code = volume.repair(1, ["127.0.0.1:1", peers[1].address], "--yes")
 
     assert Exit.OK == code
@@ -367,12 +365,10 @@ def test_a_dry_run_changes_nothing(
     assert Command.READ_CHUNK not in peers[0].commands()
 
 
-def test_what_is_not_agreed_to_is_not_done(
+def test_repair_without_confirmation_writes_nothing(
     peers: list[OzoneDatanode], volume: DamagedVolume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    Without a yes, nothing is written.
-    """
+    """The operator answers no."""
     before = snapshot(volume.data_dir)
     monkeypatch.setattr("typer.confirm", lambda *_args, **_more: False)
 

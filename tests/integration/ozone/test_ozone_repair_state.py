@@ -71,10 +71,8 @@ def test_the_descriptor_is_left_unless_a_person_says_so(
     assert checksum.sub("", before.replace("UNHEALTHY", "CLOSED")) == checksum.sub("", after)
 
 
-def test_what_is_damaged_is_not_marked_closed(volume: DamagedVolume) -> None:
-    """
-    No peer helps: the descriptor stays as it is.
-    """
+def test_damaged_replica_is_not_marked_closed(volume: DamagedVolume) -> None:
+    """No peer can help, so the descriptor stays as it is."""
     before = volume.descriptor(1).read_bytes()
 
     assert Exit.FAILED == volume.repair(1, ["127.0.0.1:1"], "--yes", "--mark-closed")
@@ -222,12 +220,11 @@ def test_a_replica_that_lost_rows_is_not_marked_closed(
     assert "state: UNHEALTHY" in volume.descriptor(1).read_text()
 
 
-def test_what_was_deleted_here_is_not_missed(
+def test_block_deleted_here_does_not_prevent_mark_closed(
     whole: DamagedVolume, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    A peer that has not carried out a delete yet keeps nobody: who was compared with is told.
-    """
+    """A peer that has not executed a delete yet does not prevent it. The output lists the peers
+    that were compared."""
     with serving([{1: served((101, (FIRST_PART,)), (102, (SECOND_PART,)))}]) as peers:
         document = whole.document(capsys, 1, addresses(peers), "--yes", "--mark-closed")
 

@@ -44,10 +44,8 @@ def closed_port() -> str:
         return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_what_was_recorded_is_asked_and_read(scm: RecordedScm) -> None:
-    """
-    The bytes that are sent are those that a real SCM understood: the server knows no others.
-    """
+def test_recorded_requests_are_sent_and_their_answers_read(scm: RecordedScm) -> None:
+    """The server accepts only the bytes that a real SCM understood."""
     with closing(client_of(scm)) as client:
         assert {1: 3, 2: 3, 3: 5, 4: 5} == replica_counts(client)
         assert len(client.ask(Ask.QUERY_NODES, scope=1).query_nodes.nodes) == 5
@@ -110,10 +108,8 @@ def test_the_leader_is_found() -> None:
         assert leader.address == str(client.leader)
 
 
-def test_what_was_not_answered_is_asked_again() -> None:
-    """
-    A connection that ends in the middle costs no answer, and none comes twice.
-    """
+def test_unanswered_requests_are_repeated_after_a_hang_up() -> None:
+    """A connection that ends midway loses no answer and repeats none."""
     with recorded_scm(hang_up_after=3) as scm, closing(client_of(scm)) as client:
         asked = client.ask_each(
             CONTAINERS * 3, lambda key: request(Ask.GET_REPLICAS, container_id=key)
@@ -152,10 +148,8 @@ def test_an_order_goes_to_the_leader() -> None:
         assert (1, 1) == (len(follower.calls), len(leader.calls))
 
 
-def test_nobody_who_leads_is_told_by_address_and_reason() -> None:
-    """
-    It does not go on for ever.
-    """
+def test_missing_leader_is_reported_with_address_and_reason() -> None:
+    """The client gives up after its patience."""
     nobody = closed_port()
     with recorded_scm(leads=False) as follower:
         client = ScmClient(

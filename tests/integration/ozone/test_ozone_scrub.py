@@ -44,12 +44,10 @@ def made(tmp_path: Path) -> Iterator[MadeVolume]:
 # --- what is found -------------------------------------------------------------------------------
 
 
-def test_all_damage_of_a_real_volume_is_found_and_nothing_else(
+def test_scrub_finds_all_damage_of_a_real_volume_and_nothing_else(
     volumes: Path, tmp_path: Path
 ) -> None:
-    """
-    Each file that was damaged has the finding of its damage; no other block has any.
-    """
+    """Each damaged file has the finding of its damage, and no other block has a finding."""
     wish = ScrubWish(data_dirs=[volumes / "dn0-damaged"], state_dir=tmp_path / "state")
     done = json.loads((volumes / "damage.json").read_text())
 
@@ -163,11 +161,9 @@ def test_a_lost_row_is_found(made: MadeVolume, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["dn0-damaged", "v2"])
-def test_nothing_on_the_volume_is_changed(volumes: Path, tmp_path: Path, name: str) -> None:
-    """
-    Names, modes, sizes, links, times and checksums are as before, and the kernel saw no change of
-    any kind while it was read.
-    """
+def test_scrub_changes_nothing_on_the_volume(volumes: Path, tmp_path: Path, name: str) -> None:
+    """Names, modes, sizes, links, times and checksums are as before, and inotify saw no change
+    during the scrub."""
     before = snapshot(volumes / name)
 
     with changes(volumes / name) as seen:

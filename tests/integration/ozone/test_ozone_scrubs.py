@@ -218,10 +218,8 @@ def row_with(tmp_path: Path, *documents: dict[str, Any]) -> dict[str, Any]:
     return dict(found)
 
 
-def test_what_a_scrub_found_stands_beside_its_replica(tmp_path: Path) -> None:
-    """
-    And beside no other.
-    """
+def test_scrub_result_is_joined_to_its_replica(tmp_path: Path) -> None:
+    """The result is joined to no other replica."""
     row = row_with(tmp_path, document())
 
     assert (9, "DS-1", 5, 0) == tuple(
@@ -264,10 +262,8 @@ def test_a_scrub_of_another_tree_explains_nothing(tmp_path: Path) -> None:
     assert replicas_of_ozone()[0]["dataChecksum"] == row["root"]
 
 
-def test_of_two_scrubs_the_later_counts(tmp_path: Path) -> None:
-    """
-    In whatever order they are given.
-    """
+def test_later_of_two_scrubs_counts(tmp_path: Path) -> None:
+    """The order of the arguments does not matter."""
     findings = [{"is_damage": True}]
     old = document(standing="DAMAGED", findings=findings, read_at_ms=4)
 
@@ -277,12 +273,10 @@ def test_of_two_scrubs_the_later_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"volumes": [{}]}', '{"volumes": 3}'])
-def test_what_is_no_document_is_refused_by_name(
+def test_invalid_scrub_document_is_refused_by_name(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    Before anybody is asked, and nothing is written.
-    """
+    """The export fails before it contacts the SCM, and writes nothing."""
     path = tmp_path / "host.json"
     path.write_text(text)
 

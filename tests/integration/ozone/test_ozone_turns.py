@@ -113,8 +113,8 @@ def pushed(turns: Turns, importer: Importer, count: int) -> Iterator[list["Futur
         importer.let_go(*numbers)
 
 
-def test_one_more_than_the_store_takes_waits_for_its_turn() -> None:
-    """And gives its slot back until then: it is refused by nobody."""
+def test_archive_beyond_the_limit_waits_for_its_turn() -> None:
+    """It gives its slot back while it waits, and is not refused."""
     importer, slots = Importer(), Slots()
     with pushed(Turns(slots), importer, ARRIVALS_MAX + 1) as answers:
         begun = importer.await_begun(ARRIVALS_MAX)
@@ -130,8 +130,8 @@ def test_one_more_than_the_store_takes_waits_for_its_turn() -> None:
     assert ARRIVALS_MAX == importer.most
 
 
-def test_who_waits_too_long_is_refused() -> None:
-    """In words that say what was in the way; what is under way goes on."""
+def test_archive_that_waits_too_long_is_refused() -> None:
+    """The message states the cause. Archives under way go on."""
     importer = Importer()
     with pushed(Turns(Slots(), wait_s=0.0), importer, ARRIVALS_MAX + 1) as answers:
         importer.await_begun(ARRIVALS_MAX)
@@ -144,8 +144,8 @@ def test_who_waits_too_long_is_refused() -> None:
     assert "6 containers are arriving, and none was whole within 0 s" == error.details()
 
 
-def test_who_has_gone_waits_no_more() -> None:
-    """Its turn goes to nobody, and its thread is free."""
+def test_cancelled_upload_stops_waiting_for_its_turn() -> None:
+    """The turn is not consumed, and the thread is free."""
     slots = Slots()
     turns = Turns(slots)
     held = [turns.turn(lambda: True) for _ in range(ARRIVALS_MAX)]
@@ -158,8 +158,8 @@ def test_who_has_gone_waits_no_more() -> None:
     assert Code.CANCELLED is caught.value.code
 
 
-def test_who_sends_next_to_nothing_loses_its_turn() -> None:
-    """Six that drip would keep every other container out, a day for each ten kilobytes."""
+def test_slow_sender_loses_its_turn() -> None:
+    """Six senders that drip bytes would keep every other container out for days."""
     importer = Importer()
     importer.let_go(1, 2)
     seconds = count(0, 10)  # a clock by which each wait takes ten seconds

@@ -88,10 +88,10 @@ def test_a_shard_is_written_and_read_back(agent: tuple[OzoneAgent, OzoneClient])
     assert [("CloseContainer", "OK")] == [line[:2] for line in made.audit.lines]
 
 
-def test_what_was_acknowledged_is_there_after_a_restart(
+def test_acknowledged_block_survives_a_restart(
     agent: tuple[OzoneAgent, OzoneClient],
 ) -> None:
-    """It is on the disk, in the store's own form."""
+    """The block is on the disk, in the store's own format."""
     made, client = agent
     client.ask("writeChunk", EC, **writing(), block=commit(chunk()))
 
@@ -144,8 +144,10 @@ def test_a_reconstruction_makes_its_own(agent: tuple[OzoneAgent, OzoneClient]) -
     assert [EC] == made.scans
 
 
-def test_what_a_reconstruction_gave_up_is_removed(agent: tuple[OzoneAgent, OzoneClient]) -> None:
-    """By force, as it asks; and nothing else is, whoever asks."""
+def test_abandoned_reconstruction_is_deleted_by_force(
+    agent: tuple[OzoneAgent, OzoneClient],
+) -> None:
+    """Only a RECOVERING shard can be deleted. A forced delete of any other replica is refused."""
     made, client = agent
     client.ask("createContainer", EC, replicaIndex=INDEX, state=RECOVERING)
     client.ask("writeChunk", EC, **writing(), block=commit(chunk()))
@@ -210,10 +212,10 @@ def test_stripes_are_kept_however_many_while_there_is_room(
         ("UNSUPPORTED_REQUEST", "putBlock", commit(metadata=[{"key": "incremental"}])),
     ],
 )
-def test_what_cannot_be_written_has_ozones_name(
+def test_refused_write_has_ozones_result_code(
     agent: tuple[OzoneAgent, OzoneClient], wanted: str, command: str, body: dict[str, Any]
 ) -> None:
-    """The result that Ozone gives for it; no block is there because of it."""
+    """The refused write leaves no block."""
     made, client = agent
 
     answer = client.ask(command, EC, **body)

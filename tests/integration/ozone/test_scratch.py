@@ -41,8 +41,8 @@ def test_small_tables_are_kept_in_memory(memory: Path) -> None:
     assert [] == list(memory.iterdir())
 
 
-def test_what_outgrows_memory_is_moved_to_the_disk(memory: Path) -> None:
-    """With what was written before, and before a byte of it is."""
+def test_archive_tables_that_outgrow_memory_move_to_disk(memory: Path) -> None:
+    """The tables written before move as well, before the next byte is written."""
     disk = memory.parent / "disk"
     with Scratch(memory) as tables:
         (tables.reserve(1) / "one").write_bytes(b"first")
@@ -69,8 +69,9 @@ def test_without_room_in_memory_the_disk_is_used(
 
 
 @pytest.mark.parametrize("is_on_disk", [False, True])
-def test_what_a_killed_process_left_is_removed(memory: Path, is_on_disk: bool) -> None:
-    """And nothing that is in use, or was made a moment ago; up to two gibibytes of each import."""
+def test_scratch_of_a_killed_process_is_removed(memory: Path, is_on_disk: bool) -> None:
+    """Directories in use, young directories and foreign ones stay. A killed import leaves up to
+    two gibibytes."""
     place = memory.parent / "disk" if is_on_disk else memory
     old_s = time.time() - 2 * YOUNG_S
     for name in (f"{PREFIX}left", f"{PREFIX}young", "another"):
