@@ -153,8 +153,8 @@ class TestIntactRow:
 class TestStore:
     """The same again below the planner: whatever it believes, the store asks the row."""
 
-    def test_what_our_row_does_not_say_is_refused(self, cluster: Cluster) -> None:
-        """Bytes that verify under a peer's row are not what ours says was written here."""
+    def test_chunk_that_contradicts_the_own_row_is_refused(self, cluster: Cluster) -> None:
+        """Bytes that verify under a peer's row are not the bytes that the own row describes."""
         store = cluster.mine.replica.store
         cluster.mine.replica.flip(BLOCK, 7)
         before = cluster.mine.files()
@@ -191,8 +191,8 @@ class TestLostRow:
         assert "CONTRADICTORY" in skipped(result)
         assert {cluster.written, cluster.lie} == set(cluster.kept())
 
-    def test_one_version_is_not_enough_while_a_holder_is_silent(self, cluster: Cluster) -> None:
-        """Whom the order names and who gives no answer could contradict."""
+    def test_single_version_is_not_enough_while_a_holder_is_silent(self, cluster: Cluster) -> None:
+        """A holder that the order names and that does not answer could contradict."""
         cluster.mine.replica.delete_row(BLOCK)
         cluster.mine.scan()
         cluster.right.stop_serving()
@@ -204,8 +204,9 @@ class TestLostRow:
         assert [] == cluster.contradictions()
         assert BLOCK not in [b.block_id for b in cluster.mine.replica.store.blocks(CONTAINER)]
 
-    def test_nobody_waits_for_a_datanode_that_was_given_up(self, cluster: Cluster) -> None:
-        """It may never return. If it does, and says otherwise, both versions stand."""
+    def test_dead_holder_does_not_delay_the_repair_of_a_lost_row(self, cluster: Cluster) -> None:
+        """A dead datanode may never return. If it returns with other bytes, both versions are
+        kept."""
         cluster.mine.replica.delete_row(BLOCK)
         cluster.mine.scan()
         cluster.wrong.stop_serving()
@@ -236,8 +237,8 @@ class TestLostRow:
 
 
 class TestTombstones:
-    def test_one_peers_tombstone_unlinks_nothing(self, cluster: Cluster) -> None:
-        """The block stays, readable, and the difference is known."""
+    def test_tombstone_of_one_peer_deletes_nothing(self, cluster: Cluster) -> None:
+        """The block stays readable, and the difference is recorded."""
         remove_blocks(cluster.right.replica.store, CONTAINER, [BLOCK])
         cluster.wrong.stop_serving()
 
@@ -260,9 +261,11 @@ class TestTombstones:
         assert [] == cluster.contradictions()
         assert 0 == cluster.mine.replica.store.replica(CONTAINER).contradiction_count
 
-    def test_each_other_holder_together_are_enough_but_for_a_key(self, cluster: Cluster) -> None:
-        """Two of two; but not if a key names the block, nor if a third holder is silent: one that
-        was given up may come back with the block."""
+    def test_tombstones_of_all_other_holders_delete_an_unreferenced_block(
+        self, cluster: Cluster
+    ) -> None:
+        """Two of two holders are enough. They are not if a key names the block, or if a third
+        holder is silent, because a dead holder may return with the block."""
         for node in (cluster.right, cluster.wrong):
             remove_blocks(node.replica.store, CONTAINER, [BLOCK])
         others = [cluster.right, cluster.wrong]
@@ -280,9 +283,11 @@ class TestTombstones:
 
 
 class TestKnowing:
-    def test_it_is_known_until_it_is_over(self, cluster: Cluster) -> None:
-        """A scan does not forget it, a report tells it, its evidence is kept once, and a
-        reconcile that hears everybody and finds nothing ends it."""
+    def test_contradiction_is_kept_until_a_full_reconcile_finds_none(
+        self, cluster: Cluster
+    ) -> None:
+        """A scan does not clear it, the report counts it, and its evidence is kept once. A
+        reconcile that reaches every holder and finds nothing clears it."""
         store = cluster.mine.replica.store
         cluster.mine.reconcile([cluster.right, cluster.wrong])
         [found] = cluster.contradictions()
@@ -322,8 +327,10 @@ class TestKnowing:
         assert before == list(store.findings(CONTAINER))
 
     @pytest.mark.parametrize("is_dead", [False, True])
-    def test_who_was_not_heard_ends_nothing(self, cluster: Cluster, *, is_dead: bool) -> None:
-        """A contradiction with a holder that is silent now, or was given up, is still one."""
+    def test_contradiction_stays_while_its_holder_is_silent_or_dead(
+        self, cluster: Cluster, *, is_dead: bool
+    ) -> None:
+        """A contradiction with a holder that does not answer is not resolved."""
         cluster.mine.reconcile([cluster.right, cluster.wrong])
 
         cluster.mine.reconcile([cluster.right], holders=[Holder("dn3", is_dead=is_dead)])
@@ -374,8 +381,11 @@ class TestCopies:
         assert ReplicaState.UNHEALTHY is facts.state
         assert (1, 1) == (facts.finding_count, facts.contradiction_count)
 
-    def test_it_ends_there_as_it_ends_here(self, cluster: Cluster, fourth: Datanode) -> None:
-        """With a reconcile that hears every holder and finds nothing of it."""
+    def test_copied_contradiction_is_cleared_by_a_full_reconcile(
+        self, cluster: Cluster, fourth: Datanode
+    ) -> None:
+        """The copy clears it by a reconcile that reaches every holder and finds no
+        contradiction."""
         cluster.mine.reconcile([cluster.right, cluster.wrong])
         cluster.mine.replicate(fourth)
 
@@ -383,8 +393,10 @@ class TestCopies:
 
         assert 0 == fourth.replica.store.replica(CONTAINER).contradiction_count
 
-    def test_of_a_deleted_block_nothing_is_told(self, cluster: Cluster, fourth: Datanode) -> None:
-        """Its bytes are gone: there is nothing to decide any more."""
+    def test_contradiction_about_a_deleted_block_is_not_copied(
+        self, cluster: Cluster, fourth: Datanode
+    ) -> None:
+        """The bytes are gone, so nothing is left to decide."""
         cluster.mine.reconcile([cluster.right, cluster.wrong])
         remove_blocks(cluster.mine.replica.store, CONTAINER, [BLOCK])
 

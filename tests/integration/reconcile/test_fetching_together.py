@@ -212,12 +212,10 @@ def test_bytes_here_are_not_taken_for_a_version_that_the_tree_does_not_have(
     assert cluster[1].files() == cluster[0].files()
 
 
-def test_what_cannot_be_looked_at_here_is_fetched(
+def test_chunk_that_cannot_be_read_here_is_fetched(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    It shows again when it is written over, and has its reason then.
-    """
+    """The failure shows again, with its reason, when the chunk is overwritten."""
     served_by(*cluster[1:])
 
     def fails(_repair: Repair, _block_id: BlockId, _chunks: object) -> list[bytes]:
@@ -230,12 +228,11 @@ def test_what_cannot_be_looked_at_here_is_fetched(
     assert cluster[1].files() == cluster[0].files()
 
 
-def test_who_does_not_prove_together_is_asked_alone(
+def test_peer_without_batch_proofs_is_asked_chunk_by_chunk(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    What it cannot prove so, another peer proves, or nobody: then nothing is written.
-    """
+    """If the peer cannot prove a chunk that way either, another peer proves it, or nothing is
+    written."""
     served_by(*cluster[1:])
     before = cluster[0].files()
 
@@ -265,12 +262,8 @@ def test_who_does_not_prove_together_is_asked_alone(
     assert calls.counts["prove_chunks"].count(1) >= 20
 
 
-def test_who_does_not_answer_is_not_asked_again(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """
-    Neither for several nor for one: the other has all.
-    """
+def test_silent_peer_is_not_asked_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked neither for several chunks nor for one. The other peer has all chunks."""
     served_by(*cluster[1:])
     real = Peer.read_chunks
     silent = cluster[1].address

@@ -87,10 +87,8 @@ def two(tmp_path: Path) -> Iterator[Two]:
     made.other.close()
 
 
-def test_who_has_all_proves_all(two: Two) -> None:
-    """
-    Nothing is told, and nothing scanned.
-    """
+def test_honest_peer_proves_every_challenge(two: Two) -> None:
+    """No finding is reported, and no scan is requested."""
     two.ask()
 
     assert {"proven": ASKED} == two.results
@@ -149,10 +147,8 @@ def test_an_answer_that_was_right_once_is_not_right_again(
     assert ASKED - len(kept) == two.results["failed"]
 
 
-def test_what_is_wrong_here_is_scanned_here(two: Two) -> None:
-    """
-    The peer is not blamed, nor asked.
-    """
+def test_challenge_that_fails_on_own_damage_requests_an_own_scan(two: Two) -> None:
+    """The peer is neither blamed nor asked."""
     for block in (1, 2, 3):
         two.mine.replica.flip(block, 3)
         two.mine.replica.flip(block, CHUNK_BYTES + 3)
@@ -163,10 +159,8 @@ def test_what_is_wrong_here_is_scanned_here(two: Two) -> None:
     assert 3 == len(two.scans)
 
 
-def test_what_cannot_be_read_here_is_scanned_here(two: Two) -> None:
-    """
-    Where a file ends early, too, nobody else is to blame.
-    """
+def test_challenge_that_cannot_read_its_own_chunk_requests_a_scan(two: Two) -> None:
+    """A file that ends early is the fault of this datanode, too."""
     for block in (1, 2, 3):
         os.truncate(two.mine.replica.file(block), 0)
 
@@ -176,12 +170,10 @@ def test_what_cannot_be_read_here_is_scanned_here(two: Two) -> None:
     assert 3 == len(two.scans)
 
 
-def test_what_is_deleted_meanwhile_is_nobodys_fault(
+def test_container_deleted_during_a_challenge_blames_nobody(
     two: Two, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    Deletes go on while questions are asked: neither medium is doubted for it, nor read.
-    """
+    """Deletes go on during challenges. Neither replica is doubted or scanned for it."""
     store = two.mine.replica.store
     real = type(store).read_medium
 
@@ -197,10 +189,8 @@ def test_what_is_deleted_meanwhile_is_nobodys_fault(
     assert [] == two.scans
 
 
-def test_who_is_asked_has_itself_scanned(two: Two) -> None:
-    """
-    A chunk that does not fit its own row shows to the one who has it, too.
-    """
+def test_challenged_peer_scans_its_own_damaged_replica(two: Two) -> None:
+    """A chunk that does not fit its own row is noticed by the challenged peer as well."""
     for block in (1, 2, 3):
         two.other.replica.flip(block, 3)
 
@@ -210,10 +200,8 @@ def test_who_is_asked_has_itself_scanned(two: Two) -> None:
     assert {CONTAINER} == set(two.other.doubts)
 
 
-def test_who_does_not_answer_is_not_blamed(two: Two) -> None:
-    """
-    It may be down, or of an earlier version.
-    """
+def test_peer_that_does_not_answer_a_challenge_is_not_blamed(two: Two) -> None:
+    """It may be down, or run an earlier version."""
     with dialled([two.other]) as peers:
         worker = two.worker(peers["dn2"])
         two.other.stop_serving()
@@ -223,11 +211,9 @@ def test_who_does_not_answer_is_not_blamed(two: Two) -> None:
     assert {"unanswered": 1} == two.results
 
 
-def test_it_keeps_to_its_budget(two: Two) -> None:
-    """
-    Between two questions lies half the interval at least; with 0 nobody is asked, and without a
-    control plane it is not known whom.
-    """
+def test_challenges_keep_to_their_interval(two: Two) -> None:
+    """At least half the interval lies between two challenges. With 0, or without a control plane
+    to name the peers, no challenge is sent."""
 
     def silent(_: ContainerId) -> scm_pb2.ContainerInfo:
         raise Unavailable(Code.UNAVAILABLE, "nobody answers")
@@ -246,10 +232,9 @@ def test_it_keeps_to_its_budget(two: Two) -> None:
     assert not two.results
 
 
-def test_it_tells_what_came_of_it_and_when(two: Two) -> None:
-    """
-    Each result is counted for who asks how this datanode is; before the first there is no time.
-    """
+def test_challenge_status_counts_results_and_has_the_last_time(two: Two) -> None:
+    """Each result is counted in the status of the datanode. Before the first challenge there is
+    no time."""
     with dialled([two.other]) as peers:
         worker = two.worker(peers["dn2"])
         before = worker.status()

@@ -48,10 +48,8 @@ def ask_for_chunk(peer: Peer, block_id: BlockId, data: bytes) -> Word:
     return word
 
 
-def test_who_has_the_bytes_proves_it(datanode: Datanode, peer: Peer) -> None:
-    """
-    Each proof is another one: it names the peer, the nonce and the answer.
-    """
+def test_peer_proves_a_chunk_that_it_has(datanode: Datanode, peer: Peer) -> None:
+    """Each proof is different: it has the peer, the nonce and the answer."""
     data = good(datanode)
 
     words = [ask_for_chunk(peer, BLOCK, data) for _ in range(2)]
@@ -96,10 +94,8 @@ def test_a_medium_that_has_other_bytes_is_told(datanode: Datanode, peer: Peer) -
     assert ("", True) == (word.proof, word.is_false)
 
 
-def test_who_cannot_prove_what_its_tree_has_reads_itself(datanode: Datanode) -> None:
-    """
-    A row that is gone, or a file that ends early: a scan finds it sooner than its turn would.
-    """
+def test_peer_that_cannot_prove_its_own_chunk_requests_a_scan(datanode: Datanode) -> None:
+    """A lost row or a truncated file is found sooner than in the regular scan."""
     data = good(datanode)
     datanode.stop_serving()
     datanode.replica.delete_row(BLOCK)
@@ -137,10 +133,8 @@ def test_the_medium_is_read_and_not_the_cache(
     assert all(flags & os.O_DIRECT for flags in opened)
 
 
-def test_one_proof_is_small() -> None:
-    """
-    Question and answer, with what gRPC puts before each.
-    """
+def test_proof_of_one_chunk_fits_the_wire_budget() -> None:
+    """The budget covers the question, the answer and gRPC's framing of both."""
     chunk = pb.ChunkChallenge(local_id=2**63 - 1, offset=5 * 1024**3, nonce=bytes(NONCE_BYTES))
     question = pb.ProveChunksRequest(container_id=2**63 - 1, chunks=[chunk])
     answer = pb.ProveChunksResponse(proofs=[pb.ChunkProof(answer=bytes(16))])

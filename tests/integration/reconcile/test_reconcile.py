@@ -211,8 +211,8 @@ class TestAllReplicasDamaged:
         assert [Result.CONVERGED] * 3 == [result.result for result in results], results
         assert damaged == sum(result.fetched_bytes for result in results)
 
-    def test_all_at_once_is_as_good_as_one_after_the_other(self, cluster: Cluster) -> None:
-        """The SCM orders all replicas at the same time: trees change while they are read."""
+    def test_simultaneous_reconciles_of_all_replicas_converge(self, cluster: Cluster) -> None:
+        """The SCM orders all replicas at the same time, so trees change while peers read them."""
         whole = cluster[0].files()
         flip(cluster[0])
         append_garbage(cluster[0])
@@ -234,8 +234,8 @@ class TestAllReplicasDamaged:
         assert 1 == len({one.replica.store.tree(CONTAINER).root for one in cluster})
         assert [Result.CONVERGED] * 3 == [result.result for result in results], results
 
-    def test_nothing_is_done_when_all_are_equal(self, cluster: Cluster) -> None:
-        """Equal replicas compare roots and nothing else."""
+    def test_equal_replicas_compare_roots_only(self, cluster: Cluster) -> None:
+        """Nothing is fetched and no chunk is read."""
         serve_all(cluster)
 
         results = one_round(cluster)
@@ -284,8 +284,10 @@ class TestDeletedBlocks:
 
 class TestRandomDamage:
     @pytest.mark.parametrize("seed", range(4))
-    def test_what_is_whole_somewhere_is_whole_everywhere(self, cluster: Cluster, seed: int) -> None:
-        """Each chunk is damaged on up to two replicas, in any way: one round heals all."""
+    def test_chunk_whole_on_one_replica_becomes_whole_on_all(
+        self, cluster: Cluster, seed: int
+    ) -> None:
+        """Each chunk is damaged on up to two replicas, in any way. One round repairs all."""
         whole = cluster[0].files()
         dice = random.Random(seed)
         for block in range(1, BLOCK_COUNT + 1):
@@ -324,10 +326,9 @@ def hurt(datanode: Datanode, block: int, dice: random.Random) -> None:
             pass
 
 
-def test_it_pauses_while_its_replica_is_copied_to_another_datanode(cluster: Cluster) -> None:
-    """
-    However often the lease's time is over, nothing is written before the copy is; then all is.
-    """
+def test_reconcile_pauses_while_its_replica_is_copied(cluster: Cluster) -> None:
+    """Nothing is written until the copy is complete, however often the lease times out. Then all
+    is repaired."""
     whole, asked = cluster[1].files(), threading.Semaphore(0)
     flip(cluster[0])
     serve_all(cluster)

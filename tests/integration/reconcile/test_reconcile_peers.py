@@ -204,10 +204,10 @@ class TestUnknownPeers:
 
 class TestGivingUp:
     @pytest.mark.parametrize("code", [Code.DISK_OUT_OF_SPACE, Code.BUSY])
-    def test_what_cannot_be_written_is_not_fetched_on(
+    def test_failed_write_stops_further_fetches(
         self, cluster: Cluster, code: Code, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A full disk ends the repair after the first chunk, not after all of them."""
+        """A full disk ends the repair after the first chunk."""
         for block in (1, 2, 3, 4):
             cluster[0].replica.flip(block, 5)
         cluster[0].scan()
@@ -261,8 +261,8 @@ class TestStopping:
         counts = [chunk.result for chunk in second.chunks]
         assert 2 == counts.count(ChunkResult.SALVAGED) == counts.count(ChunkResult.REPAIRED)
 
-    def test_what_an_interrupted_reconcile_changed_is_reported(self, cluster: Cluster) -> None:
-        """No scan follows it, and the tree that the control plane knows is not this one's."""
+    def test_changes_of_an_interrupted_reconcile_are_reported(self, cluster: Cluster) -> None:
+        """No scan follows it, so the tree known to the control plane is out of date."""
         store = cluster[0].replica.store
         remove_blocks(cluster[1].replica.store, CONTAINER, [BlockId(1), BlockId(2)])
         cluster[1].serve()

@@ -52,11 +52,9 @@ def after(reads: int) -> Callable[[], bool]:
     return lambda: next(asked, None) is None
 
 
-def test_what_a_scan_found_that_was_stopped_is_repaired(cluster: Cluster) -> None:
-    """
-    A scan finds damage and is ended before it has read all: the tree that is known is of the scan
-    before, and calls the damaged chunks whole. They are repaired all the same.
-    """
+def test_damage_found_by_an_interrupted_scan_is_repaired(cluster: Cluster) -> None:
+    """The scan finds damage and is stopped before it has read all. The known tree is from the
+    scan before, and shows the damaged chunks as whole. They are repaired all the same."""
     damaged, others = cluster[0], cluster[1:]
     whole = others[0].files()
     damage(damaged)

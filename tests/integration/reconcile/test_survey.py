@@ -105,8 +105,10 @@ def surveyed(
 
 
 class TestDescent:
-    def test_it_finds_what_a_whole_diff_finds(self, executor: ThreadPoolExecutor) -> None:
-        """Of every kind of difference, in a tree of a hundred thousand blocks."""
+    def test_tree_descent_finds_the_same_differences_as_a_full_diff(
+        self, executor: ThreadPoolExecutor
+    ) -> None:
+        """The trees have a hundred thousand blocks and every kind of difference."""
         dice = random.Random(4)
         ids = [block * 3 for block in dice.sample(range(1, BLOCKS + 1), 12)]
         mine = tree_of(

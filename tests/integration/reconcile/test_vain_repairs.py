@@ -122,10 +122,11 @@ class TestVainRepairs:
         assert cluster[1].files() == cluster[0].files()
 
     @pytest.mark.parametrize("what", ["tail", "row"])
-    def test_what_a_silent_peer_did_not_prove_was_no_vain_repair(
+    def test_repair_unproven_by_a_silent_peer_is_tried_again(
         self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, what: str
     ) -> None:
-        """It is down for a while, or overloaded: nothing was learned, and nothing written."""
+        """The peer is down or overloaded for a while, so nothing was written and nothing is
+        known about its bytes."""
         if what == "tail":
             with cluster[0].replica.file(1).open("ab") as file:
                 file.write(b"tail")
@@ -148,10 +149,11 @@ class TestVainRepairs:
         assert [Result.PARTIAL] * 4 == before
         assert Result.CONVERGED is after
 
-    def test_what_our_own_memory_made_of_a_chunk_was_no_vain_repair(
+    def test_repair_spoiled_by_own_memory_is_tried_again(
         self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A proof of other bytes than our row's says nothing of the peer: it is not asked for."""
+        """A proof of bytes other than those of the own row is useless, so the peer is not asked
+        for one."""
         with cluster[0].replica.file(1).open("ab") as file:
             file.write(b"tail")
         cluster[0].scan()
