@@ -213,8 +213,8 @@ def wanted(sources: Sources) -> Iterator[tuple[Agreed, int]]:
         yield agreed, 0
 
 
-def test_they_come_in_as_few_calls_as_messages_have_room(cluster: EcCluster) -> None:
-    """One call for each source and group of blocks."""
+def test_small_cells_are_fetched_in_few_calls(cluster: EcCluster) -> None:
+    """There is one call for each source and group of blocks."""
     with peers(cluster) as dialled:
         sources, account = opened(cluster, dialled, (1, 2, 3, 4))
 
@@ -242,10 +242,11 @@ def test_a_damaged_one_comes_from_another_shard_and_the_rest_as_before(
         assert "dn-2" in account.replaced
 
 
-def test_who_does_not_know_how_is_not_asked_again(
+def test_source_without_the_batch_call_is_asked_cell_by_cell(
     cluster: EcCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An agent of an earlier version: a call for each cell, and no strike for it."""
+    """An agent of an earlier version is asked for each cell, and the refusal does not count as a
+    failure."""
     monkeypatch.setattr(sources_module, "AHEAD_CALLS_MAX", 1)
     refusal = Refused(Code.MALFORMED_REQUEST, "no such method")
     with peers(cluster, dn1=Noted(cluster.nodes[1].address, refusal)) as dialled:
@@ -258,8 +259,8 @@ def test_who_does_not_know_how_is_not_asked_again(
         assert {} == account.replaced
 
 
-def test_who_fails_to_give_several_is_asked_for_each(cluster: EcCluster) -> None:
-    """A disk that fails may have some of them."""
+def test_source_that_fails_a_batch_is_asked_cell_by_cell(cluster: EcCluster) -> None:
+    """A failing disk may still have some of the cells."""
     failure = VolumeFailed(Code.IO_EXCEPTION, "a disk fails")
     with peers(cluster, dn1=Noted(cluster.nodes[1].address, failure)) as dialled:
         sources, account = opened(cluster, dialled, (1, 2, 3))
@@ -270,8 +271,8 @@ def test_who_fails_to_give_several_is_asked_for_each(cluster: EcCluster) -> None
         assert {} == account.replaced
 
 
-def test_what_is_not_as_it_was_listed_is_asked_for_alone(cluster: EcCluster) -> None:
-    """It verifies by itself, and is no cell of this stripe."""
+def test_cell_that_differs_from_its_listing_is_fetched_alone(cluster: EcCluster) -> None:
+    """It verifies by itself, but is no cell of this stripe."""
     with peers(cluster, dn1=Rewritten(cluster.nodes[1].address)) as dialled:
         sources, account = opened(cluster, dialled, (1, 2, 3))
 
@@ -281,10 +282,10 @@ def test_what_is_not_as_it_was_listed_is_asked_for_alone(cluster: EcCluster) -> 
         assert {} == account.replaced
 
 
-def test_who_does_not_answer_about_one_is_not_asked_for_those_behind_it(
+def test_source_silent_for_one_cell_is_not_asked_for_those_behind_it(
     cluster: EcCluster,
 ) -> None:
-    """Each would be waited for as long."""
+    """Each further cell would wait as long."""
     refusal = Refused(Code.MALFORMED_REQUEST, "no such method")
     with peers(cluster, dn1=SilentAlone(cluster.nodes[1].address, refusal)) as dialled:
         sources, _ = opened(cluster, dialled, (1, 2, 3, 4))
@@ -294,8 +295,8 @@ def test_who_does_not_answer_about_one_is_not_asked_for_those_behind_it(
         assert GROUP_COUNT == len(dialled["dn1"].alone)
 
 
-def test_one_silence_is_one_however_many_cells_wait_for_it(cluster: EcCluster) -> None:
-    """Else one call would be taken for as many, and the shard be given up that is needed."""
+def test_silence_of_a_batch_counts_once(cluster: EcCluster) -> None:
+    """Otherwise one call would count as many, and a shard that is needed would be given up."""
     assert TOGETHER_MAX > SILENT_COUNT_MAX
     with peers(cluster, dn1=SilentAtFirst(cluster.nodes[1].address)) as dialled:
         sources, account = opened(cluster, dialled, (1, 2, 3))
@@ -308,8 +309,9 @@ def test_one_silence_is_one_however_many_cells_wait_for_it(cluster: EcCluster) -
         assert "dn-1" in account.replaced
 
 
-def test_what_it_was_not_asked_for_it_is_asked_for_again(cluster: EcCluster) -> None:
-    """With a fourth shard nothing is lost: one cell comes from there, the others as ever."""
+def test_cells_missing_from_a_silent_batch_are_asked_for_again(cluster: EcCluster) -> None:
+    """With a fourth shard nothing is lost: one cell comes from there, and the others from their
+    own source."""
     with peers(cluster, dn1=SilentAtFirst(cluster.nodes[1].address)) as dialled:
         sources, account = opened(cluster, dialled, (1, 2, 3, 4))
 
@@ -345,10 +347,10 @@ def test_a_stalled_call_is_waited_for_once(
         assert "slow" in account.replaced["dn-1"]
 
 
-def test_where_nobody_else_can_be_asked_a_stalled_call_is_waited_for(
+def test_stalled_call_without_an_alternative_is_waited_for(
     cluster: EcCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not asked about again and again meanwhile."""
+    """The call is not polled in a loop meanwhile."""
     waits: list[float | None] = []
     stalled = Stalled(cluster.nodes[1].address)
 
@@ -395,10 +397,10 @@ def test_no_more_is_asked_for_ahead_than_there_is_memory_for(
         assert 2 == len(held.held) < GROUP_COUNT  # the second one does not fit
 
 
-def test_who_gives_one_by_one_has_as_few_calls_ahead_as_for_large_cells(
+def test_source_without_batches_has_a_bounded_number_of_calls_ahead(
     cluster: EcCluster,
 ) -> None:
-    """Each waits in a thread of its own."""
+    """Each call waits in a thread of its own."""
     with peers(cluster) as dialled:
         plain = {peer.address: Plain(peer) for peer in dialled.values()}
         held = Held(cluster.executor, dialled["dn1"].address, [])

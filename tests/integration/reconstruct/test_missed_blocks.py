@@ -59,10 +59,9 @@ def rows(cluster: EcCluster) -> list[tuple[BlockId, bytes]]:
     return list(cluster.nodes[LATE].store.block_rows(CONTAINER))
 
 
-def test_it_gets_the_blocks_it_missed_and_can_be_closed(tmp_path: Path) -> None:
-    """
-    Also one that has no cell in this shard. A close at the last commit makes it CLOSED then.
-    """
+def test_late_shard_gets_its_missed_blocks_and_can_be_closed(tmp_path: Path) -> None:
+    """The blocks include one without a cell in this shard. A close at the last commit then makes
+    the shard CLOSED."""
     with behind(tmp_path) as cluster:
         result = cluster.mend(LATE, OTHERS)
 
@@ -78,10 +77,8 @@ def test_it_gets_the_blocks_it_missed_and_can_be_closed(tmp_path: Path) -> None:
         cluster.assert_shard(LATE, LATE)
 
 
-def test_what_was_deleted_since_is_not_missed(tmp_path: Path) -> None:
-    """
-    It lacks nothing but the id: that of those who have just what it has.
-    """
+def test_deleted_blocks_are_not_missed_by_a_late_shard(tmp_path: Path) -> None:
+    """The shard lacks only the commit id of the shards that have the same blocks."""
     with behind(tmp_path) as cluster:
         for node in cluster.nodes.values():
             if node.store.replica_ids():
@@ -99,10 +96,8 @@ def test_what_was_deleted_since_is_not_missed(tmp_path: Path) -> None:
         assert [CONTAINER] == changed  # the control plane hears of it
 
 
-def test_what_is_deleted_here_is_not_made_again(tmp_path: Path) -> None:
-    """
-    The others are still to delete it.
-    """
+def test_block_deleted_here_is_not_made_again(tmp_path: Path) -> None:
+    """The other shards have not deleted the block yet."""
     with behind(tmp_path, has=(1, 2)) as cluster:
         cluster.nodes[LATE].store.free_blocks(CONTAINER, [BlockId(2)])
 
@@ -115,11 +110,11 @@ def test_what_is_deleted_here_is_not_made_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("block_id", "bcsid"), [(2, 1), (1, LAST)])
-def test_what_too_few_have_is_not_made(tmp_path: Path, block_id: int, bcsid: int) -> None:
-    """
-    It may never have been committed: if it may, the id that claims it is not taken over. One
-    that is older than what is here is claimed already.
-    """
+def test_block_that_too_few_shards_have_is_not_made(
+    tmp_path: Path, block_id: int, bcsid: int
+) -> None:
+    """The block may never have been committed. If it may be committed, the commit id that covers
+    it is not taken over; an id older than the shard's own blocks is covered already."""
     with behind(tmp_path, has=[3 - block_id]) as cluster:
         for index in (3, 4, 5):
             store = cluster.nodes[index].store
@@ -162,10 +157,8 @@ def test_without_one_of_the_others_the_id_is_not_taken_over(tmp_path: Path) -> N
         assert LAST == cluster.nodes[LATE].store.block(CONTAINER, BlockId(LAST)).bcsid
 
 
-def test_what_cannot_be_computed_keeps_the_id_as_it_is(tmp_path: Path) -> None:
-    """
-    Of the others two have damage in one stripe of it.
-    """
+def test_uncomputable_block_keeps_the_commit_id(tmp_path: Path) -> None:
+    """Two of the other shards are damaged in one stripe of the block."""
     with behind(tmp_path) as cluster:
         for index in (1, 3):
             flip(cluster.nodes[index], 2, 5)
@@ -178,10 +171,8 @@ def test_what_cannot_be_computed_keeps_the_id_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", range(9))
-def test_one_that_is_stopped_keeps_its_id(tmp_path: Path, count: int) -> None:
-    """
-    Whenever that is, as long as it misses something; the next reconcile goes on.
-    """
+def test_interrupted_repair_keeps_the_commit_id(tmp_path: Path, count: int) -> None:
+    """The id stays as long as a block is missing, and the next reconcile continues."""
     with behind(tmp_path) as cluster:
         asked: list[None] = []
 
@@ -198,12 +189,10 @@ def test_one_that_is_stopped_keeps_its_id(tmp_path: Path, count: int) -> None:
         assert (Q, LAST, 0) == facts(cluster)
 
 
-def test_what_is_too_large_for_a_batch_keeps_the_id_as_it_is(
+def test_block_too_large_for_a_batch_keeps_the_commit_id(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    It is not made in place; all sources are well.
-    """
+    """The block is not made in place; all sources are whole."""
     monkeypatch.setattr(row_repair, "BATCH_BYTES_MAX", 1000)
     with behind(tmp_path) as cluster:
         result = cluster.mend(LATE, OTHERS)

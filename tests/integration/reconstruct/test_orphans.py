@@ -77,10 +77,9 @@ class TestOrphans:
                 index: told for index, told in doubts.items() if told
             }
 
-    def test_nor_when_a_source_drops_out_that_knew_it(self, tmp_path: Path) -> None:
-        """
-        When the blocks are listed enough sources know it, and when they are read one less.
-        """
+    def test_source_lost_after_listing_fails_a_needed_block(self, tmp_path: Path) -> None:
+        """Enough sources have the block when the blocks are listed, and one less when they are
+        read."""
 
         class Waning(CountingReads):
             lists_left = 1
@@ -128,12 +127,11 @@ class TestOrphans:
             assert [one for one in (1, 2, 3) if one not in left_out] == held
             assert ReplicaState.CLOSED is cluster.nodes[6].store.replica(CONTAINER).state
 
-    def test_nothing_is_left_of_one_that_was_written_in_part(
+    def test_partly_written_orphan_leaves_nothing_at_the_target(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        It is deleted when some of its cells are at the target: what lies there is no damage.
-        """
+        """The block is deleted when some of its cells are at the target. The remains do not
+        count as damage."""
         monkeypatch.setattr(coordinator, "SMALL_BYTES_MAX", 0)
         monkeypatch.setattr(message_groups, "GROUP_COUNT_MAX", 1)  # the first come before the last
         with ec_cluster(tmp_path, RS_3_2, [5_000, 5_000, 400_000]) as cluster:
@@ -152,10 +150,10 @@ class TestOrphans:
                 facts.block_count,
             )
 
-    def test_nor_is_one_that_a_key_names_and_sources_lose_meanwhile(self, tmp_path: Path) -> None:
-        """
-        What sources have no longer when it is read, though a key names it: nothing is made.
-        """
+    def test_needed_block_lost_at_the_sources_fails_the_reconstruction(
+        self, tmp_path: Path
+    ) -> None:
+        """A key names the block, and the sources lose it before it is read. No shard is made."""
         with ec_cluster(tmp_path, RS_3_2, [30_000] * 3) as cluster:
             losing = deletes_before_it_is_read(cluster, (2, 3))
             cluster.serve(dn2=losing, dn3=losing, dn4=losing, dn5=losing)
@@ -192,10 +190,9 @@ class TestOrphans:
 
             assert [] == cluster.nodes[6].store.replica_ids()
 
-    def test_nothing_is_left_out_while_nobody_says_what_keys_name(self, tmp_path: Path) -> None:
-        """
-        The control plane is silent: the reconstruction fails, and is ordered again later.
-        """
+    def test_silent_control_plane_fails_the_reconstruction(self, tmp_path: Path) -> None:
+        """Without knowing which blocks the keys name, no block may be left out. The SCM orders
+        the reconstruction again later."""
         rest = groups_of(RS_3_2, LENGTHS)
         del rest[2]
 
@@ -228,12 +225,10 @@ class TestOrphans:
 
 
 class TestTwoOfOneShard:
-    def test_what_one_of_them_lost_the_other_lists(self, tmp_path: Path) -> None:
-        """
-        Two datanodes have the same shard, as after a datanode came back. One lost the row of a
-        block and has not noticed: the block is rebuilt all the same, also where nobody can be
-        asked whether a key names it.
-        """
+    def test_block_row_lost_by_one_of_two_equal_shards_is_rebuilt(self, tmp_path: Path) -> None:
+        """Two datanodes have the same shard, as after a datanode came back. One lost the row of
+        a block and has not noticed. The block is rebuilt, also if it is unknown whether a key
+        names it."""
         with ec_cluster(tmp_path, RS_3_2, [20_000] * 3, spare=2) as cluster:
             write_shard(cluster.nodes[6].store, 2, cluster.groups)
             cluster.nodes[2].replica.delete_row(2, CONTAINER)
@@ -244,10 +239,11 @@ class TestTwoOfOneShard:
             assert (3, {}) == (result.block_count, result.orphans)
             cluster.assert_shard(7, 1)
 
-    def test_nor_is_the_other_list_lost_with_one_that_drops_out(self, tmp_path: Path) -> None:
-        """
-        One of them goes when its list is drawn again: the other has all of it.
-        """
+    def test_second_holder_of_a_shard_serves_its_list_when_one_drops_out(
+        self, tmp_path: Path
+    ) -> None:
+        """One datanode fails when its list is fetched again, and the other one has the whole
+        list."""
 
         class Waning(CountingReads):
             lists_left = 1

@@ -46,10 +46,8 @@ class TestLostShards:
             assert {} == result.orphans == result.replaced
 
     @pytest.mark.parametrize("scheme", SMALL_SCHEMES[1:], ids=str)
-    def test_of_wider_schemes_come_back(self, scheme: Scheme, tmp_path: Path) -> None:
-        """
-        As many shards as there is parity, the first and the last among them.
-        """
+    def test_lost_shards_of_wider_schemes_are_rebuilt(self, scheme: Scheme, tmp_path: Path) -> None:
+        """As many shards are lost as there is parity, the first and the last among them."""
         lost = [1, *range(scheme.shard_count - scheme.parity_count + 2, scheme.shard_count + 1)]
         lengths = list(lengths_bytes(scheme).values())
         with ec_cluster(tmp_path, scheme, lengths, spare=scheme.parity_count) as cluster:
@@ -60,13 +58,11 @@ class TestLostShards:
             for node, index in enumerate(lost, start=scheme.shard_count + 1):
                 cluster.assert_shard(node, index)
 
-    def test_of_many_small_blocks_are_written_together(
+    def test_many_small_blocks_are_written_in_few_commits(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        A commit for each of a million blocks takes hours, and a run that is not done by its
-        deadline begins again at the first. Empty blocks are among them.
-        """
+        """A commit for each of a million blocks takes hours, and a run that misses its deadline
+        starts again at the first. The blocks include empty ones."""
         writes: list[int] = []
         lengths = [5_000, 0, 13_000] * 120
         with ec_cluster(tmp_path, RS_3_2, lengths, spare=2) as cluster:
@@ -82,12 +78,11 @@ class TestLostShards:
                 cluster.assert_shard(node, index)
 
     @pytest.mark.parametrize("lost", [(1,), (3, 5)], ids=str)
-    def test_of_large_blocks_are_written_cell_by_cell(
+    def test_large_blocks_are_written_cell_by_cell(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: tuple[int, ...]
     ) -> None:
-        """
-        Nothing but a few stripes is held in memory; a shard that has nothing of a group has it too.
-        """
+        """Only a few stripes are held in memory. A shard without a cell of a group has the
+        block, too."""
         monkeypatch.setattr(coordinator, "SMALL_BYTES_MAX", 0)
         with ec_cluster(tmp_path, RS_3_2, (*LENGTHS, 0), spare=2) as cluster:
             cluster.serve()
@@ -144,10 +139,8 @@ class TestLostShards:
             cluster_root = cluster.nodes[1].store.tree(CONTAINER).root
             assert cluster_root == cluster.nodes[6].store.tree(CONTAINER).root
 
-    def test_of_a_container_without_blocks_are_empty(self, tmp_path: Path) -> None:
-        """
-        An empty container has empty shards.
-        """
+    def test_shards_of_an_empty_container_are_rebuilt_empty(self, tmp_path: Path) -> None:
+        """An empty container has empty shards."""
         with ec_cluster(tmp_path, RS_3_2, []) as cluster:
             cluster.serve()
 

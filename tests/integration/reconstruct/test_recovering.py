@@ -85,10 +85,8 @@ def test_a_run_that_is_silent_is_given_up(desk: Desk) -> None:
     assert ReplicaState.RECOVERING is desk.state()
 
 
-def test_what_a_restart_interrupted_is_replaced(desk: Desk) -> None:
-    """
-    After a restart it is UNHEALTHY, and the next run of the same shard replaces it.
-    """
+def test_shard_interrupted_by_a_restart_is_replaced(desk: Desk) -> None:
+    """After a restart the shard is UNHEALTHY, and the next run of the same shard replaces it."""
     desk.recoveries.create(MADE, 2)
     desk.restart()
     interrupted = desk.state()

@@ -113,10 +113,9 @@ def test_bytes_that_are_wrong_go_to_quarantine(tmp_path: Path) -> None:
         cluster.assert_shard(2, 2)
 
 
-def test_it_is_taken_from_a_datanode_that_has_the_same_shard(tmp_path: Path) -> None:
-    """
-    Two others are gone: its cells count as those of any source.
-    """
+def test_lost_row_is_restored_from_a_second_holder_of_the_shard(tmp_path: Path) -> None:
+    """Two other shards are gone, so the cells of the second holder count like those of any
+    source."""
     with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
         DAMAGE["BLOCK_ROW_MISSING"](cluster.nodes[2])
         cluster.serve()
@@ -147,12 +146,8 @@ def test_a_file_that_ends_early_is_written_with_its_row(
         cluster.assert_shard(2, 2)
 
 
-def test_of_a_batch_that_fails_nothing_is_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """
-    The row is missing as before, and the next repair finds it so.
-    """
+def test_failed_batch_records_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row is missing as before, and the next repair finds it."""
     with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
         node = cluster.nodes[2]
         cut(node, 0)
@@ -189,10 +184,8 @@ def test_a_file_that_ends_early_and_is_too_large_for_that_is_left(
         assert before == node.files(CONTAINER)
 
 
-def test_what_nobody_else_knows_is_left(tmp_path: Path) -> None:
-    """
-    A block that a client wrote to one shard and gave up: nobody can say where it ends.
-    """
+def test_block_unknown_to_other_shards_is_left_without_a_row(tmp_path: Path) -> None:
+    """A client wrote the block to one shard and gave up, so its length is unknown."""
     instead = {2: groups_of(RS_3_2, [100_000, 9_000])}
     with ec_cluster(tmp_path, RS_3_2, [100_000], instead=instead) as cluster:
         node = cluster.nodes[2]
@@ -220,10 +213,8 @@ def test_a_source_that_is_wrong_is_named_and_left_aside(tmp_path: Path) -> None:
         cluster.assert_shard(2, 2)
 
 
-def test_where_it_cannot_be_told_who_is_wrong_nothing_is_recorded(tmp_path: Path) -> None:
-    """
-    What three sources make is not what was recorded, and there is no fourth.
-    """
+def test_undecidable_contradiction_records_no_row(tmp_path: Path) -> None:
+    """The three sources do not give what was recorded, and there is no fourth."""
     with ec_cluster(tmp_path, RS_3_2, [50_000], instead=wrong_shard(RS_3_2)) as cluster:
         DAMAGE["BLOCK_ROW_MISSING"](cluster.nodes[2])
         cluster.serve()
@@ -234,10 +225,8 @@ def test_where_it_cannot_be_told_who_is_wrong_nothing_is_recorded(tmp_path: Path
         assert "not what their writer recorded" in told.message
 
 
-def test_one_that_was_stopped_goes_on_later(tmp_path: Path) -> None:
-    """
-    What is recorded so far has no length of its group, and bytes lie behind it: a scan says so.
-    """
+def test_interrupted_row_repair_is_resumed_later(tmp_path: Path) -> None:
+    """The partial row has no group length, and bytes lie behind it, so a scan reports it."""
     with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
         node = cluster.nodes[2]
         DAMAGE["BLOCK_ROW_MISSING"](node)

@@ -30,10 +30,11 @@ WAIT_S = 20.0
 
 class TestChunkRepair:
     @pytest.mark.parametrize("index", [1, 4])
-    def test_one_chunk_is_rebuilt_from_its_stripe_only(self, tmp_path: Path, index: int) -> None:
-        """
-        One flipped bit costs the reads of one stripe, and the shard is what it was.
-        """
+    def test_damaged_chunk_is_rebuilt_from_its_stripe_only(
+        self, tmp_path: Path, index: int
+    ) -> None:
+        """One flipped bit costs the reads of one stripe, and the shard is restored byte for
+        byte."""
         with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
             cluster.serve()
             flip(cluster.nodes[index], 1, 4096 + 5)
@@ -105,10 +106,8 @@ class TestChunkRepair:
 
             assert (ReplicaState.CLOSED, 0) == (result.state_after, result.fetched_bytes)
 
-    def test_nothing_damaged_costs_nothing(self, tmp_path: Path) -> None:
-        """
-        A whole shard asks nobody.
-        """
+    def test_whole_shard_is_not_repaired(self, tmp_path: Path) -> None:
+        """No source is read."""
         with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster:
             cluster.serve()
 
@@ -116,10 +115,8 @@ class TestChunkRepair:
 
             assert (Result.NOTHING_TO_DO, 0) == (result.result, result.fetched_bytes)
 
-    def test_what_does_not_fit_the_row_is_not_written(self, tmp_path: Path) -> None:
-        """
-        When a peer's wrong bytes make another chunk than was written here, nothing is written.
-        """
+    def test_rebuilt_chunk_that_contradicts_the_row_is_not_written(self, tmp_path: Path) -> None:
+        """A peer's wrong bytes give a chunk other than the one that was written here."""
         with ec_cluster(tmp_path, RS_3_2, [50_000], instead=wrong_shard(RS_3_2)) as cluster:
             cluster.serve()
             flip(cluster.nodes[1], 1, 4096 + 5)
@@ -131,11 +128,9 @@ class TestChunkRepair:
             assert "is not what was written here" in result.chunks[0].message
             assert before == cluster.nodes[1].files(CONTAINER)
 
-    def test_what_does_not_fit_the_row_is_a_contradiction(self, tmp_path: Path) -> None:
-        """
-        Shards that are each right by their own rows, and make something else than was written here:
-        a finding that a person finds in the status, with what they make as its evidence, once.
-        """
+    def test_rebuilt_chunk_that_contradicts_the_row_is_a_finding(self, tmp_path: Path) -> None:
+        """The shards fit their own rows, and give a chunk other than the one that was written
+        here. The finding is in the status, and the rebuilt chunk is kept as evidence, once."""
         with ec_cluster(tmp_path, RS_3_2, [50_000], instead=wrong_shard(RS_3_2)) as cluster:
             cluster.serve()
             flip(cluster.nodes[1], 1, 4096 + 5)
@@ -153,12 +148,9 @@ class TestChunkRepair:
             assert (4096, True) == (len(kept), kept != cell_written(1, 1))
 
     @pytest.mark.parametrize("index", [2, 5])
-    def test_what_lies_behind_the_last_chunk_goes_to_quarantine(
-        self, tmp_path: Path, index: int
-    ) -> None:
-        """
-        Also where a chunk is damaged, too; the shard is what it was, and the log says why.
-        """
+    def test_bytes_behind_the_last_chunk_go_to_quarantine(self, tmp_path: Path, index: int) -> None:
+        """This holds also if a chunk is damaged, too. The shard is restored, and the log has the
+        reason."""
         with ec_cluster(tmp_path, RS_3_2, [50_000]) as cluster:
             cluster.serve()
             node = cluster.nodes[index]
@@ -183,12 +175,10 @@ class TestChunkRepair:
             ),
         ],
     )
-    def test_nothing_is_cut_where_the_others_say_otherwise(
+    def test_trailing_bytes_are_kept_if_other_shards_disagree(
         self, tmp_path: Path, instead: dict[int, dict[int, EncodedGroup]], words: str
     ) -> None:
-        """
-        They know of a shorter group, or make another last chunk: all stays as it is.
-        """
+        """The other shards have a shorter group, or give another last chunk."""
         with ec_cluster(tmp_path, RS_3_2, [50_000], instead=instead) as cluster:
             cluster.serve()
             append(cluster.nodes[1], b"never written")
@@ -254,13 +244,9 @@ class TestChunkRepair:
             assert (Result.INTERRUPTED, 1) == (result.result, result.chunk_count)
             assert 1 == cluster.nodes[1].store.replica(CONTAINER).contradiction_count
 
-    def test_what_was_repaired_and_never_read_back_is_read_and_not_fetched_again(
-        self, tmp_path: Path
-    ) -> None:
-        """
-        Its process was killed between the last repair and the read that closes it. The next mend
-        reads that first, and needs nobody for it.
-        """
+    def test_repaired_but_unverified_chunk_is_read_and_not_fetched(self, tmp_path: Path) -> None:
+        """The process was killed between the last repair and the read that verifies it. The next
+        repair does that read first, and needs no source."""
         with ec_cluster(tmp_path, RS_3_2, [100_000, 50_000]) as cluster:
             cluster.serve()
             node = cluster.nodes[1]
@@ -363,10 +349,9 @@ class TestChunkRepair:
             with pytest.raises(Unavailable, match="2 of the 3 sources"):
                 cluster.mend(1, [2, 3])
 
-    def test_it_pauses_while_its_shard_is_copied(self, tmp_path: Path) -> None:
-        """
-        However often the lease's time is over, nothing is written before the copy is; then all is.
-        """
+    def test_shard_repair_pauses_while_its_shard_is_copied(self, tmp_path: Path) -> None:
+        """Nothing is written until the copy is complete, however often the lease times out. Then
+        all is repaired."""
         with ec_cluster(tmp_path, RS_3_2, [100_000]) as cluster, ThreadPoolExecutor(1) as running:
             cluster.serve()
             flip(cluster.nodes[2], 1, 5)
