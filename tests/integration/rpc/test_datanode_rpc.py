@@ -81,8 +81,8 @@ def write(peer: Peer, block_id: int, *datas: bytes, bcsid: int = 1, stated: bool
 
 class TestWriting:
     @pytest.mark.parametrize("stated", [True, False])
-    def test_what_was_written_is_read_back(self, peer: Peer, stated: bool) -> None:
-        """Whether the client gave checksums or left them to us."""
+    def test_written_chunks_are_read_back(self, peer: Peer, stated: bool) -> None:
+        """The checksums come from the client or from the datanode."""
         first, second = noise(3 * MiB + 17, 1), noise(100, 2)
         ask(peer.stub.CreateContainer, pb.CreateContainerRequest(container_id=OPEN))
 
@@ -198,7 +198,7 @@ class TestReading:
             ({"container_id": 1}, Code.MALFORMED_REQUEST),
         ],
     )
-    def test_what_is_not_here_is_refused_by_name(
+    def test_read_of_a_missing_block_is_refused_by_name(
         self, peer: Peer, key: dict[str, int], code: Code
     ) -> None:
         """GetBlocks, of each block, and the calls that read data give the same answer."""
@@ -251,8 +251,8 @@ class TestReading:
         assert whole[first:] == b"".join(data for _, data in parts)
         assert all(data == whole[start : start + len(data)] for start, data in parts)
 
-    def test_what_is_too_large_for_one_message_is_refused(self, peer: Peer) -> None:
-        """By its length, and with the call that sends it."""
+    def test_block_too_large_for_one_message_is_refused(self, peer: Peer) -> None:
+        """The refusal is by length. The rest of the block is read from an offset."""
         ask(peer.stub.CreateContainer, pb.CreateContainerRequest(container_id=OPEN))
         write(peer, 5, bytes(MiB), bytes(1))
         key = container_pb2.BlockId(container_id=OPEN, local_id=5)
@@ -264,8 +264,8 @@ class TestReading:
         assert b"\0" == rest.data  # type: ignore[attr-defined]
 
     @pytest.mark.parametrize("missing_bytes", [1, 3 * MiB], ids=["in one message", "as a stream"])
-    def test_nothing_is_read_behind_the_end(self, peer: Peer, missing_bytes: int) -> None:
-        """There is no chunk: that is said, not answered with nothing."""
+    def test_read_behind_the_end_is_refused(self, peer: Peer, missing_bytes: int) -> None:
+        """The error says that there is no chunk; the answer is not empty."""
         end = 2 * CHUNK_BYTES + 1
 
         assert Code.UNABLE_TO_FIND_CHUNK.value == code_of(

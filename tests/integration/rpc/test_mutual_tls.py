@@ -75,13 +75,11 @@ class TestHandshake:
             )
         assert Code.PERMISSION_DENIED == pushed.code
 
-    def test_nobody_gets_in_without_a_certificate_of_our_authority(
+    def test_handshake_without_a_certificate_of_the_authority_fails(
         self, datanode: Datanode, authority: Authority, tmp_path: Path
     ) -> None:
-        """
-        No certificate, an expired one, one of another authority, plaintext: no call is answered,
-        and the authority's own certificate opens nothing either.
-        """
+        """No call is answered without a certificate, with an expired one, with one of another
+        authority or in plaintext. The authority's own certificate is rejected, too."""
         stranger = Authority(tmp_path / "strange", "Strange CA").issue("eve", Role.ADMIN)
         impostors = {
             "plaintext": Security(),
@@ -143,12 +141,10 @@ class TestHandshake:
 
         assert health_pb2.HealthCheckResponse.SERVING == answer.status
 
-    def test_nobody_is_dialled_through_a_proxy(
+    def test_channel_ignores_proxies_in_the_environment(
         self, datanode: Datanode, authority: Authority, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        A proxy in the environment is for the way out, and knows no datanode.
-        """
+        """A proxy in the environment is for outgoing traffic and cannot reach datanodes."""
         for name in ("grpc_proxy", "https_proxy", "http_proxy"):
             monkeypatch.setenv(name, "http://127.0.0.1:1")
         monkeypatch.delenv("no_proxy", raising=False)
@@ -309,13 +305,11 @@ class TestReload:
         assert "PRIVATE" not in repr(before)
         assert LOOK_INTERVAL_S > 0
 
-    def test_what_is_not_valid_yet_is_taken_once_it_is(
+    def test_certificate_that_is_not_valid_yet_is_loaded_later(
         self, authority: Authority, tmp_path: Path
     ) -> None:
-        """
-        It was issued on a host whose clock is ahead: nobody touches the files again, and the old
-        certificate runs out.
-        """
+        """It was issued on a host whose clock is ahead. The files do not change again, and the
+        old certificate expires."""
         clock = FakeClock(int(pki.now().timestamp() * 1000))
         files = live(authority.issue("dn1", Role.PEER, age_days=1), tmp_path / "live")
 
@@ -336,13 +330,11 @@ class TestReload:
 
         assert files.certificate.read_bytes() == certificates.material.certificate
 
-    def test_what_could_not_be_read_once_is_read_again(
+    def test_certificate_files_that_failed_to_read_are_read_again(
         self, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        No descriptor was free, or the disk failed, in the second after a renewal: the files are
-        good, and do not change any more.
-        """
+        """No descriptor was free, or the disk failed, just after a renewal. The files are good,
+        and do not change again."""
         clock = FakeClock()
         files = live(authority.issue("dn1", Role.PEER), tmp_path / "live")
         certificates = Certificates(files, monotonic_s=clock.monotonic_s)
@@ -358,11 +350,10 @@ class TestReload:
 
         assert files.certificate.read_bytes() == certificates.material.certificate
 
-    def test_who_asks_is_told_each_time(self, authority: Authority, tmp_path: Path) -> None:
-        """
-        Whoever reloads reads in the log whether the files are good, also of files that were
-        refused before.
-        """
+    def test_explicit_reload_logs_its_result_each_time(
+        self, authority: Authority, tmp_path: Path
+    ) -> None:
+        """The log shows whether the files are valid, also for files that were refused before."""
         files = live(authority.issue("dn1", Role.PEER), tmp_path / "live")
         security = Security(Certificates(files))
         files.key.write_bytes(files.key.read_bytes()[:100])

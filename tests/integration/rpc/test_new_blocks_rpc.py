@@ -62,10 +62,8 @@ def refusal(peer: Peer, *messages: bytes) -> str:
     return error_from(refused.value).code.value
 
 
-def test_what_was_written_is_read_back(peer: Peer) -> None:
-    """
-    Small blocks, and one that comes in several messages.
-    """
+def test_written_blocks_are_read_back(peer: Peer) -> None:
+    """The blocks are small, and one comes in several messages."""
     first, last = noise(LARGE_BYTES, 1), noise(SMALL_BYTES, 2)
 
     answer = peer.begin_blocks(
@@ -122,10 +120,8 @@ def test_a_stream_is_of_one_container(peer: Peer) -> None:
     assert 0 == peer.replica(OTHER).block_count
 
 
-def test_what_is_being_changed_is_waited_for(peer: Peer, datanode: Datanode) -> None:
-    """
-    Blocks are committed under the container's lease, and not before.
-    """
+def test_blocks_wait_for_the_container_lease(peer: Peer, datanode: Datanode) -> None:
+    """Blocks are committed under the lease of the container only."""
     with datanode.replica.leases.hold(OPEN):
         assert "BUSY" == refusal(peer, message(1, b"x"))
 
@@ -146,8 +142,6 @@ def test_a_container_that_takes_no_writes_says_so(
     assert code == ("CONTAINER_NOT_FOUND" if container_id == 999 else "CONTAINER_NOT_OPEN")
 
 
-def test_nothing_is_nothing(peer: Peer) -> None:
-    """
-    A stream without a block commits none.
-    """
+def test_stream_without_blocks_commits_nothing(peer: Peer) -> None:
+    """The answer counts no block."""
     assert 0 == peer.begin_blocks(iter([]), CALL_S).result().block_count

@@ -123,10 +123,8 @@ def test_streams_beyond_the_limit_are_refused(serve: Serve, tmp_path: Path) -> N
 
 
 @both
-def test_who_connects_and_says_nothing_is_cut_off(serve: Serve, tmp_path: Path) -> None:
-    """
-    And its place is free again: as many silent ones as there are places do not keep others out.
-    """
+def test_silent_connections_are_closed(serve: Serve, tmp_path: Path) -> None:
+    """Their places are free again: silent connections in every place do not keep others out."""
     with serve(tmp_path, SHORT, LOOPBACK_ONLY) as address, ExitStack() as opened:
         silent = [opened.enter_context(RawHttp2(address)) for _ in range(CONNECTION_COUNT)]
 

@@ -55,10 +55,8 @@ def codes(answer: bytes | SutureError) -> Code | None:
     return answer.code if isinstance(answer, SutureError) else None
 
 
-def test_each_is_served_as_if_it_were_asked_for_alone(datanode: Datanode, peer: Peer) -> None:
-    """
-    The same description and the same bytes, which are those of the disk.
-    """
+def test_chunks_read_together_equal_chunks_read_alone(datanode: Datanode, peer: Peer) -> None:
+    """The description and the bytes are the same, and the bytes are those on the disk."""
     served = peer.read_chunks(CONTAINER, KEYS)
 
     assert KEYS == list(served)
@@ -67,10 +65,8 @@ def test_each_is_served_as_if_it_were_asked_for_alone(datanode: Datanode, peer: 
         assert on_disk(datanode, block_id, offset) == found[1]
 
 
-def test_each_block_is_described_as_if_it_were_asked_for_alone(peer: Peer) -> None:
-    """
-    What there is not is left out.
-    """
+def test_blocks_listed_together_equal_blocks_listed_alone(peer: Peer) -> None:
+    """Missing blocks are left out."""
     served = peer.named_blocks(CONTAINER, [BlockId(4), BlockId(99), BLOCK])
 
     assert [4, 2] == list(served)
@@ -108,10 +104,8 @@ def test_a_block_that_was_not_asked_for_is_not_taken(
 @pytest.mark.parametrize(
     "missing", [(BlockId(99), 0), (BLOCK, 5), (BLOCK, 2**63)], ids=["block", "offset", "beyond"]
 )
-def test_what_there_is_not_is_left_out(peer: Peer, missing: tuple[BlockId, int]) -> None:
-    """
-    The others come nevertheless, and are proven.
-    """
+def test_missing_chunk_is_left_out_of_a_batch(peer: Peer, missing: tuple[BlockId, int]) -> None:
+    """The other chunks are served, and proven."""
     served = peer.read_chunks(CONTAINER, [KEYS[0], missing, KEYS[1]])
     answers = peer.prove_chunks(CONTAINER, [(*key, bytes(16)) for key in (missing, KEYS[0])])
 
@@ -119,7 +113,7 @@ def test_what_there_is_not_is_left_out(peer: Peer, missing: tuple[BlockId, int])
     assert [False, True] == [isinstance(answer, bytes) for answer in answers]
 
 
-def test_of_a_container_that_is_not_here_nothing_comes(peer: Peer) -> None:
+def test_batch_for_a_missing_container_is_empty(peer: Peer) -> None:
     """
     The answer to each says why.
     """
@@ -128,10 +122,8 @@ def test_of_a_container_that_is_not_here_nothing_comes(peer: Peer) -> None:
     assert [Code.CONTAINER_NOT_FOUND] * 2 == [codes(answer) for answer in answers]
 
 
-def test_what_cannot_be_read_or_is_damaged_is_left_out(datanode: Datanode, peer: Peer) -> None:
-    """
-    A file that is gone, and a bit that is not as it was written.
-    """
+def test_unreadable_or_damaged_chunk_is_left_out_of_a_batch(datanode: Datanode, peer: Peer) -> None:
+    """One file is missing, and one bit of another is flipped."""
     datanode.replica.file(1).unlink()
     datanode.replica.flip(BLOCK, CHUNK_BYTES + 7)
 
@@ -175,10 +167,9 @@ def test_chunk_larger_than_a_message_is_proven_alone(datanode: Datanode, peer: P
     assert {} == peer.read_chunks(large, [key[:2]])
 
 
-def test_each_is_proven_with_its_own_nonce(datanode: Datanode, peer: Peer) -> None:
-    """
-    Computed here from what the disk holds: nobody answers for two by reading one.
-    """
+def test_chunk_proofs_use_one_nonce_each(datanode: Datanode, peer: Peer) -> None:
+    """The test computes the expected answers from the disk, so one read cannot answer for two
+    chunks."""
     nonces = [bytes([number]) * 16 for number in (1, 2, 3)]
 
     answers = peer.prove_chunks(
@@ -200,12 +191,10 @@ def test_each_is_proven_with_its_own_nonce(datanode: Datanode, peer: Peer) -> No
     ],
     ids=["twice", "many", "no id"],
 )
-def test_what_is_no_question_is_refused(
+def test_malformed_batch_request_is_refused(
     peer: Peer, keys: list[tuple[BlockId, int]], what: str
 ) -> None:
-    """
-    It names what was wrong with it.
-    """
+    """The error names the problem."""
     for ask in (
         lambda: peer.read_chunks(CONTAINER, keys),
         lambda: peer.prove_chunks(CONTAINER, [(*key, bytes(16)) for key in keys]),
@@ -216,21 +205,17 @@ def test_what_is_no_question_is_refused(
         assert Code.MALFORMED_REQUEST is caught.value.code
 
 
-def test_each_nonce_has_its_length(peer: Peer) -> None:
-    """
-    A short one could be tried out beforehand, whichever it is.
-    """
+def test_nonces_of_the_wrong_length_are_refused(peer: Peer) -> None:
+    """A short nonce could be tried out beforehand, whichever of the batch it is."""
     with pytest.raises(Refused, match="nonce"):
         peer.prove_chunks(CONTAINER, [(*KEYS[0], bytes(16)), (*KEYS[1], bytes(15))])
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_as_many_answers_come_as_were_asked_for(
+def test_wrong_number_of_answers_is_refused(
     peer: Peer, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    """
-    Else none could be told from another's.
-    """
+    """Otherwise an answer could not be matched to its question."""
     answers = pb.ProveChunksResponse(proofs=[pb.ChunkProof(answer=bytes(16))] * count)
     monkeypatch.setattr(peer.stub, "ProveChunks", lambda *_, **__: answers)
 

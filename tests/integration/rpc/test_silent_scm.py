@@ -13,10 +13,9 @@ from agent.rpc.calls.scm import ScmClient
 from agent.rpc.v1 import scm_pb2 as pb
 
 
-def test_one_that_never_answers_is_named() -> None:
-    """
-    Who has several clusters, or a wrong --scm in the environment, looks there and not elsewhere.
-    """
+def test_scm_that_never_answers_is_named_in_the_error() -> None:
+    """Users with several clusters, or a wrong --scm in the environment, see which address is
+    meant."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         with (
@@ -26,10 +25,8 @@ def test_one_that_never_answers_is_named() -> None:
             scm.list_nodes(pb.ListNodesRequest())
 
 
-def test_one_that_never_answered_is_not_asked_to_end_a_session() -> None:
-    """
-    After Ctrl-C, or its first silence, each session of a put would wait for it once more.
-    """
+def test_silent_scm_is_not_asked_to_end_a_session() -> None:
+    """After Ctrl-C or the first timeout, each session of a put would wait for it once more."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         with ScmClient(address, timeout_s=0.1) as scm, Client(address) as client:
@@ -49,12 +46,10 @@ def test_one_that_never_answered_is_not_asked_to_end_a_session() -> None:
     ],
     ids=["snapshot", "recovery", "recover"],
 )
-def test_one_that_is_not_there_is_named_by_long_calls_too(
+def test_unreachable_scm_is_named_by_long_calls(
     call: Callable[[ScmClient], object],
 ) -> None:
-    """
-    They have a time of their own, and the same answer.
-    """
+    """Long calls have a deadline of their own, and the same error."""
     with closing(socket.socket()) as bound:
         bound.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{bound.getsockname()[1]}"

@@ -53,10 +53,8 @@ def test_a_replica_that_missed_a_commit_contradicts_nobody(
     assert FIRST + SECOND == (tmp_path / "out" / FILE).read_bytes()
 
 
-def test_of_a_block_that_was_to_grow_the_whole_is_wanted(tmp_path: Path) -> None:
-    """
-    Where the later commit is damaged, the earlier one is not given out as the file.
-    """
+def test_salvage_does_not_write_an_earlier_version_of_a_grown_block(tmp_path: Path) -> None:
+    """The later commit is damaged. The earlier one is not written as the file."""
     whole = StoredReplica(stored(tmp_path / "whole", (1, (FIRST,)), (2, (SECOND,))))
     whole.flip(BLOCK, CHUNK_BYTES + 7)
     whole.close()
@@ -72,12 +70,11 @@ def test_of_a_block_that_was_to_grow_the_whole_is_wanted(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("bcsid", "others"), [(1, (OTHER,)), (3, (OTHER,)), (1, (OTHER, SECOND)), (3, ()), (2, ())]
 )
-def test_where_replicas_contradict_each_other_nobody_decides(
+def test_contradicting_replicas_are_not_salvaged_as_whole(
     tmp_path: Path, bcsid: int, others: tuple[bytes, ...]
 ) -> None:
-    """
-    Both verify, and one of them is wrong; what all say is written for who wants what there is.
-    """
+    """Both replicas verify, and one of them is wrong. The common part is written to the partial
+    file on request."""
     one = stored(tmp_path / "one", (2, (FIRST, SECOND)))
     other = stored(tmp_path / "other", (bcsid, (FIRST, *others)))
 

@@ -31,23 +31,19 @@ def salvaged(
 
 @pytest.mark.parametrize("stale", [(1,), (5,), (1, 5), (2, 3)], ids=str)
 @pytest.mark.parametrize("stripe_count", [0, 1, WHOLE_STRIPES])
-def test_what_enough_shards_have_is_written_whole(
+def test_group_length_that_enough_shards_have_is_salvaged_whole(
     tmp_path: Path, stale: tuple[int, ...], stripe_count: int
 ) -> None:
-    """
-    All five acknowledged all of it, and one or two are as they were before: a disk that lies about
-    syncs, or an old copy of one. The file that a person gets back ends where it ended.
-    """
+    """All five shards acknowledged the group, and one or two are from before, as after a lost
+    sync or a restored copy. The salvaged file has its full length."""
     made, summary, file = salvaged(tmp_path, stale, stripe_count)
 
     assert summary.is_whole, summary.lacks
     assert made.data == file.read_bytes()
 
 
-def test_nothing_is_made_of_what_too_few_have(tmp_path: Path) -> None:
-    """
-    Two shards are no code word: the file ends where three have it, byte for byte.
-    """
+def test_group_length_that_too_few_shards_have_is_cut(tmp_path: Path) -> None:
+    """Two shards are no code word, so the file ends where three shards have it, byte for byte."""
     made, _summary, file = salvaged(tmp_path, (3, 4, 5), 1)
 
     assert made.data[: RS_3_2.stripe_bytes] == file.read_bytes()

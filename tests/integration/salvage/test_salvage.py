@@ -182,10 +182,9 @@ def test_replicas_with_different_damage_make_one_whole_file(root: Path, tmp_path
     assert [] == wrong(tmp_path / "out")
 
 
-def test_what_nobody_has_whole_is_named_and_not_written(root: Path, tmp_path: Path) -> None:
-    """
-    Or, if that is wished, written beside with zeros; all other files are there.
-    """
+def test_unreadable_file_is_named_and_not_written(root: Path, tmp_path: Path) -> None:
+    """With the partial option it is written beside the others with zeros. All other files are
+    written."""
     before = {path.name for path in block_files(root, PART_BYTES)}
     name = sorted(before)[0]
     for path in block_files(root, PART_BYTES):
@@ -213,10 +212,8 @@ def test_what_nobody_has_whole_is_named_and_not_written(root: Path, tmp_path: Pa
     )
 
 
-def test_it_goes_on_where_it_was(root: Path, tmp_path: Path) -> None:
-    """
-    What is there and verifies is left as it is; what does not is written again.
-    """
+def test_salvage_continues_where_it_stopped(root: Path, tmp_path: Path) -> None:
+    """Files that are there and verify are kept, and others are written again."""
     first = salvage(volumes(root), tmp_path / "out")
     spoil(tmp_path / "out" / "keys" / "large", 11)
     (tmp_path / "out" / "keys" / "DIR" / "file").unlink()
