@@ -132,10 +132,10 @@ def remove_version(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [cut, garble, empty_version, remove_version])
-def test_its_own_store_that_is_damaged_is_made_anew(
+def test_damaged_canary_store_is_recreated(
     replica: StoredReplica, canary: Canary, clock: FakeClock, damage: Callable[[Path], None]
 ) -> None:
-    """Else the scan is called blind for ever, though nothing is wrong with it."""
+    """Otherwise the scan would count as blind for ever although only its canary is broken."""
     directory = replica.store.volume_set.canary_directory(replica.store.volumes()[0].volume_id)
     assert canary.drill(ReadBuffers())
     damage(directory)
@@ -148,8 +148,8 @@ def test_its_own_store_that_is_damaged_is_made_anew(
     assert not canary.is_overdue
 
 
-def test_nothing_of_it_is_in_the_store(replica: StoredReplica, canary: Canary) -> None:
-    """Neither while the agent runs, nor after a restart, nor for fsck."""
+def test_canary_is_not_visible_in_the_store(replica: StoredReplica, canary: Canary) -> None:
+    """It is visible neither at run time, nor after a restart, nor to fsck."""
     before = replica.store.replicas()
     changed: list[int] = []
     replica.store.on_change = changed.append

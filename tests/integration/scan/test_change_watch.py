@@ -99,8 +99,8 @@ class TestOthers:
 
 
 class TestOurselves:
-    def test_what_we_do_under_a_lease_is_no_news(self, watched: Watched) -> None:
-        """A repair must not ask for a scan, which would ask for a repair."""
+    def test_own_change_under_a_lease_is_ignored(self, watched: Watched) -> None:
+        """A repair must not request a scan, which would request a repair."""
         with watched.replica.leases.hold(CONTAINER):
             watched.replica.flip(1, 5)
 

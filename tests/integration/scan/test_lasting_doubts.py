@@ -99,10 +99,9 @@ def facts(findings: list[Finding]) -> set[tuple[Verdict, Fault, int]]:
 
 
 @pytest.mark.parametrize("code", LASTING)
-def test_what_cannot_be_read_for_an_hour_is_unreadable(aged: Aged, code: int) -> None:
-    """
-    The block that fails is told, and the replica is UNHEALTHY, whatever was restarted meanwhile.
-    """
+def test_block_unreadable_for_an_hour_is_reported_unreadable(aged: Aged, code: int) -> None:
+    """The finding names the block, and the replica is UNHEALTHY, also if the agent was restarted
+    meanwhile."""
     replica, clock = aged
     with failing(code, "2.block"):
         scans(replica, clock, TRIES_MIN, span_ms=SPAN_MS_MIN)
@@ -229,12 +228,10 @@ def test_a_replica_that_can_be_read_again_is_healthy_again(aged: Aged) -> None:
     ],
     ids=["directory", "listing", "descriptor"],
 )
-def test_what_describes_a_replica_may_stay_unreadable_too(
+def test_directory_or_descriptor_unreadable_for_long_is_a_finding(
     aged: Aged, names: tuple[str, ...], fault: Fault, *, scandir: bool
 ) -> None:
-    """
-    Its directory cannot be opened, or listed; its descriptor cannot be read.
-    """
+    """The directory cannot be opened or listed, or the descriptor cannot be read."""
     replica, clock = aged
     with failing(errno.EACCES, *names, scandir=scandir):
         scans(replica, clock, TRIES_MIN, span_ms=SPAN_MS_MIN)

@@ -96,10 +96,11 @@ DAMAGE: dict[str, tuple[Callable[[StoredReplica], object], str]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_what_looks_wrong_is_scanned(
+def test_suspicious_metadata_requests_a_scan(
     replica: StoredReplica, worker: MetadataScan, asked: Asked, name: str
 ) -> None:
-    """The volume is checked too; the replica's state is the scan's business."""
+    """The volume check is requested too. The scan, not the metadata check, decides the replica's
+    state."""
     harm, words = DAMAGE[name]
     harm(replica)
 

@@ -113,8 +113,8 @@ class TestFiemap:
         [holder] = [e for e in told if e[0] <= 300_000 < e[0] + e[2]]
         assert part == Extent(300_000, holder[1] + 300_000 - holder[0], 4_096)
 
-    def test_what_has_no_places_says_so(self) -> None:
-        """A pipe lies nowhere."""
+    def test_file_without_extents_raises_not_supported(self) -> None:
+        """A pipe has no extents."""
         reading, writing = os.pipe()
         try:
             with pytest.raises(OSError, match=r".") as caught:
@@ -129,9 +129,9 @@ class TestFiemap:
 class TestOnDisk:
     """A store on a real file system."""
 
-    def test_what_lies_beside_damage_is_scanned_next(self, replica: StoredReplica) -> None:
-        """The nearest first, by places that filefrag tells; nothing else, and the damaged replica
-        not again."""
+    def test_replicas_beside_damage_are_scanned_next(self, replica: StoredReplica) -> None:
+        """They are scanned nearest first, by the extents that filefrag prints. No other replica
+        is scanned, and the damaged one is not scanned again."""
         scrub = Scrub(replica.tools, CONFIG, "dn-1", threading.Event())
         names = {loop.status().name for loop in scrub.loops()}
         bad = filefrag(replica.file(2, ContainerId(4)))
@@ -171,10 +171,8 @@ class TestOnDisk:
 
         assert Idle() == scrub._neighbours.step()
 
-    def test_nothing_is_read_in_the_background_where_that_is_off(
-        self, replica: StoredReplica
-    ) -> None:
-        """Who turned background reading off gets what was asked for, and no more."""
+    def test_disabled_background_scan_reads_no_neighbours(self, replica: StoredReplica) -> None:
+        """With background scans off, only requested scans run."""
         off = ScanConfig(enabled=False, watch=False)
         scrub = Scrub(replica.tools, off, "dn-1", threading.Event())
         flip(replica.file(2, ContainerId(4)), 100)
@@ -310,8 +308,8 @@ class TestByMap:
         assert all(one <= FILES_PER_STEP * FILE_COST_BYTES for one in rig.read_bytes)
         assert sum(rig.read_bytes) >= 200 * FILE_COST_BYTES
 
-    def test_one_replica_is_followed_once_in_a_while(self) -> None:
-        """Its bad sectors stay bad, and what lies beside them was asked for."""
+    def test_damaged_replica_triggers_neighbour_scans_once_per_period(self) -> None:
+        """Its bad sectors stay bad, and its neighbours were requested already."""
         rig = Rig(Map({1: at(0), 2: at(4096)}))
 
         for _ in range(3):
@@ -335,8 +333,8 @@ class TestByMap:
 
         assert [7, 9, 1, 30] == rig.asked
 
-    def test_what_is_no_damage_is_not_followed(self) -> None:
-        """A host that lied says nothing about the disk."""
+    def test_suspect_host_triggers_no_neighbour_scans(self) -> None:
+        """A host with bad memory says nothing about the disk."""
         rig = Rig(Map({1: at(0), 2: at(4096)}))
 
         rig.damage(1, Verdict.SUSPECT_HOST)

@@ -129,10 +129,8 @@ def test_a_wrong_shard_is_named_until_it_is_right(tmp_path: Path) -> None:
         bench.worker.close()
 
 
-def test_one_of_the_holders_does_it(tmp_path: Path) -> None:
-    """
-    Only the datanode with the lowest shard reads; another one asks, and leaves it.
-    """
+def test_holder_with_the_lowest_shard_verifies_parity(tmp_path: Path) -> None:
+    """Another holder asks and leaves it alone."""
     with ec_cluster(tmp_path, RS_3_2, LENGTHS, spare=0) as cluster:
         cluster.serve()
         bench = Bench(cluster, node=2)
@@ -144,10 +142,8 @@ def test_one_of_the_holders_does_it(tmp_path: Path) -> None:
         bench.worker.close()
 
 
-def test_nothing_is_read_while_the_scans_are_held(tmp_path: Path) -> None:
-    """
-    A pause or a closed window holds it before it begins, and between two stripes.
-    """
+def test_held_scans_hold_the_parity_scrub(tmp_path: Path) -> None:
+    """A pause or a closed window holds it before it begins and between two stripes."""
     with ec_cluster(tmp_path, RS_3_2, LENGTHS, spare=0) as cluster:
         cluster.serve()
         bench = Bench(cluster)

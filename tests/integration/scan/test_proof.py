@@ -99,8 +99,8 @@ class TestChanged:
         assert (Proof.CHANGED, False) == (proof, is_found(made))
         made.close()
 
-    def test_it_goes_on_after_a_restart(self, replica: StoredReplica) -> None:
-        """It is durable, and another one finds all as it left it."""
+    def test_proof_of_changed_blocks_survives_a_restart(self, replica: StoredReplica) -> None:
+        """It is durable, and the next process finds the same state."""
         proven(replica)
         replica.close()
         replica.reopen()
@@ -123,8 +123,10 @@ class TestWhole:
         assert is_found(replica)
 
     @pytest.mark.parametrize("read_at_ms", [0, OLD_MS, 2**60], ids=["never", "old", "tomorrow"])
-    def test_when_it_was_read_counts(self, replica: StoredReplica, read_at_ms: int) -> None:
-        """A time that has not come yet is no time."""
+    def test_whole_proof_needs_a_recent_time_that_is_not_in_the_future(
+        self, replica: StoredReplica, read_at_ms: int
+    ) -> None:
+        """A last read in the future does not count."""
         hidden(replica)
         index = replica.store.volume_set.places[CONTAINER].index
 
@@ -186,8 +188,10 @@ class TestReconcile:
     """The outcome of a reconcile says which of both it was."""
 
     @pytest.mark.parametrize(("age_max_s", "expected"), [(DAY_S, "changed"), (0.0, "whole")])
-    def test_it_is_told(self, tmp_path: Path, age_max_s: float, expected: str) -> None:
-        """What a reconcile wrote, recorded or cut off is what is read."""
+    def test_reconcile_proves_exactly_the_blocks_it_changed(
+        self, tmp_path: Path, age_max_s: float, expected: str
+    ) -> None:
+        """Blocks that the reconcile wrote, recorded or truncated are read."""
         mine, other = Datanode("dn1", tmp_path / "dn1"), Datanode("dn2", tmp_path / "dn2")
         seen: list[set[Doubt]] = []
         for one in (mine, other):
@@ -216,8 +220,8 @@ class TestReconcile:
         assert [{1, 2, 3, 4, 5, 6}] == seen
         assert files[0] == files[1]
 
-    def test_nothing_is_read_where_nothing_was_done(self, tmp_path: Path) -> None:
-        """Replicas that are equal are left alone."""
+    def test_reconcile_without_changes_reads_nothing(self, tmp_path: Path) -> None:
+        """Equal replicas are left alone."""
         mine, other = Datanode("dn1", tmp_path / "dn1"), Datanode("dn2", tmp_path / "dn2")
         for one in (mine, other):
             one.replica.create()

@@ -97,10 +97,10 @@ def test_chunks_are_counted_and_none_is_read(replica: StoredReplica) -> None:
     assert [] == sampler.paced
 
 
-def test_as_many_are_read_as_are_drawn_each_at_the_pace_of_its_volume(
+def test_sample_reads_the_drawn_chunks_at_the_pace_of_their_volume(
     replica: StoredReplica,
 ) -> None:
-    """And all of them are well; the seed draws the same again."""
+    """All chunks are whole, and the same seed draws the same chunks."""
     sampler = Sampler(replica)
 
     result = sampler.run(CHUNKS, 7)
@@ -138,10 +138,10 @@ def test_a_bad_chunk_is_told_and_its_replica_is_read_next(replica: StoredReplica
     assert [] == replica.store.findings()
 
 
-def test_what_is_deleted_or_written_anew_meanwhile_is_neither_bad_nor_read(
+def test_chunks_deleted_since_the_count_are_reported_gone(
     replica: StoredReplica,
 ) -> None:
-    """Of chunks that were counted and have gone: they are told, and nothing follows of them."""
+    """Deleted or rewritten chunks are counted as gone, and are neither bad nor read."""
     sampler = Sampler(replica)
     counted = sampler.run().chunk_count
     replica.store.delete_container(ContainerId(5), force=True)
@@ -157,8 +157,8 @@ def test_what_is_deleted_or_written_anew_meanwhile_is_neither_bad_nor_read(
     )
 
 
-def test_what_goes_while_it_is_drawn_is_gone(replica: StoredReplica) -> None:
-    """A container that was counted, and is deleted before its chunks are read."""
+def test_chunks_deleted_during_the_draw_are_reported_gone(replica: StoredReplica) -> None:
+    """A container was counted, and is deleted before its chunks are read."""
     sampler = Sampler(replica)
 
     def cancelled() -> bool:
@@ -197,8 +197,9 @@ def test_a_damaged_row_and_a_replica_that_cannot_be_read_are_told(
     assert ["container 2: the volume does not answer"] == result.unread
 
 
-def test_what_looks_bad_is_read_again_under_the_lease(replica: StoredReplica) -> None:
-    """Bytes that are on their way under another row are no damage: who writes holds the lease."""
+def test_bad_looking_chunk_is_read_again_under_the_lease(replica: StoredReplica) -> None:
+    """Bytes that are being written under another row are no damage, because the writer holds the
+    lease."""
     replica.flip(1, 100)
     sampler = Sampler(replica)
 
@@ -213,8 +214,9 @@ def test_what_looks_bad_is_read_again_under_the_lease(replica: StoredReplica) ->
     assert [] == sampler.asked
 
 
-def test_one_sample_at_a_time_and_none_goes_on_behind_the_end(replica: StoredReplica) -> None:
-    """A second one is told to come again; one whose caller has gone, or whose agent stops, ends."""
+def test_single_sample_runs_at_a_time_and_stops_with_its_caller(replica: StoredReplica) -> None:
+    """A second sample is refused as busy. A sample ends if its caller has gone or its agent
+    stops."""
     sampler = Sampler(replica)
     first = sampler.samples.run(Draw(CHUNKS, CHUNKS, 1), lambda: True)
 

@@ -186,7 +186,7 @@ class TestChunkDamage:
         assert [(CORRUPT, Fault.TRAILING_BYTES, 3, 2 * CHUNK_BYTES + 3)] == found(replica)
         assert root == replica.store.tree(CONTAINER).root
 
-    def test_all_chunks_of_a_dying_disk_are_listed(self, replica: StoredReplica) -> None:
+    def test_scan_lists_all_bad_chunks_of_a_dying_disk(self, replica: StoredReplica) -> None:
         """One scan finds all damage, so one reconcile can repair all of it."""
         for block_id in (1, 2, 3):
             replica.flip(block_id, 5)
@@ -392,7 +392,7 @@ class TestAfterwards:
         tree = replica.store.tree(CONTAINER)
         assert (root, 1, 2) == (tree.root, tree.tombstone_count, tree.block_count)
 
-    def test_what_a_client_left_uncommitted_is_no_damage(self, tmp_path: Path) -> None:
+    def test_uncommitted_chunks_of_a_dead_client_are_no_damage(self, tmp_path: Path) -> None:
         """A client that died before its commit must not make every replica UNHEALTHY."""
         replica = StoredReplica(tmp_path / "volume")
         replica.store.create_container(CONTAINER)

@@ -110,8 +110,8 @@ def test_a_file_of_another_length_shows(
     assert length_bytes - 1 == len(reader.read_whole(BlockId(block_id), length_bytes))
 
 
-def test_what_is_no_regular_file_is_an_error(stored: StoredReplica, reader: DiskReader) -> None:
-    """Links, pipes and directories are never read as blocks, and nothing hangs."""
+def test_reading_a_special_file_as_a_block_fails(stored: StoredReplica, reader: DiskReader) -> None:
+    """Links, pipes and directories are never read as blocks, and no read hangs."""
     chunks = stored.file(1).parent
     (chunks / "101.block").symlink_to(stored.file(1))
     os.mkfifo(chunks / "102.block")
@@ -209,10 +209,10 @@ def scan(stored: StoredReplica, *, direct: bool) -> ScanOutcome:
         reader.close()
 
 
-def test_what_is_kept_is_listed_once_however_much_is_corrupt(
+def test_quarantine_is_listed_once_per_scan(
     stored: StoredReplica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside a hundred thousand files each listing takes a third of a second."""
+    """With a hundred thousand files, each listing takes a third of a second."""
     (volume,) = stored.store.volume_set.working
     for block_id, length_bytes in enumerate(LENGTHS, start=1):
         old = noise(length_bytes, block_id)

@@ -123,10 +123,11 @@ class TestRounds:
 
         assert worker.scanned_bytes >= 2 * before
 
-    def test_its_buffers_are_given_back_while_it_waits(
+    def test_waiting_scan_worker_frees_its_buffers(
         self, replica: StoredReplica, clock: FakeClock
     ) -> None:
-        """Volumes are many, and read seldom: their buffers would be most of an idle agent."""
+        """Volumes are many and seldom read. Their buffers would be most of an idle agent's
+        memory."""
         worker = Rig(replica, clock).worker
         worker.step()
         memory = weakref.ref(worker._buffers.first.obj)
@@ -137,10 +138,10 @@ class TestRounds:
 
         assert memory() is None
 
-    def test_what_becomes_due_is_gathered_for_a_while(
+    def test_replicas_that_become_due_are_collected_for_a_while(
         self, replica: StoredReplica, clock: FakeClock
     ) -> None:
-        """A look at all replicas is not worth a single one; a minute of ten hours is no delay."""
+        """A pass over all replicas is not worth a single one. A minute of ten hours is no delay."""
         worker = Rig(replica, clock).worker
         for _ in range(4):
             worker.step()
@@ -153,10 +154,10 @@ class TestRounds:
         assert isinstance(early, Throttled)
         assert Busy() == worker.step()
 
-    def test_what_becomes_a_last_copy_is_read_first_and_once(
+    def test_new_last_copy_is_scanned_first_and_once(
         self, replica: StoredReplica, clock: FakeClock
     ) -> None:
-        """Although it was read already, and although others were never read."""
+        """It is scanned first although it was scanned already and others never were."""
         since_ms: dict[ContainerId, int] = {}
         rig = Rig(replica, clock, last_copy_since_ms=lambda one: since_ms.get(one, 0))
         worker = rig.worker
@@ -218,10 +219,10 @@ class TestRounds:
         clock.advance_s(30)
         assert Busy() == worker.step()
 
-    def test_it_reads_within_its_windows_only(
+    def test_scan_reads_within_its_windows_only(
         self, replica: StoredReplica, clock: FakeClock
     ) -> None:
-        """At noon it waits; it is told so; at ten in the evening it reads."""
+        """At noon it waits and its status is closed; at ten in the evening it reads."""
         clock.advance_s((DAY_MS - clock.now_ms() % DAY_MS) / 1000 + 12 * HOUR_S)
         worker = Rig(replica, clock, windows=NIGHT).worker
 
@@ -326,10 +327,10 @@ class TestPause:
 
 
 class TestStatus:
-    def test_it_says_what_is_read_how_fast_and_how_long_yet(
+    def test_scan_status_has_position_speed_and_remaining_time(
         self, replica: StoredReplica, clock: FakeClock
     ) -> None:
-        """While it reads."""
+        """The status is read during the scan."""
         rig = Rig(replica, clock, limits=PaceLimits(fixed_bytes_per_s=50_000))
         seen = []
         rig.on_wait = lambda: seen.append(rig.worker.status())
@@ -483,8 +484,8 @@ class TestPressure:
 
         assert 0.5 == pressure.of_others() == pressure.of_others()
 
-    def test_what_others_did_while_the_scan_paused_is_over(self) -> None:
-        """A night of backups must not slow down the morning's first reads."""
+    def test_pressure_during_a_pause_does_not_slow_the_next_reads(self) -> None:
+        """A night of backups must not slow down the first reads of the morning."""
         clock = FakeClock()
         totals = iter([0, 60_000_000, 62_000_000])
         pressure = Pressure(clock, stall_us=totals.__next__)

@@ -156,8 +156,8 @@ class TestMeanwhile:
 
         assert [Code.BUSY] == refused
 
-    def test_who_holds_the_lease_may_scan(self, replica: StoredReplica) -> None:
-        """A reconcile ends with a scan before it lets go."""
+    def test_lease_holder_may_scan(self, replica: StoredReplica) -> None:
+        """A reconcile ends with a scan before it releases its lease."""
         with replica.leases.hold(CONTAINER):
             report = scan_container(replica.tools, CONTAINER, holds_lease=True)
 
@@ -267,10 +267,10 @@ class TestOnDemandScans:
 
         assert Throttled(600.0) == scans.step()
 
-    def test_what_was_asked_for_goes_before_failures_and_those_before_hints(
+    def test_requested_scans_run_before_failures_and_failures_before_hints(
         self, replica: StoredReplica
     ) -> None:
-        """A burst of changed files keeps nobody waiting; and each container waits once."""
+        """A burst of changed files delays no request, and each container waits once."""
         clock = FakeClock()
         scans = self.scans(replica, clock)
         scans.request(CONTAINER, reason="changed", is_hint=True)

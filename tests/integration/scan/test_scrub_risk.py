@@ -88,8 +88,8 @@ def test_a_last_copy_is_read_once_although_it_is_not_due(replica: StoredReplica)
     assert set() == host.read()
 
 
-def test_what_was_read_shortly_before_is_not_read_for_it(replica: StoredReplica) -> None:
-    """An agent that restarts hears of all its last copies again: that is no reason to read them."""
+def test_recently_scanned_last_copy_is_not_scanned_again(replica: StoredReplica) -> None:
+    """A restarted agent receives all its last copies again, which is no reason to scan them."""
     host = Host(replica)
     assert {CONTAINER, OTHER} == host.read()
 

@@ -68,10 +68,10 @@ def takes_all_for_wrong(
 class TestScans:
     """A scan beside the former code."""
 
-    def test_where_both_agree_it_commits(
+    def test_scan_commits_if_both_hashers_agree(
         self, replica: StoredReplica, shadow: ShadowHashing
     ) -> None:
-        """What is well, and what is damaged; every chunk was hashed twice."""
+        """The replicas are whole and damaged, and every chunk was hashed twice."""
         well = scanned(replica, shadow)
         replica.flip(2, 100)
         damaged = scanned(replica, shadow)
@@ -109,12 +109,10 @@ class TestScans:
         assert ReplicaState.CLOSED is replica.store.replica(CONTAINER).state
 
     @pytest.mark.parametrize("meanwhile", ["repaired", "deleted"])
-    def test_what_the_scan_does_not_judge_is_no_difference(
+    def test_chunk_changed_during_the_scan_is_no_hash_difference(
         self, replica: StoredReplica, shadow: ShadowHashing, meanwhile: str
     ) -> None:
-        """
-        A replica that is being repaired does not tell anybody to go back to the version before.
-        """
+        """A replica under repair must not cause a rollback to the previous version."""
         replica.flip(2, 100)
         reads: list[int] = []
 
@@ -135,10 +133,10 @@ class TestScans:
         assert report.committed  # it was read again
         assert (1 if meanwhile == "repaired" else 0) == report.finding_count
 
-    def test_nor_is_what_this_host_was_too_short_of_something_to_judge(
+    def test_chunk_unjudged_for_lack_of_descriptors_is_no_hash_difference(
         self, replica: StoredReplica, shadow: ShadowHashing, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The chunk is wrong, and could not be read again."""
+        """The chunk is damaged, and could not be read again."""
         replica.flip(2, 100)
 
         def refuse(*_arguments: object) -> bytes:
@@ -255,8 +253,8 @@ class TestFormer:
     """The other process."""
 
     @pytest.mark.parametrize("kind", [one for one in ChecksumType if one is not ChecksumType.NONE])
-    def test_it_answers_as_the_hot_path_does(self, kind: ChecksumType) -> None:
-        """For every type and for windows that are not full."""
+    def test_former_hasher_agrees_with_the_hot_path(self, kind: ChecksumType) -> None:
+        """All checksum types and partial windows are compared."""
         hasher = FormerHasher()
         data = bytes(range(256)) * 100
         try:
@@ -271,8 +269,8 @@ class TestFormer:
     @pytest.mark.skipif(
         os.uname().machine not in SETPRIORITY, reason="the filter knows no numbers of this machine"
     )
-    def test_it_answers_where_it_may_not_be_nice(self) -> None:
-        """The unit's SystemCallFilter= refuses that, for all that the agent starts."""
+    def test_former_hasher_works_without_permission_to_set_its_priority(self) -> None:
+        """The unit's SystemCallFilter= forbids it for all processes that the agent starts."""
         asked = (
             "import os\n"
             "from agent.scan.shadow.former import FormerHasher\n"
@@ -290,8 +288,8 @@ class TestFormer:
         expected = window_checksums(ChecksumType.CRC32C, 512, b"x").hex()
         assert ["refused", expected] == told.stdout.split(), told.stderr
 
-    def test_one_that_was_killed_is_started_again(self) -> None:
-        """The caller hears of it once."""
+    def test_killed_former_hasher_is_restarted(self) -> None:
+        """The caller gets one error."""
         hasher = FormerHasher()
         try:
             hasher.sums(ChecksumType.CRC32C, 512, b"x")

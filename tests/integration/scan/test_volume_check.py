@@ -119,8 +119,8 @@ def test_a_volume_whose_directory_is_gone_is_fenced_at_once(store: ReplicaStore)
     store.create_container(ContainerId(3))
 
 
-def test_its_containers_are_absent_from_a_full_report(store: ReplicaStore) -> None:
-    """And deleted in a report of changes; the volume is reported as failed."""
+def test_containers_of_a_failed_volume_are_absent_from_a_full_report(store: ReplicaStore) -> None:
+    """A report of changes has them as deleted, and the volume is reported as failed."""
     about = About(datanode_id="dn", cluster_id="c", version="1", started_at_ms=0)
     observer = Observer(
         about,
@@ -198,8 +198,9 @@ def test_a_full_disk_is_no_broken_one(store: ReplicaStore) -> None:
 
 
 class TestStrikes:
-    def test_one_failure_may_be_an_accident(self, store: ReplicaStore) -> None:
-        """Two within the window are none; the second comes soon, not after an hour."""
+    def test_single_probe_failure_does_not_fail_a_volume(self, store: ReplicaStore) -> None:
+        """Two failures within the window fail it. The second probe comes soon, not after an
+        hour."""
         volume_id, _ = place(store, 1)
         rig = Rig(store, lambda checked: Probe("cough" if checked == volume_id else ""))
 
