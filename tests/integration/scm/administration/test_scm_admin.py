@@ -113,8 +113,10 @@ class TestReplicate:
 
 
 class TestDelete:
-    def test_one_of_three_may_go_but_not_two(self, world: ScmWorld, made: Container) -> None:
-        """Two whole ones stay, whoever orders it; then the lost one is made again."""
+    def test_delete_order_keeps_two_of_three_replicas(
+        self, world: ScmWorld, made: Container
+    ) -> None:
+        """Two whole replicas stay, whoever orders the delete. Then the lost one is copied again."""
         first, second, _third = holders(world, made)
         (one,) = self.order(world, made, first)
         (two,) = self.order(world, made, second)
@@ -194,10 +196,9 @@ class TestPlanRows:
         assert ["OK", "STALE_PLAN"] == codes
         assert [Kind.REPLICATE] == kinds(world)
 
-    def test_what_was_shown_is_done_as_a_whole_or_not_at_all(
-        self, world: ScmWorld, made: Container
-    ) -> None:
-        """One of two containers changes: the other is not touched either, and both say why."""
+    def test_plan_rows_are_executed_all_or_none(self, world: ScmWorld, made: Container) -> None:
+        """One of two containers changes: the other is not touched either, and both have the
+        reason."""
         second = world.made_closed()
         confirm(world, *NODES)
         rows = [
@@ -247,10 +248,10 @@ class TestPlanRows:
         assert "STALE_PLAN" == three[0].code
         assert ["OK", "STALE_PLAN", "STALE_PLAN", "STALE_PLAN"] == sorted(codes.values())
 
-    def test_what_a_key_needs_is_not_deleted_as_empty(
+    def test_plan_does_not_delete_a_container_that_keys_need_as_empty(
         self, world: ScmWorld, made: Container
     ) -> None:
-        """Even if the plan saw that all replicas said so."""
+        """The container stays even if the plan saw that all replicas reported to be empty."""
         for node in holders(world, made):
             lost = replica(node, container_id=made.container_id, bcsid=made.sequence_id)
             world.beat(node, replace(lost, is_empty=True))

@@ -99,8 +99,10 @@ def test_a_node_is_decommissioned_when_all_it_has_is_elsewhere(
     assert (OpState.DECOMMISSIONED, 0) == world.kept[node]
 
 
-def test_it_does_not_end_before_the_datanode_has_kept_it(world: ScmWorld, made: Container) -> None:
-    """A datanode that is started again must know that it is not to serve."""
+def test_decommissioning_ends_only_when_the_datanode_stored_the_state(
+    world: ScmWorld, made: Container
+) -> None:
+    """A datanode that is started again must know that it is out of service."""
     node = first_holder(world, made)
     ask(world, OpState.DECOMMISSIONING, node)
     world.control.tick()
@@ -132,8 +134,10 @@ def test_a_state_that_another_takes_the_place_of_has_an_outcome(
 
 
 @pytest.mark.parametrize("stop_at", ["at once", "copied"])
-def test_it_can_be_called_back_at_any_time(world: ScmWorld, made: Container, stop_at: str) -> None:
-    """What was copied meanwhile is removed again, and nothing else."""
+def test_decommissioning_can_be_cancelled_at_any_time(
+    world: ScmWorld, made: Container, stop_at: str
+) -> None:
+    """Copies made meanwhile are removed again, and nothing else."""
     node = first_holder(world, made)
     ask(world, OpState.DECOMMISSIONING, node)
     run_turns(world, 1)
@@ -195,8 +199,8 @@ def test_two_of_three_cannot_rest_without_a_copy(world: ScmWorld, made: Containe
     assert [OpState.IN_MAINTENANCE] * 2 == [state_of(world, node) for node in two]
 
 
-def test_what_is_being_written_there_is_closed(world: ScmWorld) -> None:
-    """Nothing new is placed on a node that leaves."""
+def test_open_container_on_a_leaving_node_is_closed(world: ScmWorld) -> None:
+    """No new block is placed on a node that leaves."""
     world.control.clients.allocate("b", [10])
     (opened,) = world.state.containers.open_all()
     ask(world, OpState.ENTERING_MAINTENANCE, opened.pipeline[0])
@@ -223,13 +227,11 @@ def test_states_survive_both_restarts(world: ScmWorld, made: Container) -> None:
     assert (OpState.IN_MAINTENANCE, 0) == world.kept[node]
 
 
-def test_nobody_is_told_to_switch_a_node_off_whose_state_was_not_kept(
+def test_decommissioning_with_a_full_scm_disk_stays_in_progress(
     world: ScmWorld, made: Container
 ) -> None:
-    """
-    The disk of the state is full when the last copy is there: the node is leaving still, and what
-    it has is counted on.
-    """
+    """The disk of the state is full when the last copy is there. The node keeps leaving, its
+    replicas count, and no event permits to switch it off."""
     ask(world, OpState.DECOMMISSIONING, "dn1")
     run_turns(world)
     copy_all(world, made)
@@ -478,8 +480,8 @@ def test_readers_are_told_how_many_replicas_promise_the_same(tmp_path: Path) -> 
     assert NODES[0] == after.endpoints[-1].datanode_id
 
 
-def test_where_nobody_has_a_replica_nobody_is_named(tmp_path: Path) -> None:
-    """The key is found all the same: its replicas may come back."""
+def test_key_lookup_without_replicas_names_no_datanodes(tmp_path: Path) -> None:
+    """The key is found all the same, because its replicas may come back."""
     with ScmWorld(tmp_path, OPTIONS).running() as world:
         world.join(*NODES)
         world.made_closed()

@@ -76,8 +76,9 @@ def give_up(control: ControlPlane) -> str:
     return fate.code
 
 
-def test_it_is_shown_done_and_said(world: ScmWorld, suture: CommandLine) -> None:
-    """The keys by name first; afterwards `ls` and `get` say that they are lost, and why."""
+def test_forget_shows_keys_asks_and_records_the_loss(world: ScmWorld, suture: CommandLine) -> None:
+    """The dry run lists the keys by name. Afterwards `ls` and `get` report the keys as lost,
+    with the reason."""
     name = key_name(world)
     shown = suture("scm", "forget", "1", "--dry-run")
     before = world.state.containers.get(1)
@@ -98,8 +99,8 @@ def test_it_is_shown_done_and_said(world: ScmWorld, suture: CommandLine) -> None
     assert [(1, 1)] == [(line["container_id"], line["key_count"]) for line in noted]
 
 
-def test_nothing_is_owed_any_more(world: ScmWorld) -> None:
-    """Neither the deletes that nobody acknowledged nor those of its keys later on."""
+def test_forget_drops_pending_delete_transactions(world: ScmWorld) -> None:
+    """Deletes that were not acknowledged are dropped, and later deletes of the keys create none."""
     world.control.operators.delete_keys([key_name(world)], dry_run=False)
     owed = len(world.state.transactions)
     code = give_up(world.control)
@@ -122,8 +123,9 @@ def test_a_lost_key_is_removed_or_stored_again(world: ScmWorld) -> None:
     assert ("OK", ()) == (deletion.code, deletion.transaction_ids)
 
 
-def test_what_turns_up_is_shown_and_nothing_is_done_to_it(world: ScmWorld) -> None:
-    """Not after a restart of the control plane either; undone, it is a container as before."""
+def test_returned_replica_of_a_forgotten_container_is_left_alone(world: ScmWorld) -> None:
+    """No command is sent for it, also after a restart of the control plane. If forget is undone,
+    the container is as before."""
     (first, *_rest) = held(world)
     give_up(world.control)
     world.restart()
@@ -145,8 +147,8 @@ def test_what_turns_up_is_shown_and_nothing_is_done_to_it(world: ScmWorld) -> No
     world.control.clients.lookup(key_name(world))
 
 
-def test_what_is_damaged_and_nobodys_is_given_up(world: ScmWorld) -> None:
-    """No key needs it and no replica is whole: nothing is lost with it."""
+def test_damaged_container_without_keys_can_be_forgotten(world: ScmWorld) -> None:
+    """No key needs it and no replica is whole, so nothing is lost with it."""
     (first, *_rest) = held(world)
     world.join(first)
     world.beat(first, replica(first, ReplicaState.UNHEALTHY, bcsid=1), full=True)
@@ -226,11 +228,9 @@ class TestRefused:
         assert Code.INELIGIBLE == give_up(world.control)
 
 
-def test_nothing_stays_ordered(world: ScmWorld) -> None:
-    """
-    Of what is removed or forgotten no command is left, on whichever datanode it waits: the next
-    snapshot names none.
-    """
+def test_forget_and_remove_node_drop_pending_commands(world: ScmWorld) -> None:
+    """No command is left for a removed node or a forgotten container, on whichever datanode it
+    waits. The next snapshot has none."""
     dead, living = held(world), left(world)
     orders = [
         (Kind.RECONCILE, 1, dead[0], ""),
@@ -325,10 +325,8 @@ def test_the_report_names_the_keys_of_what_is_lost(world: ScmWorld, suture: Comm
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
-def test_so_does_the_report_of_spark(world: ScmWorld, tmp_path: Path) -> None:
-    """
-    A snapshot of the control plane names them as well.
-    """
+def test_spark_report_names_keys_at_risk_from_a_snapshot(world: ScmWorld, tmp_path: Path) -> None:
+    """The verification of an exported snapshot names them as well."""
     names = sorted(key.name for key in world.state.keys.values())
     pass_time(world, 3, *left(world))
 

@@ -89,8 +89,8 @@ def test_heartbeats_are_taken_in_while_it_is_found_out_what_leaving_means(
     assert len(called) > COUNT / PAGE + 3, "before, in between and after"
 
 
-def test_all_pages_count(tmp_path: Path) -> None:
-    """What cannot be read without the nodes is on the first page, and on the last."""
+def test_maintenance_check_counts_all_pages(tmp_path: Path) -> None:
+    """Containers that become unreadable without the nodes are on the first page and on the last."""
     with filled(tmp_path, COUNT) as world:
         for node in HOLDERS[1:]:
             kept = (replica(node, container_id=n) for n in range(2, COUNT))
@@ -119,8 +119,8 @@ def test_nodes_that_begin_to_leave_meanwhile_are_not_counted_on(tmp_path: Path, 
     assert "3 nodes in service are needed for 1 containers, 2 would be left" in decision.message
 
 
-def test_what_is_never_found_out_is_refused_unless_forced(tmp_path: Path) -> None:
-    """Where others come and go without end nobody waits for that."""
+def test_maintenance_check_that_never_settles_is_refused_unless_forced(tmp_path: Path) -> None:
+    """Other nodes leave and return without end, so the check gives up."""
     with filled(tmp_path, 1) as world:
 
         def turn_about(_: int) -> None:
@@ -210,8 +210,8 @@ class TestRemoved:
         assert ("OK", True) == (done.code, done.message.startswith(f"{left} replicas leave"))
         assert (frozenset(), None) == (held, node)
 
-    def test_one_that_calls_before_all_is_struck_off_stays(self, tmp_path: Path) -> None:
-        """It has to register, and then what it names is in the books again, all of it."""
+    def test_node_that_registers_during_its_removal_stays(self, tmp_path: Path) -> None:
+        """It has to register, and then all replicas that it reports are recorded again."""
         with filled(tmp_path, COUNT) as world:
             fall_silent(world, "dn1")
             known: list[bool] = []
@@ -245,10 +245,10 @@ class TestRemoved:
         ],
         ids=["whole", "behind", "unhealthy", "unreadable", "recovering"],
     )
-    def test_who_has_not_all_does_not_stand_in_for_it(
+    def test_incomplete_replica_does_not_permit_the_removal_of_a_node(
         self, tmp_path: Path, other: Replica, is_needed: bool
     ) -> None:
-        """Another replica must be whole, with all that was committed."""
+        """Another replica must be whole and have all commits."""
         with filled(tmp_path, 1) as world:
             world.beat("dn2", other, full=True)
             world.beat("dn3", full=True)

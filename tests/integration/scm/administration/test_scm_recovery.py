@@ -47,10 +47,9 @@ def with_tombstone(*, container_id: int, local_id: int) -> Replica:
 
 
 class TestSafeMode:
-    def test_it_ends_with_the_recovery_and_not_before(self, world: ScmWorld) -> None:
-        """
-        Neither when all have reported nor because a person says so, nor by a restart.
-        """
+    def test_safe_mode_ends_with_the_recovery_only(self, world: ScmWorld) -> None:
+        """It does not end when all datanodes have reported, by an operator's request, or by a
+        restart."""
         report(world, 1, 2)
         assert "this is a backup of 2027-01-15T07:59:59" in world.control.queries.safe_mode().reason
         assert not world.control.queries.safe_mode().is_open
@@ -69,10 +68,8 @@ class TestSafeMode:
         world.restart()
         assert world.state.restored is None
 
-    def test_nobody_is_ordered_to_copy_or_delete_before(self, world: ScmWorld) -> None:
-        """
-        Whatever seems to be missing or too much.
-        """
+    def test_safe_mode_after_a_restore_sends_no_copies_or_deletes(self, world: ScmWorld) -> None:
+        """None is sent, whatever seems to be missing or surplus."""
         world.join(*NODES)
         for node in NODES:
             answer = world.beat(node, replica(node, container_id=2), full=True)
@@ -109,10 +106,8 @@ class TestSafeMode:
             recover(world, is_end=True)
             assert world.state.restored is None
 
-    def test_what_was_being_written_is_closed(self, world: ScmWorld) -> None:
-        """
-        No writer is promised a block in a container that others may have gone on with.
-        """
+    def test_open_container_is_closed_after_a_restore(self, world: ScmWorld) -> None:
+        """No writer gets a block in a container that others may have continued."""
         open_one = world.state.containers.get(2)
 
         assert open_one is not None
@@ -138,10 +133,8 @@ class TestSafeMode:
 
 
 class TestIds:
-    def test_they_go_on_behind_all_that_was_seen(self, world: ScmWorld) -> None:
-        """
-        Containers that datanodes have, and blocks that anybody has seen.
-        """
+    def test_ids_continue_behind_all_ids_seen(self, world: ScmWorld) -> None:
+        """The ids seen are those of the datanodes' containers and of all blocks found."""
         far = world.state.counters["next_container_id"] + 7_000
         report(world, 1, 2, far)
 
@@ -191,10 +184,9 @@ class TestKeys:
         assert world.state.containers.get(9) is None
         assert 9 in world.control.queries.to_recover().container_ids
 
-    def test_of_two_puts_the_newer_has_the_name(self, world: ScmWorld) -> None:
-        """
-        And the older one another, in whichever order they are found, and nothing is deleted.
-        """
+    def test_newer_of_two_recovered_puts_keeps_the_name(self, world: ScmWorld) -> None:
+        """The older one gets another name, in whichever order they are found, and nothing is
+        deleted."""
         report(world, 1, 2, 9)
         recover(world, put("twice", 9, 90), containers=(looked(9),))
         made = recover(world, put("twice", 9, 95), put("twice", 9, 80))
@@ -237,10 +229,8 @@ class TestKeys:
             assert aside.startswith(name[:300])
         assert {name, *asides} <= names(world)
 
-    def test_what_is_ordered_deleted_does_not_come_back(self, world: ScmWorld) -> None:
-        """
-        A delete that the backup knows of is one.
-        """
+    def test_recovery_does_not_restore_a_deleted_key(self, world: ScmWorld) -> None:
+        """The backup has the delete."""
         report(world, 1, 2)
         recover(world, is_end=True)
         (key,) = [one for one in world.state.keys.values() if one.blocks[0].container_id == 1]
@@ -278,11 +268,11 @@ class TestKeys:
         world.beat("dn1", with_tombstone(container_id=1, local_id=key.blocks[0].local_id))
         assert 1 not in world.control.queries.to_recover().container_ids
 
-    def test_what_was_missing_is_looked_into_afterwards(self, world: ScmWorld) -> None:
-        """
-        When its datanode is back: of containers that were made between backup and recovery, and of
-        those that were not closed then; of no others.
-        """
+    def test_containers_missing_at_the_recovery_can_be_recovered_later(
+        self, world: ScmWorld
+    ) -> None:
+        """When its datanode is back, the recovery covers containers that were made between
+        backup and recovery and those that were open then, and no others."""
         report(world, 1, 2, 9)
         recover(world, containers=(looked(9),))
         recover(world, is_end=True)
@@ -295,10 +285,8 @@ class TestKeys:
         made = recover(world, put("late", 10, 100), containers=(looked(10),))
         assert ([10], [("late", "RECOVERED")]) == (made.adopted, codes(made))
 
-    def test_one_that_was_never_restored_has_nothing_to_recover(self, tmp_path: Path) -> None:
-        """
-        Whatever was deleted in its containers, or failed to be stored.
-        """
+    def test_state_that_was_never_restored_has_nothing_to_recover(self, tmp_path: Path) -> None:
+        """This holds whatever was deleted in its containers or failed to be stored."""
         with ScmWorld(tmp_path / "other").running() as world:
             world.join(*NODES)
             confirm(world, *NODES)
@@ -389,11 +377,9 @@ class TestOlderState:
         with made.running():
             yield made
 
-    def test_it_is_said_wherever_somebody_asks(self, older: ScmWorld) -> None:
-        """
-        Keys that were acknowledged are not found: nobody may read that all is whole, or look
-        for the reason for long. The log says it once, however many containers it is true of.
-        """
+    def test_older_state_is_reported_in_log_status_and_verdict(self, older: ScmWorld) -> None:
+        """Acknowledged keys are not found, so no query may report a whole cluster without the
+        reason. The event is logged once, however many containers are concerned."""
         with logged() as said:
             report(older, 1, 2, 3)
         older.control.tick()
@@ -410,23 +396,17 @@ class TestOlderState:
         assert 1 == sum("(suture scm recover)" in text for text in answer.reasons)
         assert 2 == older.control.queries.figures().stray
 
-    def test_it_ends_with_the_recovery(self, older: ScmWorld) -> None:
-        """
-        What is known again is whole again.
-        """
+    def test_older_state_report_ends_with_the_recovery(self, older: ScmWorld) -> None:
+        """Containers that were recovered are known and whole again."""
         report(older, 1, 2)
 
         recover(older, containers=(looked(2),))
 
         assert 0 == older.control.queries.count_containers().stray
 
-    def test_what_is_taken_over_is_looked_after_and_no_number_comes_again(
-        self, older: ScmWorld
-    ) -> None:
-        """
-        A container of a number that is yet to come was judged by nobody, and whoever was promised
-        one after its replicas had gone would have been given it. Nor does a block come again.
-        """
+    def test_adopted_containers_are_managed_and_their_ids_not_reused(self, older: ScmWorld) -> None:
+        """Without the recovery, such a container was not managed. After its replicas had gone,
+        its number would have been allocated again; nor is a block id allocated again."""
         report(older, 1, 2, 6)
         pass_time(older, 5, *NODES)
         puts = put("a", 2, 450), put("b", 6, 500)
@@ -441,10 +421,8 @@ class TestOlderState:
         assert {2, 6} <= set(found.conditions["MISSING"][1])
         assert (7, 501) == (promised.container_id, promised.local_id)
 
-    def test_what_a_person_let_go_of_is_no_stray(self, older: ScmWorld) -> None:
-        """
-        A replica of a forgotten container is expected, and shown as that.
-        """
+    def test_replica_of_a_forgotten_container_is_no_stray(self, older: ScmWorld) -> None:
+        """A replica of a forgotten container is expected, and is shown as that."""
         report(older, 1)
         for _ in range(3):
             older.control.tick()

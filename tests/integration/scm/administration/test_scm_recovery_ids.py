@@ -29,10 +29,8 @@ def world(tmp_path: Path) -> Iterator[ScmWorld]:
 class TestGone:
     """A container that was named and that nobody has any more."""
 
-    def test_nobody_is_asked_about_it(self, world: ScmWorld) -> None:
-        """
-        A disk that failed between two reports must not be looked for: nobody can show it.
-        """
+    def test_container_lost_before_the_recovery_is_not_queried(self, world: ScmWorld) -> None:
+        """A disk failed between two reports. No datanode can answer for its containers."""
         report(world, 1, 2, 9)
         assert 9 in world.control.queries.to_recover().container_ids
 
@@ -43,10 +41,8 @@ class TestGone:
 
         assert (2,) == world.control.queries.to_recover().container_ids
 
-    def test_nor_about_one_that_was_being_written_and_is_deleted(self, world: ScmWorld) -> None:
-        """
-        It may be emptied and deleted at any time after the recovery, which can be run again.
-        """
+    def test_deleted_open_container_is_not_queried_again(self, world: ScmWorld) -> None:
+        """It may be emptied and deleted at any time after the recovery, which can be run again."""
         report(world, 1, 2)
         recover(world, is_end=True)
         assert 2 in world.control.queries.to_recover().container_ids
@@ -63,10 +59,11 @@ class TestFarOff:
     """A container that this control plane cannot have made since the backup: a stray directory,
     or what any client asked a datanode to create."""
 
-    def test_it_is_not_taken_over(self, far_off: int, world: ScmWorld) -> None:
-        """
-        A table of all ids up to it would not fit into memory; it stays as it is, and is shown.
-        """
+    def test_container_with_a_far_off_id_is_not_adopted(
+        self, far_off: int, world: ScmWorld
+    ) -> None:
+        """A table of all ids up to it would not fit into memory. The container stays as it is,
+        and is shown."""
         report(world, 1, 2, 9, far_off)
 
         made = recover(world, put("far", far_off, 90), containers=(looked(9), looked(far_off)))
@@ -104,10 +101,9 @@ def test_a_block_id_at_the_end_leaves_numbers_for_new_blocks(world: ScmWorld) ->
         world.control.clients.allocate(name, [10])
 
 
-def test_those_of_a_busy_year_are_taken_over(world: ScmWorld) -> None:
-    """
-    However old the backup is; those beyond what one recovery takes are in reach of the next.
-    """
+def test_containers_of_a_busy_year_are_adopted(world: ScmWorld) -> None:
+    """The age of the backup does not matter. Ids beyond the reach of one recovery are within
+    that of the next."""
     made_since = 3_000_000
     report(world, 1, 2, made_since, 2 * made_since)
 

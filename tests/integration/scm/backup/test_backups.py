@@ -91,10 +91,9 @@ class TestTaking:
 
         assert names == {table.name for table in State.blank_tables()}
 
-    def test_one_that_is_interrupted_is_none(self, data: Path, tmp_path: Path) -> None:
-        """
-        Nothing that could be taken for a backup is left, and the next one tidies up.
-        """
+    def test_interrupted_backup_is_not_listed(self, data: Path, tmp_path: Path) -> None:
+        """Nothing that could be taken for a backup is left, and the next backup removes the
+        remains."""
 
         def die(_count: int) -> None:
             raise KeyboardInterrupt
@@ -124,10 +123,8 @@ class TestTaking:
         assert Code.INCONSISTENT_VOLUME == caught.value.code
         assert [older] == [path for path, _ in list_backups(tmp_path / "to")]
 
-    def test_none_is_written_over(self, data: Path, tmp_path: Path) -> None:
-        """
-        Two of the same moment: the second is refused, the first stays as it is.
-        """
+    def test_backup_is_never_overwritten(self, data: Path, tmp_path: Path) -> None:
+        """Of two backups of the same moment the second is refused, and the first stays as it is."""
         before = contents(take(data, tmp_path / "to"))
 
         with pytest.raises(Refused, match="is there already"):
@@ -147,13 +144,11 @@ class TestTaking:
 
         assert [foreign, damaged, *made[-2:]] == [path for path, _ in list_backups(tmp_path / "to")]
 
-    def test_none_goes_while_there_are_no_more_than_are_kept(
+    def test_backups_are_removed_only_beyond_the_keep_count(
         self, data: Path, tmp_path: Path
     ) -> None:
-        """
-        The history that was asked for is there as soon as it can be, and a longer one begins with
-        what the shorter one left.
-        """
+        """The configured history is there as soon as possible, and a longer one begins with the
+        backups of the shorter one."""
         made = [take(data, tmp_path / "to", hours=hours, keep=5) for hours in range(5)]
         assert made == [path for path, _ in list_backups(tmp_path / "to")]
 
@@ -180,10 +175,8 @@ class TestTaking:
         with pytest.raises(Refused, match="has no state of a control plane"):
             take(tmp_path, tmp_path / "to")
 
-    def test_one_at_a_time(self, data: Path, tmp_path: Path) -> None:
-        """
-        A second into the same directory is told to come later.
-        """
+    def test_second_concurrent_backup_is_refused(self, data: Path, tmp_path: Path) -> None:
+        """A second backup into the same directory is refused as unavailable."""
 
         def second(_count: int) -> None:
             take(data, tmp_path / "to", hours=2)
@@ -200,10 +193,8 @@ def flip(path: Path, at: int) -> None:
 
 
 class TestRestoring:
-    def test_what_was_backed_up_is_there(self, data: Path, tmp_path: Path) -> None:
-        """
-        All rows; and ids go on where none was given out since, not even by an earlier restore.
-        """
+    def test_restored_state_has_all_rows_and_skips_ids(self, data: Path, tmp_path: Path) -> None:
+        """The ids continue where none was allocated since, not even by an earlier restore."""
         path = take(data, tmp_path / "to")
         first = restore_backup(path, tmp_path / "new", now_ms=NOW_MS + 1_000)
         second = restore_backup(path, tmp_path / "again", now_ms=NOW_MS + 2_000)
@@ -272,12 +263,10 @@ class TestRestoring:
             (lambda path: shutil.rmtree(path), "is no backup"),
         ],
     )
-    def test_what_is_not_whole_is_refused(
+    def test_damaged_backup_is_refused_with_the_reason(
         self, break_it: object, words: str, data: Path, tmp_path: Path
     ) -> None:
-        """
-        By name, with what is the matter.
-        """
+        """The error names the problem."""
         path = take(data, tmp_path / "to")
         break_it(path)  # type: ignore[operator]
 

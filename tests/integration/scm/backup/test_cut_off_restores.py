@@ -45,10 +45,8 @@ def new(tmp_path: Path, backup: Path) -> Path:
     return tmp_path / "new"
 
 
-def test_it_is_begun_anew(backup: Path, new: Path) -> None:
-    """
-    Nobody has to find out what may be removed of a control plane's directory, at night.
-    """
+def test_killed_restore_can_be_started_again(backup: Path, new: Path) -> None:
+    """An operator does not have to decide which files of the directory may be removed."""
     done = restore_backup(backup, new, now_ms=NOW_MS + 2)
 
     assert done.was_cut_off
@@ -85,10 +83,10 @@ def test_beside_a_state_it_is_removed_and_told(new: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("is_link", [False, True], ids=["more", "link"])
-def test_what_no_restore_made_stays(backup: Path, new: Path, tmp_path: Path, is_link: bool) -> None:
-    """
-    Somebody put it there, and may need it.
-    """
+def test_foreign_files_in_a_cut_off_restore_are_kept(
+    backup: Path, new: Path, tmp_path: Path, is_link: bool
+) -> None:
+    """An operator may have put them there."""
     if is_link:
         (new / GROWING).rename(tmp_path / "elsewhere")
         (new / GROWING).symlink_to(tmp_path / "elsewhere")

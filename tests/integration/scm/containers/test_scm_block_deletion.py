@@ -108,12 +108,11 @@ def test_a_delete_that_fails_is_ordered_again_with_growing_pauses(world: ScmWorl
     assert OutcomeState.EXECUTED is told.state
 
 
-def test_who_owes_nothing_looks_at_nothing(
+def test_datanode_without_pending_deletes_costs_no_lookups(
     world: ScmWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    Every heartbeat asks, of every datanode; what another one owes may stay for weeks.
-    """
+    """Every heartbeat of every datanode asks, and the pending deletes of another datanode may
+    stay for weeks."""
     made = world.made_closed()
     dead_end = replace(world.state.replicas.of(made.container_id)[2], load_error="its disk is gone")
     world.beat("dn3", dead_end)
@@ -141,8 +140,9 @@ def test_who_owes_nothing_looks_at_nothing(
     assert [made.container_id] == [t.container_id for t in command.transactions]
 
 
-def test_what_is_not_acknowledged_is_sent_again_after_a_restart(world: ScmWorld) -> None:
-    """Of the datanode, and of the control plane: the transaction is durable, the command is not."""
+def test_unacknowledged_deletes_are_sent_again_after_a_restart(world: ScmWorld) -> None:
+    """The datanode and the control plane restart. The transaction is durable, and the command is
+    not."""
     world.made_closed()
     world.control.operators.delete_keys([name_of(world)], dry_run=False)
     sent(world, "dn1")
@@ -299,11 +299,9 @@ class TestManyDeletesOfOneContainer:
         for name in names:
             world.control.operators.delete_keys([name], dry_run=False)
 
-    def test_what_nobody_was_told_yet_is_one_transaction(self, world: ScmWorld) -> None:
-        """
-        A command takes a hundred transactions: one block in each, and a million blocks are days of
-        heartbeats, each of which goes through all that is left.
-        """
+    def test_unsent_deletes_of_a_container_form_one_transaction(self, world: ScmWorld) -> None:
+        """A command takes a hundred transactions. With one block in each, a million blocks would
+        take days of heartbeats, each of which walks over the rest."""
         names = self.made_with(world, 30)
 
         self.delete_each(world, names)
@@ -329,11 +327,9 @@ class TestManyDeletesOfOneContainer:
         of_block = {local_id: t.transaction_id for t in made for local_id in t.local_ids}
         assert [(of_block[i],) for i in range(1, 11)] == [d.transaction_ids for d in deletions]
 
-    def test_nothing_is_added_to_what_was_sent(self, world: ScmWorld) -> None:
-        """
-        A datanode acknowledges what it was told: a block that came later would be taken for
-        deleted and stay on its disk for ever.
-        """
+    def test_sent_transaction_is_not_extended(self, world: ScmWorld) -> None:
+        """A datanode acknowledges what it received. A block added later would count as deleted,
+        and would stay on its disk for ever."""
         first, second, third = self.made_with(world, 3)
         self.delete_each(world, [first])
         [command] = sent(world, "dn1")
@@ -348,12 +344,11 @@ class TestManyDeletesOfOneContainer:
         assert [(1,), (2,), (3,)] == [t.local_ids for t in transactions(world)]
         assert [(1,)] == [t.local_ids for t in transactions(world) if t.acknowledged_by]
 
-    def test_what_came_to_nothing_is_not_added_to(
+    def test_rolled_back_transaction_is_not_extended(
         self, world: ScmWorld, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """
-        A delete that the disk did not take leaves the key; the next one deletes its own block only.
-        """
+        """A delete that failed on a full disk leaves the key. The next one deletes its own block
+        only."""
         first, second = self.made_with(world, 2)
         with monkeypatch.context() as broken:
             broken.setattr(world.state, "_commit", _disk_is_full)
@@ -422,10 +417,8 @@ class TestConfirming:
         assert (frozenset(), {1}) == before
         assert ({1}, frozenset()) == world.control.datanodes.confirm_deletes(1, [1, 2])
 
-    def test_it_is_known_after_all_have_acknowledged_it_and_a_restart(
-        self, world: ScmWorld
-    ) -> None:
-        """Whose replica was away may ask a year later."""
+    def test_confirmed_deletes_are_known_after_a_restart(self, world: ScmWorld) -> None:
+        """A datanode whose replica was away may ask a year later."""
         world.made_closed()
         self.delete_everywhere(world)
         assert [] == transactions(world)
@@ -487,10 +480,10 @@ class TestAShardThatMissedADelete:
         assert [] == list(transactions(coded))
         assert [1] == [len(coded.state.deleted_in(1))]
 
-    def test_of_very_many_some_are_looked_at_in_a_turn(
+    def test_uneven_shards_are_checked_in_portions(
         self, coded: ScmWorld, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """All have their turn, also those that come meanwhile."""
+        """All have their turn, also those that are added meanwhile."""
         monkeypatch.setattr(block_deletion, "UNEVEN_PER_TURN", 2)
         choose = coded.control._parts.deletions._next_uneven
 

@@ -119,10 +119,9 @@ def run(world: ScmWorld, seconds: int, *alive: str) -> None:
 
 
 class TestByItself:
-    def test_one_unacknowledged_commit_on_a_disk_that_died_holds_nothing_up(
-        self, world: ScmWorld
-    ) -> None:
-        """Two of three origins are there, and have all that any client was told is stored."""
+    def test_lost_unacknowledged_commit_does_not_delay_the_close(self, world: ScmWorld) -> None:
+        """Two of three origins are there, and have all commits that were acknowledged to a
+        client."""
         _first, *others = lose_disk(world)
 
         run(world, WAIT_S + 10, *NODES)
@@ -140,8 +139,8 @@ class TestByItself:
 
         assert (ContainerState.QUASI_CLOSED, 6) == (now(world).state, now(world).sequence_id)
 
-    def test_nothing_is_decided_while_the_third_origin_may_come_back(self, world: ScmWorld) -> None:
-        """A stale node still counts; a dead one does not."""
+    def test_close_waits_while_the_third_origin_is_stale(self, world: ScmWorld) -> None:
+        """A stale node still counts, and a dead one does not."""
         first, *others = write(world, acknowledged=5, seen=6)
         for node in others:
             world.beat(node, replica(node, Q, bcsid=5))
@@ -155,8 +154,9 @@ class TestByItself:
         assert ContainerState.QUASI_CLOSED is waiting
         assert (ContainerState.CLOSED, 5) == (now(world).state, now(world).sequence_id)
 
-    def test_one_origin_is_too_few(self, world: ScmWorld) -> None:
-        """Of three, two must be heard: the one left may have missed what both others took."""
+    def test_single_origin_is_not_enough_to_close(self, world: ScmWorld) -> None:
+        """Two of three origins are needed, because the remaining one may have missed commits of
+        both others."""
         first, second, _third = lose_disk(world)
         world.beat(second, full=True)
 
@@ -165,8 +165,10 @@ class TestByItself:
         assert first not in {r.datanode_id for r in world.state.replicas.of(1)}
         assert ContainerState.QUASI_CLOSED is now(world).state
 
-    def test_one_origin_is_too_few_with_the_last_known_commit_too(self, world: ScmWorld) -> None:
-        """A person closes it, who is told that nothing is given up."""
+    def test_single_origin_with_the_last_known_commit_needs_a_forced_close(
+        self, world: ScmWorld
+    ) -> None:
+        """An operator closes it, and is shown that nothing is given up."""
         first, *others = write(world, acknowledged=5, seen=5)
         world.beat(first, replica(first, Q, bcsid=5), full=True)
         for node in others:
@@ -201,7 +203,7 @@ class TestByItself:
         assert ContainerState.QUASI_CLOSED is now(world).state
         assert f"the damaged replica on {first} has more commits" in refused.message
 
-    def test_what_comes_back_with_more_is_kept(self, world: ScmWorld) -> None:
+    def test_returned_replica_with_more_commits_is_kept(self, world: ScmWorld) -> None:
         """It is neither deleted nor closed as if it were equal."""
         first, *others = lose_disk(world)
         run(world, WAIT_S + 10, *NODES)
@@ -279,8 +281,9 @@ class TestByAPerson:
         assert "STALE_PLAN" == refused.code
         assert ContainerState.QUASI_CLOSED is now(world).state
 
-    def test_what_has_more_is_named_and_never_deleted_for_it(self, world: ScmWorld) -> None:
-        """The damaged one with the last commit stays, though four are more than three."""
+    def test_forced_close_names_and_keeps_replicas_with_more_commits(self, world: ScmWorld) -> None:
+        """The damaged replica with the last commit stays, although four replicas are more than
+        three."""
         first, second, third = write(world, acknowledged=6, seen=6)
         world.beat(first, replica(first, U, bcsid=6, root=8), full=True)
         for node in (second, third, spare(first, second, third)):
@@ -321,8 +324,10 @@ class TestByAPerson:
         assert "suture scm forget" in decision.message
         assert ContainerState.QUASI_CLOSED is now(world).state
 
-    def test_of_a_closed_container_whose_last_commit_died_too(self, world: ScmWorld) -> None:
-        """One closed with all, and its disk died before the others caught up."""
+    def test_forced_close_works_for_a_container_closed_before_disk_loss(
+        self, world: ScmWorld
+    ) -> None:
+        """One replica closed with all commits, and its disk died before the others caught up."""
         first, *others = write(world, acknowledged=6, seen=6)
         world.beat(first, replica(first, C, bcsid=6), full=True)
         for node in others:
@@ -429,8 +434,8 @@ class TestOrigins:
         assert [1] == [c.container_id for c in sent]
         assert best not in {c.target_id for c in sent}
 
-    def test_one_that_has_all_its_copies_is_not(self, world: ScmWorld) -> None:
-        """The row was right once."""
+    def test_origin_with_all_copies_is_not_copied_again(self, world: ScmWorld) -> None:
+        """The plan row was correct when it was made."""
         first, best, other = self.stuck(world)
         world.join("dn5")
         for node in (spare(first, best, other), "dn5"):
@@ -442,11 +447,11 @@ class TestOrigins:
 
         assert "STALE_PLAN" == decision.code
 
-    def test_one_too_many_of_an_origin_goes_while_as_many_equal_ones_stay(
+    def test_surplus_replica_of_an_origin_is_removed_if_equal_ones_stay(
         self, world: ScmWorld
     ) -> None:
-        """Never the only one of another origin, nor one that differs; and one at a time, the same
-        one whoever plans."""
+        """The only replica of another origin and a replica that differs stay. One is removed at
+        a time, the same one whoever plans."""
         first, best, other = self.stuck(world)
         world.join("dn5", "dn6", "dn7")
         world.beat("dn7", replace(replica("dn7", Q, bcsid=4, root=4), origin_datanode_id=other))

@@ -73,8 +73,8 @@ def test_a_node_that_is_back_takes_part_at_once(world: ScmWorld) -> None:
     assert ContainerState.OPEN is states[block.container_id]
 
 
-def test_what_was_left_behind_gets_no_later_block(world: ScmWorld) -> None:
-    """Its commit id would claim those that it missed, also after a restart in between."""
+def test_replica_left_behind_gets_no_later_blocks(world: ScmWorld) -> None:
+    """Its commit id would cover blocks that it missed, also after a restart in between."""
     first = put(world, "away", away=[AWAY])
     world.restart()
     world.join(*NODES, boot_id=1)
@@ -95,8 +95,9 @@ def test_a_node_that_never_takes_a_write_is_tried_ever_more_rarely(world: ScmWor
     assert len(made(world)) <= 8
 
 
-def test_of_three_replicas_two_must_take_every_block(world: ScmWorld) -> None:
-    """With one more away nothing goes on, and nothing is promised on one node alone."""
+def test_block_write_needs_two_of_three_replicas(world: ScmWorld) -> None:
+    """With one more node away the container is not continued, and no block is promised on one
+    node alone."""
     put(world, "away", away=[AWAY])
     (block,) = world.control.clients.allocate("b", [10])
     left = [endpoint.datanode_id for endpoint in block.replicas]

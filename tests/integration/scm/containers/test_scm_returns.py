@@ -62,8 +62,8 @@ def go(world: ScmWorld) -> None:
 
 
 @pytest.mark.parametrize("bcsid", [0, 1])
-def test_what_is_open_is_closed_and_then_deleted(world: ScmWorld, bcsid: int) -> None:
-    """Nobody knows its blocks any more: the container would be QUASI_CLOSED for ever."""
+def test_returned_open_replica_is_closed_and_deleted(world: ScmWorld, bcsid: int) -> None:
+    """Its blocks are unknown, so its container would be QUASI_CLOSED for ever."""
     made = emptied(world)
     go(world)
     assert ContainerState.DELETED is state_of(world, made)
@@ -78,8 +78,8 @@ def test_what_is_open_is_closed_and_then_deleted(world: ScmWorld, bcsid: int) ->
     assert () == world.state.replicas.of(made.container_id)
 
 
-def test_what_was_written_since_comes_back_with_it(world: ScmWorld) -> None:
-    """What nobody deleted is not destroyed."""
+def test_returned_replica_with_later_writes_restores_its_container(world: ScmWorld) -> None:
+    """Blocks that were not deleted are not destroyed."""
     made = emptied(world)
     go(world)
 
@@ -90,7 +90,7 @@ def test_what_was_written_since_comes_back_with_it(world: ScmWorld) -> None:
     assert ContainerState.CLOSED is state_of(world, made)
 
 
-def test_who_comes_back_while_the_others_are_deleted_is_told_what_they_were(
+def test_replica_returned_during_the_deletes_gets_their_transactions(
     world: ScmWorld,
 ) -> None:
     """The container comes back with it, and its deletes are not over."""
@@ -104,10 +104,11 @@ def test_who_comes_back_while_the_others_are_deleted_is_told_what_they_were(
 
 
 @pytest.mark.parametrize("is_needed", [False, True])
-def test_what_nobody_else_is_left_of_is_told_what_was_deleted(
+def test_last_remaining_replica_gets_the_acknowledged_deletes(
     world: ScmWorld, *, is_needed: bool
 ) -> None:
-    """All others acknowledged, and were lost: no reconcile tells it, and it is behind for ever."""
+    """All others acknowledged the deletes and were lost. No reconcile can bring them, so the
+    replica would stay behind for ever."""
     made = world.made_closed()
     [key] = world.state.keys.values()
     world.beat(LATE, full=True)

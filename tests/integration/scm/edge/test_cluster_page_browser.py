@@ -56,6 +56,8 @@ def test_a_browser_shows_all_of_it_without_a_complaint(address: str, tmp_path: P
 
 @pytest.mark.parametrize("width", [390, 1400])
 @pytest.mark.parametrize("path", ["/", "/?node=dn-1", f"/?node={LONG}"])
-def test_it_fits_the_screen(address: str, tmp_path: Path, width: int, path: str) -> None:
-    """Nobody has to push a page from side to side to read it, whatever things are called."""
+def test_cluster_page_fits_the_screen_width(
+    address: str, tmp_path: Path, width: int, path: str
+) -> None:
+    """No page needs horizontal scrolling, however long the names are."""
     assert 0 >= overflow(f"{address}{path}", tmp_path / "profile", width=width)

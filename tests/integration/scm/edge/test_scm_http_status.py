@@ -138,8 +138,8 @@ def test_the_verdict_is_told_with_all_its_words(world: ScmWorld, verdict: str) -
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # as intended
-def test_what_is_wrong_with_the_process_is_said(world: ScmWorld) -> None:
-    """Time that stands still, and a worker whose thread is gone; one that is done is no news."""
+def test_healthz_reports_a_stalled_clock_and_dead_workers(world: ScmWorld) -> None:
+    """A worker that has finished is not reported."""
     loops = LoopSet([Loop(Mortal()), Loop(Finished())])
     loops.start()
     loops.stop(10)

@@ -36,8 +36,8 @@ def upgrade(world: ScmWorld, *nodes: str) -> None:
         world.beat(node, *mine, full=True, boot_id=2)
 
 
-def test_nothing_new_is_written_there(world: ScmWorld) -> None:
-    """Not even what was begun: an open container with a replica there is closed."""
+def test_read_only_node_gets_no_new_blocks(world: ScmWorld) -> None:
+    """An open container with a replica there is closed."""
     world.control.clients.allocate("before", [10])
     (opened,) = world.state.containers.open_all()
     upgrade(world, opened.pipeline[0])
@@ -60,8 +60,8 @@ def run(world: ScmWorld, seconds: int, strange: list[str], *others: str) -> None
         world.control.tick()
 
 
-def test_it_is_neither_source_nor_target(world: ScmWorld) -> None:
-    """Of two holders that live the other one is copied, and to the node whose layout is known."""
+def test_read_only_node_is_neither_source_nor_target_of_copies(world: ScmWorld) -> None:
+    """Of two live holders the other one is copied, to a node whose layout is supported."""
     made = world.made_closed()
     strange, source, _lost = holders(world, made)
     no_target, target = sorted(set(NODES) - set(holders(world, made)))
@@ -77,8 +77,8 @@ def test_it_is_neither_source_nor_target(world: ScmWorld) -> None:
     assert "INELIGIBLE" == refused.code
 
 
-def test_it_is_ordered_nothing_about_replicas(world: ScmWorld) -> None:
-    """Neither what was ordered before it came back, nor what becomes due meanwhile."""
+def test_read_only_node_gets_no_replica_commands(world: ScmWorld) -> None:
+    """Neither commands from before its return nor those that become due meanwhile are sent."""
     made = world.made_closed()
     strange = holders(world, made)[0]
     world.beat(strange, replica(strange, bcsid=made.sequence_id, root=8))
@@ -117,8 +117,8 @@ def test_a_copy_that_was_ordered_before_is_not_sent(world: ScmWorld) -> None:
     ]
 
 
-def test_it_may_be_written_to_again_after_it_is_one_layout(world: ScmWorld) -> None:
-    """And a restart of the control plane forgets neither."""
+def test_upgraded_node_becomes_writable_again(world: ScmWorld) -> None:
+    """A restart of the control plane keeps both states."""
     upgrade(world, *NODES[2:])
     world.restart()
     kept = {node.datanode_id for node in world.state.nodes.values() if node.is_read_only}

@@ -146,10 +146,11 @@ class TestDepartures:
 
         assert {made.container_id: "too_few"} == obstacles
 
-    def test_what_all_that_leave_and_all_that_rest_lock_out_is_counted_apart(
+    def test_containers_locked_by_leaving_and_resting_nodes_count_apart(
         self, tmp_path: Path
     ) -> None:
-        """Of three holders two leave and one rests: only if all three were off, or both groups."""
+        """Of three holders two leave and one is in maintenance. The container counts only if all
+        three nodes of one group are off."""
         options = ScmOptions(check_interval_ms=1_000)
         with cluster(tmp_path, options, *NODES, "dn5", "dn6") as world:
             names = {

@@ -160,10 +160,10 @@ class TestHeard:
         assert "op_state: 'ASLEEP' is none of" in served.said()
 
     @pytest.mark.parametrize("datanode_id", ["dn1\n", ""])
-    def test_who_says_not_who_he_is_is_refused(self, served: Served, datanode_id: str) -> None:
-        """
-        Nothing is believed of a caller of whom nobody knows who he is.
-        """
+    def test_heartbeat_without_a_valid_datanode_id_is_refused(
+        self, served: Served, datanode_id: str
+    ) -> None:
+        """No part of a report from an unidentified caller is used."""
         with pytest.raises(grpc.RpcError) as refused:
             served.node.stub.Heartbeat(scm_pb2.HeartbeatRequest(datanode_id=datanode_id, boot_id=1))
 
@@ -174,10 +174,10 @@ class TestReplicas:
     """A replica of which a number cannot be believed is as it was known, and there."""
 
     @pytest.mark.parametrize("by_columns", [False, True], ids=["messages", "columns"])
-    def test_it_is_not_taken_for_gone(self, served: Served, by_columns: bool) -> None:
-        """
-        A full report that names it removes nothing of it: it would be copied, or be lost.
-        """
+    def test_refused_part_of_a_full_report_does_not_remove_its_replica(
+        self, served: Served, by_columns: bool
+    ) -> None:
+        """Otherwise the replica would be copied again, or count as lost."""
         replicas = [told(1, bcsid=6), told(2, replica_index=200), told(3)]
         request = scm_pb2.HeartbeatRequest(datanode_id="dn1", boot_id=1)
         if by_columns:
@@ -197,10 +197,8 @@ class TestReplicas:
         assert {1: 6, 2: 5, 3: 5} == served.held()
         assert "replica_index" in served.said()
 
-    def test_nor_where_it_was_told_while_the_pages_came(self, served: Served) -> None:
-        """
-        What changed between two pages of a full report is named by neither.
-        """
+    def test_refused_change_between_pages_does_not_remove_its_replica(self, served: Served) -> None:
+        """A replica that changes between two pages of a full report is named by neither."""
         first = scm_pb2.ContainerReport(full=True, report_id=2, replicas=[told(1)])
         served.node.heartbeat(first)
         served.node.report_some(told(2, bytes_used=TOO_MUCH))
@@ -211,10 +209,8 @@ class TestReplicas:
 
         assert {1, 2, 3} == set(served.held())
 
-    def test_what_the_full_report_does_not_name_is_gone(self, served: Served) -> None:
-        """
-        Also where something else of it cannot be believed.
-        """
+    def test_replica_missing_from_a_full_report_is_removed(self, served: Served) -> None:
+        """It is removed also if another part of the report is refused."""
         served.node.heartbeat(full(told(3), told(4, block_count=TOO_MUCH)))
 
         assert {3} == set(served.held())
@@ -241,10 +237,10 @@ class TestReplicas:
 
 
 class TestTold:
-    def test_it_is_told_until_it_has_not_come_again_for_long(self, served: Served) -> None:
-        """
-        A full report comes every hour: who said nothing wrong in two has nothing wrong to say.
-        """
+    def test_refused_part_is_reported_until_two_clean_hours_have_passed(
+        self, served: Served
+    ) -> None:
+        """A full report comes every hour, so two hours without an error clear it."""
         served.node.heartbeat(full(told(1), told(2, block_count=TOO_MUCH)))
         assert 1 == served.control.queries.figures().refusing
 
@@ -257,10 +253,8 @@ class TestTold:
         assert "part of what" not in served.said()
         assert 0 == served.control.queries.figures().refusing
 
-    def test_of_one_that_was_removed_nothing_is_told(self, served: Served) -> None:
-        """
-        It says nothing any more.
-        """
+    def test_refused_part_of_a_removed_datanode_is_not_reported(self, served: Served) -> None:
+        """A removed datanode reports nothing any more."""
         served.node.heartbeat(full(told(1), told(2, block_count=TOO_MUCH)))
         served.world.clock.advance_s(3_600)
         served.control.tick()

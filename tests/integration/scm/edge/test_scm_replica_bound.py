@@ -40,10 +40,8 @@ def said(world: ScmWorld) -> str:
 
 
 @pytest.mark.parametrize("full", [True, False])
-def test_what_is_too_much_in_one_report_is_left_out(tmp_path: Path, full: bool) -> None:
-    """
-    The datanode is heard: the first of its replicas count, and the operator is told.
-    """
+def test_replicas_beyond_the_bound_are_left_out_of_a_report(tmp_path: Path, full: bool) -> None:
+    """The report is processed: the first replicas count, and the operator is informed."""
     with ScmWorld(tmp_path).running() as world:
         world.join("dn1")
         call(world, range(1, 31), full=full)
@@ -73,10 +71,8 @@ def test_pages_and_calls_together_are_bounded(tmp_path: Path) -> None:
         assert set(range(1, 21)) == held(world)
 
 
-def test_what_is_known_is_updated_and_leaves_room_when_it_goes(tmp_path: Path) -> None:
-    """
-    A full datanode may delete one replica and get another.
-    """
+def test_known_replicas_are_updated_and_free_room_when_deleted(tmp_path: Path) -> None:
+    """A full datanode may delete one replica and get another."""
     with ScmWorld(tmp_path).running() as world:
         world.join("dn1")
         call(world, range(1, 21), full=True)

@@ -235,8 +235,8 @@ class TestReconcile:
 
 
 class TestSnapshot:
-    def test_what_was_reported_is_exported(self, cluster: Cluster) -> None:
-        """Through the wire, LMDB's memory and Parquet, the root is the root."""
+    def test_reported_replicas_are_exported(self, cluster: Cluster) -> None:
+        """The root is unchanged through the wire, LMDB and Parquet."""
         container_id = cluster.write("a", 1_000)
         cluster.finish()
         cluster.settle(root=2**64 - 2)

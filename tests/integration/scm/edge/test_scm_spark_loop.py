@@ -224,8 +224,10 @@ def test_a_program_that_fails_changes_nothing_and_is_reported(
     assert 0 == len(world.state.commands)
 
 
-def test_what_a_program_says_last_is_told_and_kept(world: ScmWorld, tmp_path: Path) -> None:
-    """Its stderr is where Java says why it did not start."""
+def test_last_stderr_lines_of_a_failed_program_are_reported_and_kept(
+    world: ScmWorld, tmp_path: Path
+) -> None:
+    """On stderr Java prints why it did not start."""
     words = "import sys; print('one', 'two: no java', sep='\\n', file=sys.stderr); sys.exit(1)"
     made = loop(world, tmp_path, words)
 
@@ -279,8 +281,8 @@ def test_a_stop_ends_the_program_and_begins_no_other(world: ScmWorld, tmp_path: 
     assert not (tmp_path / "pid").exists()
 
 
-def test_it_shows_life_while_the_program_runs(world: ScmWorld, tmp_path: Path) -> None:
-    """A Spark of an hour is no worker that hangs."""
+def test_spark_loop_beats_while_the_program_runs(world: ScmWorld, tmp_path: Path) -> None:
+    """A Spark job of an hour is not a worker that hangs."""
     pulse = Beats()
     made = loop(world, tmp_path, HANGING, deadline_s=2, pulse=pulse)
 
@@ -308,11 +310,11 @@ def test_nodes_that_change_keep_it_busy_twice_a_minute_at_most(
 
 @pytest.mark.parametrize("waited_s", [PAUSE_S_MIN, 1e9], ids=["of a node", "of all"])
 @pytest.mark.parametrize("failing", ["raise SystemExit(1)", "print('null')"])
-def test_what_changed_is_verified_after_a_round_that_failed(
+def test_changed_nodes_are_verified_after_a_failed_round(
     world: ScmWorld, tmp_path: Path, failing: str, waited_s: float
 ) -> None:
-    """Else what a dead node had waits for a whole interval, because a disk was full for a minute.
-    A program that fails each time is not started twice a minute, though."""
+    """Otherwise the containers of a dead node would wait for a whole interval because a disk was
+    full for a minute. A program that fails each time is started at most once per pause."""
     made = loop(world, tmp_path, PROGRAM)
     program, told = tmp_path / "program.py", tmp_path / "runs" / "arguments.json"
     program.write_text(failing)

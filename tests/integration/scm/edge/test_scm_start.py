@@ -87,10 +87,8 @@ class TestHot:
 
         assert (POOLS[9],) == world.control.queries.safe_mode().missing
 
-    def test_what_was_ordered_before_does_not_leave_before_the_gate_opens(
-        self, world: ScmWorld
-    ) -> None:
-        """Neither copies nor deletes of any kind, and no decisions; a close does no harm."""
+    def test_commands_from_before_a_hot_start_wait_for_the_gate(self, world: ScmWorld) -> None:
+        """Copies, deletes of all kinds and decisions wait. A close is harmless and is sent."""
         made = world.made_closed()
         held = [r.datanode_id for r in world.state.replicas.of(made.container_id)]
         target = next(node for node in POOLS if node not in held)
@@ -173,8 +171,8 @@ def test_report_gives_the_verdict_and_its_reasons(
 
 
 class TestCold:
-    def test_where_replicas_are_is_forgotten_and_nothing_else(self, world: ScmWorld) -> None:
-        """But a node in maintenance cannot report: what it has is kept."""
+    def test_cold_start_forgets_replica_locations_only(self, world: ScmWorld) -> None:
+        """The replicas of a node in maintenance are kept, because it cannot report."""
         made = world.made_closed()
         held = [r.datanode_id for r in world.state.replicas.of(made.container_id)]
         rest(world, held[0])
@@ -188,8 +186,8 @@ class TestCold:
         assert 1 == len(world.state.keys)
         assert OpState.IN_MAINTENANCE is world.state.nodes.get(held[0]).op_state  # type: ignore[union-attr]
 
-    def test_all_known_nodes_are_waited_for_and_longer(self, world: ScmWorld) -> None:
-        """The dead one, too: nobody knows what it has."""
+    def test_cold_start_waits_longer_and_for_all_known_nodes(self, world: ScmWorld) -> None:
+        """It waits for the dead node, too, because its replicas are unknown."""
         dead, resting, *online = POOLS
         rest(world, resting)
         pass_time(world, 61, *online)

@@ -29,13 +29,10 @@ def manager(tmp_path: Path) -> Iterator[socket.socket]:
         yield listening
 
 
-def test_it_is_ready_when_it_answers_and_shows_life_until_it_stops(
+def test_scm_notifies_systemd_ready_and_watchdog_until_it_stops(
     tmp_path: Path, manager: socket.socket
 ) -> None:
-    """
-    What is started after it finds it there, and a process that hangs is restarted: without that
-    nothing is ordered until somebody looks.
-    """
+    """Units ordered after it find it ready, and a process that hangs is restarted."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),

@@ -48,11 +48,10 @@ def test_every_state_is_the_judges(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_who_may_be_reconciled_is_the_judges_word(tmp_path: Path, seed: int) -> None:
-    """
-    The control plane says for one container, before an order, what the judge says of all. It knows
-    better only who could be a peer, and mends shards where the judge lets Ozone's word stand.
-    """
+def test_scm_and_snapshot_judge_agree_on_reconcile_eligibility(tmp_path: Path, seed: int) -> None:
+    """The control plane decides for one container before a command, and the judge decides for
+    all. Only the control plane knows the possible peers, and it repairs shards where the judge
+    leaves them to Ozone."""
     rows = sayable(random_cluster(random.Random(seed), CONTAINERS))
     peers, told = {"OK", "NOT_ENOUGH_REACHABLE_REPLICAS", "RECONCILE_PENDING"}, set[str]()
     with ScmWorld(tmp_path, OPTIONS).running() as world:
@@ -101,11 +100,9 @@ def one_rack(path: Path) -> ScmWorld:
     return world
 
 
-def test_what_a_second_rack_changes_is_judged_anew(tmp_path: Path) -> None:
-    """
-    Three replicas on one rack were enough while there was no other. Until a container is looked at
-    again nothing is said of it, and a round later all have been, also those that were well.
-    """
+def test_second_rack_makes_all_containers_judged_again(tmp_path: Path) -> None:
+    """Three replicas on one rack were enough while there was no other. A container has no state
+    until it is judged again, and after a round all have been, also the healthy ones."""
     with one_rack(tmp_path).running() as world:
         before, _ = told_and_judged(world.control.queries.export_snapshot())
         world.join("dn4", racks=("/rack-2",))
@@ -123,10 +120,8 @@ def test_what_a_second_rack_changes_is_judged_anew(tmp_path: Path) -> None:
         assert judged_at_last == at_last
 
 
-def test_of_a_node_that_has_just_died_nothing_old_is_told(tmp_path: Path) -> None:
-    """
-    Its death is in the snapshot before anybody has looked at its containers: no state is told.
-    """
+def test_stale_state_of_a_dead_nodes_containers_is_not_exported(tmp_path: Path) -> None:
+    """The death is in the snapshot before its containers are judged, so no state is exported."""
     with one_rack(tmp_path).running() as world:
         world.clock.advance_s(100)
         world.keep_alive("dn1", "dn2")

@@ -117,8 +117,9 @@ def test_a_container_closes_when_one_of_its_nodes_is_down(world: ScmWorld) -> No
     assert ContainerState.OPEN is not down
 
 
-def test_what_is_closed_does_not_wait_for_copies_and_deletes(world: ScmWorld) -> None:
-    """Three kinds have limits that a datanode reaches: a writer waits for none of them."""
+def test_close_command_is_not_throttled_by_copies_and_deletes(world: ScmWorld) -> None:
+    """The three throttled kinds have reached the limits of the datanode. A close has no limit,
+    because a writer waits for it."""
     world.queues["dn1"] = (("replicate", 20), ("reconstruct", 7), ("delete", 40))
     world.call("dn1")
     throttled = (Kind.REPLICATE, Kind.RECONSTRUCT, Kind.DELETE)

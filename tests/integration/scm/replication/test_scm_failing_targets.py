@@ -92,10 +92,8 @@ def test_the_only_other_datanode_that_takes_nothing_excludes_no_source(world: Sc
     assert 3 == len(world.state.replicas.of(container.container_id))
 
 
-def test_what_failed_is_forgotten_in_time(world: ScmWorld) -> None:
-    """
-    Millions of containers may fail once: nothing grows for ever.
-    """
+def test_failed_targets_are_forgotten_after_a_while(world: ScmWorld) -> None:
+    """Millions of containers may fail once, so the memory is bounded."""
     nodes = ("dn1", "dn2", "dn3", "dn4")
     container = short_of_one(world, *nodes)
     failing = world.control._parts.commands.failing_targets

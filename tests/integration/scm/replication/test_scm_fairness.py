@@ -66,10 +66,11 @@ def surplus(world: ScmWorld, made: list[Container], count: int) -> None:
     ("percent", "expected"),
     [(1, [1, 2]), (2, [1, 1, 2, 3]), (3, [1, 1, 2, 2, 3]), (0, [1, 1, 2, 2, 3, 3])],
 )
-def test_each_container_gets_its_first_copy_before_any_gets_its_second(
+def test_every_container_gets_a_first_copy_before_any_second(
     tmp_path: Path, percent: int, expected: list[int]
 ) -> None:
-    """Three containers lack two replicas each; of the 160 copies of eight nodes so many may be."""
+    """Three containers lack two replicas each. The limit allows some of the 160 copies of eight
+    nodes."""
     with ScmWorld(tmp_path, options(inflight_factor_percent=percent)).running() as world:
         made = filled(world, 3)
         lose(world, made, 2)
@@ -78,8 +79,8 @@ def test_each_container_gets_its_first_copy_before_any_gets_its_second(
         assert expected == ordered(world, Kind.REPLICATE)  # none is ordered twice
 
 
-def test_each_container_loses_its_first_surplus_before_any_its_second(tmp_path: Path) -> None:
-    """Two containers have two too many each."""
+def test_every_container_loses_one_surplus_before_any_loses_two(tmp_path: Path) -> None:
+    """Two containers have two surplus replicas each."""
     with ScmWorld(tmp_path, options()).running() as world:
         made = filled(world, 2)
         surplus(world, made, 2)

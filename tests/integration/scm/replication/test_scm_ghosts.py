@@ -101,8 +101,9 @@ def made_on(world: ScmWorld) -> tuple[Container, list[str]]:
     return made, holders(world, made.container_id)
 
 
-def test_who_died_while_open_does_not_keep_others_from_reconciling(world: ScmWorld) -> None:
-    """Its last word was OPEN, which no container that is closed may be reconciled with."""
+def test_dead_open_replica_does_not_prevent_a_reconcile(world: ScmWorld) -> None:
+    """Its last report was OPEN, and a closed container cannot be reconciled with an open
+    replica."""
     blocks = world.write("client", "key", 10)
     dead, *living = sorted(endpoint.datanode_id for endpoint in blocks[0].replicas)
     die(world, dead)
@@ -172,8 +173,8 @@ def test_an_emptied_container_goes_though_a_dead_node_had_data(world: ScmWorld) 
     assert [(Kind.DELETE, True)] == [(c.kind, c.force) for c, _ in orders]
 
 
-def test_nothing_is_surplus_because_of_what_a_dead_node_said(world: ScmWorld) -> None:
-    """Four replicas, one of them on a dead node, are three: none of these is removed."""
+def test_replica_of_a_dead_node_creates_no_surplus(world: ScmWorld) -> None:
+    """Four replicas, one of them on a dead node, count as three, so none is removed."""
     made, held = made_on(world)
     (fourth,) = set(NODES) - set(held)
     world.beat(fourth, replica(fourth, bcsid=made.sequence_id))
@@ -194,10 +195,10 @@ class TestDecommissioned:
             change.put(world.state.nodes, replace(node, op_state=OpState.DECOMMISSIONED))
         return dead
 
-    def test_its_replicas_leave_the_books_and_come_back_as_reported(
+    def test_decommissioned_nodes_replicas_are_dropped_and_reported_again(
         self, world: ScmWorld, gone: str
     ) -> None:
-        """What the container can do without is struck off, and only that."""
+        """Only replicas that the container does not need are dropped."""
         pass_time(world, 3, *others(gone))
         struck = holders(world)
         world.join(gone)
@@ -262,8 +263,8 @@ class TestRemoved:
         written = (world.path.parent / "audit.log").read_text()
         assert 3 == written.count('"node removed"')
 
-    def test_nothing_waits_for_it_and_it_may_return(self, world: ScmWorld) -> None:
-        """Its commands and transactions end; when it is back, so is what it has."""
+    def test_removed_node_has_no_pending_work_and_may_return(self, world: ScmWorld) -> None:
+        """Its commands and transactions end. When the node is back, so are its replicas."""
         _made, (dead, *_living) = made_on(world)
         delete_all(world, *replace_copies(world, dead))
         owed = len(world.state.transactions)

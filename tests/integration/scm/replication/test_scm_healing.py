@@ -153,10 +153,10 @@ def test_whom_a_command_does_not_ask_is_named_and_whether_anybody_waits_for_it(
     ],
     ids=["its root is not known", "replicas contradict each other"],
 )
-def test_what_a_reconcile_cannot_decide_is_left_alone(
+def test_undecidable_difference_is_not_ordered_reconciled(
     world: ScmWorld, change: dict[str, object]
 ) -> None:
-    """An unknown root says nothing; a contradiction is for a person."""
+    """An unknown root says nothing, and a contradiction is for an operator."""
     box = world.made_closed()
     world.beat("dn2", replace(held(world, "dn2", box), **change))  # type: ignore[arg-type]
 
@@ -176,11 +176,11 @@ def test_a_contradiction_keeps_no_other_damage(world: ScmWorld) -> None:
     assert {why} == set(ordered(world).values())
 
 
-def test_one_that_lacks_nothing_but_the_last_commit_id_gets_it_and_is_closed(
+def test_replica_that_lacks_only_the_commit_id_gets_it_and_is_closed(
     world: ScmWorld,
 ) -> None:
-    """What it lacked was deleted since: it is not to be copied from the others, who have the same
-    as it has."""
+    """The blocks that it lacked were deleted since, so it is not copied from the others, which
+    have the same blocks."""
     box = world.made_closed()
     behind = replace(held(world, "dn2", box), state=ReplicaState.QUASI_CLOSED, bcsid=0)
     world.beat("dn2", behind)
@@ -195,8 +195,8 @@ def test_one_that_lacks_nothing_but_the_last_commit_id_gets_it_and_is_closed(
     assert not [c for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
 
 
-def test_it_can_be_turned_off(tmp_path: Path) -> None:
-    """Then only people and plans order a reconcile."""
+def test_healing_can_be_disabled(tmp_path: Path) -> None:
+    """With `heal` off, only operators and plans order a reconcile."""
     with made(tmp_path, replace(OPTIONS, heal=False)) as world:
         box = world.made_closed()
         world.beat("dn2", replace(held(world, "dn2", box), finding_count=1))
@@ -236,8 +236,8 @@ def test_deletes_that_are_owed_explain_a_difference(world: ScmWorld) -> None:
     assert {} == ordered(world)
 
 
-def test_what_came_right_and_is_wrong_again_is_reconciled(world: ScmWorld) -> None:
-    """The same damage once more is news, and is given the same time to settle."""
+def test_repeated_damage_is_reconciled_again(world: ScmWorld) -> None:
+    """The same damage after a repair is new, and gets the same time to settle."""
     box = world.made_closed()
     whole = held(world, "dn2", box)
     world.beat("dn2", replace(whole, finding_count=1))
@@ -254,8 +254,9 @@ def test_what_came_right_and_is_wrong_again_is_reconciled(world: ScmWorld) -> No
     assert dict.fromkeys(NODES, "control plane: scan findings") == ordered(world)
 
 
-def test_who_has_no_peer_now_is_reconciled_when_one_is_back(tmp_path: Path) -> None:
-    """Nobody could answer when it was due; nobody has to report anything new for another try."""
+def test_replica_without_a_peer_is_reconciled_when_one_returns(tmp_path: Path) -> None:
+    """No peer could answer when the reconcile was due. No new report is needed for another
+    attempt."""
     with made(tmp_path, replace(OPTIONS, stale_after_ms=3_000, dead_after_ms=900_000)) as world:
         box = world.made_closed()
         world.beat("dn2", replace(held(world, "dn2", box), finding_count=1))
@@ -282,11 +283,11 @@ def reconciled_in_vain(world: ScmWorld, seconds: int, *alive: str) -> list[int]:
 
 
 @pytest.mark.parametrize("fate", ["it returns", "it dies"])
-def test_what_came_to_nothing_without_a_datanode_is_tried_again_when_that_changes(
+def test_failed_reconcile_is_repeated_when_a_silent_node_returns_or_dies(
     tmp_path: Path, fate: str
 ) -> None:
-    """Two replicas are damaged, and the third, which could lend or contradict, is silent. Nobody
-    has anything new to report when it returns with what it had, or is given up."""
+    """Two replicas are damaged, and the third, which could help or contradict, is silent. The
+    node returns with the same replica, or dies, and no datanode has anything new to report."""
     dead_after_ms = 600_000 if fate == "it dies" else 3_600_000
     with made(tmp_path, replace(OPTIONS, dead_after_ms=dead_after_ms)) as world:
         box = world.made_closed()
@@ -303,8 +304,8 @@ def test_what_came_to_nothing_without_a_datanode_is_tried_again_when_that_change
         assert later
 
 
-def test_who_may_be_ordered_nothing_is_reconciled_once_it_may(world: ScmWorld) -> None:
-    """Datanodes of another layout are upgraded, and report just what they did before."""
+def test_read_only_replica_is_reconciled_after_its_upgrade(world: ScmWorld) -> None:
+    """Datanodes of another layout are upgraded and report the same as before."""
     box = world.made_closed()
     world.join(*NODES, boot_id=2, layout_version=LAYOUT_VERSION + 1)
     for node in NODES:
@@ -376,8 +377,9 @@ def test_a_turn_orders_in_portions(world: ScmWorld, monkeypatch: pytest.MonkeyPa
     assert {0, 1, 2} == {after - before for before, after in pairwise(seen)}
 
 
-def test_what_does_not_help_is_not_ordered_for_ever(world: ScmWorld) -> None:
-    """Three times, each after a longer pause; then the replicas must change or a person asks."""
+def test_ineffective_reconcile_is_ordered_three_times_at_most(world: ScmWorld) -> None:
+    """Each attempt comes after a longer pause. Then the replicas must change or an operator must
+    ask."""
     box = world.made_closed()
     world.beat("dn2", replace(held(world, "dn2", box), tree=summary(8)))
     seconds = []

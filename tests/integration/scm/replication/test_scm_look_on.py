@@ -89,8 +89,8 @@ def let_die(
     world.control.tick(pause)
 
 
-def test_what_a_tick_leaves_is_looked_at_before_the_next(world: ScmWorld) -> None:
-    """Each portion in a hold of the lock of its own; at the end nothing is left to look at."""
+def test_containers_left_by_a_tick_are_judged_before_the_next(world: ScmWorld) -> None:
+    """Each portion holds the lock once, and at the end no container is left."""
     before = not_well(world)
 
     let_die(world, "dn3")
@@ -104,8 +104,8 @@ def test_what_a_tick_leaves_is_looked_at_before_the_next(world: ScmWorld) -> Non
     assert not world.control.look_on()
 
 
-def test_it_orders_nothing(world: ScmWorld) -> None:
-    """Orders belong to ticks, with their limits."""
+def test_judging_between_ticks_sends_no_commands(world: ScmWorld) -> None:
+    """Commands belong to ticks, with their limits."""
     let_die(world, "dn3")
     ordered = [c.command_id for c in world.state.commands.values() if c.kind is Kind.REPLICATE]
 
@@ -132,10 +132,9 @@ def test_orders_are_made_in_portions(world: ScmWorld) -> None:
     assert ORDERS_AT_ONCE == max(grown)
 
 
-def test_what_a_new_rack_changes_is_looked_at_in_one_round(tmp_path: Path) -> None:
-    """Nothing is said of any container until then: a turn's part of the round is looked at before
-    the next turn, however many there are; here it is all of them. Those for which copies were
-    ordered are looked at once more."""
+def test_new_rack_makes_all_containers_judged_in_one_round(tmp_path: Path) -> None:
+    """A container has no state until then. Each turn's part of the round is judged before the
+    next turn, and here that is all of them. Containers with ordered copies are judged once more."""
     impatient = replace(OPTIONS, check_interval_ms=OPTIONS.heartbeat_interval_ms)
     with filled(tmp_path, impatient) as world:
         world.join("dn4", racks=("/rack-2",))
@@ -170,11 +169,9 @@ def test_the_most_urgent_of_all_that_is_due_is_ordered_first(world: ScmWorld) ->
     assert len(ordered) > 1
 
 
-def test_what_a_dead_node_held_does_not_wait_for_what_a_start_made_due(world: ScmWorld) -> None:
-    """
-    All is due, as after a start, and the dead node's only container would be the last: a copy of it
-    is ordered in the tick that notes the death.
-    """
+def test_dead_nodes_containers_are_judged_before_those_due_from_a_start(world: ScmWorld) -> None:
+    """All containers are due, as after a start, and the dead node's only container would be the
+    last. Its copy is ordered in the tick that records the death."""
     world.join("dn4", "dn5")
     world.beat("dn4", replica("dn4", container_id=COUNT), full=True)
     world.beat("dn5", full=True)
@@ -192,8 +189,8 @@ def test_what_a_dead_node_held_does_not_wait_for_what_a_start_made_due(world: Sc
     assert world.control._parts.manager.is_behind
 
 
-def test_of_nodes_that_die_together_one_at_a_time_is_noted(world: ScmWorld) -> None:
-    """All that each holds is due then: others have the lock in between."""
+def test_nodes_that_die_together_are_recorded_one_at_a_time(world: ScmWorld) -> None:
+    """All containers of each node become due then, and others get the lock in between."""
     world.join("dn4", "dn5")
     world.control.tick()
     fall_silent(world, "dn2", "dn3")

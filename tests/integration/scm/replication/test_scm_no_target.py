@@ -84,9 +84,9 @@ def copies(world: ScmWorld) -> dict[int, str]:
     return {c.container_id: c.target_id for c in commands if c.kind is Kind.REPLICATE}
 
 
-def test_nothing_is_tried_for_which_there_is_no_datanode(tmp_path: Path) -> None:
-    """With tens of thousands of them that took half of each second, and the lock; only what the
-    round through all containers comes to, here one in a turn, is tried again."""
+def test_containers_without_a_possible_target_are_not_retried(tmp_path: Path) -> None:
+    """With tens of thousands of them, the retries took half of each second, and the lock. Only
+    those that the regular round reaches, here one in a turn, are retried."""
     with filled(tmp_path, 100) as world:
         for _ in range(3):
             turn(world)
@@ -123,10 +123,11 @@ def stays(world: ScmWorld) -> str:
 
 
 @pytest.mark.parametrize("comes", [joins, has_room, stays])
-def test_as_soon_as_a_datanode_can_take_them_they_are_copied(
+def test_containers_are_copied_when_a_target_appears(
     world: ScmWorld, comes: Callable[[ScmWorld], str]
 ) -> None:
-    """In the next turn, and all of them; also when it was there before, and left."""
+    """They are copied in the next turn, and all of them, also if the target was there before and
+    left."""
     for _ in range(5):
         turn(world)
     before = copies(world)
@@ -137,9 +138,9 @@ def test_as_soon_as_a_datanode_can_take_them_they_are_copied(
 
 
 @pytest.mark.parametrize("turns", [1, 2, 5])
-def test_it_may_come_and_go(world: ScmWorld, turns: int) -> None:
-    """One that had room for others, and has none when the next one lacks a replica, and has some
-    again."""
+def test_target_may_fill_up_and_have_room_again(world: ScmWorld, turns: int) -> None:
+    """It had room for others, has none when the next container lacks a replica, and then has
+    some again."""
     for free_bytes in (0, 0, 1024**3):
         turn(world, free_bytes=free_bytes)
     others = set(copies(world))
@@ -157,8 +158,9 @@ def test_it_may_come_and_go(world: ScmWorld, turns: int) -> None:
     assert "full" == copies(world)[COUNT + 1]
 
 
-def test_what_a_double_shard_keeps_out_is_not_forgotten(tmp_path: Path) -> None:
-    """Where one of two may go once a person lets go of them, nothing else will tell."""
+def test_container_blocked_by_a_held_double_shard_is_looked_at_again(tmp_path: Path) -> None:
+    """One of two equal shards may be deleted when an operator releases them, which no other
+    event announces."""
     nodes = tuple(f"dn{number}" for number in range(1, 6))
     box = replace(container(replication_factor=5), scheme="rs-3-2-1024k")
     with ScmWorld(tmp_path, OPTIONS).running() as world:
@@ -183,8 +185,9 @@ def test_what_a_double_shard_keeps_out_is_not_forgotten(tmp_path: Path) -> None:
     assert [True] == [c.datanode_id in {"dn4", "dn5"} for c in deletes]
 
 
-def test_what_a_damaged_replica_keeps_out_is_not_forgotten(world: ScmWorld) -> None:
-    """Where one may give way once nobody expects it to be healed any more, time alone decides."""
+def test_container_blocked_by_a_damaged_replica_is_looked_at_again(world: ScmWorld) -> None:
+    """The damaged replica may be deleted when no repair is expected any more, which only time
+    decides."""
     with world.state.change() as change:
         change.put(world.state.containers, container(replication_factor=4))
     world.beat("full", replica("full", ReplicaState.UNHEALTHY))
@@ -224,9 +227,11 @@ class TestNoUsefulRack:
         """Let a second pass; the datanode of the other rack says what it has free."""
         turn(world, free_bytes=free_bytes, alive=("dn1", "dn2", "dn3", "dn4"))
 
-    def test_it_is_not_tried_in_each_turn(self, crowded: ScmWorld) -> None:
-        """Where a rack is full that may be all containers of a cluster; only what the round comes
-        to, one in a turn here, is tried again."""
+    def test_container_without_a_useful_rack_is_not_retried_in_each_turn(
+        self, crowded: ScmWorld
+    ) -> None:
+        """If a rack is full, this may concern all containers of a cluster. Only those that the
+        regular round reaches, here one in a turn, are retried."""
         for _ in range(3):
             self.turn(crowded)
         early = tries(crowded)
@@ -237,8 +242,8 @@ class TestNoUsefulRack:
         assert tries(crowded) - early <= 20
         assert {} == copies(crowded)
 
-    def test_it_is_spread_when_the_rack_has_room(self, crowded: ScmWorld) -> None:
-        """At once."""
+    def test_container_is_spread_when_its_rack_has_room(self, crowded: ScmWorld) -> None:
+        """The copies are ordered at once."""
         for _ in range(5):
             self.turn(crowded)
 

@@ -205,10 +205,10 @@ class TestCopies:
         assert 20 == len(queued(world, Kind.REPLICATE)) == len(world.call("dn1").commands)
         assert {"dn1"} == {c.datanode_id for c in queued(world, Kind.REPLICATE)}
 
-    def test_what_waited_for_a_busy_source_is_copied_when_it_has_room(
+    def test_copy_that_waits_for_a_busy_source_is_ordered_when_it_is_free(
         self, rarely_looking: ScmWorld
     ) -> None:
-        """Nobody asks for it in between; what was told to wait is not forgotten."""
+        """No event in between triggers it, and the postponed copy is not forgotten."""
         world = rarely_looking
         made, _victim = self.lost_one(world)
         add_others(world)
@@ -243,8 +243,8 @@ class TestDeletes:
         confirm(world, *NODES)
         return made
 
-    def test_one_too_many_is_removed_by_force_and_only_one(self, world: ScmWorld) -> None:
-        """And the command stays until a report shows that the replica is gone."""
+    def test_surplus_replica_is_removed_by_force_and_only_one(self, world: ScmWorld) -> None:
+        """The command stays until a report shows that the replica is gone."""
         self.over(world)
         pass_time(world, 5, *NODES)
         (command,) = queued(world, Kind.DELETE)
@@ -260,10 +260,10 @@ class TestDeletes:
         assert [] == queued(world, Kind.DELETE)
         assert [] == queued(world, Kind.REPLICATE)
 
-    def test_what_waited_for_a_busy_node_is_deleted_when_it_has_room(
+    def test_delete_that_waits_for_a_busy_node_is_ordered_when_it_is_free(
         self, rarely_looking: ScmWorld
     ) -> None:
-        """Which replica goes does not depend on who is busy; when it goes, does."""
+        """The load decides when the replica is deleted, and not which one."""
         world = rarely_looking
         made = self.over(world)
         add_others(world)
@@ -321,10 +321,9 @@ class TestDeletes:
             world.control.tick()
             assert [] == queued(world, Kind.DELETE), second
 
-    def test_one_that_was_sent_to_a_node_that_then_died_makes_no_copies(
-        self, world: ScmWorld
-    ) -> None:
-        """Nobody knows whether it is done, and three are there: there is nothing to do."""
+    def test_delete_sent_to_a_node_that_died_causes_no_copies(self, world: ScmWorld) -> None:
+        """It is unknown whether the delete was executed. Three replicas are there, so nothing is
+        to do."""
         made, victim = sent_to_the_surplus(world)
         others = [node for node in NODES if node != victim]
 
@@ -335,10 +334,11 @@ class TestDeletes:
         assert "HEALTHY" == world.control._parts.manager.states().of(made.container_id)
 
     @pytest.mark.parametrize("told", [OpState.ENTERING_MAINTENANCE, OpState.DECOMMISSIONING])
-    def test_one_on_a_node_that_leaves_meanwhile_makes_no_copies(
+    def test_delete_on_a_leaving_node_causes_no_copies(
         self, world: ScmWorld, told: OpState
     ) -> None:
-        """It waits in the queue of its datanode, and the three others are as many as before."""
+        """The delete waits in the queue of its datanode, and the three other replicas are as
+        many as before."""
         made, victim = sent_to_the_surplus(world)
         world.control.operators.set_operational_states(Request((victim,), told, is_forced=True))
         world.kept[victim] = (told, 0)
