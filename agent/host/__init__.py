@@ -1,1 +1,1 @@
-"""The agent of one host, put together; its heartbeats, and what it shows."""
+"""The agent of one host: its construction, its heartbeats, and its HTTP pages."""

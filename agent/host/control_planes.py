@@ -1,5 +1,7 @@
-"""Questions to the control planes: each is asked in turn until one answers. And the workers that
-ask other datanodes about what is here: parity, and proofs of chunks."""
+"""Queries to the control planes, and workers that query other datanodes: parity, and chunk proofs.
+
+A query tries each control plane in turn until one answers.
+"""
 
 import random
 import threading
@@ -20,17 +22,18 @@ from agent.scan.parity_scrub import ParityPolicy, ParityScrub
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ContainerId
 
-PARITY_BYTES_PER_S: Final = 5 * 1024**2  # of a parity check, over all datanodes with the shards
+PARITY_BYTES_PER_S: Final = 5 * 1024**2  # of a parity check, across all datanodes with the shards
 
 
 class ControlPlanes:
-    """What a datanode asks of them, beside its heartbeats. Raises what the last one said."""
+    """A datanode's queries to the control planes, beside its heartbeats. They raise the last one's
+    error."""
 
     def __init__(self, scms: Sequence[ScmClient]) -> None:
         self._scms = tuple(scms)
 
     def container_info(self, container_id: ContainerId) -> scm_pb2.ContainerInfo:
-        """Return what is known of a container."""
+        """Return the control plane's record of a container."""
         request = scm_pb2.GetContainerInfoRequest(container_id=container_id)
         error: SutureError = Unavailable(Code.UNAVAILABLE, "no control plane is configured")
         for scm in self._scms:
@@ -56,7 +59,8 @@ class ControlPlanes:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """What both need: whose replicas, who knows the other holders, how they are called."""
+    """Services that both workers need: the store, the control planes, the connections, the
+    clock."""
 
     store: ReplicaStore
     datanode_id: str
@@ -70,7 +74,8 @@ class Asking:
         ask_scan: Callable[[ContainerId, str], None],
         count: Callable[[str], None],
     ) -> Challenges:
-        """Return what asks peers to prove chunks; nobody where nothing is scanned."""
+        """Return the worker that asks peers to prove chunks; it has no peers if scans are
+        disabled."""
         return Challenges(
             self.store,
             self.datanode_id,
@@ -85,7 +90,7 @@ class Asking:
     def parity(
         self, config: ScanConfig, scrub: Scrub, pulse: Pulse, stop: threading.Event
     ) -> ParityScrub | None:
-        """Return what computes shards from each other; None where that is not wanted."""
+        """Return the worker that verifies parity; None if it is disabled."""
         if not config.enabled or not config.parity_interval_s:
             return None
         jitter_s = random.uniform(0.0, config.start_jitter_s)  # noqa: S311 - no secret

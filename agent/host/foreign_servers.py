@@ -1,9 +1,9 @@
-"""Other doors of an agent: servers for those who do not speak suture.v1, over the same store.
+"""Servers for other protocols than suture.v1, over the same store.
 
-The agent knows none of them. Who composes the process says how each is made (`agent.main`); the
-host makes them when the store is open, and starts and stops them with its own server. What comes
-in by a door is bounded as what comes in by that server: each has threads for as many calls, all
-together work in the same slots, and their waits are known in one place.
+The agent knows none of them. `agent.main` composes the process and says how each is made. The host
+makes them once the store is open, and starts and stops them with its own server. Their calls have
+the same bounds as that server's: each has threads for as many calls, all share the same slots, and
+their waits are counted together.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ from merkle.replica import ContainerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """What of a host a door leads to."""
+    """Services of the agent that a protocol server may use."""
 
     config: AgentConfig
     datanode_id: str
@@ -38,7 +38,7 @@ class Inside:
     slots: Slots
     connections: Connections
     audit: Audit
-    executor: Any  # a thread for each call that is let in
+    executor: Any  # a thread for each admitted call
     submit: Submit
     """Has data written beside the thread of a call."""
     on_read: Callable[[float], None]
@@ -48,7 +48,7 @@ class Inside:
 
 
 class Ended(Protocol):
-    """What a stop ends with."""
+    """The end of a server's stop."""
 
     def wait(self) -> object:
         """Wait for the last call."""
@@ -56,11 +56,11 @@ class Ended(Protocol):
 
 
 class Door(Protocol):
-    """One server of others."""
+    """A server for another protocol."""
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """Address on which it listens."""
         ...
 
     def start(self) -> None:
@@ -68,7 +68,7 @@ class Door(Protocol):
         ...
 
     def stop(self, grace_s: float) -> Ended:
-        """Refuse new calls, and give those under way so long. Harmless before `start`."""
+        """Refuse new calls, and give running calls `grace_s`. Harmless before `start`."""
         ...
 
 
@@ -76,7 +76,7 @@ MakeDoor: TypeAlias = Callable[[Inside], Door]
 
 
 class Doors:
-    """All doors of a host, made; each has its own threads."""
+    """All protocol servers of a host; each has its own threads."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Doors:
         inside: Callable[[Executor], Inside],
         threads: Callable[[], Executor],
     ) -> None:
-        """Make them all, or none. Raise SutureError."""
+        """Make all servers, or none. Raise SutureError."""
         self._executors: list[Executor] = []
         self._doors: list[Door] = []
         try:
@@ -97,20 +97,20 @@ class Doors:
 
     @property
     def addresses(self) -> list[str]:
-        """Where each listens."""
+        """Address of each server."""
         return [door.address for door in self._doors]
 
     def start(self) -> None:
-        """Serve at all of them."""
+        """Start all servers."""
         for door in self._doors:
             door.start()
 
     def stop(self, grace_s: float) -> list[Ended]:
-        """Begin to stop all; return what to wait for."""
+        """Begin to stop all servers; return their ends to wait for."""
         return [door.stop(grace_s) for door in self._doors]
 
     def close(self) -> None:
-        """Let go of what is not stopped yet, and of the threads. Harmless twice."""
+        """Stop servers that are still running, and end the threads. Idempotent."""
         for ended in self.stop(0):
             ended.wait()
         for executor in self._executors:

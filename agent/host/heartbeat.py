@@ -1,11 +1,11 @@
-"""Tells the SCM what this datanode has, and brings back its orders.
+"""Heartbeats: report this datanode's replicas to the SCM, and receive its commands.
 
     register ─► full report (in pages) ─► heartbeat every interval, at once when something changed
          ▲                                     │
          └──────── "register again" ◄──────────┘
 
-What there is to say waits in `agent.host.outbox`. A report is built from the facts of the moment of
-sending: however long the SCM is away, it is never older than that.
+Pending news is in `agent.host.outbox`. A report is built from the state at the time of sending, so
+it is never stale, however long the SCM was away.
 """
 
 import random
@@ -29,8 +29,8 @@ from merkle.replica import LAYOUT_VERSION, ContainerId
 
 REPLICAS_PER_HEARTBEAT_MAX: Final = 5_000  # about 0.5 MB
 STATUSES_PER_HEARTBEAT_MAX: Final = 500
-STATUSES_BYTES_MAX: Final = 4 * 1024**2  # of one heartbeat: its message has a limit
-LAST_COPIES_MAX: Final = 1_000  # listened to in one answer
+STATUSES_BYTES_MAX: Final = 4 * 1024**2  # of one heartbeat, whose message has a limit
+LAST_COPIES_MAX: Final = 1_000  # accepted from one answer
 INTERVAL_S_MIN: Final = 0.05
 FULL_REPORT_INTERVAL_S: Final = 3600.0
 RETRY_S_MIN: Final = 0.2
@@ -40,7 +40,7 @@ log = structlog.get_logger()
 
 
 class Scm(Protocol):
-    """The SCM as a datanode calls it."""
+    """The SCM's methods for datanodes."""
 
     def register(self, request: scm_pb2.RegisterRequest) -> scm_pb2.RegisterResponse:
         """Join or rejoin the cluster."""
@@ -52,14 +52,14 @@ class Scm(Protocol):
 
 
 class Reporter(Protocol):
-    """What there is to report."""
+    """State of this datanode to report."""
 
     def replica_ids(self) -> Sequence[ContainerId]:
-        """Return the ids of all replicas, ascending; those that cannot be loaded too."""
+        """Return the ids of all replicas, ascending, including those that cannot be loaded."""
         ...
 
     def report(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        """Return one replica's report; state DELETED when it is gone."""
+        """Return one replica's report, with state DELETED if it is gone."""
         ...
 
     def volumes(self) -> Iterable[datanode_pb2.VolumeStatus]:
@@ -67,17 +67,17 @@ class Reporter(Protocol):
         ...
 
     def queues(self) -> Iterable[scm_pb2.QueueCount]:
-        """Return how many commands are queued and running, by type."""
+        """Return the numbers of queued and running commands by type."""
         ...
 
     def node_state(self) -> NodeState:
-        """Return what the SCM decided about this datanode, as its volumes remember it."""
+        """Return the SCM's decision about this datanode, as its volumes remember it."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who registers."""
+    """Identity of the datanode that registers."""
 
     datanode_id: str
     cluster_id: str
@@ -88,7 +88,7 @@ class Identity:
 
 
 class Heartbeat:
-    """The worker behind the heartbeat loop: it empties the outbox of one SCM."""
+    """The worker of the heartbeat loop, which empties the outbox of one SCM."""
 
     def __init__(
         self,
@@ -104,10 +104,11 @@ class Heartbeat:
         spacing_s: float = 0.0,
         on_last_copies: Callable[[Sequence[int]], None] = lambda _: None,
     ) -> None:
-        """`terms` remembers which SCMs were seen, and says which of them leads. News of
-        `spacing_s` go together in one heartbeat, however often it is woken.
+        """`terms` records the SCMs that were seen, and decides which is the leader. News of
+        `spacing_s` share one heartbeat, however often the worker is woken.
 
-        `on_last_copies` is told, with each answer, of which containers only we have a healthy copy.
+        `on_last_copies` receives, with each answer, the containers of which only this datanode has
+        a healthy copy.
         """
         self.outbox = outbox
         self._on_last_copies = on_last_copies
@@ -121,7 +122,7 @@ class Heartbeat:
         self._on_commands = on_commands
         self._clock = clock
         self._full: deque[ContainerId] | None = None
-        self._full_ended = False  # with the heartbeat under way
+        self._full_ended = False  # with the heartbeat in flight
         self._meanwhile: set[ContainerId] = set()
         self._full_id = 0
         self._full_page = 0
@@ -161,8 +162,8 @@ class Heartbeat:
     def _retry_delay_s(self, error: Refused | Unavailable) -> float:
         """Return a pause that grows with the failures, with full jitter.
 
-        While nobody listens it grows to the interval only: nobody is spared by calling less often
-        than in good days, and a control plane that is back waits for us in safe mode.
+        While no SCM answers, it grows to the interval only: longer pauses would spare nobody, and a
+        control plane that is back waits for this datanode in safe mode.
         """
         self._failures += 1
         self.outbox.note_state(f"{error.code.value}: {error}")
@@ -205,9 +206,9 @@ class Heartbeat:
         log.info("registered", cluster_id=answer.cluster_id, term=answer.term)
 
     def _beat(self) -> bool:
-        """Send one heartbeat; return whether more is waiting to be said."""
-        # Queues first: a task that leaves them meanwhile has its answer among the statuses, and
-        # is not taken for lost.
+        """Send one heartbeat; return whether more news is pending."""
+        # Queues first: a task that leaves them meanwhile has its answer among the statuses, so it
+        # does not seem lost.
         queues = list(self._reporter.queues())
         statuses = self._statuses_to_send()
         changed: list[ContainerId] = []
@@ -239,7 +240,7 @@ class Heartbeat:
         if leads:
             self._on_last_copies(answer.sole_healthy_container_ids[:LAST_COPIES_MAX])
         if answer.commands and (leads or answer.term < self._terms.highest):
-            self._on_commands(answer.commands, answer.term)  # those of a lower term are refused
+            self._on_commands(answer.commands, answer.term)  # commands of a lower term are refused
         return waiting or self._full is not None
 
     def _seen_starts(self) -> list[scm_pb2.SeenStart]:
@@ -251,7 +252,7 @@ class Heartbeat:
         ]
 
     def _statuses_to_send(self) -> list[scm_pb2.CommandStatus]:
-        """Return the oldest answers, as many as fit a heartbeat; at least one."""
+        """Return the oldest answers that fit a heartbeat, at least one."""
         oldest = self.outbox.oldest_answers(STATUSES_PER_HEARTBEAT_MAX)
         sizes_bytes = accumulate(status.ByteSize() for status in oldest)
         count = sum(1 for size_bytes in sizes_bytes if size_bytes <= STATUSES_BYTES_MAX)
@@ -260,9 +261,9 @@ class Heartbeat:
     def _reports(
         self, changed: list[ContainerId]
     ) -> tuple[list[scm_pb2.ContainerReport], list[scm_pb2.ColumnReport]]:
-        """Return the reports to send; `changed` receives the changed replicas they tell of.
+        """Return the reports to send; add to `changed` the changed replicas that they contain.
 
-        A page of a full report goes by columns where it can.
+        A page of a full report is sent by columns if possible.
         """
         reports: list[scm_pb2.ContainerReport] = []
         by_columns: list[scm_pb2.ColumnReport] = []
@@ -285,34 +286,34 @@ class Heartbeat:
         return reports, by_columns
 
     def _by_columns(self, page: scm_pb2.ContainerReport) -> scm_pb2.ColumnReport | None:
-        """Return a page by columns; None where a replica says what has no place in them: of a page
-        of messages the SCM leaves out that replica alone."""
+        """Return a page by columns. Return None if a replica has facts without a column; of a page
+        of messages the SCM skips that replica alone."""
         try:
             return column_report(page)
         except Refused:
             return None
 
     def _tell_meanwhile(self) -> None:
-        """Report again what changed while the full report went out page by page.
+        """Report again the replicas that changed during the full report.
 
-        A replica made meanwhile is on no page, and the SCM may take it for gone.
+        A replica created meanwhile is on no page, and the SCM may assume that it is gone.
         """
         self.outbox.put_back(self._meanwhile)
         self._meanwhile.clear()
 
     def _take_back(self, changed: Iterable[ContainerId]) -> None:
-        """Report again what the SCM has not heard; a full report under way begins again."""
+        """Report again what the SCM did not acknowledge; restart a full report in progress."""
         self.outbox.put_back(changed)
         if self._full is not None or self._full_ended:
             self._full = None
             self._full_due_s = self._clock.monotonic_s()
 
     def _full_report_page(self) -> scm_pb2.ContainerReport | None:
-        """Return the next page of the full report, if one is due or under way."""
+        """Return the next page of the full report, if one is due or in progress."""
         now_s = self._clock.monotonic_s()
         is_wanted = self.outbox.take_wish_for_all()
         if is_wanted:
-            self._full = None  # one under way names what is gone: it begins again
+            self._full = None  # a report in progress may name deleted replicas: restart it
         if self._full is None:
             if now_s < self._full_due_s and not is_wanted:
                 return None

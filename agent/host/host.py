@@ -1,6 +1,6 @@
-"""The agent of one host: starts what is wired, takes new options, drains.
+"""The agent of one host: starts its parts, applies new options, drains.
 
-What there is, and in which order it is built, `agent.host.wiring` says.
+`agent.host.wiring` builds the parts in their order.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from agent.runtime.service_manager import Supervisor
 
 
 class Host:
-    """Everything that runs in an agent's process."""
+    """All parts of an agent's process."""
 
     def __init__(
         self,
@@ -30,10 +30,10 @@ class Host:
         doors: Sequence[MakeDoor] = (),
         leaders: Sequence[Leader] = (),
     ) -> None:
-        """Open the store, which recovers it, and bind the server, and the other `doors`. `leaders`
+        """Open the store, which recovers it, and bind the server and the other `doors`. `leaders`
         are control planes of another kind, which lead instead of `scms`.
 
-        Raises SutureError.
+        Raise SutureError.
         """
         self.security = security
         self._parts = Parts(
@@ -42,30 +42,31 @@ class Host:
 
     @property
     def address(self) -> str:
-        """Where others reach this agent."""
+        """Address at which peers and clients reach this agent."""
         return self._parts.address
 
     @property
     def web_address(self) -> str:
-        """Where a browser reaches this agent; "" when nowhere."""
+        """Address of the HTTP listener; "" if there is none."""
         return self._parts.face.address
 
     @property
     def door_addresses(self) -> list[str]:
-        """Where those reach this agent who do not speak its own protocol."""
+        """Addresses of the servers for other protocols."""
         return self._parts.doors.addresses
 
     def start(self) -> None:
-        """Start the loops and serve. Once."""
+        """Start the loops and serve. Call it once."""
         self._parts.loops.start()
         self._parts.server.server.start()
         self._parts.doors.start()
         self._parts.face.start()
 
     def reconfigure(self, config: AgentConfig) -> dict[str, bool]:
-        """Take the live options of `config`; return what differs: True where it is live now.
+        """Apply the live options of `config`; return the options that differ, True for those live
+        now.
 
-        Raise Refused, with nothing changed, when the promise could not be kept.
+        Raise Refused, with nothing changed, if the scan interval could not be kept.
         """
         differences = changed(self._parts.config, config)
         effective = with_live(self._parts.config, config)
@@ -73,10 +74,11 @@ class Host:
         return differences
 
     def stop(self) -> list[str]:
-        """Drain within the configured time; return what did not end. Harmless before `start`.
+        """Drain within the configured time; return the names of parts that did not end. Harmless
+        before `start`.
 
-        New calls are refused first, then reconciles stop between two chunks, then the loops end;
-        the journal covers what is cut off.
+        New calls are refused first, then reconciles stop between two chunks, then the loops end.
+        The journal covers interrupted work.
         """
         parts, deadline_s = self._parts, self._parts.config.stop_deadline_s
         parts.stopping.set()

@@ -1,4 +1,4 @@
-"""The worker that lets go of what was quarantined long enough, and of what deletes have left."""
+"""The worker that removes expired quarantine files and the leftovers of deletes."""
 
 from collections import deque
 from pathlib import Path
@@ -11,17 +11,17 @@ from agent.runtime.loop import Step, Throttled
 from agent.store.replica_store import ReplicaStore
 
 HOUSEKEEPING_INTERVAL_S: Final = 3600.0
-SETTLED_S: Final = 6 * 3600.0  # a clock that is wrong after a start has been set long before
+SETTLED_S: Final = 6 * 3600.0  # by then a clock that was wrong at the start has been set
 
 log = structlog.get_logger()
 
 
 class Housekeeper:
-    """Purges the quarantine of what was kept long enough, and tries again to remove the files of
-    deleted replicas that could not be removed: an error that has passed must not cost their room.
+    """Purges expired quarantine files, and retries the removal of deleted replicas' files, so that
+    an error that has passed does not cost their space.
 
-    Ages are those of the earliest time that the wall clock said in the last `SETTLED_S`: one that
-    is years ahead for a while, as after a start, must not empty the quarantine.
+    Ages are measured from the earliest wall clock time of the last `SETTLED_S`: a clock that is
+    years ahead for a while, as after a start, must not empty the quarantine.
     """
 
     name = "housekeeper"
@@ -30,15 +30,15 @@ class Housekeeper:
         self._store = store
         self._keep_s = keep_s
         self._clock = clock
-        self._told: deque[tuple[float, int]] = deque()  # monotonic seconds, and the wall clock then
-        self._graves: dict[str, tuple[Path, ...]] = {}  # by volume, as of the last look
+        self._told: deque[tuple[float, int]] = deque()  # monotonic seconds, wall clock then
+        self._graves: dict[str, tuple[Path, ...]] = {}  # by volume, as of the last check
 
     def keep_for(self, keep_s: float) -> None:
-        """Keep it for so long from now on; any thread may say so."""
+        """Set how long to keep quarantined files; any thread may call this."""
         self._keep_s = keep_s
 
     def step(self) -> Step:
-        """Purge once, if the clock has been right for long enough; and remove what is left."""
+        """Purge once, if the clock has been stable for long enough, and remove leftovers."""
         self._remove_graves()
         age_s = self._clock_age_s()
         if age_s is not None:
@@ -57,7 +57,7 @@ class Housekeeper:
                 log.warning("deleted_files_stay", volume_id=volume_id, error=graves.why)
 
     def _clock_age_s(self) -> float | None:
-        """Return how far the wall clock is ahead of the time to go by; None: not known yet."""
+        """Return how far the wall clock is ahead of the time to use; None if unknown so far."""
         now_s, now_ms = self._clock.monotonic_s(), self._clock.now_ms()
         self._told.append((now_s, now_ms))
         if now_s - self._told[0][0] < SETTLED_S:

@@ -1,4 +1,4 @@
-"""What the plain HTTP listener of an agent shows: metrics, health, the page."""
+"""Pages of the agent's HTTP listener: metrics, health and status."""
 
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
@@ -18,7 +18,8 @@ JSON_TYPE: Final = "application/json"
 
 
 class Face:
-    """One datanode as a browser and Prometheus see it; with no address, nobody sees it."""
+    """HTTP endpoint of one datanode: /metrics, /healthz and a status page. An empty address
+    disables it."""
 
     def __init__(
         self,
@@ -34,8 +35,8 @@ class Face:
     ) -> None:
         """Bind `address`; "" binds nothing. Raise Refused.
 
-        `names`: by which a browser may ask for this host, beside its own and its addresses.
-        `calls_trouble` says why calls of clients and peers are not answered, "" while they are.
+        `names` are Host names that a browser may use, beside the host's own and its addresses.
+        `calls_trouble` returns why calls of clients and peers are not answered; "" while they are.
         """
         self._observer = observer
         self._scrub = scrub
@@ -47,21 +48,21 @@ class Face:
 
     @property
     def address(self) -> str:
-        """Where it listens; "" when nowhere."""
+        """Address of the listener; "" if there is none."""
         return self._listener.address if self._listener else ""
 
     def start(self) -> None:
-        """Answer from now on."""
+        """Start answering."""
         if self._listener:
             self._listener.start()
 
     def stop(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
         if self._listener:
             self._listener.stop()
 
     def is_well(self) -> bool:
-        """Whether this datanode serves and its workers move: what `/healthz` says, too."""
+        """Return whether this datanode serves and its workers make progress, as `/healthz` does."""
         return self._judged()[0] == HTTPStatus.OK
 
     def _judged(self) -> tuple[HTTPStatus, dict[str, object]]:

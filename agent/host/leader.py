@@ -1,8 +1,8 @@
-"""Who leads an agent: Suture's control planes, or some that do not speak suture.v1.
+"""Leaders of an agent: Suture's control planes, or others that do not speak suture.v1.
 
-The agent knows none of the others. Who composes the process makes them (`agent.main`), if the
-config says so. Each gives the host a worker that reports to it and takes its orders: from an outbox
-and into queues of commands as Suture's own have them.
+The agent knows none of the others. `agent.main` makes them if the config says so. Each provides a
+worker that reports to it and receives its commands, from an outbox and into command queues like
+those of Suture's own control planes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,12 +27,12 @@ from agent.store.files.writebehind import Submit
 from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId
 
-NEWS_SPACING_S: Final = 0.05  # a storm of answers is told in some heartbeats, not in thousands
+NEWS_SPACING_S: Final = 0.05  # combines many answers into a few heartbeats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Led:
-    """What of a host its leaders hear from, and order."""
+    """Agent services available to an external control plane's adapter."""
 
     config: AgentConfig
     who: Who
@@ -52,40 +52,41 @@ class Led:
 
 
 class Leader(Protocol):
-    """One control plane of another kind."""
+    """A control plane of another kind."""
 
     @property
     def address(self) -> str:
-        """Where it is, as the config has it."""
+        """Its address in the config."""
         ...
 
     def cluster_id(self) -> str:
-        """Ask which cluster it leads. Raise Unavailable, Refused."""
+        """Return the id of the cluster that it leads. Raise Unavailable, Refused."""
         ...
 
     def worker(self, led: Led, outbox: Outbox, leads: Callable[[int], bool]) -> Worker:
-        """Return what tells it what is in `outbox`, and takes its orders. Raise Refused.
+        """Return the worker that reports `outbox` to it and receives its commands. Raise Refused.
 
-        `leads` notes a term, and says whether who has it leads, as far as anybody here knows.
+        `leads` records a term, and returns whether its SCM is the leader as far as known here.
         """
         ...
 
     def dial(self, datanode: NodeAddress) -> Lender:
-        """Return one of its datanodes for one reconcile; nothing is sent yet. Any thread may."""
+        """Return one of its datanodes as a source for one reconcile; nothing is sent yet.
+        Thread-safe."""
         ...
 
     def copy(
         self, command: scm_pb2.ReplicateCommand, stop: Callable[[], bool], timeout_s: float
     ) -> scm_pb2.ReplicateOutcome:
-        """Carry out a copy that it ordered, once there is a worker of it. Raise SutureError."""
+        """Carry out a copy that it ordered; its worker must exist. Raise SutureError."""
         ...
 
     def shard(self, shard: Shard) -> ShardPeer:
-        """Return the datanode of a shard of a reconstruction; nothing is sent yet."""
+        """Return the datanode of a shard for a reconstruction; nothing is sent yet."""
         ...
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         ...
 
 
@@ -106,7 +107,7 @@ def heartbeats(
     address: str,
     on_last_copies: Callable[[Sequence[int]], None],
 ) -> Iterator[Loop]:
-    """Yield the loop of each control plane of Suture's own. `address`: where we are reached."""
+    """Yield the loop of each of Suture's control planes. `address` is this agent's own address."""
     identity = Identity(
         datanode_id=led.who.datanode_id,
         cluster_id=led.who.cluster_id,

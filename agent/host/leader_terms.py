@@ -1,12 +1,11 @@
-"""The SCM that leads: the one with the highest term, and of one term the one that was heard first.
+"""The leading SCM: the one with the highest term, or the first one seen of equal terms.
 
-An SCM that leads no more may not know it yet. Its commands carry its term and are refused as stale;
-what it says about our replicas is passed over.
+An SCM that lost its leadership may not know it yet. Its commands carry its term and are refused as
+stale; what it says about this datanode's replicas is ignored.
 
-Each start of an SCM on a state has a random id, and shows how far its state is. What was shown is
-kept on the volumes and sent to every SCM. By that an SCM recognises that its state is older than
-one that this datanode saw: because an older copy was put in place, or because two SCMs run on
-copies of one state.
+Each start of an SCM has a random id, and shows the number of its state. The starts seen are kept on
+the volumes and sent to every SCM. From them an SCM detects that its state is older than one that
+this datanode has seen, because an old copy was restored, or two SCMs run on copies of one state.
 """
 
 import threading
@@ -19,14 +18,14 @@ from agent.errors import SutureError
 from agent.runtime.clock import Clock, SystemClock
 from agent.store.volumes.nodestate import SeenStart
 
-STARTS_KEPT_MAX: Final = 8  # those of the highest terms; two SCMs on one state show one each
-KEEP_SPACING_S: Final = 10.0  # between writes of a number alone: each is synced
+STARTS_KEPT_MAX: Final = 8  # those of the highest terms; two SCMs on one state have one each
+KEEP_SPACING_S: Final = 10.0  # between writes of new numbers only, each of which is synced
 
 log = structlog.get_logger()
 
 
 class Terms:
-    """The highest term that any SCM has shown, and the starts with the highest terms.
+    """The highest term of any SCM, and the starts with the highest terms.
 
     `keep` makes starts durable: on every volume, or on one if only a number has changed.
     """
@@ -47,7 +46,8 @@ class Terms:
         self._leader_id = next(leaders, "")
 
     def leads(self, term: int, start_id: str = "", state_number: int = 0) -> bool:
-        """Record what an SCM shows; return True if it leads, as far as we know."""
+        """Record the term and state of an SCM; return True if it is the leader as far as known
+        here."""
         with self._lock:
             if term > self._highest:
                 self._highest, self._leader_id = term, start_id
@@ -58,11 +58,11 @@ class Terms:
 
     @property
     def highest(self) -> int:
-        """The highest term that any SCM has shown."""
+        """The highest term of any SCM."""
         return self._highest
 
     def seen(self) -> tuple[SeenStart, ...]:
-        """Return the starts with the highest terms, the leader of a term before others of it."""
+        """Return the starts with the highest terms; of one term the leader first."""
         with self._lock:
             return tuple(self._starts.values())
 
@@ -82,5 +82,5 @@ class Terms:
             self._kept_at_s = now_s
             try:
                 self._keep(tuple(self._starts.values()), is_new)
-            except SutureError as error:  # it is in memory, and the volume check deals with it
+            except SutureError as error:  # kept in memory; the volume check handles the volume
                 log.warning("seen_start_not_kept", error=str(error))

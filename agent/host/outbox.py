@@ -1,7 +1,7 @@
-"""What is to be told to the SCM: filled by any thread, emptied by the heartbeat.
+"""Pending reports to the SCM: filled by any thread, emptied by the heartbeat.
 
-What changed is remembered as a set of container ids, so that memory stays bounded by the number of
-replicas however long the SCM is away. Nothing is forgotten before the SCM has answered.
+Changes are kept as a set of container ids, so that memory is bounded by the number of replicas
+however long the SCM is away. An entry is removed only after the SCM has acknowledged it.
 """
 
 import threading
@@ -14,12 +14,12 @@ from agent.rpc.v1 import scm_pb2
 from agent.runtime.loop import Bell
 from merkle.replica import ContainerId
 
-STATUSES_KEPT_MAX: Final = 10_000  # while the SCM is away; older ones are dropped
+STATUSES_KEPT_MAX: Final = 10_000  # while the SCM is away; the oldest are dropped
 REGISTERED: Final = "registered"
 
 
 class Outbox:
-    """News for one SCM. `bell` wakes its heartbeat."""
+    """Pending news for one SCM. `bell` wakes its heartbeat."""
 
     def __init__(self) -> None:
         self.bell = Bell()
@@ -30,7 +30,7 @@ class Outbox:
         self._must_register = False
         self._state = "not registered yet"
 
-    # For any thread.
+    # Methods for any thread.
 
     @property
     def state(self) -> str:
@@ -38,36 +38,36 @@ class Outbox:
         return self._state
 
     def notify(self, container_id: ContainerId) -> None:
-        """Report this replica soon: it is new, changed, or gone."""
+        """Report this replica soon, because it is new, changed, or gone."""
         self.put_back([container_id])
         self.bell.ring()
 
     def report_all(self) -> None:
-        """Make a full report soon: what it does not name is no longer here."""
+        """Make a full report soon; replicas that it does not name are gone."""
         with self._lock:
             self._is_full_wanted = True
         self.bell.ring()
 
     def reregister(self) -> None:
-        """Register again, and then report all."""
+        """Register again, then make a full report."""
         with self._lock:
             self._must_register = True
         self.bell.ring()
 
     def answer(self, status: scm_pb2.CommandStatus) -> None:
-        """Report what became of a command, soon."""
+        """Report the outcome of a command soon."""
         with self._lock:
             self._statuses.append(status)
         self.bell.ring()
 
-    # For the heartbeat.
+    # Methods for the heartbeat.
 
     def note_state(self, state: str) -> None:
-        """Note how the SCM was reached last."""
+        """Record the result of the last contact with the SCM."""
         self._state = state
 
     def take_changed(self, count_max: int) -> list[ContainerId]:
-        """Take out the oldest changes, at most `count_max`."""
+        """Remove and return the oldest changes, at most `count_max`."""
         with self._lock:
             taken = list(islice(self._changed, count_max))
             for container_id in taken:
@@ -75,19 +75,19 @@ class Outbox:
         return taken
 
     def put_back(self, container_ids: Iterable[ContainerId]) -> None:
-        """Note changes, again or for the first time."""
+        """Add changes, again or for the first time."""
         with self._lock:
             for container_id in container_ids:
                 self._changed.setdefault(container_id)
 
     def take_wish_to_register(self) -> bool:
-        """Return whether somebody wants to register again, and forget it."""
+        """Return whether a new registration was requested, and clear the request."""
         with self._lock:
             wished, self._must_register = self._must_register, False
         return wished
 
     def take_wish_for_all(self) -> bool:
-        """Return whether somebody wants a full report, and forget it."""
+        """Return whether a full report was requested, and clear the request."""
         with self._lock:
             wished, self._is_full_wanted = self._is_full_wanted, False
         return wished
@@ -98,9 +98,9 @@ class Outbox:
             return list(islice(self._statuses, count_max))
 
     def told(self, statuses: Sequence[scm_pb2.CommandStatus]) -> bool:
-        """Forget answers that the SCM has; return whether there is more to say.
+        """Remove answers that the SCM has; return whether more news is pending.
 
-        While they were on their way a full memory may have dropped some of them already.
+        A full outbox may have dropped some of them in the meantime.
         """
         told = {id(status) for status in statuses}
         with self._lock:
@@ -110,10 +110,11 @@ class Outbox:
 
 
 class Outboxes:
-    """The same news for every SCM: one that does not answer keeps nobody from the others."""
+    """The same news for every SCM, so that an SCM that does not answer does not delay the
+    others."""
 
     def __init__(self, count: int) -> None:
-        """`count`: how many SCMs there are."""
+        """`count` is the number of SCMs."""
         self.boxes = tuple(Outbox() for _ in range(count))
 
     @property
@@ -123,26 +124,27 @@ class Outboxes:
         return REGISTERED if REGISTERED in states else states[0]
 
     def notify(self, container_id: ContainerId) -> None:
-        """Report this replica soon: it is new, changed, or gone."""
+        """Report this replica soon, because it is new, changed, or gone."""
         for box in self.boxes:
             box.notify(container_id)
 
     def report_all(self) -> None:
-        """Make a full report soon: what it does not name is no longer here."""
+        """Make a full report soon; replicas that it does not name are gone."""
         for box in self.boxes:
             box.report_all()
 
     def report_soon(self) -> None:
-        """Send a heartbeat now, with what the volumes measure."""
+        """Send a heartbeat now, with the volumes' measurements."""
         for box in self.boxes:
             box.bell.ring()
 
     def reregister(self) -> None:
-        """Register again, and report all."""
+        """Register again, then make a full report."""
         for box in self.boxes:
             box.reregister()
 
     def answer(self, status: scm_pb2.CommandStatus) -> None:
-        """Report what became of a command, soon: whoever leads by then needs to know."""
+        """Report the outcome of a command to all SCMs soon, because any may be the leader by
+        then."""
         for box in self.boxes:
             box.answer(status)

@@ -1,9 +1,9 @@
-"""Replicas that reconstructions make here: who is at it, and what becomes of those left behind.
+"""RECOVERING replicas made by reconstructions: their current runs, and abandoned ones.
 
-A RECOVERING replica holds nothing that is not elsewhere, so nothing is lost with it. Nobody counts
-on it, and no second run may write into it. When no write came for a while, its run is over: it
-becomes UNHEALTHY, which it can never leave, and the next run puts its own in its place. (After a
-restart every RECOVERING replica is one of those: `agent.store.recovery.startup_recovery`.)
+All data of a RECOVERING replica is elsewhere, so nothing is lost with it. Nothing relies on it, and
+no second run may write into it. If no write arrives for a while, its run has ended: the replica
+becomes UNHEALTHY, a state that it can never leave, and the next run replaces it. (After a restart
+every RECOVERING replica is abandoned: `agent.store.recovery.startup_recovery`.)
 """
 
 import threading
@@ -20,14 +20,14 @@ from agent.store.replica_store import ReplicaStore
 from merkle.replica import ContainerId, ReplicaState
 
 CHECK_S: Final = 60.0  # ozone: hdds.datanode.recovering.container.scrubbing.service.interval
-TIMEOUT_S: Final = 300.0  # after the last write: then an unfinished reconstruction is given up
+TIMEOUT_S: Final = 300.0  # after the last write an unfinished reconstruction is abandoned
 REASON: Final = "reconstructed"
 
 log = structlog.get_logger()
 
 
 class Recoveries:
-    """The RECOVERING replicas of this datanode, each with the moment of its last write."""
+    """The RECOVERING replicas of this datanode, each with the time of its last write."""
 
     name = "recoveries"
 
@@ -40,7 +40,7 @@ class Recoveries:
         timeout_s: float,
         scan: Callable[[ContainerId], object],
     ) -> None:
-        """`scan` asks for a scan of a replica that was completed."""
+        """`scan` requests a scan of a completed replica."""
         self._store = store
         self._leases = leases
         self._clock = clock
@@ -52,8 +52,8 @@ class Recoveries:
     def create(self, container_id: ContainerId, replica_index: int) -> None:
         """Create a RECOVERING replica; the caller holds the lease.
 
-        Puts it in the place of one that an earlier run left behind. Raises Unavailable(BUSY) while
-        another run is at it, Refused(CONTAINER_EXISTS) when there is any other replica.
+        It replaces one that an earlier run abandoned. Raise Unavailable(BUSY) while another run is
+        active, Refused(CONTAINER_EXISTS) if there is any other replica.
         """
         with self._lock:
             is_fresh = not self._is_stale(container_id)
@@ -73,20 +73,20 @@ class Recoveries:
             self._written_at_s[container_id] = self._clock.monotonic_s()
 
     def wrote(self, container_id: int) -> None:
-        """Note a write: its run lives."""
+        """Record a write, which shows that the run is active."""
         with self._lock:
             if container_id in self._written_at_s:
                 self._written_at_s[container_id] = self._clock.monotonic_s()
 
     def closed(self, container_id: int) -> None:
-        """Note a close: what was RECOVERING is read again soon."""
+        """Record a close; request a scan of a replica that was RECOVERING."""
         with self._lock:
             was_recovering = self._written_at_s.pop(container_id, None) is not None
         if was_recovering:
             self._scan(ContainerId(container_id))
 
     def step(self) -> Step:
-        """Give up the replicas that nobody writes to any more."""
+        """Abandon the replicas without recent writes."""
         with self._lock:
             known = [ContainerId(container_id) for container_id in self._written_at_s]
         for container_id in known:
@@ -107,9 +107,9 @@ class Recoveries:
             )
 
     def _remove_unfinished(self, container_id: ContainerId, replica_index: int) -> None:
-        """Remove what an earlier run of this shard left behind, and nothing else.
+        """Remove the replica that an earlier run of this shard abandoned, and no other.
 
-        Only a replica that never was anything but RECOVERING has no former state.
+        Only a replica that was never in another state than RECOVERING has no former state.
         """
         facts = self._store.replica(container_id)
         is_expired = facts.state is ReplicaState.UNHEALTHY and facts.former_state is None
@@ -122,7 +122,7 @@ class Recoveries:
         try:
             return self._store.replica(container_id).state is ReplicaState.RECOVERING
         except SutureError:
-            return False  # removed meanwhile
+            return False  # removed in the meantime
 
     def _is_stale(self, container_id: int) -> bool:
         written_at_s = self._written_at_s.get(container_id)

@@ -1,4 +1,4 @@
-"""What the parts of an agent are told of its options."""
+"""Settings of an agent's parts, derived from its options."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,22 +12,22 @@ from agent.runtime.clock import SystemClock
 from agent.runtime.memory import MemoryBudget, in_flight_bytes, limit_bytes
 from agent.store.options import StoreOptions
 
-CALLS_PER_THREAD: Final = 10  # under way and waiting; more are refused as BUSY
-STREAMS_MAX: Final = 100  # calls under way on one connection; more wait at the caller
+CALLS_PER_THREAD: Final = 10  # running and waiting; more are refused as BUSY
+STREAMS_MAX: Final = 100  # running calls of one connection; more wait at the caller
 
 
 def web_names(config: AgentConfig) -> Sequence[str]:
-    """Return the names by which the page may be asked for."""
+    """Return the names by which a browser may request the page."""
     return (*config.observe.names, (config.node.advertise or "").rpartition(":")[0])
 
 
 def call_threads(config: AgentConfig) -> CallThreads:
-    """Return the threads that calls of others have."""
+    """Return the threads for incoming calls."""
     return CallThreads(config.server.threads, CALLS_PER_THREAD * config.server.threads)
 
 
 def server_limits(config: AgentConfig, *, server_count: int = 1) -> Limits:
-    """Return the limits of each server as the config has them, and as open files allow."""
+    """Return the limits of each server, from the config and the limit of open files."""
     server = config.server
     return Limits(
         rpc_count_max=CALLS_PER_THREAD * server.threads,
@@ -39,8 +39,8 @@ def server_limits(config: AgentConfig, *, server_count: int = 1) -> Limits:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What may be in flight, by who has it. Each part waits for none of another: a task calls
-    peers, which answer from that of their calls, and has its repair scanned."""
+    """Memory budgets by user. No part waits for another's: a task calls peers, which answer from
+    the budget of their calls, and has its repair scanned."""
 
     calls: MemoryBudget
     tasks: MemoryBudget
@@ -48,7 +48,7 @@ class Memory:
 
 
 def memory_of(config: AgentConfig) -> Memory:
-    """Return how much may be in flight, as the config has it, or the machine."""
+    """Return the memory budgets, from the config or the machine's memory."""
     total_bytes = in_flight_bytes(config.node.in_flight_bytes, limit_bytes())
     return Memory(
         MemoryBudget(total_bytes // 2),
@@ -58,7 +58,7 @@ def memory_of(config: AgentConfig) -> Memory:
 
 
 def store_options(config: AgentConfig, clock: SystemClock, software: str = "") -> StoreOptions:
-    """Return the store's options as the config has them; `software` is the version that runs."""
+    """Return the store's options in the config; `software` is the running version."""
     storage = config.storage
     return StoreOptions(
         algorithm=storage.tree_algorithm,

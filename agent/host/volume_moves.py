@@ -1,10 +1,10 @@
-"""Empties volumes that retire: one replica after the other, each read whole where it is now.
+"""Moves of replicas off retiring volumes, one by one; each is read whole at its new place.
 
-    lease ─ open? closed first ─ copied ─ served from there ─ read whole ─ the old one goes
-                                    └ no room, damage, in use: told, and tried again later
+    lease ─ open? closed first ─ copied ─ served from there ─ read whole ─ old one removed
+                                    └ no room, damage, in use: logged, and retried later
 
-What was moved is on the disks, and nothing else is: after a kill it goes on where it was. What two
-volumes have, though none of them retires any more, is on one of them when it is done.
+All state is on the disks, so that the work continues after a kill. If two volumes have the same
+replica although neither retires any more, one of the copies is removed.
 """
 
 from collections import deque
@@ -22,8 +22,8 @@ from agent.store.volumes.service_mode import Mode, Service
 from agent.transfer.relocation import Mover
 from merkle.replica import ID_MAX, TREE_STATES, Bcsid, ContainerId, ReplicaState
 
-RETRY_S: Final = 30.0  # of a replica that could not be moved
-REST_TIMES: Final = 50.0  # after a look that found nothing to do, as long as it took
+RETRY_S: Final = 30.0  # before a failed move is retried
+REST_TIMES: Final = 50.0  # pause after a search without result, in multiples of its duration
 REST_S_MAX: Final = 120.0
 WRITTEN: Final = frozenset({ReplicaState.OPEN, ReplicaState.CLOSING})
 
@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """Why a replica could not be moved, and when it is tried again."""
+    """Reason why a replica could not be moved, and the time of the next attempt."""
 
     why: str
     again_at_s: float
@@ -40,13 +40,13 @@ class Stuck:
 
     @property
     def has_no_room(self) -> bool:
-        """Whether no other volume has room for it."""
+        """Return whether no other volume has room for it."""
         return self.code is Code.DISK_OUT_OF_SPACE
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far one volume is, as this process knows it."""
+    """Progress of one volume, as known to this process."""
 
     begun_s: float
     moved_count: int = 0
@@ -60,7 +60,7 @@ class Progress:
     """When the next look may be: the last one found nothing to do."""
 
     def eta_s(self, left_bytes: int, now_s: float) -> float:
-        """Return how long the rest takes at the rate so far; -1: nothing was moved yet."""
+        """Return the time for the rest at the rate so far; -1 = nothing was moved yet."""
         if not left_bytes:
             return 0.0
         if not self.moved_bytes:
@@ -69,7 +69,7 @@ class Progress:
 
 
 class VolumeMoves:
-    """The worker. Questions and wishes may come from any thread."""
+    """The worker. Any thread may query or steer it."""
 
     name = "volume-moves"
 
@@ -82,7 +82,7 @@ class VolumeMoves:
         pulse: Pulse,
         bell: Bell | None = None,
     ) -> None:
-        """`bell` ends the wait of the loop that it runs in."""
+        """`bell` ends the wait of the worker's loop."""
         self._tools = tools
         self._store = tools.store
         self._mover = mover
@@ -92,28 +92,28 @@ class VolumeMoves:
         self._bell = bell or Bell()
 
     def steer(self, volume_id: str, mode: Mode, target_id: str = "") -> Service:
-        """Use a volume otherwise from now on, or look at it again. Raises Refused."""
+        """Change the service of a volume, or check it again. Raise Refused."""
         before = self._store.services.of(volume_id).mode
         service = self._store.services.change(volume_id, mode, target_id=target_id)
         if service.mode is not before:
             self._progress.pop(volume_id, None)
             log.info("volume_service_changed", volume_id=volume_id, service=service.mode.value)
         elif (progress := self._progress.get(volume_id)) is not None:
-            progress.unmovable, progress.rests_until_s = {}, 0.0  # a person may have put it right
+            progress.unmovable, progress.rests_until_s = {}, 0.0  # an operator may have fixed it
         self._bell.ring()
         return service
 
     def progress(self, volume_id: str) -> Progress | None:
-        """Return how far a volume is that retires, or takes no more writes."""
+        """Return the progress of a volume that is retiring or read-only."""
         return self._progress.get(volume_id)
 
     def now_s(self) -> float:
-        """Return the time by which progress is measured."""
+        """Return the time base of the progress."""
         return self._tools.clock.monotonic_s()
 
     def step(self) -> Step:
-        """Move one replica, of the first volume that has one to move. What is wrong with one volume
-        holds up no other: it is raised when all were looked at."""
+        """Move one replica, of the first volume that has one to move. An error of one volume does
+        not block the others: it is raised after all were checked."""
         trouble: SutureError | None = None
         for volume in self._store.volumes():
             try:
@@ -126,7 +126,7 @@ class VolumeMoves:
         return Idle()
 
     def _tend(self, volume_id: str) -> bool:
-        """Do one thing about a volume, if it wants any; return whether there may be more."""
+        """Do one piece of work for a volume, if it needs any; return whether there may be more."""
         progress = self._progress.setdefault(volume_id, Progress(self.now_s()))
         if self._stop() or not (progress.due or self._look(volume_id, progress)):
             return False
@@ -144,8 +144,8 @@ class VolumeMoves:
         return True
 
     def _look(self, volume_id: str, progress: Progress) -> bool:
-        """Find what is to be dealt with now; return whether there is anything. A look at a hundred
-        thousand replicas takes a second: where it finds nothing, the next one waits for it."""
+        """Search for replicas to move now; return whether there are any. A search over 100,000
+        replicas takes a second, so after one without result the next is delayed."""
         began_s = self.now_s()
         if began_s < progress.rests_until_s:
             return False
@@ -163,7 +163,7 @@ class VolumeMoves:
         return False
 
     def _wanting(self, volume_id: str, mode: Mode) -> list[Left]:
-        """Return what is to leave a volume, or to be closed there; what was cut off first."""
+        """Return the replicas to move off a volume, or to close there, interrupted moves first."""
         services = self._store.services
         match mode:
             case Mode.RETIRING:
@@ -178,7 +178,7 @@ class VolumeMoves:
     def _keep_stuck(
         self, progress: Progress, volume_id: str, container_id: ContainerId, error: SutureError
     ) -> None:
-        """Leave a replica as it is for a while; a reason of another kind is told."""
+        """Postpone a replica that cannot be moved; log it if the reason is new."""
         before = progress.stuck.get(container_id)
         progress.stuck[container_id] = Stuck(str(error), self.now_s() + RETRY_S, error.code)
         if before is not None and before.code is error.code:
@@ -191,7 +191,7 @@ class VolumeMoves:
         )
 
     def _due(self, here: Sequence[Left], progress: Progress) -> Iterator[Left]:
-        """Yield what is to be dealt with now; forget the trouble with what is not `here` now."""
+        """Yield the replicas that are due now; forget the failures of those no longer `here`."""
         ids = {left.container_id for left in here}
         for gone in progress.stuck.keys() - ids:
             del progress.stuck[gone]
@@ -202,8 +202,8 @@ class VolumeMoves:
                 yield left
 
     def _deal_with(self, volume_id: str, left: Left) -> None:
-        """Move one replica, or end the move that a crash has cut off; of a volume that stays only
-        close it. Raises SutureError."""
+        """Move one replica, or complete a move that a crash interrupted. On a volume that stays,
+        only close it. Raise SutureError."""
         container_id = left.container_id
         if left.is_served and left.state in WRITTEN:
             self._close(container_id)
@@ -225,7 +225,7 @@ class VolumeMoves:
         log.info("replica_moved", container_id=container_id, volume_id=volume_id)
 
     def _copy(self, container_id: ContainerId) -> None:
-        """Copy it; damage that nobody knew of is found by a scan, and declared then."""
+        """Copy a replica; if unknown damage prevents it, a scan finds and declares it first."""
         try:
             self._mover.move(container_id, stop=self._may_not_go_on)
         except SutureError as error:
@@ -235,7 +235,7 @@ class VolumeMoves:
             self._mover.move(container_id, stop=self._may_not_go_on)
 
     def _verify(self, container_id: ContainerId) -> None:
-        """Read a replica whole where it is served."""
+        """Read a whole replica where it is served."""
         scan_container(
             self._tools,
             container_id,
@@ -249,7 +249,7 @@ class VolumeMoves:
         return self._stop()
 
     def _close(self, container_id: ContainerId) -> None:
-        """Take no more writes; the control plane says later which commit was the last."""
+        """Stop writes; the control plane later says which commit was the last."""
         with self._tools.leases.hold(container_id):
             if self._store.replica(container_id).state not in TREE_STATES:
                 self._store.close_container(container_id, bcsid=Bcsid(ID_MAX))

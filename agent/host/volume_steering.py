@@ -1,4 +1,4 @@
-"""The volumes of this host as an operator steers and sees them."""
+"""Operator view and control of this host's volumes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 
 class HostVolumes:
-    """Steers them (agent.rpc.datanode.backends.Volumes)."""
+    """Changes and shows the volumes (agent.rpc.datanode.backends.Volumes)."""
 
     def __init__(
         self,
@@ -36,8 +36,8 @@ class HostVolumes:
         check: Callable[[VolumeFacts, float], object],
         on_added: Callable[[VolumeFacts], object],
     ) -> None:
-        """`check` may refuse a new volume, by its facts and how fast it is read; `on_added` has it
-        scanned, checked and reported."""
+        """`check` may refuse a new volume, by its facts and read speed; `on_added` starts its
+        scans, checks and reports."""
         self._store = store
         self._moves = moves
         self._observer = observer
@@ -45,7 +45,7 @@ class HostVolumes:
         self._on_added = on_added
 
     def steer(self, volume_id: str, *, service: str, target_id: str) -> None:
-        """Use a volume otherwise from now on. Raise Refused."""
+        """Change the service of a volume. Raise Refused."""
         mode = ASKED.get(service)
         if mode is None:
             raise Refused(
@@ -76,24 +76,24 @@ class HostVolumes:
         self._on_added(volume)
 
     def disks(self) -> Sequence[pb.DiskReport]:
-        """Return what the disks themselves and the kernel say."""
+        """Return the reports of the disks and the kernel."""
         return disk_reports(self._store.volumes())
 
     def status(self) -> Sequence[pb.VolumeStatus]:
-        """Return how every volume is."""
+        """Return the state of every volume."""
         return self._observer.volumes()
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """Adds to the status of a volume what it is used for, and how far it is on its way out."""
+    """Adds a volume's service, and the progress of its retirement, to its status."""
 
     store: ReplicaStore
     moves: VolumeMoves
     slow_disks: SlowDisks
 
     def __call__(self, status: pb.VolumeStatus) -> None:
-        """Add it."""
+        """Add them."""
         if status.failed:
             return
         word = self.slow_disks.word(status.volume_id)
@@ -102,7 +102,7 @@ class Description:
         service = self.store.services.of(status.volume_id)
         status.service, status.service_since_ms = service.mode.value, service.since_ms
         if not service.takes_replicas:
-            status.available_bytes = 0  # nothing new finds a place there
+            status.available_bytes = 0  # it takes no new replicas
         progress = self.moves.progress(status.volume_id)
         if progress is not None:
             stuck = progress.stuck.copy()
@@ -119,7 +119,7 @@ class Description:
 
 
 def tell_of_start(store: ReplicaStore) -> None:
-    """Log which volumes are not served, and what had to be finished on the others."""
+    """Log the volumes that are not served, and the work completed on the others."""
     for volume in store.volumes():
         if volume.failed:
             log.error(

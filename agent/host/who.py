@@ -1,11 +1,11 @@
-"""Who a datanode is."""
+"""Identity of a datanode."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """This datanode's name, and its cluster's; which version runs, and which of its starts."""
+    """Ids of this datanode and its cluster, the running version, and the id of this start."""
 
     datanode_id: str
     cluster_id: str

@@ -1,12 +1,12 @@
-"""The parts of an agent, put together: store, server, loops, pools.
+"""Construction of an agent's parts: store, server, loops, pools.
 
 store ◄── server (gRPC threads)      ◄── peers, clients
   ▲  ▲─── scans (one loop per volume, one on demand) ◄── change watch
   │  ▲─── pools (reconcile; close and delete)        ◄── heartbeat ◄── SCM
   └────── observer ──► reports, status
 
-Each part is built after those that it needs, and is whole then. What a part tells of to others that
-are built later goes through a relay, or lies in the outbox of the heartbeat.
+Each part is built after the parts that it needs, and is complete then. Notifications to parts that
+are built later go through a relay, or wait in the outbox of the heartbeat.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -75,13 +75,13 @@ from agent.transfer.relocation import Mover
 from merkle.replica import ContainerId
 from scanner.resume import Doubt
 
-DISK_WRITERS: Final = 4  # of what clients send: a write or two on each of some disks
+DISK_WRITERS: Final = 4  # of client data: a write or two on each of some disks
 
 log = structlog.get_logger()
 
 
 class Parts:
-    """Everything that runs in an agent's process, each part built after those that it needs."""
+    """All parts of an agent's process, each built after those that it needs."""
 
     def __init__(
         self,
@@ -94,10 +94,10 @@ class Parts:
         doors: Sequence[MakeDoor] = (),
         leaders: Sequence[Leader] = (),
     ) -> None:
-        """Open the store, which recovers it, and bind the server, and the other `doors`. `leaders`
+        """Open the store, which recovers it, and bind the server and the other `doors`. `leaders`
         are control planes of another kind, which lead instead of `scms`.
 
-        Raises SutureError.
+        Raise SutureError.
         """
         assert not (scms and leaders), "an agent is led by one kind of control plane"
         self.config = config
@@ -134,8 +134,8 @@ class Parts:
             undo.pop_all()
 
     def _build(self, supervisor: Supervisor, undo: ExitStack) -> None:
-        """Build what works on the store, each part after those that it needs; `undo` lets go of
-        them when one cannot be built."""
+        """Build the parts that work on the store, in order; `undo` closes them if one cannot be
+        built."""
         config = self.config
         self.memory = memory_of(config)
         self.scrub = self._built_scrub()
@@ -148,7 +148,7 @@ class Parts:
         self.intake = Intake(commands, self.clock, bell=Bell())
         self.writers = ThreadPoolExecutor(
             TRANSFER_THREADS + ARRIVALS_MAX, thread_name_prefix="import"
-        )  # each arrival may have one that waits for its sender
+        )  # each import may have one that waits for its sender
         self.moves_pulse, self.moves_bell = Pulse(self.clock), Bell()
         self.moves = self._built_moves()
         self.slow_disks = SlowDisks(lambda: counted(self.store.volumes()))
@@ -202,18 +202,18 @@ class Parts:
 
     @property
     def address(self) -> str:
-        """Where others reach this agent."""
+        """Address at which peers and clients reach this agent."""
         listens = f"{self.config.node.listen.rpartition(':')[0]}:{self.server.port}"
         return self.config.node.advertise or listens
 
     def reconfigure(self, config: AgentConfig) -> None:
-        """Take live options. Raise Refused, with nothing changed, when the promise could not be
-        kept."""
+        """Apply live options. Raise Refused, with nothing changed, if the scan interval could not
+        be kept."""
         self.scrub.reconfigure(config.scan)
         self.housekeeper.keep_for(config.storage.quarantine_keep_s)
         self.config = config
 
-    # The parts, in the order in which they are built.
+    # The parts, in the order of construction.
 
     def _built_scrub(self) -> Scrub:
         tools = ScanTools(
@@ -277,7 +277,7 @@ class Parts:
         dial, pulse = self.handlers.peer, self.parity_pulse
         asking = Asking(self.store, self.who.datanode_id, control_planes, dial, self.clock)
         config = self.config.scan
-        if self.leaders:  # Suture's control planes alone say who has a container, too
+        if self.leaders:  # only Suture's control planes also know a container's holders
             config = config.model_copy(update={"parity_interval_s": 0, "challenge_interval_s": 0})
         self.challenges = asking.challenges(config, self.ask_scan, self.meters.challenged)
         return asking.parity(config, self.scrub, pulse, self.stopping)
@@ -296,7 +296,7 @@ class Parts:
 
     def _built_face(self, waits: Waits) -> Face:
         def trouble() -> str:
-            """Say why calls may find no answer; and end those that have waited long enough."""
+            """Return why calls may get no answer, and end those that have waited too long."""
             waits.sweep()
             return self.executor.trouble
 
@@ -436,7 +436,7 @@ class Parts:
         yield Loop(self.slow_disks, clock=self.clock)
         yield Loop(self.moves, clock=self.clock, pulse=self.moves_pulse, bell=self.moves_bell)
 
-    # What the parts ask for.
+    # Callbacks of the parts.
 
     def _answer(self, status: scm_pb2.CommandStatus) -> None:
         self.meters.answered(status)
@@ -450,11 +450,12 @@ class Parts:
         self.outboxes.answer(status)
 
     def _scan_after_repair(self, container_id: ContainerId) -> ScanReport:
-        """Read the replica whole, so that what it is called rests on the medium."""
+        """Read the whole replica, so that its verdict is based on the medium."""
         return scan_container(self.scrub.tools, container_id, stop=self.stopping.is_set)
 
     def _prove_repair(self, container_id: ContainerId, changed: Collection[Doubt]) -> Proof:
-        """Read what a reconcile changed; all of the replica, if it was not read lately."""
+        """Read the places that a reconcile changed, or the whole replica if it was not read
+        recently."""
         return prove(
             self.scrub.tools,
             container_id,
@@ -464,6 +465,7 @@ class Parts:
         )
 
     def ask_scan(self, container_id: ContainerId, reason: str) -> None:
-        """Ask for a scan; a full queue is no loss: what was never read is read before others."""
+        """Request a scan; a full queue loses nothing, because replicas never read are read
+        first."""
         if not self.scrub.on_demand.request(container_id, reason=reason):
             log.warning("scan_not_queued", container_id=container_id, reason=reason)
