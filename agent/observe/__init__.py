@@ -1,1 +1,1 @@
-"""What the outside may see: log events, status."""
+"""Observability: log events, metrics, status, health and pages."""

@@ -1,11 +1,11 @@
-"""The audit log: who did what, to which container, and how it ended; one JSON object a line.
+"""Audit log of actions: caller, action, container and result, as one JSON object per line.
 
     {"event": "audit", "at": "...", "action": "DeleteReplicas", "result": "OK", "who": "ann", ...}
 
-It goes to a file of its own, or to stderr beside the log of the process, whatever the level of that
-is. A file is put aside when it is full, and the oldest is removed: audit.jsonl, audit.jsonl.1, ...;
-it may also be rotated from outside, by renaming it. Nothing is dropped, except refusals: who calls
-without permission must not be able to push what counts out of the files.
+It goes to a file of its own, or to stderr beside the process log, whatever the log level. A full
+file is rotated and the oldest removed: audit.jsonl, audit.jsonl.1, ...; it may also be rotated from
+outside, by renaming it. Only refusals may be dropped, because callers without permission must not
+be able to push relevant entries out of the files.
 """
 
 import json
@@ -26,8 +26,8 @@ from agent.errors import Code, Refused
 from agent.observe.logs import Bounded
 
 FILE_MODE: Final = 0o640
-FILE_BYTES_MAX: Final = 64 * 1024**2  # some 200,000 actions
-KEPT_COUNT: Final = 15  # 1 GiB with the one that is written
+FILE_BYTES_MAX: Final = 64 * 1024**2  # about 200,000 actions
+KEPT_COUNT: Final = 15  # 1 GiB with the current one
 TEXT_CHARACTERS_MAX: Final = 1_000  # of one fact, which may come from another host
 REFUSALS: Final = frozenset({Code.PERMISSION_DENIED.value, Code.UNAUTHENTICATED.value})
 
@@ -35,7 +35,7 @@ log = structlog.get_logger("suture.audit")
 
 
 class AuditLog:
-    """Writes actions down. Safe to use from many threads at once."""
+    """Writes the audit log. Thread-safe."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class AuditLog:
         )
 
     def record(self, action: str, result: str, **facts: object) -> None:
-        """Write down one action, and how it ended."""
+        """Record one action and its result."""
         at = datetime.fromtimestamp(self._now_s(), UTC).isoformat(timespec="milliseconds")
         event: EventDict = {"event": "audit", "at": at, "action": action, "result": result}
         event.update({name: _cut(value) for name, value in facts.items()})
@@ -68,12 +68,12 @@ class AuditLog:
         )
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the file."""
         self._handler.close()
 
 
 class _Handler(RotatingFileHandler):
-    """Appends lines; a file that was renamed away is made again."""
+    """Appends lines; reopens the file if it was renamed."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a line to the file that has the name now."""
@@ -88,11 +88,11 @@ class _Handler(RotatingFileHandler):
         super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Say in the ordinary log what could not be written, and go on serving."""
+        """Log what could not be written, and continue."""
         log.error("audit_not_written", path=self.baseFilename, line=record.getMessage())
 
     def _is_renamed(self) -> bool:
-        if self.stream is None:  # rotating it failed; the next line opens it again
+        if self.stream is None:  # the rotation failed; the next line opens the file again
             return False
         ours = os.fstat(self.stream.fileno())
         try:
@@ -102,7 +102,7 @@ class _Handler(RotatingFileHandler):
         return (ours.st_dev, ours.st_ino) != (named.st_dev, named.st_ino)
 
     def _open(self) -> TextIOWrapper:
-        """Open the file for ourselves and our group, and never through a link."""
+        """Open the file with access for its owner and group only, and never through a link."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.fdopen(os.open(self.baseFilename, flags, FILE_MODE), "a", encoding="utf-8")
 

@@ -1,8 +1,8 @@
-"""All replicas of this host at a glance, kept up to date replica by replica.
+"""Summary of this host's replicas in memory, updated replica by replica.
 
-Reading every row takes seconds on a host with a hundred thousand replicas, and status, heartbeats
-and metrics ask all the time; so the few numbers that they need are kept in memory, packed: 24 bytes
-a replica, and its sums are numpy's.
+Reading every row takes seconds on a host with 100,000 replicas, and status, heartbeats and metrics
+query all the time. So the few numbers that they need are kept packed in memory, at 24 bytes per
+replica, and summed by numpy.
 """
 
 import struct
@@ -24,7 +24,7 @@ AGE_BOUNDS_S: Final = (
     *(HOUR_S, 6 * HOUR_S, 12 * HOUR_S),
     *(days * DAY_S for days in (1, 2, 3, 4, 5, 6, 7, 8, 10, 14, 21, 30, 90)),
 )
-KEPT_MS: Final = 10_000  # a summary is as old as this at most
+KEPT_MS: Final = 10_000  # greatest age of a summary
 
 
 _PACKED: Final = struct.Struct("=HBBIQQ")
@@ -42,11 +42,11 @@ Rows: TypeAlias = npt.NDArray[Any]  # of _COLUMNS
 
 @dataclass(slots=True)
 class VolumeSummary:
-    """The closed replicas of one volume, as of one moment.
+    """Summary of the closed replicas of one volume at one time.
 
     `age_bytes[i]` were verified at most AGE_BOUNDS_S[i] ago and not within the bound before; the
-    last item is beyond all bounds, or was never verified. `oldest_at_ms` is 0 when something was
-    never verified, -1 when there is nothing.
+    last item is beyond all bounds, or was never verified. `oldest_at_ms` is 0 if a replica was
+    never verified, -1 if there are none.
     """
 
     data_bytes: int = 0
@@ -78,7 +78,7 @@ def volume_summary(rows: Rows, now_ms: int, interval_s: float) -> VolumeSummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """All replicas of the host, as of one moment."""
+    """Summary of all replicas of the host at one time."""
 
     volumes: dict[str, VolumeSummary]
     states: Counter[str]
@@ -89,11 +89,11 @@ class Summary:
 
 
 class Census:
-    """The replicas of this host. `put` and `drop` may come from any thread, as may `summary`:
-    a dictionary's single operations and its copy are atomic under the interpreter's lock."""
+    """The replicas of this host. Any thread may call `put`, `drop` and `summary`, because a
+    dictionary's single operations and its copy are atomic under the GIL."""
 
     def __init__(self, *, interval_s: float) -> None:
-        """`interval_s`: every byte is to be verified once in this time."""
+        """`interval_s` is the scan interval, in which every byte is to be verified once."""
         self._interval_s = interval_s
         self._volume_numbers: dict[str, int] = {}
         self._entries: dict[ContainerId, bytes] = {}
@@ -101,7 +101,7 @@ class Census:
         self._kept: tuple[int, int, Summary] | None = None
 
     def fill(self, volume_id: str, replicas: ReplicaColumns) -> None:
-        """Note all replicas of a volume at once: at the start."""
+        """Add all replicas of a volume at once, at the start."""
         rows = np.zeros(len(replicas), _COLUMNS)
         rows["volume"] = self._number_of(volume_id)
         rows["state"] = replicas.states
@@ -114,17 +114,17 @@ class Census:
         self._version += 1
 
     def put(self, facts: ReplicaFacts) -> None:
-        """Note what a replica is now."""
+        """Record the present facts of a replica."""
         self._entries[facts.container_id] = self._packed(facts)
         self._version += 1
 
     def drop(self, container_id: ContainerId) -> None:
-        """Note that a replica is gone."""
+        """Remove a replica."""
         self._entries.pop(container_id, None)
         self._version += 1
 
     def summary(self, now_ms: int) -> Summary:
-        """Return the sums; those of a few seconds ago where nothing changed since."""
+        """Return the sums; a recent result if nothing has changed since."""
         kept, version = self._kept, self._version
         if kept is not None and kept[0] == version and 0 <= now_ms - kept[1] < KEPT_MS:
             return kept[2]

@@ -1,7 +1,7 @@
-"""The page of one datanode for a browser. It only tells.
+"""Status page of one datanode for a browser; read-only.
 
-What a person asks comes first: is the data whole, how far is the scan, what was found, what was
-changed. How the process works inside comes last.
+The most important facts come first: whether the data is healthy, the progress of the scan, findings
+and changes. The internals of the process come last.
 """
 
 from collections.abc import Iterable, Iterator
@@ -166,7 +166,7 @@ def _scan_remarks(scan: pb.VolumeScrub) -> Iterator[str]:
 
 
 def _ages(summary: Summary) -> Markup:
-    """Return how many of the bytes were verified within so many days: all is 100 %."""
+    """Return the shares of the bytes verified within each age; together they are 100 %."""
     data_bytes = sum(volume.data_bytes for volume in summary.volumes.values())
     if not data_bytes:
         return element("p", "No closed replica holds data yet.", kind="soft")

@@ -1,4 +1,4 @@
-"""What a datanode says of itself: its replicas, volumes, loops and tasks, in the wire's words."""
+"""Status of a datanode as messages: its replicas, volumes, loops and tasks."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -18,12 +18,12 @@ from merkle.damaged import Damaged
 from merkle.replica import ContainerId
 from scanner.finding import Finding
 
-DAMAGED_SHOWN_MAX: Final = 100  # replicas whose findings are looked at for one answer
+DAMAGED_SHOWN_MAX: Final = 100  # replicas whose findings are read for one answer
 FINDINGS_SHOWN_MAX: Final = 100  # of one replica
 
 
 class Pools(Protocol):
-    """What counts the commands."""
+    """Source of the command counts."""
 
     def queue_counts(self) -> Iterable[scm_pb2.QueueCount]:
         """Return queued and running tasks by type."""
@@ -32,7 +32,7 @@ class Pools(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """What does not change while the process lives."""
+    """Facts that are constant for the life of the process."""
 
     datanode_id: str
     cluster_id: str
@@ -41,7 +41,7 @@ class About:
 
 
 class Observer:
-    """Answers what reports and `suture status` ask, from the store's facts of the moment."""
+    """Answers reports and `suture status` from the store's present state."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class Observer:
         now_ms: Callable[[], int],
         describe: Callable[[datanode_pb2.VolumeStatus], object] = lambda _: None,
     ) -> None:
-        """`interval_s`: every byte is to be verified once in this time. `describe` adds to a
-        volume's status what others know of it."""
+        """`interval_s` is the scan interval, in which every byte is to be verified once. `describe`
+        adds facts from other parts to a volume's status."""
         self._about = about
         self._store = store
         self._pools = pools
@@ -70,15 +70,15 @@ class Observer:
         self._describe = describe
 
     def note_volume(self, volume_id: str) -> None:
-        """Take in all replicas of a volume that was added."""
+        """Add all replicas of a new volume."""
         for added_id, replicas in self._store.columns(volume_id):
             self._census.fill(added_id, replicas)
 
     def note(self, container_id: ContainerId) -> None:
-        """Take in that a replica is new, changed, or gone; any thread may say so."""
+        """Update a replica that is new, changed, or gone; any thread may call this."""
         try:
             self._census.put(self._store.replica(container_id))
-        except (SutureError, Damaged):  # gone, fenced, or not to be read: its report says which
+        except (SutureError, Damaged):  # gone, fenced or unreadable: its report tells which
             self._census.drop(container_id)
 
     def summary(self) -> Summary:
@@ -86,11 +86,12 @@ class Observer:
         return self._census.summary(self._now_ms())
 
     def store_volumes(self) -> Sequence[VolumeFacts]:
-        """Return the volumes as the store knows them."""
+        """Return the store's facts of the volumes."""
         return self._store.volumes()
 
     def findings(self) -> Iterator[Finding]:
-        """Yield the findings of the first damaged or contradicted replicas, some of each."""
+        """Yield findings of the first damaged or contradicted replicas, a limited number of
+        each."""
         summary = self.summary()
         shown = dict.fromkeys(summary.damaged[:DAMAGED_SHOWN_MAX])
         shown |= dict.fromkeys(summary.contradictory[:DAMAGED_SHOWN_MAX])
@@ -99,18 +100,18 @@ class Observer:
                 yield from self._store.findings(container_id, count=FINDINGS_SHOWN_MAX)
 
     def changes(self, since_ms: int, *, count: int) -> Changes:
-        """Return the newest changes of all replicas since a moment."""
+        """Return the newest changes of all replicas since a time."""
         return self._store.changes(since_ms, count=count)
 
     def replica_ids(self) -> Sequence[ContainerId]:
-        """Return the ids of all replicas, also of those that cannot be loaded."""
+        """Return the ids of all replicas, including those that cannot be loaded."""
         known = set(self._store.replica_ids())
         return sorted(known | {item.container_id for item in self._store.unloadable()})
 
     def report(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        """Return one replica's report; state DELETED when it, or its volume, is gone.
+        """Return one replica's report, with state DELETED if the replica or its volume is gone.
 
-        One whose row is damaged is not gone: it cannot be loaded.
+        A replica whose row is damaged is not gone, but cannot be loaded.
         """
         try:
             return replica_report(self._store.replica(container_id))
@@ -118,7 +119,7 @@ class Observer:
             return unloadable_report(Unloadable(container_id, "", str(damage)))
         except (Refused, VolumeFailed) as error:
             if isinstance(error, VolumeFailed) and not self._store.volume_set.is_lost(container_id):
-                raise  # unknown is not gone: the volume is in doubt, and was not fenced
+                raise  # unknown is not gone: the volume is suspect but not fenced
             for item in self._store.unloadable():
                 if item.container_id == container_id:
                     return unloadable_report(item)
@@ -156,11 +157,11 @@ class Observer:
         return self._pools.queue_counts()
 
     def node_state(self) -> NodeState:
-        """Return what the SCM has decided about this datanode."""
+        """Return the SCM's decision about this datanode."""
         return self._store.volume_set.node_state()
 
     def status(self) -> datanode_pb2.StatusResponse:
-        """Return the whole answer to `Status`."""
+        """Return the complete answer to `Status`."""
         summary = self.summary()
         return datanode_pb2.StatusResponse(
             datanode_id=self._about.datanode_id,
@@ -181,7 +182,7 @@ class Observer:
 
 
 def worker_message(worker: WorkerStatus) -> datanode_pb2.WorkerStatus:
-    """Return a loop's status as the wire carries it."""
+    """Return a loop's status as a message."""
     return datanode_pb2.WorkerStatus(
         name=worker.name,
         state=worker.state.value,

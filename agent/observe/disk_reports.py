@@ -1,7 +1,7 @@
-"""What else knows of the disks of this host: their own counters (SMART), and the kernel's log.
+"""Other sources about this host's disks: their own counters (SMART), and the kernel's log.
 
-Asked when somebody collects evidence, never by itself. Neither need be there, and both may be for
-root only: then it is said which, in words.
+They are queried on demand, when evidence is collected. Either may be missing or reserved for root;
+the report says which.
 """
 
 import json
@@ -30,7 +30,7 @@ Run = Callable[[Sequence[str]], tuple[int, str, str]]
 
 
 def run(words: Sequence[str]) -> tuple[int, str, str]:
-    """Run a program that only looks."""
+    """Run a read-only program."""
     done = subprocess.run(  # noqa: S603 - known programs, and names that the kernel gave
         words, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False
     )
@@ -43,7 +43,7 @@ def disk_reports(
     run: Run = run,
     device_of: Callable[[Path], Path | None] = block_device,
 ) -> list[pb.DiskReport]:
-    """Return what is known of the disks below each volume."""
+    """Return the reports about the disks of each volume."""
     reports = []
     for volume in volumes:
         device = device_of(Path(volume.path))
@@ -68,7 +68,7 @@ def disk_reports(
 
 
 def _smart(disk: str, run: Run) -> tuple[str, str]:
-    """Return smartctl's document, and why there is none."""
+    """Return smartctl's document, or why there is none."""
     try:
         code, out, err = run([*SMART, f"/dev/{disk}"])
     except FileNotFoundError:
@@ -80,14 +80,14 @@ def _smart(disk: str, run: Run) -> tuple[str, str]:
     except ValueError:
         return "", f"smartctl says nothing that can be read (exit code {code}): {err.strip()}"
     messages = [m.get("string", "") for m in document.get("smartctl", {}).get("messages", [])]
-    if code & 0b11:  # bits 0 and 1: the command line, the device could not be opened
+    if code & 0b11:  # bits 0 and 1: bad command line, device not opened
         why = "; ".join(messages) or err.strip() or f"exit code {code}"
         return "", f"smartctl cannot ask /dev/{disk}: {why}; it may need root"
     return out, ""
 
 
 def _kernel_lines(names: set[str], run: Run) -> tuple[list[str], str]:
-    """Return the newest lines of the kernel's log that name a disk, and why there are none."""
+    """Return the newest kernel log lines that name a disk, or why there are none."""
     word = re.compile(rf"\b({'|'.join(map(re.escape, sorted(names)))})\b")
     failures = []
     for words in KERNEL_LOGS:

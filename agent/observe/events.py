@@ -1,8 +1,8 @@
-"""Every event of the logs, declared once: what it says, and which ids it carries.
+"""Every log event, declared once with its meaning and its ids.
 
-Names are in the past tense or say a state; facts are key=value with units. A line also has `level`
-and `timestamp`; what happens within a task has `command_id`, `task` and `container_id`. One event
-for each decision, none for each chunk.
+Names are in the past tense or name a state; facts are key=value with units. A line also has `level`
+and `timestamp`; within a task it has `command_id`, `task` and `container_id`. Each decision has one
+event; single chunks have none.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ COMMAND: Final = "command_id"
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What an event says, and the ids that it always has."""
+    """Meaning of an event, and the ids that it always has."""
 
     meaning: str
     ids: tuple[str, ...] = ()

@@ -13,10 +13,10 @@ _log = structlog.get_logger()
 def announce_listening(
     address: str, *, web: str, **facts: str | int | bool | Sequence[str]
 ) -> None:
-    """Write one line of JSON to stdout: event `listening`, the addresses taken, and `facts`.
+    """Write one line of JSON to stdout: event `listening`, the bound addresses, and `facts`.
 
     A write that fails (full disk, closed pipe) is logged, and stdout becomes /dev/null: the server
-    answers calls already, and must not end because of a message.
+    already answers calls, and must not end because of a message.
     """
     line = {"event": "listening", "address": address, "web": web, **facts}
     try:
@@ -28,7 +28,8 @@ def announce_listening(
 
 
 def _discard_stdout() -> None:
-    """Point descriptor 1 at /dev/null, or the interpreter fails when it flushes stdout at exit."""
+    """Point descriptor 1 at /dev/null, because the interpreter would fail to flush stdout at
+    exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.close(null)

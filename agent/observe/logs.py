@@ -1,7 +1,7 @@
-"""How the processes log: one JSON object a line on stderr, where journald picks it up.
+"""Logging of all processes: one JSON object per line on stderr, which journald collects.
 
-So does what nobody expected: an exception that nobody caught, in any thread, and what libraries
-say. Only a crash of the interpreter itself speaks otherwise. The events: `agent.observe.events`.
+Uncaught exceptions of any thread, and messages of libraries, are logged the same way. Only a crash
+of the interpreter itself is not. The events are in `agent.observe.events`.
 """
 
 import errno
@@ -19,12 +19,12 @@ from typing import Final
 import structlog
 from structlog.typing import EventDict
 
-# gRPC reads this when it is imported, which is after this module. It writes plain text, and at its
-# own default a line for whoever knocks without a certificate: a port scan would fill the journal.
+# gRPC reads this when it is imported, which is after this module. It writes plain text, and by
+# default a line for each connection without a certificate, so a port scan would fill the journal.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 WINDOW_S: Final = 10.0
-EVENT_COUNT_MAX: Final = 100  # of one event, in each window
+EVENT_COUNT_MAX: Final = 100  # per event and window
 NAME_COUNT_MAX: Final = 1_000
 EVENT_CHARACTERS_MAX: Final = 100
 MESSAGE_CHARACTERS_MAX: Final = 2_000
@@ -38,10 +38,10 @@ LEVELS: Final = {
 
 
 class Bounded:
-    """Drops what one event says too often, and lets the next one say how many were dropped.
+    """Rate limit per event; the next line of the event reports how many were dropped.
 
-    A disk that fails says so in each of a million reads, and a journal that overflows tells
-    nothing. Threads may race for the last of an allowance; then it is one more.
+    A failing disk logs an error in each of a million reads, and a journal that overflows is
+    useless. Threads may race for the end of the allowance, which then is exceeded by one.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -66,29 +66,28 @@ class Bounded:
 
 
 class _Outlet:
-    """Stderr as it is when we log. A line that it does not take is lost and counted, and the next
-    one that it takes tells of that: a full disk, or a reader that has gone, must not end the call
-    or the worker that had something to say. Threads may race for the count; it is about right.
-    """
+    """Stderr at the time of logging. A line that fails is counted, and the next line that succeeds
+    reports the count, because a full disk, or a reader that has gone, must not end the call or the
+    worker that logs. Threads may race for the count, which is approximate."""
 
     def __init__(self) -> None:
         self._lost_count = 0
         self._why = ""
 
     def write(self, line: str) -> None:
-        """Write a line, or count it."""
+        """Write a line, or count the failure."""
         try:
             if self._lost_count:
                 _put(self._told())
                 self._lost_count = 0
             _put(line)
-        except (OSError, ValueError) as error:  # ValueError: somebody has closed it
+        except (OSError, ValueError) as error:  # ValueError: it was closed
             self._lost_count += 1
             number = error.errno if isinstance(error, OSError) else None
             self._why = errno.errorcode.get(number or 0, str(error))
 
     def flush(self) -> None:
-        """Do nothing: a line was flushed when it was written."""
+        """Do nothing, because each line was flushed when it was written."""
 
     def _told(self) -> str:
         told = {
@@ -107,7 +106,7 @@ def _put(line: str) -> None:
 
 
 def configure(level: str = "info") -> None:
-    """Send events at `level` and above to stderr; call once, at the start of a process."""
+    """Send events at `level` and above to stderr; called once, at the start of a process."""
     outlet = _Outlet()
     structlog.configure(
         processors=[
@@ -125,7 +124,7 @@ def configure(level: str = "info") -> None:
 
 
 def take_over() -> None:
-    """Have everything that would write to stderr in its own way go through the log: of a daemon."""
+    """Redirect everything else that would write to stderr to the log; for daemons."""
     sys.excepthook = _died
     threading.excepthook = lambda facts: _died(
         facts.exc_type, facts.exc_value, facts.exc_traceback, facts.thread
@@ -145,7 +144,7 @@ def _died(
     *,
     where: str = "",
 ) -> None:
-    """Log what nobody caught. A person who presses Ctrl-C, or an exit, is no defect."""
+    """Log an uncaught exception. A Ctrl-C, or an exit, is no defect."""
     if issubclass(kind, KeyboardInterrupt | SystemExit):
         return
     structlog.get_logger().error(
@@ -157,7 +156,7 @@ def _died(
 
 
 class _FromLibraries(logging.Handler):
-    """Takes records of the standard library's logging into ours."""
+    """Forwards records of the standard library's logging."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log one record."""

@@ -1,9 +1,8 @@
-"""What the pages of agents and of the control plane are written in: HTML without script or assets.
+"""HTML of the pages of agents and of the control plane, without scripts or assets.
 
-Everything that is not `Markup` is escaped, and what is no visible character is written as its code,
-where it is put into a page and nowhere else: a name that a datanode chose can be shown, and cannot
-do anything. On a narrow screen each row of a table is a card of its own, with the names of its
-columns before the values.
+Everything that is not `Markup` is escaped, and invisible characters are written as their codes, at
+the one place where text enters a page. So a name that a datanode chose can be shown and cannot do
+harm. On a narrow screen each table row is a card, with the column names before the values.
 """
 
 from collections.abc import Iterable, Sequence
@@ -53,27 +52,27 @@ td:first-child{font-weight:600}td.e{display:none}}
 --soft:#98a2b3;--good:#3fae66;--bad:#e0675a;--doubt:#d9a441;--fill:#7aa5ee;--box:#1b2028}}
 """
 
-WIDE_CHARS: Final = 24  # a cell with more may be broken within a word
+WIDE_CHARS: Final = 24  # longer cells may be broken within a word
 
 
 class Markup(str):
-    """Text that is HTML already: made here, of parts that were escaped."""
+    """Text that is HTML already, made of escaped parts."""
 
     __slots__ = ()
 
 
 def html(value: object) -> str:
-    """Return a value as it may stand in a page."""
+    """Return a value as HTML, escaped if needed."""
     return value if isinstance(value, Markup) else escape(printable(str(value)))
 
 
 def joined(*values: object, separator: str = "") -> Markup:
-    """Return values one behind the other."""
+    """Return values joined by `separator`."""
     return Markup(separator.join(map(html, values)))
 
 
 def element(name: str, *content: object, kind: str = "") -> Markup:
-    """Return an element, such as a paragraph, of a kind that the style knows."""
+    """Return an element, such as a paragraph, of a kind that the style sheet knows."""
     of_kind = f' class="{escape(kind)}"' if kind else ""
     return Markup(f"<{name}{of_kind}>{joined(*content)}</{name}>")
 
@@ -97,7 +96,7 @@ def document(title: str, *content: object) -> bytes:
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], nothing: str = "None."
 ) -> Markup:
-    """Return a table; numbers stand under `#` columns. `nothing` is said where there is no row."""
+    """Return a table; columns named `#` hold numbers. `nothing` is shown if there are no rows."""
     named = [
         (column.lstrip("#"), " class=n" if column.startswith("#") else "") for column in columns
     ]
@@ -114,12 +113,12 @@ def table(
 
 
 def section(title: str, *content: object) -> Markup:
-    """Return a heading and what stands below it."""
+    """Return a heading and its content."""
     return joined(element("h2", title), *content)
 
 
 def bullets(items: Iterable[object]) -> Markup:
-    """Return a list, nothing where there is no item."""
+    """Return a list; nothing if there are no items."""
     body = "".join(element("li", item) for item in items)
     return Markup(f"<ul>{body}</ul>" if body else "")
 
@@ -133,7 +132,7 @@ def tiles(facts: Iterable[tuple[str, object]]) -> Markup:
 
 
 def bar(part: float, whole: float, kind: str = "") -> Markup:
-    """Return a share as a bar and in per cent, rounded down; "-" of nothing."""
+    """Return a share as a bar and in per cent, rounded down; "-" if `whole` is 0."""
     if whole <= 0:
         return Markup("-")
     share = max(0, min(100, int(part * 100 // whole)))
@@ -143,12 +142,12 @@ def bar(part: float, whole: float, kind: str = "") -> Markup:
 
 
 def age(at_ms: int, now_ms: int) -> str:
-    """Return how long ago that was, as people say it."""
+    """Return the time since `at_ms` in words."""
     return "never" if not at_ms else spoken_duration(max(0, now_ms - at_ms) / 1000)
 
 
 def moment(at_ms: int) -> str:
-    """Return a time as people write it."""
+    """Return a time in readable form."""
     try:
         return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M} UTC"
     except (ValueError, OverflowError, OSError):

@@ -1,7 +1,7 @@
-"""What Prometheus sees. Every name is declared here, with its meaning; a scrape reads the status.
+"""Prometheus metrics. Every name is declared here with its meaning; a scrape reads the status.
 
-Units are base units (seconds, bytes); counters end in `_total`. Labels are few: volumes, words of
-our own enumerations, names of workers; never containers.
+Units are base units (seconds, bytes); counters end in `_total`. Labels are few: volumes, values of
+the agent's own enumerations, names of workers; never containers.
 """
 
 import time
@@ -34,7 +34,7 @@ Scrub = Callable[[], datanode_pb2.ScrubStatusResponse]
 
 
 class Meters:
-    """What is counted where it happens, and cannot be read from a status later."""
+    """Counters of events that a status cannot show later."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()  # registering must not scrape
@@ -85,7 +85,7 @@ class Meters:
         self._challenges.labels(result).inc()
 
     def answered(self, status: scm_pb2.CommandStatus) -> None:
-        """Count a command that ended, and what a reconcile did."""
+        """Count a command that ended, and the results of a reconcile."""
         state = scm_pb2.CommandStatus.State.Name(status.state).lower()
         self._commands.labels(status.type, state).inc()
         if status.HasField("reconcile"):
@@ -176,13 +176,13 @@ def registry_of(
     scrub: Scrub,
     certificate_expires_at_s: Callable[[], float] = lambda: 0.0,
 ) -> CollectorRegistry:
-    """Return the registry with everything in it. An expiry of 0: there is no certificate."""
+    """Return the registry with all metrics. An expiry of 0 means that there is no certificate."""
     meters.registry.register(StatusCollector(observer, scrub, certificate_expires_at_s))
     return meters.registry
 
 
 def exposition(registry: CollectorRegistry) -> bytes:
-    """Return the text that a scrape gets."""
+    """Return the text of a scrape."""
     return generate_latest(registry)
 
 
@@ -322,7 +322,7 @@ def _parity(parity: datanode_pb2.ParityScrub) -> Iterator[Metric]:
 
 
 def _checks(scrub: datanode_pb2.ScrubStatusResponse) -> Iterator[Metric]:
-    """What peers and other code say of what is here."""
+    """Yield metrics of checks by peers and by other code."""
     yield _gauge(
         "suture_challenge_time_seconds",
         "When a peer was asked last to prove a chunk; 0: none yet.",

@@ -1,8 +1,8 @@
-"""Text from a disk or the wire, as it may be shown on a terminal.
+"""Text from a disk or the wire in a form that is safe to show on a terminal.
 
-A name may hold what a terminal obeys: sequences that move the cursor, change its title or paste;
-characters that turn the order of what is read; ends of lines that forge a line of ours. All that
-is shown, and none of it obeyed. Letters of every script stay as they are.
+A name may hold control sequences that move the cursor, change the title or paste; characters that
+reverse the reading order; and line ends that forge a line of the agent. All of them are shown as
+codes, and none takes effect. Letters of every script stay as they are.
 """
 
 import unicodedata
@@ -11,12 +11,12 @@ from typing import Final
 SHOWN_AS_CODE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Controls, formats (the turns of direction among them), halves of surrogate pairs, what nobody
 has assigned, and separators of lines."""
-ID_SHOWN: Final = 8  # characters of a UUID: 2^32 datanodes until two look alike
+ID_SHOWN: Final = 8  # characters of a UUID, that is, 32 bits
 
 
 def short_id(datanode_id: str) -> str:
-    """Return enough of a datanode's id to tell it from others; commands take it as a prefix. An
-    address, where a datanode was asked by that, stays whole."""
+    """Return a prefix of a datanode's id that identifies it; commands accept it. An address, where
+    a datanode was queried by address, stays whole."""
     return datanode_id if ":" in datanode_id else datanode_id[:ID_SHOWN]
 
 

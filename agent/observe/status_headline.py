@@ -1,9 +1,8 @@
-"""The one line that a person asks for: is the data whole, and what is not known.
+"""The headline of the status: whether the data is healthy, and what is unknown.
 
-`suture status`, its JSON and the page of an agent say what `headline` says. What keeps the control
-plane from calling the cluster whole (`health.cluster_verdict`) comes first, then what datanodes say
-of themselves. "Nothing is damaged" is said only where everybody was heard and nothing contradicts
-it.
+`suture status`, its JSON and the page of an agent show `headline`. Reasons of the control plane
+against a healthy cluster (`health.cluster_verdict`) come first, then the reports of datanodes.
+"Nothing is damaged" appears only if every datanode answered and nothing contradicts it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,21 +16,21 @@ from agent.rpc.v1 import datanode_pb2 as pb
 from agent.rpc.v1 import scm_pb2
 from health.cluster_verdict import unheard
 
-IN_SERVICE: Final = "IN_SERVICE"  # of a volume that takes new replicas
-GONE: Final = "DECOMMISSIONED"  # no replica is expected of such a node, and it may be switched off
+IN_SERVICE: Final = "IN_SERVICE"  # a volume that takes new replicas
+GONE: Final = "DECOMMISSIONED"  # such a node needs no replicas, and may be switched off
 
 Told = tuple[pb.StatusResponse, pb.ScrubStatusResponse]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What is known of the data. `oldest_at_ms` is 0 when something was never verified, -1 when
-    there is nothing; `pass_ends_at_ms` is 0 when it cannot be said."""
+    """Facts for the headline. `oldest_at_ms` is 0 if a replica was never verified, -1 if there are
+    none; `pass_ends_at_ms` is 0 if unknown."""
 
     asked_count: int
-    silent: tuple[str, ...] = ()  # ids of datanodes that were not heard
-    reasons: tuple[str, ...] = ()  # why the control plane does not call the cluster whole
-    contradictory_count: int = 0  # replicas, as their datanodes say
+    silent: tuple[str, ...] = ()  # ids of datanodes that did not answer
+    reasons: tuple[str, ...] = ()  # why the control plane does not report the cluster as healthy
+    contradictory_count: int = 0  # replicas, as reported by their datanodes
     failed_volume_count: int = 0
     stalled_worker_count: int = 0
     finding_count: int = 0
@@ -46,7 +45,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """The line, and whether there is nothing to do."""
+    """The line, and whether nothing needs attention."""
 
     text: str
     is_well: bool
@@ -59,7 +58,7 @@ def answer_of(
     silent: Sequence[str] = (),
     reasons: Sequence[str] = (),
 ) -> Answer:
-    """Return what the datanodes that were heard say, together with what else is known."""
+    """Return the answers of the datanodes combined with the other facts."""
     volumes = [volume for status, _ in told for volume in status.volumes if volume.data_bytes]
     oldest = min(volumes, key=lambda volume: volume.oldest_scan_at_ms, default=None)
     scans = [volume for _, scrub in told for volume in scrub.volumes if volume.state != "off"]
@@ -83,7 +82,7 @@ def answer_of(
 
 
 def silent_of(nodes: Sequence[scm_pb2.NodeInfo], heard: Sequence[bool]) -> list[str]:
-    """Return the ids of the nodes that were not heard, of those whose replicas count."""
+    """Return the ids of the nodes that did not answer, among those whose replicas count."""
     return [
         node.datanode_id
         for node, was_heard in zip(nodes, heard, strict=True)
@@ -92,18 +91,18 @@ def silent_of(nodes: Sequence[scm_pb2.NodeInfo], heard: Sequence[bool]) -> list[
 
 
 def volume_word(service: str, *, failed: bool, in_doubt: bool = False) -> str:
-    """Return the word for a volume: that it fails comes first. `service` is what it is used for, as
-    its datanode says, "" of an agent that does not."""
+    """Return the word for a volume's state, a failure first. `service` is the use that its datanode
+    reports; "" for an agent that does not report one."""
     if failed or in_doubt:
         return "failed" if failed else "in doubt"
     return "good" if service in {"", IN_SERVICE} else service.lower().replace("_", "-")
 
 
 def headline(answer: Answer, now_ms: int) -> Headline:
-    """Return the line. It is well when nobody is silent and nothing is wrong.
+    """Return the headline. It is well if every datanode answered and nothing is wrong.
 
-    What was written lately is not verified yet, and that is nothing to do: its turn comes. Scans
-    that fall behind their promise are an alert of their own.
+    Recently written data that is not verified yet does not count, because its scan is scheduled.
+    Scans that fall behind their interval have their own alert.
     """
     doubts = list(dict.fromkeys([*answer.reasons, *_unheard(answer), *_troubles(answer)]))
     is_well = not doubts and not answer.finding_count
@@ -117,7 +116,7 @@ def _unheard(answer: Answer) -> Iterator[str]:
 
 
 def _troubles(answer: Answer) -> Iterator[str]:
-    """Yield what datanodes themselves say is wrong with more than a chunk."""
+    """Yield problems reported by datanodes that concern more than a chunk."""
     if answer.contradictory_count:
         replicas = _counted(answer.contradictory_count, "replica")
         verb = "contradicts its peers" if answer.contradictory_count == 1 else "contradict peers"
@@ -129,7 +128,7 @@ def _troubles(answer: Answer) -> Iterator[str]:
 
 
 def _verified(answer: Answer, now_ms: int, *, has_doubts: bool) -> Iterator[str]:
-    """Yield what those that were heard have verified, found and yet to do."""
+    """Yield what the answering datanodes have verified and found, and what is still due."""
     where = " of those that were heard" if answer.silent else ""
     if answer.data_bytes:
         share = percent(answer.in_time_bytes, answer.data_bytes)
@@ -164,6 +163,6 @@ def _counted(count: int, noun: str) -> str:
 
 
 def percent(part: int, whole: int) -> str:
-    """Return the share, rounded down: what is not all is never called 100 %."""
+    """Return the share, rounded down, so that an incomplete share is never 100 %."""
     hundredths = part * 10_000 // whole
     return f"{hundredths // 100}.{hundredths % 100:02} %".replace("100.00 %", "100 %")
