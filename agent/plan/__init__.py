@@ -1,1 +1,1 @@
-"""Decisions only: facts in, actions out. No clock, no disk, no socket."""
+"""Pure decisions of reconcile: facts in, actions out. No clock, no disk, no socket."""

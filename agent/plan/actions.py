@@ -1,4 +1,4 @@
-"""What a plan is made of: the actions that mend a replica, and why the rest is left alone."""
+"""Elements of a plan: the actions that repair a replica, and the reasons to skip the rest."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -13,26 +13,26 @@ PeerId = str  # a datanode id
 
 
 class SkipReason(StrEnum):
-    """Why something that differs, or was found, is left as it is."""
+    """Reason why a difference or a finding is left alone."""
 
     PEER_UNHEALTHY = "PEER_UNHEALTHY"  # healthy here; the peer repairs itself
-    BOTH_UNHEALTHY = "BOTH_UNHEALTHY"  # nobody who answered has a healthy one
-    UNCONFIRMED = "UNCONFIRMED"  # our row is lost, and a holder that could contradict is silent
-    UNCONFIRMED_DELETE = "UNCONFIRMED_DELETE"  # deleted at a peer, and nobody vouches for it
-    CONTRADICTORY = "CONTRADICTORY"  # intact rows that say different things of these bytes
-    HOLE = "HOLE"  # what lies in front of the chunk is nowhere to be had
-    LAYOUT_DIFFERS = "LAYOUT_DIFFERS"  # our row cuts these bytes into other chunks
-    NO_HEALTHY_SOURCE = "NO_HEALTHY_SOURCE"  # found damaged here, and no peer has it
-    NOT_EQUAL_TO_ANY_PEER = "NOT_EQUAL_TO_ANY_PEER"  # the trailing bytes may be the block's own
+    BOTH_UNHEALTHY = "BOTH_UNHEALTHY"  # no datanode that answered has a healthy one
+    UNCONFIRMED = "UNCONFIRMED"  # our row is lost, and a possible contradictor is silent
+    UNCONFIRMED_DELETE = "UNCONFIRMED_DELETE"  # deleted at a peer, without confirmation
+    CONTRADICTORY = "CONTRADICTORY"  # intact rows that disagree about these bytes
+    HOLE = "HOLE"  # the bytes before the chunk are not available anywhere
+    LAYOUT_DIFFERS = "LAYOUT_DIFFERS"  # our row divides these bytes into other chunks
+    NO_HEALTHY_SOURCE = "NO_HEALTHY_SOURCE"  # damaged here, and no peer has it
+    NOT_EQUAL_TO_ANY_PEER = "NOT_EQUAL_TO_ANY_PEER"  # the trailing bytes may belong to the block
     UNKNOWN_BLOCK = "UNKNOWN_BLOCK"  # a block file without a row that no peer knows
-    FOREIGN_FILE = "FOREIGN_FILE"  # not a block file; a person must look
+    FOREIGN_FILE = "FOREIGN_FILE"  # not a block file; an operator must check it
 
 
 @dataclass(frozen=True, slots=True)
 class WantedChunk:
-    """One chunk to get right: what it must be, why, and who has it, best source first.
+    """A chunk to repair: its correct version, the cause, and its sources, best first.
 
-    `is_ordered`: an operator trusts the source more than what is recorded here.
+    `is_ordered` means that an operator trusts the source more than the local record.
     """
 
     leaf: Leaf
@@ -43,9 +43,9 @@ class WantedChunk:
 
 @dataclass(frozen=True, slots=True)
 class RepairBlock:
-    """Make chunks of one block right; ask `metadata_sources` in turn what the block is.
+    """Repair chunks of one block; ask `metadata_sources` in turn for the block's metadata.
 
-    `chunks` is empty for a block that has none: it is recorded all the same.
+    `chunks` is empty for a block without chunks, which is recorded as well.
     """
 
     block_id: BlockId
@@ -55,8 +55,8 @@ class RepairBlock:
 
 @dataclass(frozen=True, slots=True)
 class AdoptTombstone:
-    """A peer deleted this block, and that was confirmed: delete it here and keep the peer's
-    checksum. What is here goes to quarantine."""
+    """Adopt a peer's confirmed delete: delete this block here, and keep the peer's checksum. The
+    local bytes go to quarantine."""
 
     block_id: BlockId
     checksum: int
@@ -65,7 +65,7 @@ class AdoptTombstone:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Move the bytes behind the last chunk away: the block's chunks are those of a peer."""
+    """Move the bytes behind the last chunk away, because the block's chunks equal a peer's."""
 
     block_id: BlockId
     equal_to: PeerId
@@ -73,7 +73,7 @@ class Trim:
 
 @dataclass(frozen=True, slots=True)
 class RewriteDescriptor:
-    """Write the descriptor again from what the index knows."""
+    """Rewrite the descriptor from the index."""
 
     fault: Fault
 
@@ -90,10 +90,10 @@ Action = RepairBlock | AdoptTombstone | Trim | RewriteDescriptor | RebuildTree
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Something left alone. `offset` is -1 where it is about no chunk, `block_id` likewise.
+    """A difference left alone. `offset` and `block_id` are -1 if it concerns no chunk or block.
 
-    `is_harmless`: nothing is missing here for it. `versions`: what peers say, where rows that are
-    each intact contradict each other; `mine` is what our own row says, if we have one.
+    `is_harmless` means that nothing is missing here because of it. `versions` are the peers'
+    versions if intact rows contradict each other; `mine` is our own row's version, if there is one.
     """
 
     block_id: BlockId
@@ -107,7 +107,7 @@ class Skip:
 
     @property
     def is_contradiction(self) -> bool:
-        """Whether replicas contradict each other here, so that a person has to decide."""
+        """Return whether replicas contradict each other here, so that an operator has to decide."""
         return self.reason in CONTRADICTIONS
 
 
@@ -117,7 +117,7 @@ CONTRADICTIONS: Final = frozenset({SkipReason.CONTRADICTORY, SkipReason.UNCONFIR
 
 @dataclass(frozen=True, slots=True)
 class Deletes:
-    """What the control plane knows of deletes that peers claim: those it ordered, and the blocks
+    """The control plane's knowledge of deletes that peers claim: those it ordered, and the blocks
     that a key still names."""
 
     ordered: frozenset[BlockId] = frozenset()
@@ -126,12 +126,13 @@ class Deletes:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Which known holders of the container are not among the peers that were heard.
+    """Known holders of the container that are not among the peers that answered.
 
-    `silent` could contradict those that were; `empty` are known to have no block at all. `echoed`
-    are peers whose root a holder reported before it fell silent: it has what they have. `dead` are
-    on datanodes that the control plane has given up: nobody waits for them with what was lost, for
-    who never returns would keep it lost; a delete waits for them as for the others.
+    `silent` holders could contradict the peers; `empty` ones are known to have no block. `echoed`
+    are peers whose root a holder reported before it fell silent, so that it has the same data.
+    `dead` ones are on datanodes that the control plane considers lost: repairs do not wait for
+    them, because data would stay lost if they never return; deletes wait for them as for the
+    others.
     """
 
     silent: frozenset[PeerId] = frozenset()
@@ -141,13 +142,13 @@ class Heard:
 
     @property
     def is_everybody(self) -> bool:
-        """Whether every known holder of a block is among the peers that were heard."""
+        """Return whether every known holder of a block is among the peers that answered."""
         return not (self.silent or self.empty or self.dead)
 
 
 @dataclass(frozen=True, slots=True)
 class PeerView:
-    """What one peer was found to have: its tree of the blocks that differ, and the divergence."""
+    """A peer's tree of the differing blocks, and its divergence."""
 
     peer_id: PeerId
     tree: Tree
@@ -156,10 +157,10 @@ class PeerView:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that will be done, in block order, and all that will not.
+    """All actions, in block order, and all skips.
 
-    `covered_peers`: every difference from these peers is healed when the actions succeed. Only
-    they may lend their commit id to the container.
+    `covered_peers` are those with no difference left when the actions succeed. Only they may lend
+    their commit id to the container.
     """
 
     actions: tuple[Action, ...] = ()
@@ -168,7 +169,7 @@ class Plan:
 
     @property
     def wanted_bytes(self) -> int:
-        """Bytes of the chunks to get right: the most that will be fetched."""
+        """Bytes of the chunks to repair, which is the most that will be fetched."""
         return sum(
             chunk.leaf.length_bytes
             for action in self.actions

@@ -1,15 +1,15 @@
-"""Decide about one block: which chunks it gets and from whom, and why the rest is left alone.
+"""Decisions about one block: its chunks and their sources, and the reasons to skip the rest.
 
 Pure. A chunk that is healthy here is never a target, a chunk that its owner calls damaged is never
 a source, and a hole is never made.
 
-Which version of a chunk that is bad here is the right one? Nobody votes.
+Which version of a chunk that is bad here is right is not decided by a majority:
 
-    our own row is intact    the one that fits it, from whoever has it; if nobody has, the damage
-                             stays, and the replicas contradict each other
-    it is lost               the one that everybody has who has any, if every holder was heard
-                             that is not given up; two versions contradict each other
-    an operator trusts one   that one
+    our own row is intact    the version that matches it, from any peer; if no peer has it, the
+                             damage stays, and the replicas contradict each other
+    our row is lost          the version of all peers that have any, if every holder answered
+                             that is not dead; two versions contradict each other
+    an operator trusts one   that version
 """
 
 from bisect import bisect, insort
@@ -40,12 +40,12 @@ _LEFT_ALONE: Final = {
     DifferenceKind.PEER_UNHEALTHY: SkipReason.PEER_UNHEALTHY,
     DifferenceKind.BOTH_UNHEALTHY: SkipReason.BOTH_UNHEALTHY,
 }
-# When peers are left alone for different reasons, the gravest speaks for the chunk.
+# When peers are left alone for different reasons, the gravest is reported for the chunk.
 _SKIP_RANK: Final = tuple(SkipReason)
 
 
 class Planning:
-    """One planning: what is known, sorted by block, and what was decided so far."""
+    """State of one planning: the facts, sorted by block, and the decisions so far."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Planning:
         self.assigned_bytes: Counter[PeerId] = Counter()
 
     def plan(self) -> Plan:
-        """Return what was decided."""
+        """Return the plan."""
         return Plan(
             actions=tuple(self.actions),
             skips=tuple(self.skips),
@@ -84,12 +84,12 @@ class Planning:
 
 
 def silence(silent: frozenset[PeerId]) -> str:
-    """Return who was not heard, for a person."""
+    """Return which holders did not answer, as text."""
     return f"not heard: {', '.join(sorted(silent))}" if silent else ""
 
 
 def plan_block(planning: Planning, block_id: BlockId) -> None:
-    """Decide about one block, of which the tombstones are settled."""
+    """Decide about one block whose tombstones are settled."""
     block = _Block(planning, block_id)
     chunks = block.wanted_chunks()
     if chunks or block.is_missing_without_chunks:
@@ -110,12 +110,12 @@ class _Block:
         self.causes: dict[int, str] = {}
         self.left_alone: dict[int, list[tuple[SkipReason, PeerId]]] = defaultdict(list)
         self.contradicted: dict[int, list[tuple[PeerId, Leaf]]] = defaultdict(list)
-        self.denied_by: dict[int, Leaf] = {}  # what is healthy here where a peer has another chunk
+        self.denied_by: dict[int, Leaf] = {}  # our healthy chunk where a peer has another one
         self.mine = {leaf.offset: leaf for leaf in planning.mine.leaves(block_id)}
         self.recorded = {chunk.offset: chunk for chunk in planning.rows.get(block_id, ())}
         self.recorded_offsets = sorted(self.recorded)
         self.lent_leaves: dict[PeerId, list[Leaf]] = {}
-        self.lenders: list[PeerId] = []  # peers that have the block and can say what it is
+        self.lenders: list[PeerId] = []  # peers that have the block and its metadata
         self.is_missing_without_chunks = False
         for peer_id, difference in planning.differing[block_id]:
             self._take(peer_id, difference)
@@ -126,9 +126,9 @@ class _Block:
             self._settle_emptiness()
 
     def _take(self, peer_id: PeerId, difference: Difference) -> None:
-        """Sort one difference into chunks that are offered and chunks that are left alone."""
+        """Sort one difference into offered chunks and chunks left alone."""
         kind, mine, theirs = difference.kind, difference.mine, difference.theirs
-        if kind is DifferenceKind.MISSING_BLOCK:  # its chunks follow, each as its own
+        if kind is DifferenceKind.MISSING_BLOCK:  # its chunks follow as separate differences
             self.is_missing_without_chunks |= not self._leaves_of(peer_id)
             self._lend(peer_id)
         elif kind in _OFFERS or self._is_ordered(peer_id, difference):
@@ -147,7 +147,7 @@ class _Block:
             self.left_alone[theirs.offset].append((_LEFT_ALONE[kind], peer_id))
 
     def _is_ordered(self, peer_id: PeerId, difference: Difference) -> bool:
-        """Whether an operator wants this peer's chunk in the place of ours, which verifies."""
+        """Return whether an operator wants this peer's chunk instead of ours, which verifies."""
         mine, theirs = difference.mine, difference.theirs
         if peer_id != self.planning.trusted or difference.kind is not DifferenceKind.IRRECONCILABLE:
             return False
@@ -160,7 +160,7 @@ class _Block:
             self.lenders.append(peer_id)
 
     def _settle_emptiness(self) -> None:
-        """A block without chunks is made to exist here only if nobody could say otherwise."""
+        """Create a block without chunks only if no holder could know chunks of it."""
         could_be_more = self._could_be_contradicted()
         if self.planning.trusted in self.lenders or not (could_be_more or self.versions):
             return
@@ -170,15 +170,14 @@ class _Block:
             self.left_alone[-1] += [(SkipReason.UNCONFIRMED, peer) for peer in empty]
 
     def wanted_chunks(self) -> list[WantedChunk]:
-        """Return what to get right, by offset, without a hole in front of any of it."""
+        """Return the chunks to repair, by offset, without a hole before any of them."""
         chosen = (self._choose(offset) for offset in sorted(self.versions))
         return self._contiguous([wanted for wanted in chosen if wanted is not None])
 
     def _choose(self, offset: int) -> WantedChunk | None:
-        """Return the one version that may be installed, the least loaded source first; None where
-        there is none.
+        """Return the one version to install, the least loaded source first; None if there is none.
 
-        A peer that has another version is not covered: what it has is not what we will have.
+        A peer that has another version is not covered, because we will not have the same data.
         """
         right = self._right_version(offset)
         if right is None:
@@ -192,18 +191,19 @@ class _Block:
         return WantedChunk(right, self.causes[offset], self._by_load(sources), is_ordered)
 
     def _right_version(self, offset: int) -> Leaf | None:
-        """Return what the chunk must be: what is trusted, what our row says, what all agree on."""
+        """Return the correct version of a chunk: the trusted one, our row's, or the unanimous
+        one."""
         offers = self.versions[offset]
         for peer_id, leaf in offers:
             if peer_id == self.planning.trusted:
                 return leaf
         if (recorded := self._recorded(offset)) is not None:
             return recorded
-        if (overlapped := self._overlapped(offers)) is not None:  # our row cuts them otherwise
+        if (overlapped := self._overlapped(offers)) is not None:  # our row divides them differently
             self.denied_by[offset] = overlapped
             self.contradicted[offset] += offers
             return None
-        if self.contested:  # who contradicts another in a block is no witness for the rest of it
+        if self.contested:  # a contradiction in a block disqualifies the rest of it
             self.contradicted[offset] += offers
             return None
         if self._could_be_contradicted():
@@ -212,12 +212,12 @@ class _Block:
         return offers[0][1]
 
     def _recorded(self, offset: int) -> Leaf | None:
-        """Return the chunk that our row has at an offset, as a leaf of our tree."""
+        """Return our row's chunk at an offset, as a leaf of our tree."""
         chunk = self.recorded.get(offset)
         return None if chunk is None else leaf_of(self.planning.mine, chunk)
 
     def _overlapped(self, offers: Sequence[tuple[PeerId, Leaf]]) -> Leaf | None:
-        """Return a chunk of our row that an offer would lie across."""
+        """Return a chunk of our row that an offer would overlap."""
         for _, leaf in offers:
             index = bisect(self.recorded_offsets, leaf.end - 1)
             own = self._recorded(self.recorded_offsets[index - 1]) if index else None
@@ -226,10 +226,10 @@ class _Block:
         return None
 
     def _could_be_contradicted(self) -> bool:
-        """Whether a holder that was not heard may have another version of a chunk of this block.
+        """Return whether a silent holder may have another version of a chunk of this block.
 
-        One that reported the root of a peer has what that peer has; where that peer's own chunk is
-        damaged, the silent one may take the same bytes for right.
+        A holder that reported the root of a peer has that peer's data. If that peer's own chunk is
+        damaged, the silent holder may consider the same bytes correct.
         """
         return bool(self.planning.heard.silent) or any(
             not leaf.healthy
@@ -242,7 +242,7 @@ class _Block:
         return tuple(sorted(sources, key=lambda peer_id: (load[peer_id], peer_id)))
 
     def _equal_peers(self) -> list[PeerId]:
-        """Peers whose block is ours: nothing about it is in their divergence."""
+        """Peers whose block equals ours, that is, is not in their divergence."""
         if self.planning.mine.index_of(self.block_id) < 0:
             return []
         differing = {peer_id for peer_id, _ in self.planning.differing[self.block_id]}
@@ -262,13 +262,14 @@ class _Block:
         return allowed
 
     def _known_spans(self) -> dict[int, int]:
-        """Where our chunks begin and end, healthy or not: by our row, else by our tree."""
+        """Return the spans of our chunks, healthy or not, from our row, or else from our tree."""
         if self.block_id in self.planning.rows:
             return {chunk.offset: chunk.end for chunk in self.planning.rows[self.block_id]}
         return {leaf.offset: leaf.end for leaf in self.mine.values() if leaf.healthy}
 
     def metadata_sources(self, chunks: Sequence[WantedChunk]) -> tuple[PeerId, ...]:
-        """Who is asked what the block is: first whoever has just what we will have."""
+        """Return the peers to ask for the block's metadata; first those that have exactly its final
+        chunks."""
         final = self._final(chunks)
         load = self.planning.assigned_bytes
 
@@ -278,7 +279,7 @@ class _Block:
         return tuple(sorted(self.lenders, key=rank))
 
     def _final(self, chunks: Sequence[WantedChunk]) -> dict[int, tuple[int, int]]:
-        """The healthy chunks that this block has when the plan succeeds."""
+        """The healthy chunks of this block after the plan has succeeded."""
         leaves = [leaf for leaf in self.mine.values() if leaf.healthy]
         leaves += [chunk.leaf for chunk in chunks]
         return {leaf.offset: (leaf.length_bytes, leaf.checksum) for leaf in leaves}
@@ -289,19 +290,20 @@ class _Block:
         return self.lent_leaves[peer_id]
 
     def _spans_at(self, peer_id: PeerId) -> dict[int, tuple[int, int]]:
-        """What `_final` is compared with: the healthy chunks that a peer has."""
+        """The healthy chunks of a peer, to compare with `_final`."""
         leaves = self._leaves_of(peer_id)
         return {leaf.offset: (leaf.length_bytes, leaf.checksum) for leaf in leaves if leaf.healthy}
 
     def explain_the_rest(self, chunks: Sequence[WantedChunk]) -> None:
-        """Say of every difference that no action heals why, and who lends no commit id for it."""
+        """Skip every difference that no action repairs, with the reason; its peers lend no commit
+        id."""
         planned = {chunk.leaf.offset for chunk in chunks}
         self._tell_contradictions()
         for offset in sorted(self.left_alone.keys() - planned - self.contradicted.keys()):
             entries = self.left_alone[offset]
             reason = max((reason for reason, _ in entries), key=_SKIP_RANK.index)
             peers = tuple(sorted({peer_id for _, peer_id in entries}))
-            # Where ours is damaged, too, the reason would be a graver one.
+            # If ours were damaged, too, the reason would be a graver one.
             is_harmless = reason is SkipReason.PEER_UNHEALTHY and offset in self.mine
             detail = silence(self.planning.heard.silent) if reason is SkipReason.UNCONFIRMED else ""
             self.planning.skips.append(
@@ -311,7 +313,7 @@ class _Block:
                 self.planning.uncovered.update(peers)
 
     def _tell_contradictions(self) -> None:
-        """Say where rows that are each intact contradict each other, also if ours could be kept."""
+        """Record where intact rows contradict each other, even if ours could be kept."""
         self.contradicted = {offset: found for offset, found in self.contradicted.items() if found}
         for offset, found in sorted(self.contradicted.items()):
             own = self._recorded(offset) or self.denied_by.get(offset)
@@ -331,7 +333,7 @@ class _Block:
             self.planning.uncovered.update(peers)
 
     def settle_findings(self, chunks: Sequence[WantedChunk]) -> None:
-        """Answer what a scan found about this block's file and row, and is not planned yet."""
+        """Handle a scan's findings about this block's file and row that are not planned yet."""
         planned = {chunk.leaf.offset for chunk in chunks}
         explained = self.left_alone.keys() | planned | self.contradicted.keys()
         is_repaired = bool(chunks) or self.is_missing_without_chunks
@@ -364,15 +366,15 @@ class _Block:
 
 
 class _Layout:
-    """Which bytes of a block belong to chunks that are known here."""
+    """Spans of a block that belong to chunks known here."""
 
     def __init__(self, spans: Mapping[int, int]) -> None:
-        self.spans = dict(spans)  # offset to end
+        self.spans = dict(spans)  # offset -> end
         self.offsets = sorted(self.spans)
         self.ends = {0, *self.spans.values()}
 
     def obstacle(self, leaf: Leaf) -> SkipReason | None:
-        """Return why the chunk cannot be put here without breaking a rule."""
+        """Return why the chunk must not be placed here; None if it may."""
         if leaf.offset in self.spans:
             return None if self.spans[leaf.offset] == leaf.end else SkipReason.LAYOUT_DIFFERS
         index = bisect(self.offsets, leaf.offset)

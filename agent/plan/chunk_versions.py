@@ -1,4 +1,4 @@
-"""Versions of a chunk: what a row says, which ones exclude each other, and how a person is told."""
+"""Versions of a chunk: the leaf of a row, overlaps, and a description for operators."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,7 +9,7 @@ from merkle.tree import Leaf, Tree
 
 
 def leaf_of(tree: Tree, chunk: ChunkInfo) -> Leaf:
-    """Return the leaf that a chunk which is what its row says has in a tree like `tree`."""
+    """Return the leaf that a chunk matching its row has in a tree like `tree`."""
     checksum = leaf_checksum(
         tree.algorithm, chunk.offset, chunk.length_bytes, chunk.window_checksums
     )
@@ -17,7 +17,7 @@ def leaf_of(tree: Tree, chunk: ChunkInfo) -> Leaf:
 
 
 def contested_offsets(leaves: Iterable[Leaf]) -> frozenset[int]:
-    """Return where chunks begin that overlap another one: both cannot be what was written."""
+    """Return the offsets of chunks that overlap another one; at most one of them can be right."""
     contested: set[int] = set()
     farthest: Leaf | None = None
     for leaf in sorted(leaves):
@@ -29,7 +29,7 @@ def contested_offsets(leaves: Iterable[Leaf]) -> frozenset[int]:
 
 
 def told_versions(own: Leaf | None, versions: Sequence[tuple[PeerId, Leaf]]) -> str:
-    """Return who says what of a chunk, for a person."""
+    """Return the versions of a chunk by holder, as text."""
     here = "our row is lost" if own is None else f"here {own.length_bytes} bytes {own.checksum:#x}"
     theirs = (f"{peer} {leaf.length_bytes} bytes {leaf.checksum:#x}" for peer, leaf in versions)
     return "; ".join([here, *theirs])

@@ -1,7 +1,6 @@
-"""What became of one reconcile, as a value: a class per peer, a class per chunk.
+"""Result of one reconcile as a value, with a class per peer and a class per chunk.
 
-The wire's `ReconcileOutcome` carries it to the SCM and to `suture explain`; words here are words
-there.
+The wire's `ReconcileOutcome` carries it to the SCM and to `suture explain`, with the same words.
 """
 
 from dataclasses import dataclass, field
@@ -14,31 +13,31 @@ from merkle.tree import Summary
 class Result(StrEnum):
     """The verdict on the whole reconcile of one replica."""
 
-    CONVERGED = "converged"  # all that differed is healed, and every peer was asked
-    NOTHING_TO_DO = "nothing_to_do"  # no peer has anything that is not whole here
+    CONVERGED = "converged"  # all differences are repaired, and every peer was asked
+    NOTHING_TO_DO = "nothing_to_do"  # this replica lacks nothing that a peer has
     PARTIAL = "partial"  # something was left alone, failed, or a peer gave no answer
     NON_CONVERGENT = "non_convergent"  # repaired before, and the tree did not change
-    INTERRUPTED = "interrupted"  # stopped between chunks; the next run goes on from there
-    NO_PEER = "no_peer"  # nobody to learn from: nothing is known, nothing was judged
+    INTERRUPTED = "interrupted"  # stopped between chunks; the next run continues there
+    NO_PEER = "no_peer"  # no peer to compare with; nothing was judged
 
 
 class PeerState(StrEnum):
-    """What one peer was to this reconcile."""
+    """Role of one peer in this reconcile."""
 
     USED = "used"  # differs, and its tree took part in the plan
     EQUAL = "equal"
     UNREACHABLE = "unreachable"
     NO_TREE = "no_tree"  # unknown is never equal and never a reason to repair
     NOT_COMPARABLE = "not_comparable"  # its tree folds by another algorithm
-    REFUSED = "refused"  # it answered with an error
-    BAD_DATA = "bad_data"  # what it served was not what its tree says
+    REFUSED = "refused"  # the peer answered with an error
+    BAD_DATA = "bad_data"  # its data did not match its tree
 
 
 class ChunkResult(StrEnum):
-    """What became of one chunk, block or file."""
+    """Result for one chunk, block or file."""
 
     REPAIRED = "repaired"  # fetched, verified, written
-    SALVAGED = "salvaged"  # its bytes were still here: nothing was fetched
+    SALVAGED = "salvaged"  # its bytes were still on the disk; nothing was fetched
     TRIMMED = "trimmed"
     ADOPTED = "adopted"  # a peer's tombstone
     REWRITTEN = "rewritten"  # descriptor or tree
@@ -47,16 +46,16 @@ class ChunkResult(StrEnum):
 
 
 class Proof(StrEnum):
-    """What of the replica was read after a repair."""
+    """Extent of the read that verified a repair."""
 
-    NONE = ""  # nothing: it changed nothing, or was interrupted
-    CHANGED = "changed"  # what was repaired; the rest was read lately, and is again at its slot
+    NONE = ""  # nothing, because nothing was changed, or it was interrupted
+    CHANGED = "changed"  # repaired places only; the rest was read recently and stays scheduled
     WHOLE = "whole"
 
 
 @dataclass(frozen=True, slots=True)
 class PeerOutcome:
-    """One peer: what it was to us and what it cost."""
+    """Role and cost of one peer."""
 
     peer_id: str
     state: PeerState
@@ -68,7 +67,7 @@ class PeerOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ChunkOutcome:
-    """One chunk; `offset` and `length_bytes` are -1 where it is about a whole block or file."""
+    """Result for one chunk; `offset` and `length_bytes` are -1 for a whole block or file."""
 
     block_id: BlockId
     offset: int
@@ -81,7 +80,7 @@ class ChunkOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ReconcileResult:
-    """All of it. `chunks` holds the first of them only, `chunk_count` says how many there were."""
+    """The complete result. `chunks` holds only the first ones; `chunk_count` counts all."""
 
     container_id: ContainerId
     result: Result

@@ -1,14 +1,14 @@
-"""Decide how a replica becomes equal to its peers: trees and findings in, a plan out.
+"""Plan how a replica becomes equal to its peers: trees and findings in, a plan out.
 
     mine ─┐                        ┌─ RepairBlock   chunks to salvage or fetch, and from whom
     peers ┼─► plan ─► Plan.actions ┼─ AdoptTombstone, Trim, RewriteDescriptor, RebuildTree
-    finds ┘           Plan.skips   └─ and for everything left alone: why
+    finds ┘           Plan.skips   └─ and the reason for everything left alone
 
-Pure. It refuses to plan what could make the replica worse. What is done about a block's chunks,
-`block_plan` decides; what is done about the replica as a whole and about deletes is decided here.
+Pure. Nothing is planned that could make the replica worse. `block_plan` decides about a block's
+chunks; this module decides about the replica as a whole and about deletes.
 
-A delete that a peer claims is carried out when the control plane ordered it, or when each other
-holder has carried it out too and no key names the block. Until then the block stays as it is.
+A delete that a peer claims is carried out if the control plane ordered it, or if every other holder
+has carried it out too and no key names the block. Until then the block stays.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,12 +47,12 @@ def plan(
     deletes: Deletes | None = None,
     trusted: PeerId = "",
 ) -> Plan:
-    """Return what to do so that `mine` holds every healthy chunk that it may take from a peer.
+    """Return the plan by which `mine` gets every healthy chunk that it may take from a peer.
 
-    `rows` are the chunks that our index knows of the blocks in question: they decide what a chunk
-    must be. A block whose row is lost or damaged is absent. `heard` says which known holders are
-    not among the peers. `trusted` is the peer whose versions an operator wants here, also in the
-    place of what verifies.
+    `rows` are our index's chunks of the blocks in question, which decide what a chunk must be;
+    blocks whose row is lost or damaged are absent. `heard` has the known holders that are not among
+    the peers. `trusted` is the peer whose versions an operator wants here, even instead of chunks
+    that verify.
     """
     planning = Planning(
         mine, peers, findings, rows=rows or {}, heard=heard or Heard(), trusted=trusted
@@ -78,7 +78,7 @@ def _about_replica(planning: Planning, findings: Sequence[Finding]) -> None:
 
 
 def _adopt_tombstone(planning: Planning, block_id: BlockId, deletes: Deletes) -> bool:
-    """Adopt a tombstone that is confirmed; say of one that is not that it is left alone."""
+    """Adopt a confirmed tombstone; skip an unconfirmed one with the reason."""
     found = [
         (difference.checksum, peer_id)
         for peer_id, difference in planning.differing[block_id]
@@ -109,9 +109,9 @@ def _adopt_tombstone(planning: Planning, block_id: BlockId, deletes: Deletes) ->
 def _is_confirmed(
     planning: Planning, block_id: BlockId, peers: frozenset[PeerId], deletes: Deletes
 ) -> bool:
-    """Whether a delete may be carried out here that `peers` claim.
+    """Return whether the delete that `peers` claim may be carried out here.
 
-    Where it was carried out before, only the checksum that the tombstone keeps changes.
+    If it was carried out before, only the checksum in the tombstone changes.
     """
     index = planning.mine.index_of(block_id)
     if index >= 0 and planning.mine.deleted[index]:
