@@ -1,1 +1,1 @@
-"""Makes a replica equal to its peers: survey them, plan (agent.plan), fetch, mend, judge."""
+"""Reconcile a replica with its peers: survey, plan (`agent.plan`), fetch, repair, judge."""

@@ -1,8 +1,8 @@
-"""Which commit id (BCSID) a replica may take over from its peers.
+"""Commit ids (BCSID) that a replica may take over from its peers.
 
-One says that whoever has it has all blocks up to it: it may come only from a peer that is healthy,
-claims it itself, and has nothing that is not here. Ozone 2.2 takes it over holes, and then claims
-blocks that nobody has (HDDS-15542).
+A commit id claims that its replica has all blocks up to it. So it may come only from a healthy peer
+that claims it itself, and that has nothing that is missing here. Ozone 2.2 takes it over in spite
+of holes, and then claims blocks that no replica has (HDDS-15542).
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,8 +21,8 @@ TRUSTED_STATES: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSE
 def highest_claim(
     peers: Mapping[PeerId, Lender], container_id: ContainerId, equal_peers: Iterable[PeerId]
 ) -> tuple[PeerId, int]:
-    """Return which of these peers that have just what is here claims the highest commit id, and
-    that; 0 where none is healthy."""
+    """Return the highest commit id claimed by these equal peers, with its peer; 0 if no peer is
+    healthy."""
     claimed = {peer_id: _claimed(peers[peer_id], container_id) for peer_id in equal_peers}
     lender = max(claimed, key=claimed.__getitem__, default="")
     return lender, claimed.get(lender, 0)
@@ -36,7 +36,7 @@ def highest_lent(
     own: int,
 ) -> int:
     """Return the highest commit id above `own` that was lent with blocks, and that its lender
-    claims for its whole replica; `own` where there is none."""
+    claims for its whole replica; `own` if there is none."""
     trusted = [
         bcsid
         for peer_id, bcsid in lent.items()
@@ -46,7 +46,7 @@ def highest_lent(
 
 
 def _claimed(peer: Lender, container_id: ContainerId) -> int:
-    """Return the commit id of a peer, 0 for one that is not healthy or says nothing."""
+    """Return the commit id of a peer; 0 for an unhealthy peer or one without an answer."""
     try:
         report = peer.replica(container_id)
         state = codec.parse_state(report.state, "answer.replica.state")
@@ -61,5 +61,5 @@ def _may_lend(peer: Lender, container_id: ContainerId, bcsid: int) -> bool:
         report = peer.replica(container_id)
         state = codec.parse_state(report.state, "answer.replica.state")
     except SutureError:
-        return False  # what is unknown proves nothing
+        return False  # an unknown tree proves nothing
     return state in TRUSTED_STATES and bcsid <= report.bcsid

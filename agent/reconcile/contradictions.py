@@ -1,7 +1,7 @@
-"""Where replicas contradict each other: kept as findings, with the peers' versions as evidence.
+"""Contradictions between replicas, kept as findings with the peers' versions as evidence.
 
-No repair ends them. Each replica is right by its own rows, so a person has to decide whose rows
-are; until then whoever looks finds who says what, and the bytes that were said.
+No repair resolves them. Each replica is right by its own rows, so an operator has to decide whose
+rows are right. Until then the findings show each holder's version and its bytes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,15 +14,15 @@ from agent.store.ports import RepairableReplicas
 from merkle.replica import ContainerId
 from scanner.finding import Fault, Finding, Verdict
 
-TOLD_MAX: Final = 1_000  # of one reconcile
-EVIDENCE_COUNT_MAX: Final = 16  # versions that one reconcile fetches and keeps
+TOLD_MAX: Final = 1_000  # recorded per reconcile
+EVIDENCE_COUNT_MAX: Final = 16  # versions fetched and kept per reconcile
 EVIDENCE_BYTES_MAX: Final = 64 * 1024**2
 
 
 def findings_of(
     container_id: ContainerId, skips: Sequence[Skip], now_ms: int
 ) -> Iterator[tuple[Skip, Finding]]:
-    """Yield a finding for each contradiction among what was left alone."""
+    """Yield a finding for each contradiction among the skips."""
     for skip in skips:
         if not skip.is_contradiction:
             continue
@@ -49,9 +49,9 @@ def findings_of(
 def keep_versions(
     store: RepairableReplicas, container_id: ContainerId, fresh: Sequence[Skip], sources: Sources
 ) -> None:
-    """Keep what peers have where they contradict us, a bounded number of versions and bytes.
+    """Keep the peers' contradicting versions, up to a bounded number and size.
 
-    A peer that cannot be asked any more gives no evidence; that is no reason to fail.
+    A peer that is no longer reachable gives no evidence, which is no error.
     """
     left_count, left_bytes = EVIDENCE_COUNT_MAX, EVIDENCE_BYTES_MAX
     for skip in fresh:

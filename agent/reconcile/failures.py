@@ -1,7 +1,7 @@
-"""Which failures of one change end a repair, and which are outcomes of their block alone.
+"""Scope of a failed change: the end of a repair, or an outcome of one block.
 
-a request that is wrong         of its block
-the files of one block          of its block; the volume is looked at
+an invalid request              of its block
+the files of one block          of its block; the volume is checked
 no room to copy one block       of its block: others need less
 the index, the volume           the end
 our own side (a lease, a disk
@@ -23,19 +23,19 @@ that keeps nothing must not have everything fetched for it."""
 
 @dataclass(slots=True)
 class Failures:
-    """The failures of one repair, in a row."""
+    """The consecutive failures of one repair."""
 
     store: RepairableReplicas
     container_id: ContainerId
     count: int = 0
 
     def clear(self) -> None:
-        """A change was made."""
+        """Reset the count after a successful change."""
         self.count = 0
 
     def may_go_on(self, error: SutureError) -> bool:
-        """Return whether a failed change is an outcome of its block, and others may be tried.
-        Raises `VolumeFailed` again where it is the volume's."""
+        """Return whether a failed change is an outcome of its block, so that others may be tried.
+        Raise `VolumeFailed` again if the volume failed."""
         if not isinstance(error, VolumeFailed):
             return isinstance(error, Refused)
         if error.code is Code.DISK_OUT_OF_SPACE:

@@ -1,11 +1,11 @@
-"""Getting chunks from peers: side by side within a byte budget, each from whoever has it whole.
+"""Fetches of chunks from peers: concurrent within a byte budget, from peers with healthy copies.
 
-    wanted chunks ─► small ones together ─► at most `bytes_max` under way ─► in the order asked for
+    wanted chunks ─► small ones together ─► at most `bytes_max` in flight ─► in the order requested
 
-What is returned has been verified twice: against the window checksums it came with, and against
-the leaf that the peer's tree advertised. Somebody proves to have it on its medium, as far as peers
-can (`agent.reconcile.witnesses`). A source that fails is replaced by the next; one that cannot be
-reached, or serves what its tree does not say, is not asked again in this reconcile.
+Returned chunks have been verified twice: against the window checksums they came with, and against
+the leaf in the peer's tree. A peer proves that its medium has them, if it can
+(`agent.reconcile.witnesses`). A source that fails is replaced by the next. One that cannot be
+reached, or whose data does not match its tree, is not asked again in this reconcile.
 """
 
 from collections import defaultdict, deque
@@ -31,7 +31,7 @@ from merkle.checksum import Algorithm, leaf_checksum
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId
 from merkle.tree import Leaf
 
-BAD_CHUNKS_MAX: Final = 2  # one bad chunk may be rot since its scan; more is a bad peer
+BAD_CHUNKS_MAX: Final = 2  # one may be bit rot since its scan; more mean a bad peer
 
 Blocks = Mapping[BlockId, BlockData]
 Job = TypeVar("Job")
@@ -41,7 +41,7 @@ Wanted = tuple[BlockId, WantedChunk]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why one source did not help."""
+    """Reason why one source failed."""
 
     peer_id: PeerId
     error: SutureError
@@ -49,18 +49,18 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What peers gave: the first that helped, what all of them cost, and who failed before.
+    """Result of asking peers: the first success, the cost of all calls, and earlier failures.
 
-    Or, with `is_here`, that nobody had to be asked.
+    `is_here` means that the bytes were here, and no peer had to be asked.
     """
 
     peer_id: PeerId = ""
     block: BlockData | None = None
     chunk: ChunkInfo | None = None
     data: bytes = b""
-    word: Word = NO_WORD  # of who has these bytes on its medium
+    word: Word = NO_WORD  # the proof that a medium has these bytes
     is_here: bool = False
-    seen: bytes = b""  # checksum of what our medium held in its place
+    seen: bytes = b""  # checksum of our medium's bytes at its place
     failures: tuple[Failure, ...] = ()
     costs: tuple[tuple[PeerId, Meter], ...] = ()
 
@@ -69,19 +69,19 @@ class Answer:
 class Sources:
     """The peers of one reconcile as sources. Its methods run in many threads at once.
 
-    Single assignments only are made to what is shared; that a peer is asked once more than it
-    deserves is the worst that can come of a race.
+    Shared state is changed by single assignments only. The worst effect of a race is that a bad
+    peer is asked once more.
     """
 
     peers: Mapping[PeerId, Lender]
     container_id: ContainerId
     algorithm: Algorithm
-    provers: Mapping[PeerId, Proving] = field(default_factory=dict)  # those that can prove
+    provers: Mapping[PeerId, Proving] = field(default_factory=dict)  # the peers that can prove
     dropped: dict[PeerId, SutureError] = field(default_factory=dict)
     bad_chunks: dict[PeerId, int] = field(default_factory=dict)
 
     def describe(self, action: RepairBlock) -> Answer:
-        """Return the metadata of a block from the first lender that gives it."""
+        """Return a block's metadata from the first lender that has it."""
 
         def ask(peer: Lender, meter: Meter) -> Answer:
             return Answer(block=peer.block(self.container_id, action.block_id, meter))
@@ -89,8 +89,8 @@ class Sources:
         return self._first(action.metadata_sources, ask)
 
     def describe_together(self, actions: Sequence[RepairBlock]) -> list[Answer]:
-        """Return the metadata of several blocks: of those with the same first lender it comes in
-        one call. What does not come so is asked for alone."""
+        """Return the metadata of several blocks. Blocks with the same first lender are requested in
+        one call; those that it does not return are requested one by one."""
         answers: dict[int, Answer] = {}
         for peer_id, places in self._by_source([one.metadata_sources for one in actions]):
             blocks = self._named_blocks(peer_id, [actions[place].block_id for place in places])
@@ -105,7 +105,7 @@ class Sources:
         return blocks or {}
 
     def fetch(self, block_id: BlockId, wanted: WantedChunk) -> Answer:
-        """Return a chunk from the first source whose bytes are what its tree says."""
+        """Return a chunk from the first source whose bytes match its tree."""
 
         def ask(peer: Lender, meter: Meter) -> Answer:
             chunk, data = peer.read_chunk(self.container_id, block_id, wanted.leaf.offset, meter)
@@ -125,8 +125,9 @@ class Sources:
         return replace(answer, word=word)
 
     def fetch_together(self, wanted: Sequence[Wanted]) -> list[Answer]:
-        """Return several small chunks: those with the same first source come in one call, and their
-        proofs in another. What does not come so is fetched alone; what came in vain counts, too."""
+        """Return several small chunks. Chunks with the same first source come in one call, and
+        their proofs in another. Missing ones are fetched one by one; the cost of useless calls
+        counts, too."""
         answers: dict[int, Answer] = {}
         for peer_id, indexes in self._by_source([chunk.sources for _, chunk in wanted]):
             lent = self._lent(peer_id, [wanted[index] for index in indexes])
@@ -141,14 +142,15 @@ class Sources:
     def _by_source(
         self, sources: Sequence[tuple[PeerId, ...]]
     ) -> Iterator[tuple[PeerId, list[int]]]:
-        """Yield each peer that is the first to be asked for more than one, with their places."""
+        """Yield each peer that is the first source of more than one item, with the items'
+        positions."""
         found: dict[PeerId, list[int]] = defaultdict(list)
         for index, asked in enumerate(sources):
             found[next((one for one in asked if one not in self.dropped), "")].append(index)
         yield from ((peer_id, places) for peer_id, places in found.items() if len(places) > 1)
 
     def _together(self, peer_id: PeerId, ask: Callable[[LendingSeveral], T]) -> T | None:
-        """Return what a peer answers about several at once; None if it fails."""
+        """Return a peer's answer about several items at once; None if it fails."""
         peer = self.peers.get(peer_id)
         if not isinstance(peer, LendingSeveral):
             return None
@@ -159,8 +161,8 @@ class Sources:
         return None
 
     def _lent(self, peer_id: PeerId, wanted: Sequence[Wanted]) -> dict[int, Answer]:
-        """Return what one peer serves together, by the place in `wanted`: without the chunk if it
-        is not what the tree says, or is not proven."""
+        """Return one peer's answers, by position in `wanted`; without the chunk if it does not
+        match the tree, or is not proven."""
         keys = [(block_id, chunk.leaf.offset) for block_id, chunk in wanted]
         served = self._together(peer_id, lambda peer: peer.read_chunks(self.container_id, keys))
         if served is None:
@@ -194,13 +196,13 @@ class Sources:
         return dict(zip(chunks, words, strict=True))
 
     def proven(self, asked: Iterable[PeerId], block_id: BlockId, offset: int, data: bytes) -> Word:
-        """Return the proof of one of the peers that its medium holds these bytes, or why none."""
+        """Return one peer's proof that its medium has these bytes, or why there is none."""
         return proof_of_chunk(self.provers, asked, self.container_id, block_id, offset, data)
 
     def proven_end(self, store: RepairableReplicas, action: Trim, block: BlockData | None) -> Word:
-        """Return the proof of the peer whose block ends where ours is cut, of its last chunk, which
-        is ours, too. A block without chunks has nothing that could be proven. What is read of ours
-        and is not as its row says, though no scan found damage, says nothing of the peer."""
+        """Return a peer's proof of its last chunk, which is also ours, where our block is to be
+        cut. A block without chunks has nothing to prove. If our own chunk does not match its row,
+        although no scan found damage, that says nothing about the peer."""
         if block is None or not block.chunks:
             return Word(proof="none: no chunk is recorded")
         chunk = block.chunks[-1]
@@ -247,7 +249,7 @@ class Sources:
 
 
 def is_leaf(algorithm: Algorithm, chunk: ChunkInfo, leaf: Leaf) -> bool:
-    """Return whether a chunk, as it is described, is the one that a tree advertised."""
+    """Return whether a described chunk is the leaf that a tree has."""
     return (chunk.offset, chunk.length_bytes) == (leaf.offset, leaf.length_bytes) and (
         leaf_checksum(algorithm, chunk.offset, chunk.length_bytes, chunk.window_checksums)
         == leaf.checksum
@@ -263,11 +265,11 @@ def in_order(
     bytes_max: int,
     count_max: int,
 ) -> Iterator[tuple[Job, Any]]:
-    """Yield every job with its result, in order, keeping several under way.
+    """Yield every job with its result, in order, with several in flight.
 
-    At least one is; more while their sizes sum to `bytes_max` at most. Jobs are drawn only when
-    there is room for one, so a job may depend on what was done with earlier results. Leaving
-    early takes back what has not begun.
+    At least one job is in flight, and more while their sizes sum to at most `bytes_max`. Jobs are
+    drawn only when there is room, so a job may depend on earlier results. Leaving early cancels the
+    jobs that have not started.
     """
     pending: deque[tuple[Job, Future, int]] = deque()
     pending_bytes = 0

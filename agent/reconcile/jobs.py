@@ -1,4 +1,4 @@
-"""What a repair has to fetch: chunks of blocks."""
+"""Jobs of a repair: chunks of blocks to fetch."""
 
 from dataclasses import dataclass, field
 
@@ -9,14 +9,14 @@ from merkle.replica import ChunkInfo
 
 @dataclass(slots=True)
 class BlockRun:
-    """One block under repair."""
+    """State of one block under repair."""
 
     action: RepairBlock
     described: Answer
-    waiting_count: int = 0  # chunks that are being fetched
+    waiting_count: int = 0  # chunks being fetched
     failed_count: int = 0
-    is_drawn: bool = False  # all of its chunks were looked at
-    lent: dict[int, ChunkInfo] = field(init=False)  # its chunks at its lender, by offset
+    is_drawn: bool = False  # all of its chunks were drawn
+    lent: dict[int, ChunkInfo] = field(init=False)  # the lender's chunks, by offset
 
     def __post_init__(self) -> None:
         block = self.described.block
@@ -25,12 +25,12 @@ class BlockRun:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """One chunk to get. `described`: as its lender describes it, if that is the version we want."""
+    """A chunk to fetch. `described` is its lender's description, if that is the wanted version."""
 
     block: BlockRun
     wanted: WantedChunk
     described: ChunkInfo | None
 
     def size_bytes(self) -> int:
-        """What it holds in memory while it is under way."""
+        """Memory that the job needs while it is in flight."""
         return self.wanted.leaf.length_bytes

@@ -1,6 +1,6 @@
-"""The books of one reconcile: what was done to each chunk, what each peer was and what it cost.
+"""Ledger of one reconcile: the outcome of each chunk, and the role and cost of each peer.
 
-Only the thread that reconciles writes here; what happened in others arrives as values.
+Only the reconciling thread writes to it; other threads pass values.
 """
 
 from collections import Counter
@@ -24,8 +24,8 @@ from merkle.replica import BlockId, ContainerId, ReplicaState
 from merkle.tree import Summary
 from scanner.resume import Doubt
 
-CHUNK_OUTCOMES_MAX: Final = 1_000  # the first are told one by one, the rest is counted
-NOBODYS: Final = BlockId(-1)  # of an outcome that is about no block
+CHUNK_OUTCOMES_MAX: Final = 1_000  # listed one by one; the rest is only counted
+NOBODYS: Final = BlockId(-1)  # block id of an outcome that concerns no block
 MADE: Final = (
     ChunkResult.REPAIRED,
     ChunkResult.SALVAGED,
@@ -38,29 +38,29 @@ REPLACED: Final = (ChunkResult.REPAIRED, ChunkResult.SALVAGED, ChunkResult.ADOPT
 
 @dataclass(slots=True)
 class Ledger:
-    """What one reconcile has done so far."""
+    """Record of what one reconcile has done so far."""
 
     chunks: list[ChunkOutcome] = field(default_factory=list)
     counts: Counter[ChunkResult] = field(default_factory=Counter)
     differences: Counter[str] = field(default_factory=Counter)
-    is_short: bool = False  # something that others have, or had, is still not whole here
-    is_transient: bool = False  # a failure that says nothing about the next time
+    is_short: bool = False  # data that others have, or had, is still not healthy here
+    is_transient: bool = False  # a failure that may not happen again
     is_interrupted: bool = False
-    faults: dict[PeerId, Failure] = field(default_factory=dict)  # the last one of each peer
+    faults: dict[PeerId, Failure] = field(default_factory=dict)  # the last failure of each peer
     tree_bytes: Counter[PeerId] = field(default_factory=Counter)
     data_bytes: Counter[PeerId] = field(default_factory=Counter)
     chunk_counts: Counter[PeerId] = field(default_factory=Counter)
-    changed: set[Doubt] = field(default_factory=set)  # the places that were written, or recorded
+    changed: set[Doubt] = field(default_factory=set)  # the places written or recorded
     proof: Proof = Proof.NONE
 
     @property
     def has_changed(self) -> bool:
-        """Whether anything was written."""
+        """Return whether anything was written."""
         return any(self.counts[result] for result in MADE)
 
     @property
     def has_replaced_data(self) -> bool:
-        """Whether data was written: the tree must be another one after it."""
+        """Return whether data was written, so that the tree must differ afterwards."""
         return any(self.counts[result] for result in REPLACED)
 
     def note(
@@ -74,7 +74,7 @@ class Ledger:
         source: PeerId = "",
         message: str = "",
     ) -> None:
-        """Note what became of one chunk, block or file."""
+        """Record the outcome of one chunk, block or file."""
         self.counts[result] += 1
         if result in MADE and block_id >= 0:
             self.changed.add((block_id, offset, length_bytes))
@@ -92,7 +92,7 @@ class Ledger:
         source: PeerId = "",
         message: str = "",
     ) -> None:
-        """Note what became of a chunk that was wanted."""
+        """Record the outcome of a wanted chunk."""
         leaf = wanted.leaf
         self.note(
             block_id,
@@ -105,12 +105,12 @@ class Ledger:
         )
 
     def note_divergence(self, divergence: Divergence) -> None:
-        """Count what differs from one peer."""
+        """Count the differences from one peer."""
         for kind, count in divergence.counts().items():
             self.differences[kind.value] += count
 
     def note_skips(self, planned: Plan) -> None:
-        """Note what is left alone, and why."""
+        """Record the plan's skips with their reasons."""
         for skip in planned.skips:
             self.is_short = self.is_short or not skip.is_harmless
             self.note(
@@ -122,7 +122,7 @@ class Ledger:
             )
 
     def account(self, answer: Answer) -> None:
-        """Book what peers cost, and who failed."""
+        """Add the costs of peers, and the failures."""
         for peer_id, meter in answer.costs:
             self.tree_bytes[peer_id] += meter.tree_bytes
             self.data_bytes[peer_id] += meter.data_bytes
@@ -131,7 +131,8 @@ class Ledger:
             self.is_transient = self.is_transient or not isinstance(failure.error, Refused)
 
     def verdict(self, trees: list[PeerTree], *, finding_count: int) -> Result:
-        """Return what the reconcile amounts to. What is not known to be whole is not called so."""
+        """Return the result of the reconcile. A replica not known to be healthy is not called
+        so."""
         if self.is_interrupted:
             return Result.INTERRUPTED
         if not any(tree.is_known for tree in trees):
@@ -154,7 +155,7 @@ class Ledger:
         state_after: ReplicaState,
         duration_ms: int,
     ) -> ReconcileResult:
-        """Close the books."""
+        """Return the complete result."""
         peers = tuple(self._peer_outcome(tree) for tree in trees)
         return ReconcileResult(
             container_id=container_id,

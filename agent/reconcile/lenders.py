@@ -1,4 +1,4 @@
-"""A peer as a reconcile sees it, whatever it speaks: what survey and fetch ask of one."""
+"""The methods of a peer that a reconcile needs, whatever protocol it speaks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
@@ -16,7 +16,7 @@ from merkle.tree import Summary, Tree, take
 
 
 class Lender(Protocol):
-    """One holder of a replica (`agent.rpc.calls.peer.Peer`). Each method raises SutureError."""
+    """A holder of a replica (`agent.rpc.calls.peer.Peer`). Each method raises SutureError."""
 
     def summary(self, container_id: ContainerId, meter: Meter | None = None) -> Summary:
         """Return the summary of its tree."""
@@ -34,7 +34,7 @@ class Lender(Protocol):
         ranges: Sequence[BlockRange] = (),
         meter: Meter | None = None,
     ) -> BlockRows:
-        """Return a row per block and tombstone in `ranges`, or of all."""
+        """Return a row per block and tombstone in `ranges`; all rows without `ranges`."""
         ...
 
     def chunks(
@@ -60,11 +60,11 @@ class Lender(Protocol):
         offset: int,
         meter: Meter | None = None,
     ) -> tuple[ChunkInfo, bytes]:
-        """Return one chunk and its bytes, which have the window checksums it came with."""
+        """Return one chunk and its bytes, verified against the window checksums it came with."""
         ...
 
     def replica(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        """Return what it reports about its replica: its state, and the commit id it claims."""
+        """Return the report of its replica: its state, and the commit id that it claims."""
         ...
 
 
@@ -75,19 +75,19 @@ class LendingSeveral(Protocol):
     def named_blocks(
         self, container_id: ContainerId, block_ids: Sequence[BlockId]
     ) -> Mapping[BlockId, BlockData]:
-        """Return the metadata of those that it can serve so. Raises SutureError."""
+        """Return the metadata of the blocks that it can return in one call. Raise SutureError."""
         ...
 
     def read_chunks(
         self, container_id: ContainerId, keys: Sequence[tuple[BlockId, int]]
     ) -> Mapping[tuple[BlockId, int], tuple[ChunkInfo, bytes]]:
-        """Return those that it can serve so, by block and offset, with their bytes, which have the
-        window checksums they came with. Raises SutureError."""
+        """Return the chunks that it can return in one call, by block and offset, with bytes
+        verified against the window checksums they came with. Raise SutureError."""
         ...
 
 
 def told_blocks(tree: Tree, ranges: Sequence[BlockRange]) -> BlockRows:
-    """Return what a lender whose tree is here answers about its blocks in `ranges`, or all."""
+    """Return a lender's answer about its blocks in `ranges`, or all, from its tree."""
     chosen = in_scope(tree.block_ids, ranges or None)
     return BlockRows(
         tree.summary(),
@@ -98,6 +98,6 @@ def told_blocks(tree: Tree, ranges: Sequence[BlockRange]) -> BlockRows:
 
 
 def told_chunks(tree: Tree, block_ids: U64s) -> tuple[Summary, Tree]:
-    """Return what such a lender answers about the chunks of the named blocks."""
+    """Return a lender's answer about the chunks of the named blocks, from its tree."""
     indexes = indexes_of(tree.block_ids, block_ids)
     return tree.summary(), take(tree, np.sort(indexes[indexes >= 0]))

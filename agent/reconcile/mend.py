@@ -1,12 +1,12 @@
-"""Carrying a plan out on one replica: salvage or fetch, repair, complete; step by step.
+"""Execution of a plan on one replica, step by step: salvage or fetch, repair, complete.
 
 Every change goes through `agent.store.operations.repair` or `batches`, which refuse to touch a byte
-that verifies here, and is made under the container's lease, held for that change only: a delete or
-a close gets its turn between two batches of chunks, and a stop is heeded there too.
+that verifies here, and is made under the container's lease, held for that change only. So a delete,
+a close or a stop can happen between two batches of chunks.
 
-A batch has at most as many chunks as were installed before it, and 16 MiB: what is wrong with a
-disk, or with a repair, shows at one chunk, and then at two. What cannot be installed with others is
-installed alone, and has its outcome from that.
+A batch has at most as many chunks as were installed before it, and 16 MiB, so that a fault of a
+disk or of a repair shows with one chunk, or two. Chunks that cannot be installed together are
+installed one by one, each with its own outcome.
 """
 
 from collections import defaultdict
@@ -51,7 +51,7 @@ GONE_CODES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MendLimits:
-    """What carrying out may use at a time."""
+    """Limits on concurrent work of a repair."""
 
     fetch_bytes_max: int = 64 * 1024**2
     fetch_count_max: int = 64
@@ -60,7 +60,7 @@ class MendLimits:
 
 @dataclass(slots=True)
 class Mender:
-    """The hands of one reconcile."""
+    """Executes the plan of one reconcile."""
 
     store: RepairableReplicas
     leases: Leases
@@ -70,12 +70,12 @@ class Mender:
     ledger: Ledger
     stop: Callable[[], bool]
     limits: MendLimits
-    has_given_up: bool = False  # our own side cannot go on: what is left is for another day
+    has_given_up: bool = False  # our own side cannot go on: the rest is left for a later run
     lent_bcsids: dict[PeerId, int] = field(default_factory=dict)
-    uncovered: set[PeerId] = field(default_factory=set)  # their commit ids prove nothing here
+    uncovered: set[PeerId] = field(default_factory=set)  # peers whose commit ids prove nothing here
     failed_blocks: set[BlockId] = field(default_factory=set)
     failures: Failures = field(init=False)
-    batch: list[tuple[Job, Answer]] = field(default_factory=list)  # fetched and not installed yet
+    batch: list[tuple[Job, Answer]] = field(default_factory=list)  # fetched, not yet installed
     batch_bytes: int = 0
     installed_count: int = 0
 
@@ -83,12 +83,12 @@ class Mender:
         self.failures = Failures(self.store, self.container_id)
 
     def must_stop(self) -> bool:
-        """Whether to end now; once true it stays so."""
+        """Return whether to end now; once True, it stays True."""
         self.ledger.is_interrupted = self.ledger.is_interrupted or self.stop()
         return self.ledger.is_interrupted or self.has_given_up
 
     def carry_out(self, planned: Plan) -> None:
-        """Do what is planned. Raises VolumeFailed, and Refused when the replica is gone."""
+        """Execute the plan. Raise VolumeFailed; Refused if the replica is gone."""
         self.ledger.note_skips(planned)
         for action in planned.actions:
             match action:
@@ -99,14 +99,14 @@ class Mender:
                 case RebuildTree():
                     self.ledger.note(NOBODYS, action.fault.value, ChunkResult.REWRITTEN)
                 case RepairBlock() | Trim():
-                    pass  # below: many blocks at once, and trims when their chunks are right
+                    pass  # done below: blocks in batches, and trims after their chunks
         self._repair([action for action in planned.actions if isinstance(action, RepairBlock)])
         for action in planned.actions:
             if isinstance(action, Trim) and action.block_id not in self.failed_blocks:
                 self._trim(action)
 
     def local_block(self, block_id: BlockId) -> BlockData | None:
-        """Return what our index knows of a block; a damaged row counts as lost."""
+        """Return our index's block; a damaged row counts as lost."""
         try:
             return self.store.block(self.container_id, block_id)
         except VolumeFailed:
@@ -116,7 +116,7 @@ class Mender:
                 raise
             return None
 
-    # Single steps.
+    # Single actions.
 
     def _adopt(self, action: AdoptTombstone) -> None:
         def adopt() -> None:
@@ -163,11 +163,11 @@ class Mender:
             self.ledger.note(block_id, difference, ChunkResult.FAILED, message=str(error))
 
     def _change(self, work: Callable[[], None]) -> SutureError | None:
-        """Do one change under the lease; return why it could not be done.
+        """Make one change under the lease; return why it failed, or None.
 
-        What fails with the files of one block, or for want of room, is an outcome of that block.
-        When our own side is not able to (a lease that stays taken, failure after failure), the
-        rest is given up: fetching on would only burden the peers.
+        A failure of one block's files, or a lack of space, is an outcome of that block. If our own
+        side is unable to change anything (a lease that stays taken, repeated failures), the rest is
+        dropped, because further fetches would only burden the peers.
         """
         try:
             with self._held():
@@ -187,7 +187,7 @@ class Mender:
         return held_between_copies(self.leases, self.container_id, timeout_s, self.must_stop)
 
     def note_contradictions(self, found: Sequence[Finding], *, is_complete: bool) -> bool:
-        """Keep where peers contradict this replica; returns whether that is news."""
+        """Keep the contradictions with peers as findings; return whether there are new ones."""
         is_news = False
 
         def note() -> None:
@@ -218,7 +218,7 @@ class Mender:
             self._flush()
 
     def _take(self, job: Job, answer: Answer) -> None:
-        """Put what was fetched to the batch; install it when it is as large as it may be."""
+        """Add a fetched chunk to the batch; install the batch when it is full."""
         size_bytes = len(answer.data)
         if answer.is_here or self.batch_bytes + size_bytes > BATCH_BYTES_MAX:
             self._flush()
@@ -231,7 +231,7 @@ class Mender:
             self._flush()
 
     def _jobs(self, actions: Sequence[RepairBlock]) -> Iterator[Job]:
-        """Draw the chunks that are to be got right."""
+        """Yield the chunks to repair."""
         described = in_order(
             self.executor,
             (actions[at : at + GROUP_COUNT_MAX] for at in range(0, len(actions), GROUP_COUNT_MAX)),
@@ -252,10 +252,10 @@ class Mender:
             self._complete_if_done(block)
 
     def _fetch(self, group: Sequence[Job]) -> list[Answer]:
-        """Fetch chunks, but those whose bytes that are here verify.
+        """Fetch chunks, except those whose local bytes verify.
 
-        Runs in the executor, without the lease: what is here is looked at again, right before it is
-        recorded or written over.
+        Runs in the executor, without the lease. The local bytes are checked again right before they
+        are recorded or overwritten.
         """
         seen = self._seen(group)
         missing = [job for job in group if seen[job] is not None]
@@ -267,8 +267,8 @@ class Mender:
         ]
 
     def _seen(self, group: Sequence[Job]) -> dict[Job, bytes | None]:
-        """Return the checksum of what our medium holds of each, b"" where that is not known; None
-        where it is the chunk."""
+        """Return the checksum of our medium's bytes for each job: b"" if unknown, None if they are
+        the chunk."""
         seen: dict[Job, bytes | None] = dict.fromkeys(group, b"")
         of_block: dict[BlockId, list[tuple[Job, ChunkInfo]]] = defaultdict(list)
         for job in group:
@@ -276,7 +276,7 @@ class Mender:
             if chunk is not None and chunk.checksum_type is not ChecksumType.NONE:
                 of_block[job.block.action.block_id].append((job, chunk))
         for block_id, known in of_block.items():
-            with suppress(SutureError):  # whatever it is, it shows again when something is changed
+            with suppress(SutureError):  # an error would occur again at the next change
                 repair = self.store.repair(self.container_id)
                 held = repair.held_of(block_id, [chunk for _, chunk in known])
                 for (job, chunk), data in zip(known, held, strict=True):
@@ -284,7 +284,7 @@ class Mender:
         return seen
 
     def _salvage(self, job: Job) -> bool:
-        """Use the bytes that are here; return whether they are what the chunk must be."""
+        """Use the local bytes; return whether they match the wanted chunk."""
         block_id, chunk = job.block.action.block_id, job.described
         assert chunk is not None, "what is not described was not looked at"
         salvaged = False
@@ -300,13 +300,13 @@ class Mender:
         return False
 
     def _described_chunk(self, block: BlockRun, wanted: WantedChunk) -> ChunkInfo | None:
-        """Return the chunk as the lender describes it, if that is the version we want."""
+        """Return the lender's description of the chunk, if it is the wanted version."""
         chunk = block.lent.get(wanted.leaf.offset)
         return chunk if chunk and is_leaf(self.sources.algorithm, chunk, wanted.leaf) else None
 
     def _flush(self) -> None:
-        """Install what was fetched: several together, and alone what cannot be; complete each block
-        with its last chunk."""
+        """Install the fetched chunks: together if possible, otherwise one by one. Complete each
+        block with its last chunk."""
         batch, self.batch, self.batch_bytes = self.batch, [], 0
         done = self._install_together(batch) if len(batch) > 1 else frozenset()
         for job, answer in batch:
@@ -321,7 +321,7 @@ class Mender:
             self._complete_if_done(job.block)
 
     def _install_together(self, batch: Sequence[tuple[Job, Answer]]) -> frozenset[Job]:
-        """Install what can be in one go; return which that is."""
+        """Install the chunks that can be installed together; return their jobs."""
         jobs, offers = [], []
         for job, answer in batch:
             if answer.chunk is not None:
@@ -351,7 +351,8 @@ class Mender:
         return frozenset(jobs[index] for index in done)
 
     def _settle(self, job: Job) -> None:
-        """Use what was here, or fetch it after all; complete the block with its last chunk."""
+        """Use the local bytes, or fetch the chunk after all; complete the block with its last
+        chunk."""
         if not self._salvage(job) and not self.must_stop():
             self._install(job, self.sources.fetch(job.block.action.block_id, job.wanted))
         job.block.waiting_count -= 1
@@ -400,7 +401,7 @@ class Mender:
     # Blocks.
 
     def _complete_if_done(self, block: BlockRun) -> None:
-        """When its chunks are through, give the block what else it has at the lender."""
+        """After a block's last chunk, adopt the rest of the lender's metadata."""
         if not block.is_drawn or block.waiting_count:
             return
         block_id, lent = block.action.block_id, block.described.block
@@ -435,8 +436,8 @@ class Mender:
             self.uncovered.update(block.action.metadata_sources)
 
     def take_over_bcsid(self, equal_peers: Iterable[PeerId]) -> None:
-        """Take the highest commit id of the healthy peers that have just what is here, block for
-        block and tombstone for tombstone: nothing that it claims is missing."""
+        """Take the highest commit id of the healthy peers with exactly the same blocks and
+        tombstones, so that nothing that it claims is missing."""
         facts = self.store.replica(self.container_id)
         if facts.state not in TRUSTED_STATES or facts.finding_count:
             return
@@ -450,7 +451,7 @@ class Mender:
         self._step(NOBODYS, "BCSID", ChunkResult.REWRITTEN, advance, lender)
 
     def advance_container(self) -> None:
-        """Take the highest commit id lent by a peer that has nothing that is not here."""
+        """Take the highest commit id lent by a peer that has nothing that is missing here."""
         own = self.store.replica(self.container_id).bcsid
         lent = {
             peer: bcsid for peer, bcsid in self.lent_bcsids.items() if peer not in self.uncovered
@@ -461,5 +462,5 @@ class Mender:
 
 
 def told(failures: Sequence[Failure]) -> str:
-    """Return why sources did not help, in one line."""
+    """Return why sources failed, in one line."""
     return "; ".join(f"{failure.peer_id}: {failure.error}" for failure in failures)

@@ -1,4 +1,4 @@
-"""Changing a container when nobody copies it: a copy is of the replica as it is."""
+"""Changes of a container in the pauses between copies; a copy needs an unchanged replica."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,10 +12,10 @@ from merkle.replica import ContainerId
 def held_between_copies(
     leases: Leases, container_id: ContainerId, timeout_s: float, must_stop: Callable[[], bool]
 ) -> Iterator[None]:
-    """Hold the lease; pause while the container is copied to another datanode, however long.
+    """Hold the lease; wait while the container is copied to another datanode, however long.
 
-    `must_stop` is asked every `timeout_s` of the pause. Raises Unavailable(BUSY) when it says so,
-    or when somebody who does not copy keeps the lease for `timeout_s`.
+    `must_stop` is called every `timeout_s` of the wait. Raise Unavailable(BUSY) if it returns True,
+    or if a task other than a copy keeps the lease for `timeout_s`.
     """
     while True:
         with ExitStack() as held:

@@ -1,12 +1,12 @@
-"""Questions to peers at random: prove that your medium has this chunk, now.
+"""Random challenges to peers: prove that your medium has this chunk now.
 
-    a replica here, by lot ─► a chunk of it, past the cache ─► another holder, by lot ─► its proof
+    a random replica here ─► a chunk of it, past the cache ─► another random holder ─► its proof
 
-A scan proves what a datanode has to itself, a week apart. A peer with a stale or a forged tree, or
-with a cache in front of a dead disk, says the same as before; this question it cannot answer. One
-chunk is read on either side and at most a hundred bytes are sent: some a day, not a scan. What is
-wrong is told and counted here; the peer has its replica scanned (`agent.rpc.datanode.proving`).
-Shards are left to the parity: nobody else has the same one.
+A scan verifies a datanode's data locally, a week apart. A peer with a stale or a forged tree, or
+with a cache in front of a dead disk, gives the same answers as before, but cannot answer this
+challenge. One chunk is read on either side and at most 100 bytes are sent, a few times a day. A
+failure is logged and counted here; the peer scans its replica (`agent.rpc.datanode.proving`).
+Shards are left to the parity scrub, because no other datanode has the same shard.
 """
 
 import random
@@ -25,16 +25,16 @@ from agent.store.replica_store import ReplicaStore
 from merkle.replica import BlockId, ChunkInfo, ContainerId, ReplicaState
 
 PROVEN: Final = "proven"
-FAILED: Final = "failed"  # its medium has other bytes than ours, which fit our row
+FAILED: Final = "failed"  # its medium differs from ours, which matches our row
 UNANSWERED: Final = "unanswered"
-OWN: Final = "own"  # it is our medium that has not what our row says
+OWN: Final = "own"  # our own medium does not match our row
 RESULTS: Final = (PROVEN, FAILED, UNANSWERED, OWN)
 STATES: Final = frozenset({ReplicaState.CLOSED, ReplicaState.QUASI_CLOSED})
 IDLE_S: Final = 60.0
 
 
 class Challenges:
-    """The worker."""
+    """The worker that challenges peers."""
 
     name = "challenges"
 
@@ -50,8 +50,8 @@ class Challenges:
         count: Callable[[str], None],
         clock: Clock,
     ) -> None:
-        """`info` asks the control plane, and raises SutureError; `ask_scan` has a replica here
-        read; `count` is told each result. `interval_s` 0: nobody is asked."""
+        """`info` queries the control plane and raises SutureError. `ask_scan` requests a scan of a
+        replica here. `count` receives each result. `interval_s` 0 = disabled."""
         self._store = store
         self._datanode_id = datanode_id
         self._interval_s = interval_s
@@ -65,7 +65,7 @@ class Challenges:
         self._asked_at_ms = 0
 
     def status(self) -> datanode_pb2.Challenges:
-        """Return what came of those that were asked so far."""
+        """Return the counts of results so far."""
         return datanode_pb2.Challenges(
             interval_ms=int(self._interval_s * 1000),
             asked_at_ms=self._asked_at_ms,
@@ -76,7 +76,7 @@ class Challenges:
         )
 
     def step(self) -> Step:
-        """Ask one question, if it is time."""
+        """Challenge one peer if it is time."""
         if not self._interval_s:
             return Throttled(IDLE_S)
         left_s = self._due_at_s - self._clock.monotonic_s()
@@ -85,7 +85,7 @@ class Challenges:
         self._due_at_s = self._clock.monotonic_s() + self._pause_s()
         try:
             result = self._challenge()
-        except SutureError:  # no control plane, or the replica has gone meanwhile: another time
+        except SutureError:  # no control plane, or the replica is gone: try another time
             return Throttled(IDLE_S)
         if result:
             self._counts[result] += 1
@@ -94,11 +94,11 @@ class Challenges:
         return Throttled(0.0)
 
     def _pause_s(self) -> float:
-        """Return how long until the next one: around the interval, so that no two keep in step."""
+        """Return a random time around the interval, so that datanodes do not synchronise."""
         return self._interval_s * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
 
     def _challenge(self) -> str:
-        """Ask one peer about one chunk; return the result, "" where there is nothing to ask."""
+        """Challenge one peer about one chunk; return the result, "" if there was nothing to ask."""
         found = self._drawn()
         if found is None:
             return ""
@@ -119,8 +119,8 @@ class Challenges:
         return PROVEN if word.proof else FAILED if word.is_false else UNANSWERED
 
     def _own(self, found: tuple[ContainerId, BlockId, ChunkInfo], why: str) -> str:
-        """Have a replica here read; "" if what could not be read was deleted meanwhile. Raises
-        SutureError where the replica was, or its block."""
+        """Request a scan of a replica here; return "" if the unreadable chunk was deleted
+        meanwhile. Raise SutureError if the replica or the block was deleted."""
         container_id, block_id, chunk = found
         if chunk not in self._store.block(container_id, block_id).chunks:
             return ""
@@ -128,7 +128,7 @@ class Challenges:
         return OWN
 
     def _drawn(self) -> tuple[ContainerId, BlockId, ChunkInfo] | None:
-        """Draw a replica, a block of it and a chunk of that."""
+        """Draw a replica, a block of it and a chunk of the block."""
         ids = self._store.replica_ids()
         container_id = random.choice(ids) if ids else None  # noqa: S311 - no secret
         if container_id is None or self._store.replica(container_id).state not in STATES:
@@ -142,7 +142,7 @@ class Challenges:
         return (container_id, block_id, random.choice(chunks)) if chunks else None  # noqa: S311
 
     def _holders(self, container_id: ContainerId) -> Sequence[container_pb2.DatanodeEndpoint]:
-        """Return the others that have a healthy replica of it, as the control plane knows."""
+        """Return the other holders of a healthy replica, as known to the control plane."""
         info = self._info(container_id)
         if info.scheme:
             return ()

@@ -1,14 +1,14 @@
-"""Reconcile: make a replica equal to its peers, chunk by chunk, and never worse.
+"""Reconcile: make a replica equal to its peers, chunk by chunk, without making it worse.
 
     survey all peers ─► a window of blocks ─► plan (pure) ─► mend ─► next window
-                                          at last, what was changed is read, or all ◄─┘
+                                          at the end read the changes, or all ◄─┘
 
-What was done stays done, so a reconcile that was interrupted goes on where it ended: bytes that
-are already right cost no fetch. What cannot be known (a peer without a tree, or out of reach) is
-in the result and leads to nothing.
+Changes are kept, so an interrupted reconcile continues where it ended: bytes that are already right
+are not fetched. Unknown peers (without a tree, or unreachable) are in the result and cause no
+action.
 
-The loop guard: when the same replicas with the same roots were repaired twice and nothing came of
-it, the third time nothing is done, NON_CONVERGENT says so, and the trees are kept as its evidence.
+The loop guard: if two repairs of replicas with the same roots had no effect, a third is not made.
+The result is NON_CONVERGENT, and the trees are kept as evidence.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -50,9 +50,9 @@ from merkle.tree_codec import encode_tree
 from scanner.finding import Finding
 from scanner.resume import Doubt
 
-FRUITLESS_MAX: Final = 2  # repairs of one divergence from which nothing came
-FRUITLESS_MS_MAX: Final = 24 * 3600 * 1000  # after a day, another try
-REMEMBERED_MAX: Final = 10_000  # replicas whose fruitless repairs are remembered, twice over
+FRUITLESS_MAX: Final = 2  # repairs of one divergence without effect
+FRUITLESS_MS_MAX: Final = 24 * 3600 * 1000  # after a day it is tried again
+REMEMBERED_MAX: Final = 10_000  # fruitless repairs per generation, of which there are two
 
 Prove = Callable[[ContainerId, Collection[Doubt]], Proof]
 """Reads a replica after a repair that changed these places; returns what of it was read."""
@@ -66,26 +66,26 @@ Roots = tuple[tuple[PeerId, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class _Fruitless:
-    """A divergence that was repaired and is still there."""
+    """A divergence that remained after a repair."""
 
     roots: Roots
     count: int
     at_ms: int
-    is_kept: bool = False  # whether its trees are in quarantine, as evidence
+    is_kept: bool = False  # its trees are in quarantine as evidence
 
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """What the order says beside the peers: who cannot be asked, and whom a person trusts."""
+    """The order's further facts: holders that cannot be asked, and the trusted peer."""
 
     holders: tuple[Holder, ...]
     trusted: PeerId
 
 
 class Reconciler:
-    """Reconciles replicas of one store. `scan` reads a replica whole and commits what it found.
+    """Reconciles replicas of one store. `scan` reads a whole replica and commits the result.
 
-    Safe to use from several threads for different containers.
+    Thread-safe for different containers.
     """
 
     def __init__(
@@ -100,8 +100,8 @@ class Reconciler:
         confirm: Confirm = lambda _id, _blocks: Deletes(),
         prove: Prove | None = None,
     ) -> None:
-        """`confirm` asks the control plane about deletes; without it, it confirms none. `prove`
-        reads what was changed, or all, when a repair has ended; without it, `scan` does."""
+        """`confirm` asks the control plane about deletes; without it, none is confirmed. `prove`
+        reads the changed places, or everything, after a repair; without it, `scan` does."""
         self._store = store
         self._confirm = confirm
         self._leases = leases
@@ -123,14 +123,14 @@ class Reconciler:
         stop: Callable[[], bool] = lambda: False,
         is_asked_for: bool = False,
     ) -> ReconcileResult:
-        """Reconcile one replica with `peers`; `stop` turning true ends it between two chunks.
+        """Reconcile one replica with `peers`; if `stop` returns True, it ends between two chunks.
 
         `holders` are those that cannot be asked. `trusted` is the peer whose versions an operator
-        wants here, also in the place of what verifies. With `is_asked_for`, by an
-        operator, it is done however often repairs of this divergence changed nothing.
+        wants here, even instead of chunks that verify. `is_asked_for` means that an operator
+        requested it, so that the loop guard does not apply.
 
-        Raises Refused when there is no such replica or it is not closed, VolumeFailed when its
-        medium fails. What goes wrong at peers is in the result.
+        Raise Refused if there is no such replica or it is not closed, VolumeFailed if its medium
+        fails. Failures of peers are in the result.
         """
         started_ms = self._now_ms()
         before = self._store.replica(container_id)
@@ -166,9 +166,9 @@ class Reconciler:
     def preview(
         self, container_id: ContainerId, peers: Mapping[PeerId, Lender], trusted: PeerId
     ) -> list[TrustedChange]:
-        """Return what reconciling with a trusted peer would change here; nothing is changed.
+        """Return what a reconcile with a trusted peer would change here, without changing anything.
 
-        Raises Refused, or why the trusted peer cannot be asked.
+        Raise Refused, or the error of the trusted peer.
         """
         mine = self._known_tree(container_id, self._store.replica(container_id))
         trees = survey(peers, container_id, mine, self._executor)
@@ -180,7 +180,8 @@ class Reconciler:
         return list(run.preview())
 
     def _known_tree(self, container_id: ContainerId, facts: ReplicaFacts) -> Tree:
-        """Return my tree; read the replica first when what is known of it is not of one moment."""
+        """Return our tree; read the replica first if the tree and the findings are of different
+        scans."""
         tree = self._store.tree(container_id)
         if not facts.finding_count:
             return tree
@@ -190,7 +191,7 @@ class Reconciler:
         return self._store.tree(container_id)
 
     def _repair(self, run: "_Run") -> None:
-        """Plan and mend. What was changed is reported, also when no scan follows."""
+        """Plan and repair. Changes are reported even if no scan follows."""
         has_news = False
         try:
             run.repair()
@@ -200,7 +201,7 @@ class Reconciler:
                 self._store.on_change(run.container_id)
 
     def _judge(self, run: "_Run", before: ReplicaFacts) -> None:
-        """Let a read say what the replica is now, if that may be news."""
+        """Read the replica to determine its present state, if that may have changed."""
         if run.ledger.is_interrupted or not (run.ledger.has_changed or self._may_heal(run, before)):
             return
         try:
@@ -212,10 +213,10 @@ class Reconciler:
             run.ledger.is_transient = True
 
     def _may_heal(self, run: "_Run", before: ReplicaFacts) -> bool:
-        """Whether a replica of which nothing was changed may be whole, though it is not called so.
+        """Return whether an unchanged UNHEALTHY replica may in fact be healthy.
 
-        What was written since it was read may be a repair whose process was killed before it read
-        that back: as long as no peer is whole, the damage that is known stands for nothing.
+        Data written since its last read may be a repair whose process was killed before it verified
+        the result. While no peer is healthy, the recorded damage is then of no use.
         """
         if before.state is not ReplicaState.UNHEALTHY:
             return False
@@ -235,13 +236,13 @@ class Reconciler:
     def _keep_evidence(
         self, container_id: ContainerId, stuck: _Fruitless, mine: Tree, trees: Sequence[PeerTree]
     ) -> None:
-        """Keep my tree and the peers', once: who looks into it later finds what we saw."""
+        """Keep our tree and the peers' once, as evidence for a later investigation."""
         if stuck.is_kept:
             return
         kept = {"my tree": mine}
         for tree in trees:
             if tree.is_known:
-                with suppress(SutureError):  # a peer that has gone meanwhile gives no evidence
+                with suppress(SutureError):  # a peer that is gone gives no evidence
                     kept[f"tree of {tree.peer_id}"] = tree.peer.tree(container_id)
         self._store.keep_evidence(
             container_id,
@@ -255,7 +256,7 @@ class Reconciler:
         known = self._fruitless.get(container_id) or self._fruitless_older.get(container_id)
         if known is None or known.roots != roots:
             return None
-        age_ms = self._now_ms() - known.at_ms  # negative: the clock was ahead then
+        age_ms = self._now_ms() - known.at_ms  # negative if the clock was ahead then
         return known if 0 <= age_ms < FRUITLESS_MS_MAX else None
 
     def _remember(
@@ -266,9 +267,9 @@ class Reconciler:
         before: ReplicaFacts,
         after: ReplicaFacts,
     ) -> None:
-        """Count repairs that wrote data and after which the replica is as it was.
+        """Count repairs that wrote data and left the replica as it was.
 
-        A repair that wrote nothing (sources that failed) or was cut short is not counted.
+        A repair that wrote nothing (failed sources) or was interrupted is not counted.
         """
         if not ledger.has_replaced_data or ledger.is_interrupted or ledger.is_transient:
             return
@@ -296,14 +297,14 @@ def _told(roots: Roots) -> str:
 
 
 def _condition(facts: ReplicaFacts) -> tuple[object, ...]:
-    """What a repair should change."""
+    """Return the facts that a repair should change."""
     tree = facts.tree
     roots = (tree.root, tree.tombstones_checksum) if tree is not None else ()
     return (facts.state, facts.finding_count, facts.bytes_used, *roots)
 
 
 class _Run:
-    """One reconcile of one replica: window after window."""
+    """A reconcile of one replica, window after window."""
 
     def __init__(
         self,
@@ -343,21 +344,21 @@ class _Run:
         )
 
     def trees(self) -> list[PeerTree]:
-        """Return what is known of every peer by now."""
+        """Return the present knowledge of every peer."""
         return list(self._peers.values())
 
     @property
     def knows_peers(self) -> bool:
-        """Whether any peer took part."""
+        """Return whether any peer took part."""
         return any(tree.is_known for tree in self._peers.values())
 
     def repair(self) -> None:
-        """Plan and mend all blocks, a bounded number at a time."""
+        """Plan and repair all blocks, a bounded number at a time."""
         findings = self._store.findings(self.container_id)
         for window in windows(self._mine, self._usable()):
             if self._mender.must_stop():
                 return
-            low = -1 if window[0] == 0 else window[0]  # what is about no block comes first
+            low = -1 if window[0] == 0 else window[0]  # findings without a block come first
             here = [finding for finding in findings if low <= finding.block_id <= window[1]]
             views = self._views(window)
             for view in views:
@@ -372,7 +373,7 @@ class _Run:
             self._mender.take_over_bcsid(same)
 
     def preview(self) -> Iterator[TrustedChange]:
-        """Plan all blocks, and yield what would be changed."""
+        """Plan all blocks, and yield the changes."""
         findings = self._store.findings(self.container_id)
         for window in windows(self._mine, self._usable()):
             here = [one for one in findings if window[0] <= one.block_id <= window[1]]
@@ -380,7 +381,7 @@ class _Run:
             yield from changes_of(self._plan(views, here), self._mine, self._rows(views, here))
 
     def _plan(self, views: Sequence[PeerView], findings: Sequence[Finding]) -> Plan:
-        """Decide about one window, with what is known beside the trees."""
+        """Plan one window, with the facts beside the trees."""
         answered = {view.peer_id for view in views}
         heard = heard_among(self.trees(), answered, self._wish.holders)
         planned = plan(
@@ -398,7 +399,8 @@ class _Run:
         return planned
 
     def _deletes(self, views: Sequence[PeerView]) -> Deletes:
-        """Ask the control plane about blocks that peers say were deleted and that are not here."""
+        """Ask the control plane about blocks that peers report as deleted and that are not deleted
+        here."""
         claimed = {
             difference.block_id
             for view in views
@@ -408,7 +410,7 @@ class _Run:
         return self._confirm(self.container_id, sorted(claimed)) if claimed else Deletes()
 
     def tell_contradictions(self, now_ms: int) -> bool:
-        """Keep where replicas contradict each other, with evidence; whether anything is news."""
+        """Keep the contradictions between replicas, with evidence; return whether any is new."""
         if self._mender.must_stop():
             return False
         known = {
@@ -451,7 +453,7 @@ class _Run:
         return views
 
     def _view(self, tree: PeerTree, window: BlockRange) -> tuple[PeerTree, PeerView | None]:
-        """Return the peer's view; if its tree has moved on meanwhile, of its tree of now."""
+        """Return the peer's view; if its tree has changed meanwhile, of its present tree."""
         error: SutureError = Refused(Code.MALFORMED_REQUEST, "answer: contradicts itself")
         for _ in range(ASKED_MAX):
             try:
@@ -470,7 +472,7 @@ class _Run:
     def _rows(
         self, views: Sequence[PeerView], findings: Sequence[Finding]
     ) -> dict[BlockId, Sequence[ChunkInfo]]:
-        """What the index knows of the blocks in question."""
+        """Return the index's rows of the blocks in question."""
         wanted = {
             difference.block_id
             for view in views

@@ -1,7 +1,7 @@
-"""Whether what is known of a replica is of one moment: its tree, and what was found of it.
+"""Consistency check: whether a replica's tree and its findings are of the same scan.
 
-Together they explain what a repair has to do. A tree of one moment and findings of another explain
-nothing: what the tree calls whole no peer offers, and what a finding calls damaged is not whole.
+Together they determine a repair. A tree and findings of different scans do not: peers offer no
+chunk that the tree calls healthy, although a finding calls it damaged.
 """
 
 from collections.abc import Collection
@@ -16,19 +16,19 @@ BEYOND_CHUNKS: Final = frozenset({Fault.TRAILING_BYTES, Fault.BLOCK_ROW_MISSING}
 
 
 def are_of_one_moment(facts: ReplicaFacts, tree: Tree, findings: Collection[Finding]) -> bool:
-    """Return whether the tree is of the scan that found this.
+    """Return whether the tree is of the scan that made the findings.
 
-    A tree whose file is lost or older than the index is rebuilt from metadata: it tells what was
-    written. One that was adopted after a crash (no scan has been kept since) is newer than the
-    findings. One that calls whole what was found damaged is older: that scan did not come to its
-    end, and left findings only.
+    A tree whose file is lost or older than the index is rebuilt from metadata: it shows what was
+    written. A tree adopted after a crash (no scan has been kept since) is newer than the findings.
+    A tree that calls a damaged chunk healthy is older, because that scan did not finish and left
+    findings only.
     """
     is_rebuilt = facts.tree is not None and tree.root != facts.tree.root
     return not (is_rebuilt or facts.data_scan_at_ms == 0 or is_denied(tree, findings))
 
 
 def is_denied(tree: Tree, findings: Collection[Finding]) -> bool:
-    """Return whether anything that was found is about a chunk that the tree calls whole."""
+    """Return whether any finding is about a chunk that the tree calls healthy."""
     damaged = [one for one in findings if one.is_damage and one.fault not in BEYOND_CHUNKS]
     whole = {
         block_id: {leaf.offset for leaf in tree.leaves(block_id) if leaf.healthy}

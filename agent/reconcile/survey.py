@@ -1,12 +1,12 @@
-"""What the peers of a replica have: all of them asked at once, no deeper than they differ.
+"""Survey of a replica's peers: all are asked at once, no deeper than they differ.
 
-    ROOT    everybody's summary          equal here and there, and all healthy? done
+    ROOT    every peer's summary         equal on both sides, and all healthy? done
     RANGES  for a large tree only        which ranges of block ids differ
     BLOCKS  a row per block of those     kept as columns
     CHUNKS  later, window by window      `PeerTree.view`
 
-A peer that cannot be asked, has no tree, or contradicts itself is named with its reason and takes
-no part: what is unknown is never equal to anything and never a reason to repair.
+A peer that cannot be asked, has no tree, or contradicts itself is listed with the reason and takes
+no part: an unknown tree is never equal to anything and never a reason to repair.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -38,18 +38,18 @@ from merkle.replica import ID_MAX, ContainerId
 from merkle.tree import Summary, Tree
 from merkle.tree_building import TreeBuilder
 
-RANGES_FROM_BLOCKS: Final = 2_048  # below it, all rows cost no more than the extra round trip
-ASKED_MAX: Final = 3  # a tree that changes while it is read is read again
-BLOCKS_PER_WINDOW: Final = 16_384  # planned and repaired at a time: bounds memory
+RANGES_FROM_BLOCKS: Final = 2_048  # below it, all rows cost less than an extra round trip
+ASKED_MAX: Final = 3  # attempts at a tree that changes while it is read
+BLOCKS_PER_WINDOW: Final = 16_384  # planned and repaired together; bounds the memory
 ALL_BLOCKS: Final[BlockRange] = (0, ID_MAX)
 assert BLOCKS_PER_WINDOW <= SELECTION_MAX, "the ids of a window fit one request"
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A holder of the container that is not asked, because it cannot answer: what it last said.
+    """A holder of the container that cannot answer, with its last report.
 
-    `is_dead`: the control plane has given its datanode up.
+    `is_dead` means that the control plane considers its datanode lost.
     """
 
     peer_id: PeerId
@@ -60,7 +60,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class PeerTree:
-    """What one peer answered: how it compares, and rows of the blocks where it differs."""
+    """The answer of one peer: how it compares, and rows of the differing blocks."""
 
     peer_id: PeerId
     peer: Lender
@@ -73,13 +73,13 @@ class PeerTree:
 
     @property
     def is_known(self) -> bool:
-        """Whether the peer takes part."""
+        """Return whether the peer takes part."""
         return self.state in {PeerState.USED, PeerState.EQUAL}
 
     def view(self, container_id: ContainerId, mine: Tree, window: BlockRange) -> PeerView:
-        """Return what differs within `window`; asks the peer for the chunks of those blocks.
+        """Return the differences within `window`; ask the peer for the chunks of those blocks.
 
-        Raises Damaged when they are not those of its rows: its tree changed, or it lies.
+        Raise Damaged if they do not match its rows: its tree has changed, or is false.
         """
         scope = [
             (max(first, window[0]), min(last, window[1]))
@@ -105,7 +105,7 @@ class PeerTree:
 def survey(
     peers: Mapping[PeerId, Lender], container_id: ContainerId, mine: Tree, executor: Executor
 ) -> list[PeerTree]:
-    """Ask every peer at once; return what each of them has, by peer id."""
+    """Ask all peers at once; return each peer's answer, by peer id."""
     futures = [
         executor.submit(ask, peer_id, peer, container_id, mine)
         for peer_id, peer in sorted(peers.items())
@@ -114,13 +114,13 @@ def survey(
 
 
 def ask(peer_id: PeerId, peer: Lender, container_id: ContainerId, mine: Tree) -> PeerTree:
-    """Ask one peer; whatever goes wrong is its state."""
+    """Ask one peer; any failure becomes its state."""
     meter = Meter()
     attempt = 1
     while True:
         try:
             return _descend(peer_id, peer, container_id, mine, meter)
-        except Damaged as damage:  # contradicts itself, or changed meanwhile
+        except Damaged as damage:  # inconsistent, or changed meanwhile
             error: SutureError = Refused(Code.MALFORMED_REQUEST, f"answer: {damage}")
         except SutureError as failure:
             error = failure
@@ -130,13 +130,13 @@ def ask(peer_id: PeerId, peer: Lender, container_id: ContainerId, mine: Tree) ->
 
 
 def failed(peer_id: PeerId, peer: Lender, error: SutureError, meter: Meter) -> PeerTree:
-    """Return what is known of a peer that failed: why."""
+    """Return a peer that failed, with the reason."""
     message = f"{error.code}: {error}"
     return PeerTree(peer_id, peer, peer_state_of(error), message, meter=meter)
 
 
 def peer_state_of(error: SutureError) -> PeerState:
-    """Return what a peer is to us after it failed so."""
+    """Return the role of a peer after this error."""
     if isinstance(error, Unavailable):
         return PeerState.UNREACHABLE
     if error.code is Code.UNCLOSED_CONTAINER_IO:
@@ -195,7 +195,7 @@ def _differing_rows(
 
 
 def _same(first: Summary, later: Summary) -> None:
-    """Refuse an answer about another tree than the one that was compared."""
+    """Raise Damaged if an answer is about another tree than the compared one."""
     if (first.generation, first.root) != (later.generation, later.root):
         raise _changed()
 
@@ -234,10 +234,10 @@ def rows_within(rows: BlockRows, window: BlockRange) -> BlockRows:
 def heard_among(
     trees: Sequence[PeerTree], answered: Collection[PeerId], holders: Sequence[Holder]
 ) -> Heard:
-    """Return who was not heard: holders that are not asked, and peers that gave no answer.
+    """Return the holders that did not answer: those that cannot be asked, and peers that failed.
 
-    One that reported the root of a peer that answered has what that peer has. What a peer that
-    fails now had reported is not known here. One whose datanode is dead is waited for by nobody.
+    A holder that reported the root of a peer that answered has that peer's data. Earlier reports of
+    peers that fail now are unknown here. Repairs do not wait for a holder whose datanode is dead.
     """
     roots = {
         _shape(tree.summary): tree.peer_id
@@ -263,7 +263,7 @@ def _shape(summary: Summary) -> tuple[Algorithm, int, int]:
 
 
 def windows(mine: Tree, peers: Sequence[PeerTree]) -> list[BlockRange]:
-    """Cut all block ids into ranges with a bounded number of blocks on any side."""
+    """Divide all block ids into ranges with a bounded number of blocks on any side."""
     ids: U64s = mine.block_ids
     for tree in peers:
         if tree.rows is not None:

@@ -1,4 +1,4 @@
-"""What it would change here to take one peer's word: shown before it is done."""
+"""Preview of the changes that trusting one peer would make here."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from merkle.tree import Tree
 
 @dataclass(frozen=True, slots=True)
 class TrustedChange:
-    """One chunk that would be installed, or replaced, or one block that would be deleted."""
+    """A chunk that would be installed or replaced, or a block that would be deleted."""
 
     block_id: BlockId
     offset: int
     length_bytes: int
     change: str  # install, replace, delete
-    before: int = 0  # the leaf of what is here; 0: nothing is known of it
+    before: int = 0  # the local leaf; 0 = unknown
     after: int = 0
 
 
@@ -45,7 +45,8 @@ def changes_of(
 
 
 def fingerprint(changes: Iterable[TrustedChange]) -> int:
-    """Return a number that stands for all of them; never 0, which says that nothing was shown."""
+    """Return a number that identifies these changes; never 0, which means that nothing was
+    shown."""
     value = 0
     for change in changes:
         value = crc32(repr(change).encode(), value)

@@ -1,11 +1,11 @@
-"""Proofs of peers that they have, on their medium and now, what is about to go here.
+"""Proofs by peers that their medium has, now, the data that is about to be deleted here.
 
     a chunk       nonce ─► the peer reads it past its cache ─► BLAKE2b(nonce; bytes) == ours?
     a replica     nonce ─► the peer reads it whole          ─► BLAKE2b(nonce; tree) fits its tree?
-                  what we have, it has            some chunks of ours, drawn by lot, each as above
+                  it has all our data            some of our chunks, at random, each as above
 
-Who only has a checksum, an old answer, or a cache in front of a dead disk cannot give one.
-docs/PROOFS.md says what it proves and what not.
+A peer with only a checksum, an old answer, or a cache in front of a dead disk cannot give a proof.
+docs/PROOFS.md describes the scope of a proof.
 """
 
 import secrets
@@ -29,28 +29,28 @@ from merkle.possession_proof import NONCE_BYTES, answer_of, tree_answer_of
 from merkle.replica import BlockId, ChunkInfo, ContainerId
 from merkle.tree import Summary, Tree
 
-SAMPLES: Final = 16  # chunks of a replica that are proven, each by itself
-CLOCKS_S: Final = 1.0  # two clocks tell the time since one read a little differently
+SAMPLES: Final = 16  # chunks of a replica that are proven separately
+CLOCKS_S: Final = 1.0  # allowed difference between two clocks
 
 log = structlog.get_logger()
 
 
 @runtime_checkable
 class Proving(Protocol):
-    """A peer as far as it proves chunks."""
+    """The method of a peer that proves chunks."""
 
     def prove_chunks(
         self, container_id: ContainerId, asked: Sequence[tuple[BlockId, int, bytes]]
     ) -> list[bytes | SutureError]:
-        """Return what it makes of each chunk and its nonce, or why nothing. Raises SutureError."""
+        """Return the keyed hash of each chunk and its nonce, or an error. Raise SutureError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What a peer said when it was asked to prove: `proof` as the journal keeps it, "" without one;
-    then `why` not, and `is_false` where its medium has not what it should, or `is_silent` where it
-    did not answer now."""
+    """A peer's answer to a request for a proof. `proof` is its text for the journal, "" without
+    one. Then `why` is the reason; `is_false` means that its medium has other data, `is_silent` that
+    it did not answer now."""
 
     proof: str = ""
     why: str = ""
@@ -58,7 +58,7 @@ class Word:
     is_silent: bool = False
 
 
-NO_WORD: Final = Word()  # nobody was asked
+NO_WORD: Final = Word()  # no peer was asked
 
 
 def ask_for_chunks(
@@ -67,8 +67,8 @@ def ask_for_chunks(
     container_id: ContainerId,
     chunks: Sequence[tuple[BlockId, int, bytes]],
 ) -> list[Word]:
-    """Have a peer prove, in one call, that its medium holds chunks (block, offset, bytes); return
-    a word of each."""
+    """Request a peer's proofs of several chunks (block, offset, bytes) in one call; return each
+    answer."""
     asked = [(block, offset, secrets.token_bytes(NONCE_BYTES)) for block, offset, _ in chunks]
     answers: Sequence[bytes | SutureError]
     try:
@@ -97,7 +97,7 @@ def proof_of_chunk(
     offset: int,
     data: bytes,
 ) -> Word:
-    """Return the first proof that one of the peers gives; if none does, why, of each of them."""
+    """Return the first proof that one of the peers gives, or the reasons of all."""
     words: list[tuple[PeerId, Word]] = []
     for peer_id in asked:
         peer = peers.get(peer_id)
@@ -114,7 +114,8 @@ def proof_of_chunk(
 
 @dataclass(frozen=True, slots=True)
 class ReplicaProof:
-    """A proof as the journal keeps it, and since when at least its witness keeps its replica."""
+    """A proof as text for the journal, and the earliest time since when its witness keeps its
+    replica."""
 
     text: str
     kept_since_s: float
@@ -122,9 +123,9 @@ class ReplicaProof:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaWitnesses:
-    """Who may prove that a replica need not stay here. `confirmed` says which of the blocks that a
-    witness has deleted were ordered deleted; `age_max_s`: how long ago it may have read them;
-    `keep_s`: how long it keeps its own after it proved the last time."""
+    """Collects a proof of possession from another holder before a local replica is deleted.
+    `confirmed` returns which blocks deleted at a witness were ordered deleted. `age_max_s` is the
+    greatest age of its read; `keep_s` how long it keeps its replica after its last proof."""
 
     store: ReadableReplicas
     witnesses: Mapping[PeerId, Peer]
@@ -137,10 +138,10 @@ class ReplicaWitnesses:
     def proof(
         self, container_id: ContainerId, mine: Tree, without_row: Set[BlockId]
     ) -> ReplicaProof:
-        """Return the proof of the first that gives one. `without_row`: blocks of which there are
-        bytes here that no row describes.
+        """Return the first witness's proof. `without_row` has the blocks with bytes here that no
+        row describes.
 
-        Raise Refused(NOT_PROVEN), with what each said.
+        Raise Refused(NOT_PROVEN), with each witness's answer.
         """
         reasons: list[str] = []
         for peer_id, peer in self.witnesses.items():
@@ -166,8 +167,8 @@ class ReplicaWitnesses:
         peer_id: PeerId,
         peer: Peer,
     ) -> ReplicaProof:
-        """Have one prove it: reading takes as long as it takes, so what is kept since is asked for
-        again, at once, before ours goes."""
+        """Request a proof from one witness. Its read may take long, so the promise to keep its
+        replica is requested again immediately before ours is deleted."""
         began_s = self.clock.monotonic_s()
         nonce, summary, proof = self._proven(container_id, peer, self.age_max_s)
         theirs = mine if _is_alike(mine, summary) else peer.tree(container_id)
@@ -206,8 +207,8 @@ class ReplicaWitnesses:
     def _check_has_all(
         self, container_id: ContainerId, mine: Tree, without_row: Set[BlockId], theirs: Tree
     ) -> None:
-        """Refuse a witness that lacks what is whole here, or may be, unless its delete was
-        ordered."""
+        """Raise Refused if a witness lacks data that is healthy here, or may be, unless its delete
+        was ordered."""
         buried: list[BlockId] = []
         for block_id, index in _lacking(mine, theirs):
             if index >= 0 and theirs.deleted[index]:
@@ -232,7 +233,7 @@ class ReplicaWitnesses:
     def _check_samples(
         self, container_id: ContainerId, theirs: Tree, peer_id: PeerId, peer: Peer
     ) -> int:
-        """Have chunks proven that are whole on our medium, each by itself; return how many."""
+        """Request proofs of single chunks that are healthy on our medium; return their number."""
         count = 0
         samples = self._samples(container_id, theirs)
         for group in grouped(samples, lambda sample: sample[1].length_bytes):
@@ -261,13 +262,13 @@ class ReplicaWitnesses:
                     continue
                 data = self.store.read_medium(container_id, found, offset, chunk.length_bytes)
             except SutureError:
-                continue  # it is damaged here: there is nothing to compare with
+                continue  # damaged here: nothing to compare with
             if verifies(chunk, data):
                 yield block_id, chunk, data
 
 
 def _is_alike(mine: Tree, summary: Summary) -> bool:
-    """Whether a peer's tree is mine, chunk for chunk."""
+    """Return whether a peer's tree equals ours, chunk for chunk."""
     return (
         mine.algorithm == summary.algorithm
         and mine.root == summary.root
@@ -277,7 +278,7 @@ def _is_alike(mine: Tree, summary: Summary) -> bool:
 
 
 def _lacking(mine: Tree, theirs: Tree) -> Iterator[tuple[BlockId, int]]:
-    """Yield my live blocks that are not the same there, each with its place there, or -1."""
+    """Yield our live blocks that differ there, each with its index there, or -1."""
     if mine.algorithm != theirs.algorithm:
         raise Refused(Code.INELIGIBLE, f"it folds by {theirs.algorithm}, we by {mine.algorithm}")
     places = np.searchsorted(theirs.block_ids, mine.block_ids)
@@ -290,7 +291,7 @@ def _lacking(mine: Tree, theirs: Tree) -> Iterator[tuple[BlockId, int]]:
 
 
 def _covers(mine: Tree, theirs: Tree, block_id: BlockId) -> bool:
-    """Whether a peer has each chunk of a block that is whole here, and has it whole."""
+    """Return whether a peer has each healthy chunk of our block, and has it healthy."""
     leaves = mine.leaves(block_id)
     if not leaves:
         return theirs.index_of(block_id) >= 0
