@@ -1,1 +1,1 @@
-"""Rebuilds lost shards of an erasure-coded container from those that are left."""
+"""Reconstruction of lost shards of an erasure-coded container from the remaining shards."""

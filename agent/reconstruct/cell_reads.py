@@ -1,7 +1,7 @@
-"""Cells as one source gives them: small ones many together, others alone.
+"""Reads of cells from one source: small cells many together, others one by one.
 
 A container may have a million small blocks, each with a small cell in each shard, and a call for
-each of them costs more than the cell.
+each would cost more than the cell.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ CellKey = tuple[BlockId, int]
 
 
 class Cell(NamedTuple):
-    """A cell, verified, and the bytes that it cost."""
+    """A verified cell, and the bytes transferred for it."""
 
     data: bytes
     cost_bytes: int
@@ -27,8 +27,8 @@ class Cell(NamedTuple):
 
 @dataclass(slots=True)
 class CellAnswers:
-    """What one source answers about cells. Of those in neither it was not asked: it had not
-    answered about one before them."""
+    """Answers of one source about cells. Cells in neither dictionary were not requested, because
+    the source did not answer about one before them."""
 
     cells: dict[CellKey, Cell] = field(default_factory=dict)
     errors: dict[CellKey, SutureError] = field(default_factory=dict)
@@ -38,9 +38,9 @@ class CellAnswers:
 def read_cells(
     peer: ShardSource, container_id: ContainerId, asked: Sequence[tuple[BlockId, ChunkInfo]]
 ) -> CellAnswers:
-    """Return the cells, each as its source listed it, or why they cannot be had.
+    """Return the cells, each as its source listed it, or the errors.
 
-    What does not come with the others is asked for alone, and shows what is wrong with it.
+    Cells missing in the common answer are requested one by one, which shows the error of each.
     """
     answers = CellAnswers()
     chunks = {(block_id, chunk.offset): chunk for block_id, chunk in asked}
@@ -50,9 +50,9 @@ def read_cells(
         except Unavailable as error:
             answers.errors[next(iter(chunks))] = error
             return answers
-        except Refused:  # we are no peer of it
+        except Refused:  # it does not accept this datanode as a peer
             answers.gives_several = False
-        except SutureError:  # each alone tells whether it has to do with that
+        except SutureError:  # single requests show which cells are affected
             pass
     for key, chunk in chunks.items():
         if key in answers.cells:
@@ -73,7 +73,7 @@ def _read_together(
     chunks: dict[CellKey, ChunkInfo],
     answers: CellAnswers,
 ) -> None:
-    """Take what comes in one call as it was listed. Raises SutureError."""
+    """Take the cells of one common call that match the list. Raise SutureError."""
     for key, (chunk, data) in peer.read_chunks(container_id, list(chunks)).items():
         if chunk == chunks[key]:
             answers.cells[key] = Cell(data, len(data))

@@ -1,4 +1,4 @@
-"""Reconstruction: lost shards from those that are left, proven before they count.
+"""Reconstruction of lost shards from the remaining ones, proven before they count.
 
     blocks that too few know ─► does a key name one? refused, before a byte is read
     targets RECOVERING ─► for each block: agree on its length
@@ -6,11 +6,11 @@
                                                                              many together
                        ─► close all ─► each target scans what it has
 
-How a stripe is proven before a byte of it is written says `agent.reconstruct.made_cells`.
-A block that too few sources know is left out only if no key names it: a client gave it up. Else
-sources have lost what they had, and what is made without it would pass for a whole shard.
+`agent.reconstruct.made_cells` describes how a stripe is proven before a byte of it is written. A
+block that too few sources know is left out only if no key names it, because its client abandoned
+it. Otherwise sources have lost it, and a shard made without it would pass for a complete one.
 
-What fails ends the run: what it made is removed, and no replica that was there is touched.
+A failure ends the run: the new shards are removed, and no existing replica is touched.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,23 +28,23 @@ from agent.reconstruct.targets import Targets
 from agent.rpc.calls.filling import WholeBlock
 from merkle.replica import BlockId, ContainerId
 
-SMALL_BYTES_MAX: Final = 256 * 1024  # of a shard's block that is written with others
+SMALL_BYTES_MAX: Final = 256 * 1024  # of a shard's block that is written in a batch
 
 Needed = Callable[[ContainerId, Sequence[BlockId]], frozenset[BlockId]]
 
 
 def nobody(container_id: ContainerId, block_ids: Sequence[BlockId]) -> frozenset[BlockId]:
-    """Say that no key names these blocks: who orders this cannot be asked."""
+    """Return no blocks; for an orderer that cannot be asked which blocks keys name."""
     del container_id, block_ids
     return frozenset()
 
 
 class Coordinator:
-    """Carries reconstructions out, one per call; several threads may call.
+    """Carries out reconstructions, one per call. Thread-safe.
 
-    `executor` needs threads enough for all cells of a stripe and every target to be under way.
-    `pace` is called with the bytes read, and returns when more may be read. `needed` says which
-    blocks a key names; it raises SutureError where that cannot be known now.
+    `executor` needs enough threads for all cells of a stripe and every target at once. `pace`
+    receives the bytes read, and returns when more may be read. `needed` returns the blocks that a
+    key names; it raises SutureError if that is unknown now.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class Coordinator:
     def reconstruct(
         self, order: Order, *, stop: Callable[[], bool] = lambda: False
     ) -> Reconstruction:
-        """Rebuild what `order` names; `stop` turning true ends it between two blocks or stripes.
+        """Rebuild the shards in `order`; if `stop` returns True, end between two blocks or stripes.
 
-        Raises SutureError, and then nothing of what this run made is left where it can be reached.
+        Raise SutureError; then all reachable results of this run have been removed.
         """
         order.check()
         started_ms = self._now_ms()
@@ -86,7 +86,7 @@ class Coordinator:
             run = _Run(sources, targets, account, self._pace, stop)
             run.rebuild_blocks()
             lost = {n: why for n, why in account.orphans.items() if n not in orphans}
-            self._check_orphans(sources, lost)  # with a source that dropped out meanwhile
+            self._check_orphans(sources, lost)  # a source may have dropped out meanwhile
             targets.close(sources.bcsid)
         except BaseException:
             targets.remove()
@@ -102,7 +102,8 @@ class Coordinator:
         )
 
     def _check_orphans(self, sources: Sources, orphans: Mapping[int, str]) -> None:
-        """Refuse to leave out a block that a key names; have who lacks it look for what it lost."""
+        """Raise Refused rather than leave out a block that a key names; have its holders search for
+        the loss."""
         if not orphans:
             return
         container_id = sources.container_id
@@ -121,7 +122,7 @@ class Coordinator:
 
 
 def _orphans(sources: Sources, stop: Callable[[], bool]) -> dict[int, str]:
-    """Return the blocks that too few sources know, and why: metadata only is read."""
+    """Return the blocks that too few sources know, with the reasons; read metadata only."""
     orphans: dict[int, str] = {}
     for block_id, known in sources.blocks():
         check_going_on(stop)
@@ -133,30 +134,30 @@ def _orphans(sources: Sources, stop: Callable[[], bool]) -> dict[int, str]:
 
 @dataclass(slots=True)
 class _Growing:
-    """A block of which cells are under way, as it is made for each target."""
+    """A block with cells in flight, and its parts for each target."""
 
     drafts: dict[int, BlockDraft]
-    stripes: Sequence[int]  # those that a target has cells of
+    stripes: Sequence[int]  # the stripes with a cell for a target
     is_small: bool
-    data: dict[int, bytearray]  # of a small one: its cells, one behind the other
+    data: dict[int, bytearray]  # of a small block: its cells, concatenated
 
     def take(self, made: Made) -> None:
-        """Take the next cells."""
+        """Add the next cells."""
         for index, (chunk, cell) in made.items():
             self.drafts[index].chunks.append(chunk)
             if self.is_small:
                 self.data[index] += cell
 
     def blocks(self) -> dict[int, WholeBlock]:
-        """Return the block of each target, with its data; of a small one that is whole."""
+        """Return the block of each target, with its data; for a small block that is complete."""
         return {i: (draft.block(), bytes(self.data[i])) for i, draft in self.drafts.items()}
 
 
 class _Run:
-    """One reconstruction under way.
+    """A running reconstruction.
 
-    Stripes are read ahead across blocks, and small blocks are written many together: a container
-    may have a million of them, and each by itself would cost the time of a few calls and a sync.
+    Stripes are read ahead across blocks, and small blocks are written in batches, because a
+    container may have a million of them, and each alone would cost a few calls and a sync.
     """
 
     def __init__(
@@ -176,12 +177,12 @@ class _Run:
         self._growing: dict[BlockId, _Growing] = {}
 
     def rebuild_blocks(self) -> None:
-        """Rebuild every block that enough sources know; note the others."""
+        """Rebuild every block that enough sources know; record the others."""
         paced_bytes = self._account.read_bytes
         for agreed, reading in self._sources.ahead(self._wanted()):
             growing = self._growing.get(agreed.block_id)
             if growing is None:
-                continue  # deleted, as one of its stripes before told
+                continue  # deleted, as one of its earlier stripes showed
             try:
                 cells = self._sources.finish(agreed, reading)
                 made = self._maker.made(agreed, reading.stripe, cells)
@@ -218,7 +219,7 @@ class _Run:
                 yield agreed, stripe
 
     def _write(self, block_id: BlockId, growing: _Growing, made: Made, stripe: int) -> None:
-        """Write the cells that were made: at once, or with many blocks when theirs is whole."""
+        """Write the computed cells: at once, or in a batch of blocks when the block is complete."""
         is_last = stripe == growing.stripes[-1]
         drafts = growing.drafts
         if not growing.is_small:
@@ -234,8 +235,8 @@ class _Run:
             self._targets.add({i: (d.block(), b"") for i, d in drafts.items() if not d.chunks})
 
     def _leave_out(self, block_id: BlockId, error: Unavailable) -> None:
-        """Note a block that was deleted since it was listed; raise `error` if none was. Whether a
-        key names it is asked at the end."""
+        """Record a block that was deleted since it was listed; raise `error` if it was not. Whether
+        a key names it is checked at the end."""
         why = self._sources.why_gone(block_id)
         if not why:
             raise error
@@ -244,6 +245,6 @@ class _Run:
 
 
 def check_going_on(stop: Callable[[], bool]) -> None:
-    """Raise Unavailable(CANCELLED) when `stop` says so."""
+    """Raise Unavailable(CANCELLED) when `stop` returns True."""
     if stop():
         raise Unavailable(Code.CANCELLED, "the reconstruction was stopped")

@@ -1,10 +1,10 @@
-"""Cells of shards that are lost, and their blocks, as the shards that are left make them.
+"""Computation of lost shards' cells and blocks from the remaining shards.
 
-A stripe is proven three times: every cell read has the checksums of its row; a cell that was read
-comes out again when it is computed from what was made; and all cells together fold to the stripe
-checksum that the writer recorded, where there is one. When only the last fails, some source holds
-wrong bytes that its own checksums vouch for: the other cells are read, and the shard that is wrong
-is named and left aside, or nothing is made.
+A stripe is proven three times: every cell read matches the checksums of its row; a cell that was
+read is reproduced from the computed ones; and all cells together fold to the stripe checksum that
+the writer recorded, if there is one. If only the last check fails, a source has wrong bytes that
+its own checksums confirm. Then the other cells are read, and the wrong shard is identified and left
+out, or the stripe is refused.
 """
 
 from collections.abc import Collection, Mapping
@@ -19,16 +19,16 @@ Made = dict[int, tuple[ChunkInfo, memoryview]]
 
 
 class CellMaker:
-    """Makes the cells of the shards `wanted`, by index, from those of others."""
+    """Computes the cells of the shards `wanted`, by index, from those of others."""
 
     def __init__(self, sources: Sources, wanted: Collection[int]) -> None:
         self._sources = sources
         self._wanted = frozenset(wanted)
 
     def made(self, agreed: Agreed, stripe: int, cells: Mapping[int, bytes]) -> Made:
-        """Return the wanted cells of a stripe, but those that the group has not.
+        """Return the wanted cells of a stripe, without those that the group does not have.
 
-        Raises Refused when it cannot be told which of the others are wrong.
+        Raise Refused if the wrong ones among the others cannot be identified.
         """
         made = self._computed(agreed, stripe, cells)
         if not _is_recorded(agreed, stripe, made):
@@ -37,10 +37,10 @@ class CellMaker:
         return {i: cell for i, cell in made.items() if i in self._wanted and len(cell[1])}
 
     def _computed(self, agreed: Agreed, stripe: int, cells: Mapping[int, Cell]) -> Made:
-        """Compute what is wanted; and what no source has, when a record can be checked.
+        """Compute the wanted cells; and, if a record can be checked, the cells that no source has.
 
-        Cells whose chunk is known from its row need not be computed for that. One that is wanted
-        and was read is taken as it is: another datanode has the same shard.
+        Cells whose chunk is known from its row need not be computed for the check. A wanted cell
+        that was read is used as it is, because another datanode has the same shard.
         """
         group, scheme = agreed.group, self._sources.scheme
         computed = set(self._wanted)
@@ -58,7 +58,7 @@ class CellMaker:
 
 
 class BlockDraft:
-    """A lost shard's block as it grows by the chunks that are made for it."""
+    """A lost shard's block, which grows by its computed chunks."""
 
     def __init__(self, agreed: Agreed, index: int) -> None:
         self.chunks: list[ChunkInfo] = []
@@ -73,12 +73,12 @@ class BlockDraft:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of its chunks are here."""
+        """Return whether all of its chunks are present."""
         end = self.chunks[-1].end if self.chunks else 0
         return end == self._shard_bytes
 
     def block(self) -> BlockData:
-        """Return the block as it is committed with its last chunk."""
+        """Return the block to commit with its last chunk."""
         return BlockData(self._block_id, self._bcsid, tuple(self.chunks), self._metadata)
 
 
@@ -93,7 +93,7 @@ def stripes_of(agreed: Agreed, indexes: Collection[int]) -> list[int]:
 
 
 def _is_recorded(agreed: Agreed, stripe: int, made: Made) -> bool:
-    """Return whether all cells are what the writer recorded, as far as that can be known."""
+    """Return whether all cells match the writer's record; True where it cannot be checked."""
     chunks = {
         index: made[index][0] if index in made else agreed.chunk(index, stripe)
         for index in agreed.group.indexes(stripe)

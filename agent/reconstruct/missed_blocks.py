@@ -1,11 +1,11 @@
-"""What a shard missed that was closed before its last commits: their blocks, and their id.
+"""Blocks that a QUASI_CLOSED shard missed because it was closed before their commits.
 
     a healthy source's commit id ─► each block that enough others have, and that is neither here
-                                    nor deleted here: made from its stripes, proven, recorded
-                                 ─► all of them are here: so is what that id claims
+                                    nor deleted here: computed from its stripes, proven, recorded
+                                 ─► all of them are here, so the commit id may be taken over
 
-A shard that misses blocks is damaged in no place: it has what it says, and says QUASI_CLOSED. It is
-rebuilt elsewhere where a datanode has room for it; where none has, this is its only way.
+A shard that misses blocks is not damaged: its data is intact, and its state is QUASI_CLOSED. It is
+rebuilt elsewhere if a datanode has room; otherwise this is the only way to complete it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +30,7 @@ BCSID = "BCSID"
 
 @dataclass(slots=True)
 class MissedBlocks:
-    """Catches up with the others, in one mend of one shard."""
+    """Adds the missed blocks, in one repair of one shard."""
 
     store: RepairableReplicas
     leases: Leases
@@ -44,9 +44,9 @@ class MissedBlocks:
     def make(
         self, sources: Sources, index: int, peers: Mapping[str, Peer], stop: Callable[[], bool]
     ) -> Iterator[ChunkOutcome]:
-        """Make each block that is missing, as shard `index`; yield what came of it.
+        """Make each missing block as shard `index`; yield the outcomes.
 
-        The commit id is asked for first: what comes to its source later is not listed.
+        The commit id is read first, because blocks that its source gets later are not listed.
         """
         own = self.store.replica(self.container_id).bcsid
         self._lender, self._claimed = highest_claim(peers, self.container_id, peers)
@@ -59,10 +59,10 @@ class MissedBlocks:
             if place >= 0 and tree.deleted[place]:
                 continue
             agreed = agree(sources.scheme, block_id, known)
-            if isinstance(agreed, Orphan):  # what nobody committed, or too few have
+            if isinstance(agreed, Orphan):  # never committed, or too few have it
                 self.is_complete &= _last_commit(known) <= own
                 continue
-            if place >= 0:  # it is here; what an earlier commit left of it may be shorter
+            if place >= 0:  # already here, perhaps shorter, from an earlier commit
                 here_bytes = sum(leaf.length_bytes for leaf in tree.leaves(block_id))
                 self.is_complete &= here_bytes >= agreed.group.shard_bytes(index)
                 continue
@@ -74,8 +74,8 @@ class MissedBlocks:
     def take_over_bcsid(
         self, replaced: Mapping[str, str], stop: Callable[[], bool]
     ) -> Iterator[ChunkOutcome]:
-        """Take the commit id over that was asked for, if nothing is missing that it claims, and
-        nothing is known against this shard. `replaced`: sources that did not give all they have."""
+        """Take over the commit id if nothing that it claims is missing, and this shard has no
+        findings. `replaced` has the sources that did not deliver everything."""
         facts = self.store.replica(self.container_id)
         is_whole = facts.state is ReplicaState.QUASI_CLOSED and not facts.finding_count
         if not (self.is_complete and is_whole) or replaced or self._claimed <= facts.bcsid:

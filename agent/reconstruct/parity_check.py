@@ -1,9 +1,9 @@
-"""Parity scrub: do the shards of a container still make one code word, stripe by stripe?
+"""Parity scrub: check that the shards of a container form code words, stripe by stripe.
 
-Each shard's own checksums prove that it holds what was written to it, not that this is what its
-stripe needs: a shard restored from elsewhere, or written by a faulty host, passes every scan. Here
-all cells of a stripe are read and computed from each other, and a shard that is wrong is named,
-where redundancy or the writer's record allow it.
+Each shard's own checksums prove that it holds the bytes written to it, not that they fit its
+stripe: a shard restored from elsewhere, or written by a faulty host, passes every scan. The scrub
+reads all cells of a stripe and computes them from each other. It names a wrong shard if redundancy
+or the writer's record allow it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +23,7 @@ from merkle.replica import ContainerId
 
 @dataclass(frozen=True, slots=True)
 class StripeFault:
-    """A stripe that does not fit. `wrong` is empty when it cannot be told which shards are."""
+    """A stripe that does not fit. `wrong` is empty if the wrong shards cannot be identified."""
 
     block_id: int
     stripe: int
@@ -32,12 +32,12 @@ class StripeFault:
 
 @dataclass(frozen=True, slots=True)
 class ParityReport:
-    """What a parity scrub of one container found.
+    """Result of a parity scrub of one container.
 
-    `absent` shards had no replica to read; `unreadable` says what datanodes gave instead of cells;
-    of the `unread` stripes, by block and number, too few cells could be read to tell anything;
-    `lacking` are blocks that a shard, by its index, has not as the others have them: its index
-    lost them before its container was closed, or a delete is on its way.
+    `absent` shards had no replica to read. `unreadable` has the errors of datanodes. Of the
+    `unread` stripes, by block and number, too few cells could be read to judge them. `lacking` are
+    blocks that a shard, by its index, has differently from the others: its index lost them before
+    its container was closed, or a delete is pending.
     """
 
     container_id: ContainerId
@@ -52,7 +52,7 @@ class ParityReport:
 
     @property
     def is_clean(self) -> bool:
-        """Whether every stripe was there in full, and fits."""
+        """Return whether every stripe was complete, and fits."""
         return not (
             self.faults
             or self.orphans
@@ -64,7 +64,7 @@ class ParityReport:
 
     @property
     def wrong(self) -> tuple[int, ...]:
-        """The shards that are wrong somewhere."""
+        """The shards that are wrong in any stripe."""
         return tuple(sorted({index for fault in self.faults for index in fault.wrong}))
 
 
@@ -77,9 +77,9 @@ def verify_parity(
     *,
     pace: Callable[[int], None] = lambda _: None,
 ) -> ParityReport:
-    """Read every stripe of a container and judge it. `pace` is told the bytes read, and may wait.
+    """Read and judge every stripe of a container. `pace` receives the bytes read, and may wait.
 
-    Raises Unavailable when fewer shards than data shards can be read at all.
+    Raise Unavailable if fewer shards than data shards can be read at all.
     """
     account = Account()
     sources = Sources(container_id, scheme, executor, account)
@@ -115,7 +115,7 @@ def verify_parity(
 def _stripes(
     sources: Sources, account: Account, lacking: list[tuple[int, int]]
 ) -> Iterator[tuple[Agreed, int]]:
-    """Yield all stripes; note the blocks that cannot be read, and the shards that lack others."""
+    """Yield all stripes; record the blocks that cannot be read, and the shards that lack others."""
     for block_id, known in sources.blocks():
         agreed = agree(sources.scheme, block_id, known)
         if isinstance(agreed, Orphan):
@@ -126,9 +126,9 @@ def _stripes(
 
 
 def _verdict(sources: Sources, agreed: Agreed, reading: Reading) -> StripeVerdict | None:
-    """Judge one stripe by all cells that can be read; None where they are too few.
+    """Judge one stripe by all readable cells; None if they are too few.
 
-    Raises Unavailable when whole shards are gone, so that no stripe can be read any more.
+    Raise Unavailable if whole shards are gone, so that no stripe can be read.
     """
     try:
         cells = sources.finish_all(agreed, reading)

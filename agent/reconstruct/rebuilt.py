@@ -1,8 +1,9 @@
-"""One chunk of a shard as the other shards make it, held against the row that its writer left.
+"""A chunk of a shard computed from the other shards, and compared with its own row.
 
-The row here has the last word. Where the shards that answered first make something else, one of
-them may be wrong although its own checksums fit it: every set that is large enough is tried, and
-what fits the row is what was written. If no set does, the shards and the row contradict each other.
+The local row decides. If the shards that answered first give another result, one of them may be
+wrong although it matches its own checksums. Then every sufficient set is tried, and a result that
+matches the row is what was written. If no set matches, the shards and the row contradict each
+other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,9 +24,9 @@ Cells = Mapping[int, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What shards make of a chunk: its bytes, and whether they are what the row here says.
+    """A computed chunk: its bytes, and whether they match the local row.
 
-    `makers` are the datanodes whose cells were read, by index.
+    `makers` are the datanodes whose cells were used, by index.
     """
 
     data: bytes
@@ -34,10 +35,10 @@ class Rebuilt:
 
 
 def rebuilt_chunk(sources: Sources, agreed: Agreed, index: int, chunk: ChunkInfo) -> Rebuilt:
-    """Return a chunk of shard `index` as the other shards make it.
+    """Return a chunk of shard `index`, computed from the other shards.
 
-    Raises Refused when the chunk is no cell of its group, or this host computes wrongly;
-    Unavailable when too few cells can be read.
+    Raise Refused if the chunk is no cell of its group, or this host computes wrongly; Unavailable
+    if too few cells can be read.
     """
     stripe, rest_bytes = divmod(chunk.offset, sources.scheme.cell_bytes)
     if rest_bytes or chunk.length_bytes != agreed.group.cell_bytes(stripe, index):
@@ -61,7 +62,7 @@ def rebuilt_chunk(sources: Sources, agreed: Agreed, index: int, chunk: ChunkInfo
 
 
 def fits_row(chunk: ChunkInfo, data: bytes) -> bool:
-    """Whether these bytes are what the row of the chunk says was written."""
+    """Return whether these bytes match the checksums in the chunk's row."""
     return windows_verify(
         chunk.checksum_type, chunk.bytes_per_checksum, chunk.window_checksums, data
     )
@@ -70,7 +71,7 @@ def fits_row(chunk: ChunkInfo, data: bytes) -> bool:
 def _right_set(
     sources: Sources, agreed: Agreed, index: int, chunk: ChunkInfo, cells: Cells
 ) -> tuple[int, ...]:
-    """Return shards that make what the row says; none if no set of them does."""
+    """Return shards whose result matches the row; none if no set does."""
     length_bytes = agreed.group.cell_bytes_max(chunk.offset // sources.scheme.cell_bytes)
     for chosen in combinations(sorted(cells), sources.scheme.data_count):
         some = {one: cells[one] for one in chosen}
@@ -81,7 +82,7 @@ def _right_set(
 
 
 def _proven(sources: Sources, agreed: Agreed, index: int, chunk: ChunkInfo, cells: Cells) -> bytes:
-    """Return the chunk as these cells make it, proven by the way back."""
+    """Return the chunk computed from these cells, verified by the reverse computation."""
     length_bytes = agreed.group.cell_bytes_max(chunk.offset // sources.scheme.cell_bytes)
     octets = rebuild_checked(sources.scheme, cells, [index], length_bytes)[index]
     return octets[: chunk.length_bytes].tobytes()
@@ -90,7 +91,7 @@ def _proven(sources: Sources, agreed: Agreed, index: int, chunk: ChunkInfo, cell
 def _accuse_others(
     sources: Sources, agreed: Agreed, stripe: int, cells: Cells, right: Cells
 ) -> None:
-    """Note which of the other shards are wrong: they are asked later for what comes next."""
+    """Record which of the other shards are wrong, so that they are asked later from now on."""
     others: Sequence[int] = [one for one in cells if cells[one] and one not in right]
     length_bytes = agreed.group.cell_bytes_max(stripe)
     made = rebuild(sources.scheme, right, others, length_bytes)
@@ -101,7 +102,7 @@ def _accuse_others(
 
 
 def _names(sources: Sources, cells: Cells) -> tuple[str, ...]:
-    """Return the datanodes that these cells come from; empty cells come from nobody."""
+    """Return the datanodes that these cells come from; empty cells come from none."""
     living = sources.living
     return tuple(
         f"{living[one].shard.datanode_id} (shard {one})"

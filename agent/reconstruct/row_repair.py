@@ -1,14 +1,14 @@
-"""Records a block of a shard again whose row is lost, in place.
+"""Repair of a block of a shard whose row is lost, in place.
 
     its stripes from the other shards ─► its chunks, proven ─► is the chunk here? ─► recorded
                                                                └─ no ─► installed, by the journal
-                                     ─► at last the length of its group
-    where the file ends early too      ─► all chunks and the row at once, in one batch
+                                     ─► finally the length of its group
+    if the file ends early, too      ─► all chunks and the row at once, in one batch
 
-No row says what was written here, so stripes are proven as for a shard that is lost as a whole
-(`agent.reconstruct.made_cells`). Bytes that are here and right stay; others go to quarantine.
-Recorded halfway, a block lacks the length of its group and has bytes behind its last chunk; one
-whose file ends early would look whole, and so is recorded all at once or not at all.
+No row shows what was written here, so stripes are proven as for a lost shard
+(`agent.reconstruct.made_cells`). Correct local bytes stay; others go to quarantine. A half recorded
+block lacks the length of its group and has bytes behind its last chunk. A block whose file ends
+early would look complete, so it is recorded all at once or not at all.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ ROW_FAULTS: Final = frozenset({Fault.BLOCK_ROW_MISSING, Fault.BLOCK_ROW_DAMAGED}
 
 
 class RowMender:
-    """Records blocks again in one store."""
+    """Restores lost rows of blocks in one store."""
 
     def __init__(self, store: RepairableReplicas, leases: Leases, lease_timeout_s: float) -> None:
         self._store = store
@@ -40,8 +40,8 @@ class RowMender:
         self._lease_timeout_s = lease_timeout_s
 
     def lacks_row(self, container_id: ContainerId, finding: Finding) -> bool:
-        """Whether a block has no row, or one that a repair left unfinished: it has no length of
-        its group, and bytes lie behind its last chunk."""
+        """Return whether a block has no row, or one that a repair left unfinished: without the
+        length of its group, and with bytes behind its last chunk."""
         if finding.fault is not Fault.TRAILING_BYTES:
             return finding.fault in ROW_FAULTS
         return group_length_bytes(self._store.block(container_id, finding.block_id)) is None
@@ -54,10 +54,10 @@ class RowMender:
         blank: ChunkOutcome,
         stop: Callable[[], bool],
     ) -> ChunkOutcome:
-        """Record the block of an outcome again, as shard `index` of its group.
+        """Restore the row of an outcome's block, as shard `index` of its group.
 
-        One whose file ends early and that is larger than a batch is left. Raises Refused when the
-        shard is gone.
+        A block whose file ends early and that is larger than a batch is skipped. Raise Refused if
+        the shard is gone.
         """
         if isinstance(agreed, Orphan):
             return replace(blank, result=ChunkResult.FAILED, message=agreed.reason)
@@ -76,7 +76,7 @@ class RowMender:
         return replace(blank, result=ChunkResult.REPAIRED, source="its stripes")
 
     def _reaches(self, container_id: ContainerId, block_id: BlockId, ends_at: int) -> bool:
-        """Whether the file of a block has its last byte."""
+        """Return whether the file of a block has its last byte."""
         if not ends_at:
             return True
         last = ChunkInfo(ends_at - 1, 1, ChecksumType.NONE, 0, b"")
@@ -85,7 +85,7 @@ class RowMender:
     def _record(
         self, sources: Sources, agreed: Agreed, index: int, stop: Callable[[], bool]
     ) -> None:
-        """Record chunk by chunk, and write those that are not here."""
+        """Record the row chunk by chunk, and write the chunks that are missing."""
         container_id, block_id = sources.container_id, agreed.block_id
         draft = BlockDraft(agreed, index)
         for offer in _made(sources, agreed, index, stop):
@@ -120,8 +120,8 @@ class RowMender:
 def _made(
     sources: Sources, agreed: Agreed, index: int, stop: Callable[[], bool]
 ) -> Iterator[Offer]:
-    """Yield the chunks of a shard as the others make them. Raises Unavailable(CANCELLED) when
-    `stop` says so after one."""
+    """Yield the chunks of a shard, computed from the others. Raise Unavailable(CANCELLED) if `stop`
+    returns True after one."""
     maker = CellMaker(sources, {index})
     for stripe, cells in sources.stripes(agreed, stripes_of(agreed, {index})):
         chunk, data = maker.made(agreed, stripe, cells)[index]

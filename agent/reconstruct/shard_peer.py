@@ -1,4 +1,4 @@
-"""A datanode as a reconstruction sees it, whatever it speaks: a shard to read, a shard to fill."""
+"""The methods of a datanode that a reconstruction needs, whatever protocol it speaks."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeAlias
@@ -11,19 +11,19 @@ from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaSt
 
 
 class ShardSource(Protocol):
-    """One shard that can be read (`agent.rpc.calls.peer.Peer`). Each method raises SutureError."""
+    """A shard that can be read (`agent.rpc.calls.peer.Peer`). Each method raises SutureError."""
 
     @property
     def address(self) -> str:
-        """Where it is."""
+        """Address of its datanode."""
         ...
 
     def replica(self, container_id: ContainerId) -> container_pb2.ReplicaReport:
-        """Return what it reports about its replica: state, index, the commit id it claims."""
+        """Return the report of its replica: state, index, and the commit id that it claims."""
         ...
 
     def each_block(self, container_id: ContainerId) -> Iterator[BlockData]:
-        """Yield the metadata of all blocks, by id, however long who draws them takes."""
+        """Yield the metadata of all blocks, by id, however slowly the caller draws them."""
         ...
 
     def block(self, container_id: ContainerId, block_id: BlockId) -> BlockData:
@@ -37,15 +37,15 @@ class ShardSource(Protocol):
         offset: int,
         meter: Meter | None = None,
     ) -> tuple[ChunkInfo, bytes]:
-        """Return one chunk and its bytes, which have the window checksums it came with."""
+        """Return one chunk and its bytes, verified against the window checksums it came with."""
         ...
 
 
 class ShardPeer(ShardSource, Protocol):
-    """One that can be filled as well (`agent.rpc.calls.filling.Filling`)."""
+    """A shard that can also be written (`agent.rpc.calls.filling.Filling`)."""
 
     def create_shard(self, container_id: ContainerId, index: int) -> None:
-        """Create a shard, RECOVERING. Raise Refused where there is a replica of this container."""
+        """Create a shard, RECOVERING. Raise Refused if there is a replica of this container."""
         ...
 
     def write_cell(
@@ -57,21 +57,21 @@ class ShardPeer(ShardSource, Protocol):
         data: memoryview,
         commit: BlockData | None,
     ) -> None:
-        """Write a cell, and commit its block if that is whole with it."""
+        """Write a cell, and commit its block if it is then complete."""
         ...
 
     def write_blocks(
         self, container_id: ContainerId, index: int, blocks: Sequence[WholeBlock]
     ) -> None:
-        """Write and commit whole small blocks, of which nothing is there."""
+        """Write and commit complete small blocks of which nothing exists there."""
         ...
 
     def close_shard(self, container_id: ContainerId, bcsid: int) -> ReplicaState:
-        """Close a shard, so that it counts as a replica from here on; return what it is then."""
+        """Close a shard, which then counts as a replica; return its state."""
         ...
 
     def delete_shard(self, container_id: ContainerId) -> None:
-        """Delete a shard that was given up."""
+        """Delete an abandoned shard."""
         ...
 
 

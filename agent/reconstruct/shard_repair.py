@@ -1,17 +1,16 @@
-"""Mends one shard in place: a damaged chunk is computed from its stripe, and nothing else is read.
+"""Repair of one shard in place: a damaged chunk is computed from its stripe; nothing else is read.
 
     findings ─► for each damaged chunk: its stripe from the other shards ─► computed, proven
-             ─► what its own row says? ─► installed, by the journal ─► at last a full scan judges
-                └─ no, whichever shards it is computed from: a contradiction, kept as a finding
+             ─► matches its own row? ─► installed, by the journal ─► finally a full scan
+                └─ no, from any set of shards: a contradiction, kept as a finding
     bytes behind the last chunk ─► the group ends there, and they make that chunk ─► quarantine
-    a block without its row ─► all of its chunks as the others make them, each recorded again
-    no damage, and QUASI_CLOSED ─► what it missed (`agent.reconstruct.missed_blocks`)
+    a block without its row ─► all of its chunks computed from the others, each recorded again
+    no damage, and QUASI_CLOSED ─► its missed blocks (`agent.reconstruct.missed_blocks`)
 
-The row that the writer left here is the witness: what the others make of the chunk must have its
-checksums, or it is not written. Where it is lost, stripes are proven as for a shard that is lost
-(`agent.reconstruct.row_repair`). No byte that verifies is overwritten:
-`agent.store.operations.repair` asks the medium right before. The lease is held for one chunk at a
-time, and not while the shard is copied.
+The writer's row here decides: a computed chunk must match its checksums, or it is not written. If
+the row is lost, stripes are proven as for a lost shard (`agent.reconstruct.row_repair`). No byte
+that verifies is overwritten: `agent.store.operations.repair` reads the medium right before. The
+lease is held for one chunk at a time, and not while the shard is copied.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -60,15 +59,16 @@ CHUNK_FAULTS: Final = frozenset(
 DONE: Final = frozenset({ChunkResult.REPAIRED, ChunkResult.SALVAGED, ChunkResult.TRIMMED})
 GOOD: Final = DONE | {ChunkResult.REWRITTEN}
 SCAN_FAILED: Final = ChunkOutcome(NOBODYS, -1, -1, "SCAN", ChunkResult.FAILED)
-OUTCOMES_MAX: Final = 1_000  # told one by one
+OUTCOMES_MAX: Final = 1_000  # listed one by one
 LEASE_TIMEOUT_S: Final = 30.0
 
 
 @dataclass(slots=True)
 class _Contradictions:
-    """Where the other shards make something else than the row here says, in one mend.
+    """Contradictions between the other shards and the local rows, found in one repair.
 
-    `is_complete`: everything damaged was computed, so that what is not among `found` is over.
+    `is_complete` means that everything damaged was computed, so that known ones not in `found` are
+    over.
     """
 
     known: frozenset[tuple[BlockId, int]]
@@ -78,7 +78,8 @@ class _Contradictions:
     left_bytes: int = EVIDENCE_BYTES_MAX
 
     def must_keep(self, block_id: BlockId, offset: int, data: bytes) -> bool:
-        """Whether these bytes are news, and there is room for them among this mend's evidence."""
+        """Return whether these bytes are new evidence, and there is room for them in this
+        repair."""
         is_news = (block_id, offset) not in self.known
         if not is_news or not self.left_count or len(data) > self.left_bytes:
             return False
@@ -87,7 +88,7 @@ class _Contradictions:
 
 
 class ShardMender:
-    """Mends shards of one store. `scan` reads a replica whole and commits what it found."""
+    """Repairs shards of one store. `scan` reads a whole replica and commits the result."""
 
     def __init__(
         self,
@@ -115,14 +116,14 @@ class ShardMender:
         *,
         stop: Callable[[], bool] = lambda: False,
     ) -> ReconcileResult:
-        """Mend what the last scan found damaged, from the shards of `peers`; or get what a
-        QUASI_CLOSED shard without damage missed.
+        """Repair the damage of the last scan from the shards of `peers`, or add the missed blocks
+        of a QUASI_CLOSED shard without damage.
 
-        Where they make something else than the row here says, that is kept as a finding, with what
-        they make as its evidence, until a mend finds it no more.
+        If the computed bytes contradict the local row, that is kept as a finding, with the bytes as
+        evidence, until a repair no longer finds it.
 
-        Raises Refused when there is no such shard here, Unavailable when fewer peers than data
-        shards can be read. Of a shard that is CLOSED and whole nothing is read.
+        Raise Refused if there is no such shard here, Unavailable if fewer peers than data shards
+        can be read. A healthy CLOSED shard is not read.
         """
         started_ms = self._now_ms()
         before = self._store.replica(container_id)
@@ -177,18 +178,18 @@ class ShardMender:
     def _opened(
         self, container_id: ContainerId, scheme: Scheme, peers: Mapping[str, Peer], account: Account
     ) -> Sources:
-        """Return the shards of peers as sources. Raises Unavailable where they are too few."""
+        """Return the peers' shards as sources. Raise Unavailable if they are too few."""
         sources = Sources(container_id, scheme, self._executor, account)
         shards = [Shard(name, peer.address, 0) for name, peer in peers.items()]
         sources.open(shards, lambda shard: peers[shard.datanode_id])
         return sources
 
     def _known_findings(self, facts: ReplicaFacts) -> list[Finding]:
-        """Return what is wrong here; read the shard first when that is not known of what it is now.
+        """Return the findings of the present data; read the shard first if they are unknown.
 
-        What was written since it was read may be a repair whose process was killed before it read
-        that back. Of one that was never read, it is not known which blocks are damaged; and one of
-        which all damage was deleted may be whole.
+        Data written since the last read may be a repair whose process was killed before it verified
+        the result. If the shard was never read, its damaged blocks are unknown; if all damage was
+        deleted, it may be healthy.
         """
         container_id, tree = facts.container_id, facts.tree
         if facts.state is ReplicaState.UNHEALTHY:
@@ -199,7 +200,7 @@ class ShardMender:
         return self._store.findings(container_id)
 
     def _judged(self, container_id: ContainerId) -> list[ChunkOutcome]:
-        """Let a read say what the shard is now; return why that was not possible, if so."""
+        """Read the shard to determine its state; return why that was impossible, if so."""
         try:
             self._scan(container_id)
         except VolumeFailed:
@@ -216,8 +217,9 @@ class ShardMender:
         contradictions: _Contradictions,
         stop: Callable[[], bool],
     ) -> Iterator[ChunkOutcome]:
-        """Mend chunk by chunk. When our own side is not able to (a lease that stays taken, failure
-        after failure), the rest is given up: reading on would only burden the peers."""
+        """Repair chunk by chunk. If our own side is unable to change anything (a lease that stays
+        taken, repeated failures), the rest is dropped, because further reads would only burden the
+        peers."""
         failures = Failures(self._store, sources.container_id)
         groups: dict[BlockId, Agreed | Orphan] = {}
         for finding in damaged:
@@ -271,8 +273,8 @@ class ShardMender:
                     return
 
     def _chunks_of(self, container_id: ContainerId, finding: Finding) -> tuple[ChunkInfo, ...]:
-        """Return the chunks that a finding is about: one, or all of a block that has no file. Of a
-        block that was deleted since it was found, none are left to mend."""
+        """Return the chunks of a finding: one, or all of a block that has no file; none if the
+        block has been deleted since."""
         try:
             chunks = self._store.block(container_id, finding.block_id).chunks
         except Refused as error:
@@ -293,7 +295,7 @@ class ShardMender:
     ) -> SutureError | None:
         """Write a chunk between two copies; return why it could not be written.
 
-        Raises Refused when the shard is gone.
+        Raise Refused if the shard is gone.
         """
         try:
             with held_between_copies(self._leases, container_id, self._lease_timeout_s, stop):
@@ -312,10 +314,10 @@ class ShardMender:
         blank: ChunkOutcome,
         stop: Callable[[], bool],
     ) -> ChunkOutcome:
-        """Move what lies behind the last chunk of a block to quarantine, if the block ends there by
-        its row, by the length of its group, and by what the other shards make of that chunk.
+        """Move the bytes behind a block's last chunk to quarantine, if its row, the length of its
+        group, and the chunk computed from the other shards all show that it ends there.
 
-        Raises Refused when the shard is gone.
+        Raise Refused if the shard is gone.
         """
         container_id, block_id = sources.container_id, blank.block_id
         try:
@@ -337,7 +339,8 @@ class ShardMender:
         rebuilt: Rebuilt,
         contradictions: _Contradictions,
     ) -> ChunkOutcome:
-        """Note that the other shards contradict the row here; keep what they make of the chunk."""
+        """Record that the other shards contradict the local row; keep the computed bytes as
+        evidence."""
         container_id = sources.container_id
         evidence = (
             f"what {', '.join(rebuilt.makers)} make of it is not what was written here, "
@@ -358,7 +361,7 @@ class ShardMender:
             )
         if contradictions.must_keep(block_id, chunk.offset, rebuilt.data):
             why = f"what {', '.join(rebuilt.makers)} make of it, contradicts the row here"
-            with suppress(SutureError):  # without its evidence it is a contradiction all the same
+            with suppress(SutureError):  # still a contradiction without its evidence
                 repair = self._store.repair(container_id)
                 repair.keep_version(block_id, chunk.offset, rebuilt.data, why)
         return ChunkOutcome(
@@ -371,10 +374,10 @@ class ShardMender:
         )
 
     def _note(self, container_id: ContainerId, contradictions: _Contradictions) -> bool:
-        """Keep the contradictions that were found, end those that are over; whether that is news.
+        """Keep new contradictions, and end those that are over; return whether there are new ones.
 
-        Under the lease, as every change of a replica; one that stays taken leaves it for the next
-        mend. Raises Refused when the shard is gone.
+        This is done under the lease, like every change of a replica; if the lease stays taken, the
+        next repair does it. Raise Refused if the shard is gone.
         """
         if not (contradictions.found or contradictions.known):
             return False
@@ -404,7 +407,7 @@ def _rebuilt(sources: Sources, agreed: Agreed | Orphan, index: int, chunk: Chunk
 
 
 def _proven_end(sources: Sources, agreed: Agreed | Orphan, index: int, block: BlockData) -> str:
-    """Return how it is known that a shard's block ends where its row says. Raise Refused."""
+    """Return how it is proven that a shard's block ends where its row says. Raise Refused."""
     if isinstance(agreed, Orphan):
         raise Refused(Code.INELIGIBLE, f"block {block.block_id}: {agreed.reason}")
     ends_at = agreed.group.shard_bytes(index)

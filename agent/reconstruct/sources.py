@@ -1,10 +1,10 @@
-"""The shards that are left, as a reconstruction reads them: listed side by side, cell by cell.
+"""The remaining shards as the sources of a reconstruction, read cell by cell.
 
-A cell that is damaged in one source is taken from, or computed from, others: a source that gave
-wrong cells is asked later for the next ones, and never given up for that, since each of its cells
-may be the one that a stripe needs. Whose answer takes long is not waited for as long as another can
-answer: the first `data_count` cells are taken. Two datanodes may have the same shard, each with
-cells that the other has lost. Small cells of stripes that follow each other come together.
+A cell that is damaged in one source is read, or computed, from others. A source with wrong cells is
+asked later from then on, but never dropped for that, because each of its cells may be the one that
+a stripe needs. Slow answers are not awaited as long as another source can answer: the first
+`data_count` cells are used. Two datanodes may have the same shard, each with cells that the other
+has lost. Small cells of consecutive stripes come together.
 """
 
 import heapq
@@ -34,22 +34,22 @@ from agent.rpc.wire import codec
 from merkle.possession_proof import NONCE_BYTES
 from merkle.replica import TREE_STATES, BlockData, BlockId, ContainerId, ReplicaState
 
-SILENT_COUNT_MAX: Final = 3  # calls in a row without an answer, until a source is given up
-SLOW_S: Final = 5.0  # after which another source is asked beside one that has not answered
-AHEAD_BYTES_MAX: Final = 48 * 1024**2  # of cells that are asked for before their turn
-AHEAD_CALLS_MAX: Final = 8  # to each source, each of a large cell or of several small ones
-DEMERIT_SLOW: Final = 1  # beside the strikes, when sources are ranked
+SILENT_COUNT_MAX: Final = 3  # unanswered calls in a row until a source is dropped
+SLOW_S: Final = 5.0  # then another source is asked beside one without an answer
+AHEAD_BYTES_MAX: Final = 48 * 1024**2  # of cells requested ahead
+AHEAD_CALLS_MAX: Final = 8  # per source, each for a large cell or several small ones
+DEMERIT_SLOW: Final = 1  # added to the strikes when sources are ranked
 
 Listed = tuple[BlockId, Mapping[int, BlockData | None]]
 
 
 @dataclass(slots=True)
 class Source:
-    """One shard that may be read, and how it behaved."""
+    """A shard that may be read, and its conduct."""
 
     shard: Shard
     peer: ShardSource
-    is_healthy: bool = True  # as its datanode says
+    is_healthy: bool = True  # as reported by its datanode
     gives_several: bool = True  # cells in one call
     strike_count: int = 0
     slow_count: int = 0
@@ -57,25 +57,25 @@ class Source:
     dropped: SutureError | None = None
 
     def rank(self, length_bytes: int) -> tuple[object, ...]:
-        """Return by what sources are ordered: the well-behaved first, then the cheaper cell."""
+        """Return the sort key of sources: well-behaved ones first, then the cheaper cell."""
         demerits = self.strike_count + DEMERIT_SLOW * self.slow_count
         return (not self.is_healthy, demerits, length_bytes, self.shard.index)
 
 
 @dataclass(slots=True)
 class Reading:
-    """Cells of one stripe that are under way, and those that are here."""
+    """Cells of one stripe, in flight and received."""
 
     stripe: int
     cells: dict[int, bytes]
     wanted_count: int
     pending: dict["Future[CellAnswers]", Source] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)  # datanodes
-    coming: set[int] = field(default_factory=set)  # indexes of shards that are asked
+    coming: set[int] = field(default_factory=set)  # indexes of requested shards
 
 
 class Sources:
-    """The sources of one reconstruction. Belongs to the thread that coordinates."""
+    """The sources of one reconstruction. Used by the coordinating thread only."""
 
     def __init__(
         self,
@@ -92,9 +92,9 @@ class Sources:
         self._executor = executor
         self._account = account
         self._slow_s = slow_s
-        self._sources: dict[int, list[Source]] = {}  # by index, the best first
-        self._shared: WeakSet[Any] = WeakSet()  # calls under way that several stripes wait for
-        self._late: WeakSet[Any] = WeakSet()  # those that were waited for long enough
+        self._sources: dict[int, list[Source]] = {}  # by index, best first
+        self._shared: WeakSet[Any] = WeakSet()  # calls in flight that several stripes wait for
+        self._late: WeakSet[Any] = WeakSet()  # calls that have been slow
 
     def open(
         self,
@@ -103,10 +103,10 @@ class Sources:
         *,
         states: frozenset[ReplicaState] = TREE_STATES,
     ) -> None:
-        """Ask every source for its replica. Raises when too few shards are left.
+        """Ask every source for its replica. Raise if too few shards are left.
 
-        A shard of index 0 is the one that its replica says. An UNHEALTHY replica is the last
-        choice: of what it gives, only what verifies is used.
+        A shard of index 0 takes the index of its replica. An UNHEALTHY replica is the last choice;
+        only its cells that verify are used.
         """
         asked = [(shard, dial(shard)) for shard in shards]
         answers = [
@@ -122,7 +122,7 @@ class Sources:
         self.require()
 
     def _admit(self, source: Source, report: Any, states: frozenset[ReplicaState]) -> None:
-        """Take a source whose replica is the shard it is said to be, in one of `states`."""
+        """Add a source whose replica is the expected shard, in one of `states`."""
         state = codec.parse_state(report.state, "answer.replica.state")
         [index] = self.scheme.checked([report.replica_index])
         if source.shard.index not in {0, index}:
@@ -140,7 +140,7 @@ class Sources:
 
     @property
     def living(self) -> dict[int, Source]:
-        """The best source that may be asked, by index."""
+        """The best available source, by index."""
         return {
             index: next(one for one in sources if one.dropped is None)
             for index, sources in self._sources.items()
@@ -149,11 +149,11 @@ class Sources:
 
     @property
     def _askable(self) -> list[Source]:
-        """All sources that may be asked, also several of one index."""
+        """All available sources, also several of one index."""
         return [one for many in self._sources.values() for one in many if one.dropped is None]
 
     def require(self) -> None:
-        """Raise Unavailable when fewer sources are left than data shards."""
+        """Raise Unavailable if fewer sources are left than data shards."""
         if len(self.living) < self.scheme.data_count:
             reasons = "; ".join(f"{who}: {why}" for who, why in self._account.replaced.items())
             raise Unavailable(
@@ -169,15 +169,16 @@ class Sources:
         listing = f"`suture scm containers {self.container_id}`"
         return f"bring a datanode back that has another shard: {listing} lists them"
 
-    # Which blocks there are.
+    # Lists of blocks.
 
     def blocks(self) -> Iterator[Listed]:
-        """Yield every block that any source knows, ascending, by index, as its best source has it.
+        """Yield every block that any source knows, ascending, by index, from its best source.
 
-        Lists are drawn page by page: half a million blocks of ten sources are never held at once.
+        Lists are read page by page, so that half a million blocks of ten sources are never held at
+        once.
         """
         streams = [self._blocks_of(source) for source in self._askable]
-        merged = heapq.merge(*streams, key=lambda item: item[0])  # of equal ones, the best first
+        merged = heapq.merge(*streams, key=lambda item: item[0])  # of equal ids, best source first
         for block_id, items in groupby(merged, key=lambda item: item[0]):
             found: dict[int, BlockData] = {}
             for _, index, block in items:
@@ -193,7 +194,7 @@ class Sources:
             self._drop(source, error)
 
     def block(self, block_id: BlockId) -> dict[int, BlockData | None]:
-        """Return one block by index, as its best source has it; None where no source has it."""
+        """Return one block by index, from its best source; None where no source has it."""
         known: dict[int, BlockData | None] = dict.fromkeys(self.living)
         for source, answer in self._answers(block_id):
             index = source.shard.index
@@ -205,7 +206,7 @@ class Sources:
         return known
 
     def _answers(self, block_id: BlockId) -> Iterator[tuple[Source, BlockData | SutureError]]:
-        """Ask all sources for a block at once; yield what each of them says."""
+        """Ask all sources for a block at once; yield each answer."""
         asked = [
             (source, self._executor.submit(source.peer.block, self.container_id, block_id))
             for source in self._askable
@@ -217,8 +218,8 @@ class Sources:
                 yield source, error
 
     def why_gone(self, block_id: BlockId) -> str:
-        """Return by whom a block was deleted since it was listed, if the others are too few to make
-        it, whatever those have who do not answer; "" if it may be read later."""
+        """Return which sources have deleted a block since it was listed, if the others are too few
+        to compute it even with those that do not answer; "" if it may be read later."""
         lacking = {
             source.shard.datanode_id
             for source, answer in self._answers(block_id)
@@ -234,21 +235,21 @@ class Sources:
         return f"{', '.join(sorted(lacking))} have it no longer"
 
     def doubt_who_lacks(self, block_id: BlockId) -> None:
-        """Ask the sources that do not know a block to prove it: one whose tree has it then scans
-        itself (`agent.rpc.datanode.proving`)."""
+        """Ask the sources that do not know a block to prove it; a source whose tree has it then
+        scans its replica (`agent.rpc.datanode.proving`)."""
         for index, block in self.block(block_id).items():
             for source in self._sources[index] if block is None else ():
                 if isinstance(source.peer, Proving):
-                    with suppress(SutureError):  # it is why we ask
+                    with suppress(SutureError):  # the call itself triggers the scan
                         nonce = secrets.token_bytes(NONCE_BYTES)
                         source.peer.prove_chunks(self.container_id, [(block_id, 0, nonce)])
 
-    # What is in them.
+    # Cells.
 
     def stripes(
         self, agreed: Agreed, wanted: Iterable[int]
     ) -> Iterator[tuple[int, dict[int, bytes]]]:
-        """Yield the wanted stripes of a block with cells enough to compute all others."""
+        """Yield the wanted stripes of a block with enough cells to compute all others."""
         for _, reading in self.ahead((agreed, stripe) for stripe in wanted):
             yield reading.stripe, self.finish(agreed, reading)
 
@@ -256,9 +257,9 @@ class Sources:
         self, wanted: Iterable[tuple[Agreed, int]], *, count: int = 0
     ) -> Iterator[tuple[Agreed, Reading]]:
         """Yield stripes, of any blocks, in their order, to be finished one after the other; some
-        are under way before their turn. `count` cells of each are asked for, as `begin` does."""
+        are requested ahead. `count` cells of each are requested, as in `begin`."""
         under_way: deque[list[tuple[Agreed, Reading]]] = deque()
-        bytes_max = AHEAD_BYTES_MAX // (count or self.scheme.data_count)  # of one source
+        bytes_max = AHEAD_BYTES_MAX // (count or self.scheme.data_count)  # per source
         for together in grouped(wanted, self._room_for):
             under_way.append(self._begin_all(together, count))
             while len(under_way) > AHEAD_CALLS_MAX or _asked_bytes(under_way) > bytes_max:
@@ -267,15 +268,16 @@ class Sources:
             yield from under_way.popleft()
 
     def _room_for(self, wanted: tuple[Agreed, int]) -> int:
-        """Return the room that a stripe takes in a message of a source: all of it where one gives
-        its cells one by one, or a call for each cell would wait in a thread of its own."""
+        """Return the room that a stripe takes in one source's message. It is all of the room if a
+        source returns only single cells, because a call for each cell would wait in a thread of its
+        own."""
         is_alone = not all(source.gives_several for source in self._askable)
         return GROUP_BYTES_MAX if is_alone else _cell_bytes(wanted)
 
     def begin(self, agreed: Agreed, stripe: int, *, count: int = 0) -> Reading:
-        """Ask for as many cells of a stripe as are needed (or `count`), the best sources first.
+        """Request the needed number (or `count`) of cells of a stripe, best sources first.
 
-        A cell that the group has not is known without asking: it is empty.
+        A cell that the group does not have is empty, without a request.
         """
         [(_, reading)] = self._begin_all([(agreed, stripe)], count)
         return reading
@@ -283,7 +285,8 @@ class Sources:
     def _begin_all(
         self, stripes: Sequence[tuple[Agreed, int]], count: int
     ) -> list[tuple[Agreed, Reading]]:
-        """Begin several stripes: a source that can gives its cells of all of them in one call."""
+        """Begin several stripes; a source that supports it returns its cells of all of them in one
+        call."""
         begun: list[tuple[Agreed, Reading]] = []
         asked: defaultdict[str, list[tuple[Source, Agreed, Reading]]] = defaultdict(list)
         for agreed, stripe in stripes:
@@ -304,9 +307,9 @@ class Sources:
         return begun
 
     def finish(self, agreed: Agreed, reading: Reading) -> dict[int, bytes]:
-        """Return the cells, each verified; ask others instead of those that fail or are slow.
+        """Return the verified cells; ask other sources instead of those that fail or are slow.
 
-        Raises Unavailable when `wanted_count` cells cannot be had.
+        Raise Unavailable if `wanted_count` cells cannot be read.
         """
         may_ask = True
         while len(reading.cells) < reading.wanted_count:
@@ -323,7 +326,7 @@ class Sources:
         return reading.cells
 
     def finish_all(self, agreed: Agreed, reading: Reading) -> dict[int, bytes]:
-        """Return all cells that can be had: `data_count` at least, or Unavailable is raised."""
+        """Return all readable cells. Raise Unavailable if they are fewer than `data_count`."""
         reading.wanted_count = self.scheme.data_count
         while reading.pending:
             done, _ = wait(reading.pending, return_when=FIRST_COMPLETED)
@@ -344,14 +347,14 @@ class Sources:
             self._account.read_bytes += cell.cost_bytes
             reading.cells[index] = cell.data
             return
-        if error is None:  # it was not asked for this one, and may be asked again
+        if error is None:  # not requested in that call; may be requested again
             reading.asked.discard(source.shard.datanode_id)
         else:
             self._judge(source, error)
         self._ask_another(agreed, reading)
 
     def _ask_another(self, agreed: Agreed, reading: Reading) -> bool:
-        """Ask the best source that was not asked for this stripe; return whether there is one."""
+        """Ask the best remaining source for this stripe; return whether there is one."""
         source = self._chosen(agreed, reading)
         if source is None:
             return False
@@ -359,7 +362,7 @@ class Sources:
         return True
 
     def _chosen(self, agreed: Agreed, reading: Reading) -> Source | None:
-        """Return the best source that was not asked for this stripe; it is to be asked."""
+        """Return the best remaining source for this stripe, marked as asked."""
         group, stripe = agreed.group, reading.stripe
         candidates = [
             source
@@ -378,7 +381,7 @@ class Sources:
         return source
 
     def _ask(self, source: Source, wanted: Sequence[tuple[Agreed, Reading]]) -> None:
-        """Ask a source for its cells of stripes, in one call if they are several."""
+        """Ask a source for its cells of these stripes; in one call if they are several."""
         chunks = [
             (agreed.block_id, agreed.chunk(source.shard.index, reading.stripe))
             for agreed, reading in wanted
@@ -390,8 +393,8 @@ class Sources:
             self._shared.add(future)
 
     def _note_slow(self, agreed: Agreed, reading: Reading) -> bool:
-        """Ask another source beside each that keeps us waiting, and ask those later from now on;
-        return whether there was another."""
+        """Ask another source beside each slow one, and ask the slow ones later from now on; return
+        whether there was another."""
         asked_count = 0
         for future, source in list(reading.pending.items()):
             if not self._ask_another(agreed, reading):
@@ -406,10 +409,10 @@ class Sources:
         return asked_count > 0
 
     def without_the_wrong(self, agreed: Agreed, stripe: int) -> dict[int, bytes]:
-        """Return all cells that can be had but those that are proven wrong though they verify.
+        """Return all readable cells except those proven wrong although they verify.
 
-        For a stripe that is not what its writer recorded. Raises Refused when it cannot be told
-        which cells are wrong.
+        For a stripe that does not match its writer's record. Raise Refused if the wrong cells
+        cannot be identified.
         """
         reading = self.begin(agreed, stripe, count=self.scheme.shard_count)
         cells = self.finish_all(agreed, reading)
@@ -429,7 +432,8 @@ class Sources:
         return {index: cell for index, cell in cells.items() if index not in verdict.wrong}
 
     def accuse(self, index: int, why: str) -> None:
-        """Note that a source gave a cell that was proven wrong though its checksums fit."""
+        """Record that a source gave a cell that was proven wrong although it matched its
+        checksums."""
         for source in self._sources[index]:
             self._judge(source, Refused(Code.CHECKSUM_MISMATCH, why))
 

@@ -1,8 +1,8 @@
-"""The replicas that are made: RECOVERING until all is written, then closed, or removed again.
+"""Targets of a reconstruction: RECOVERING until everything is written, then closed, or removed.
 
 create ─► cells and commits, stripe by stripe, all targets at once ─► close
           small blocks, many together
-   └────────────► any failure: what this run made is removed, and nothing else
+   └────────────► any failure: the results of this run are removed, and nothing else
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,13 @@ from agent.rpc.calls.filling import WholeBlock
 from agent.rpc.wire import codec
 from merkle.replica import BlockData, BlockId, ChunkInfo, ContainerId, ReplicaState
 
-TOGETHER_COUNT_MAX: Final = 256  # small blocks of a target that are committed together
-TOGETHER_BYTES_MAX: Final = 4 * 1024**2  # of small blocks that wait, of all targets
+TOGETHER_COUNT_MAX: Final = 256  # small blocks of a target committed together
+TOGETHER_BYTES_MAX: Final = 4 * 1024**2  # of waiting small blocks, for all targets
 UNFINISHED: Final = frozenset({ReplicaState.RECOVERING, ReplicaState.UNHEALTHY})
 
 
 class Targets:
-    """The targets of one reconstruction. Belongs to the thread that coordinates."""
+    """The targets of one reconstruction. Used by the coordinating thread only."""
 
     def __init__(
         self,
@@ -40,11 +40,11 @@ class Targets:
         self._account = account
         self._made: list[int] = []
         self._writing: list[Future] = []
-        self._waiting: dict[int, list[WholeBlock]] = {}  # small ones, by index
+        self._waiting: dict[int, list[WholeBlock]] = {}  # small blocks, by index
         self._waiting_bytes = 0
 
     def create(self) -> None:
-        """Create every target. Raises Refused when one has a replica of this container."""
+        """Create every target. Raise Refused if one has a replica of this container."""
         for index, peer in self._peers.items():
             peer.create_shard(self._container_id, index)
             self._made.append(index)
@@ -55,9 +55,9 @@ class Targets:
         cells: Mapping[int, tuple[ChunkInfo, memoryview]],
         whole: Mapping[int, BlockData],
     ) -> None:
-        """Begin to write a cell to each of some targets; commit the blocks that are whole with it.
+        """Start writing a cell to each of some targets; commit the blocks that are then complete.
 
-        Waits for the cells before: those of one shard are written in their order.
+        Wait for the previous cells, because those of one shard are written in order.
         """
         self._wait()
         for index, (chunk, data) in cells.items():
@@ -74,7 +74,7 @@ class Targets:
             self._account.written_bytes += chunk.length_bytes
 
     def add(self, blocks: Mapping[int, WholeBlock]) -> None:
-        """Write a small block to each of some targets: soon, together with others."""
+        """Write a small block to each of some targets, later, in a batch."""
         for index, (block, data) in blocks.items():
             self._waiting.setdefault(index, []).append((block, data))
             self._waiting_bytes += len(data)
@@ -84,7 +84,7 @@ class Targets:
             self._send()
 
     def _send(self) -> None:
-        """Begin to write the small blocks that wait, when what was begun before is durable."""
+        """Start writing the waiting small blocks when earlier writes are durable."""
         self._wait()
         waiting, self._waiting, self._waiting_bytes = self._waiting, {}, 0
         for index, blocks in waiting.items():
@@ -93,10 +93,10 @@ class Targets:
             self._writing.append(write)
 
     def _wait(self) -> None:
-        """Wait until what was begun is durable. Raises what went wrong."""
+        """Wait until earlier writes are durable. Raise their errors."""
         writing, self._writing = self._writing, []
         errors: list[SutureError] = []
-        for future in writing:  # all of them: none may still be writing when we clean up
+        for future in writing:  # all of them, so that none is still writing during cleanup
             try:
                 future.result()
             except SutureError as error:
@@ -105,7 +105,7 @@ class Targets:
             raise errors[0]
 
     def close(self, bcsid: int) -> None:
-        """Close every target: its tree is written, and it counts as a replica from here on."""
+        """Close every target: its tree is written, and it counts as a replica from then on."""
         self._send()
         self._wait()
         for peer in self._peers.values():
@@ -117,7 +117,7 @@ class Targets:
                 )
 
     def remove(self) -> None:
-        """Remove what this run made and did not finish; what cannot be reached expires there."""
+        """Remove this run's unfinished results; unreachable ones expire on their datanodes."""
         with suppress(SutureError):
             self._wait()
         for index in self._made:
